@@ -1,0 +1,97 @@
+# Everything works on a fresh clone with Python >= 3.11, Java >= 17 and make, and does again only what has changed.
+#   make PYTHON=/path/to/python3.12 setup     another interpreter than the first that fits
+#   make test ARGS="-k tap --maxfail 1"       arguments for pytest, the demo or the benchmarks
+
+ARGS ?=
+PYTHON ?=
+VENV := .venv
+BIN := $(VENV)/bin
+SYNCED := $(VENV)/.in-sync
+
+# The system's certificates, so that downloads work behind proxies that sign their own.
+export UV_SYSTEM_CERTS := 1
+export UV_HTTP_TIMEOUT := 120
+export UV_PROJECT_ENVIRONMENT := $(VENV)
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup demo test test-nightly bench lint types check format lock jars clean java
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(SYNCED) ## install everything into .venv, so that .venv/bin/kafka-quota-proxy works
+
+demo: setup java ## 336,776 flights through Spark, the proxy and a real broker: does the quota hold?
+	@$(BIN)/python -m pipeline.demo $(ARGS)
+
+test: setup jars ## all tests, against real brokers; without the long nightly ones
+	@$(BIN)/python -m pytest -m "not nightly" $(ARGS)
+
+test-nightly: setup jars ## all tests, with the long ones and many more generated examples
+	@$(BIN)/python -m pytest --hypothesis-profile=nightly $(ARGS)
+
+bench: setup java ## the benchmarks: CPU, latency, memory, evenness
+	@$(BIN)/python -m bench $(ARGS)
+
+lint: setup ## style, formatting and the import contracts
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/lint-imports --no-logo
+
+types: setup ## mypy --strict
+	@$(BIN)/mypy
+
+check: lint types test ## all that CI runs; the tests come last
+
+format: setup ## let ruff rewrite what it can
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+lock: setup ## bring uv.lock up to date with pyproject.toml
+	@$(BIN)/uv lock
+
+jars: setup java ## fetch and check the jars of Kafka and Spark's connector
+	@$(BIN)/python -m deploy.local fetch
+
+clean: ## remove the environment and all caches, downloads too
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(SYNCED): pyproject.toml uv.lock | $(BIN)/python
+	@version=$$(sed -n '/^name = "uv"$$/{n;s/^version = "\(.*\)"$$/\1/p;}' uv.lock); \
+	if [ "$$($(BIN)/uv --version 2>/dev/null | cut -d ' ' -f 2)" != "$$version" ]; then \
+	    echo "installing uv $$version into $(VENV)"; \
+	    $(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null; \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 8 "uv==$$version" || { \
+	        echo "error: uv $$version cannot be downloaded: check the network, then run make again" >&2; exit 1; }; \
+	fi
+	@for pause in 3 10 0; do \
+	    $(BIN)/uv sync --locked && break; \
+	    if [ $$pause = 0 ]; then \
+	        echo "error: the packages of uv.lock cannot be installed (see above): check the network, then run make again" >&2; \
+	        exit 1; \
+	    fi; \
+	    echo "trying again in $$pause s" >&2; sleep $$pause; \
+	done
+	@touch $@
+
+$(BIN)/python:
+	@for each in $(PYTHON) python3.11 python3.12 python3.13 python3 python; do \
+	    if "$$each" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$each; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	    echo "error: Python 3.11 or newer is needed: install it (Debian/Ubuntu: apt install python3 python3-venv), or make PYTHON=/path/to/it" >&2; \
+	    exit 1; \
+	fi; \
+	"$$found" -m venv --clear $(VENV) >/dev/null 2>&1 || { \
+	    rm -rf $(VENV); \
+	    echo "error: $$found cannot make virtual environments: install its venv module (Debian/Ubuntu: apt install python3-venv)" >&2; \
+	    exit 1; }
+
+java:
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	major=$$("$$java" -version 2>&1 | sed -n 's/.*version "\(1\.\)\{0,1\}\([0-9]*\).*/\2/p' | head -n 1); \
+	if [ "$${major:-0}" -lt 17 ]; then \
+	    echo "error: Java 17 or newer is needed, found $${major:-none}: install it (Debian/Ubuntu: apt install openjdk-17-jre-headless) or set JAVA_HOME" >&2; \
+	    exit 1; \
+	fi
