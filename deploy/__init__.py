@@ -1,0 +1,1 @@
+"""What an operator takes: the local playground (`deploy.local`); images, manifests and unit files join it here."""

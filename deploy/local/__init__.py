@@ -1,0 +1,15 @@
+"""The playground: a real Kafka cluster on one machine with nothing but Python and Java, and the tap that measures it.
+
+    artifacts  which jars, pinned by SHA-256       cluster   one or three KRaft brokers, started, bounced, cleaned up
+    ivy        how they are fetched, with progress  node      one broker: its files, its process, its log
+    java       finds a Java that is new enough      leash     keeps a broker from outliving whoever started it
+    probe      is the broker ready? asked by wire   settings  server.properties for a single machine
+    tools      Kafka's command line tools
+
+    tap        a relay in front of a broker         relay     its process
+               that notes complete data frames      frames    its framing, sans-IO
+    evenness   the contract "±2 % in every second" as arithmetic over what the tap noted
+
+`python -m deploy.local` starts a cluster in the foreground. Tests use the same code as fixtures (tests/conftest.py).
+Everything that goes wrong here is a `PlaygroundError` whose text says what happened and what to do next.
+"""

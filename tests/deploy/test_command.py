@@ -1,0 +1,57 @@
+"""`python -m deploy.local` as a person uses it."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from deploy.local import probe
+from deploy.local.__main__ import main
+
+COMMAND = [sys.executable, "-m", "deploy.local"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_runs_until_it_is_told_to_stop(number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "start", "--set", "num.partitions=7"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        key, _, address = process.stdout.readline().strip().partition("=")
+        assert key == "bootstrap.servers"
+        host, _, port = address.partition(":")
+        assert probe.answers_api_versions(host, int(port), timeout_seconds=10)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    (log,) = [line.split(": ")[1] for line in errors.splitlines() if "log of broker 1" in line]
+    assert not Path(log).parents[1].exists()
+
+
+def test_what_is_wrong_is_said_without_a_traceback() -> None:
+    done = subprocess.run(
+        [*COMMAND, "start", "--set", "process.roles=spectator"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: storage of broker 1 cannot be formatted")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_setting_without_a_value() -> None:
+    result = CliRunner().invoke(main, ["start", "--set", "num.partitions"])
+    assert result.exit_code == 2
+    assert "'num.partitions' is not KEY=VALUE" in result.output
+
+
+def test_fetch_checks_what_is_there() -> None:
+    result = CliRunner().invoke(main, ["fetch", "kafka-tools-4.3.1"])
+    assert result.exit_code == 0
+    assert "kafka-tools-4.3.1: 1 jars" in result.output
+
+
+def test_help_names_the_sets() -> None:
+    result = CliRunner().invoke(main, ["fetch", "--help"])
+    assert "spark-kafka-4.0.0" in result.output

@@ -1,0 +1,118 @@
+"""No process outlives the one that wanted it, however that one ends."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.local import leash
+from tests.deploy.processes import has_ended_within
+
+LEASH = Path(leash.__file__)
+# Prints the id of its process, then waits for ever.
+COMMAND = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
+# Starts a leash like the playground does, prints its id, then waits for ever.
+PARENT = """
+import os, signal, subprocess, sys
+leash = subprocess.Popen(
+    [sys.executable, "-I", sys.argv[1], str(os.getpid()), sys.argv[2], sys.executable, "-c", sys.argv[3]],
+    start_new_session=True)
+print(leash.pid, flush=True)
+signal.pause()
+"""
+
+
+def lines_of(process: subprocess.Popen[str], count: int) -> list[int]:
+    assert process.stdout is not None
+    return [int(process.stdout.readline()) for _ in range(count)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_command_ends_with_the_parent_and_its_files_go(tmp_path: Path, number: signal.Signals) -> None:
+    directory = tmp_path / "cluster" / "node-1"
+    directory.mkdir(parents=True)
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(LEASH), str(directory), COMMAND], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        processes = lines_of(parent, 2)  # leash and command, in either order
+        parent.send_signal(number)
+        parent.wait(30)
+    assert all(has_ended_within(process, 30) for process in processes)
+    assert not directory.parent.exists()
+
+
+def test_a_directory_that_others_still_use_is_left(tmp_path: Path) -> None:
+    directory, other = tmp_path / "cluster" / "node-1", tmp_path / "cluster" / "node-2"
+    directory.mkdir(parents=True)
+    other.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(LEASH), str(directory), COMMAND], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        processes = lines_of(parent, 2)
+        parent.kill()
+    assert all(has_ended_within(process, 30) for process in processes)
+    assert not directory.exists()
+    assert other.exists()
+
+
+def test_the_command_ends_with_the_leash(tmp_path: Path) -> None:
+    with start(tmp_path, COMMAND) as process:
+        (command,) = lines_of(process, 1)
+        process.kill()
+        process.wait(30)
+        assert has_ended_within(command, 30)
+
+
+def test_sigterm_to_the_group_lets_the_command_finish_its_way(tmp_path: Path) -> None:
+    script = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"
+        "print(1, flush=True)\n"
+        "while True: signal.pause()"
+    )
+    with start(tmp_path, script) as process:
+        lines_of(process, 1)
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.wait(30) == 7
+    assert tmp_path.exists()
+
+
+def test_sigusr1_kills_the_command_before_the_leash_ends(tmp_path: Path) -> None:
+    with start(tmp_path, COMMAND) as process:
+        (command,) = lines_of(process, 1)
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(30) == 137
+        assert has_ended_within(command, 0)
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 137)])
+def test_the_exit_code_is_the_commands(tmp_path: Path, script: str, code: int) -> None:
+    with start(tmp_path, script) as process:
+        assert process.wait(30) == code
+
+
+def test_a_parent_that_is_gone_before_the_leash_looks(tmp_path: Path) -> None:
+    directory = tmp_path / "cluster" / "node-1"
+    directory.mkdir(parents=True)
+    gone = subprocess.Popen([sys.executable, "-c", "pass"])
+    gone.wait(30)
+    done = subprocess.run(
+        [sys.executable, "-I", str(LEASH), str(gone.pid), str(directory), sys.executable, "-c", COMMAND],
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert not directory.exists()
+
+
+def start(directory: Path, script: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-I", str(LEASH), str(os.getpid()), str(directory), sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )

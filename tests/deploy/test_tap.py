@@ -1,0 +1,147 @@
+"""The tap forwards every byte, whatever the two sides do, and notes the data frames among them."""
+
+import asyncio
+import random
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+from deploy.local.cluster import KafkaCluster
+from deploy.local.errors import TapFailed
+from deploy.local.tap import Tap
+
+
+@pytest.fixture
+def tap() -> Iterator[Tap]:
+    with Tap() as started:
+        yield started
+
+
+def read_all(connection: socket.socket) -> bytes:
+    connection.settimeout(30)
+    received = bytearray()
+    while piece := connection.recv(65536):
+        received += piece
+    return bytes(received)
+
+
+def frame(api_key: int, correlation_id: int, size: int) -> bytes:
+    body = struct.pack(">hhih3s", api_key, 9, correlation_id, 3, b"etl").ljust(size, b"\1")
+    return struct.pack(">i", size) + body
+
+
+def test_forwards_megabytes_both_ways_to_a_slow_reader(tap: Tap) -> None:
+    rng = random.Random(7)  # noqa: S311  any bytes will do
+    sent = b"".join(frame(0, number, rng.choice([13, 1000, 1_000_000])) for number in range(40))
+    answer = b"".join(frame(0, number, 500_000) for number in range(10))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as upstream,
+        socket.create_connection(tap.relay(upstream.getsockname()), timeout=30) as client,
+    ):
+        broker, _ = upstream.accept()
+        with broker:
+            writers = [threading.Thread(target=write_and_end, args=each) for each in ((client, sent), (broker, answer))]
+            for writer in writers:  # both directions are full before anybody reads
+                writer.start()
+            assert read_all(broker) == sent
+            assert read_all(client) == answer
+            for writer in writers:
+                writer.join(30)
+    frames = tap.frames("produce", "etl")
+    assert sum(each.size + 4 for each in frames) == len(sent)
+    assert [each.time_ns for each in frames] == sorted(each.time_ns for each in frames)
+
+
+def write_and_end(connection: socket.socket, data: bytes) -> None:
+    connection.sendall(data)
+    connection.shutdown(socket.SHUT_WR)
+
+
+def test_one_side_may_end_before_the_other(tap: Tap) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as upstream,
+        socket.create_connection(tap.relay(upstream.getsockname()), timeout=30) as client,
+    ):
+        broker, _ = upstream.accept()
+        with broker:
+            client.shutdown(socket.SHUT_WR)
+            assert read_all(broker) == b""
+            broker.sendall(b"\0\0\0\4late")
+            broker.shutdown(socket.SHUT_WR)
+            assert read_all(client) == b"\0\0\0\4late"
+
+
+def test_a_broker_that_hangs_up_hangs_up_on_the_client(tap: Tap) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as upstream,
+        socket.create_connection(tap.relay(upstream.getsockname()), timeout=30) as client,
+    ):
+        broker, _ = upstream.accept()
+        broker.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        broker.close()  # by a reset
+        client.settimeout(30)
+        with pytest.raises(ConnectionError):
+            client.sendall(bytes(100_000_000))  # more than all buffers on the way hold
+
+
+def test_a_broker_that_is_down_closes_the_connection(tap: Tap) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as upstream:
+        down = upstream.getsockname()
+    with socket.create_connection(tap.relay(down), timeout=30) as client:
+        assert read_all(client) == b""
+
+
+def test_what_is_not_kafka_is_forwarded_and_counted(tap: Tap) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as upstream,
+        socket.create_connection(tap.relay(upstream.getsockname()), timeout=30) as client,
+    ):
+        broker, _ = upstream.accept()
+        with broker:
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100_000)
+            client.shutdown(socket.SHUT_WR)
+            assert read_all(broker) == b"GET / HTTP/1.1\r\n\r\n" * 100_000
+    assert tap.frames() == []
+    assert tap.unreadable == 1
+
+
+async def test_in_front_of_a_real_broker(tap: Tap, unique_name: Callable[[str], str]) -> None:
+    topic = unique_name("tapped")
+    with KafkaCluster(1, advertised=tap.advertise) as cluster:
+        (real,), (advertised,) = cluster.node_addresses.values(), cluster.advertised_addresses.values()
+        assert real != advertised
+        assert real[0] == advertised[0] == "127.0.0.2"
+        async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers, client_id="etl") as producer:
+            for number in range(20):
+                await producer.send_and_wait(topic, bytes([number]) * 1000)
+        assert len(tap.frames("produce", "etl")) == 20
+        consumer = AIOKafkaConsumer(
+            topic, bootstrap_servers=cluster.bootstrap_servers, client_id="reader", auto_offset_reset="earliest"
+        )
+        async with consumer:
+            received = [await asyncio.wait_for(consumer.getone(), 30) for _ in range(20)]
+        assert [message.value[0] for message in received] == list(range(20))
+    produced = tap.frames("produce")
+    assert all(1000 < each.size < 1300 for each in produced)
+    assert sum(size for _, size in tap.sizes("fetch", "reader")) > 20_000
+    assert tap.unreadable == 0
+
+
+def test_an_address_in_use_is_told(tap: Tap) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(TapFailed, match=r"cannot listen on 127"):
+        tap.relay(("127.0.0.1", 1), taken.getsockname())
+
+
+def test_a_tap_that_is_gone_says_so() -> None:
+    tap = Tap()
+    with pytest.raises(TapFailed, match="not started"):
+        tap.frames()
+    tap.start()
+    tap.close()
+    tap.close()
+    with pytest.raises(TapFailed, match="not started"):
+        tap.frames()
