@@ -1,0 +1,147 @@
+"""Walks over a response while its bytes stream by.
+
+A walk is told the length of its frame and then shown the frame's bytes, some at a time and wherever they lie in a
+buffer. It looks only at what tells lengths, may change single bytes in place, and says up to where the bytes are final.
+Record bytes are passed over without being collected or looked at. It is written as a generator that yields wherever it
+needs bytes that have not come yet, so that it reads as the layout reads.
+"""
+
+from collections.abc import Generator, Iterator
+
+from protocol.errors import MalformedFrame, TruncatedFrame
+from protocol.wire import MAX_VARINT, MAX_VARINT_SIZE
+
+MAX_LOOKAHEAD = 65_536
+"""No walk keeps more bytes waiting than this. In fact they keep less than twenty."""
+
+Steps = Generator[None, None, None]
+Reading = Generator[None, None, int]
+
+
+class ResponseWalk:
+    """Walks one response. A subclass gives the layout, in `_walk`."""
+
+    # Class attributes, so that a walk that is over in one call costs little to begin.
+    _buf = bytearray()
+    _pos = 0
+    """Where the walk is."""
+    _end = 0
+    """Where the bytes shown end."""
+    _limit = 0
+    """Where the frame ends, most often beyond `_end`."""
+    _steps: Iterator[None] | None = None
+
+    def __init__(self, frame_length: int) -> None:
+        """frame_length: bytes of the response from its correlation id on, as the four bytes before it tell."""
+        self._frame_length = frame_length
+        self._left = frame_length  # bytes of the frame that are not final yet
+
+    def advance(self, buf: bytearray, pos: int, end: int) -> int:
+        """Walks on over `buf[pos:end]`, the response's bytes from where the last call stopped.
+
+        Returns:
+            Up to where bytes are final and may be forwarded. Those from there to `end`, always few, must be shown again
+            together with more. When the frame's last byte was shown, this is `end` and the walk is over.
+
+        Raises:
+            MalformedFrame: the response is not what its API and version say. Nothing from `pos` on may be forwarded,
+                and the walk stays where it is.
+        """
+        self._buf = buf
+        self._pos = pos
+        self._end = end
+        self._limit = pos + self._left
+        if self._steps is None:
+            self._steps = self._whole()
+        next(self._steps, None)
+        self._left = self._limit - self._pos
+        return self._pos
+
+    def _whole(self) -> Steps:
+        yield from self._walk()
+        if self._pos != self._limit:
+            raise MalformedFrame("the end of the response: bytes behind its last field", self._offset())
+
+    def _walk(self) -> Steps:
+        raise NotImplementedError
+
+    def _offset(self) -> int:
+        return self._frame_length - (self._limit - self._pos)
+
+    def _need(self, size: int, what: str) -> Steps:
+        """Waits until `size` bytes are there."""
+        if size > self._limit - self._pos:
+            raise TruncatedFrame(what, self._offset())
+        while size > self._end - self._pos:
+            yield
+
+    def _varint(self, what: str) -> Reading:
+        """An unsigned varint, as `wire.unsigned_varint` reads it."""
+        value = 0
+        for index in range(MAX_VARINT_SIZE):
+            yield from self._need(index + 1, what)
+            byte = self._buf[self._pos + index]
+            value |= (byte & 0x7F) << (7 * index)
+            if byte < 0x80:
+                if value > MAX_VARINT or (byte == 0 and index):
+                    break
+                self._pos += index + 1
+                return value
+        raise MalformedFrame(what, self._offset())
+
+    def _count(self, smallest: int, what: str) -> Reading:
+        """Items of a compact array, 0 also when it is null; each takes `smallest` bytes or more."""
+        count = yield from self._varint(what)
+        if (count - 1) * smallest > self._limit - self._pos:
+            raise TruncatedFrame(what, self._offset())
+        return max(0, count - 1)
+
+    def _skip(self, size: int, what: str) -> Steps:
+        if size > self._limit - self._pos:
+            raise TruncatedFrame(what, self._offset())
+        while size > self._end - self._pos:
+            size -= self._end - self._pos
+            self._pos = self._end
+            yield
+        self._pos += size
+
+    def _blank(self, size: int, what: str) -> Steps:
+        """Zeroes `size` bytes."""
+        if size > self._limit - self._pos:
+            raise TruncatedFrame(what, self._offset())
+        while size:
+            here = min(size, self._end - self._pos)
+            self._buf[self._pos : self._pos + here] = bytes(here)
+            self._pos += here
+            size -= here
+            if size:
+                yield
+
+    def _skip_compact(self, what: str) -> Steps:
+        """A compact string, bytes or records, nullable or not."""
+        size = yield from self._varint(what)
+        if size > 1:
+            yield from self._skip(size - 1, what)
+
+    def _skip_tags(self) -> Steps:
+        count = yield from self._varint("tag count")
+        for _ in range(count):  # each takes two bytes or more, so a false count ends with the frame
+            yield from self._varint("tag")
+            size = yield from self._varint("tag size")
+            yield from self._skip(size, "tagged field")
+
+    def _skip_structs(self, size: int, what: str) -> Steps:
+        """A compact array of structs that are `size` bytes and a tag buffer each, nullable or not. It may be long."""
+        stride = size + 1
+        left = yield from self._count(stride, what)
+        while left:
+            # Those that came whole and have no tags are found by their tag counts, which stand at a fixed stride.
+            here = min(left, (self._end - self._pos) // stride, 512)
+            behind = self._pos + here * stride
+            if here and self._buf[self._pos + size : behind : stride].count(0) == here:
+                self._pos = behind
+                left -= here
+            else:
+                yield from self._skip(size, what)
+                yield from self._skip_tags()
+                left -= 1

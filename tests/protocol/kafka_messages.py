@@ -1,0 +1,146 @@
+"""Messages of every API and version, drawn by kio's schemas and encoded by kio; and how they arrive.
+
+Draw a body with `messages`, put a header before it with `response_bytes`, show it to a walk with `streamed`.
+"""
+
+import datetime
+import string
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, Protocol, get_args, get_origin
+
+from hypothesis import strategies as st
+from kio.index import load_response_schema
+from kio.schema.errors import ErrorCode
+
+from protocol.apis import APIS
+from protocol.messages import decode, encode
+
+REAL_HOST = "real-broker-host.internal"
+PROXY_HOST = "proxy"
+REAL_HOSTS = st.just(REAL_HOST)
+CORRELATION_ID = bytes.fromhex("00c0ffee")
+
+
+class Addresses:
+    """Answers with ports of its own and notes what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, str, int]] = []
+
+    def advertise(self, node_id: int, host: str, port: int) -> tuple[str, int]:
+        self.told.append((node_id, host, port))
+        return PROXY_HOST, proxy_port(node_id)
+
+
+def proxy_port(node_id: int) -> int:
+    return 20_000 + node_id % 20
+
+
+def _integers(bits: int, *, signed: bool = True) -> st.SearchStrategy[int]:
+    if signed:
+        return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    return st.integers(0, 2**bits - 1)
+
+
+_PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
+    "bool": st.booleans(),
+    "int8": _integers(8),
+    "int16": _integers(16),
+    "uint16": _integers(16, signed=False),
+    "int32": _integers(32),
+    "int64": _integers(64),
+    "uuid": st.uuids(),
+    "string": st.text(string.printable, max_size=20) | st.text(string.ascii_lowercase, min_size=120, max_size=140),
+    "records": st.binary(max_size=40) | st.binary(min_size=120, max_size=300),
+    "error_code": st.sampled_from(ErrorCode),
+    "timedelta_i32": st.integers(0, 10**6).map(lambda ms: datetime.timedelta(milliseconds=ms)),
+    "datetime_i64": st.integers(0, 2 * 10**9).map(lambda s: datetime.datetime.fromtimestamp(s, datetime.UTC)),
+}
+
+
+@cache
+def messages(entity: type[Any], /, **fixed: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Messages of one of kio's types. `fixed`: strategies for fields of that name, wherever in the message.
+
+    Cached, since Hypothesis prepares every new strategy at length: hand in strategies that are made once.
+    """
+    drawn: dict[str, st.SearchStrategy[Any]] = {}
+    for field in fields(entity):
+        annotation: Any = field.type
+        nullable = get_origin(annotation) is UnionType
+        if nullable:
+            annotation = next(argument for argument in get_args(annotation) if argument is not type(None))
+        if field.name in fixed:
+            drawn[field.name] = fixed[field.name]
+            continue
+        is_array = get_origin(annotation) is tuple
+        item = get_args(annotation)[0] if is_array else annotation
+        one = _one(item, field.metadata.get("kafka_type"), fixed)
+        strategy = st.lists(one, max_size=3).map(tuple) if is_array else one
+        drawn[field.name] = st.none() | strategy if nullable else strategy
+    return st.builds(entity, **drawn)
+
+
+def _one(item: Any, kafka_type: str | None, fixed: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
+    if isinstance(item, type) and is_dataclass(item):
+        return messages(item, **fixed)
+    assert kafka_type is not None
+    return _PRIMITIVES[kafka_type]
+
+
+@cache
+def responses(api_key: int, version: int, /, **fixed: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return messages(load_response_schema(api_key, version), **fixed)
+
+
+def header(api_key: int, version: int) -> bytes:
+    return CORRELATION_ID + (b"\x00" if APIS[api_key].response_header_is_flexible(version) else b"")
+
+
+def response_bytes(api_key: int, version: int, body: Any) -> bytes:
+    return header(api_key, version) + encode(body)
+
+
+def parsed(api_key: int, version: int, response: bytes | bytearray) -> Any:
+    """kio's reading of a response, all of it, without the tags that kio does not know."""
+    start = len(header(api_key, version))
+    assert response[:start] == header(api_key, version)
+    return decode(load_response_schema(api_key, version), bytes(response), start)
+
+
+class Walk(Protocol):
+    def advance(self, buf: bytearray, pos: int, end: int) -> int: ...
+
+
+def streamed(walk: Walk, frame: bytes, sizes: list[int]) -> bytes:
+    """What a walk lets pass of a frame that arrives in chunks of these sizes, and then in one for the rest.
+
+    As the session does it: bytes not final yet are kept aside and shown again with the next chunk, elsewhere in a
+    buffer whose other bytes are none of the walk's business.
+    """
+    passed = b""
+    kept = b""
+    at = 0
+    for index, size in enumerate([*sizes, len(frame)]):
+        if at == len(frame):
+            break
+        chunk = kept + frame[at : at + size]
+        at = min(len(frame), at + size)
+        before, behind = b"\xa5" * (index % 7), b"\x00" * 3 if index % 2 else b""
+        buf = bytearray(before + chunk + behind)
+        pos, end = len(before), len(before) + len(chunk)
+        final = walk.advance(buf, pos, end)
+        assert pos <= final <= end
+        assert buf[:pos] == before
+        assert buf[end:] == behind
+        passed += bytes(buf[pos:final])
+        kept = bytes(buf[final:end])
+        assert len(kept) <= 64, "a walk keeps few bytes waiting"
+    assert kept == b""
+    return passed
+
+
+chunk_sizes = st.lists(st.integers(0, 40), max_size=30) | st.just([1] * 5_000)
+"""Random splits, and byte by byte."""

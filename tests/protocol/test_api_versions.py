@@ -1,0 +1,154 @@
+"""ApiVersions, checked by kio and by a second, independent decoder."""
+
+import datetime
+from dataclasses import replace
+from typing import Any
+
+import kafkaprotocol
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.index import load_payload_module, load_request_schema
+from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
+
+from protocol.api_versions import client_software, negotiate, unsupported_version_answer
+from protocol.apis import API_VERSIONS, APIS
+from protocol.errors import MalformedFrame, UnsupportedVersion
+from protocol.messages import encode
+from tests.protocol.kafka_messages import CORRELATION_ID, messages, parsed, response_bytes, responses
+
+NO_TIME = datetime.timedelta(0)
+VERSIONS = range(5)
+LAST_OF_SECOND_DECODER = 3
+API_KEYS = st.integers(-1, 100)
+API_VERSIONS_OFFERED = st.integers(0, 30)
+NOT_UNSUPPORTED = st.sampled_from([code for code in ErrorCode if code != ErrorCode.unsupported_version])
+
+
+def ranges(body: Any) -> list[tuple[int, int, int]]:
+    return [(api.api_key, api.min_version, api.max_version) for api in body.api_keys]
+
+
+def offer(version: int, *offered: tuple[int, int, int], error: ErrorCode = ErrorCode.none) -> bytes:
+    module: Any = load_payload_module(API_VERSIONS, version, EntityType.response)
+    keys = tuple(module.ApiVersion(api_key=key, min_version=low, max_version=high) for key, low, high in offered)
+    throttle = {"throttle_time": NO_TIME} if version >= 1 else {}
+    return response_bytes(
+        API_VERSIONS, version, module.ApiVersionsResponse(error_code=error, api_keys=keys, **throttle)
+    )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@given(data=st.data(), pass_unknown_apis=st.booleans())
+def test_ranges_are_intersections(version: int, data: st.DataObject, pass_unknown_apis: bool) -> None:
+    body = data.draw(
+        responses(
+            API_VERSIONS,
+            version,
+            api_key=API_KEYS,
+            min_version=API_VERSIONS_OFFERED,
+            max_version=API_VERSIONS_OFFERED,
+            error_code=NOT_UNSUPPORTED,
+        )
+    )
+    expected = []
+    for key, low, high in ranges(body):
+        if key not in APIS:
+            if pass_unknown_apis:
+                expected.append((key, low, high))
+            continue
+        allowed = set(range(low, high + 1)) & set(range(APIS[key].min_version, APIS[key].max_version + 1))
+        if allowed:
+            expected.append((key, min(allowed), max(allowed)))
+
+    cut = negotiate(response_bytes(API_VERSIONS, version, body), version, pass_unknown_apis=pass_unknown_apis)
+
+    after = parsed(API_VERSIONS, version, cut)
+    assert ranges(after) == expected
+    assert replace(after, api_keys=()) == replace(body, api_keys=())  # features, throttle, error
+    if version <= LAST_OF_SECOND_DECODER:
+        _, message = kafkaprotocol.read_network_response(API_VERSIONS, version, bytes(4) + cut)
+        assert [(api.api_key, api.min_version, api.max_version) for api in message.api_keys] == expected
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_newer_broker(version: int) -> None:
+    """Apache Kafka's future: newer versions, an API that nobody knows, and old versions gone from one that we know."""
+    response = offer(version, (0, 0, 14), (1, 4, 30), (3, 14, 20), (18, 0, 5), (99, 0, 1))
+
+    assert ranges(parsed(API_VERSIONS, version, negotiate(response, version, pass_unknown_apis=False))) == [
+        (0, 0, 13),
+        (1, 4, 18),
+        (18, 0, 4),
+    ]
+    assert (99, 0, 1) in ranges(parsed(API_VERSIONS, version, negotiate(response, version, pass_unknown_apis=True)))
+
+
+def test_produce_starts_at_0_where_the_broker_says_so() -> None:
+    """KAFKA-18659: brokers that refuse Produce below 3 offer it from 0, since librdkafka asks for that."""
+    assert ranges(parsed(API_VERSIONS, 4, negotiate(offer(4, (0, 0, 13)), 4, pass_unknown_apis=False))) == [(0, 0, 13)]
+    assert ranges(parsed(API_VERSIONS, 4, negotiate(offer(4, (0, 3, 13)), 4, pass_unknown_apis=False))) == [(0, 3, 13)]
+
+
+def test_produce_is_never_cut_below_what_transactions_version_2_needs() -> None:
+    assert APIS[0].max_version >= 12
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+def test_a_broker_that_does_not_know_the_version_answers_in_version_0(version: int) -> None:
+    answer = offer(0, (18, 0, 9), error=ErrorCode.unsupported_version)
+
+    cut = parsed(API_VERSIONS, 0, negotiate(answer, version, pass_unknown_apis=False))
+
+    assert cut.error_code == ErrorCode.unsupported_version
+    assert ranges(cut) == [(18, 0, 4)]
+
+
+def test_the_proxys_own_answer() -> None:
+    answer = unsupported_version_answer(int.from_bytes(CORRELATION_ID, "big"))
+
+    body = parsed(API_VERSIONS, 0, answer)
+    assert body.error_code == ErrorCode.unsupported_version
+    assert ranges(body) == [(18, 0, 4)]
+    _, message = kafkaprotocol.read_network_response(API_VERSIONS, 0, bytes(4) + answer)
+    assert message.error_code == 35
+    assert unsupported_version_answer(-1)[:4] == b"\xff\xff\xff\xff"
+    assert unsupported_version_answer(-(2**31))[:4] == b"\x80\x00\x00\x00"
+
+
+@pytest.mark.parametrize("version", [3, 4])
+@given(data=st.data())
+def test_client_software(version: int, data: st.DataObject) -> None:
+    request: Any = data.draw(messages(load_request_schema(API_VERSIONS, version)))
+
+    software = client_software(encode(request), version)
+
+    assert software == (request.client_software_name, request.client_software_version)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_old_clients_do_not_name_their_software(version: int) -> None:
+    assert client_software(b"", version) == ("", "")
+
+
+@pytest.mark.parametrize("body", [b"", b"\x05abc", b"\x00\x00\x00", b"\x02\xff\x02a\x00", b"\x02a\x02b\x00\x00"])
+def test_a_request_that_is_none(body: bytes) -> None:
+    with pytest.raises(MalformedFrame):
+        client_software(body, 3)
+
+
+@pytest.mark.parametrize("version", [-1, 5, 32_767])
+def test_versions_that_nobody_speaks(version: int) -> None:
+    with pytest.raises(UnsupportedVersion):
+        client_software(b"\x02a\x02b\x00", version)
+    with pytest.raises(UnsupportedVersion):
+        negotiate(offer(4), version, pass_unknown_apis=False)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_cut_short_or_too_long(version: int) -> None:
+    response = offer(version, (0, 0, 13), (18, 0, 4))
+    for broken in [*(response[:size] for size in range(len(response))), response + b"\x00"]:
+        with pytest.raises(MalformedFrame):
+            negotiate(broken, version, pass_unknown_apis=False)

@@ -1,0 +1,147 @@
+"""The table against Kafka's own message definitions: those of 4.3.1, and of 3.9.1 for the versions that 4.x dropped."""
+
+import json
+import re
+import zipfile
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from kio.index import load_response_schema
+
+from deploy.local import artifacts
+from protocol.apis import API_VERSIONS, APIS, Treatment
+
+BETWEEN_BROKERS = {27, 83, 84, 85, 86, 87}
+"""WriteTxnMarkers and the state of share groups: on the broker listener, but not for clients."""
+NARROWED = {17: (1, 1), 22: (0, 5), 32: (1, 4)}
+"""SaslHandshake without 0, InitProducerId without the unstable 6, DescribeConfigs without 0: see the table's head."""
+CLIENT_ENDPOINTS = {88, 89}
+"""StreamsGroupHeartbeat and StreamsGroupDescribe: hosts and ports there are those of applications, not of brokers."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What Kafka's JSON says of one API."""
+
+    name: str
+    listeners: list[str]
+    versions: tuple[int, int] | None
+    unstable: bool
+    flexible_from: int | None
+    response: dict[str, Any]
+
+
+def definitions(kafka: artifacts.ArtifactSet) -> dict[int, Definition]:
+    jar = next(path for path in artifacts.ensure(kafka) if path.name.startswith("kafka-clients-"))
+    found: dict[int, dict[str, Any]] = {}
+    with zipfile.ZipFile(jar) as archive:
+        for name in archive.namelist():
+            if re.fullmatch(r"common/message/\w+\.json", name):
+                lines = archive.read(name).decode().splitlines()
+                message = json.loads(
+                    "\n".join(re.sub(r"//[^\"]*$", "", line) for line in lines if line.strip()[:2] != "//")
+                )
+                if message["type"] in ("request", "response"):
+                    found.setdefault(message["apiKey"], {})[message["type"]] = message
+    return {key: _definition(both["request"], both["response"]) for key, both in found.items() if len(both) == 2}
+
+
+def _definition(request: dict[str, Any], response: dict[str, Any]) -> Definition:
+    bounds = [int(bound) for bound in request["validVersions"].split("-") if bound != "none"]
+    flexible = request.get("flexibleVersions", "none")
+    return Definition(
+        name=request["name"].removesuffix("Request"),
+        listeners=request.get("listeners") or [],
+        versions=(bounds[0], bounds[-1]) if bounds else None,
+        unstable=request.get("latestVersionUnstable", False),
+        flexible_from=None if flexible == "none" else int(flexible.rstrip("+")),
+        response=response,
+    )
+
+
+@pytest.fixture(scope="module")
+def newest() -> dict[int, Definition]:
+    return definitions(artifacts.KAFKA_4_3_1)
+
+
+@pytest.fixture(scope="module")
+def older() -> dict[int, Definition]:
+    return definitions(artifacts.KAFKA_3_9_1)
+
+
+def test_lists_what_brokers_offer_to_clients(newest: dict[int, Definition]) -> None:
+    offered = {key for key, api in newest.items() if "broker" in api.listeners and api.versions}
+
+    assert set(APIS) == offered - BETWEEN_BROKERS
+
+
+def test_versions(newest: dict[int, Definition], older: dict[int, Definition]) -> None:
+    for key, api in APIS.items():
+        lowest, highest = newest[key].versions or (None, None)
+        assert lowest is not None
+        assert highest is not None
+        before = older.get(key)
+        if before is not None and before.versions and not before.unstable:
+            lowest = min(lowest, before.versions[0])
+            assert before.versions[1] <= highest
+        assert (api.min_version, api.max_version) == NARROWED.get(key, (lowest, highest)), api.name
+
+
+def test_unstable_versions_are_left_out(newest: dict[int, Definition]) -> None:
+    for key, api in APIS.items():
+        if newest[key].unstable:
+            assert api.max_version < (newest[key].versions or (0, 0))[1], api.name
+
+
+def test_names_and_flexible_versions(newest: dict[int, Definition], older: dict[int, Definition]) -> None:
+    for key, api in APIS.items():
+        assert api.name == newest[key].name
+        assert api.flexible_from == newest[key].flexible_from, api.name
+        if key in older and older[key].versions:
+            assert api.flexible_from == older[key].flexible_from, api.name
+
+
+def test_throttle_times(newest: dict[int, Definition]) -> None:
+    for key, api in APIS.items():
+        places = [
+            (index, int(field["versions"].rstrip("+")))
+            for index, field in enumerate(newest[key].response["fields"])
+            if field["name"] == "ThrottleTimeMs"
+        ]
+        if not places:
+            assert api.throttle_from is None, api.name
+            assert not api.throttle_first, api.name
+            continue
+        [(index, first_version)] = places
+        assert api.throttle_from == first_version, api.name
+        assert api.throttle_first == (index == 0), api.name
+
+
+def test_no_response_with_an_address_is_opaque(newest: dict[int, Definition]) -> None:
+    """Whatever has a port names an endpoint. A new one in Kafka's definitions fails here."""
+    for key, api in APIS.items():
+        if '"Port"' in json.dumps(newest[key].response) and key not in CLIENT_ENDPOINTS:
+            assert api.treatment in (Treatment.REWRITE, Treatment.PEEK), api.name
+
+
+def test_kio_reads_every_version_that_is_decoded() -> None:
+    decoded = (Treatment.NEGOTIATE, Treatment.REWRITE, Treatment.INSPECT)
+    for api in APIS.values():
+        if api.treatment in decoded:
+            for version in range(api.min_version, api.max_version + 1):
+                schema = load_response_schema(api.key, version)
+                assert schema.__flexible__ == api.is_flexible(version)
+
+
+def test_the_header_of_an_api_versions_response_is_never_flexible() -> None:
+    api = APIS[API_VERSIONS]
+    assert api.is_flexible(4)
+    assert not api.response_header_is_flexible(4)
+    assert APIS[3].response_header_is_flexible(9)
+    assert not APIS[3].response_header_is_flexible(8)
+
+
+def test_covers_both_ends() -> None:
+    api = APIS[1]
+    assert [version for version in range(-1, 20) if api.covers(version)] == list(range(19))

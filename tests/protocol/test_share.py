@@ -1,0 +1,165 @@
+"""ShareFetch and ShareAcknowledge responses that stream by."""
+
+import datetime
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.index import load_payload_module, load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader
+from kio.static.constants import EntityType
+
+from protocol.apis import SHARE_ACKNOWLEDGE, SHARE_FETCH
+from protocol.errors import MalformedFrame, TruncatedFrame, UnsupportedVersion
+from protocol.node_endpoints import SWALLOWING_MIN, swallowing
+from protocol.share import ShareAcknowledgeResponseWalk, ShareFetchResponseWalk
+from protocol.wire import skip_tags
+from tests.protocol.kafka_messages import (
+    REAL_HOST,
+    REAL_HOSTS,
+    Walk,
+    chunk_sizes,
+    parsed,
+    response_bytes,
+    responses,
+    streamed,
+)
+
+APIS_AND_VERSIONS = [(SHARE_FETCH, 1), (SHARE_FETCH, 2), (SHARE_ACKNOWLEDGE, 1), (SHARE_ACKNOWLEDGE, 2)]
+
+
+def walk_over(api_key: int, version: int, frame_length: int) -> Walk:
+    walk = ShareFetchResponseWalk if api_key == SHARE_FETCH else ShareAcknowledgeResponseWalk
+    return walk(version, frame_length)
+
+
+@pytest.mark.parametrize(("api_key", "version"), APIS_AND_VERSIONS)
+@given(data=st.data(), sizes=chunk_sizes)
+def test_any_response_in_any_splits(api_key: int, version: int, data: st.DataObject, sizes: list[int]) -> None:
+    body = data.draw(responses(api_key, version, host=REAL_HOSTS))
+    response = response_bytes(api_key, version, body)
+
+    passed = streamed(walk_over(api_key, version, len(response)), response, sizes)
+
+    assert len(passed) == len(response)
+    assert REAL_HOST.encode() not in passed
+    if not body.node_endpoints:
+        assert passed == response
+    assert parsed(api_key, version, passed) == replace(body, node_endpoints=())
+
+
+def module_of(api_key: int, version: int) -> Any:
+    return load_payload_module(api_key, version, EntityType.response)
+
+
+def response_of(api_key: int, version: int, *, partitions: int, endpoints: int, acquired: int = 1) -> bytes:
+    module = module_of(api_key, version)
+    fields: dict[str, Any] = {
+        "partition_index": 3,
+        "error_code": ErrorCode.none,
+        "current_leader": module.LeaderIdAndEpoch(leader_id=1, leader_epoch=5),
+    }
+    timeout = {"acquisition_lock_timeout": datetime.timedelta(seconds=30)}
+    if api_key == SHARE_FETCH:
+        one = module.AcquiredRecords(first_offset=0, last_offset=9, delivery_count=1)
+        fields |= {"acknowledge_error_code": 0, "records": b"r" * 300, "acquired_records": (one,) * acquired}
+        topic_type, body_type = module.ShareFetchableTopicResponse, module.ShareFetchResponse
+    else:
+        topic_type, body_type = module.ShareAcknowledgeTopicResponse, module.ShareAcknowledgeResponse
+        timeout = timeout if version >= 2 else {}
+    topic = topic_type(topic_id=None, partitions=(module.PartitionData(**fields),) * partitions)
+    endpoint = module.NodeEndpoint(node_id=1, host=REAL_HOST, port=9092, rack=None)
+    body = body_type(
+        throttle_time=datetime.timedelta(0),
+        error_code=ErrorCode.none,
+        responses=(topic,),
+        node_endpoints=(endpoint,) * endpoints,
+        **timeout,
+    )
+    return response_bytes(api_key, version, body)
+
+
+@pytest.mark.parametrize(("api_key", "version"), APIS_AND_VERSIONS)
+@pytest.mark.parametrize("endpoints", [1, 2, 3, 4, 126, 127, 128, 1_000])
+def test_many_endpoints(api_key: int, version: int, endpoints: int) -> None:
+    """kio itself reads the array as empty, and then one tag that takes the rest."""
+    response = response_of(api_key, version, partitions=2, endpoints=endpoints)
+
+    passed = streamed(walk_over(api_key, version, len(response)), response, [4, 5, 6])
+
+    assert REAL_HOST.encode() not in passed
+    assert len(passed) == len(response)
+    empty = response_of(api_key, version, partitions=2, endpoints=0)
+    assert passed.startswith(empty[:-1])  # all but the count of tags, which was 0
+    assert skip_tags(passed, len(empty) - 1, len(passed), 0) == len(passed)
+    with pytest.raises(KeyError, match="Unknown tagged field tag"):
+        entity_reader(load_response_schema(api_key, version))(passed, 5)
+
+
+@pytest.mark.parametrize(("api_key", "version"), APIS_AND_VERSIONS)
+def test_every_split_in_two(api_key: int, version: int) -> None:
+    response = response_of(api_key, version, partitions=2, endpoints=2)
+    whole = streamed(walk_over(api_key, version, len(response)), response, [])
+    for first in range(len(response)):
+        assert streamed(walk_over(api_key, version, len(response)), response, [first]) == whole
+
+
+@pytest.mark.parametrize("chunk", [1, 1_000, 1_000_000])
+@pytest.mark.parametrize("acquired", [0, 1, 126, 127, 600])
+def test_many_partitions_and_acquired_records(acquired: int, chunk: int) -> None:
+    response = response_of(SHARE_FETCH, 2, partitions=5, endpoints=1, acquired=acquired)
+
+    passed = streamed(ShareFetchResponseWalk(2, len(response)), response, [chunk] * (len(response) // chunk))
+
+    empty = response_of(SHARE_FETCH, 2, partitions=5, endpoints=0, acquired=acquired)
+    assert parsed(SHARE_FETCH, 2, passed) == parsed(SHARE_FETCH, 2, empty)
+
+
+@pytest.mark.parametrize(("api_key", "version"), APIS_AND_VERSIONS)
+def test_cut_short_and_too_long(api_key: int, version: int) -> None:
+    response = response_of(api_key, version, partitions=2, endpoints=0)
+    for length in range(len(response)):
+        with pytest.raises(TruncatedFrame):
+            walk_over(api_key, version, length).advance(bytearray(response), 0, length)
+    longer = bytearray(response + b"\x00")
+    with pytest.raises(MalformedFrame):
+        walk_over(api_key, version, len(longer)).advance(longer, 0, len(longer))
+
+
+def test_endpoints_that_no_tag_can_swallow() -> None:
+    response = bytearray(response_of(SHARE_FETCH, 1, partitions=1, endpoints=0)[:-1])
+    response[-1] = 2  # one endpoint, and nothing follows
+    with pytest.raises(TruncatedFrame):
+        ShareFetchResponseWalk(1, len(response)).advance(response, 0, len(response))
+
+
+def test_no_array_of_endpoints_at_all() -> None:
+    """Null where none may be: nothing to hide, and the client's business."""
+    response = response_of(SHARE_FETCH, 1, partitions=1, endpoints=0)[:-2] + b"\x00\x00"
+    assert streamed(ShareFetchResponseWalk(1, len(response)), response, []) == response
+
+
+@pytest.mark.parametrize("version", [0, 3])
+def test_other_versions_have_no_walk(version: int) -> None:
+    with pytest.raises(UnsupportedVersion):
+        ShareFetchResponseWalk(version, 100)
+    with pytest.raises(UnsupportedVersion):
+        ShareAcknowledgeResponseWalk(version, 100)
+
+
+@pytest.mark.parametrize("size", [*range(SWALLOWING_MIN, 300), *range(16_380, 16_400), *range(2_097_150, 2_097_165)])
+def test_swallowing_takes_exactly_the_rest(size: int) -> None:
+    """Around the lengths at which the size of the tag takes one byte more, too."""
+    first = swallowing(size)
+    assert first[0] == 1
+    frame = first + bytes(size - len(first))
+    assert skip_tags(frame, 1, size, 0) == size
+
+
+@pytest.mark.parametrize("size", range(SWALLOWING_MIN))
+def test_too_few_bytes_to_swallow(size: int) -> None:
+    with pytest.raises(ValueError, match="too few"):
+        swallowing(size)

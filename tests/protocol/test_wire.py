@@ -1,0 +1,67 @@
+"""Varints, strings and tag buffers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.serial.readers import read_unsigned_varint
+
+from protocol.errors import MalformedFrame, TruncatedFrame
+from protocol.wire import MAX_VARINT, encode_varint, skip_compact_string, skip_tags, unsigned_varint, varint_size
+
+AROUND_LENGTHS = [0, 1, 126, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152, 268_435_455, 268_435_456, MAX_VARINT]
+
+
+@given(value=st.integers(0, MAX_VARINT) | st.sampled_from(AROUND_LENGTHS))
+def test_varints(value: int) -> None:
+    encoded = encode_varint(value)
+    assert len(encoded) == varint_size(value)
+    assert read_unsigned_varint(encoded, 0) == (value, len(encoded))
+    assert unsigned_varint(b"\xff" + encoded + b"\xff", 1, 1 + len(encoded), 0, "x") == (value, 1 + len(encoded))
+    for end in range(1, 1 + len(encoded)):
+        with pytest.raises(TruncatedFrame):
+            unsigned_varint(b"\xff" + encoded, 1, end, 0, "x")
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        pytest.param("80 00", id="longer than it need be"),
+        pytest.param("ff 80 00", id="longer than it need be, by one"),
+        pytest.param("ff ff ff ff 08", id="above int32"),
+        pytest.param("ff ff ff ff 0f", id="-1 as Kafka would read it"),
+        pytest.param("80 80 80 80 80 00", id="six bytes"),
+        pytest.param("ff ff ff ff ff ff ff ff ff 01", id="a varlong"),
+    ],
+)
+def test_varints_that_are_none(encoded: str) -> None:
+    with pytest.raises(MalformedFrame) as caught:
+        unsigned_varint(bytes(3) + bytes.fromhex(encoded), 3, 20, 1, "length")
+    assert caught.value.what == "length"
+    assert caught.value.offset == 2
+
+
+def test_offsets_count_from_the_frame() -> None:
+    with pytest.raises(TruncatedFrame) as caught:
+        skip_compact_string(b"\x00\x00\x00\x09abc", 3, 7, 2, "name")
+    assert caught.value.offset == 2
+    assert str(caught.value) == "cannot read name at byte 2 of the frame"
+
+
+def test_compact_strings() -> None:
+    assert skip_compact_string(b"\x00", 0, 1, 0, "null") == 1
+    assert skip_compact_string(b"\x01", 0, 1, 0, "empty") == 1
+    assert skip_compact_string(b"\x04abc", 0, 4, 0, "text") == 4
+
+
+@pytest.mark.parametrize("cut", range(1, 10))
+def test_tag_buffers(cut: int) -> None:
+    tags = b"\x02\x00\x03abc\x85\x01\x01z"
+    assert skip_tags(tags, 0, len(tags), 0) == len(tags)
+    with pytest.raises(TruncatedFrame):
+        skip_tags(tags, 0, len(tags) - cut, 0)
+
+
+def test_a_count_of_tags_that_cannot_be() -> None:
+    """It ends with the bytes, not after two thousand million turns."""
+    with pytest.raises(TruncatedFrame):
+        skip_tags(encode_varint(MAX_VARINT) + bytes(1_000), 0, 1_005, 0)
