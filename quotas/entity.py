@@ -1,0 +1,56 @@
+"""Who a quota is for: Kafka's client quota entities, user and client-id.
+
+`DEFAULT` is Kafka's default entity, written `<default>`. It is no string, so that a real client whose id is the nine
+characters "<default>" stays someone else (in Kafka: a null name against `%3Cdefault%3E`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeAlias
+
+DEFAULT_NAME: Final = "<default>"
+"""How the default entity is written, in Kafka's tools and here."""
+
+
+class Default(Enum):
+    """The type of `DEFAULT`."""
+
+    DEFAULT = DEFAULT_NAME
+
+
+DEFAULT: Final = Default.DEFAULT
+Name: TypeAlias = str | Default
+
+# A name made of these needs no quotes to be told from what follows it.
+_PLAIN: Final = re.compile(r'[^\s",\\<>][^\s",\\]*')
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """A user, a client id, or a client id of a user; at least one of the two is given (ValueError otherwise).
+
+    As the key of a configured quota a name may be `DEFAULT`; as the owner of a bucket every name is a real one.
+    `str()` is unambiguous: "client-id:etl", "user:alice,client-id:<default>", 'user:"CN=etl,O=acme"'.
+    """
+
+    user: Name | None = None
+    client_id: Name | None = None
+
+    def __post_init__(self) -> None:
+        if self.user is None and self.client_id is None:
+            raise ValueError("Invalid empty client quota entity")  # Kafka's words
+
+    def __str__(self) -> str:
+        parts = (("user", self.user), ("client-id", self.client_id))
+        return ",".join(f"{kind}:{_written(name)}" for kind, name in parts if name is not None)
+
+
+def _written(name: Name) -> str:
+    if isinstance(name, Default):
+        return DEFAULT_NAME
+    if _PLAIN.fullmatch(name):
+        return name
+    return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'

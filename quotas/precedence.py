@@ -1,0 +1,171 @@
+"""Kafka's eight levels: which configured quota applies to one (user, client id).
+
+From the strongest (DefaultQuotaCallback of ClientQuotaManager, KIP-55), with whose bucket each of them fills:
+
+    1  (user, client-id)            the pair
+    2  (user, <default>)            the pair
+    3  (user)                       the user, over all client ids
+    4  (<default>, client-id)       the pair
+    5  (<default>, <default>)       the pair
+    6  (<default>) as a user        the user, over all client ids
+    7  (client-id)                  the client id, over all users
+    8  (<default>) as a client id   the client id, over all users
+
+Exactly one level applies to each limit: the first that names this limit (a pair with only a `consumer_byte_rate`
+leaves `producer_byte_rate` to the levels below). An empty client id matches no level with a client id in it, and an
+empty user, which Kafka does not have, none with a user.
+
+A million overrides are held as compact values: one dict per level with plain strings as keys, a tuple as value, and no
+object per override that could be shared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from quotas.entity import DEFAULT, Entity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from fractions import Fraction
+
+    from quotas.entry import QuotaEntry
+
+NS_PER_SECOND: Final = 1_000_000_000
+
+_ANY_PAIR: Final = Entity(DEFAULT, DEFAULT)
+_ANY_USER: Final = Entity(DEFAULT)
+_ANY_CLIENT: Final = Entity(None, DEFAULT)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What overrides have in common, kept once for all of them: which limits they name, and their options."""
+
+    names: tuple[str, ...]
+    burst_ns: int | None
+    mode: str | None
+
+
+# The shape, then one rate for each of its names.
+Override: TypeAlias = "tuple[Shape, *tuple[int | Fraction, ...]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Applies:
+    """The quota that applies to one limit: its rate (units per second, before any share), and whose bucket it fills.
+
+    entity   the bucket's owner, real names only
+    origin   the configured entity
+    """
+
+    rate: int | Fraction
+    burst_ns: int | None
+    mode: str | None
+    entity: Entity
+    origin: Entity
+
+
+class QuotaTable:
+    """All configured quotas of users and client ids, found by level. An entity given twice: the later entry counts."""
+
+    __slots__ = (
+        "_any_client",
+        "_any_pair",
+        "_any_user",
+        "_by_client",
+        "_by_pair",
+        "_by_user",
+        "_pair_any",
+        "_pair_user",
+    )
+
+    def __init__(self, entries: Iterable[QuotaEntry] = ()) -> None:
+        self._by_pair: dict[str, Override] = {}  # level 1
+        self._pair_user: dict[str, Override] = {}  # 2, by user
+        self._by_user: dict[str, Override] = {}  # 3
+        self._pair_any: dict[str, Override] = {}  # 4, by client id
+        self._any_pair: Override | None = None  # 5
+        self._any_user: Override | None = None  # 6
+        self._by_client: dict[str, Override] = {}  # 7
+        self._any_client: Override | None = None  # 8
+        shapes: dict[Shape, Shape] = {}
+        values: dict[Override, Override] = {}
+        for entry in entries:
+            self._put(entry.entity, _compact(entry, shapes, values))
+
+    def __len__(self) -> int:
+        levels = (self._by_pair, self._pair_user, self._by_user, self._pair_any, self._by_client)
+        single = (self._any_pair, self._any_user, self._any_client)
+        return sum(map(len, levels)) + sum(override is not None for override in single)
+
+    def find(self, user: str, client_id: str) -> dict[str, Applies]:
+        """What applies to this client, by the name of the limit; a limit that no level names is missing."""
+        found: dict[str, Applies] = {}
+        for override, entity, origin in self._matches(user, client_id):
+            if override is None:
+                continue
+            shape, *rates = override
+            for name, rate in zip(shape.names, rates, strict=True):
+                if name not in found:
+                    found[name] = Applies(rate, shape.burst_ns, shape.mode, entity, origin)
+        return found
+
+    def find_for_bucket(self, limit_name: str, bucket: Entity) -> Applies | None:
+        """What applies to the owner of a bucket that exists; None when no level fills this bucket any more."""
+        user, client_id = bucket.user, bucket.client_id
+        # A bucket of a user holds for clients of any id: only the levels without a client id can fill it.
+        found = self.find(user if isinstance(user, str) else "", client_id if isinstance(client_id, str) else "")
+        applies = found.get(limit_name)
+        return applies if applies is not None and applies.entity == bucket else None
+
+    def _matches(self, user: str, client_id: str) -> Iterator[tuple[Override | None, Entity, Entity]]:
+        """Every level that could match, strongest first: its override if it has one, the bucket's owner, the origin."""
+        if user and client_id:
+            pair = Entity(user, client_id)
+            yield self._by_pair.get(_pair_key(user, client_id)), pair, pair
+            yield self._pair_user.get(user), pair, Entity(user, DEFAULT)
+        if user:
+            only_user = Entity(user)
+            yield self._by_user.get(user), only_user, only_user
+        if user and client_id:
+            yield self._pair_any.get(client_id), pair, Entity(DEFAULT, client_id)
+            yield self._any_pair, pair, _ANY_PAIR
+        if user:
+            yield self._any_user, only_user, _ANY_USER
+        if client_id:
+            only_client = Entity(None, client_id)
+            yield self._by_client.get(client_id), only_client, only_client
+            yield self._any_client, only_client, _ANY_CLIENT
+
+    def _put(self, entity: Entity, override: Override) -> None:
+        match entity.user, entity.client_id:
+            case str(user), str(client_id):
+                self._by_pair[_pair_key(user, client_id)] = override
+            case str(user), None:
+                self._by_user[user] = override
+            case str(user), _:
+                self._pair_user[user] = override
+            case None, str(client_id):
+                self._by_client[client_id] = override
+            case None, _:
+                self._any_client = override
+            case _, str(client_id):
+                self._pair_any[client_id] = override
+            case _, None:
+                self._any_user = override
+            case _:
+                self._any_pair = override
+
+
+def _pair_key(user: str, client_id: str) -> str:
+    """One string instead of a tuple of two: half the memory. The length in front keeps it unambiguous."""
+    return f"{len(user)}:{user}{client_id}"
+
+
+def _compact(entry: QuotaEntry, shapes: dict[Shape, Shape], values: dict[Override, Override]) -> Override:
+    burst_ns = None if entry.burst_seconds is None else int(entry.burst_seconds * NS_PER_SECOND)
+    shape = Shape(tuple(entry.limits), burst_ns, entry.mode)
+    override: Override = (shapes.setdefault(shape, shape), *entry.limits.values())
+    return values.setdefault(override, override)

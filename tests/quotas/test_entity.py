@@ -1,0 +1,41 @@
+"""Who a quota is for, and how it reads."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quotas.entity import DEFAULT, Entity
+
+names = st.one_of(st.none(), st.just(DEFAULT), st.text(), st.sampled_from(["<default>", 'a"', "a,client-id:b", "\\"]))
+entities = st.builds(Entity, names, names.filter(lambda name: name is not None))
+
+
+@pytest.mark.parametrize(
+    ("entity", "text"),
+    [
+        (Entity(client_id="etl"), "client-id:etl"),
+        (Entity("alice", "etl"), "user:alice,client-id:etl"),
+        (Entity("User:alice"), "user:User:alice"),
+        (Entity(DEFAULT, DEFAULT), "user:<default>,client-id:<default>"),
+        (Entity("<default>"), 'user:"<default>"'),
+        (Entity("CN=etl,O=acme"), 'user:"CN=etl,O=acme"'),
+        (Entity('the "boss"'), r'user:"the \"boss\""'),
+    ],
+)
+def test_reads_as(entity: Entity, text: str) -> None:
+    assert str(entity) == text
+
+
+@given(entities, entities)
+def test_two_entities_never_read_the_same(one: Entity, other: Entity) -> None:
+    """They become metric labels, where two series of one name would be an error."""
+    assert (str(one) == str(other)) == (one == other)
+
+
+def test_a_client_called_default_is_not_the_default() -> None:
+    assert Entity(client_id="<default>") != Entity(client_id=DEFAULT)
+
+
+def test_nobody_is_no_entity() -> None:
+    with pytest.raises(ValueError, match="Invalid empty client quota entity"):
+        Entity()

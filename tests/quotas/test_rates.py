@@ -1,0 +1,96 @@
+"""Numbers with units, exact, and Kafka's rules for what may be a quota."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quotas.rates import LONG_MAX, UNITS, RateError, exact, parse_number, parse_rate, whole_rate
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("5MB", 5_000_000),
+        ("5MiB", 5_242_880),
+        ("5MB/s", 5_000_000),
+        (" 1.5 GB / s ", 1_500_000_000),
+        ("16kB", 16_000),
+        ("16KiB", 16_384),
+        ("2GiB", 2_147_483_648),
+        ("500B", 500),
+        ("500", 500),
+        ("500/s", 500),
+        ("1e6", 1_000_000),
+        (".5", Fraction(1, 2)),
+        (5_000_000, 5_000_000),
+        (0.1, Fraction(1, 10)),
+        ("-3", -3),
+    ],
+)
+def test_reads(text: object, rate: int | Fraction) -> None:
+    assert parse_rate(text) == rate
+
+
+@given(st.integers(0, 10**15), st.integers(0, 999), st.sampled_from(sorted(UNITS)), st.sampled_from(["", " "]))
+def test_what_is_written_is_what_counts(whole: int, thousandths: int, unit: str, space: str) -> None:
+    assert (
+        parse_rate(f"{whole}.{thousandths:03}{space}{unit}") == Fraction(1000 * whole + thousandths, 1000) * UNITS[unit]
+    )
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "MB", "5 MB per second", "5,000", "0x10", "1e9999", "9" * 50, "nan", True, None, [5], float("inf"), "\u0665"],
+)
+def test_refuses(value: object) -> None:
+    with pytest.raises(RateError, match=r"expected a (number|rate per second such as)"):
+        parse_rate(value)
+
+
+@pytest.mark.parametrize(("text", "suggestion"), [("5Mb", "MB"), ("5KB", "kB"), ("5kib", "KiB"), ("5parsec", None)])
+def test_an_unknown_unit_gets_a_suggestion(text: str, suggestion: str | None) -> None:
+    with pytest.raises(RateError, match="unknown unit") as caught:
+        parse_rate(text)
+    assert (caught.value.suggestion, caught.value.allowed) == (suggestion, tuple(UNITS))
+
+
+def test_a_number_has_no_unit() -> None:
+    assert parse_number("0.25") == Fraction(1, 4)
+    with pytest.raises(RateError, match="expected a number, not '5s'"):
+        parse_number("5s")
+
+
+@pytest.mark.parametrize(
+    ("rate", "message"),
+    [
+        (Fraction(0), "Quota producer_byte_rate must be greater than 0"),
+        (Fraction(-5), "Quota producer_byte_rate must be greater than 0"),
+        (Fraction(LONG_MAX + 1), "Proposed value for producer_byte_rate is too large for a LONG."),
+        (Fraction(5, 2), "producer_byte_rate cannot be a fractional value."),
+        (Fraction(1) + Fraction(2, 10**6), "producer_byte_rate cannot be a fractional value."),
+        (Fraction(1, 10**9), "producer_byte_rate cannot be a fractional value."),
+    ],
+)
+def test_kafkas_messages(rate: Fraction, message: str) -> None:
+    with pytest.raises(RateError) as caught:
+        whole_rate("producer_byte_rate", rate)
+    assert caught.value.message == message
+
+
+@pytest.mark.parametrize(
+    ("rate", "whole"), [(Fraction(5), 5), (5 + Fraction(1, 10**6), 5), (Fraction(LONG_MAX), LONG_MAX)]
+)
+def test_kafka_takes_what_is_whole_within_a_millionth(rate: Fraction, whole: int) -> None:
+    assert whole_rate("producer_byte_rate", rate) == whole
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_exact_is_the_shortest_decimal(number: float) -> None:
+    assert exact(number) == Fraction(repr(number))
+
+
+def test_exact_refuses_what_is_not_finite() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        exact(float("nan"))

@@ -1,0 +1,269 @@
+"""The live limits: found, shared, changed while running, and forgotten."""
+
+import gc
+import tracemalloc
+from fractions import Fraction
+
+import pytest
+
+from quotas.entity import DEFAULT, Entity
+from quotas.entry import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, QuotaEntry
+from quotas.limit import NO_LIMITS, Limit
+from quotas.registry import IDLE_NS, Registry
+
+SECOND = 1_000_000_000
+MINUTE = 60 * SECOND
+ANYONE = Entity(client_id=DEFAULT)
+ETL = Entity(client_id="etl")
+
+
+def entry(entity: Entity, produce: int | None = None, fetch: int | None = None, burst: int | None = None) -> QuotaEntry:
+    rates = {PRODUCER_BYTE_RATE: produce, CONSUMER_BYTE_RATE: fetch}
+    limits = {name: rate for name, rate in rates.items() if rate is not None}
+    return QuotaEntry(entity, limits, burst_seconds=burst)
+
+
+def produce_limit(registry: Registry, user: str = "alice", client_id: str = "etl") -> Limit:
+    (limit,) = registry.resolve(user, client_id).produce.limits
+    return limit
+
+
+def test_nobody_is_limited_without_an_entry() -> None:
+    client = Registry().resolve("alice", "etl")
+    assert client.produce is NO_LIMITS
+    assert client.fetch is NO_LIMITS
+
+
+def test_all_sessions_of_a_client_share_one_object_and_clients_share_buckets() -> None:
+    registry = Registry([entry(Entity("alice"), produce=5, fetch=7), entry(ETL, produce=9)])
+    client = registry.resolve("alice", "etl")
+    assert registry.resolve("alice", "etl") is client
+    other = registry.resolve("alice", "other")
+    assert other.produce.limits[0] is client.produce.limits[0]  # a user's bucket is for all its client ids
+    assert other.fetch.limits[0] is client.fetch.limits[0]
+    assert client.produce.limits[0] is not client.fetch.limits[0]
+    bob = produce_limit(registry, "bob")
+    assert bob.entity == ETL
+    assert produce_limit(registry, "carol") is bob  # a client id's bucket is for all users
+    assert {limit.name for limit in registry.limits_in_use()} == {PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE}
+    assert len(registry) == 2
+
+
+def test_a_default_gives_everyone_a_bucket_of_their_own() -> None:
+    registry = Registry([entry(ANYONE, produce=100)])
+    one, other = produce_limit(registry, client_id="one"), produce_limit(registry, client_id="other")
+    one.algorithm.record(1000, 0)
+    assert other.debt_ns(0) == 0
+    assert (one.entity, one.origin) == (Entity(client_id="one"), ANYONE)
+
+
+@pytest.mark.parametrize(("share", "rate"), [(0.1, 3), (1, 30), (Fraction(1, 3), 10), (2.5, 75)])
+def test_a_share_scales_every_rate_as_it_is_written(share: float | Fraction, rate: int) -> None:
+    assert produce_limit(Registry([entry(ETL, produce=30)], share=share)).rate == rate
+
+
+def test_a_share_may_leave_a_fraction() -> None:
+    limit = produce_limit(Registry([entry(ETL, produce=1)], share=0.1, burst_seconds=0))
+    assert limit.rate == 0.1
+    limit.algorithm.record(1, 0)
+    assert limit.debt_ns(0) == 10 * SECOND
+
+
+def test_burst_is_the_entrys_or_the_registrys() -> None:
+    registry = Registry([entry(ETL, produce=100, burst=3), entry(ANYONE, produce=100)], burst_seconds=0.5)
+    assert registry.resolve("alice", "etl").produce.headroom(0) == 300
+    assert registry.resolve("alice", "other").produce.headroom(0) == 50
+
+
+@pytest.mark.parametrize("share", [0, -1, 0.0])
+def test_a_share_is_above_zero(share: float) -> None:
+    with pytest.raises(ValueError, match="share must be above zero"):
+        Registry(share=share)
+
+
+def test_a_burst_is_not_below_zero() -> None:
+    with pytest.raises(ValueError, match="burst_seconds must not be below zero"):
+        Registry(burst_seconds=-0.5)
+
+
+# ---- live changes
+
+
+def test_a_new_rate_keeps_the_bucket_and_its_debt() -> None:
+    registry = Registry([entry(ETL, produce=100)])
+    limit, generation = produce_limit(registry), registry.generation
+    limit.algorithm.record(300, 0)
+    assert limit.debt_ns(0) == 2 * SECOND
+    registry.replace([entry(ETL, produce=1000)], now_ns=SECOND)
+    assert limit.rate == 1000
+    assert limit.debt_ns(SECOND) == SECOND // 10  # 100 were paid back at the old rate, 100 are left
+    assert registry.generation != generation
+    assert produce_limit(registry) is limit
+
+
+def test_a_client_that_holds_its_limits_gets_the_new_ones_in_the_same_object() -> None:
+    registry = Registry([entry(ETL, produce=100)])
+    client = registry.resolve("alice", "etl")
+    client.open_fetches = 3
+    registry.replace([entry(ETL, fetch=100)], now_ns=0)
+    assert registry.resolve("alice", "etl") is client
+    assert client.produce is NO_LIMITS
+    assert len(client.fetch.limits) == 1
+    assert client.open_fetches == 3
+
+
+def test_from_default_to_override_the_bucket_stays() -> None:
+    """Both levels fill the bucket of the client id: in Kafka the metric's tags are the same, so its counter goes on."""
+    registry = Registry([entry(ANYONE, produce=100)])
+    limit = produce_limit(registry)
+    limit.algorithm.record(1100, 0)
+    registry.replace([entry(ANYONE, produce=100), entry(ETL, produce=500)], now_ns=0)
+    assert produce_limit(registry) is limit
+    assert (limit.rate, limit.origin, limit.debt_ns(0)) == (500, ETL, 2 * SECOND)
+
+
+def test_at_another_level_with_another_bucket_the_counter_starts_anew() -> None:
+    registry = Registry([entry(ETL, produce=100)])
+    registry.resolve("alice", "etl").produce.charge(1100, 0)
+    pair = Entity("alice", "etl")
+    registry.replace([entry(ETL, produce=100), entry(pair, produce=100)], now_ns=0)
+    limit = produce_limit(registry)
+    assert (limit.entity, limit.debt_ns(0)) == (pair, 0)
+    # The client id's bucket is still there for other users, with what it owes.
+    assert produce_limit(registry, "bob").debt_ns(0) == 10 * SECOND
+
+
+def test_a_bucket_that_a_stronger_level_puts_out_of_use_is_dropped() -> None:
+    anyones_etl = entry(Entity(DEFAULT, "etl"), produce=100)
+    registry = Registry([anyones_etl])
+    old = produce_limit(registry)
+    registry.replace([anyones_etl, entry(Entity("alice"), produce=7)], now_ns=0)
+    assert list(registry.limits_in_use()) == []
+    assert (old.rate, produce_limit(registry).entity) == (100, Entity("alice"))
+
+
+def test_a_limit_that_is_gone_is_gone_and_starts_full_when_it_comes_back() -> None:
+    registry = Registry([entry(ETL, produce=100)])
+    registry.resolve("alice", "etl").produce.charge(1100, 0)
+    registry.replace([], now_ns=0)
+    assert list(registry.limits_in_use()) == []
+    assert registry.resolve("alice", "etl").produce is NO_LIMITS
+    registry.replace([entry(ETL, produce=100)], now_ns=0)
+    assert produce_limit(registry).debt_ns(0) == 0
+
+
+def test_the_share_can_change_alone() -> None:
+    entries = [entry(ETL, produce=100)]
+    registry = Registry(entries, share=0.5)
+    limit = produce_limit(registry)
+    registry.replace(entries, now_ns=0, share=0.25)
+    assert (limit.rate, registry.share) == (25, Fraction(1, 4))
+    registry.replace(entries, now_ns=0)
+    assert limit.rate == 25
+
+
+def test_entries_that_cannot_be_used_change_nothing() -> None:
+    registry = Registry([entry(ETL, produce=100)])
+    limit, generation = produce_limit(registry), registry.generation
+    with pytest.raises(ValueError, match="share"):
+        registry.replace([entry(ETL, produce=1)], now_ns=0, share=0)
+
+    def broken() -> list[QuotaEntry]:
+        raise OSError("the file went away")
+
+    with pytest.raises(OSError, match="went away"):
+        registry.replace((one for source in [broken] for one in source()), now_ns=0)
+    assert (registry.generation, limit.rate, produce_limit(registry)) == (generation, 100, limit)
+
+
+# ---- forgetting
+
+
+def test_idle_for_an_hour_means_forgotten() -> None:
+    registry = Registry([entry(ANYONE, produce=100)])
+    client = registry.resolve("alice", "etl")
+    old = client.produce.limits[0]
+    client.produce.admit(10, 0)
+    assert registry.expire(0) == 0
+    client.produce.admit(10, 10 * MINUTE)
+    assert registry.expire(IDLE_NS + 5 * MINUTE) == 0  # idle for 55 minutes only
+    generation = registry.generation
+    assert registry.expire(IDLE_NS + 12 * MINUTE) == 1
+    assert list(registry.limits_in_use()) == []
+    assert registry.generation != generation
+    assert produce_limit(registry) is not old  # the session that was idle as long looks again: one bucket, not two
+
+
+def test_who_owes_or_has_waiters_is_not_forgotten() -> None:
+    registry = Registry([entry(ANYONE, produce=1)])
+    debtor, waited_for = produce_limit(registry, client_id="debtor"), produce_limit(registry, client_id="waited")
+    debtor.algorithm.record(5 * 3600, 0)
+    waited_for.algorithm.record(0, 0)
+    waited_for.waiters.push("session", 1)
+    for hour in range(1, 5):
+        assert registry.expire(hour * (IDLE_NS + MINUTE)) == 0
+    waited_for.waiters.discard("session")
+    assert registry.expire(10 * IDLE_NS) == 2
+
+
+def test_asking_for_metrics_keeps_nobody_alive() -> None:
+    registry = Registry([entry(ANYONE, produce=100)])
+    produce_limit(registry).algorithm.record(1, 0)
+    registry.expire(0)
+    for minute in range(62):
+        assert [limit.debt_ns(minute * MINUTE) for limit in registry.limits_in_use()] == [0]
+    assert registry.expire(IDLE_NS + 2 * MINUTE) == 1
+
+
+def test_a_limit_dropped_by_a_change_is_not_taken_for_its_successor() -> None:
+    registry = Registry([entry(ETL, produce=100)])
+    produce_limit(registry).algorithm.record(1, 0)
+    registry.expire(0)
+    registry.replace([], now_ns=0)
+    registry.replace([entry(ETL, produce=100)], now_ns=0)
+    successor = produce_limit(registry)
+    successor.algorithm.record(1, 70 * MINUTE)
+    assert registry.expire(70 * MINUTE) == 0
+    assert produce_limit(registry) is successor
+
+
+def test_after_ten_years_of_sleep_one_look_is_enough() -> None:
+    registry = Registry([entry(ANYONE, produce=100)])
+    for number in range(100):
+        registry.resolve("alice", f"client-{number}").produce.admit(1, number * SECOND)
+        registry.expire(number * SECOND)
+    assert registry.expire(10 * 365 * 24 * IDLE_NS) == 100
+
+
+def test_clients_that_nobody_holds_leave_nothing_behind() -> None:
+    """A thousand random client ids under one user's quota: one bucket, and no client."""
+    registry = Registry([entry(Entity("alice"), produce=100)])
+    for number in range(1000):
+        registry.resolve("alice", f"random-{number}").produce.admit(1, number)
+    gc.collect()
+    tracemalloc.start()
+    for number in range(1000, 6000):
+        registry.resolve("alice", f"random-{number}").produce.admit(1, number)
+    gc.collect()
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 10_000
+    assert len(list(registry.limits_in_use())) == 1
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_an_override_that_never_spoke_costs_at_most_250_bytes(pairs: bool) -> None:
+    count = 20_000
+    tracemalloc.start()
+    registry = Registry(
+        entry(
+            Entity(f"user-{number}", "etl") if pairs else Entity(client_id=f"client-{number}"),
+            1000 + number,
+            number + 1,
+        )
+        for number in range(count)
+    )
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(registry) == count
+    assert used / count <= 250
