@@ -1,0 +1,5 @@
+"""`python -m proxy`: the same as the command `kafka-quota-proxy`."""
+
+from proxy.cli import main
+
+main(prog_name="kafka-quota-proxy")

@@ -1,0 +1,180 @@
+"""Log lines: one event each, to stderr, as logfmt-like text or as JSON.
+
+    2026-11-21T08:00:00.123Z WARN throttled client_id=etl peer=127.0.0.1:51344 limit=producer_byte_rate throttle_ms=1800
+
+Client ids, principals and error texts come from the wire. So a value is quoted and escaped whenever it could be taken
+for more than one value, a second line or a terminal command, and it is cut when it is long. No input can forge a line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import traceback
+from collections import OrderedDict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping
+
+MAX_VALUE_CHARS: Final = 512
+"""Longer values are cut: a client id may have 32,767 bytes, and a log line must stay readable."""
+
+LEVELS: Final[Mapping[str, int]] = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+}
+_LEVEL_NAMES: Final[Mapping[int, str]] = {
+    logging.DEBUG: "DEBUG",
+    logging.INFO: "INFO",
+    logging.WARNING: "WARN",
+    logging.ERROR: "ERROR",
+    logging.CRITICAL: "ERROR",
+}
+_NEEDS_QUOTES: Final = frozenset(' "=\\')
+_OVERFLOW: Final = object()
+
+
+def event(logger: logging.Logger, level: int, name: str, /, *, exc_info: bool = False, **fields: object) -> None:
+    """Log the event `name` (snake_case) with its fields, in the order given; a field that is None is left out.
+
+    `exc_info`: the exception being handled adds its type and text as `error`, and its traceback at level debug.
+    """
+    if logger.isEnabledFor(level):
+        logger.log(level, "%s", name, exc_info=exc_info, extra={"event": name, "fields": fields})
+
+
+def text_value(value: object) -> str:
+    """One logfmt value: as it is where that is unambiguous, else in double quotes with JSON's escapes."""
+    text = _plain(value)
+    if text and text.isprintable() and _NEEDS_QUOTES.isdisjoint(text):
+        return text
+    quoted = json.dumps(text, ensure_ascii=False)
+    # json.dumps escapes what JSON must; terminals and log readers also act on U+0085, U+2028, bidi marks and the like.
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in quoted)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(round(value, 6))
+    text = str(value)
+    if len(text) > MAX_VALUE_CHARS:
+        return f"{text[:MAX_VALUE_CHARS]}…(+{len(text) - MAX_VALUE_CHARS})"
+    return text
+
+
+def _json_value(value: object) -> object:
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return round(value, 6)
+    return _plain(value)
+
+
+class _EventFormatter(logging.Formatter):
+    """What both formats share: a record's time, level, event and fields, whoever logged it."""
+
+    def __init__(self, *, tracebacks: bool) -> None:
+        super().__init__()
+        self._tracebacks = tracebacks
+
+    def parts(self, record: logging.LogRecord) -> tuple[str, str, str, dict[str, object]]:
+        """Time (UTC, milliseconds), level, event, fields. A library's record is the event `log` with its message."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        level = _LEVEL_NAMES.get(record.levelno, record.levelname)
+        name = record.__dict__.get("event")
+        fields: dict[str, object]
+        if isinstance(name, str):
+            fields = dict(record.__dict__["fields"])
+        else:
+            name = "log"
+            fields = {"logger": record.name, "message": record.getMessage()}
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            fields.setdefault("error", f"{type(error).__name__}: {error}")
+        return at, level, name, fields
+
+    def traceback_of(self, record: logging.LogRecord) -> list[str]:
+        """The traceback's lines, only when the level is debug."""
+        if not self._tracebacks or not record.exc_info or record.exc_info[1] is None:
+            return []
+        return "".join(traceback.format_exception(record.exc_info[1])).splitlines()
+
+
+class TextFormatter(_EventFormatter):
+    """`TIME LEVEL event key=value ...`; a traceback follows on lines that start with `    | `."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at, level, name, fields = self.parts(record)
+        pairs = [f"{key}={text_value(value)}" for key, value in fields.items() if value is not None]
+        first = " ".join([at, level, name, *pairs])
+        rest = [f"    | {line}" for line in self.traceback_of(record)]
+        return "\n".join([first, *rest])
+
+
+class JsonFormatter(_EventFormatter):
+    """One JSON object per line: ts, level, event, then the fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at, level, name, fields = self.parts(record)
+        line: dict[str, object] = {"ts": at, "level": level, "event": name}
+        line.update((key, _json_value(value)) for key, value in fields.items() if value is not None)
+        if trace := self.traceback_of(record):
+            line["traceback"] = trace
+        return json.dumps(line)
+
+
+def configure(log_format: str, log_level: str, *, stream: TextIO | None = None) -> None:
+    """Send the events of this process to `stream` (default: stderr), replacing what was configured before.
+
+    `log_format` is text or json, `log_level` one of LEVELS. Libraries (asyncio, aiohttp) are heard from level warn on,
+    or all of them at debug.
+    """
+    level = LEVELS[log_level]
+    tracebacks = level <= logging.DEBUG
+    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler.setFormatter(
+        JsonFormatter(tracebacks=tracebacks) if log_format == "json" else TextFormatter(tracebacks=tracebacks)
+    )
+    logging.raiseExceptions = False  # a closed stderr must not print tracebacks into what is left of it
+    logging.basicConfig(handlers=[handler], level=max(level, logging.WARNING) if not tracebacks else level, force=True)
+    for package in ("proxy", "protocol", "quotas"):
+        logging.getLogger(package).setLevel(level)
+
+
+class RateLimited:
+    """Lets one line per key and interval through and counts the rest. Pure: the time is passed in.
+
+    At most `max_keys` keys are remembered; those beyond share one line per interval, since they may come from the wire.
+    """
+
+    def __init__(self, interval_ns: int = 5_000_000_000, max_keys: int = 1000) -> None:
+        self._interval_ns = interval_ns
+        self._max_keys = max_keys
+        self._seen: OrderedDict[Hashable, list[int]] = OrderedDict()  # key -> [time of its last line, suppressed since]
+
+    def admit(self, key: Hashable, now_ns: int) -> int | None:
+        """None: say nothing. Else: log now, and so many lines of this key were suppressed since its last one."""
+        entry = self._seen.get(key)
+        if entry is None and len(self._seen) >= self._max_keys:
+            oldest = next(iter(self._seen))
+            if self._fresh(self._seen[oldest], now_ns):
+                key = _OVERFLOW
+                entry = self._seen.get(key)
+            else:
+                del self._seen[oldest]
+        if entry is not None and self._fresh(entry, now_ns):
+            entry[1] += 1
+            return None
+        self._seen[key] = [now_ns, 0]
+        self._seen.move_to_end(key)  # so that the first key is always the one whose line is the oldest
+        return entry[1] if entry is not None else 0
+
+    def _fresh(self, entry: list[int], now_ns: int) -> bool:
+        return now_ns - entry[0] < self._interval_ns

@@ -1,0 +1,117 @@
+"""Keeps the quotas those of the quotas file: reads it again when it changes, takes it over whole or not at all.
+
+The file is looked at by `stat`, once a second, rather than through inotify: that works for an editor's rename, for the
+symbolic links by which Kubernetes swaps a ConfigMap, and on network file systems alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from proxy import logs
+from proxy.errors import ConfigError
+from proxy.quotas_file import entries_in_force
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from proxy.config import Config
+    from proxy.metrics import Metrics
+    from quotas.spec import QuotaEntry
+
+LOOK_EVERY_SECONDS: Final = 1.0
+MAX_PROBLEMS_LOGGED: Final = 20
+
+_log = logging.getLogger(__name__)
+
+
+class QuotasWatch:
+    """Watches `config.quotas_file`, which must be given (ValueError otherwise).
+
+    `entries` are those in force now. `take_over` gets all that are to be in force instead; it is called in the event
+    loop, and puts them into the registry and wakes who waits.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        entries: Sequence[QuotaEntry],
+        take_over: Callable[[Sequence[QuotaEntry]], None],
+        metrics: Metrics,
+    ) -> None:
+        if config.quotas_file is None:
+            raise ValueError("there is no quotas file to watch")
+        self._config = config
+        self._path: Path = config.quotas_file
+        self._entries = tuple(entries)
+        self._take_over = take_over
+        self._metrics = metrics
+        self._seen: tuple[int, ...] | str | None = "never looked"
+        self._asked = asyncio.Event()
+
+    async def run(self) -> None:
+        """Look once a second, and whenever asked to, until cancelled."""
+        while True:
+            await self.look()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY_SECONDS):
+                    await self._asked.wait()
+            self._asked.clear()
+
+    def read_again(self) -> None:
+        """Read the file now, whether it has changed or not."""
+        self._seen = "asked to read it"
+        self._asked.set()
+
+    async def look(self) -> bool:
+        """Look once; True when entries were taken over. What was in force stays so when the file is wrong or gone."""
+        seen = await asyncio.to_thread(_fingerprint, self._path)
+        if seen == self._seen:
+            return False
+        self._seen = seen  # of before the reading: a change during it is seen next time
+        try:
+            entries = await asyncio.to_thread(entries_in_force, self._config)
+        except ConfigError as error:
+            self._refuse(error)
+            return False
+        self._metrics.config_reloaded(ok=True)
+        if entries == self._entries:
+            return False
+        before, self._entries = self._entries, entries
+        self._take_over(entries)
+        logs.event(_log, logging.INFO, "quotas_reloaded", file=self._path, entries=len(entries), before=len(before))
+        return True
+
+    def _refuse(self, error: ConfigError) -> None:
+        self._metrics.config_reloaded(ok=False)
+        for problem in error.problems[:MAX_PROBLEMS_LOGGED]:
+            logs.event(
+                _log,
+                logging.ERROR,
+                "quotas_refused",
+                place=problem.place,
+                message=problem.message,
+                hint=problem.hint,
+            )
+        logs.event(
+            _log,
+            logging.WARNING,
+            "quotas_kept",
+            file=self._path,
+            problems=len(error.problems),
+            entries=len(self._entries),
+            effect="the quotas of before stay in force until the file is right",
+        )
+
+
+def _fingerprint(path: Path) -> tuple[int, ...] | None:
+    """Changes whenever the file may have changed; None: it cannot be looked at."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev

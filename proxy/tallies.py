@@ -1,0 +1,140 @@
+"""The plain counters beneath the metrics: integers that the hot path increments, and sums over a sliding window."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+WINDOW_SLOTS: Final = 10
+WINDOW_SLOT_NS: Final = 3_000_000_000
+"""The window of throttle_time_max/avg is 30 s long and slides in steps of 3 s."""
+
+
+class Cell:
+    """A counter of its own: the hot path does `cell.value += 1`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+
+class Histogram:
+    """Counts of observations in seconds, by upper bound (inclusive), as Prometheus has them."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self._sum += seconds
+
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
+    @property
+    def sum_seconds(self) -> float:
+        return self._sum
+
+    def cumulative(self) -> Iterator[tuple[float, int]]:
+        """Each upper bound, the last one infinite, with how many observations were not above it."""
+        cumulated = 0
+        for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
+            cumulated += count
+            yield bound, cumulated
+
+
+class ThrottleWindow:
+    """Largest and mean throttle time per request over the last 30 s (KIP-13's "max/avg request throttle time").
+
+    Requests that were not throttled count as 0 in the mean, so both are 0 when nobody is throttled.
+    """
+
+    __slots__ = ("_requests_at", "_throttles")
+
+    def __init__(self) -> None:
+        self._throttles: deque[tuple[int, list[float]]] = deque()  # (slot, [max, sum, count]), oldest first
+        self._requests_at: deque[tuple[int, int]] = deque()  # (slot, requests before it), while something was throttled
+
+    def record(self, seconds: float, slot: int, requests: int) -> None:
+        """`requests`: how many requests the entity has made so far, in all."""
+        self.roll(slot, requests)
+        if not self._requests_at:
+            # The one being recorded is among `requests` already; nothing is known of those before it.
+            self._requests_at.append((slot, max(0, requests - 1)))
+        if not self._throttles or self._throttles[-1][0] != slot:
+            self._throttles.append((slot, [0.0, 0.0, 0.0]))
+        totals = self._throttles[-1][1]
+        totals[0] = max(totals[0], seconds)
+        totals[1] += seconds
+        totals[2] += 1
+
+    def roll(self, slot: int, requests: int) -> None:
+        """Forget what is older than the window. Call at least once per slot for a mean over every request."""
+        oldest = slot - WINDOW_SLOTS + 1
+        while self._throttles and self._throttles[0][0] < oldest:
+            self._throttles.popleft()
+        if not self._throttles:
+            self._requests_at.clear()
+            return
+        if self._requests_at[-1][0] != slot:
+            self._requests_at.append((slot, requests))
+        while len(self._requests_at) > 1 and self._requests_at[1][0] <= oldest:
+            self._requests_at.popleft()
+
+    def max_and_mean(self, requests: int) -> tuple[float, float]:
+        """Seconds, as of the last `roll`."""
+        if not self._throttles:
+            return 0.0, 0.0
+        largest = max(totals[0] for _, totals in self._throttles)
+        total = sum(totals[1] for _, totals in self._throttles)
+        throttled = sum(totals[2] for _, totals in self._throttles)
+        return largest, total / max(throttled, requests - self._requests_at[0][1])
+
+
+class EntityMetrics:
+    """The counters of one (user, client id).
+
+    The session increments `requests` for each data request, and one of the byte counts by what was charged.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_changed_at_ns",
+        "_seen",
+        "client_id",
+        "fetch_bytes",
+        "produce_bytes",
+        "requests",
+        "throttles",
+        "user",
+        "window",
+    )
+
+    def __init__(self, user: str, client_id: str, now_ns: int) -> None:
+        self.user = user
+        self.client_id = client_id
+        self.produce_bytes = 0
+        self.fetch_bytes = 0
+        self.requests = 0
+        self.throttles: dict[tuple[str, str], Histogram] = {}  # by (limit, mode): both come from the code
+        self.window = ThrottleWindow()
+        self._seen = (0, 0, 0, 0)
+        self._changed_at_ns = now_ns
+
+    def idle_ns(self, now_ns: int) -> int:
+        """How long nothing has been counted, as far as calls of this method tell."""
+        seen = (self.produce_bytes, self.fetch_bytes, self.requests, sum(h.count for h in self.throttles.values()))
+        if seen != self._seen:
+            self._seen = seen
+            self._changed_at_ns = now_ns
+        return now_ns - self._changed_at_ns

@@ -1,0 +1,271 @@
+"""A proxy between peers that a test plays itself: raw client sockets, and a broker that says what the test gives it.
+
+    stage = await open_stage(quotas=[...])
+    client, broker = await stage.pair()
+    await client.send(produce(1))
+    assert await broker.frame() == produce(1)
+
+Nothing here sleeps for a time: peers wait for bytes, and `until` for a condition. The proxy's clock is the test's
+(`stage.clock`); only the timers are the loop's.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import fcntl
+import socket
+import struct
+import termios
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from proxy.config import Config
+from proxy.server import Server
+from proxy.session import Session, State
+from quotas.entry import QuotaEntry
+from quotas.spec import parse_spec
+
+#: A test that waits longer than this waits for something that does not happen.
+PATIENCE_SECONDS = 20.0
+NS_PER_SECOND = 1_000_000_000
+LOOPBACK = "127.0.0.1"
+_ABORT = struct.pack("ii", 1, 0)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Go on when the condition holds; give the loop turns meanwhile."""
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not condition():  # noqa: ASYNC110 - what the proxy is inside has no event to wait for
+                await asyncio.sleep(0.0005)
+    except TimeoutError:
+        raise AssertionError("what the test waits for does not happen") from None
+
+
+def without_burst(spec: str) -> QuotaEntry:
+    """The quota of this SPEC with a bucket that holds nothing: each frame leaves a debt of its own length."""
+    return replace(parse_spec(spec), burst_seconds=0)
+
+
+class Clock:
+    """Nanoseconds that pass only when the test says so."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000_000 * NS_PER_SECOND
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def pass_seconds(self, seconds: float) -> None:
+        self.now_ns += int(seconds * NS_PER_SECOND)
+
+
+class Peer:
+    """One end of a connection, played by the test."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock = sock
+        self._loop = asyncio.get_running_loop()
+
+    async def send(self, data: bytes | memoryview) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await self._loop.sock_sendall(self.sock, data)
+
+    def send_now(self, data: bytes | memoryview) -> int:
+        """As much as the kernel takes at once."""
+        try:
+            return self.sock.send(data)
+        except BlockingIOError:
+            return 0
+
+    async def read(self, size: int) -> bytes:
+        """Exactly so many bytes. Raises EOFError when the stream ends before, ConnectionResetError when it breaks."""
+        data = bytearray()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(data) < size:
+                more = await self._loop.sock_recv(self.sock, size - len(data))
+                if not more:
+                    raise EOFError(bytes(data))
+                data += more
+        return bytes(data)
+
+    async def frame(self) -> bytes:
+        """The next whole frame, length prefix included."""
+        head = await self.read(4)
+        return head + await self.read(int.from_bytes(head, "big"))
+
+    async def rest(self) -> bytes:
+        """Everything up to the end of the stream, which must be a clean one."""
+        data = bytearray()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while more := await self._loop.sock_recv(self.sock, 65_536):
+                data += more
+        return bytes(data)
+
+    async def closed(self) -> None:
+        """Wait for the other side to close, cleanly or by a reset; what it sent before is passed over."""
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            await self.rest()
+
+    def end(self) -> None:
+        """Send no more, go on reading."""
+        self.sock.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def reset(self) -> None:
+        """Break the connection: the other side sees ECONNRESET."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
+        self.sock.close()
+
+
+class ScriptedBroker:
+    """A listening socket on the loopback; the test accepts and plays each connection."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sock = socket.create_server((LOOPBACK, 0), backlog=4_096)
+        self._sock.setblocking(False)
+        self.address: tuple[str, int] = self._sock.getsockname()[:2]
+        self._peers: list[Peer] = []
+
+    async def accept(self) -> Peer:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            sock, _ = await self._loop.sock_accept(self._sock)
+        peer = Peer(sock)
+        self._peers.append(peer)
+        return peer
+
+    def close(self) -> None:
+        self._sock.close()
+        for peer in self._peers:
+            peer.close()
+
+
+@contextlib.contextmanager
+def nobody_accepts() -> Iterator[tuple[str, int]]:
+    """An address where connecting neither succeeds nor fails: its backlog is full."""
+    server = socket.create_server((LOOPBACK, 0), backlog=0)
+    waiting: list[socket.socket] = []
+    try:
+        for _ in range(4):
+            sock = socket.socket()
+            sock.setblocking(False)
+            sock.connect_ex(server.getsockname())
+            waiting.append(sock)
+        yield server.getsockname()[:2]
+    finally:
+        for sock in [*waiting, server]:
+            sock.close()
+
+
+class Stage:
+    """One proxy, one scripted broker behind it, and the clients in front of it."""
+
+    def __init__(
+        self, quotas: Iterable[QuotaEntry] = (), real_clock: Callable[[], int] | None = None, **options: Any
+    ) -> None:
+        self.clock = Clock()
+        self.broker = ScriptedBroker()
+        options.setdefault("bootstrap_servers", (self.broker.address,))
+        self.config = replace(
+            Config(
+                bootstrap_servers=(),
+                listen=(LOOPBACK, 0),
+                broker_ports=None,
+                quotas=tuple(quotas),
+            ),
+            **options,
+        )
+        self.server = Server(self.config, real_clock or self.clock)
+        self.server.start(asyncio.get_running_loop())
+        self.metrics = self.server.metrics
+        self.shared = self.server.shared
+        self.port: int = self.server._bootstrap_port
+        self.clients: list[Peer] = []
+        #: Defects that the proxy counted are failures of the test, unless it expects them.
+        self.expected_defects = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        if kind is None:
+            self.check_at_rest()
+
+    async def client(self, port: int | None = None) -> Peer:
+        """A new connection to the proxy."""
+        sock = socket.socket()
+        sock.setblocking(False)
+        peer = Peer(sock)
+        self.clients.append(peer)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await asyncio.get_running_loop().sock_connect(sock, (LOOPBACK, self.port if port is None else port))
+        return peer
+
+    async def pair(self, port: int | None = None) -> tuple[Peer, Peer]:
+        """A client, and the broker's side of what the proxy opened for it."""
+        client = await self.client(port)
+        broker = await self.broker.accept()
+        session = self.session_of(client)
+        await until(lambda: session.state is not State.CONNECTING)
+        return client, broker
+
+    def session_of(self, client: Peer) -> Session:
+        host, port = client.sock.getsockname()[:2]
+        return next(session for session in self.shared.sessions if session.peer == f"{host}:{port}")
+
+    async def no_sessions(self) -> None:
+        await until(lambda: not self.shared.sessions)
+
+    def unread(self, session: Session) -> int:
+        """Bytes that the client sent and that wait in the kernel."""
+        return readable_bytes(session.client)
+
+    def paused(self) -> dict[str, int]:
+        """Reasons for which a flow is not being read now, with how many."""
+        return {reason: count for reason, count in self.metrics.paused.items() if count}
+
+    def close(self) -> None:
+        self.server.close()
+        for client in self.clients:
+            client.close()
+        self.broker.close()
+
+    def check_at_rest(self) -> None:
+        """Nothing is left of the sessions that were: no gauge, no byte, no waiter, no timer, no defect."""
+        shared = self.shared
+        assert not shared.sessions
+        assert self.metrics.connections == 0
+        assert self.paused() == {}
+        assert shared.buffers.buffered_bytes == 0
+        assert self.metrics.in_flight() == 0
+        for limit in shared.registry.limits_in_use():
+            assert limit.waiters.waiting == 0
+            assert limit.waiters.queued == 0
+        for limits in shared.registry._clients.values():
+            assert limits.open_fetches == 0
+        assert shared.throttling._timers == {}
+        assert self.metrics.protocol_errors["defect"] == self.expected_defects
+
+
+def readable_bytes(sock: socket.socket) -> int:
+    """What waits in the kernel to be read from this socket."""
+    count = array.array("i", [0])
+    fcntl.ioctl(sock.fileno(), termios.FIONREAD, count)
+    return count[0]
+
+
+def lines_of(records: Iterable[Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Events that were logged, with their fields."""
+    return [(record.event, record.fields) for record in records if hasattr(record, "event")]

@@ -1,0 +1,244 @@
+"""Frames for the conversations: requests by hand, answers by kio's schemas where kio knows the version.
+
+A frame is its length prefix and everything behind it. Payloads are noise: the proxy must not look at them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import random
+import struct
+import uuid
+from typing import Any
+
+from kio.index import load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import Records, i32Timedelta
+
+from protocol.apis import API_VERSIONS, APIS, FETCH, FIND_COORDINATOR, METADATA, PRODUCE, SHARE_FETCH
+from protocol.messages import encode
+from protocol.wire import encode_varint
+
+HEARTBEAT = 12
+REAL_HOST = "127.0.0.9"
+REAL_PORT = 49_092
+TOPIC_ID = uuid.UUID(int=0x70B1C)
+
+
+def frame(payload: bytes) -> bytes:
+    return struct.pack(">i", len(payload)) + payload
+
+
+def noise(size: int, seed: int = 0) -> bytes:
+    return random.Random(seed).randbytes(size)  # noqa: S311 - filler
+
+
+def request(api: int, version: int, correlation: int, body: bytes = b"", client_id: str | None = "etl") -> bytes:
+    """Any request; `client_id` None is the null string."""
+    name = b"\xff\xff" if client_id is None else struct.pack(">h", len(client_id.encode())) + client_id.encode()
+    known = APIS.get(api)
+    tags = b"\x00" if known is not None and known.is_flexible(version) else b""
+    return frame(struct.pack(">hhi", api, version, correlation) + name + tags + body)
+
+
+def produce(correlation: int, size: int = 100, version: int = 9, acks: int = 1, client_id: str | None = "etl") -> bytes:
+    """A Produce request with `size` bytes behind its acks."""
+    transactional_id = b"" if version < 3 else b"\x00" if version >= 9 else b"\xff\xff"
+    body = transactional_id + struct.pack(">h", acks) + noise(size, correlation)
+    return request(PRODUCE, version, correlation, body, client_id)
+
+
+def produced(correlation: int, version: int = 9, throttle_ms: int = 0, endpoints: bool = False) -> bytes:
+    """The success of one partition, as a broker says it."""
+    flexible = version >= 9
+    out = struct.pack(">i", correlation) + (b"\x00\x02" if flexible else b"\x00\x00\x00\x01")
+    if version >= 13:
+        out += TOPIC_ID.bytes
+    else:
+        out += (b"\x05" if flexible else b"\x00\x04") + b"rows"
+    out += b"\x02" if flexible else b"\x00\x00\x00\x01"
+    out += struct.pack(">ihq", 0, 0, 4_711)
+    out += struct.pack(">q", -1) if version >= 2 else b""
+    out += struct.pack(">q", 0) if version >= 5 else b""
+    out += b"\x01\x00\x00\x00" if flexible else b"\x00\x00\x00\x00\xff\xff" if version >= 8 else b""
+    out += struct.pack(">i", throttle_ms) if version >= 1 else b""
+    if flexible:
+        out += b"\x01\x00" + _endpoints_field() if endpoints else b"\x00"
+    return frame(out)
+
+
+def produced_widely(correlation: int, version: int, size: int) -> bytes:
+    """A Produce response of more than `size` bytes: so many partitions. Version 9 or later."""
+    partition = struct.pack(">ihqqq", 0, 0, 1, -1, 0) + b"\x01\x00\x00"
+    count = size // len(partition) + 1
+    topic = TOPIC_ID.bytes if version >= 13 else b"\x05rows"
+    head = struct.pack(">i", correlation) + b"\x00\x02" + topic + encode_varint(count + 1)
+    return frame(head + partition * count + b"\x00" + struct.pack(">i", 0) + b"\x00")
+
+
+def produce_throttle_ms(answer: bytes, version: int) -> int:
+    """What a response made by `produced` (without endpoints) says."""
+    end = len(answer) - 1 if version >= 9 else len(answer)
+    value: int = struct.unpack_from(">i", answer, end - 4)[0]
+    return value
+
+
+def _endpoints_field() -> bytes:
+    """Size and value of the tagged field NodeEndpoints: one node."""
+    one = struct.pack(">i", 7) + bytes([len(REAL_HOST) + 1]) + REAL_HOST.encode() + struct.pack(">i", REAL_PORT)
+    value = b"\x02" + one + b"\x00\x00"
+    return bytes([len(value)]) + value
+
+
+def fetch(correlation: int, version: int = 12, client_id: str | None = "etl", max_bytes: int = 50_000_000) -> bytes:
+    """A Fetch request: max wait 500 ms, min bytes 1."""
+    replica = struct.pack(">i", -1) if version < 15 else b""
+    budget = struct.pack(">iii", 500, 1, max_bytes) if version >= 3 else struct.pack(">ii", 500, 1)
+    return request(FETCH, version, correlation, replica + budget + noise(40, correlation), client_id)
+
+
+def fetch_max_bytes(sent: bytes, client_id: str = "etl", version: int = 12) -> int:
+    """The budget that a request made by `fetch` asks for."""
+    body = 14 + len(client_id) + (version >= 12)
+    value: int = struct.unpack_from(">i", sent, body + (4 if version < 15 else 0) + 8)[0]
+    return value
+
+
+def fetched(correlation: int, version: int = 12, size: int = 200, throttle_ms: int = 0) -> bytes:
+    """A Fetch response below version 16: the throttle time where it belongs, and noise that nobody has to read."""
+    out = struct.pack(">i", correlation) + (b"\x00" if version >= 12 else b"")
+    out += struct.pack(">i", throttle_ms) if version >= 1 else b""
+    return frame(out + noise(size, correlation))
+
+
+def fetched_with_endpoints(correlation: int, version: int = 17, partitions: int = 2, record_bytes: int = 300) -> bytes:
+    """A Fetch response that names a broker at its very end."""
+    schema: Any = load_response_schema(FETCH, version)
+    module = _module_of(schema)
+    topic = module.FetchableTopicResponse(
+        topic_id=TOPIC_ID,
+        partitions=tuple(
+            module.PartitionData(
+                partition_index=number,
+                error_code=ErrorCode.none,
+                high_watermark=9,
+                aborted_transactions=(),
+                records=Records(noise(record_bytes, number)),
+            )
+            for number in range(partitions)
+        ),
+    )
+    endpoint = module.NodeEndpoint(node_id=7, host=REAL_HOST, port=REAL_PORT, rack=None)
+    return answer(
+        FETCH,
+        version,
+        correlation,
+        schema(
+            throttle_time=_ms(0),
+            error_code=ErrorCode.none,
+            session_id=1,
+            responses=(topic,),
+            node_endpoints=(endpoint,),
+        ),
+    )
+
+
+def share_fetched(correlation: int, version: int = 1, record_bytes: int = 300) -> bytes:
+    """A ShareFetch response that names a broker behind its records."""
+    schema: Any = load_response_schema(SHARE_FETCH, version)
+    module = _module_of(schema)
+    partition = module.PartitionData(
+        partition_index=0,
+        error_code=ErrorCode.none,
+        acknowledge_error_code=0,
+        acknowledge_error_message=None,
+        current_leader=module.LeaderIdAndEpoch(leader_id=7, leader_epoch=3),
+        records=Records(noise(record_bytes, correlation)),
+        acquired_records=(module.AcquiredRecords(first_offset=0, last_offset=9, delivery_count=1),),
+    )
+    return answer(
+        SHARE_FETCH,
+        version,
+        correlation,
+        schema(
+            throttle_time=_ms(0),
+            error_code=ErrorCode.none,
+            acquisition_lock_timeout=_ms(30_000),
+            responses=(module.ShareFetchableTopicResponse(topic_id=TOPIC_ID, partitions=(partition,)),),
+            node_endpoints=(module.NodeEndpoint(node_id=7, host=REAL_HOST, port=REAL_PORT, rack=None),),
+        ),
+    )
+
+
+def metadata(correlation: int, version: int = 12) -> bytes:
+    return request(METADATA, version, correlation, b"\x00\x00\x00")
+
+
+def metadata_answer(correlation: int, brokers: dict[int, tuple[str, int]], topics: int = 3, version: int = 12) -> bytes:
+    """A Metadata response; brokers by node id."""
+    schema: Any = load_response_schema(METADATA, version)
+    module = _module_of(schema)
+    return answer(
+        METADATA,
+        version,
+        correlation,
+        schema(
+            throttle_time=_ms(0),
+            brokers=tuple(
+                module.MetadataResponseBroker(node_id=node, host=host, port=port, rack=None)
+                for node, (host, port) in brokers.items()
+            ),
+            cluster_id="cluster",
+            topics=tuple(
+                module.MetadataResponseTopic(
+                    error_code=ErrorCode.none, name=f"topic-{number}", topic_id=TOPIC_ID, partitions=()
+                )
+                for number in range(topics)
+            ),
+        ),
+    )
+
+
+def coordinator_answer(correlation: int, node: int, host: str, port: int) -> bytes:
+    """A FindCoordinator response, version 4."""
+    schema: Any = load_response_schema(FIND_COORDINATOR, 4)
+    module = _module_of(schema)
+    coordinator = module.Coordinator(
+        key="group", node_id=node, host=host, port=port, error_code=ErrorCode.none, error_message=None
+    )
+    return answer(FIND_COORDINATOR, 4, correlation, schema(throttle_time=_ms(0), coordinators=(coordinator,)))
+
+
+def answer(api: int, version: int, correlation: int, body: Any) -> bytes:
+    """A whole response frame of one of kio's bodies."""
+    tags = b"\x00" if APIS[api].response_header_is_flexible(version) else b""
+    return frame(struct.pack(">i", correlation) + tags + encode(body))
+
+
+def heartbeat(correlation: int, client_id: str | None = "etl") -> bytes:
+    """A request that the proxy forwards unseen."""
+    return request(HEARTBEAT, 4, correlation, noise(30, correlation), client_id)
+
+
+def heartbeat_answer(correlation: int, size: int = 20) -> bytes:
+    return frame(struct.pack(">i", correlation) + noise(size, correlation))
+
+
+def api_versions(correlation: int, version: int) -> bytes:
+    return request(API_VERSIONS, version, correlation, b"\x02x\x02y\x00")
+
+
+def correlation_of(sent: bytes) -> int:
+    """Of a request."""
+    value: int = struct.unpack_from(">i", sent, 8)[0]
+    return value
+
+
+def _module_of(schema: Any) -> Any:
+    import sys
+
+    return sys.modules[schema.__module__]
+
+
+def _ms(value: int) -> Any:
+    return i32Timedelta.parse(datetime.timedelta(milliseconds=value))

@@ -1,0 +1,335 @@
+"""The command as its user meets it: help, messages, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+from click.testing import CliRunner, Result
+
+from proxy import server
+from proxy.cli import _serve, main
+from proxy.cli import run as run_command
+from proxy.config import Config
+from proxy.exposition import own_version
+from proxy.option_types import Setting
+from proxy.options import GROUPS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OPTIONS = [option for option in run_command.params if isinstance(option, Setting)]
+CONTRACT_FLAGS = [
+    *("--bootstrap-servers", "--bootstrap-server", "--listen", "--broker-ports", "--broker-port", "--advertised-host"),
+    *("--client-id", "--principal", "--quota", "--quotas-file", "--quota-share", "--quota-algorithm"),
+    *("--quota-window-num", "--quota-window-size-seconds", "--first-window", "--throttle-mode", "--max-throttle-ms"),
+    *("--dry-run", "--metrics-listen", "--drain-timeout", "--socket-request-max-bytes", "--max-metric-entities"),
+    *("--log-format", "--log-level", "--config"),
+]
+
+
+def invoke(*arguments: str, **environment: str) -> Result:
+    runner = CliRunner(env=environment)
+    return runner.invoke(main, list(arguments), prog_name="kafka-quota-proxy", terminal_width=110)
+
+
+# Help
+
+
+def test_the_help_of_run_opens_with_a_rehearsal_and_is_grouped() -> None:
+    text = invoke("run", "--help").output
+    assert text.index("run --dry-run --bootstrap-servers") < text.index("Upstream:")
+    places = [text.index(f"\n{title}:\n") for title in
+              ("Upstream", "Listening", "Quotas", "Enforcement", "Observability", "Security")]  # fmt: skip
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("flag", CONTRACT_FLAGS)
+def test_every_flag_of_the_contract_is_there(flag: str) -> None:
+    assert re.search(rf"\s{flag}[ ,]", invoke("run", "--help").output)
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_each_option_shows_its_default_and_its_variable(option: Setting) -> None:
+    text = " ".join(invoke("run", "--help").output.split())
+    assert option.name is not None
+    assert option.envvar == "KAFKA_QUOTA_PROXY_" + option.name.upper()
+    assert re.search(rf"\[default: [^\[\]]*; env: {option.envvar}\]", text)
+    assert option.help
+    assert option.help.endswith(".")
+
+
+def test_every_option_of_run_is_in_a_group() -> None:
+    assert len(GROUPS) == 7
+    assert "Options:\n" in invoke("--help").output
+    other = invoke("run", "--help").output.split("Other options:")[1]
+    assert re.findall(r"--[a-z-]+", other) == ["--help"]
+
+
+def test_the_help_fits_a_narrow_terminal() -> None:
+    text = CliRunner().invoke(main, ["run", "--help"], terminal_width=72).output
+    prose = [line for line in text.splitlines() if not line.startswith("    ") and "|" not in line]
+    assert max(map(len, prose)) <= 72
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
+def test_without_a_command_the_help_shows_what_there_is(arguments: tuple[str, ...]) -> None:
+    text = invoke(*arguments).output
+    assert "check-config" in text
+    assert "run" in text
+    assert "Exit codes" in text
+
+
+def test_the_version() -> None:
+    result = invoke("--version")
+    assert (result.exit_code, result.output) == (0, f"kafka-quota-proxy, version {own_version()}\n")
+
+
+# Wrong usage
+
+
+def test_a_misspelt_flag_is_answered_with_a_suggestion() -> None:
+    result = invoke("run", "--bootstrap-servrs", "a:1")
+    assert result.exit_code == 2
+    assert "--bootstrap-servers" in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr
+
+
+def test_a_misspelt_command() -> None:
+    result = invoke("rn")
+    assert result.exit_code == 2
+    assert "run" in result.stderr
+
+
+def test_bad_configuration_ends_with_every_message_on_stderr() -> None:
+    result = invoke("run", "--listen", "foo", "--quota-share", "7")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert [line for line in result.stderr.splitlines() if line.startswith("error: ")] == [
+        "error: --listen 'foo': expected HOST:PORT",
+        "error: --quota-share '7': expected a fraction above 0 and at most 1, such as 0.25",
+        "error: --bootstrap-servers: is missing: there is nothing to forward to",
+    ]
+    assert all(line.startswith(("error: ", "  ")) for line in result.stderr.splitlines())
+
+
+# check-config
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory, which is the current one too."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_good_file(files: Path) -> None:
+    (files / "proxy.toml").write_text(
+        'bootstrap_servers = "broker:9092"\nquotas_file = "quotas.toml"\n'
+        'quota = ["client-id=a,producer_byte_rate=1MB"]\n'
+    )
+    (files / "quotas.toml").write_text('[[quota]]\nuser = "alice"\nconsumer_byte_rate = "5MiB"\n')
+    result = invoke("check-config", "proxy.toml")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == (
+        "proxy.toml: ok: forwards to broker:9092; listens on 127.0.0.1:19092; 2 quota entries (with quotas.toml)\n"
+    )
+
+
+def test_a_file_may_leave_the_brokers_to_the_command_line(files: Path) -> None:
+    (files / "proxy.toml").write_text("")
+    result = invoke("check-config", "proxy.toml")
+    assert result.exit_code == 0
+    assert "bootstrap_servers left to a flag or variable" in result.stdout
+
+
+def test_the_environment_does_not_change_what_is_checked(files: Path) -> None:
+    (files / "proxy.toml").write_text('listen = "foo"\n')
+    result = invoke("check-config", "proxy.toml", KAFKA_QUOTA_PROXY_LISTEN="127.0.0.1:1000")
+    assert result.exit_code == 2
+    assert result.stderr == "error: proxy.toml: listen = 'foo': expected HOST:PORT\n  the port is missing\n"
+    (files / "proxy.toml").write_text("")
+    assert invoke("check-config", "proxy.toml", KAFKA_QUOTA_PROXY_LISTEN="foo").exit_code == 0
+
+
+def test_a_quotas_file_given_by_flag_is_checked_in_place_of_the_named_one(files: Path) -> None:
+    (files / "proxy.toml").write_text('quotas_file = "missing.toml"\n')
+    (files / "new.toml").write_text('[[quota]]\nclient-id = "etl"\nproducer_byte_rat = 5\n')
+    result = invoke("check-config", "--quotas-file", "new.toml", "proxy.toml")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(
+        "error: new.toml: quota[0].producer_byte_rat: unknown limit 'producer_byte_rat'\n"
+        "  did you mean 'producer_byte_rate'? allowed: producer_byte_rate, consumer_byte_rate"
+    )
+    assert "missing.toml" not in result.stderr
+
+
+def test_every_error_of_both_files(files: Path) -> None:
+    (files / "proxy.toml").write_text('listne = 1\nlog_level = "loud"\nquotas_file = "quotas.toml"\n')
+    (files / "quotas.toml").write_text("[[quota]]\n[quota2]\n")
+    result = invoke("check-config", "proxy.toml")
+    assert result.exit_code == 2
+    places = re.findall(r"^error: (\S+ \S+)", result.stderr, re.MULTILINE)
+    assert {"proxy.toml: listne:", "proxy.toml: log_level", "quotas.toml: quota2:"} <= set(places)
+
+
+def test_a_file_that_is_not_there(files: Path) -> None:
+    result = invoke("check-config", str(files / "nowhere.toml"))
+    assert result.exit_code == 2
+    assert "cannot be read: No such file or directory" in result.stderr
+
+
+def test_check_config_without_a_file_says_what_is_missing() -> None:
+    result = invoke("check-config")
+    assert result.exit_code == 2
+    assert "FILE" in result.stderr
+
+
+# The process
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "proxy", *arguments]
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_QUOTA_PROXY_")}
+    return {**kept, **more}
+
+
+def finished(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=clean_environment(**environment),
+    )
+
+
+LOCAL = (
+    *("--bootstrap-servers", "127.0.0.1:1"),  # nobody listens there, and nobody needs to
+    *("--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"),
+)
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[dict[str, Any]]]]:
+    """A proxy process that has said what it listens on, and its log lines up to there."""
+    process = subprocess.Popen(
+        command("run", "--log-format", "json", *arguments),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(),
+    )
+    with process:
+        assert process.stderr is not None
+        lines: list[dict[str, Any]] = []
+        try:
+            for line in process.stderr:
+                lines.append(json.loads(line))
+                if lines[-1]["event"] == "quotas":
+                    break
+            yield process, lines
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT], ids=lambda stop: stop.name)
+@pytest.mark.parametrize("event_loop", ["uvloop", "asyncio"])
+def test_a_clean_end_is_exit_code_0(stop: signal.Signals, event_loop: str) -> None:
+    with running(*LOCAL, "--event-loop", event_loop) as (process, _):
+        process.send_signal(stop)
+        assert process.wait(timeout=30) == 0
+
+
+def test_the_start_says_what_it_does_and_what_is_likely_not_meant() -> None:
+    with running(*LOCAL, "--quota", "user=alice,producer_byte_rate=5MB") as (_, lines):
+        events = {line["event"]: line for line in lines}
+    assert events["user_quota_without_principal"]["level"] == "WARN"
+    assert events["listening"]["upstream"] == "127.0.0.1:1"
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", events["listening"]["bootstrap"])
+    assert "this process only" in events["quotas"]["scope"]
+
+
+def test_a_variable_that_is_almost_one_of_ours_is_pointed_out() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # so that the process ends by itself
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = finished("run", *LOCAL, "--metrics-listen", address, KAFKA_QUOTA_PROXY_QUOTAS_FIL="x")
+    assert result.returncode == 1
+    assert "WARN unknown_environment_variable variable=KAFKA_QUOTA_PROXY_QUOTAS_FIL" in result.stderr
+    assert "did_you_mean=KAFKA_QUOTA_PROXY_QUOTAS_FILE" in result.stderr
+
+
+def test_bad_configuration_is_exit_code_2_without_traceback() -> None:
+    result = finished("run", "--listen", "foo")
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: --listen 'foo': expected HOST:PORT\n")
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("flag", ["--listen", "--metrics-listen"])
+def test_a_taken_port_is_exit_code_1_and_names_the_flag(flag: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = finished("run", *LOCAL, flag, address, "--broker-ports", "0")
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1].lower()
+    assert last.startswith(f"error: {flag}: cannot listen on {address}: ")
+    assert "address already in use" in last
+    assert "Traceback" not in result.stderr
+
+
+def test_a_taken_broker_port_names_its_flag_too() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = finished("run", *LOCAL, "--broker-ports", f"{port}-{port}")
+    assert result.returncode == 1
+    assert f"error: --broker-ports: cannot listen on 127.0.0.1:{port}: " in result.stderr
+
+
+@pytest.mark.parametrize("log_level", ["info", "debug"])
+def test_what_nobody_foresaw_is_one_line_and_a_traceback_only_at_debug(
+    log_level: Literal["info", "debug"],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(_config: Config) -> int:
+        raise RuntimeError("two\nlines")
+
+    monkeypatch.setattr(server, "run", fail)
+    caplog.set_level(log_level.upper(), "proxy")
+    assert _serve(Config(bootstrap_servers=(), log_level=log_level)) == 1
+    assert capsys.readouterr().err == "error: RuntimeError: two lines\n  --log-level debug shows where\n"
+    assert ("in fail" in caplog.text) == (log_level == "debug")
+
+
+def test_help_loads_neither_the_server_nor_http() -> None:
+    probe = (
+        "import sys\n"
+        "from proxy.cli import main\n"
+        "main(['run', '--help'], standalone_mode=False)\n"
+        "slow = {'aiohttp', 'kio', 'uvloop', 'prometheus_client', 'asyncio'}\n"
+        "print(sorted(slow & set(sys.modules)), file=sys.stderr)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stderr.strip() == "[]"
+
+
+def test_the_installed_command_is_the_same() -> None:
+    installed = Path(sys.executable).with_name("kafka-quota-proxy")
+    result = subprocess.run([installed, "--version"], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout == finished("--version").stdout

@@ -1,0 +1,228 @@
+"""Accepting: storms, exhaustion, the bound on connections; and the bound on memory."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from proxy.buffers import READ_SIZE
+from tests.proxy.conversation import LOOPBACK, Peer, Stage, lines_of, until, without_burst
+from tests.proxy.frames import fetch, fetched, heartbeat, heartbeat_answer, produce
+
+OpenStage = Callable[..., Stage]
+
+
+async def test_a_storm_of_connections(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    clients = []
+    for _ in range(500):
+        sock = socket.socket()
+        sock.setblocking(False)
+        sock.connect_ex((LOOPBACK, stage.port))
+        clients.append(Peer(sock))
+    stage.clients += clients
+    brokers = [await stage.broker.accept() for _ in clients]
+    await until(lambda: stage.metrics.connections == 500)
+    # Which broker connection belongs to which client is told by what comes out of it.
+    for number, client in enumerate(clients):
+        await client.send(heartbeat(number))
+    answers = {heartbeat(number): heartbeat_answer(number) for number in range(500)}
+    for broker in brokers:
+        await broker.send(answers.pop(await broker.frame()))
+    assert not answers
+    for number, client in enumerate(clients):
+        assert await client.frame() == heartbeat_answer(number)
+
+
+async def test_what_is_accepted_keeps_its_options(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, _ = await stage.pair()
+    session = stage.session_of(client)
+    for sock in (session.client, session.upstream):
+        assert sock is not None
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert not sock.getblocking()
+
+
+class Exhausted:
+    """A listening socket whose accept fails so many times."""
+
+    def __init__(self, sock: socket.socket, code: int, times: int) -> None:
+        self._sock = sock
+        self._code = code
+        self.left = times
+
+    def accept(self) -> object:
+        if self.left:
+            self.left -= 1
+            raise OSError(self._code, "not now")
+        return self._sock.accept()
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(errno.EMFILE, "descriptors_exhausted"), (errno.ENFILE, "descriptors_exhausted"), (errno.ENOBUFS, "no_memory")],
+)
+async def test_accepting_rests_when_the_process_is_exhausted_and_goes_on(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch, code: int, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("proxy.listener.REST_SECONDS", 0.01)
+    stage = open_stage()
+    other, broker_of_other = await stage.pair()
+    listener = stage.server._listeners[stage.port]
+    exhausted = Exhausted(listener._sock, code, 3)
+    listener._sock = exhausted  # type: ignore[assignment]
+    client = await stage.client()
+    await until(lambda: stage.metrics.accept_errors[reason] == 1)
+    await other.send(heartbeat(1))
+    assert await broker_of_other.frame() == heartbeat(1)
+    broker = await stage.broker.accept()
+    assert exhausted.left == 0
+    assert stage.metrics.accept_errors[reason] == 3, "one try for each rest: it does not spin"
+    assert [fields["reason"] for name, fields in lines_of(caplog.records) if name == "accept_rests"] == [reason] * 3
+    await client.send(heartbeat(2))
+    assert await broker.frame() == heartbeat(2)
+
+
+async def test_a_connection_that_was_aborted_in_the_backlog_costs_nothing(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    listener = stage.server._listeners[stage.port]
+    listener._sock = Exhausted(listener._sock, errno.ECONNABORTED, 1)  # type: ignore[assignment]
+    _, broker = await stage.pair()
+    assert stage.metrics.accept_errors["aborted"] == 1
+    assert broker
+
+
+async def test_closing_while_accepting_rests(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.listener.REST_SECONDS", 0.002)
+    stage = open_stage()
+    loop = asyncio.get_running_loop()
+    failed: list[object] = []
+    loop.set_exception_handler(lambda _loop, context: failed.append(context))
+    listener = stage.server._listeners[stage.port]
+    listener._sock = Exhausted(listener._sock, errno.EMFILE, 1)  # type: ignore[assignment]
+    await stage.client()
+    await until(lambda: stage.metrics.accept_errors["descriptors_exhausted"] == 1)
+    stage.server.close()
+    later = asyncio.Event()
+    loop.call_later(0.006, later.set)  # behind the timer that is not to be there
+    await later.wait()
+    assert failed == []
+
+
+async def test_a_connection_that_comes_during_a_drain_is_closed(open_stage: OpenStage) -> None:
+    """A response may name a new node while the proxy drains, and its port is bound then."""
+    stage = open_stage()
+    stage.server._draining = True
+    await (await stage.client()).closed()
+    assert stage.metrics.connections == 0
+
+
+async def test_no_descriptor_for_the_brokers_side_closes_that_client(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = open_stage()
+    client = Peer(socket.socket())
+    stage.clients.append(client)
+    client.sock.connect_ex((LOOPBACK, stage.port))
+    real = socket.socket
+
+    def no_more(family: int = -1, kind: int = -1, proto: int = -1, fileno: int | None = None) -> socket.socket:
+        if fileno is None:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(family, kind, proto, fileno)  # what accept makes of a descriptor
+
+    with monkeypatch.context() as patched:
+        patched.setattr("proxy.upstream.socket.socket", no_more)
+        await until(lambda: stage.metrics.upstream_errors["connect_failed"] == 1)
+    await client.closed()
+    await stage.no_sessions()
+    await stage.pair()
+
+
+async def test_connections_above_the_bound_are_closed_and_counted(
+    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = open_stage(max_connections=3)
+    pairs = [await stage.pair() for _ in range(3)]
+    for _ in range(4):
+        await (await stage.client()).closed()
+    assert stage.metrics.rejected["max_connections"] == 4
+    assert stage.metrics.connections == 3
+    [(_, fields)] = [line for line in lines_of(caplog.records) if line[0] == "connection_rejected"]
+    assert fields["max_connections"] == 3
+    pairs[0][0].close()
+    await until(lambda: stage.metrics.connections == 2)
+    client, broker = await stage.pair()
+    await client.send(heartbeat(1))
+    assert await broker.frame() == heartbeat(1)
+
+
+async def test_memory_is_bounded_and_reading_goes_on_when_it_is_free(open_stage: OpenStage) -> None:
+    """Five clients that do not read their responses, and no room for all of them."""
+    bound = 32_768
+    stage = open_stage(max_buffered_bytes=bound)
+    pairs = [await stage.pair() for _ in range(5)]
+    answer = fetched(1, size=40_000_000)
+    sending = []
+    for client, broker in pairs:
+        await client.send(fetch(1))
+        await broker.frame()
+        sending.append(asyncio.ensure_future(broker.send(answer)))
+    await until(lambda: stage.paused().get("memory", 0) + stage.paused().get("write_backpressure", 0) == 5)
+    assert stage.paused()["memory"] >= 1
+    assert stage.shared.buffers.buffered_bytes <= bound + READ_SIZE
+    assert stage.shared.buffers.read_size == 0
+    for received in await asyncio.gather(*(client.read(len(answer)) for client, _ in pairs)):
+        assert received == answer
+    await asyncio.gather(*sending)
+    assert stage.paused() == {}
+    assert stage.shared.buffers.buffered_bytes == 0
+    assert stage.shared.buffers.read_size == READ_SIZE
+
+
+async def test_a_session_that_dies_while_it_waits_for_memory(open_stage: OpenStage) -> None:
+    stage = open_stage(max_buffered_bytes=32_768)
+    full, broker_of_full = await stage.pair()
+    await full.send(fetch(1))
+    await broker_of_full.frame()
+    sending = asyncio.ensure_future(broker_of_full.send(fetched(1, size=20_000_000)))
+    await until(lambda: stage.shared.buffers.read_size == 0)
+    client, broker = await stage.pair()
+    await client.send(heartbeat(1))
+    await until(lambda: stage.paused().get("memory") == 1)
+    stage.session_of(client).close()
+    await client.closed()
+    await broker.closed()
+    receiving = asyncio.ensure_future(full.frame())
+    await sending
+    assert len(await receiving) == len(fetched(1, size=20_000_000))
+    assert stage.paused() == {}
+
+
+async def test_two_thousand_held_sessions_keep_little(open_stage: OpenStage) -> None:
+    """Each keeps the head of one request: 128 bytes at most, 36 in fact, where a read buffer each would be 500 MB."""
+    stage = open_stage(quotas=[without_burst("client-id=etl,producer_byte_rate=1")])
+    first, broker = await stage.pair()
+    await first.send(produce(1))
+    await broker.frame()
+    clients = []
+    for _ in range(2_000):
+        client = await stage.client()
+        await client.send(produce(2, 4_000))
+        clients.append(client)
+    await until(lambda: stage.paused().get("quota") == 2_000)
+    assert stage.shared.buffers.buffered_bytes <= 2_000 * 4_100
+    assert len(stage.shared.throttling.waiting(stage.shared.sessions)) == 2_001
+    assert len(stage.shared.throttling._timers) == 1, "one timer for the limit, not for each session"

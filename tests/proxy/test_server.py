@@ -1,0 +1,195 @@
+"""The process as a whole: how it drains, what signals do, which exit code it leaves. Its peers are scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.proxy.conversation import LOOPBACK, Peer, ScriptedBroker
+from tests.proxy.frames import heartbeat, produce, produced
+
+PATIENCE_SECONDS = 30.0
+
+
+class Process:
+    """A running proxy, its broker, and what it has logged."""
+
+    def __init__(self, process: asyncio.subprocess.Process, broker: ScriptedBroker) -> None:
+        self.broker = broker
+        self._process = process
+        self._port = 0
+        self._peers: list[Peer] = []
+
+    async def event(self, name: str) -> dict[str, Any]:
+        """The next line of this event; those before it are passed over."""
+        assert self._process.stderr is not None
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while line := await self._process.stderr.readline():
+                fields: dict[str, Any] = json.loads(line)
+                if fields["event"] == name:
+                    return fields
+        raise AssertionError(f"it ended without {name}")
+
+    async def started(self) -> None:
+        self._port = int((await self.event("listening"))["bootstrap"].rpartition(":")[2])
+        await self.event("quotas")
+
+    async def pair(self) -> tuple[Peer, Peer]:
+        sock = socket.socket()
+        sock.setblocking(False)
+        client = Peer(sock)
+        self._peers.append(client)
+        await asyncio.get_running_loop().sock_connect(sock, (LOOPBACK, self._port))
+        return client, await self.broker.accept()
+
+    async def refuses(self) -> None:
+        """Nobody listens any more."""
+        with socket.socket() as sock, pytest.raises(ConnectionRefusedError):
+            sock.connect((LOOPBACK, self._port))
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    async def exit_code(self) -> int:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await self._process.wait()
+
+    def close(self) -> None:
+        for peer in self._peers:
+            peer.close()
+
+
+@asynccontextmanager
+async def running(*flags: str) -> AsyncIterator[Process]:
+    broker = ScriptedBroker()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_QUOTA_PROXY_")}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "proxy", "run", "--bootstrap-servers", f"{LOOPBACK}:{broker.address[1]}"),
+        *("--listen", f"{LOOPBACK}:0", "--broker-ports", "0", "--metrics-listen", f"{LOOPBACK}:0"),
+        *("--log-format", "json", *flags),
+        stderr=asyncio.subprocess.PIPE,
+        env=environment,
+    )
+    proxy = Process(process, broker)
+    try:
+        await proxy.started()
+        yield proxy
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        proxy.close()
+        broker.close()
+
+
+@pytest.mark.parametrize("event_loop", ["uvloop", "asyncio"])
+async def test_a_drain_ends_idle_connections_and_lets_the_others_finish(event_loop: str) -> None:
+    async with running("--event-loop", event_loop) as proxy:
+        idle, broker_of_idle = await proxy.pair()
+        busy, broker_of_busy = await proxy.pair()
+        await busy.send(produce(1))
+        await broker_of_busy.frame()
+        proxy.send(signal.SIGTERM)
+        assert await idle.rest() == b""
+        assert await broker_of_idle.rest() == b""
+        await proxy.refuses()
+        await busy.send(heartbeat(2))
+        await broker_of_busy.send(produced(1))
+        assert await busy.frame() == produced(1)
+        assert await broker_of_busy.rest() == b"", "nothing new is begun"
+        assert (await proxy.event("stopped"))["connections_cut"] == 0
+        assert await proxy.exit_code() == 0
+
+
+async def test_a_drain_that_takes_too_long_cuts_what_is_left() -> None:
+    async with running("--drain-timeout", "100ms") as proxy:
+        client, broker = await proxy.pair()
+        await client.send(produce(1))
+        await broker.frame()
+        proxy.send(signal.SIGTERM)
+        await client.closed()
+        assert (await proxy.event("stopped"))["connections_cut"] == 1
+        assert await proxy.exit_code() == 1
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT], ids=lambda second: second.name)
+async def test_a_second_signal_ends_the_drain(second: signal.Signals) -> None:
+    async with running("--drain-timeout", "1h") as proxy:
+        client, broker = await proxy.pair()
+        await client.send(produce(1))
+        await broker.frame()
+        proxy.send(signal.SIGTERM)
+        await proxy.event("draining")
+        proxy.send(second)
+        await client.closed()
+        assert await proxy.exit_code() == 1
+
+
+async def test_a_drain_gives_up_what_is_held_for_a_retry_and_delivers_what_is_not() -> None:
+    quota = "client-id=etl,producer_byte_rate=1MB,burst_seconds=0.001"
+    async with running("--quota", quota) as proxy:
+        pairs = [await proxy.pair() for _ in range(2)]
+        for client, broker in pairs:
+            await client.send(produce(1, 200_000))
+            await broker.frame()
+            await broker.send(produced(1))
+            await client.frame()
+        (retries, broker_of_retries), (forgets, broker_of_forgets) = pairs
+        await retries.send(produce(2, 500))
+        await forgets.send(produce(3, 500, acks=0))
+        await proxy.event("throttled")
+        proxy.send(signal.SIGTERM)
+        delivered, dropped = await asyncio.gather(broker_of_forgets.rest(), broker_of_retries.rest())
+        assert delivered == produce(3, 500, acks=0)
+        assert dropped in (b"", produce(2, 500)), "it may have been its turn before the signal"
+        assert await proxy.exit_code() == 0
+
+
+async def test_a_hang_up_reads_the_quotas_file_again(tmp_path: Path) -> None:
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text('[[quota]]\nclient-id = "etl"\nproducer_byte_rate = 5\n')
+    async with running("--quotas-file", str(quotas)) as proxy:
+        quotas.write_text('[[quota]]\nclient-id = "etl"\nproducer_byte_rat = 5\n')
+        proxy.send(signal.SIGHUP)
+        assert "producer_byte_rat" in (await proxy.event("quotas_refused"))["place"]
+        quotas.write_text('[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "5GB"\n')
+        proxy.send(signal.SIGHUP)
+        await proxy.event("quotas_reloaded")
+        client, broker = await proxy.pair()
+        for number in range(3):
+            await client.send(produce(number, 100_000))
+            assert await broker.frame() == produce(number, 100_000)
+
+
+async def test_a_hang_up_without_a_quotas_file_is_no_end() -> None:
+    async with running() as proxy:
+        proxy.send(signal.SIGHUP)
+        await proxy.event("nothing_to_reload")
+        client, broker = await proxy.pair()
+        await client.send(heartbeat(1))
+        assert await broker.frame() == heartbeat(1)
+
+
+async def test_a_new_file_frees_who_waits(tmp_path: Path) -> None:
+    """The file is put in place by a rename, as editors and Kubernetes do it."""
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text('[[quota]]\nclient-id = "etl"\nproducer_byte_rate = 1\n')
+    async with running("--quotas-file", str(quotas)) as proxy:
+        client, broker = await proxy.pair()
+        await client.send(produce(1))
+        await broker.frame()
+        await client.send(produce(2))
+        await proxy.event("throttled")
+        (tmp_path / "new").write_text('[[quota]]\nclient-id = "other"\nproducer_byte_rate = 1\n')
+        (tmp_path / "new").rename(quotas)
+        assert await broker.frame() == produce(2)
