@@ -1,0 +1,58 @@
+"""The demo's picture: bytes in each second of the three runs, with the limit as a line."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from pipeline.runs import Run
+
+# Of Okabe and Ito's palette: told apart with any colour vision.
+_COLOURS = ("#0072B2", "#009E73", "#D55E00")
+
+
+def draw(runs: Sequence[Run], records: int, limit: float, path: Path) -> None:
+    """One panel for each run, the same axes in all. records: how many each run wrote; limit: bytes per second."""
+    figure, panels = plt.subplots(len(runs), 1, sharex=True, sharey=True, figsize=(9, 7), layout="constrained")
+    figure.suptitle(
+        f"What reaches the broker in each second: the same Spark job, {records:,} flights",
+        x=0.01,
+        ha="left",
+        fontsize=12.5,
+        fontweight="bold",
+    )
+    for panel, run, colour in zip(panels, runs, _COLOURS, strict=True):
+        _panel(panel, run, limit, colour)
+    panels[0].legend(loc="upper right", frameon=False, fontsize=10, handlelength=2.5)
+    panels[-1].set_xlim(0.4, max(len(run.bins) for run in runs) + 0.6)
+    panels[-1].set_xlabel("second of the run, from its first data frame")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _panel(panel: Axes, run: Run, limit: float, colour: str) -> None:
+    seconds = range(1, len(run.bins) + 1)
+    panel.bar(seconds, [size / 1e6 for size in run.bins], width=0.84, color=colour)
+    panel.axhline(limit / 1e6, color="black", linewidth=1.2, linestyle=(0, (5, 3)), label=f"limit {limit / 1e6:g} MB/s")
+    panel.set_title(run.plan.headline, loc="left", fontsize=11, fontweight="bold", color=colour)
+    panel.set_title(summary(run), loc="right", fontsize=10)
+    panel.set_ylabel("MB in that second")
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=24))
+    panel.grid(axis="y", color="#dddddd", linewidth=0.7)
+    panel.set_axisbelow(True)
+    panel.spines[["top", "right"]].set_visible(False)
+
+
+def summary(run: Run) -> str:
+    """The run in a line. The first second holds a burst, the last is not whole: neither is in the range."""
+    text = f"{run.total_bytes / 1e6:.0f} MB in {run.seconds:.0f} s"
+    if between := run.bins[1:-1]:
+        text += f"; after the first second {min(between) / 1e6:.2f} to {max(between) / 1e6:.2f} MB"
+    return text

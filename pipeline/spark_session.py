@@ -1,0 +1,121 @@
+"""A local Spark session for this package's jobs: quiet, on loopback, leaving nothing in the working directory."""
+
+import logging
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+# Without it Spark and the Kafka client fill the terminal with hundreds of INFO and WARN lines about their own settings.
+_QUIET_LOGS = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
+"""
+
+
+class SparkStartError(Exception):
+    """Spark's JVM did not start; the text ends with the last line that it wrote."""
+
+
+@contextmanager
+def spark_session(
+    connector_jars: str, *, app_name: str = "flights-etl", log: Path | None = None
+) -> Iterator[SparkSession]:
+    """A session on two local cores with the Kafka connector loaded. Its JVM is gone when this returns.
+
+    connector_jars: paths, separated by commas. The connector comes as files (`spark.jars`), since `spark.jars.packages`
+    would resolve it on every start and fails on a half-filled ~/.m2.
+    log: where the JVM's own output goes; by default it is thrown away with the session's other scratch files.
+    Raises SparkStartError.
+    """
+    with tempfile.TemporaryDirectory(prefix="flights-spark-") as scratch:
+        log_config = Path(scratch, "log4j2.properties")
+        log_config.write_text(_QUIET_LOGS)
+        settings = {
+            "spark.master": "local[2]",
+            "spark.app.name": app_name,
+            "spark.jars": connector_jars,
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_config} -Djava.io.tmpdir={scratch}",
+            "spark.local.dir": scratch,
+            "spark.sql.warehouse.dir": f"{scratch}/warehouse",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+        }
+        logging.getLogger("py4j").setLevel(logging.ERROR)
+        _start_jvm(settings, Path(scratch), log or Path(scratch, "spark.log"))
+        try:
+            spark = SparkSession.builder.getOrCreate()
+            try:
+                yield spark
+            finally:
+                if _jvm_process().poll() is None:
+                    spark.stop()
+        finally:
+            _end_jvm()
+
+
+def kill_spark() -> None:
+    """End this process's Spark JVM at once: a Kafka producer in it would retry for minutes when its broker has gone."""
+    if SparkContext._gateway is not None:
+        _jvm_process().kill()
+
+
+def _start_jvm(settings: dict[str, str], scratch: Path, log: Path) -> None:
+    """PySpark's own launch, with two properties of this process lent to the JVM while it starts.
+
+    Its working directory: Spark 4.0 leaves an empty `artifacts` folder there. Its standard error: the JVM warns of an
+    incubating module, and of its log level, before any setting is read.
+    """
+    # The JVM takes its address from the environment before it reads a setting.
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    working_directory = Path.cwd()
+    terminal = os.dup(2)
+    try:
+        with log.open("ab") as log_file:
+            os.dup2(log_file.fileno(), 2)
+        os.chdir(scratch)
+        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))
+    except PySparkRuntimeError as error:
+        lines = log.read_text(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        raise SparkStartError(f"Spark's JVM did not start: {last or error}") from error
+    finally:
+        os.chdir(working_directory)
+        os.dup2(terminal, 2)
+        os.close(terminal)
+
+
+def _jvm_process() -> subprocess.Popen[bytes]:
+    process: subprocess.Popen[bytes] = SparkContext._gateway.proc
+    return process
+
+
+def _end_jvm() -> None:
+    """PySpark leaves its JVM running until the parent's end, and a second session in the process would share it."""
+    process = _jvm_process()
+    SparkContext._gateway.shutdown()
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    # Closing its standard input is how PySpark's JVM is told to end.
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,73 @@
+"""The Spark job and its surroundings against a real broker."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from deploy.local import artifacts
+from deploy.local.cluster import KafkaCluster
+from pipeline import broker_quota, flights
+from pipeline.client_metrics import longest_notice_seconds
+from pipeline.produce_flights import JobFailedError, produce, read_flights
+from pipeline.spark_session import spark_session
+from pipeline.verify import Tally, TopicUnreadableError, compare, read_topic
+
+ROWS = 3_000
+
+
+def test_every_flight_arrives_once_and_the_working_directory_stays_clean(
+    kafka_cluster: KafkaCluster,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic, client_id = unique_name("flights"), unique_name("flights-etl")
+    prepared = flights.prepare(artifacts.CACHE / "flights")
+    expected = flights.expected_checksums(prepared, ROWS)
+    monkeypatch.chdir(tmp_path)
+    with spark_session(artifacts.spark_jars()) as spark:
+        records = read_flights(spark, prepared, ROWS)
+        produce(records, bootstrap_servers=kafka_cluster.bootstrap_servers, topic=topic, client_id=client_id)
+        assert longest_notice_seconds(spark, client_id) == 0.0
+        with pytest.raises(JobFailedError, match=r"InvalidTopicException: .*not a topic"):
+            produce(
+                records, bootstrap_servers=kafka_cluster.bootstrap_servers, topic="not a topic", client_id=client_id
+            )
+    tally = compare(read_topic(kafka_cluster.bootstrap_servers, topic, unique_name("verify")), expected)
+    assert tally == Tally(records=ROWS, value_bytes=tally.value_bytes)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_topic_with_less_than_expected_is_read_to_its_end(
+    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
+) -> None:
+    topic = unique_name("empty")
+    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result()
+    records = read_topic(kafka_cluster.bootstrap_servers, topic, unique_name("verify"))
+    assert compare(records, {b"1": 0}) == Tally(missing=1, examples=["missing key b'1'"])
+
+
+def test_a_topic_that_cannot_be_read_is_named(unique_name: Callable[[str], str]) -> None:
+    with pytest.raises(TopicUnreadableError, match="topic flights: "):
+        list(read_topic("127.0.0.1:1", "flights", unique_name("verify"), stall_timeout_seconds=1))
+
+
+def test_the_brokers_own_quota_holds_inside_the_block_only(
+    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
+) -> None:
+    client_id = unique_name("flights-etl")
+    broker = kafka_cluster.node_addresses[1]
+    with broker_quota.producer_byte_rate(broker, client_id, 5e6):
+        assert broker_quota.in_force(broker, client_id) == 5e6
+    assert broker_quota.in_force(broker, client_id) is None
+
+
+def test_a_quota_that_the_broker_refuses_is_an_error_with_its_reason(
+    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
+) -> None:
+    refused = broker_quota.producer_byte_rate(kafka_cluster.node_addresses[1], unique_name("flights-etl"), -1)
+    with pytest.raises(broker_quota.BrokerQuotaError, match="must be greater than 0"):
+        refused.__enter__()
