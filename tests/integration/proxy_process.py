@@ -1,0 +1,194 @@
+"""`kafka-quota-proxy run` as a process of its own, as an operator runs it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from deploy.local import leash
+from deploy.local.artifacts import PROJECT
+
+START_SECONDS = 60.0
+STOP_SECONDS = 40.0
+PREFIX = "kafka_quota_proxy_"
+_POLL_SECONDS = 0.02
+
+Event = dict[str, Any]
+_T = TypeVar("_T")
+
+
+class ProxyProcess:
+    """The proxy in front of `bootstrap_servers`, on ports that the kernel chose unless `flags` say otherwise.
+
+    On a clean exit of the block it is drained by SIGTERM, and must end with exit code 0 and without a traceback or an
+    error in its log; when the block fails it is only ended.
+    """
+
+    def __init__(self, bootstrap_servers: str, *flags: str, event_loop: str = "uvloop") -> None:
+        command = Path(sys.executable).with_name("kafka-quota-proxy")
+        chosen = {"--listen": "127.0.0.1:0", "--broker-ports": "0", "--metrics-listen": "127.0.0.1:0"}
+        for flag in flags:
+            chosen.pop(flag, None)
+        self._command = [
+            *(str(command), "run", "--bootstrap-servers", bootstrap_servers),
+            *(part for pair in chosen.items() for part in pair),
+            *("--event-loop", event_loop, "--log-format", "json"),
+            *flags,
+        ]
+        self.events: list[Event] = []
+        """Its log so far, oldest first."""
+        self._news = threading.Condition()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._metrics_url = ""
+        self.bootstrap_servers = ""
+        """What clients set."""
+
+    # ---- its life
+
+    def start(self) -> Self:
+        """Start it and wait until it says that it listens. After `stop` it may be started again."""
+        self.events = []
+        self._scratch = tempfile.TemporaryDirectory(prefix="proxy-under-test-")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_QUOTA_PROXY_")}
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), self._scratch.name, *self._command],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd=PROJECT,
+            env=environment,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+        try:
+            listening = self.wait_for_event("listening", START_SECONDS)
+        except BaseException:
+            self.kill()
+            raise
+        self.bootstrap_servers = str(listening["bootstrap"])
+        self._metrics_url = str(listening["metrics"]).removesuffix("/metrics")
+        return self
+
+    def stop(self) -> None:
+        """SIGTERM; it must drain and end with exit code 0, and have logged no error."""
+        assert self._process is not None, "it was never started"
+        os.killpg(self._process.pid, signal.SIGTERM)
+        try:
+            code = self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"it did not end within {STOP_SECONDS:g} s of SIGTERM: {self.events[-3:]}") from None
+        self._end()
+        assert code == 0, f"exit code {code}: {self.events[-5:]}"
+        wrong = [each for each in self.events if each["level"] == "ERROR"]
+        assert not wrong, wrong
+
+    def kill(self) -> None:
+        """End it at once, whatever it does."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.stop()
+        else:
+            self.kill()
+
+    # ---- what it says
+
+    def wait_for_event(self, name: str, seconds: float, **fields: object) -> Event:
+        """The first line of its log with that event and those fields, past or to come. Raises AssertionError."""
+
+        def found() -> Event | None:
+            for each in self.events:
+                if each["event"] == name and all(each.get(key) == value for key, value in fields.items()):
+                    return each
+            return None
+
+        ended = self._reader is None
+        with self._news:
+            self._news.wait_for(lambda: found() or (self._reader is not None and not self._reader.is_alive()), seconds)
+            event = found()
+        assert event is not None, f"no {name} {fields or ''} in its log (ended: {ended}): {self.events[-5:]}"
+        return event
+
+    def get(self, path: str, accept: str = "*/*") -> tuple[int, str]:
+        """Status and body of one HTTP request to its metrics port."""
+        request = urllib.request.Request(self._metrics_url + path, headers={"Accept": accept})  # noqa: S310 - loopback
+        # No proxy of the environment's: this is loopback.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=20) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of all samples of that name (without the prefix) whose labels are these or more."""
+        _, text = self.get("/metrics")
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == PREFIX + name and labels.items() <= sample.labels.items()
+        )
+
+    def throttles(self) -> list[dict[str, Any]]:
+        """Who waits now."""
+        status, body = self.get("/throttles", "application/json")
+        assert status == 200, body
+        waiting: list[dict[str, Any]] = json.loads(body)["waiting"]
+        return waiting
+
+    def _read_log(self) -> None:
+        assert self._process is not None
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            try:
+                event: Event = json.loads(line)
+            except ValueError:  # a traceback, or what the C library has to say
+                event = {"level": "ERROR", "event": "not_json", "line": line.decode(errors="replace").rstrip()}
+            with self._news:
+                self.events.append(event)
+                self._news.notify_all()
+
+    def _end(self) -> None:
+        if self._process is not None and self._process.stderr is not None:
+            if self._reader is not None:
+                self._reader.join(5.0)
+            self._process.stderr.close()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+
+
+def eventually(look: Callable[[], _T], seconds: float, what: str) -> _T:
+    """Looks again and again until what it sees is true, and returns that. Raises AssertionError after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        seen = look()
+        if seen:
+            return seen
+        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s; last seen {seen!r}"
+        time.sleep(_POLL_SECONDS)

@@ -1,0 +1,211 @@
+"""Nothing that a client can ask for shows it a broker's own address, and all that shows an address shows the proxy's.
+
+Each test's front ends with the proof that the relay saw none. The control test asks the broker itself the same
+questions: there the relay finds addresses, so it would find them here.
+"""
+
+import re
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import kafkaprotocol
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+from kafka import KafkaAdminClient
+
+from deploy.local.cluster import KafkaCluster
+from pipeline.address_scan import ScanningRelay
+from tests.integration.java_tools import run_tool
+from tests.integration.proxy_process import eventually
+from tests.integration.scanned_proxy import BROKER_HOSTS, CLIENT_SIDE, ScannedProxy
+from tests.integration.wire import NOT_LEADER, Wire, records, schema
+
+API_VERSIONS, METADATA = 18, 3
+ADDRESS = re.compile(rb"127\.0\.0\.[2-4]")
+
+
+def proxy_addresses(front: ScannedProxy) -> set[tuple[str, int]]:
+    return {(CLIENT_SIDE, port) for port in front.node_ports.values()}
+
+
+@pytest.mark.timeout(90)
+def test_who_is_in_the_cluster(front: ScannedProxy, unique_name: Callable[[str], str]) -> None:
+    admin = AdminClient({"bootstrap.servers": front.bootstrap_servers})
+    cluster = admin.describe_cluster(request_timeout=20).result(30)
+    assert {(node.host, node.port) for node in cluster.nodes} == proxy_addresses(front)
+    assert (cluster.controller.host, cluster.controller.port) in proxy_addresses(front)
+    topic = front.create_topic(unique_name("described"))
+    metadata = admin.list_topics(topic, timeout=20)
+    assert {(broker.host, broker.port) for broker in metadata.brokers.values()} == proxy_addresses(front)
+
+
+@pytest.mark.timeout(90)
+def test_settings_of_brokers_and_the_quorum(front: ScannedProxy) -> None:
+    admin = AdminClient({"bootstrap.servers": front.bootstrap_servers})
+    for node in front.node_ports:
+        (answer,) = admin.describe_configs([ConfigResource(ConfigResource.Type.BROKER, str(node))]).values()
+        configs = answer.result(30)
+        assert configs["num.io.threads"].value == "4"
+        assert configs["advertised.listeners"].value is None
+        assert not [name for name, entry in configs.items() if ADDRESS.search(str(entry.value).encode())]
+    with closing(KafkaAdminClient(bootstrap_servers=front.bootstrap_servers)) as quorum:
+        assert quorum.describe_metadata_quorum()
+
+
+@pytest.mark.timeout(150)
+def test_what_the_java_tools_print(front_of_three: ScannedProxy) -> None:
+    servers = ("--bootstrap-server", front_of_three.bootstrap_servers)
+    printed = {
+        "quorum": run_tool("MetadataQuorumCommand", *servers, "describe", "--status"),
+        "endpoints": run_tool("ClusterTool", "list-endpoints", *servers),
+        "versions": run_tool("BrokerApiVersionsCommand", *servers),
+        "topics": run_tool("TopicCommand", *servers, "--describe"),
+        "configs": run_tool(
+            "kafka.admin.ConfigCommand",
+            *(*servers, "--describe", "--entity-type", "brokers", "--entity-name", "1", "--all"),
+        ),
+    }
+    assert {name: text for name, text in printed.items() if ADDRESS.search(text.encode())} == {}
+    assert all(f"{CLIENT_SIDE}:{port}" in printed["versions"] for port in front_of_three.node_ports.values())
+    assert "LeaderId" in printed["quorum"]
+
+
+@pytest.mark.timeout(90)
+def test_the_scan_finds_what_the_broker_itself_says(kafka_cluster: KafkaCluster) -> None:
+    """The control: the same questions without the proxy."""
+    broker = kafka_cluster.node_addresses[1]
+    with ScanningRelay(BROKER_HOSTS) as relay:
+        host, port = relay.listen((CLIENT_SIDE, 0), broker)
+        with Wire(host, port) as wire:
+            _, answer = wire.ask_entity(
+                schema("metadata", 12).MetadataRequest(include_topic_authorized_operations=False, topics=())
+            )
+        assert ADDRESS.search(answer)
+        assert relay.sightings > 0
+
+
+def spread_topic(front: ScannedProxy, name: str) -> tuple[uuid.UUID, int, int]:
+    """A topic of one replica: its id, its leader, and a broker that has nothing of it."""
+    admin = AdminClient({"bootstrap.servers": front.bootstrap_servers})
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+
+    def described() -> tuple[uuid.UUID, int] | None:
+        module = schema("metadata", 12)
+        with Wire(CLIENT_SIDE, next(iter(front.node_ports.values()))) as wire:
+            asked = module.MetadataRequestTopic(topic_id=None, name=name)
+            metadata, _ = wire.ask_entity(
+                module.MetadataRequest(include_topic_authorized_operations=False, topics=(asked,))
+            )
+        (topic,) = metadata.topics
+        return (topic.topic_id, topic.partitions[0].leader_id) if topic.partitions else None
+
+    found = eventually(described, 30, f"{name} has a leader")
+    assert found is not None
+    topic_id, leader = found
+    stranger = next(node for node in front.node_ports if node != leader)
+    return topic_id, leader, stranger
+
+
+def produce_request(name: str, _topic_id: uuid.UUID) -> Any:
+    module = schema("produce", 12)
+    data = module.PartitionProduceData(index=0, records=records(b"misdirected"))
+    topic = module.TopicProduceData(name=name, partition_data=(data,))
+    return module.ProduceRequest(acks=-1, timeout=timedelta(seconds=10), topic_data=(topic,))
+
+
+def fetch_request(_name: str, topic_id: uuid.UUID) -> Any:
+    module = schema("fetch", 17)
+    asked = module.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+    topic = module.FetchTopic(topic_id=topic_id, partitions=(asked,))
+    return module.FetchRequest(
+        max_wait=timedelta(milliseconds=100), min_bytes=1, topics=(topic,), forgotten_topics_data=()
+    )
+
+
+def share_fetch_request(_name: str, topic_id: uuid.UUID) -> Any:
+    module = schema("share_fetch", 1)
+    asked = module.FetchPartition(partition_index=0, acknowledgement_batches=())
+    return module.ShareFetchRequest(
+        group_id="strangers",
+        member_id=str(uuid.uuid4()),
+        share_session_epoch=0,
+        max_wait=timedelta(milliseconds=100),
+        min_bytes=1,
+        max_records=10,
+        batch_size=10,
+        topics=(module.FetchTopic(topic_id=topic_id, partitions=(asked,)),),
+        forgotten_topics_data=(),
+    )
+
+
+ASK: dict[str, tuple[Callable[[str, uuid.UUID], Any], Callable[[Any], int]]] = {
+    "produce": (produce_request, lambda answer: answer.responses[0].partition_responses[0].error_code),
+    "fetch": (fetch_request, lambda answer: answer.responses[0].partitions[0].error_code),
+    "share-fetch": (share_fetch_request, lambda answer: answer.responses[0].partitions[0].error_code),
+}
+
+
+@pytest.mark.parametrize("api", list(ASK))
+@pytest.mark.timeout(90)
+def test_a_broker_that_is_not_the_leader_does_not_say_where_the_leader_is(
+    front_of_three: ScannedProxy, unique_name: Callable[[str], str], api: str
+) -> None:
+    """The leader's address (NodeEndpoints) is hidden; that this is not the leader is still said."""
+    name = unique_name("spread")
+    topic_id, leader, stranger = spread_topic(front_of_three, name)
+    make, error = ASK[api]
+    request = make(name, topic_id)
+    host, port = front_of_three.cluster.node_addresses[stranger]
+    with Wire(host, port) as direct:
+        answer, raw = direct.ask_entity(request)
+    assert error(answer) == NOT_LEADER
+    assert ADDRESS.search(raw), "the broker itself names the leader's address"
+    with Wire(CLIENT_SIDE, front_of_three.node_ports[stranger]) as through:
+        answer, raw = through.ask_entity(make(name, topic_id))
+    assert error(answer) == NOT_LEADER
+    assert not ADDRESS.search(raw)
+    assert leader != stranger
+
+
+@pytest.mark.parametrize("version", [0, 3])
+@pytest.mark.timeout(90)
+def test_an_independent_decoder_reads_the_same_api_versions(front: ScannedProxy, version: int) -> None:
+    """The ranges are the broker's or narrower, and none is empty."""
+    body = b"" if version < 3 else b"\x05wire\x022\x00"
+    ranges = []
+    node = next(iter(front.node_ports))
+    for host, port in (front.cluster.node_addresses[node], (CLIENT_SIDE, front.node_ports[node])):
+        with Wire(host, port) as wire:
+            answer = wire.ask(API_VERSIONS, version, body, flexible=version >= 3)
+        _, message = kafkaprotocol.read_network_response(API_VERSIONS, version, bytes(8) + answer)
+        ranges.append({each.api_key: (each.min_version, each.max_version) for each in message.api_keys})
+    brokers, proxys = ranges
+    assert proxys.keys() <= brokers.keys()
+    assert {0, 1, 3, 18, 78} <= proxys.keys()
+    for key, (low, high) in proxys.items():
+        assert brokers[key][0] <= low <= high <= brokers[key][1], key
+
+
+# Flexible versions (9 and later) name racks, and this decoder cannot read that there is none.
+@pytest.mark.parametrize("version", [1, 8])
+@pytest.mark.timeout(90)
+def test_an_independent_decoder_reads_the_same_metadata(
+    front: ScannedProxy, unique_name: Callable[[str], str], version: int
+) -> None:
+    """All but the brokers' addresses is the broker's own answer."""
+    front.create_topic(unique_name("metadata"))
+    everything = b"\xff\xff\xff\xff" + (b"\x00\x00\x00" if version == 8 else b"")
+    node = next(iter(front.node_ports))
+    messages = []
+    for host, port in (front.cluster.node_addresses[node], (CLIENT_SIDE, front.node_ports[node])):
+        with Wire(host, port) as wire:
+            answer = wire.ask(METADATA, version, everything)
+        _, message = kafkaprotocol.read_network_response(METADATA, version, bytes(8) + answer)
+        messages.append(message)
+    ours = {each.node_id: (str(each.host), each.port) for each in messages[1].brokers}
+    assert ours == {node: (CLIENT_SIDE, port) for node, port in front.node_ports.items()}
+    assert [topic.name for topic in messages[0].topics] == [topic.name for topic in messages[1].topics]
+    assert messages[0].controller_id in ours

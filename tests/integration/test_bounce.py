@@ -1,0 +1,167 @@
+"""A broker goes and comes back while every client library produces and a group reads: nothing acknowledged is lost."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from confluent_kafka import Consumer, KafkaError, Message, Producer
+from kafka import KafkaProducer
+
+from tests.integration.java_tools import run_tool
+from tests.integration.proxy_process import eventually
+from tests.integration.scanned_proxy import ScannedProxy
+
+PACE_SECONDS = 0.05
+BATCH = 5
+JAVA_RECORDS = 1500
+JAVA_RECORDS_PER_SECOND = 75
+
+Sent = list[bytes]
+
+
+def batches(name: str, stop: threading.Event) -> "Callable[[], list[bytes] | None]":
+    """The next few values each time it is called, at a steady pace; None when it is enough."""
+    count = 0
+
+    def following() -> list[bytes] | None:
+        nonlocal count
+        if stop.wait(PACE_SECONDS):
+            return None
+        count += BATCH
+        return [f"{name}-{number}".encode() for number in range(count - BATCH, count)]
+
+    return following
+
+
+def aiokafka_produces(front: ScannedProxy, topic: str, stop: threading.Event, sent: Sent) -> None:
+    async def run() -> None:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=front.bootstrap_servers, enable_idempotence=True, request_timeout_ms=60_000
+        )
+        await producer.start()
+        following = batches("aiokafka", stop)
+        try:
+            while values := await asyncio.to_thread(following):
+                await asyncio.gather(*[producer.send_and_wait(topic, value) for value in values])
+                sent.extend(values)
+        finally:
+            await producer.stop()
+
+    asyncio.run(run())
+
+
+def librdkafka_produces(front: ScannedProxy, topic: str, stop: threading.Event, sent: Sent) -> None:
+    producer = Producer({"bootstrap.servers": front.bootstrap_servers, "acks": "all", "enable.idempotence": True})
+    failed: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            sent.append(message.value() or b"")
+        else:
+            failed.append(error)
+
+    following = batches("librdkafka", stop)
+    while values := following():
+        for value in values:
+            producer.produce(topic, value, on_delivery=delivered)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    assert failed == []
+
+
+def kafka_python_produces(front: ScannedProxy, topic: str, stop: threading.Event, sent: Sent) -> None:
+    with closing(KafkaProducer(bootstrap_servers=front.bootstrap_servers, acks="all")) as producer:
+        following = batches("kafka-python", stop)
+        while values := following():
+            for future in [producer.send(topic, value) for value in values]:
+                future.get(60)
+            sent.extend(values)
+
+
+def java_produces(front: ScannedProxy, topic: str, _stop: threading.Event, _sent: Sent) -> None:
+    """All its records are the same, so they go to a topic of their own and are counted by their acknowledgements."""
+    printed = run_tool(
+        "ProducerPerformance",
+        *("--bootstrap-server", front.bootstrap_servers, "--topic", f"{topic}-java", "--record-size", "100"),
+        *("--num-records", str(JAVA_RECORDS), "--throughput", str(JAVA_RECORDS_PER_SECOND)),
+        *("--command-property", "acks=all"),
+    )
+    assert f"{JAVA_RECORDS} records sent" in printed
+
+
+def group_reads(front: ScannedProxy, topic: str, finished: threading.Event, seen: dict[bytes, int]) -> None:
+    """Until it is told that it has all."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": front.bootstrap_servers,
+            "group.id": topic,
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        consumer.subscribe([topic])
+        while not finished.is_set():
+            for message in consumer.consume(500, timeout=0.2):
+                if message.error() is None:
+                    value = message.value() or b""
+                    seen[value] = seen.get(value, 0) + 1
+    finally:
+        consumer.close()
+
+
+PRODUCERS = (aiokafka_produces, librdkafka_produces, kafka_python_produces, java_produces)
+
+
+@pytest.mark.parametrize("graceful", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["killed", "stopped"])
+@pytest.mark.timeout(250)
+def test_nothing_is_lost(front_of_three: ScannedProxy, unique_name: Callable[[str], str], graceful: bool) -> None:
+    front = front_of_three
+    topic = front.create_topic(unique_name("bounce"))
+    java_topic = front.create_topic(f"{topic}-java")
+    stop, finished = threading.Event(), threading.Event()
+    sent: dict[str, Sent] = {produces.__name__: [] for produces in PRODUCERS}
+    seen: dict[bytes, int] = {}
+    try:
+        with ThreadPoolExecutor(len(PRODUCERS) + 1) as pool:
+            reading = pool.submit(group_reads, front, topic, finished, seen)
+            producing = [pool.submit(produces, front, topic, stop, sent[produces.__name__]) for produces in PRODUCERS]
+            try:
+                python = [each for name, each in sent.items() if name != "java_produces"]
+                eventually(lambda: all(python) and seen, 60, "everyone produces, and the group reads")
+                front.cluster.stop_broker(2, graceful=graceful)
+                during = [len(each) for each in python]
+                eventually(
+                    lambda: all(len(each) > before for each, before in zip(python, during, strict=True)),
+                    60,
+                    "everyone goes on with two brokers",
+                )
+                front.cluster.start_broker(2)
+                after = [len(each) for each in python]
+                eventually(
+                    lambda: all(len(each) > before for each, before in zip(python, after, strict=True)),
+                    60,
+                    "everyone goes on with three brokers",
+                )
+                stop.set()
+                for each in producing:
+                    each.result(90)
+                everything = {value for each in python for value in each}
+                eventually(lambda: everything <= seen.keys(), 60, "the group has read all that was acknowledged")
+            finally:
+                stop.set()
+                finished.set()
+            reading.result(30)
+    finally:
+        _start_again(front)
+    printed = run_tool("GetOffsetShell", "--bootstrap-server", front.bootstrap_servers, "--topic", java_topic)
+    assert sum(int(line.rsplit(":", 1)[1]) for line in printed.splitlines() if line) == JAVA_RECORDS
+
+
+def _start_again(front: ScannedProxy) -> None:
+    """A test that failed half-way leaves three brokers to the next."""
+    front.cluster.start_broker(2)

@@ -1,0 +1,64 @@
+"""Brokers that are down: quick closes, counted and logged; health apart from readiness; all well once they are up."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Producer
+
+from deploy.local.cluster import KafkaCluster
+from tests.integration.librdkafka import produce
+from tests.integration.proxy_process import ProxyProcess, eventually
+
+
+@pytest.fixture(scope="module")
+def bounced_cluster() -> Iterator[KafkaCluster]:
+    """One broker that these tests stop and start."""
+    with KafkaCluster(1) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("event_loop", ["uvloop", "asyncio"])
+@pytest.mark.timeout(150)
+def test_down_at_start_and_up_later(
+    bounced_cluster: KafkaCluster, unique_name: Callable[[str], str], event_loop: str
+) -> None:
+    bounced_cluster.stop_broker(1, graceful=False)
+    with ProxyProcess(bounced_cluster.bootstrap_servers, event_loop=event_loop) as proxy:
+        host, port = proxy.bootstrap_servers.split(":")
+        begun = time.monotonic()
+        with socket.create_connection((host, int(port)), timeout=10) as client:
+            assert client.recv(1) == b"", "closed"
+        assert time.monotonic() - begun < 2, "at once"
+        assert proxy.metric("upstream_errors_total", reason="connect_refused") == 1
+        line = proxy.wait_for_event("upstream_unreachable", 5, reason="connect_refused")
+        assert line["address"] == bounced_cluster.bootstrap_servers
+        assert line["level"] == "WARN"
+        assert proxy.get("/healthz")[0] == 200, "the proxy itself is well"
+        status, reason = proxy.get("/readyz")
+        assert status == 503
+        assert bounced_cluster.bootstrap_servers in reason
+
+        bounced_cluster.start_broker(1)
+        eventually(lambda: proxy.get("/readyz")[0] == 200, 20, "ready")
+        produce(Producer({"bootstrap.servers": proxy.bootstrap_servers}), unique_name("later"), [b"works"])
+
+
+@pytest.mark.timeout(150)
+def test_a_client_goes_on_when_its_broker_is_back(
+    bounced_cluster: KafkaCluster, unique_name: Callable[[str], str]
+) -> None:
+    with ProxyProcess(bounced_cluster.bootstrap_servers) as proxy:
+        producer = Producer({"bootstrap.servers": proxy.bootstrap_servers, "acks": "all"})
+        topic = unique_name("bounce")
+        produce(producer, topic, [b"before"])
+        assert proxy.get("/readyz")[0] == 200
+        bounced_cluster.stop_broker(1, graceful=False)
+        eventually(lambda: proxy.get("/readyz")[0] == 503, 20, "not ready")
+        assert proxy.get("/healthz")[0] == 200
+        producer.produce(topic, b"meanwhile")
+        eventually(lambda: proxy.metric("upstream_errors_total") > 0, 20, "the client was refused")
+        bounced_cluster.start_broker(1)
+        produce(producer, topic, [b"after"])
+        eventually(lambda: proxy.get("/readyz")[0] == 200, 20, "ready")

@@ -1,0 +1,165 @@
+"""What a quota does besides holding: who is told, who is named, who is counted, and what a rehearsal leaves alone."""
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from kafka import KafkaProducer
+
+from deploy.local.cluster import KafkaCluster
+from deploy.local.tap import Tap
+from tests.integration.java_tools import run_tool
+from tests.integration.librdkafka import produce
+from tests.integration.proxy_process import ProxyProcess, eventually
+
+LIMIT = 200_000
+RECORD_BYTES = 10_000
+
+
+def producer_for(proxy: ProxyProcess, client_id: str, **settings: Any) -> Producer:
+    """Its requests are small against the limit."""
+    return Producer(
+        {
+            "bootstrap.servers": proxy.bootstrap_servers,
+            "client.id": client_id,
+            "batch.size": RECORD_BYTES,
+            "linger.ms": 0,
+            **settings,
+        }
+    )
+
+
+def records(size: int) -> list[bytes]:
+    return [bytes(RECORD_BYTES)] * (size // RECORD_BYTES)
+
+
+@pytest.mark.timeout(120)
+def test_those_who_wait_are_shown(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+    client_id = unique_name("waiting")
+    quota = f"client-id={client_id},producer_byte_rate={LIMIT}"
+    with ProxyProcess(kafka_cluster.bootstrap_servers, "--quota", quota) as proxy:
+        assert proxy.throttles() == []
+        producer = producer_for(proxy, client_id)
+        for value in records(4 * LIMIT):
+            producer.produce("shown", value)
+        (waiting,) = eventually(proxy.throttles, 20, "somebody waits")
+        table = eventually(
+            lambda: text if client_id in (text := proxy.get("/throttles", "text/plain")[1]) else "", 10, "the table"
+        )
+        assert producer.flush(60) == 0
+        assert {name: waiting[name] for name in ("user", "client_id", "limit", "entity", "limit_value")} == {
+            "user": "ANONYMOUS",
+            "client_id": client_id,
+            "limit": "producer_byte_rate",
+            "entity": f"client-id:{client_id}",
+            "limit_value": LIMIT,
+        }
+        assert waiting["peer"].startswith("127.0.0.1:")
+        assert 0 <= waiting["remaining_seconds"] < 5
+        assert "producer_byte_rate" in table
+        line = proxy.wait_for_event("throttled", 5, client_id=client_id)
+        assert (line["limit"], line["limit_value"], line["entity"]) == (
+            "producer_byte_rate",
+            LIMIT,
+            f"client-id:{client_id}",
+        )
+        labels = {"client_id": client_id, "limit": "producer_byte_rate"}
+        assert proxy.metric("throttle_seconds_sum", **labels) > 1
+        assert proxy.metric("throttle_time_max_seconds", client_id=client_id) > 0
+        assert proxy.metric("bytes_total", client_id=client_id, direction="produce") > 4 * LIMIT
+        eventually(lambda: proxy.throttles() == [], 20, "nobody waits")
+
+
+@pytest.mark.timeout(120)
+def test_a_dry_run_counts_and_holds_nothing(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+    client_id = unique_name("rehearsed")
+    quota = f"client-id={client_id},producer_byte_rate=1000"
+    with ProxyProcess(kafka_cluster.bootstrap_servers, "--quota", quota, "--dry-run") as proxy:
+        with closing(
+            KafkaProducer(bootstrap_servers=proxy.bootstrap_servers, client_id=client_id, batch_size=RECORD_BYTES)
+        ) as producer:
+            begun = time.monotonic()
+            for value in records(1_000_000):
+                producer.send("rehearsed", value)
+            producer.flush(60)
+            assert time.monotonic() - begun < 60, "held to its limit it would have taken a quarter of an hour"
+            notices = [each["throttle-time-max"] for each in producer.metrics().values() if "throttle-time-max" in each]
+            assert notices, "kafka-python has no such metric any more"
+            assert not any(notice > 0 for notice in notices), "nobody was told to wait"
+        assert proxy.metric("throttled_total", client_id=client_id) > 0
+        assert proxy.throttles() == []
+        assert proxy.wait_for_event("would_throttle", 5, client_id=client_id)["limit_value"] == 1000
+
+
+@pytest.mark.timeout(120)
+def test_the_java_client_is_told(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+    client_id = unique_name("told")
+    quota = f"client-id={client_id},producer_byte_rate={LIMIT}"
+    with ProxyProcess(kafka_cluster.bootstrap_servers, "--quota", quota) as proxy:
+        printed = run_tool(
+            "ProducerPerformance",
+            *("--bootstrap-server", proxy.bootstrap_servers, "--topic", "told", "--throughput", "-1"),
+            *("--num-records", "60", "--record-size", str(RECORD_BYTES), "--print-metrics"),
+            *("--command-property", f"client.id={client_id}"),
+        )
+        (line,) = (each for each in printed.splitlines() if "produce-throttle-time-max" in each)
+        assert float(line.rsplit(":", 1)[1]) > 0
+        assert proxy.metric("throttled_total", client_id=client_id, mode="notify") > 0
+
+
+@pytest.mark.parametrize("acks", ["0", "1"])
+@pytest.mark.timeout(120)
+def test_whoever_waits_for_no_answer_is_held_too(
+    tapped_cluster: KafkaCluster, tap: Tap, unique_name: Callable[[str], str], acks: str
+) -> None:
+    """A burst of one second passes at once; the rest takes the time that the limit gives it."""
+    client_id, topic = unique_name(f"acks-{acks}"), unique_name("held")
+    quota = f"client-id={client_id},producer_byte_rate={LIMIT}"
+    with ProxyProcess(tapped_cluster.bootstrap_servers, "--quota", quota) as proxy:
+        produce(producer_for(proxy, "warm"), topic, [b"the topic exists"])
+        producer = producer_for(proxy, client_id, acks=acks)
+        produce(producer, topic, records(5 * LIMIT))
+
+        def arrived() -> int:
+            return sum(size for _, size in tap.sizes("produce", client_id))
+
+        eventually(lambda: arrived() > 5 * LIMIT, 30, "everything has arrived")
+        frames = tap.sizes("produce", client_id)
+        seconds = (frames[-1][0] - frames[0][0]) / 1e9
+        largest = max(size for _, size in frames)
+        assert seconds > (arrived() - LIMIT - 2 * largest) / LIMIT
+
+
+@pytest.mark.timeout(120)
+def test_names_decide_which_quota_holds(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+    """Three proxies, since --principal and --client-id name all that passes one."""
+    servers, free, other = kafka_cluster.bootstrap_servers, unique_name("free"), unique_name("other")
+    low = 100_000
+    size = 2 * low
+    quotas = (
+        "--quota",
+        f"client-id=<default>,producer_byte_rate={low}",
+        "--quota",
+        f"client-id={free},producer_byte_rate=1GB",
+    )
+    with ProxyProcess(servers, *quotas) as proxy:
+        for client_id in (free, other):
+            produce(producer_for(proxy, client_id), "names", records(size))
+        assert proxy.metric("throttled_total", client_id=free) == 0
+        assert proxy.metric("throttled_total", client_id=other, user="ANONYMOUS") > 0
+        line = proxy.wait_for_event("throttled", 5)
+        assert (line["entity"], line["limit_value"]) == (f"client-id:{other}", low), "each has the default to itself"
+    with ProxyProcess(servers, "--principal", "alice", "--quota", f"user=alice,producer_byte_rate={low}") as proxy:
+        produce(producer_for(proxy, other), "names", records(size))
+        assert proxy.metric("throttled_total", client_id=other, user="alice") > 0
+        assert proxy.wait_for_event("throttled", 5)["entity"] == "user:alice"
+    with ProxyProcess(
+        servers, "--client-id", "spark-etl", "--quota", f"client-id=spark-etl,producer_byte_rate={low}"
+    ) as proxy:
+        produce(producer_for(proxy, other), "names", records(size))
+        assert proxy.metric("throttled_total", client_id="spark-etl") > 0
+        assert proxy.metric("bytes_total", client_id=other) == 0
+        assert proxy.wait_for_event("throttled", 5)["entity"] == "client-id:spark-etl"
