@@ -1,0 +1,260 @@
+"""The load: connections that each keep a number of requests in flight, and what came of it.
+
+One process, raw sockets, frames built beforehand. `run_pipelined` measures throughput and the CPU that another process
+spends for it; `run_depth_one` measures latency, one request at a time on one connection. `check_answers` is called
+first: it compares every byte of a cycle of answers with what the null broker sent, so that a fast but wrong peer fails.
+"""
+
+import itertools
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Self
+
+from bench import frames
+from bench.frames import Address, Shape
+from bench.streams import CyclicStream
+
+TIMEOUT_SECONDS = 15
+_TIMEVAL = struct.pack("ll", TIMEOUT_SECONDS, 0)
+
+#: Reads the CPU time of the measured process, in ns; `no_cpu` where there is none between load and broker.
+CpuClock = Callable[[], int]
+
+
+def no_cpu() -> int:
+    """The CPU clock of a peer that is not there."""
+    return 0
+
+
+class LoadError(Exception):
+    """Nothing moved for TIMEOUT_SECONDS, or an answer was not the one that the null broker sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What passed in the measured time. `cpu_ns` is what the peer spent; `latencies_ns` are there at depth 1 only."""
+
+    requests: int
+    payload_bytes: int
+    elapsed_ns: int
+    cpu_ns: int
+    latencies_ns: tuple[int, ...] = ()
+
+    @property
+    def cpu_seconds_per_gigabyte(self) -> float:
+        """CPU seconds per 10^9 bytes of payload: ns per byte."""
+        return self.cpu_ns / self.payload_bytes
+
+    @property
+    def cpu_microseconds_per_request(self) -> float:
+        return self.cpu_ns / self.requests / 1000
+
+    @property
+    def megabytes_per_second(self) -> float:
+        return self.payload_bytes * 1000 / self.elapsed_ns
+
+    @property
+    def requests_per_second(self) -> float:
+        return self.requests * 1e9 / self.elapsed_ns
+
+    def latency_microseconds(self, quantile: float) -> float:
+        """The latency that the share `quantile` of requests did not exceed."""
+        return percentile(self.latencies_ns, quantile) / 1000
+
+
+def percentile(values: tuple[int, ...], quantile: float) -> int:
+    """The smallest of `values` that at least the share `quantile` of them does not exceed (nearest rank)."""
+    if not values:
+        raise ValueError("no values")
+    rank = -(-quantile * len(values) // 1)
+    return sorted(values)[max(0, int(rank) - 1)]
+
+
+def receive_frame(sock: socket.socket) -> bytes:
+    """The next whole frame of a blocking socket, length prefix included."""
+    head = _receive_exactly(sock, 4)
+    return head + _receive_exactly(sock, struct.unpack(">i", head)[0])
+
+
+def _receive_exactly(sock: socket.socket, size: int) -> bytes:
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        try:
+            received = sock.recv_into(view)
+        except BlockingIOError as error:
+            raise LoadError(f"no answer within {TIMEOUT_SECONDS} s") from error
+        if not received:
+            raise LoadError(f"closed with {len(view)} of {size} bytes still to come")
+        view = view[received:]
+    return bytes(data)
+
+
+def connect(address: Address) -> socket.socket:
+    """A blocking connection that gives up after TIMEOUT_SECONDS without a byte (in the kernel, so at no cost)."""
+    sock = socket.create_connection(address, timeout=TIMEOUT_SECONDS)
+    sock.settimeout(None)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def greet(sock: socket.socket, client_id: str) -> dict[int, Address]:
+    """What every client sends first: ApiVersions and Metadata. Returns the addresses of the nodes."""
+    sock.sendall(frames.api_versions_request(client_id))
+    receive_frame(sock)
+    sock.sendall(frames.metadata_request(client_id))
+    return frames.nodes_in_metadata(receive_frame(sock))
+
+
+def check_answers(address: Address, shape: Shape) -> None:
+    """Send one cycle, one request at a time, and compare every byte that comes back. Raises LoadError."""
+    with connect(address) as sock:
+        greet(sock, shape.name)
+        size = shape.answer_bytes
+        for number in range(min(shape.cycle, 32)):
+            start = number * shape.request_bytes
+            sock.sendall(shape.requests[start : start + shape.request_bytes])
+            expected = shape.answers[number * size : (number + 1) * size]
+            if receive_frame(sock) != expected:
+                raise LoadError(f"{shape.name}: answer {number} is not the one that the broker sent")
+
+
+@contextmanager
+def _streams(
+    address: Address, shape: Shape, connections: int
+) -> Iterator[tuple[select.epoll, dict[int, CyclicStream]]]:
+    streams: dict[int, CyclicStream] = {}
+    with select.epoll() as epoll:
+        try:
+            for _ in range(connections):
+                sock = connect(address)
+                streams[sock.fileno()] = CyclicStream(
+                    sock, epoll, shape.answer_bytes, shape.requests, shape.request_bytes, one_by_one=shape.one_by_one
+                )
+                greet(sock, shape.name)
+                sock.setblocking(False)
+                epoll.register(sock.fileno(), select.EPOLLIN)
+            yield epoll, streams
+        finally:
+            for stream in streams.values():
+                stream.sock.close()
+
+
+def _turn(epoll: select.epoll, streams: dict[int, CyclicStream], until_ns: int) -> int:
+    """Send a new request for each answer until the time is over; the number of answers."""
+    total = 0
+    clock = time.perf_counter_ns
+    while clock() < until_ns:
+        events = epoll.poll(TIMEOUT_SECONDS)
+        if not events:
+            raise LoadError(f"no answer within {TIMEOUT_SECONDS} s")
+        for fd, event in events:
+            stream = streams[fd]
+            if event & select.EPOLLOUT:
+                stream.flush()
+            if event & ~select.EPOLLOUT:
+                count = stream.receive()
+                if count:
+                    total += count
+                    stream.send_frames(count)
+    return total
+
+
+def run_pipelined(
+    address: Address,
+    shape: Shape,
+    *,
+    connections: int,
+    depth: int,
+    seconds: float,
+    warm_up_seconds: float = 0.2,
+    cpu_clock: CpuClock = no_cpu,
+) -> Load:
+    """Keep `depth` requests in flight on each of `connections` connections for `seconds`, after a warm-up."""
+    with _streams(address, shape, connections) as (epoll, streams):
+        for stream in streams.values():
+            stream.send_frames(depth)
+        _turn(epoll, streams, time.perf_counter_ns() + int(warm_up_seconds * 1e9))
+        started_ns, cpu_before = time.perf_counter_ns(), cpu_clock()
+        requests = _turn(epoll, streams, started_ns + int(seconds * 1e9))
+        cpu_used, elapsed_ns = cpu_clock() - cpu_before, time.perf_counter_ns() - started_ns
+    if not requests:
+        raise LoadError(f"{shape.name}: not one answer in {seconds} s")
+    return Load(requests, requests * shape.payload_bytes, elapsed_ns, cpu_used)
+
+
+class DepthOne:
+    """One connection that sends one request at a time, and how long each takes. A context manager: closes it."""
+
+    def __init__(self, address: Address, shape: Shape) -> None:
+        self._shape = shape
+        self._sock = connect(address)
+        self._answer = bytearray(shape.answer_bytes)
+        size, requests = shape.request_bytes, memoryview(shape.requests)
+        self._cycle = itertools.cycle([requests[at : at + size] for at in range(0, len(requests), size)])
+
+    def __enter__(self) -> Self:
+        try:
+            greet(self._sock, self._shape.name)
+        except BaseException:
+            self._sock.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sock.close()
+
+    def warm_up(self, seconds: float) -> None:
+        """Send for `seconds`, measure nothing."""
+        self._exchange(int(seconds * 1e9))
+
+    def run_for(self, seconds: float, cpu_clock: CpuClock = no_cpu) -> Load:
+        """Measure for `seconds`."""
+        return self._measured(int(seconds * 1e9), None, cpu_clock)
+
+    def run_until(self, over: Callable[[], bool], *, longest_seconds: float) -> Load:
+        """Measure until `over()`, which is asked after each 16 requests, or until `longest_seconds` have passed."""
+        return self._measured(int(longest_seconds * 1e9), over, no_cpu)
+
+    def _measured(self, longest_ns: int, over: Callable[[], bool] | None, cpu_clock: CpuClock) -> Load:
+        started_ns, cpu_before = time.perf_counter_ns(), cpu_clock()
+        latencies = self._exchange(longest_ns, over)
+        cpu_used, elapsed_ns = cpu_clock() - cpu_before, time.perf_counter_ns() - started_ns
+        return Load(len(latencies), len(latencies) * self._shape.payload_bytes, elapsed_ns, cpu_used, tuple(latencies))
+
+    def _exchange(self, longest_ns: int, over: Callable[[], bool] | None = None) -> list[int]:
+        clock, send, receive, cycle = time.perf_counter_ns, self._sock.sendall, self._sock.recv_into, self._cycle
+        answer, size, latencies = self._answer, self._shape.answer_bytes, []
+        now = clock()
+        until_ns = now + longest_ns
+        while now < until_ns:
+            started = now
+            send(next(cycle))
+            got = 0
+            while got < size:
+                received = receive(answer, size - got)
+                if not received:
+                    raise LoadError("closed in the middle of an answer")
+                got += received
+            now = clock()
+            latencies.append(now - started)
+            if over is not None and not len(latencies) & 15 and over():
+                break
+            now = clock() if over is not None else now
+        return latencies
+
+
+def run_depth_one(
+    address: Address, shape: Shape, *, seconds: float, warm_up_seconds: float = 0.2, cpu_clock: CpuClock = no_cpu
+) -> Load:
+    """One request at a time on one connection for `seconds`, after a warm-up."""
+    with DepthOne(address, shape) as load:
+        load.warm_up(warm_up_seconds)
+        return load.run_for(seconds, cpu_clock)

@@ -1,0 +1,211 @@
+"""A Kafka broker that does nothing, as fast as Python can: it must never be what a benchmark measures.
+
+One process, one thread, `select.epoll`. ApiVersions and Metadata are answered one by one. The first Produce or Fetch of
+a connection (correlation id 0) turns it into a `CyclicStream`: from there on every request has the same size and the
+correlation ids count up through the cycle, so a batch of requests is answered by one `send` of a slice, and request
+bytes are thrown away unread. Plain epoll rather than uvloop: at a few connections it is one call less per event.
+"""
+
+import gc
+import multiprocessing
+import os
+import select
+import socket
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+from multiprocessing.connection import Connection
+
+from bench import frames
+from bench.processes import LOOPBACK, die_with_parent, end_child, pin, receive_word
+from bench.streams import CyclicStream, PeerClosedError
+
+START_SECONDS = 60
+_CONTROL_BYTES = 65536
+_HEADER = struct.Struct(">ihhih")
+
+
+@lru_cache(maxsize=8)
+def _metadata(nodes: tuple[tuple[int, frames.Address], ...], partitions: int, version: int) -> bytes:
+    return frames.metadata_answer(dict(nodes), partitions, version)
+
+
+class _Session:
+    """One accepted connection: control requests first, then perhaps a cyclic stream."""
+
+    __slots__ = ("_broker", "_control", "_held", "_waits_for_room", "sock", "stream")
+
+    def __init__(self, sock: socket.socket, broker: "_Broker") -> None:
+        self.sock = sock
+        self.stream: CyclicStream | None = None
+        self._broker = broker
+        self._control = bytearray()
+        self._held: list[memoryview] = []
+        self._waits_for_room = False
+
+    def readable(self) -> None:
+        if self.stream is not None:
+            if count := self.stream.receive():
+                self.stream.send_frames(count)
+            return
+        try:
+            data = self.sock.recv(_CONTROL_BYTES)
+        except BlockingIOError:
+            return
+        except ConnectionError as error:
+            raise PeerClosedError(str(error)) from error
+        if not data:
+            raise PeerClosedError("end of stream")
+        self._control += data
+        self._answer_control()
+
+    def writable(self) -> None:
+        if self.stream is not None:
+            self.stream.flush()
+        else:
+            self._flush()
+
+    def _answer_control(self) -> None:
+        control = self._control
+        while self.stream is None and len(control) >= _HEADER.size:
+            length, api_key, version, correlation_id, name_length = _HEADER.unpack_from(control)
+            if len(control) < _HEADER.size + max(0, name_length):
+                return
+            client_id = control[_HEADER.size : _HEADER.size + max(0, name_length)].decode()
+            if api_key in (frames.PRODUCE, frames.FETCH):
+                self._start_stream(api_key, client_id, length + 4, correlation_id)
+                return
+            if len(control) < length + 4:
+                return
+            del control[: length + 4]
+            if api_key == frames.API_VERSIONS:
+                answer = frames.api_versions_answer(version)
+            elif api_key == frames.METADATA:
+                answer = _metadata(self._broker.nodes, frames.metadata_partitions(client_id), version)
+            else:
+                raise PeerClosedError(f"API {api_key} is not spoken here")
+            self._held.append(memoryview(answer[:4] + struct.pack(">i", correlation_id)))
+            self._held.append(memoryview(answer)[8:])
+            self._flush()
+
+    def _start_stream(self, api_key: int, client_id: str, request_bytes: int, correlation_id: int) -> None:
+        if correlation_id:
+            raise PeerClosedError(f"a cycle starts with correlation id 0, not {correlation_id}")
+        answers, answer_bytes = frames.answer_cycle(api_key, client_id, request_bytes)
+        self.stream = CyclicStream(
+            self.sock,
+            self._broker.epoll,
+            request_bytes,
+            answers,
+            answer_bytes,
+            one_by_one=client_id.endswith(frames.ONE_BY_ONE),
+        )
+        if count := self.stream.took(len(self._control)):
+            self.stream.send_frames(count)
+        self._control = bytearray()
+
+    def _flush(self) -> None:
+        held = self._held
+        try:
+            while held:
+                sent = self.sock.sendmsg(held[:16])
+                while held and sent >= len(held[0]):
+                    sent -= len(held.pop(0))
+                if held:
+                    held[0] = held[0][sent:]
+        except BlockingIOError:
+            pass
+        except ConnectionError as error:
+            raise PeerClosedError(str(error)) from error
+        if bool(held) is not self._waits_for_room:
+            self._waits_for_room = bool(held)
+            self._broker.epoll.modify(self.sock.fileno(), select.EPOLLIN | (select.EPOLLOUT if held else 0))
+
+
+class _Broker:
+    """The loop of one null broker."""
+
+    def __init__(self, listener: socket.socket, nodes: Mapping[int, frames.Address]) -> None:
+        self.nodes = tuple(nodes.items())
+        self.epoll = select.epoll()
+        self._listener = listener
+        self._sessions: dict[int, _Session] = {}
+
+    def serve_forever(self) -> None:
+        listener, sessions, epoll = self._listener, self._sessions, self.epoll
+        listener.setblocking(False)
+        listening = listener.fileno()
+        epoll.register(listening, select.EPOLLIN)
+        while True:
+            for fd, events in epoll.poll(maxevents=512):
+                if fd == listening:
+                    self._accept()
+                    continue
+                session = sessions[fd]
+                try:
+                    if events & select.EPOLLOUT:
+                        session.writable()
+                    if events & ~select.EPOLLOUT:
+                        session.readable()
+                except PeerClosedError:
+                    del sessions[fd]
+                    session.sock.close()
+
+    def _accept(self) -> None:
+        try:
+            while True:
+                sock, _ = self._listener.accept()
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._sessions[sock.fileno()] = _Session(sock, self)
+                self.epoll.register(sock.fileno(), select.EPOLLIN)
+        except BlockingIOError:
+            return
+
+
+def _serve(
+    listener: socket.socket,
+    nodes: Mapping[int, frames.Address],
+    core: int | None,
+    niceness: int,
+    partitions: int,
+    ready: Connection,
+) -> None:
+    die_with_parent()
+    pin(core)
+    os.nice(niceness)
+    gc.disable()  # what lives here lives as long as the process, and holds no cycles: a collection is only a pause
+    broker = _Broker(listener, nodes)
+    _metadata(broker.nodes, partitions, frames.METADATA_VERSION)
+    ready.send("ready")
+    broker.serve_forever()
+
+
+@contextmanager
+def null_brokers(
+    count: int = 1, *, core: int | None = None, partitions: int = 1, niceness: Sequence[int] = (0,)
+) -> Iterator[list[frames.Address]]:
+    """Run `count` null brokers, one process each, as nodes 0, 1, … of one cluster; yields the addresses when all serve.
+
+    `partitions`: how many the largest Metadata answer will hold; it is encoded beforehand. `niceness` is one for each
+    process. Raises PeerError when one does not come up.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.create_server((LOOPBACK, 0), backlog=4096)) for _ in range(count)]
+        nodes = {node: (LOOPBACK, listener.getsockname()[1]) for node, listener in enumerate(listeners)}
+        waiting = []
+        for listener, nice in zip(listeners, niceness, strict=True):
+            ours, theirs = spawn.Pipe(duplex=False)
+            stack.enter_context(ours)
+            with theirs:
+                arguments = (listener, nodes, core, nice, partitions, theirs)
+                process = spawn.Process(target=_serve, args=arguments, daemon=True)
+                process.start()
+            stack.callback(end_child, process)
+            waiting.append(ours)
+            listener.close()
+        for ours in waiting:
+            receive_word(ours, START_SECONDS)
+        yield list(nodes.values())

@@ -1,0 +1,111 @@
+"""One end of a connection that carries a cycle of equal frames each way: the same code in the load and the null broker.
+
+Raw non-blocking sockets on `select.epoll`. Incoming bytes are thrown away inside the kernel (`MSG_TRUNC` on TCP, see
+tcp(7)), so that reading a megabyte costs this end nothing and the thing measured is the peer in the middle.
+"""
+
+import select
+import socket
+
+#: Most bytes taken from a socket at once. Nothing is ever written into the buffer behind it.
+RECEIVE_BYTES = 1 << 20
+_DISCARD = bytearray(RECEIVE_BYTES)
+
+
+class PeerClosedError(Exception):
+    """The other end closed, or reset, a connection that should have gone on."""
+
+
+class CyclicStream:
+    """Counts whole frames of `incoming_bytes` and sends frames of `outgoing_bytes` from the cycle `outgoing`.
+
+    `frames` counts the frames that came in; `owed` are the bytes still to be sent. `one_by_one` gives each frame a
+    `send` of its own in place of one for all that are due.
+    """
+
+    __slots__ = (
+        "_epoll",
+        "_incoming_bytes",
+        "_one_by_one",
+        "_outgoing",
+        "_outgoing_bytes",
+        "_partial",
+        "_position",
+        "_waits_for_room",
+        "frames",
+        "owed",
+        "sock",
+    )
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        epoll: select.epoll,
+        incoming_bytes: int,
+        outgoing: bytes,
+        outgoing_bytes: int,
+        *,
+        one_by_one: bool = False,
+    ) -> None:
+        self.sock = sock
+        self._epoll = epoll
+        self._incoming_bytes = incoming_bytes
+        self._outgoing = memoryview(outgoing)
+        self._outgoing_bytes = outgoing_bytes
+        self._one_by_one = one_by_one
+        self._partial = 0
+        self._position = 0
+        self._waits_for_room = False
+        self.frames = 0
+        self.owed = 0
+
+    def receive(self) -> int:
+        """Take what is there; the number of frames that became whole. Raises PeerClosedError."""
+        try:
+            received = self.sock.recv_into(_DISCARD, 0, socket.MSG_TRUNC)
+        except BlockingIOError:
+            return 0
+        except ConnectionError as error:
+            raise PeerClosedError(str(error)) from error
+        if not received:
+            raise PeerClosedError("end of stream")
+        return self.took(received)
+
+    def took(self, received: int) -> int:
+        """Account for `received` bytes that were read elsewhere; the number of frames that became whole."""
+        frames, self._partial = divmod(self._partial + received, self._incoming_bytes)
+        self.frames += frames
+        return frames
+
+    def send_frames(self, count: int) -> None:
+        """Send `count` more frames, now or as soon as the socket takes them. Raises PeerClosedError."""
+        if self._one_by_one:
+            for _ in range(count - 1):
+                self.owed += self._outgoing_bytes
+                if not self._waits_for_room:
+                    self.flush()
+            count = 1
+        self.owed += count * self._outgoing_bytes
+        if not self._waits_for_room:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is owed, as far as the socket takes it; epoll reports when there is room again."""
+        outgoing, position = self._outgoing, self._position
+        try:
+            while self.owed:
+                sent = self.sock.send(outgoing[position : position + self.owed])
+                self.owed -= sent
+                position += sent
+                if position == len(outgoing):
+                    position = 0
+        except BlockingIOError:
+            pass
+        except ConnectionError as error:
+            raise PeerClosedError(str(error)) from error
+        finally:
+            self._position = position
+        if bool(self.owed) is not self._waits_for_room:
+            self._waits_for_room = bool(self.owed)
+            events = select.EPOLLIN | (select.EPOLLOUT if self.owed else 0)
+            self._epoll.modify(self.sock.fileno(), events)

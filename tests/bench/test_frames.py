@@ -1,0 +1,112 @@
+"""The frames of the benchmarks are what they claim, by kio's word, and both ends build the same cycle."""
+
+import struct
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader
+
+from bench import frames
+
+
+def decode(frame: bytes, entity_type: Any) -> tuple[Any, Any]:
+    """(header, body) of a whole frame, every byte of which must be used."""
+    header, header_bytes = entity_reader(entity_type.__header_schema__)(frame, 4)
+    body, body_bytes = entity_reader(entity_type)(frame, 4 + header_bytes)
+    assert 4 + header_bytes + body_bytes == len(frame) == 4 + struct.unpack_from(">i", frame)[0]
+    return header, body
+
+
+@pytest.mark.parametrize("size", [256, 1024, 16 * 1024, 1 << 20])
+def test_a_produce_request_has_exactly_the_size_asked_for(size: int) -> None:
+    frame = frames.produce_request(size, "some-client")
+    header, body = decode(frame, frames.schema("produce", frames.PRODUCE_VERSION, "request").ProduceRequest)
+
+    assert len(frame) == size
+    assert header.client_id == "some-client"
+    assert body.acks == -1
+    (partition,) = body.topic_data[0].partition_data
+    (batch_length,) = struct.unpack_from(">i", partition.records, 8)
+    assert batch_length + 12 == len(partition.records)
+
+
+def test_a_produce_answer_is_a_success() -> None:
+    _, body = decode(
+        frames.produce_answer(), frames.schema("produce", frames.PRODUCE_VERSION, "response").ProduceResponse
+    )
+
+    assert [each.error_code for each in body.responses[0].partition_responses] == [ErrorCode.none]
+
+
+@pytest.mark.parametrize("partitions", [1, 50, 500])
+def test_a_fetch_answer_holds_the_records_in_equal_parts(partitions: int) -> None:
+    frame = frames.fetch_answer(1 << 20, partitions)
+    _, body = decode(frame, frames.schema("fetch", frames.FETCH_VERSION, "response").FetchResponse)
+
+    sizes = [len(each.records) for each in body.responses[0].partitions]
+    assert sizes == [(1 << 20) // partitions] * partitions
+
+
+def test_a_metadata_answer_names_the_nodes_and_partitions() -> None:
+    nodes = {0: ("127.0.0.1", 1234), 1: ("127.0.0.1", 2345)}
+    frame = frames.metadata_answer(nodes, 1000, frames.METADATA_VERSION)
+    _, body = decode(frame, frames.schema("metadata", frames.METADATA_VERSION, "response").MetadataResponse)
+
+    assert len(body.topics[0].partitions) == 1000
+    assert frames.nodes_in_metadata(frame) == nodes
+
+
+@pytest.mark.parametrize("version", range(frames.API_VERSIONS_VERSION + 1))
+def test_api_versions_offers_what_the_load_uses(version: int) -> None:
+    _, body = decode(
+        frames.api_versions_answer(version), frames.schema("api_versions", version, "response").ApiVersionsResponse
+    )
+
+    offered = {each.api_key: (each.min_version, each.max_version) for each in body.api_keys}
+    assert offered[frames.PRODUCE] == (0, frames.PRODUCE_VERSION)
+    assert offered[frames.FETCH][1] == frames.FETCH_VERSION
+    assert offered[frames.METADATA] == frames.METADATA_VERSIONS
+
+
+def test_an_unknown_api_versions_version_gets_the_v0_answer() -> None:
+    frame = frames.api_versions_answer(frames.API_VERSIONS_VERSION + 1)
+    _, body = decode(frame, frames.schema("api_versions", 0, "response").ApiVersionsResponse)
+
+    assert body.error_code is ErrorCode.unsupported_version
+    assert [each.api_key for each in body.api_keys] == [frames.API_VERSIONS]
+
+
+@pytest.mark.parametrize(
+    ("api_key", "shape"),
+    [
+        (frames.PRODUCE, frames.produce_shape(1024)),
+        (frames.PRODUCE, frames.produce_shape(1024, one_by_one=True)),
+        (frames.PRODUCE, frames.produce_shape(1 << 20)),
+        (frames.FETCH, frames.fetch_shape(1 << 20, 50)),
+    ],
+    ids=lambda value: value.name if isinstance(value, frames.Shape) else "",
+)
+def test_load_and_null_broker_build_the_same_answers(api_key: int, shape: frames.Shape) -> None:
+    answers, answer_bytes = frames.answer_cycle(api_key, shape.name, shape.request_bytes)
+
+    assert answers == shape.answers
+    assert answer_bytes == shape.answer_bytes
+
+
+def test_correlation_ids_count_up_through_a_cycle() -> None:
+    shape = frames.produce_shape(1024)
+
+    asked = [struct.unpack_from(">i", shape.requests, at * 1024 + 8)[0] for at in range(shape.cycle)]
+    answered = [struct.unpack_from(">i", shape.answers, at * shape.answer_bytes + 4)[0] for at in range(shape.cycle)]
+    assert asked == answered == list(range(shape.cycle))
+
+
+@pytest.mark.parametrize(("client_id", "partitions"), [("metadata-100000", 100_000), ("produce-1024", 1), ("", 1)])
+def test_a_client_id_says_how_many_partitions_it_wants_to_see(client_id: str, partitions: int) -> None:
+    assert frames.metadata_partitions(client_id) == partitions
+
+
+def test_what_the_null_broker_cannot_answer_is_an_error() -> None:
+    with pytest.raises(ValueError, match="API 1 of 'produce-1024'"):
+        frames.answer_cycle(frames.FETCH, "produce-1024", 100)

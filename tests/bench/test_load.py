@@ -1,0 +1,118 @@
+"""The load against the null broker itself, and the arithmetic of what it finds."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from bench import frames
+from bench.connections import extend_to, idle_connections, open_and_close
+from bench.frames import Address
+from bench.load import DepthOne, Load, LoadError, check_answers, connect, greet, percentile, run_pipelined
+from bench.null_broker import null_brokers
+
+SHAPES = [
+    frames.produce_shape(1024),
+    frames.produce_shape(1024, one_by_one=True),
+    frames.produce_shape(1 << 20),
+    frames.fetch_shape(1 << 20, 50),
+]
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[list[Address]]:
+    with null_brokers(2, niceness=(0, 0)) as addresses:
+        yield addresses
+
+
+@pytest.mark.parametrize(
+    ("quantile", "value"), [(0.0, 1), (0.01, 1), (0.5, 50), (0.501, 51), (0.99, 99), (0.991, 100), (1.0, 100)]
+)
+def test_percentiles_are_nearest_rank(quantile: float, value: int) -> None:
+    assert percentile(tuple(range(100, 0, -1)), quantile) == value
+
+
+def test_no_values_have_no_percentile() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        percentile((), 0.5)
+
+
+def test_units_of_a_load() -> None:
+    load = Load(2000, 2_000_000_000, 4_000_000_000, 500_000_000, (1000, 3000, 2000))
+
+    assert load.cpu_seconds_per_gigabyte == 0.25
+    assert load.cpu_microseconds_per_request == 250
+    assert load.megabytes_per_second == 500
+    assert load.requests_per_second == 500
+    assert load.latency_microseconds(0.5) == 2
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_the_null_broker_answers_what_is_expected(brokers: list[Address], shape: frames.Shape) -> None:
+    check_answers(brokers[0], shape)
+
+
+def test_a_wrong_answer_is_found(brokers: list[Address]) -> None:
+    shape = frames.produce_shape(1024)
+    wrong = bytearray(shape.answers)
+    wrong[3 * shape.answer_bytes + 20] ^= 1
+
+    with pytest.raises(LoadError, match="answer 3"):
+        check_answers(brokers[0], replace(shape, answers=bytes(wrong)))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_a_pipelined_load_passes(brokers: list[Address], shape: frames.Shape) -> None:
+    ticks = iter((1000, 3000))
+    load = run_pipelined(
+        brokers[0],
+        shape,
+        connections=3,
+        depth=5,
+        seconds=0.1,
+        warm_up_seconds=0.01,
+        cpu_clock=lambda: next(ticks),
+    )
+
+    assert load.requests > 5
+    assert load.payload_bytes == load.requests * shape.payload_bytes
+    assert load.elapsed_ns >= 100_000_000
+    assert load.cpu_ns == 2000
+
+
+def test_depth_one_times_each_request_until_it_is_over(brokers: list[Address]) -> None:
+    asked = []
+
+    def over() -> bool:
+        asked.append(True)
+        return len(asked) == 3
+
+    with DepthOne(brokers[0], frames.produce_shape(1024)) as producer:
+        producer.warm_up(0.01)
+        load = producer.run_until(over, longest_seconds=30)
+
+    assert load.requests == len(load.latencies_ns) == 3 * 16
+    assert min(load.latencies_ns) > 0
+
+
+def test_every_null_broker_names_all_of_them(brokers: list[Address]) -> None:
+    for address in brokers:
+        with connect(address) as sock:
+            assert greet(sock, "anyone") == {0: brokers[0], 1: brokers[1]}
+
+
+def test_connections_come_and_go(brokers: list[Address]) -> None:
+    per_second, cpu_us = open_and_close(brokers[0], seconds=0.1)
+
+    assert per_second > 100
+    assert cpu_us == 0
+
+
+def test_idle_connections_stay(brokers: list[Address]) -> None:
+    with idle_connections() as held:
+        extend_to(held, 3, brokers[0])
+        extend_to(held, 5, brokers[0])
+        assert len(held) == 5
+        for sock in held:
+            greet(sock, "still-there")
+    assert all(sock.fileno() == -1 for sock in held)
