@@ -1,0 +1,277 @@
+"""Groups against a slow model that tries every pattern of every group, and how patterns are written."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quotas.resource_groups import (
+    GroupError,
+    GroupIndex,
+    Pattern,
+    PatternError,
+    Problem,
+    ResourceGroup,
+    group_problems,
+    parse_pattern,
+    pattern_problem,
+)
+
+# Few letters, so that names and prefixes meet; a star and a backslash, so that escapes do.
+names = st.text("ab*\\", max_size=4)
+patterns = st.builds(Pattern, names, st.booleans()).filter(lambda pattern: pattern.text or pattern.is_prefix)
+
+
+def written(pattern: Pattern) -> str:
+    """The pattern as an operator writes it."""
+    return pattern.text.replace("\\", "\\\\").replace("*", "\\*") + ("*" if pattern.is_prefix else "")
+
+
+@dataclass(frozen=True)
+class Meant:
+    """A group as the slow model knows it: with what was meant, never with what was written."""
+
+    name: str
+    users: tuple[Pattern, ...]
+    client_ids: tuple[Pattern, ...]
+    topics: tuple[Pattern, ...]
+
+    def group(self) -> ResourceGroup:
+        lists = (tuple(map(written, members)) for members in (self.users, self.client_ids, self.topics))
+        return ResourceGroup(self.name, *lists)
+
+
+def matches(members: tuple[Pattern, ...], name: str) -> bool:
+    return any(name.startswith(text) if is_prefix else name == text for text, is_prefix in members)
+
+
+members = st.lists(patterns, max_size=4).map(tuple)
+meant_groups = st.builds(Meant, st.sampled_from("ABCDEF"), members, members, members).filter(
+    lambda meant: bool(meant.users or meant.client_ids or meant.topics)
+)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), meant_groups),
+        st.tuples(st.just("remove"), st.sampled_from("ABCDEF")),
+    ),
+    max_size=20,
+)
+
+
+def state_of(value: Any) -> Any:
+    """All that an object holds, to compare two of them to the last detail."""
+    if hasattr(type(value), "__slots__") and type(value).__module__ == GroupIndex.__module__:
+        return {slot: state_of(getattr(value, slot)) for slot in type(value).__slots__}
+    return value
+
+
+@given(steps, st.lists(names, max_size=5))
+def test_agrees_with_the_slow_model_through_all_changes(schedule: list[tuple[str, Any]], asked: list[str]) -> None:
+    index, model = GroupIndex(), dict[str, Meant]()
+    for do, what in schedule:
+        if do == "put":
+            (index.replace if what.name in model else index.add)(what.group())
+            model[what.name] = what
+        elif what in model:
+            index.remove(what)
+            del model[what]
+    assert [group.name for group in index] == list(model)
+    assert len(index) == len(model)
+    for one in asked:
+        assert index.groups_of_topic(one) == tuple(n for n, meant in model.items() if matches(meant.topics, one))
+        for other in asked:
+            assert index.groups_of_client(one, other) == tuple(
+                n for n, meant in model.items() if matches(meant.users, one) or matches(meant.client_ids, other)
+            )
+    for meant in model.values():
+        assert index[meant.name] == meant.group()
+
+
+@given(st.lists(meant_groups, max_size=6, unique_by=lambda meant: meant.name), st.data())
+def test_what_was_removed_leaves_nothing_behind(meant: list[Meant], data: st.DataObject) -> None:
+    groups = [one.group() for one in meant]
+    index = GroupIndex(groups)
+    for group in data.draw(st.permutations(groups)):
+        index.remove(group.name)
+    left, empty = state_of(index), state_of(GroupIndex())
+    assert left.pop("_next_place") == len(groups)
+    assert empty.pop("_next_place") == 0
+    assert left == empty
+
+
+@given(patterns)
+def test_every_pattern_can_be_written(pattern: Pattern) -> None:
+    assert parse_pattern(written(pattern)) == pattern
+    assert pattern_problem(written(pattern)) is None
+
+
+@given(st.text("ab*\\"))
+def test_every_text_is_a_pattern_or_a_problem(text: str) -> None:
+    problem = pattern_problem(text)
+    if problem is None:
+        assert written(parse_pattern(text)) == text  # one way to write each
+    else:
+        assert not text or repr(text) in problem
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("spark-etl", Pattern("spark-etl", False)),
+        ("spark-*", Pattern("spark-", True)),
+        ("*", Pattern("", True)),
+        (r"a\*", Pattern("a*", False)),
+        (r"a\**", Pattern("a*", True)),
+        (r"\*a", Pattern("*a", False)),
+        (r"a\\", Pattern("a\\", False)),
+        (r"a\\*", Pattern("a\\", True)),
+        (r"CN=etl\\, inc,O=acme", Pattern(r"CN=etl\, inc,O=acme", False)),
+    ],
+)
+def test_how_patterns_are_written(text: str, pattern: Pattern) -> None:
+    assert parse_pattern(text) == pattern
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "an empty name matches nobody; * stands for everyone"),
+        ("a*b", "a * stands only at the end, not as in 'a*b'; write \\* for a star in a name"),
+        ("*a", "a * stands only at the end, not as in '*a'; write \\* for a star in a name"),
+        ("a**", "a * stands only at the end, not as in 'a**'; write \\* for a star in a name"),
+        ("a\\b", "a backslash stands before * or \\, not as in 'a\\\\b'; write \\\\ for one in a name"),
+        ("a\\", "a backslash stands before * or \\, not as in 'a\\\\'; write \\\\ for one in a name"),
+    ],
+)
+def test_what_is_no_pattern_says_why(text: str, problem: str) -> None:
+    assert pattern_problem(text) == problem
+    with pytest.raises(PatternError) as raised:
+        parse_pattern(text)
+    assert raised.value.message == str(raised.value) == problem
+
+
+def test_a_group_names_all_its_problems_with_their_places() -> None:
+    with pytest.raises(GroupError) as raised:
+        ResourceGroup("", users=("alice", "a*b"), client_ids=("",), topics=("x\\y",))
+    assert [key for key, _ in raised.value.problems] == ["name", "user[1]", "client-id[0]", "topic[0]"]
+    assert raised.value.problems == group_problems("", ("alice", "a*b"), ("",), ("x\\y",))
+    assert str(raised.value).startswith("name: a resource group needs a name; user[1]: a * stands only at the end")
+
+
+def test_a_group_needs_a_member() -> None:
+    message = "a resource group without members: give it a user, a client-id or a topic"
+    assert group_problems("etl") == (Problem("", message),)
+    with pytest.raises(GroupError) as raised:
+        ResourceGroup("etl")
+    assert str(raised.value) == message
+    assert group_problems("etl", topics=("*",)) == ()
+
+
+def test_a_group_is_a_value() -> None:
+    group = ResourceGroup("etl", ("alice",), ("spark-*",), ("orders",))
+    assert group == ResourceGroup("etl", ("alice",), ("spark-*",), ("orders",))
+    assert len({group, ResourceGroup("etl", ("alice",), ("spark-*",), ("orders",))}) == 1
+    with pytest.raises(AttributeError):
+        group.name = "other"  # type: ignore[misc]
+
+
+def test_a_client_in_a_group_by_user_and_client_id_is_in_it_once() -> None:
+    index = GroupIndex([ResourceGroup("etl", users=("alice", "al*", "*"), client_ids=("spark-*",))])
+    assert index.groups_of_client("alice", "spark-1") == ("etl",)
+
+
+def test_users_client_ids_and_topics_are_told_apart() -> None:
+    index = GroupIndex(
+        [ResourceGroup("u", users=("x",)), ResourceGroup("c", client_ids=("x",)), ResourceGroup("t", topics=("x",))]
+    )
+    assert index.groups_of_client("x", "y") == ("u",)
+    assert index.groups_of_client("y", "x") == ("c",)
+    assert index.groups_of_client("x", "x") == ("u", "c")
+    assert index.groups_of_topic("x") == ("t",)
+
+
+def test_who_sends_no_name_is_in_the_groups_of_everyone() -> None:
+    index = GroupIndex([ResourceGroup("all", client_ids=("*",)), ResourceGroup("a", client_ids=("a*",))])
+    assert index.groups_of_client("", "") == ("all",)
+
+
+def test_groups_come_in_the_order_they_were_added_whatever_changed_since() -> None:
+    index = GroupIndex(ResourceGroup(name, topics=("orders",)) for name in "abc")
+    index.replace(ResourceGroup("a", topics=("or*",)))
+    assert index.groups_of_topic("orders") == ("a", "b", "c")
+    index.remove("b")
+    index.add(ResourceGroup("b", topics=("*",)))
+    assert index.groups_of_topic("orders") == ("a", "c", "b")
+    index.replace(ResourceGroup("c", topics=("payments",)))
+    assert index.groups_of_topic("orders") == ("a", "b")
+    assert index.groups_of_topic("payments") == ("c", "b")
+
+
+def test_the_order_holds_among_many_groups() -> None:
+    index = GroupIndex(ResourceGroup(f"g{i}", topics=("orders",) if i % 7 else ("o*",)) for i in range(100))
+    assert index.groups_of_topic("orders") == tuple(f"g{i}" for i in range(100))
+    for i in range(0, 100, 2):
+        index.remove(f"g{i}")
+    index.remove("g97")
+    index.replace(ResourceGroup("g1", topics=("other",)))
+    assert index.groups_of_topic("orders") == tuple(f"g{i}" for i in range(3, 100, 2) if i != 97)
+
+
+def test_a_few_groups_among_many_come_in_order() -> None:
+    index = GroupIndex(ResourceGroup(f"g{i}", users=("alice",) if i in (3, 64, 90) else ("bob",)) for i in range(100))
+    assert index.groups_of_client("alice", "") == ("g3", "g64", "g90")
+
+
+def test_a_name_is_taken_once_and_unknown_ones_are_refused() -> None:
+    etl = ResourceGroup("etl", users=("alice",))
+    index = GroupIndex([etl])
+    with pytest.raises(ValueError, match="there is a resource group 'etl' already"):
+        index.add(ResourceGroup("etl", users=("bob",)))
+    assert index.groups_of_client("bob", "") == ()
+    assert list(index) == [etl]
+    with pytest.raises(KeyError):
+        index.remove("other")
+    with pytest.raises(KeyError):
+        index.replace(ResourceGroup("other", users=("bob",)))
+    with pytest.raises(KeyError):
+        index["other"]
+    assert index.groups_of_client("alice", "") == ("etl",)
+    assert index.groups_of_client("bob", "") == ()
+
+
+class CountedName(str):
+    """A name that counts how often it was hashed or cut: once for each dict look-up."""
+
+    __slots__ = ("looked",)
+    looked: int
+
+    def __new__(cls, text: str) -> Self:
+        self = super().__new__(cls, text)
+        self.looked = 0
+        return self
+
+    def __hash__(self) -> int:
+        self.looked += 1
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other)
+
+    def __getitem__(self, key: Any) -> str:
+        self.looked += 1
+        return super().__getitem__(key)
+
+
+def looks_among(count: int) -> int:
+    others = (ResourceGroup(f"g{i}", topics=(f"exact-{i:06}", f"prefix-{i:06}-*", f"p{i:06}*")) for i in range(count))
+    index = GroupIndex([*others, ResourceGroup("mine", topics=("orders-eu", "orders-*", "o*", "*"))])
+    name = CountedName("orders-eu")
+    assert index.groups_of_topic(name) == ("mine",)
+    return name.looked
+
+
+def test_a_look_up_costs_the_same_however_many_groups_there_are() -> None:
+    """One for the name itself, and one for each length of prefix that it reaches: 0, 1 and 7."""
+    assert looks_among(1) == looks_among(2000) == 4
