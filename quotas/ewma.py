@@ -8,15 +8,16 @@ the mean by exp(-n/12), so that ten idle years cost as much as one second.
 A `Meter` ticks from its first record on, not from its making: an entity is new when it is first heard of.
 
 What `Ewma` guarantees, and what it does not. It does not conserve as the token bucket does: the mean of the last tick
-decides, so whatever comes before the next tick passes, however much it is. With C the most that can arrive per second
-and P = bound + ALPHA * (C - bound):
+decides, so whatever comes before the next tick passes, however much it is. With C the most that can arrive per second,
+at least the bound, and P = bound + ALPHA * (C - bound):
 
 - before the first tick the mean is 0, as in Yammer's Meter: a burst in the first five seconds passes whole, up to
   5 s * C. The first tick then takes it in undiluted, and for 60 s * ln(C / bound), rounded up to ticks, nothing passes
 - from the first tick on, whenever anything passes the mean is at most the bound, and no later tick finds it above the
   larger of P and what the first tick found
 - in any n tick intervals after the first tick no more than P * (n * 5 s + 5 s / ALPHA) passes: a burst of 62.6 s of P
-- a hold ends at a tick, at most 60 s * ln(mean / bound) + 5 s after the last record that a tick has taken in
+- a hold begins and ends at a tick. One that begins with the mean m lasts for 60 s * ln(m / bound), rounded up to ticks,
+  if nothing is recorded meanwhile
 """
 
 from __future__ import annotations
@@ -97,6 +98,23 @@ class Meter:
         ticks = later[bisect_left(later, True, key=lambda tick: self._mean_after(tick) <= limit)]
         return self._tick_ns + ticks * TICK_NS - now_ns
 
+    def room(self, bound: float | Fraction, now_ns: int) -> int:
+        """Whole units that can be recorded before the next tick so that it finds the one-minute rate at most `bound`
+        units per second; 0 if it is above that now.
+        """
+        limit = float(bound)
+        ticks = (max(now_ns, self.last_ns) - self._tick_ns) // TICK_NS
+        mean = self._mean_after(ticks)
+        if mean > limit:
+            return 0
+        unticked = self.last_ns == _BEFORE_ALL_TIME or (self._mean is None and ticks <= 0)
+        weight = 1.0 if unticked else ALPHA
+        uncounted = self._uncounted if ticks <= 0 else 0
+        room = int(5 * (mean + (limit - mean) / weight)) - uncounted
+        if mean + weight * ((uncounted + room) / 5 - mean) > limit:  # by the rounding
+            room -= 1 + int(limit * 2**-40)
+        return max(0, room)
+
     def _mean_after(self, ticks: int) -> float:
         """The mean that many ticks after _tick_ns."""
         mean = self._mean
@@ -105,3 +123,86 @@ class Meter:
         instant = self._uncounted / 5
         mean = instant if mean is None else mean + ALPHA * (instant - mean)
         return max(0.0, mean) * math.exp((1 - ticks) / 12)
+
+
+class Ewma:
+    """A bound on the one-minute rate, as seed 004 has it: in debt while the rate is above the bound.
+
+    Amounts are whole units; times are nanoseconds of any monotonic clock. A charge never leaves debt at once: the next
+    tick brings it. Raises ValueError when the rate is not above zero.
+    """
+
+    __slots__ = ("_meter", "rate")
+
+    rate: int | Fraction
+    """The bound, in units per second."""
+
+    def __init__(self, rate: int | Fraction) -> None:
+        self.rate = _above_zero(rate)
+        self._meter = Meter()
+
+    @property
+    def burst_ns(self) -> int:
+        """One minute, the time that the mean is taken over. What may pass at once has no bound (see the module)."""
+        return MEAN_NS
+
+    @property
+    def last_ns(self) -> int:
+        """Time of the latest charge; asking and refusing leave it alone."""
+        return self._meter.last_ns
+
+    def observed_rate(self, now_ns: int) -> float:
+        """The one-minute rate, in units per second."""
+        return self._meter.one_minute_rate(now_ns)
+
+    def admit(self, amount: int, now_ns: int) -> int:
+        """Charge `amount` if out of debt. Returns 0, or, not charged, *minus* the wait in ns."""
+        debt_ns = self.debt_ns(now_ns)
+        return -debt_ns if debt_ns else self.record(amount, now_ns)
+
+    def record(self, amount: int, now_ns: int) -> int:
+        """Charge `amount` whatever the state; a negative amount gives back. Returns the debt in ns."""
+        self._meter.record(amount, now_ns)
+        return self.debt_ns(now_ns)
+
+    def spend(self, amount: int, now_ns: int) -> int:
+        """Charge `amount` if the next tick will find no debt for it. Returns the units left, or, not charged, -1."""
+        left = self.headroom(now_ns) - amount
+        if left < 0 or self.debt_ns(now_ns):
+            return -1
+        self._meter.record(amount, now_ns)
+        return left
+
+    def debt_ns(self, now_ns: int) -> int:
+        """Nanoseconds until the tick that finds the rate at most the bound; 0 when it is."""
+        return self._meter.ns_until_at_most(self.rate, now_ns)
+
+    def wait_ns(self, amount: int, now_ns: int) -> int:
+        """Nanoseconds until `amount` passes: the debt, whatever the amount."""
+        return self.debt_ns(now_ns)
+
+    def headroom(self, now_ns: int) -> int:
+        """Whole units that can be charged before the next tick without debt after it; 0 when in debt."""
+        return self._meter.room(self.rate, now_ns)
+
+    def claim(self, amount: int, now_ns: int) -> bool:
+        """Charge `amount` for a frame that passes later, whatever the state: it counts from now on. Always True."""
+        self.record(amount, now_ns)
+        return True
+
+    def settle(self, amount: int, now_ns: int) -> None:
+        """A claimed frame passes: it has counted since its claim, nothing is left to do."""
+
+    def unclaim(self, amount: int, now_ns: int) -> None:
+        """A claimed frame will never pass: give back what it was charged."""
+        self.record(-amount, now_ns)
+
+    def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
+        """Hold to another bound from now on; the mean stays, and is that of a minute: `burst_ns` has no use."""
+        self.rate = _above_zero(rate)
+
+
+def _above_zero(rate: int | Fraction) -> int | Fraction:
+    if rate <= 0:
+        raise ValueError(f"rate must be above zero, not {rate}")
+    return rate

@@ -1,0 +1,288 @@
+"""Kafka's sampled window (SampledStat, WindowedSum, Rate and QuotaUtils of Kafka 4) with seed 000's first-window rule.
+
+What is charged is counted in windows of W ms. A window opens with the first charge at or after the end of the one
+before, so there may be gaps; it is forgotten when its latest charge is `samples` * W old. The rate is the sum of the
+windows that are left over the time since the oldest of them opened. For that time Kafka takes at least `samples - 1`
+whole windows: each that is missing is taken for an empty one. Where the rate is above the bound after a charge, the
+wait is floor((rate - bound) / bound * time + 1/2) ms. All of it is exact, in integers; Kafka has doubles.
+
+Kafka forgets by clearing a slot in place and giving it the present as its start. That start never matters: the window
+that is open then is as old, and is forgotten no sooner. So what is forgotten is dropped here, and asking changes
+nothing.
+
+Where this is not Kafka, on purpose:
+
+- The first-window rule (pull request 12034, not merged): windows that never existed are not counted as empty. Until
+  `samples - 1` windows (at least one) have passed since the first charge ever, the time is that since the first charge,
+  at least W. Before W has passed the rate stands still, so the wait is the time until the rate is at most the bound,
+  which is W minus the time passed more than Kafka's formula. An entity that was idle has a history and keeps Kafka's
+  rule.
+- Debt is kept: what a charge left behind is paid in full, though the windows it stood in are forgotten before. (With
+  Kafka another connection of the same client would pass then.) A charge while such a debt lasts is added to it.
+- What finds debt is held before it is charged; Kafka's next request is charged and then held.
+- Kafka's clock has milliseconds: times are rounded down to them, and a debt ends at a whole one.
+
+What it guarantees, where the token bucket has its conservation law. R is the bound, F the largest single charge, and
+half a millisecond of R may be added throughout (Kafka rounds it away):
+
+- when a charge passes, what was charged in the `samples` * W before it is at most R * (samples + 1) * W. So in a time T
+  no more passes than R * (samples + 1) * W + F for each `samples` * W, or part of it, in T
+- after a charge that leaves the sum S, taken over the time t, nothing passes for S / R - t: a charge larger than all
+  windows together is paid for, however long that takes
+- under the first-window rule and until its end no more than R * max(T, W) + F passes in the first T; without it, and
+  after idleness, R * (samples - 1) * W + F may pass at once
+
+A debt may begin, or turn out longer than was told, with no charge in between: when a window ends or is forgotten, the
+time that the sum is taken over can get shorter, and the rate jumps up. Under the first-window rule it never does.
+
+A claim counts when it is made, and its frame passes later: the above is about charges. A negative charge counts in the
+window it comes in, as in Kafka. When that is a later one than the charge it takes back,
+the sum is too small from the time the one is forgotten until the other is.
+"""
+
+from __future__ import annotations
+
+from array import array
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final
+
+NS_PER_MS: Final = 1_000_000
+_LONGEST: Final = (1 << 63) - 1
+
+
+class _Terms:
+    """What follows from the bound and the windows; shared by all that have it in common, never changed.
+
+    units, per   total * per > units * window_ms: the rate of the total is above the bound
+    forget_ms    age of its latest charge at which a window is forgotten
+    warm_up_ms   how long the first-window rule holds; 0 where it is off
+    """
+
+    __slots__ = ("forget_ms", "per", "rate", "samples", "units", "warm_up_ms", "window_ms")
+
+    def __init__(self, rate: int | Fraction, samples: int, window_ns: int, first_window: bool) -> None:
+        if rate <= 0:
+            raise ValueError(f"rate must be above zero, not {rate}")
+        if samples < 1:
+            raise ValueError(f"samples must be at least 1, not {samples}")
+        if window_ns <= 0 or window_ns % NS_PER_MS:
+            raise ValueError(f"window_ns must be whole milliseconds above zero, not {window_ns}")
+        self.rate = rate
+        self.samples = samples
+        self.window_ms = window_ns // NS_PER_MS
+        self.units = rate.numerator
+        self.per = 1000 * rate.denominator
+        self.forget_ms = samples * self.window_ms
+        self.warm_up_ms = max(samples - 1, 1) * self.window_ms if first_window else 0
+
+    def span_ms(self, total: int | Fraction) -> int:
+        """The time over which the rate of `total` is the bound, rounded as Java's Math.round does."""
+        return (2 * total * self.per + self.units) // (2 * self.units)
+
+
+_terms = lru_cache(maxsize=1024)(_Terms)
+
+
+class SampledWindow:
+    """One sampled window. Amounts are whole units; times are nanoseconds of any monotonic clock.
+
+    rate          the bound, in units per second
+    samples       `quota.window.num`
+    window_ns     `quota.window.size.seconds`, in whole milliseconds
+    first_window  whether the first-window rule holds
+
+    A clock that goes back is taken to stand still until it has caught up. Forgetting an entity is a new object.
+    The count of one window ends at 2**63 - 1.
+
+    Raises ValueError when the rate is not above zero, there is no sample, or the window is not whole milliseconds.
+    """
+
+    __slots__ = ("_before", "_closed", "_count", "_kept", "_start_ms", "_terms", "_warm_until_ms", "last_ns")
+
+    last_ns: int
+    """Time of the latest charge; asking and refusing leave it alone."""
+
+    def __init__(self, rate: int | Fraction, *, samples: int, window_ns: int, first_window: bool) -> None:
+        self._terms = _terms(rate, samples, window_ns, first_window)
+        self._closed: array[int] | None = None  # start, latest charge, count of each closed window, the oldest first
+        self._before = 0  # the sum of the closed windows
+        self._count = 0
+        self._start_ms = 0
+        self._kept: tuple[int | Fraction, int] | None = None  # a total, and since when it counts
+        self._warm_until_ms = _LONGEST if first_window else -_LONGEST
+        self.last_ns = -_LONGEST
+
+    @property
+    def rate(self) -> int | Fraction:
+        """The bound, in units per second."""
+        return self._terms.rate
+
+    @property
+    def burst_ns(self) -> int:
+        """All windows together, `samples` * W: after so long without a charge everything is forgotten."""
+        return self._terms.forget_ms * NS_PER_MS
+
+    @property
+    def fetch_cap(self) -> int:
+        """The most that Kafka lets one Fetch ask for: `samples - 1` windows at the bound, in whole units."""
+        terms = self._terms
+        return terms.units * (terms.samples - 1) * terms.window_ms // terms.per
+
+    def observed_rate(self, now_ns: int) -> Fraction:
+        """Units per second, as Kafka's metric has it."""
+        now_ms = max(now_ns, self.last_ns) // NS_PER_MS
+        total, oldest_ms = self._seen(now_ms)
+        return Fraction(total * 1000, self._time_ms(oldest_ms, now_ms))
+
+    def admit(self, amount: int, now_ns: int) -> int:
+        """Charge `amount` if out of debt. Returns the debt left in ns, or, not charged, *minus* the wait in ns."""
+        debt_ns = self.wait_ns(0, now_ns)
+        return -debt_ns if debt_ns else self.record(amount, now_ns)
+
+    def record(self, amount: int, now_ns: int) -> int:
+        """Charge `amount` whatever the state; a negative amount gives back. Returns the debt in ns."""
+        if now_ns < self.last_ns:
+            now_ns = self.last_ns
+        now_ms = now_ns // NS_PER_MS
+        self._kept = debt = self._debt(amount, now_ms)
+        self._advance(now_ms)
+        self._count += amount
+        self.last_ns = now_ns
+        return 0 if debt is None else self._end_ms(debt) * NS_PER_MS - now_ns
+
+    def spend(self, amount: int, now_ns: int) -> int:
+        """Charge `amount` if that leaves no debt. Returns the whole units left, or, not charged, -1."""
+        left = self.headroom(now_ns) - amount
+        if left < 0 or self.wait_ns(0, now_ns):
+            return -1
+        self.record(amount, now_ns)
+        return left
+
+    def debt_ns(self, now_ns: int) -> int:
+        """Nanoseconds until out of debt; 0 when it is. See the module for when it is found longer afterwards."""
+        return self.wait_ns(0, now_ns)
+
+    def wait_ns(self, amount: int, now_ns: int) -> int:
+        """Nanoseconds until `amount` can be charged without leaving debt, by Kafka's formula: the debt that charging
+        it now would leave. It does not come down to 0 for an amount that is too large for empty windows.
+        """
+        if now_ns < self.last_ns:
+            now_ns = self.last_ns
+        debt = self._debt(amount, now_ns // NS_PER_MS)
+        return 0 if debt is None else self._end_ms(debt) * NS_PER_MS - now_ns
+
+    def headroom(self, now_ns: int) -> int:
+        """Whole units that can be charged before the rate is above the bound; 0 when in debt."""
+        now_ms = max(now_ns, self.last_ns) // NS_PER_MS
+        if self._debt(0, now_ms) is not None:
+            return 0
+        total, oldest_ms = self._seen(now_ms)
+        terms = self._terms
+        return max(0, terms.units * self._time_ms(oldest_ms, now_ms) // terms.per - total)
+
+    def claim(self, amount: int, now_ns: int) -> bool:
+        """Charge `amount` for a frame that passes later, whatever the state: it counts from now on. Always True."""
+        self.record(amount, now_ns)
+        return True
+
+    def settle(self, amount: int, now_ns: int) -> None:
+        """A claimed frame passes: it has counted since its claim, nothing is left to do."""
+
+    def unclaim(self, amount: int, now_ns: int) -> None:
+        """A claimed frame will never pass: give back what it was charged."""
+        self.record(-amount, now_ns)
+
+    def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
+        """Hold to another bound from now on. What was counted stays, and is measured against the new bound, as in
+        Kafka; a debt whose windows are forgotten stays in units. The windows are not changed: `burst_ns` has no use.
+        """
+        old = self._terms
+        now_ms = max(now_ns, self.last_ns) // NS_PER_MS
+        if self._kept is not None:
+            left_ms = self._end_ms(self._kept) - now_ms
+            counted = self._debt_of_windows(0, now_ms)
+            if left_ms <= 0 or (counted is not None and self._end_ms(counted) - now_ms >= left_ms):
+                self._kept = None
+            else:
+                self._kept = Fraction(left_ms * old.units, old.per), now_ms
+        self._terms = _terms(rate, old.samples, old.window_ms * NS_PER_MS, old.warm_up_ms > 0)
+        self._kept = self._debt(0, now_ms)
+
+    def _end_ms(self, debt: tuple[int | Fraction, int]) -> int:
+        total, since_ms = debt
+        return since_ms + self._terms.span_ms(total)
+
+    def _debt(self, amount: int, now_ms: int) -> tuple[int | Fraction, int] | None:
+        """The debt a charge of `amount` would leave: that of the windows or the kept one, whichever ends later."""
+        debt = self._debt_of_windows(amount, now_ms)
+        kept = self._kept
+        if kept is None or self._end_ms(kept) <= now_ms:
+            return debt
+        kept = kept[0] + amount, kept[1]
+        return kept if self._end_ms(kept) > (now_ms if debt is None else self._end_ms(debt)) else debt
+
+    def _debt_of_windows(self, amount: int, now_ms: int) -> tuple[int | Fraction, int] | None:
+        terms = self._terms
+        total, oldest_ms = self._seen(now_ms)
+        total += amount
+        time_ms = self._time_ms(oldest_ms, now_ms)
+        if total * terms.per <= terms.units * time_ms:
+            return None
+        debt = total, oldest_ms if now_ms < self._warm_until_ms else now_ms - time_ms
+        return debt if self._end_ms(debt) > now_ms else None  # half a millisecond above the bound is no wait
+
+    def _seen(self, now_ms: int) -> tuple[int, int]:
+        """The sum of the windows that are not forgotten, and when the oldest of them opened."""
+        forgotten_ms = now_ms - self._terms.forget_ms
+        if self.last_ns // NS_PER_MS <= forgotten_ms:
+            return 0, now_ms
+        closed = self._closed
+        if not closed:
+            return self._count, self._start_ms
+        if closed[1] > forgotten_ms:
+            return self._before + self._count, closed[0]
+        total, oldest_ms = self._count, self._start_ms
+        for at in range(len(closed) - 3, 0, -3):
+            if closed[at + 1] <= forgotten_ms:
+                break
+            total += closed[at + 2]
+            oldest_ms = closed[at]
+        return total, oldest_ms
+
+    def _time_ms(self, oldest_ms: int, now_ms: int) -> int:
+        """The time that the sum is taken over (Rate.windowSize)."""
+        terms = self._terms
+        elapsed_ms = now_ms - oldest_ms
+        if now_ms < self._warm_until_ms:
+            return max(elapsed_ms, terms.window_ms)
+        missing = terms.samples - 1 - elapsed_ms // terms.window_ms
+        if missing > 0:
+            elapsed_ms += missing * terms.window_ms
+        return max(elapsed_ms, 1)
+
+    def _advance(self, now_ms: int) -> None:
+        """Drop what is forgotten, and open a window for a charge where the present one is complete."""
+        terms = self._terms
+        last_ms = self.last_ns // NS_PER_MS
+        forgotten_ms = now_ms - terms.forget_ms
+        if last_ms <= forgotten_ms:
+            if self._warm_until_ms == _LONGEST:
+                self._warm_until_ms = now_ms + terms.warm_up_ms
+            self._closed = None
+            self._before = self._count = 0
+            self._start_ms = now_ms
+            return
+        closed = self._closed
+        while closed and closed[1] <= forgotten_ms:
+            self._before -= closed[2]
+            del closed[:3]
+        if now_ms - self._start_ms >= terms.window_ms:
+            count = max(-_LONGEST, min(self._count, _LONGEST))
+            if closed is None:
+                self._closed = array("q", (self._start_ms, last_ms, count))
+            else:
+                closed.extend((self._start_ms, last_ms, count))
+            self._before += count
+            self._count = 0
+            self._start_ms = now_ms
