@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from fractions import Fraction
-from typing import Final
+from typing import Final, Literal
 
 UNITS: Final = {
     "B": 1,
@@ -18,7 +18,11 @@ UNITS: Final = {
 }
 """Decimal and binary units of bytes; a plain number has none."""
 
+INT_MAX: Final = (1 << 31) - 1
 LONG_MAX: Final = (1 << 63) - 1
+
+SMALLEST_RATE: Final = Fraction(1, 1_000_000)
+"""One in eleven and a half days; the wait for less would be longer than any proxy runs."""
 
 # At most three digits of exponent and forty of the rest: nobody makes this process compute 10 ** 999999999.
 _NUMBER: Final = re.compile(r"(?P<number>[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?)", re.ASCII)
@@ -67,13 +71,43 @@ def parse_rate(value: object) -> Fraction:
     return Fraction(found["number"]) * UNITS.get(unit, 1)
 
 
-def whole_rate(name: str, rate: Fraction) -> int:
-    """Kafka's rules for a quota of type LONG, with Kafka's messages (ClientQuotaControlManager), as RateError."""
+def parse_plain_rate(value: object) -> Fraction:
+    """What is no bytes per second, from a number or a text; "/s" may follow. RateError when it is none."""
+    if not isinstance(value, str):
+        return parse_number(value)
+    found = _RATE.fullmatch(value.strip())
+    if found is None:
+        raise RateError(f"expected a number per second such as 20 or 20/s, not {value!r}")
+    if found["unit"]:
+        raise RateError(f"expected a number per second without a unit, not {value!r}: this is no limit on bytes")
+    return Fraction(found["number"])
+
+
+def whole_rate(name: str, rate: Fraction, kafka_type: Literal["INT", "LONG"] = "LONG") -> int:
+    """Kafka's rules for a quota of a whole type, with Kafka's messages (ClientQuotaControlManager), as RateError."""
     if rate <= 0:
-        raise RateError(f"Quota {name} must be greater than 0")
-    if rate > LONG_MAX:
-        raise RateError(f"Proposed value for {name} is too large for a LONG.")
+        raise RateError(_not_positive(name))
+    if rate > (LONG_MAX if kafka_type == "LONG" else INT_MAX):
+        raise RateError(
+            f"Proposed value for {name} is too large for {'a' if kafka_type == 'LONG' else 'an'} {kafka_type}."
+        )
     whole = round(rate)
     if whole == 0 or abs(rate - whole) > Fraction(1, 1_000_000):
         raise RateError(f"{name} cannot be a fractional value.")
     return whole
+
+
+def any_rate(name: str, rate: Fraction) -> int | Fraction:
+    """Kafka's rule for a quota of type DOUBLE, greater than 0, as RateError.
+
+    Here it also has bounds, `SMALLEST_RATE` and `LONG_MAX`, within which every wait can be told.
+    """
+    if rate <= 0:
+        raise RateError(_not_positive(name))
+    if not SMALLEST_RATE <= rate <= LONG_MAX:
+        raise RateError(f"{name} must be from {float(SMALLEST_RATE):f} to {LONG_MAX}")
+    return rate.numerator if rate.denominator == 1 else rate
+
+
+def _not_positive(name: str) -> str:
+    return f"Quota {name} must be greater than 0"

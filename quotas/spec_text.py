@@ -1,4 +1,7 @@
-"""The syntax of SPEC: `key=value[,key="value, with a comma"...]`. What the keys mean is the matter of `quotas.spec`."""
+"""The syntax of SPEC: `key=value[,key="value, with a comma"...]`. What the keys mean is the matter of `quotas.spec`.
+
+The one key that needs no value is `total`, which is short for `total=true`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Final, NamedTuple
 
 # A bare value ends at the comma and holds no quote; a quoted one may hold anything, \" and \\ for the two special ones.
 _ITEM: Final = re.compile(
-    r'\s*(?P<key>[^=,"\s]+)\s*=\s*(?:"(?P<quoted>(?:[^"\\]|\\["\\])*)"|(?P<bare>[^,"]*))\s*(?:,|$)'
+    r'\s*(?:(?P<alone>total)|(?P<key>[^=,"\s]+)\s*=\s*(?:"(?P<quoted>(?:[^"\\]|\\["\\])*)"|(?P<bare>[^,"]*)))\s*(?:,|$)'
 )
 _ESCAPE: Final = re.compile(r"\\(.)")
 
@@ -39,7 +42,9 @@ def split_spec(text: str) -> list[Item]:
         if found is None:
             raise _error_at(text, position)
         quoted = found["quoted"]
-        if quoted is not None:
+        if found["alone"] is not None:
+            items.append(Item(found["alone"], "true", False))
+        elif quoted is not None:
             items.append(Item(found["key"], _ESCAPE.sub(r"\1", quoted), True))
         else:
             items.append(Item(found["key"], found["bare"].strip(), False))
