@@ -16,6 +16,7 @@ import click
 import cloup
 
 from proxy.errors import BindError, ConfigError, StartError
+from proxy.limits_help import CommandWithLimits
 from proxy.option_types import ENVIRONMENT_PREFIX, IGNORE_ENVIRONMENT
 from proxy.options import GROUPS
 
@@ -56,7 +57,7 @@ def _all_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@main.command("run")
+@main.command("run", cls=CommandWithLimits)
 @_all_groups
 @click.pass_context
 def run(ctx: click.Context, /, **_options: object) -> None:

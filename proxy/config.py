@@ -20,6 +20,7 @@ Address = tuple[str, int]
 """A host (name or IP literal, without brackets) and a TCP port."""
 
 ThrottleMode = Literal["auto", "notify"]
+QuotaAlgorithm = Literal["token-bucket", "sampled-window", "ewma"]
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warn", "error"]
 EventLoopName = Literal["uvloop", "asyncio"]
@@ -39,6 +40,11 @@ def format_address(address: Address) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def unmapped(host: str) -> str:
+    """An IPv4 address that came mapped into IPv6, as a socket for both shows it, as itself."""
+    return host.removeprefix("::ffff:") if "." in host else host
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """The configuration of one proxy process. The defaults are those of the command line.
@@ -47,6 +53,10 @@ class Config:
     `broker_port` maps a node id to the port that it has in place of its place in the range.
     `quotas` are the entries given by flags; those of `quotas_file` replace entries of the same entity.
     `quota_share` is in (0, 1] and scales every rate.
+    `quota_algorithm` is for entries that name none; connection_creation_rate has sampled windows unless its entry says
+    otherwise. `quota_window_num` windows of `quota_window_size_seconds` are what they count over; `first_window` spares
+    a newcomer's rate the windows that it never had.
+    `max_connection_hold_seconds`: a connection over a rate waits as long at most, and is closed after that.
     """
 
     bootstrap_servers: tuple[Address, ...]
@@ -62,13 +72,16 @@ class Config:
     quotas: tuple[QuotaEntry, ...] = ()
     quotas_file: Path | None = None
     quota_share: float = 1.0
-    quota_algorithm: Literal["token-bucket"] = "token-bucket"
+    quota_algorithm: QuotaAlgorithm = "token-bucket"
     quota_window_num: int = 11
     quota_window_size_seconds: float = 1.0
     first_window: bool = True
+    producer_id_quota_window_size_seconds: int = 3600
+    producer_id_quota_window_count: int = 4
 
     throttle_mode: ThrottleMode = "auto"
     max_throttle_ms: int = 5000
+    max_connection_hold_seconds: float = 8.0
     dry_run: bool = False
 
     metrics_listen: Address = ("127.0.0.1", 19404)

@@ -6,7 +6,6 @@ What one value must look like stands in `proxy.values`; here stands what values 
 from __future__ import annotations
 
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from click.core import ParameterSource
@@ -15,11 +14,13 @@ from proxy.config import Config, format_address, is_wildcard
 from proxy.config_file import file_problems
 from proxy.errors import ConfigError, Problem
 from proxy.option_types import ENVIRONMENT_PREFIX, Invalid, place_of
-from proxy.quotas_file import entries_in_force, read_quotas_file
+from proxy.quotas_file import FLAG, Listeners, distinct, entries_in_force, entries_together, read_quotas_file
 from proxy.values import MAX_PORT
+from quotas.entity import Entity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     import click
 
@@ -28,7 +29,11 @@ if TYPE_CHECKING:
 
 DEFAULT_BROKER_PORTS: Final = 20
 
-_RENAMED: Final = {"drain_timeout": "drain_timeout_seconds", "quota": "quotas"}
+_RENAMED: Final = {
+    "drain_timeout": "drain_timeout_seconds",
+    "max_connection_hold": "max_connection_hold_seconds",
+    "quota": "quotas",
+}
 _CONFIG_FIELDS: Final = frozenset(field.name for field in fields(Config))
 
 
@@ -156,19 +161,36 @@ def _take_advertised_host(ctx: click.Context, given: dict[str, Any]) -> Iterator
         )
 
 
-def _check_quotas(ctx: click.Context, given: Mapping[str, Any]) -> Iterator[Problem]:
-    path = given.get("quotas_file")
-    if isinstance(path, Path):
+def _check_quotas(ctx: click.Context, given: Mapping[str, Any]) -> list[Problem]:
+    """What is wrong with the quotas file, and with the entries of flags and file together."""
+    problems: list[Problem] = []
+    path: Path | None = given.get("quotas_file")
+    all_known = "quotas" in given and not isinstance(ctx.params["quotas_file"], Invalid)
+    in_file: Sequence[QuotaEntry] = ()
+    if path is not None:
         try:
-            read_quotas_file(path, place=place_of(ctx, "quotas_file", str(path)))
+            in_file = read_quotas_file(path, place=place_of(ctx, "quotas_file", str(path)))
         except ConfigError as error:
-            yield from error.problems
-    entries: Sequence[QuotaEntry] = given.get("quotas", ())
-    seen = set()
-    for entry in entries:
-        if entry.entity in seen:
-            yield Problem("--quota", f"{entry.entity} is given twice", "put its limits into one SPEC")
-        seen.add(entry.entity)
+            problems += error.problems
+            all_known = False
+    by_flag: Sequence[QuotaEntry] = given.get("quotas", ())
+    listeners = _listeners(ctx, given)
+    if not all_known:  # then it is not known whether they fit together
+        distinct(by_flag, FLAG, listeners, problems)
+        return problems
+    try:
+        entries_together(by_flag, in_file, path, listeners)
+    except ConfigError as error:
+        problems += error.problems
+    return problems
+
+
+def _listeners(ctx: click.Context, given: Mapping[str, Any]) -> Listeners:
+    """Those of the options so far; where they are wrong themselves, any port may be one."""
+    exceptions_are_right = not any(isinstance(value, Invalid) for value in ctx.params["broker_port"])
+    if not exceptions_are_right or not isinstance(given.get("broker_port"), dict):
+        return Listeners(0, ())
+    return Listeners.of(given["listen"], given["broker_ports"], given["broker_port"])
 
 
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -190,14 +212,26 @@ Caution = tuple[str, dict[str, object]]
 def warnings_of(config: Config) -> list[Caution]:
     """What is allowed but likely not meant."""
     found: list[Caution] = []
-    named = [str(entry.entity) for entry in entries_in_force(config) if entry.entity.user is not None]
+    entries = entries_in_force(config)
+    named = [str(entry.entity) for entry in entries if _is_of_users(entry)]
     if named and config.principal is None:
         effect = "clients' own names are not read from SASL in this version: without --principal all are ANONYMOUS"
         found.append(("user_quota_without_principal", {"entities": ", ".join(named), "effect": effect}))
+    bursts = [str(entry.entity) for entry in entries if entry.burst_seconds is not None and entry.algorithm is None]
+    if bursts and config.quota_algorithm != "token-bucket":
+        effect = f"burst_seconds is for token buckets, and --quota-algorithm is {config.quota_algorithm}"
+        found.append(("burst_without_bucket", {"entities": ", ".join(bursts), "effect": effect}))
     if config.pass_unknown_apis:
         effect = "responses of unknown APIs are forwarded unread: they may show clients a broker's real address"
         found.append(("unknown_apis_pass", {"effect": effect}))
     return found
+
+
+def _is_of_users(entry: QuotaEntry) -> bool:
+    """Whether users stand in it, alone, with a client id, or as members of a group."""
+    if isinstance(entry.entity, Entity):
+        return entry.entity.user is not None
+    return entry.group is not None and bool(entry.group.users)
 
 
 def summary_of(config: Config) -> str:

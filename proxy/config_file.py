@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from proxy.errors import Problem
-from proxy.option_types import Setting, place_of
+from proxy.option_types import QUOTA_TABLES_ELSEWHERE, Setting, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ def _unknown_key(path: Path, key: str, value: object, known: Sequence[str]) -> P
     allowed = f"allowed: {', '.join(sorted(known))}"
     hint = f"did you mean {close[0]!r}? {allowed}" if close else allowed
     if key in {"quota", "resource-group"} and isinstance(value, list):
-        hint = "[[quota]] tables stand in a file of their own: name it with quotas_file"
+        hint = QUOTA_TABLES_ELSEWHERE
     return Problem(f"{path}: {key}", "unknown key", hint)
 
 

@@ -28,6 +28,9 @@ else:
 ENVIRONMENT_PREFIX: Final = "KAFKA_QUOTA_PROXY_"
 NOT_IN_THIS_VERSION: Final = "not in this version"
 _SPEC_EXPECTED: Final = "expected a SPEC as text, such as 'client-id=etl,producer_byte_rate=5MB'"
+QUOTA_TABLES_ELSEWHERE: Final = (
+    "[[quota]] and [[resource-group]] tables stand in a file of their own: name it with quotas_file"
+)
 IGNORE_ENVIRONMENT: Final = "proxy.options.ignore_environment"
 """Key in the context's meta: `check-config` checks a file, whatever the environment of that shell says."""
 
@@ -117,24 +120,17 @@ def one_of(*allowed: str, later: Sequence[str] = ()) -> Checked:
     return Checked("|".join([*allowed, *later]), parse)
 
 
-def later_version(metavar: str, reason: str) -> Checked:
-    """An option of the contract that has no effect yet: refused, rather than accepted in silence."""
-
-    def parse(_value: object) -> object:
-        raise InvalidValue(NOT_IN_THIS_VERSION, f"{reason}; leave it out")
-
-    return Checked(metavar, parse)
-
-
 def quota_spec(value: object) -> object:
-    from quotas.spec import SpecErrors, parse_spec  # only a run that names quotas needs it
+    # Only a run that names quotas needs them.
+    from proxy.host_names import addresses_of
+    from quotas.spec import SpecErrors, parse_spec
 
     if isinstance(value, dict):
-        raise InvalidValue(_SPEC_EXPECTED, "[[quota]] tables stand in a file of their own: name it with quotas_file")
+        raise InvalidValue(_SPEC_EXPECTED, QUOTA_TABLES_ELSEWHERE)
     if not isinstance(value, str):
         raise InvalidValue(_SPEC_EXPECTED)
     try:
-        return parse_spec(value)
+        return parse_spec(value, addresses_of)
     except SpecErrors as error:
         first, *others = [(one.message, one.hint) for one in error.errors]
         raise InvalidValue(*first, others) from error

@@ -18,7 +18,6 @@ from proxy.option_types import (
     Setting,
     Switch,
     file_path,
-    later_version,
     one_of,
     quota_spec,
 )
@@ -39,7 +38,6 @@ def _setting(*flags: str, **attributes: Any) -> Callable[[Any], Any]:
     )
 
 
-_WINDOW_LATER: Final = "windows come with --quota-algorithm sampled-window, and the token bucket has none"
 _ADDRESS: Final = partial(values.parse_address, zero_port=True)
 
 UPSTREAM: Final = cloup.option_group(
@@ -107,16 +105,17 @@ QUOTAS: Final = cloup.option_group(
         type=Checked("SPEC", quota_spec),
         multiple=True,
         show_default="none",
-        help="KEY=VALUE[,KEY=VALUE...]: whom it is for (user, client-id, or both; <default>: everyone without an entry "
-        "of their own) and what it allows (producer_byte_rate, consumer_byte_rate; 5MB is 5,000,000 bytes a second). "
+        help="KEY=VALUE[,KEY=VALUE...]. Whom it is for: user, client-id, or both; or one of ip, topic, listener, "
+        "total=true, resource-group with its members; <default>: each without an entry of its own. What it allows: "
+        "limits, listed at the end; 5MB is 5,000,000 bytes a second. How: mode, action, algorithm, burst_seconds. "
         "Repeatable; in the environment separated by ';' or line ends.",
     ),
     _setting(
         "--quotas-file",
         type=Checked("FILE.toml", file_path),
         show_default="none",
-        help="[[quota]] tables with the keys of SPEC. Watched, and reloaded as a whole. An entry of the file replaces "
-        "the --quota of the same entity.",
+        help="[[quota]] and [[resource-group]] tables with the keys of SPEC. Watched, and reloaded as a whole. An "
+        "entry of the file replaces the --quota of the same entity.",
     ),
     _setting(
         "--quota-share",
@@ -126,27 +125,41 @@ QUOTAS: Final = cloup.option_group(
     ),
     _setting(
         "--quota-algorithm",
-        type=one_of("token-bucket", later=("sampled-window", "ewma")),
+        type=one_of("token-bucket", "sampled-window", "ewma"),
         default="token-bucket",
-        help="How a rate is measured: with a token bucket, even in every second. The others: not in this version.",
+        help="How a rate is measured where its entry does not say: with a token bucket, even in every second; over "
+        "windows, as brokers do; or as a moving average of one minute. connection_creation_rate: over windows.",
     ),
     _setting(
         "--quota-window-num",
-        type=later_version("N", _WINDOW_LATER),
-        show_default="11",
-        help="Windows of sampled-window. Not in this version.",
+        type=Checked("N", values.whole_number(1, 10_000)),
+        default="11",
+        help="Windows of sampled-window, as the broker's quota.window.num.",
     ),
     _setting(
         "--quota-window-size-seconds",
-        type=later_version("S", _WINDOW_LATER),
-        show_default="1",
-        help="Length of one such window. Not in this version.",
+        type=Checked("S", values.number_of_seconds),
+        default="1",
+        help="Length of one such window, as the broker's setting of this name.",
     ),
     _setting(
         "--first-window",
-        type=later_version("on|off", _WINDOW_LATER),
-        show_default="on",
-        help="Measure a newcomer's rate over a whole window. Not in this version.",
+        type=Checked("on|off", values.parse_on_off),
+        default="on",
+        help="Measure a newcomer's rate over the windows it has had, one at least. off, as brokers do: as if it had "
+        "been idle before, so that it may begin with a burst.",
+    ),
+    _setting(
+        "--producer-id-quota-window-size-seconds",
+        type=Checked("S", values.whole_number(1, 31_536_000)),
+        default="3600",
+        help="How long a producer id is known: producer_ids_rate allows so many new ones within this time.",
+    ),
+    _setting(
+        "--producer-id-quota-window-count",
+        type=Checked("N", values.whole_number(1, 1000)),
+        default="4",
+        help="Parts of that time; the ids of one part are forgotten together.",
     ),
 )
 
@@ -165,6 +178,13 @@ ENFORCEMENT: Final = cloup.option_group(
         type=Checked("MS", values.whole_number(1)),
         default="5000",
         help="Longest throttle_time_ms that a client is told; the rest of the debt stays and holds.",
+    ),
+    _setting(
+        "--max-connection-hold",
+        type=Checked("DURATION", values.parse_duration),
+        default="8s",
+        help="How long a connection over connection_creation_rate may wait until it is served; one that would have to "
+        "wait longer is closed.",
     ),
     _setting(
         "--dry-run/--no-dry-run",

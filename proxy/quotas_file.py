@@ -2,30 +2,75 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 from proxy.config_file import read_toml
 from proxy.errors import ConfigError, Problem
-from quotas.spec import SpecErrors, load_quotas
+from proxy.host_names import addresses_of
+from quotas.entity import DEFAULT_NAME, Default, Kind, Named
+from quotas.spec import SpecErrors, load_quotas, threshold_errors
+from quotas.spec_names import BOOTSTRAP
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from proxy.config import Config
+    from proxy.config import Address, Config
+    from quotas.entity import AnyEntity
     from quotas.spec import QuotaEntry
+
+FLAG: Final = "--quota"
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """The ports that this proxy listens on, as far as they are known before it does.
+
+    bootstrap   the port of --listen, 0 when the kernel chooses it
+    brokers     the ports that stand for brokers; empty when the kernel chooses them
+    """
+
+    bootstrap: int
+    brokers: tuple[range, ...]
+
+    @classmethod
+    def of(cls, listen: Address, broker_ports: range | None, broker_port: Mapping[int, int]) -> Listeners:
+        """Those of a configuration (see `proxy.config.Config`)."""
+        if broker_ports is None:
+            return cls(listen[1], ())
+        return cls(listen[1], (broker_ports, *(range(port, port + 1) for port in broker_port.values())))
+
+    def named(self, entity: AnyEntity) -> AnyEntity:
+        """The entity; where it is the listener of --listen by its port, by its name."""
+        if isinstance(entity, Named) and entity.kind is Kind.LISTENER and entity.name == str(self.bootstrap):
+            return Named(Kind.LISTENER, BOOTSTRAP)
+        return entity
+
+    def problem(self, entity: AnyEntity, place: str) -> Problem | None:
+        """A port that this proxy does not listen on: its limits would hold nobody."""
+        if not isinstance(entity, Named) or entity.kind is not Kind.LISTENER or not self.brokers:
+            return None
+        port = entity.name
+        if isinstance(port, Default) or port == BOOTSTRAP or any(int(port) in ports for ports in self.brokers):
+            return None
+        brokers = [f"{ports[0]}-{ports[-1]}" if len(ports) > 1 else str(ports[0]) for ports in self.brokers]
+        allowed = ", ".join([BOOTSTRAP, DEFAULT_NAME, *brokers])
+        return Problem(place, f"{entity}: this proxy does not listen on port {port}", f"allowed: {allowed}")
 
 
 def read_quotas_file(path: Path, *, place: str | None = None) -> list[QuotaEntry]:
     """The entries of the file. Raises ConfigError with every problem: unreadable, no TOML, wrong entries.
 
-    `place` names the file in a problem with the file as such; default: the flag.
+    `place` names the file in a problem with the file as such; default: the flag. Blocks for the reading of the file and
+    for the resolution of host names in it.
     """
     problems: list[Problem] = []
     data = read_toml(path, place=place or f"--quotas-file {str(path)!r}", problems=problems)
     if problems:
         raise ConfigError(problems)
     try:
-        return load_quotas(dict(data))
+        return load_quotas(dict(data), addresses_of)
     except SpecErrors as error:
         raise ConfigError([Problem(f"{path}: {one.place}", one.message, one.hint) for one in error.errors]) from error
 
@@ -33,9 +78,39 @@ def read_quotas_file(path: Path, *, place: str | None = None) -> list[QuotaEntry
 def entries_in_force(config: Config) -> tuple[QuotaEntry, ...]:
     """The entries of the flags and of the file as it stands now; the file's replace those of the same entity.
 
-    Raises ConfigError when the file cannot be taken over. Blocks for the reading of a file.
+    Raises ConfigError when the file cannot be taken over. Blocks as `read_quotas_file`.
     """
-    by_entity = {entry.entity: entry for entry in config.quotas}
-    if config.quotas_file is not None:
-        by_entity.update((entry.entity, entry) for entry in read_quotas_file(config.quotas_file))
-    return tuple(by_entity.values())
+    in_file = [] if config.quotas_file is None else read_quotas_file(config.quotas_file)
+    listeners = Listeners.of(config.listen, config.broker_ports, config.broker_port)
+    return entries_together(config.quotas, in_file, config.quotas_file, listeners)
+
+
+def entries_together(
+    by_flag: Iterable[QuotaEntry], in_file: Iterable[QuotaEntry], path: Path | None, listeners: Listeners
+) -> tuple[QuotaEntry, ...]:
+    """Those of flags and of the file at `path`. Raises ConfigError with all that is wrong with them together."""
+    problems: list[Problem] = []
+    by_entity = distinct(by_flag, FLAG, listeners, problems)
+    by_entity.update(distinct(in_file, str(path), listeners, problems))
+    entries = tuple(by_entity.values())
+    place = FLAG if path is None else str(path)
+    problems += [Problem(place, error.message, error.hint) for error in threshold_errors(entries)]
+    if problems:
+        raise ConfigError(problems)
+    return entries
+
+
+def distinct(
+    entries: Iterable[QuotaEntry], place: str, listeners: Listeners, problems: list[Problem]
+) -> dict[AnyEntity, QuotaEntry]:
+    """The entries of one source by their entities, and a problem more for each that is there already or nowhere."""
+    by_entity: dict[AnyEntity, QuotaEntry] = {}
+    for entry in entries:
+        entity = listeners.named(entry.entity)
+        problem = listeners.problem(entity, place)
+        if entity in by_entity:
+            problem = Problem(place, f"{entity} is given twice", "put its limits into one entry")
+        if problem is not None:
+            problems.append(problem)
+        by_entity[entity] = entry if entity is entry.entity else replace(entry, entity=entity)
+    return by_entity

@@ -145,6 +145,15 @@ def parse_duration(value: object) -> float:
     return seconds
 
 
+def number_of_seconds(value: object) -> float:
+    """Seconds, above 0 and at most a day, as a plain number: the option's name says the unit."""
+    expected = "expected a number of seconds, above 0 and at most 86400"
+    number, unit = _quantity(value, expected)
+    if unit or not 0.001 <= number <= 86_400:
+        raise InvalidValue(expected, "at least 0.001" if 0 < number < 0.001 else None)
+    return number
+
+
 def parse_size(value: object) -> int:
     """Bytes, from `256MiB`, `100MB` or a plain number. From 1 to 2,147,483,647 (what Kafka's length field can say)."""
     expected = "expected a size such as 104857600, 100MB or 256MiB"
@@ -192,6 +201,16 @@ def parse_switch(value: object) -> bool:
     if word in {"false", "no", "off", "0", ""}:
         return False
     raise InvalidValue("expected true or false")
+
+
+def parse_on_off(value: object) -> bool:
+    """on or off, or true and false."""
+    try:
+        if value != "":
+            return parse_switch(value)
+    except InvalidValue:
+        pass
+    raise InvalidValue("expected on or off")
 
 
 def split_specs(text: str) -> list[str]:

@@ -21,8 +21,13 @@ from proxy.cli import _serve, main
 from proxy.cli import run as run_command
 from proxy.config import Config
 from proxy.exposition import own_version
+from proxy.limits_help import COUNTS
 from proxy.option_types import Setting
 from proxy.options import GROUPS
+from quotas.limit_kinds import LIMIT_KINDS, LIMIT_NAMES
+from quotas.spec_limits import owners_of
+from quotas.spec_names import ENTITY_KEYS
+from quotas.spec_options import OPTION_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +39,7 @@ CONTRACT_FLAGS = [
     *("--quota-window-num", "--quota-window-size-seconds", "--first-window", "--throttle-mode", "--max-throttle-ms"),
     *("--dry-run", "--metrics-listen", "--drain-timeout", "--socket-request-max-bytes", "--max-metric-entities"),
     *("--log-format", "--log-level", "--config"),
+    *("--max-connection-hold", "--producer-id-quota-window-size-seconds", "--producer-id-quota-window-count"),
 ]
 
 
@@ -73,6 +79,24 @@ def test_every_option_of_run_is_in_a_group() -> None:
     assert "Options:\n" in invoke("--help").output
     other = invoke("run", "--help").output.split("Other options:")[1]
     assert re.findall(r"--[a-z-]+", other) == ["--help"]
+
+
+def without_spaces(text: str) -> str:
+    """Wrapping breaks lines at hyphens too."""
+    return "".join(text.split())
+
+
+def test_the_help_of_run_names_every_limit_and_whose_it_may_be() -> None:
+    assert set(COUNTS) == set(LIMIT_NAMES)
+    text = without_spaces(invoke("run", "--help").output.split("What it limits")[1])
+    for name, kind in LIMIT_KINDS.items():
+        assert without_spaces(f"{name}= {COUNTS[name]} ({', '.join(owners_of(kind))})") in text
+
+
+def test_the_help_of_run_names_every_other_key_of_a_spec() -> None:
+    text = invoke("run", "--help").output.split("Whom a quota is for")[1]
+    for key in (*ENTITY_KEYS, *OPTION_KEYS):
+        assert re.search(rf"[ ,]{key}=", text), key
 
 
 def test_the_help_fits_a_narrow_terminal() -> None:
@@ -142,6 +166,25 @@ def test_a_good_file(files: Path) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout == (
         "proxy.toml: ok: forwards to broker:9092; listens on 127.0.0.1:19092; 2 quota entries (with quotas.toml)\n"
+    )
+
+
+def test_what_is_wrong_between_files_is_found(files: Path) -> None:
+    (files / "proxy.toml").write_text(
+        'quotas_file = "quotas.toml"\nquota = ["total,total.bytes.in.per.sec.threshold=5MB"]\n'
+    )
+    topic = '[[quota]]\ntopic = "orders"\nbytes.in.per.sec.threshold = "{}MB"\n'
+    group = '[[resource-group]]\nname = "etl"\nclient-id = "spark-*"\nproducer_byte_rate = "50MB"\n'
+    (files / "quotas.toml").write_text(topic.format(5) + group)
+    result = invoke("check-config", "proxy.toml")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "; 3 quota entries (with quotas.toml)" in result.stdout
+    (files / "quotas.toml").write_text(topic.format(6) + group)
+    result = invoke("check-config", "proxy.toml")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        "error: quotas.toml: bytes.in.per.sec.threshold of all topics would sum to 6000000, beyond "
+        "total.bytes.in.per.sec.threshold=5000000: raise the total, or lower the thresholds of topics\n"
     )
 
 

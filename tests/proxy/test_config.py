@@ -8,25 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from proxy.cli import run
 from proxy.config import Config
-from proxy.config_checks import config_of, summary_of, warnings_of
-from proxy.errors import ConfigError
-from proxy.option_types import Setting
+from proxy.config_checks import summary_of, warnings_of
 from proxy.quotas_file import entries_in_force
+from tests.proxy.command_line import UPSTREAM, config, errors, forget_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-UPSTREAM = ("--bootstrap-servers", "broker:9092")
-
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment of whoever runs the tests is nobody's configuration here."""
-    for option in run.params:
-        if isinstance(option, Setting) and isinstance(option.envvar, str):
-            monkeypatch.delenv(option.envvar, raising=False)
+    forget_environment(monkeypatch)
 
 
 @pytest.fixture
@@ -39,19 +32,6 @@ def toml(tmp_path: Path) -> Any:
         return path
 
     return write
-
-
-def config(*arguments: str) -> Config:
-    """What `run` with these arguments would serve."""
-    with run.make_context("run", list(arguments)) as context:
-        return config_of(context)
-
-
-def errors(*arguments: str) -> list[str]:
-    """The messages that `run` with these arguments would end with, one for each problem."""
-    with pytest.raises(ConfigError) as raised:
-        config(*arguments)
-    return [str(problem) for problem in raised.value.problems]
 
 
 def entries(found: Config) -> dict[str, Mapping[str, Any]]:
@@ -79,7 +59,10 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         *("--quota", "client-id=spark-etl,producer_byte_rate=5MB"),
         *("--quotas-file", str(quotas)),
         *("--quota-share", "0.25"),
-        *("--quota-algorithm", "token-bucket"),
+        *("--quota-algorithm", "sampled-window"),
+        *("--quota-window-num", "5", "--quota-window-size-seconds", "0.5", "--first-window", "off"),
+        *("--producer-id-quota-window-size-seconds", "60", "--producer-id-quota-window-count", "6"),
+        *("--max-connection-hold", "1.5s"),
         *("--throttle-mode", "notify"),
         *("--max-throttle-ms", "1000"),
         "--dry-run",
@@ -106,12 +89,15 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         "principal": "CN=etl,O=acme",
         "quotas_file": quotas,
         "quota_share": 0.25,
-        "quota_algorithm": "token-bucket",
-        "quota_window_num": 11,
-        "quota_window_size_seconds": 1.0,
-        "first_window": True,
+        "quota_algorithm": "sampled-window",
+        "quota_window_num": 5,
+        "quota_window_size_seconds": 0.5,
+        "first_window": False,
+        "producer_id_quota_window_size_seconds": 60,
+        "producer_id_quota_window_count": 6,
         "throttle_mode": "notify",
         "max_throttle_ms": 1000,
+        "max_connection_hold_seconds": 1.5,
         "dry_run": True,
         "metrics_listen": ("::1", 0),
         "max_metric_entities": 10,
@@ -134,6 +120,10 @@ WAYS = [
     ("--quota-share", "0.1", "0.2", "0.3", "quota_share", 0.1),
     ("--client-id", "a", "b", '"c"', "client_id", "a"),
     ("--log-level", "debug", "warn", '"error"', "log_level", "debug"),
+    ("--quota-window-size-seconds", "2", "3", "4", "quota_window_size_seconds", 2.0),
+    ("--quota-window-num", "2", "3", "4", "quota_window_num", 2),
+    ("--max-connection-hold", "1s", "2s", '"3s"', "max_connection_hold_seconds", 1.0),
+    ("--producer-id-quota-window-count", "1", "2", "3", "producer_id_quota_window_count", 1),
     ("--broker-port", "1=2001", "1=2002", '["1=2003"]', "broker_port", {1: 2001}),
 ]
 
@@ -170,6 +160,16 @@ def test_a_switch_can_be_turned_off_again_at_every_stage(toml: Any, monkeypatch:
     assert config(*UPSTREAM, *in_file, "--dry-run").dry_run
     monkeypatch.setenv("KAFKA_QUOTA_PROXY_DRY_RUN", "true")
     assert not config(*UPSTREAM, *in_file, "--no-dry-run").dry_run
+
+
+def test_the_first_window_rule_is_on_or_off(toml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_file = ("--config", str(toml('first_window = "off"\n')))
+    assert config(*UPSTREAM).first_window
+    assert not config(*UPSTREAM, *in_file).first_window
+    assert not config(*UPSTREAM, "--config", str(toml("first_window = false\n"))).first_window
+    monkeypatch.setenv("KAFKA_QUOTA_PROXY_FIRST_WINDOW", "on")
+    assert config(*UPSTREAM, *in_file).first_window
+    assert not config(*UPSTREAM, *in_file, "--first-window", "off").first_window
 
 
 def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,13 +271,27 @@ def test_nothing_to_forward_to() -> None:
         (("--throttle-mode", "delay"), "error: --throttle-mode 'delay': not in this version\n  allowed: auto, notify"),
         (("--throttle-mode", "pause"), "error: --throttle-mode 'pause': not in this version\n  allowed: auto, notify"),
         (
-            ("--quota-algorithm", "ewma"),
-            "error: --quota-algorithm 'ewma': not in this version\n  allowed: token-bucket",
+            ("--quota-algorithm", "emwa"),
+            "error: --quota-algorithm 'emwa': unknown value\n"
+            "  did you mean 'ewma'? allowed: token-bucket, sampled-window, ewma",
+        ),
+        (("--quota-window-num", "0"), "error: --quota-window-num '0': expected a whole number from 1 to 10000"),
+        (
+            ("--quota-window-size-seconds", "0"),
+            "error: --quota-window-size-seconds '0': expected a number of seconds, above 0 and at most 86400",
+        ),
+        (("--first-window", "first"), "error: --first-window 'first': expected on or off"),
+        (
+            ("--max-connection-hold", "long"),
+            "error: --max-connection-hold 'long': expected a duration such as 20s, 500ms or 2m",
         ),
         (
-            ("--quota-window-num", "5"),
-            "error: --quota-window-num '5': not in this version\n"
-            "  windows come with --quota-algorithm sampled-window, and the token bucket has none; leave it out",
+            ("--producer-id-quota-window-size-seconds", "1.5"),
+            "error: --producer-id-quota-window-size-seconds '1.5': expected a whole number from 1 to 31536000",
+        ),
+        (
+            ("--producer-id-quota-window-count", "1001"),
+            "error: --producer-id-quota-window-count '1001': expected a whole number from 1 to 1000",
         ),
         (
             ("--listen", "0.0.0.0:9000"),
@@ -329,10 +343,6 @@ def test_nothing_to_forward_to() -> None:
             ("--bootstrap-servers", "localhost:19093"),
             "error: --bootstrap-servers 'localhost:19093': is a port that this proxy listens on itself\n"
             "  it names the real brokers; clients are given the address of --listen",
-        ),
-        (
-            ("--quota", "client-id=a,producer_byte_rate=1", "--quota", "client-id=a,consumer_byte_rate=1"),
-            "error: --quota: client-id:a is given twice\n  put its limits into one SPEC",
         ),
     ],
 )
@@ -389,7 +399,9 @@ def test_a_file_that_cannot_be_read(content: bytes | None, message: str, tmp_pat
 def test_a_quotas_file_given_as_configuration(toml: Any) -> None:
     path = toml('[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "5MB"\n')
     (message,) = errors(*UPSTREAM, "--config", str(path))
-    assert message.endswith("\n  [[quota]] tables stand in a file of their own: name it with quotas_file")
+    assert message.endswith(
+        "\n  [[quota]] and [[resource-group]] tables stand in a file of their own: name it with quotas_file"
+    )
 
 
 def test_every_error_of_a_quotas_file(toml: Any) -> None:
@@ -410,14 +422,6 @@ def test_a_quotas_file_that_is_not_there() -> None:
 
 
 # What is allowed but likely not meant
-
-
-def test_user_quotas_without_a_principal_are_warned_about() -> None:
-    spec = ("--quota", "user=alice,producer_byte_rate=1")
-    ((name, told),) = warnings_of(config(*UPSTREAM, *spec))
-    assert name == "user_quota_without_principal"
-    assert told["entities"] == "user:alice"
-    assert warnings_of(config(*UPSTREAM, *spec, "--principal", "alice")) == []
 
 
 def test_passing_unknown_apis_is_warned_about() -> None:

@@ -10,6 +10,7 @@ from proxy.config import format_address
 from proxy.values import (
     INT32_MAX,
     InvalidValue,
+    number_of_seconds,
     parse_address,
     parse_addresses,
     parse_duration,
@@ -17,6 +18,7 @@ from proxy.values import (
     parse_host,
     parse_name,
     parse_node_port,
+    parse_on_off,
     parse_port_range,
     parse_size,
     parse_switch,
@@ -176,6 +178,22 @@ def test_switches() -> None:
             parse_switch(wrong)
 
 
+def test_on_and_off() -> None:
+    assert [parse_on_off(value) for value in ("on", "ON", "true", True)] == [True] * 4
+    assert [parse_on_off(value) for value in ("off", "Off", "false", False)] == [False] * 4
+    not_switches: tuple[object, ...] = ("onn", "", "2", None, [])
+    for wrong in not_switches:
+        with pytest.raises(InvalidValue, match="expected on or off"):
+            parse_on_off(wrong)
+
+
+def test_numbers_of_seconds() -> None:
+    assert [number_of_seconds(value) for value in ("1", "0.5", 2, 0.001, "86400")] == [1, 0.5, 2, 0.001, 86_400]
+    for wrong in ("0", "-1", "1s", "0.0009", "86400.1", "", True, None, [1]):
+        with pytest.raises(InvalidValue, match="expected a number of seconds, above 0 and at most 86400"):
+            number_of_seconds(wrong)
+
+
 def test_names() -> None:
     assert parse_name("CN=etl,O=acme") == "CN=etl,O=acme"
     for wrong in ("", "  ", "a\nb", 5):
@@ -192,6 +210,7 @@ def test_several_specs_in_one_variable() -> None:
 @given(st.one_of(st.text(), st.integers(), st.floats(), st.booleans(), st.none(), st.lists(st.text())))
 def test_anything_else_is_refused_and_never_a_crash(value: object) -> None:
     for parse in (
+        number_of_seconds,
         parse_address,
         parse_addresses,
         parse_duration,
@@ -199,6 +218,7 @@ def test_anything_else_is_refused_and_never_a_crash(value: object) -> None:
         parse_host,
         parse_name,
         parse_node_port,
+        parse_on_off,
         parse_port_range,
         parse_size,
         parse_switch,

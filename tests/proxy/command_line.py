@@ -1,0 +1,33 @@
+"""A command line as `run` reads it: to the configuration it asks for, or to the messages it would end with."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.cli import run
+from proxy.config import Config
+from proxy.config_checks import config_of
+from proxy.errors import ConfigError
+from proxy.option_types import Setting
+
+UPSTREAM = ("--bootstrap-servers", "broker:9092")
+
+
+def config(*arguments: str) -> Config:
+    """What `run` with these arguments would serve."""
+    with run.make_context("run", list(arguments)) as context:
+        return config_of(context)
+
+
+def errors(*arguments: str) -> list[str]:
+    """The messages that `run` with these arguments would end with, one for each problem."""
+    with pytest.raises(ConfigError) as raised:
+        config(*arguments)
+    return [str(problem) for problem in raised.value.problems]
+
+
+def forget_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of whoever runs the tests is nobody's configuration here."""
+    for option in run.params:
+        if isinstance(option, Setting) and isinstance(option.envvar, str):
+            monkeypatch.delenv(option.envvar, raising=False)
