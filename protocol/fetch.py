@@ -19,7 +19,7 @@ from struct import Struct
 
 from protocol.errors import MalformedFrame, UnsupportedVersion
 from protocol.node_endpoints import HIDDEN_TAG, NODE_ENDPOINTS_TAG
-from protocol.walk import ResponseWalk, Steps
+from protocol.walk import FrameWalk, Steps
 
 FIRST_WITH_THROTTLE = 1
 FIRST_FLEXIBLE = 12
@@ -103,7 +103,7 @@ _PARTITION_MIN = _PARTITION_HEAD + 1 + 4 + 1 + 1
 _PARTITION_LOOK = _PARTITION_HEAD + 1 + 4 + 3  # up to a records length of three bytes, which is 2 MiB
 
 
-class FetchResponseWalk(ResponseWalk):
+class FetchResponseWalk(FrameWalk):
     """Walks a Fetch response of version 16 to 18 and hides its node endpoints. The length stays the same."""
 
     def __init__(self, version: int, frame_length: int) -> None:

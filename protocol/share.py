@@ -27,7 +27,7 @@ from typing import ClassVar
 from protocol.errors import TruncatedFrame, UnsupportedVersion
 from protocol.fetch import FIRST_FLEXIBLE, patch_fetch_throttle
 from protocol.node_endpoints import SWALLOWING_MIN, swallowing
-from protocol.walk import ResponseWalk, Steps
+from protocol.walk import FrameWalk, Steps
 
 FIRST_VERSION = 1
 LAST_VERSION = 2
@@ -41,7 +41,7 @@ def patch_share_fetch_throttle(buf: bytearray, start: int, throttle_time_ms: int
     return patch_fetch_throttle(buf, start, FIRST_FLEXIBLE, throttle_time_ms)
 
 
-class _ShareResponseWalk(ResponseWalk):
+class _ShareResponseWalk(FrameWalk):
     """What the two have in common."""
 
     _name: ClassVar[str]

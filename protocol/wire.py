@@ -11,6 +11,8 @@ MAX_VARINT_SIZE = 5
 """Bytes that an unsigned varint of 32 bits takes at most."""
 MAX_VARINT = 2**31 - 1
 """Kafka's lengths, counts and tags are signed 32 bit integers on its own side."""
+MAX_STRING = 2**15 - 1
+"""Bytes of a string, in flexible versions as well."""
 
 
 def unsigned_varint(buf: BytesLike, pos: int, end: int, origin: int, what: str) -> tuple[int, int]:
