@@ -1,17 +1,19 @@
 """Messages of every API and version, drawn by kio's schemas and encoded by kio; and how they arrive.
 
-Draw a body with `messages`, put a header before it with `response_bytes`, show it to a walk with `streamed`.
+Draw a body with `messages`, put a header before it with `response_bytes`, show it to a walk with `streamed`. Records,
+which are bytes to kio, come from `record_batch` and `set_entry`.
 """
 
 import datetime
 import string
 from dataclasses import fields, is_dataclass
 from functools import cache
+from struct import pack
 from types import UnionType
 from typing import Any, Protocol, get_args, get_origin
 
 from hypothesis import strategies as st
-from kio.index import load_response_schema
+from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 
 from protocol.apis import APIS
@@ -93,6 +95,27 @@ def _one(item: Any, kafka_type: str | None, fixed: dict[str, st.SearchStrategy[A
 @cache
 def responses(api_key: int, version: int, /, **fixed: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return messages(load_response_schema(api_key, version), **fixed)
+
+
+@cache
+def requests(api_key: int, version: int, /, **fixed: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return messages(load_request_schema(api_key, version), **fixed)
+
+
+def record_batch(count: int, payload: bytes, *, producer_id: int = -1, codec: int = 0, magic: int = 2) -> bytes:
+    """A batch of magic 2 whose header says `count`, whatever the payload is."""
+    inside = (
+        pack(">ibIhiqqqhii", 0, magic, 0xC0FFEE, codec, max(0, count - 1), 1000, 1000, producer_id, 0, 0, count)
+        + payload
+    )
+    return pack(">qi", 0, len(inside)) + inside
+
+
+def set_entry(magic: int, value: bytes, *, offset: int = 0, codec: int = 0) -> bytes:
+    """An entry of a message set of magic 0 or 1, with a null key."""
+    timestamp = pack(">q", 1000) if magic else b""
+    inside = pack(">Ibb", 0xC0FFEE, magic, codec) + timestamp + pack(">ii", -1, len(value)) + value
+    return pack(">qi", offset, len(inside)) + inside
 
 
 def header(api_key: int, version: int) -> bytes:

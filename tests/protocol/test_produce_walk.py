@@ -1,0 +1,381 @@
+"""Produce requests that stream by: what they put into which topic, against a slow reading of the whole."""
+
+import datetime
+from collections.abc import Iterable
+from struct import pack, unpack_from
+from typing import Any
+from uuid import UUID
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.index import load_payload_module
+from kio.static.constants import EntityType
+from kio.static.primitive import i16
+
+from protocol.apis import APIS, PRODUCE
+from protocol.errors import MalformedFrame, TruncatedFrame, UnsupportedVersion
+from protocol.messages import encode
+from protocol.produce_walk import ProduceRequestWalk, TopicUsage, usual_usage
+from protocol.topics import Topic
+from tests.protocol.kafka_messages import chunk_sizes, record_batch, set_entry, streamed
+
+VERSIONS = range(14)
+HEADER = b"h" * 23
+"""What stands before a body: nobody looks at it."""
+
+Records = bytes | None
+Totals = dict[Topic, tuple[int, int, set[int]]]
+"""Bytes, messages, producer ids."""
+
+
+def topic_of(version: int, index: int) -> Topic:
+    return UUID(int=index + 1).bytes if version >= 13 else f"topic-{index}"
+
+
+def body_of(version: int, topics: Iterable[tuple[Topic, list[Records]]], transactional_id: str | None = None) -> bytes:
+    """By kio, which knows versions from 3 on: those before are 3 without its transactional id."""
+    module: Any = load_payload_module(PRODUCE, max(3, version), EntityType.request)
+    data = []
+    for topic, partitions in topics:
+        key: Any = {"topic_id": UUID(bytes=topic)} if isinstance(topic, bytes) else {"name": topic}
+        made = tuple(module.PartitionProduceData(index=n, records=records) for n, records in enumerate(partitions))
+        data.append(module.TopicProduceData(**key, partition_data=made))
+    body = encode(
+        module.ProduceRequest(
+            transactional_id=transactional_id,
+            acks=i16(-1),
+            timeout=datetime.timedelta(seconds=30),
+            topic_data=tuple(data),
+        )
+    )
+    return body if version >= 3 else body[2:]
+
+
+def read_slowly(records: bytes) -> tuple[int, set[int]]:
+    """Messages and producer ids, as the module's docstring has it."""
+    messages = 0
+    producer_ids: set[int] = set()
+    while len(records) >= 26:
+        offset, size, magic, attributes = unpack_from(">qi4xbb", records)
+        if size < 14 or 12 + size > len(records):
+            break
+        batch, records = records[: 12 + size], records[12 + size :]
+        if magic == 2 and len(batch) >= 61:
+            attributes, producer_id, count = unpack_from(">h20xq6xi", batch, 21)
+            payload = len(batch) - 61
+            most = 8 * payload if attributes % 8 else payload // 7
+            messages += sorted((0, count, most))[1]
+            if producer_id >= 0:
+                producer_ids.add(producer_id)
+        elif magic in (0, 1):
+            messages += sorted((1, offset + 1, len(batch)))[1] if attributes % 8 else 1
+        else:
+            break
+    return messages, producer_ids
+
+
+def expected(topics: Iterable[tuple[Topic, list[Records]]]) -> Totals:
+    totals: Totals = {}
+    for topic, partitions in topics:
+        for records in partitions:
+            if records:
+                messages, producer_ids = read_slowly(records)
+                add(totals, TopicUsage(topic, len(records), messages, tuple(producer_ids)))
+    return totals
+
+
+def add(totals: Totals, usage: TopicUsage) -> None:
+    record_bytes, messages, producer_ids = totals.get(usage.topic, (0, 0, set()))
+    totals[usage.topic] = (
+        record_bytes + usage.record_bytes,
+        messages + usage.messages,
+        producer_ids | set(usage.producer_ids),
+    )
+
+
+class Taking:
+    """A walk whose increments are taken after each call."""
+
+    def __init__(self, version: int, frame_length: int, body_start: int) -> None:
+        self.walk = ProduceRequestWalk(version, frame_length, body_start)
+        self.totals: Totals = {}
+
+    def advance(self, buf: bytearray, pos: int, end: int) -> int:
+        try:
+            return self.walk.advance(buf, pos, end)
+        finally:
+            for usage in self.walk.take():
+                assert usage.record_bytes or usage.messages or usage.producer_ids
+                assert len(set(usage.producer_ids)) == len(usage.producer_ids)
+                add(self.totals, usage)
+
+
+def totals_of(version: int, body: bytes, sizes: list[int]) -> Totals:
+    """And nothing is changed."""
+    taking = Taking(version, len(HEADER) + len(body), len(HEADER))
+    assert streamed(taking, body, sizes) == body
+    assert taking.walk.is_over
+    return taking.totals
+
+
+def usual(version: int, body: bytes) -> TopicUsage | None:
+    """The short way, within a larger buffer."""
+    return usual_usage(bytearray(HEADER + body + b"\x02" * 9), len(HEADER), len(HEADER) + len(body), version)
+
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+PAYLOADS = st.integers(0, 40).map(bytes) | st.sampled_from([bytes(300), bytes(17_000)])
+BATCHES = st.builds(
+    record_batch,
+    st.integers(0, 9) | INT32,
+    PAYLOADS,
+    producer_id=st.integers(-1, 3) | INT64,
+    codec=st.integers(0, 8),
+    magic=st.just(2) | st.integers(-128, 127),
+)
+ENTRIES = st.builds(
+    set_entry,
+    st.integers(0, 1),
+    PAYLOADS,
+    offset=st.integers(-1, 5) | INT64,
+    codec=st.integers(0, 8),
+)
+RECORDS = st.none() | st.lists(BATCHES | ENTRIES | st.binary(max_size=30), max_size=4).map(b"".join)
+CUT = st.tuples(BATCHES | ENTRIES, st.integers(0, 80)).map(lambda drawn: drawn[0][: drawn[1]])
+PARTITIONS = st.lists(RECORDS | CUT, max_size=4)
+TRANSACTIONAL_IDS = st.none() | st.sampled_from(["", "etl", "x" * 126, "x" * 127, "x" * 300])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@given(data=st.data(), sizes=chunk_sizes, transactional_id=TRANSACTIONAL_IDS)
+def test_any_request_in_any_splits(
+    version: int, data: st.DataObject, sizes: list[int], transactional_id: str | None
+) -> None:
+    drawn = data.draw(st.lists(st.tuples(st.integers(0, 2), PARTITIONS), max_size=3))
+    topics = [(topic_of(version, index), partitions) for index, partitions in drawn]
+    body = body_of(version, topics, transactional_id if version >= 3 else None)
+
+    assert totals_of(version, body, sizes) == expected(topics)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@given(records=RECORDS, transactional_id=TRANSACTIONAL_IDS)
+def test_the_short_way_tells_the_same_or_nothing(version: int, records: Records, transactional_id: str | None) -> None:
+    topics = [(topic_of(version, 0), [records])]
+    body = body_of(version, topics, transactional_id if version >= 3 else None)
+    found = usual(version, body)
+    if found is not None:
+        totals: Totals = {}
+        add(totals, found)
+        assert totals == expected(topics)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("payload", [0, 1, 65, 66, 67, 16_321, 16_322, 16_323, 1_000_000, 2_097_089])
+@pytest.mark.parametrize("transactional_id", [None, "etl"])
+def test_usual_requests(version: int, payload: int, transactional_id: str | None) -> None:
+    """Lengths of records around those where their varint grows, up to the longest of three bytes."""
+    topic = topic_of(version, 0)
+    batch = record_batch(payload // 7, bytes(payload), producer_id=4711)
+    body = body_of(version, [(topic, [batch])], transactional_id if version >= 3 else None)
+
+    assert usual(version, body) == TopicUsage(topic, len(batch), payload // 7, (4711,))
+    assert totals_of(version, body, []) == {topic: (len(batch), payload // 7, {4711})}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", ["", "t", "t" * 125, "t" * 126, "t" * 127, "t" * 249, "t" * 32_767, "\u00fc" * 70])
+def test_names_of_every_length(version: int, name: str) -> None:
+    """Long ones are none that a broker knows, and short where the way is."""
+    topic = name if version < 13 else bytes(16)
+    batch = record_batch(1, bytes(70))
+    body = body_of(version, [(topic, [batch])])
+    if version >= 13 or len(name.encode()) <= 126:
+        assert usual(version, body) == TopicUsage(topic, len(batch), 1, ())
+    for sizes in ([], [1] * 70_000, [40] * 1_000):
+        assert totals_of(version, body, sizes) == {topic: (len(batch), 1, set())}
+
+
+@pytest.mark.parametrize("version", [2, 3, 8, 9, 12, 13])
+def test_any_other_byte_in_a_usual_request(version: int) -> None:
+    """The short way tells what the walk tells, and nothing where the walk finds a fault."""
+    topic = topic_of(version, 0)
+    body = body_of(version, [(topic, [record_batch(2, bytes(200), producer_id=7)])], "etl" if version >= 3 else None)
+    passed = 0
+    for index in range(len(body)):
+        for value in {0, 1, 2, 3, 0x7E, 0x7F, 0x80, 0xFF, body[index] ^ 1} - {body[index]}:
+            other = body[:index] + bytes([value]) + body[index + 1 :]
+            found = usual(version, other)
+            try:
+                totals = totals_of(version, other, [])
+            except MalformedFrame:
+                assert found is None
+                continue
+            if found is not None:
+                passed += 1
+                assert {found.topic: (found.record_bytes, found.messages, set(found.producer_ids))} == totals
+    assert passed > 1_000
+
+
+@pytest.mark.parametrize("version", [2, 3, 9, 12, 13])
+def test_every_split_in_two(version: int) -> None:
+    topics: list[tuple[Topic, list[Records]]] = [
+        (topic_of(version, 0), [record_batch(3, bytes(90), producer_id=1), None, record_batch(1, bytes(9)) * 3]),
+        (topic_of(version, 1), [set_entry(0, b"v") + set_entry(1, b"v" * 50, offset=4, codec=1), b""]),
+    ]
+    body = body_of(version, topics, "etl" if version >= 3 else None)
+    for first in range(len(body)):
+        for second in (1, 2, 17, 61, len(body)):
+            assert totals_of(version, body, [first, second]) == expected(topics)
+
+
+@pytest.mark.parametrize("version", [2, 3, 8, 9, 12, 13])
+@pytest.mark.parametrize("payload", [1_000, 1_000_000])
+def test_a_batch_is_told_of_before_it_has_come(version: int, payload: int) -> None:
+    """When its header is there: all that it will put into the topic. Its payload adds nothing."""
+    topic = topic_of(version, 0)
+    batch = record_batch(25, bytes(payload), producer_id=9)
+    body = bytearray(body_of(version, [(topic, [batch, batch])]))
+    walk = ProduceRequestWalk(version, len(body), 0)
+    header_end = body.index(batch) + 61
+
+    at = walk.advance(body, 0, header_end - 1)
+    assert walk.take() == [TopicUsage(topic, len(batch), 0, ())]
+    at = walk.advance(body, at, header_end)
+    assert walk.take() == [TopicUsage(topic, 0, 25, (9,))]
+    second = body.index(batch, header_end)
+    at = walk.advance(body, at, second - 9)
+    assert walk.take() == []
+    at = walk.advance(body, at, second + 61)
+    assert walk.take() == [TopicUsage(topic, len(batch), 25, (9,))]
+    assert walk.advance(body, at, len(body)) == len(body)
+    assert walk.take() == []
+
+
+def built(count: int, magic: int, codec: int) -> bytes:
+    """By aiokafka, which compresses."""
+    if magic == 2:
+        batch = DefaultRecordBatchBuilder(2, codec, 1, 31, 0, 0, 1 << 20)
+        for index in range(count):
+            assert batch.append(index, 1_000, b"key", b"value" * 5, [])
+        return bytes(batch.build())
+    entries = LegacyRecordBatchBuilder(magic=magic, compression_type=codec, batch_size=1 << 20)
+    for index in range(count):
+        assert entries.append(index, timestamp=1_000, key=b"key", value=b"value" * 5)
+    return bytes(entries.build())
+
+
+@pytest.mark.parametrize("codec", range(5), ids=["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("count", [1, 3, 2_000])
+def test_batches_of_a_real_client(codec: int, count: int) -> None:
+    topics: list[tuple[Topic, list[Records]]] = [("flights", [built(count, 2, codec)] * 2)]
+    body = body_of(12, topics)
+    assert totals_of(12, body, [40, 1_000]) == {"flights": (2 * len(built(count, 2, codec)), 2 * count, {31})}
+
+
+@pytest.mark.parametrize(("magic", "codec"), [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (1, 3)])
+def test_message_sets_of_a_real_client(magic: int, codec: int) -> None:
+    """aiokafka gives a compressed entry the offset 0; with the last message's inside, as Kafka's does, it is right."""
+    records = built(300, magic, codec)
+    assert totals_of(2, body_of(2, [("t", [records])]), [40, 1_000]) == {
+        "t": (len(records), 1 if codec else 300, set())
+    }
+    if codec:
+        records = pack(">q", 299) + records[8:]
+        assert totals_of(2, body_of(2, [("t", [records])]), []) == {"t": (len(records), 300, set())}
+
+
+def test_the_smallest_records_reach_the_bound_and_do_not_exceed_it() -> None:
+    """Without compression: with it, what a codec can do is far from the bound."""
+    batch = DefaultRecordBatchBuilder(2, 0, 1, -1, -1, -1, 1 << 20)
+    for index in range(60):  # offset deltas of one byte
+        assert batch.append(index, 1_000, None, None, [])
+    records = bytes(batch.build())
+    assert len(records) == 61 + 60 * 7
+    assert usual(12, body_of(12, [("t", [records])])) == TopicUsage("t", len(records), 60, ())
+
+
+@pytest.mark.parametrize("version", [3, 12])
+@pytest.mark.parametrize("codec", [0, 4])
+@pytest.mark.parametrize("count", [-(2**31), -1, 2**31 - 1])
+def test_counts_that_cannot_be(version: int, codec: int, count: int) -> None:
+    batch = record_batch(count, bytes(140), codec=codec)
+    messages = 0 if count < 0 else 8 * 140 if codec else 140 // 7
+    assert usual(version, body_of(version, [("t", [batch])])) == TopicUsage("t", len(batch), messages, ())
+    assert totals_of(version, body_of(version, [("t", [batch])] * 2), [3]) == {
+        "t": (2 * len(batch), 2 * messages, set())
+    }
+
+
+def test_what_is_not_taken_is_kept_and_told_once() -> None:
+    topics: list[tuple[Topic, list[Records]]] = [
+        ("a", [record_batch(1, bytes(70), producer_id=1), record_batch(1, bytes(70), producer_id=1)]),
+        ("empty", [None, b""]),
+        ("b", [record_batch(2, bytes(70), producer_id=2)]),
+    ]
+    body = bytearray(body_of(9, topics))
+    walk = ProduceRequestWalk(9, len(body), 0)
+    at = 0
+    for end in range(len(body) + 1):
+        at = walk.advance(body, at, end)
+    assert walk.take() == [TopicUsage("a", 262, 2, (1,)), TopicUsage("b", 131, 2, (2,))]
+    assert walk.take() == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_cut_short_and_too_long(version: int) -> None:
+    body = body_of(version, [(topic_of(version, 0), [record_batch(1, bytes(70)), None])] * 2)
+    for size in range(1, len(body)):
+        for sizes in ([], [1] * size):
+            with pytest.raises(TruncatedFrame):
+                totals_of(version, body[:size], sizes)
+        assert usual(version, body[:size]) is None
+    with pytest.raises(MalformedFrame) as caught:
+        totals_of(version, body + b"\x00", [])
+    assert caught.value.offset == len(HEADER) + len(body)
+
+
+@pytest.mark.parametrize(
+    ("version", "body", "offset"),
+    [
+        pytest.param(7, b"\xff\xff" + bytes(6) + b"\x7f\xff\xff\xff", 8, id="topics without end"),
+        pytest.param(12, b"\x00" + bytes(6) + b"\xff\xff\xff\xff\x07", 12, id="topics without end, compact"),
+        pytest.param(7, b"\xff\xff" + bytes(6) + b"\xff\xff\xff\xfe", 8, id="fewer topics than none"),
+        pytest.param(7, b"\xff\xff" + pack(">hiihi", 1, 1, 1, 0, 2**31 - 1), 14, id="partitions without end"),
+        pytest.param(12, b"\x00" + bytes(6) + b"\x02\x01\xff\xff\xff\xff\x07", 14, id="partitions, compact"),
+        pytest.param(12, b"\x00" + bytes(6) + b"\x02\x00\x01\x00", 9, id="a topic without a name, compact"),
+        pytest.param(7, b"\xff\xff" + pack(">hiihi", 1, 1, 1, -1, 0), 14, id="a topic without a name"),
+        pytest.param(7, b"\xff\xff" + pack(">hiihi", 1, 1, 1, -2, 0), 12, id="a name of less than nothing"),
+        pytest.param(12, b"\x00" + bytes(6) + b"\x02\x02\xff\x01\x00\x00", 9, id="a name that is no text"),
+        pytest.param(12, b"\x00" + bytes(6) + b"\x02\x81\x80\x02" + bytes(40_000), 11, id="a name beyond all names"),
+        pytest.param(7, b"\xff\xff" + pack(">hiihiii", 1, 1, 1, 0, 1, 0, 2**31 - 1), 26, id="records without end"),
+    ],
+)
+def test_what_cannot_be(version: int, body: bytes, offset: int) -> None:
+    for sizes in ([], [1] * len(body)):
+        with pytest.raises(MalformedFrame) as caught:
+            totals_of(version, body, sizes)
+        assert caught.value.offset == len(HEADER) + offset
+    assert usual(version, body) is None
+
+
+def test_when_it_is_over() -> None:
+    body = bytearray(body_of(12, [("t", [record_batch(1, bytes(70))])]))
+    walk = ProduceRequestWalk(12, len(body), 0)
+    over = []
+    at = 0
+    for end in (0, 40, len(body) - 1, len(body)):
+        at = walk.advance(body, at, end)
+        over.append(walk.is_over)
+    assert over == [False, False, False, True]
+    assert not ProduceRequestWalk(12, 0, 0).is_over
+
+
+def test_versions_that_nobody_speaks() -> None:
+    for version in (-1, APIS[PRODUCE].max_version + 1):
+        with pytest.raises(UnsupportedVersion):
+            ProduceRequestWalk(version, 100, 0)
