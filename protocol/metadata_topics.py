@@ -1,0 +1,224 @@
+"""The topics of a Metadata response, read while it streams by: names, ids, numbers of partitions.
+
+The walk begins where `metadata.MetadataPrefix` ends, behind the brokers:
+
+    cluster id nullable string (2+), controller id int32 (1+),
+    topics array: error code int16, name string (nullable 12+), topic id (10+), is internal bool (1+), partitions array:
+        error code int16, index int32, leader id int32, leader epoch int32 (7+),
+        replicas array of int32, in-sync replicas array of int32, offline replicas array of int32 (5+), tag buffer (9+)
+      authorized operations int32 (8+), tag buffer (9+)
+    cluster authorized operations int32 (8-10), error code int16 (13+), tag buffer (9+)
+
+A cluster may have 100,000 partitions, and every client asks for all of them when it may. So partitions that are alike,
+as those of one topic usually are, are passed many at once.
+"""
+
+from struct import Struct
+
+from protocol.apis import APIS, METADATA
+from protocol.errors import MalformedFrame, UnsupportedVersion
+from protocol.topics import NO_TOPIC_ID, TOPIC_ID_SIZE, TopicPartitions
+from protocol.walk import FrameWalk, Reading, Steps
+
+FIRST_WITH_CONTROLLER = 1
+FIRST_WITH_INTERNAL = 1
+FIRST_WITH_CLUSTER_ID = 2
+FIRST_WITH_OFFLINE_REPLICAS = 5
+FIRST_WITH_LEADER_EPOCH = 7
+FIRST_WITH_TOPIC_OPERATIONS = 8
+LAST_WITH_CLUSTER_OPERATIONS = 10
+FIRST_WITH_TOPIC_IDS = 10
+FIRST_WITH_ERROR_CODE = 13
+
+_SMALLEST_TOPIC = 8
+_LONGEST_LOOKED_AT = 0x7E  # a name's length and a partition count are read quickly where they take one byte
+_TOPIC_LOOK = 4 + _LONGEST_LOOKED_AT + TOPIC_ID_SIZE + 1 + 4
+_ALIKE_FROM = 8  # fewer partitions are passed one by one: to look whether they are alike takes as long as this many
+_ALIKE_UP_TO = 512  # partitions looked at together
+
+_int16 = Struct(">h").unpack_from
+_int32 = Struct(">i").unpack_from
+
+
+class MetadataTopicsWalk(FrameWalk):
+    """Walks a Metadata response from the end of its brokers on. It changes no byte."""
+
+    def __init__(self, version: int, frame_length: int, start: int) -> None:
+        """The walk of one response.
+
+        Args:
+            version: of the request that is answered.
+            frame_length: bytes of the response from its correlation id on, as the broker sent it.
+            start: how many of them `MetadataPrefix.rewrite` replaced: the first byte shown is the one behind.
+        """
+        api = APIS[METADATA]
+        if not api.covers(version):
+            raise UnsupportedVersion(api.name, version)
+        super().__init__(frame_length, start)
+        self._version = version
+        self._compact = api.is_flexible(version)
+        self._fixed = 14 if version >= FIRST_WITH_LEADER_EPOCH else 10  # bytes of a partition before its arrays
+        self._arrays = 3 if version >= FIRST_WITH_OFFLINE_REPLICAS else 2
+        self._smallest_partition = self._fixed + (self._arrays + 1 if self._compact else 4 * self._arrays)
+        self._behind_name = (TOPIC_ID_SIZE if version >= FIRST_WITH_TOPIC_IDS else 0) + (version >= FIRST_WITH_INTERNAL)
+        self._topics: list[TopicPartitions] = []
+
+    def take(self) -> list[TopicPartitions]:
+        """The topics without error whose heads were seen since the last call, in the order of the response.
+
+        It grows with the topics that are seen: take it after each `advance`.
+        """
+        topics = self._topics
+        self._topics = []
+        return topics
+
+    def _walk(self) -> Steps:
+        version, compact = self._version, self._compact
+        if version >= FIRST_WITH_CLUSTER_ID:
+            size = yield from self._string_size(compact, "cluster id")
+            yield from self._skip(max(0, size), "cluster id")
+        if version >= FIRST_WITH_CONTROLLER:
+            yield from self._skip(4, "controller id")
+        operations = 4 if version >= FIRST_WITH_TOPIC_OPERATIONS else 0
+        topics = yield from self._items(compact, _SMALLEST_TOPIC, "topic count")
+        for _ in range(topics):
+            left = self._read_topic_at_hand()
+            if left < 0:
+                left = yield from self._read_topic()
+            while left:
+                left = self._pass_partitions_at_hand(left)
+                if left:
+                    yield from self._walk_partition()
+                    left -= 1
+            tags = self._pos + operations
+            if compact and tags < self._end and not self._buf[tags]:
+                self._pos = tags + 1
+                continue
+            yield from self._skip(operations, "authorized operations of a topic")
+            if compact:
+                yield from self._skip_tags()
+        if FIRST_WITH_TOPIC_OPERATIONS <= version <= LAST_WITH_CLUSTER_OPERATIONS:
+            yield from self._skip(4, "authorized operations of the cluster")
+        if version >= FIRST_WITH_ERROR_CODE:
+            yield from self._skip(2, "error code")
+        if compact:
+            yield from self._skip_tags()
+
+    def _read_topic_at_hand(self) -> int:
+        """The number of a topic's partitions, if all before them has come and is short. Else -1: nothing was read."""
+        buf, pos = self._buf, self._pos
+        if self._end - pos < _TOPIC_LOOK:
+            return -1
+        if self._compact:
+            name = pos + 3
+            behind = pos + 2 + buf[pos + 2]
+        else:
+            name = pos + 4
+            behind = name + _int16(buf, pos + 2)[0]
+        if not 0 <= behind - name <= _LONGEST_LOOKED_AT:
+            return -1
+        at = behind + self._behind_name
+        if self._compact:
+            partitions = buf[at] - 1
+            at += 1
+        else:
+            partitions = _int32(buf, at)[0]
+            at += 4
+        if not 0 <= partitions <= _LONGEST_LOOKED_AT or partitions * self._smallest_partition > self._limit - at:
+            return -1
+        try:
+            text = buf[name:behind].decode()
+        except UnicodeDecodeError:
+            return -1
+        self._report(_int16(buf, pos)[0], text, bytes(buf[behind : behind + TOPIC_ID_SIZE]), partitions)
+        self._pos = at
+        return partitions
+
+    def _read_topic(self) -> Reading:
+        yield from self._need(2, "error code of a topic")
+        error: int = _int16(self._buf, self._pos)[0]
+        self._pos += 2
+        size = yield from self._string_size(self._compact, "topic name")
+        at = self._offset()
+        name = yield from self._collect(max(0, size), "topic name")
+        try:
+            text = name.decode()
+        except UnicodeDecodeError:
+            raise MalformedFrame("topic name as UTF-8", at) from None
+        behind_name = yield from self._collect(self._behind_name, "topic id, is internal")
+        partitions = yield from self._items(self._compact, self._smallest_partition, "partition count")
+        if size >= 0:  # null goes with an error: there is no topic of that id
+            self._report(error, text, behind_name[:TOPIC_ID_SIZE], partitions)
+        return partitions
+
+    def _report(self, error: int, name: str, topic_id: bytes, partitions: int) -> None:
+        if not error:
+            known = self._version >= FIRST_WITH_TOPIC_IDS and topic_id != NO_TOPIC_ID
+            self._topics.append(TopicPartitions(name, topic_id if known else None, partitions))
+
+    def _pass_partitions_at_hand(self, left: int) -> int:
+        """Passes partitions that came whole. Returns how many are left."""
+        pos, end = self._pos, self._end
+        alone = 0
+        while left:
+            size = self._partition_at_hand(pos)
+            if not size:
+                break
+            here = 1
+            if left >= _ALIKE_FROM and not alone:
+                here = self._alike(pos, size, min(left, (end - pos) // size, _ALIKE_UP_TO))
+                alone = _ALIKE_UP_TO if here == 1 else 1
+            if alone:
+                alone -= 1
+            pos += here * size
+            left -= here
+        self._pos = pos
+        return left
+
+    def _partition_at_hand(self, pos: int) -> int:
+        """Bytes of the partition at `pos`; 0 if it did not come whole, or has tags or long arrays."""
+        buf, end = self._buf, self._end
+        at = pos + self._fixed
+        if self._compact:
+            for _ in range(self._arrays):
+                if at >= end or not 0 < buf[at] < 0x80:
+                    return 0
+                at += 4 * buf[at] - 3
+            return 0 if at >= end or buf[at] else at + 1 - pos
+        for _ in range(self._arrays):
+            if at + 4 > end:
+                return 0
+            count = _int32(buf, at)[0]
+            if count < 0:
+                return 0
+            at += 4 + 4 * count
+        return at - pos if at <= end else 0
+
+    def _alike(self, pos: int, size: int, most: int) -> int:
+        """How many of the `most` partitions from `pos` on have the shape of the first: all of them, or 1.
+
+        All of them are there, and the first has `size` bytes. If the others have as many, their array lengths stand at
+        that stride, and each is the first one's.
+        """
+        buf = self._buf
+        columns: list[int] = []
+        at = pos + self._fixed
+        for _ in range(self._arrays):
+            if self._compact:
+                columns.append(at)
+                at += 4 * buf[at] - 3
+            else:
+                columns += range(at, at + 4)
+                at += 4 + 4 * _int32(buf, at)[0]
+        if self._compact:
+            columns.append(at)  # the tag count
+        behind = pos + most * size
+        return most if all(buf[column:behind:size].count(buf[column]) == most for column in columns) else 1
+
+    def _walk_partition(self) -> Steps:
+        yield from self._skip(self._fixed, "partition")
+        for _ in range(self._arrays):
+            count = yield from self._items(self._compact, 4, "replicas")
+            yield from self._skip(4 * count, "replicas")
+        if self._compact:
+            yield from self._skip_tags()

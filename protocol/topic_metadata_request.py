@@ -1,0 +1,62 @@
+"""Asks a broker for the names of topics that are known by id only, and reads its answer: Metadata 12 (KIP-516)."""
+
+from collections.abc import Collection
+from struct import Struct
+from typing import Any
+from uuid import UUID
+
+from kio.index import load_payload_module, load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.schema.request_header.v2.header import RequestHeader
+from kio.static.constants import EntityType
+from kio.static.primitive import i16, i32
+
+from protocol.apis import METADATA
+from protocol.errors import CorrelationMismatch
+from protocol.messages import decode, encode
+from protocol.topics import TopicPartitions
+from protocol.wire import skip, skip_tags
+
+VERSION = 12
+"""The first that takes ids without names; brokers from 3.1 to 4.3 speak it."""
+
+_INT32 = Struct(">i")
+
+
+def topics_by_id_request(correlation_id: int, client_id: str, topic_ids: Collection[bytes]) -> bytes:
+    """The request, from its API key on, for topics of these ids, 16 bytes each. No topic is created by it."""
+    module: Any = load_payload_module(METADATA, VERSION, EntityType.request)
+    topics = tuple(module.MetadataRequestTopic(topic_id=UUID(bytes=topic_id), name=None) for topic_id in topic_ids)
+    header = RequestHeader(
+        request_api_key=i16(METADATA),
+        request_api_version=i16(VERSION),
+        correlation_id=i32(correlation_id),
+        client_id=client_id,
+    )
+    body = module.MetadataRequest(
+        topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+    )
+    return encode(header) + encode(body)
+
+
+def topics_by_id(correlation_id: int, response: bytes) -> list[TopicPartitions]:
+    """The topics that the broker knows; those it does not know, or may not show, are left out.
+
+    Args:
+        response: the answer to `topics_by_id_request`, from its correlation id on.
+
+    Raises:
+        CorrelationMismatch: it answers another request.
+        MalformedFrame: the bytes are no such response.
+    """
+    body_start = skip(0, 4, len(response), 0, "correlation id")
+    found: int = _INT32.unpack_from(response)[0]
+    if found != correlation_id:
+        raise CorrelationMismatch(correlation_id, found)
+    body_start = skip_tags(response, body_start, len(response), 0)
+    body: Any = decode(load_response_schema(METADATA, VERSION), response, body_start)
+    return [
+        TopicPartitions(topic.name, topic.topic_id and topic.topic_id.bytes, len(topic.partitions))
+        for topic in body.topics
+        if topic.error_code is ErrorCode.none and topic.name is not None
+    ]

@@ -1,0 +1,221 @@
+"""The topics of Metadata responses that stream by, against kio's reading of the whole."""
+
+import dataclasses
+import datetime
+import random
+from struct import pack
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.index import load_payload_module, load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
+
+from protocol.apis import APIS, METADATA
+from protocol.errors import MalformedFrame, TruncatedFrame, UnsupportedVersion
+from protocol.messages import encode
+from protocol.metadata import MetadataPrefix
+from protocol.metadata_topics import MetadataTopicsWalk
+from protocol.topics import TopicPartitions
+from tests.protocol.kafka_messages import Addresses, chunk_sizes, response_bytes, responses, streamed
+
+VERSIONS = range(14)
+ERRORS = st.just(ErrorCode.none) | st.sampled_from(ErrorCode)
+
+
+class Taking:
+    """A walk whose topics are taken after each call."""
+
+    def __init__(self, version: int, frame_length: int, start: int) -> None:
+        self.walk = MetadataTopicsWalk(version, frame_length, start)
+        self.topics: list[TopicPartitions] = []
+
+    def advance(self, buf: bytearray, pos: int, end: int) -> int:
+        final = self.walk.advance(buf, pos, end)
+        self.topics += self.walk.take()
+        return final
+
+
+def topics_in(version: int, response: bytes, sizes: list[int]) -> list[TopicPartitions]:
+    """As the proxy does it: the prefix first, and the walk over what follows. Nothing of that is changed."""
+    rewritten = MetadataPrefix(version, Addresses()).rewrite(response)
+    assert rewritten is not None
+    start = rewritten[1]
+    taking = Taking(version, len(response), start)
+    assert streamed(taking, response[start:], sizes) == response[start:]
+    assert taking.walk.is_over
+    return taking.topics
+
+
+def expected(body: Any) -> list[TopicPartitions]:
+    topics = []
+    for topic in body.topics:
+        if topic.error_code is ErrorCode.none and topic.name is not None:
+            topic_id: UUID | None = getattr(topic, "topic_id", None)
+            topics.append(TopicPartitions(topic.name, topic_id.bytes if topic_id else None, len(topic.partitions)))
+    return topics
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@given(data=st.data(), sizes=chunk_sizes)
+def test_any_response_in_any_splits(version: int, data: st.DataObject, sizes: list[int]) -> None:
+    body: Any = data.draw(responses(METADATA, version, error_code=ERRORS))
+    assert topics_in(version, response_bytes(METADATA, version, body), sizes) == expected(body)
+
+
+def partition(version: int, *, replicas: int = 3, in_sync: int = 3, offline: int = 0) -> Any:
+    module: Any = load_payload_module(METADATA, version, EntityType.response)
+    fields: dict[str, Any] = {
+        "error_code": ErrorCode.none,
+        "partition_index": 0x01020304,
+        "leader_id": 1,
+        "replica_nodes": tuple(range(replicas)),
+        "isr_nodes": tuple(range(in_sync)),
+    }
+    if version >= 5:
+        fields["offline_replicas"] = tuple(range(offline))
+    return module.MetadataResponsePartition(**fields)
+
+
+def response_of(version: int, *topics: tuple[str, list[Any]], error: ErrorCode = ErrorCode.none) -> bytes:
+    module: Any = load_payload_module(METADATA, version, EntityType.response)
+    with_id = {"topic_id": UUID(int=7)} if version >= 10 else {}
+    fields: dict[str, Any] = {
+        "throttle_time": datetime.timedelta(0),
+        "brokers": (),
+        "topics": tuple(
+            module.MetadataResponseTopic(error_code=error, name=name, partitions=tuple(partitions), **with_id)
+            for name, partitions in topics
+        ),
+        "error_code": ErrorCode.none,
+    }
+    schema: Any = load_response_schema(METADATA, version)
+    known = {field.name for field in dataclasses.fields(schema)}
+    body = schema(**{name: value for name, value in fields.items() if name in known})
+    return response_bytes(METADATA, version, body)
+
+
+def topic(version: int, name: str, partitions: int) -> TopicPartitions:
+    return TopicPartitions(name, UUID(int=7).bytes if version >= 10 else None, partitions)
+
+
+@pytest.mark.parametrize("version", [0, 4, 5, 7, 8, 9, 10, 13])
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 126, 127, 511, 512, 513, 2_000])
+@pytest.mark.parametrize("chunk", [60, 5_000, 10_000_000])
+def test_partitions_that_are_alike(version: int, count: int, chunk: int) -> None:
+    response = response_of(
+        version, ("a", [partition(version)] * count), ("b", [partition(version, replicas=1)] * count)
+    )
+    found = topics_in(version, response, [chunk] * (len(response) // chunk))
+    assert found == [topic(version, "a", count), topic(version, "b", count)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("seed", [0, 2, 4])
+def test_partitions_that_are_not_alike(version: int, seed: int) -> None:
+    """As with a broker that is down: some in sync, some not, in any order; and some with more replicas than usual."""
+    rng = random.Random(seed)  # noqa: S311 - for a test's shapes
+    shapes = [(3, 3, 0), (3, 2, 1), (1, 1, 0), (0, 0, 0), (4, 2, 2), (130, 3, 0)]
+    made = []
+    for _ in range(1_500):
+        replicas, in_sync, offline = rng.choice(shapes[: 2 + seed])
+        made += [partition(version, replicas=replicas, in_sync=in_sync, offline=offline)] * rng.choice([1, 1, 1, 3, 20])
+    response = response_of(version, ("a", made), ("b", [partition(version)]))
+    assert topics_in(version, response, [3_000] * 5) == [topic(version, "a", len(made)), topic(version, "b", 1)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("at", [0, 1, 5, 19, 20])
+def test_one_partition_among_many_whose_lengths_are_others_but_whose_size_is_the_same(version: int, at: int) -> None:
+    made = [partition(version, replicas=3, in_sync=1)] * 21
+    made[at] = partition(version, replicas=1, in_sync=3)
+    response = response_of(version, ("a", made), ("b", made))
+    assert topics_in(version, response, []) == [topic(version, "a", 21), topic(version, "b", 21)]
+
+
+@pytest.mark.parametrize("version", range(9, 14))
+def test_tags_of_partitions_stay_and_are_passed(version: int) -> None:
+    """Kafka defines none, and may."""
+    one = encode(partition(version))
+    response = response_of(version, ("a", [partition(version)] * 20))
+    for index in (0, 1, 7, 19):
+        at = response.index(one) + (index + 1) * len(one) - 1
+        tagged = response[:at] + b"\x01\x05\x03abc" + response[at + 1 :]
+        for sizes in ([], [1] * len(tagged)):
+            assert topics_in(version, tagged, sizes) == [topic(version, "a", 20)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", ["t", "t" * 126, "t" * 127, "t" * 249, "t" * 32_767])
+def test_names_of_every_length(version: int, name: str) -> None:
+    response = response_of(version, (name, [partition(version)]))
+    for sizes in ([], [1] * len(response)):
+        assert topics_in(version, response, sizes) == [topic(version, name, 1)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_topics_with_an_error_are_not_told_of(version: int) -> None:
+    made = [partition(version)] * 3
+    response = response_of(version, ("a", made), error=ErrorCode.leader_not_available)
+    for sizes in ([], [1] * len(response)):
+        assert topics_in(version, response, sizes) == []
+
+
+@pytest.mark.parametrize("version", [10, 11, 12, 13])
+def test_a_broker_without_topic_ids(version: int) -> None:
+    response = response_of(version, ("a", [partition(version)] * 100)).replace(UUID(int=7).bytes, bytes(16))
+    for sizes in ([], [1] * len(response)):
+        assert topics_in(version, response, sizes) == [TopicPartitions("a", None, 100)]
+
+
+def test_a_topic_is_told_of_once_when_its_head_was_seen() -> None:
+    response = bytearray(response_of(13, ("a", [partition(13)] * 300), ("b", [partition(13)])))
+    walk = MetadataTopicsWalk(13, len(response), 10)
+    at = walk.advance(response, 10, 300)
+    assert walk.take() == [topic(13, "a", 300)]
+    assert walk.take() == []
+    assert walk.advance(response, at, len(response)) == len(response)
+    assert walk.take() == [topic(13, "b", 1)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_cut_short_and_too_long(version: int) -> None:
+    response = response_of(version, ("a", [partition(version)] * 10), ("b", []))
+    rewritten = MetadataPrefix(version, Addresses()).rewrite(response)
+    assert rewritten is not None
+    start = rewritten[1]
+    for length in range(start, len(response)):
+        with pytest.raises(TruncatedFrame):
+            MetadataTopicsWalk(version, length, start).advance(bytearray(response[start:length]), 0, length - start)
+    with pytest.raises(MalformedFrame) as caught:
+        topics_in(version, response + b"\x00", [])
+    assert caught.value.offset == len(response)
+
+
+@pytest.mark.parametrize(
+    ("version", "rest", "offset"),
+    [
+        pytest.param(0, b"\x7f\xff\xff\xff" + bytes(100), 0, id="topics without end"),
+        pytest.param(0, b"\xff\xff\xff\xfe" + bytes(100), 0, id="fewer topics than none"),
+        pytest.param(12, b"\x00" + bytes(4) + b"\xff\xff\xff\xff\x07" + bytes(100), 10, id="compact topics"),
+        pytest.param(0, pack(">ihhi", 1, 0, 0, 2**31 - 1) + bytes(200), 8, id="partitions without end"),
+        pytest.param(0, pack(">ihhihiii", 1, 0, 0, 1, 0, 0, 0, 2**31 - 1) + bytes(200), 22, id="replicas without end"),
+        pytest.param(0, pack(">ihhihiii", 1, 0, 0, 1, 0, 0, 0, -2) + bytes(200), 22, id="fewer replicas than none"),
+        pytest.param(0, pack(">ihh", 1, 0, 1) + b"\xff" + bytes(200), 8, id="a name that is no text"),
+        pytest.param(0, pack(">ihh", 1, 0, -2) + bytes(200), 6, id="a name of less than nothing"),
+    ],
+)
+def test_what_cannot_be(version: int, rest: bytes, offset: int) -> None:
+    for chunk in (1, len(rest)):
+        with pytest.raises(MalformedFrame) as caught:
+            streamed(MetadataTopicsWalk(version, 40 + len(rest), 40), rest, [chunk] * len(rest))
+        assert caught.value.offset == 40 + offset
+
+
+def test_versions_that_nobody_speaks() -> None:
+    for version in (-1, APIS[METADATA].max_version + 1):
+        with pytest.raises(UnsupportedVersion):
+            MetadataTopicsWalk(version, 100, 10)

@@ -1,0 +1,89 @@
+"""Metadata by topic id: what is asked, and what is read of the answer."""
+
+import datetime
+from struct import pack
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.index import load_payload_module, load_request_schema
+from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
+
+from protocol.apis import METADATA
+from protocol.errors import CorrelationMismatch, MalformedFrame
+from protocol.messages import decode
+from protocol.request_header import peek_request
+from protocol.topic_metadata_request import VERSION, topics_by_id, topics_by_id_request
+from protocol.topics import TopicPartitions
+from tests.protocol.kafka_messages import CORRELATION_ID, response_bytes
+
+IDS = [UUID(int=index + 1).bytes for index in range(3)]
+ASKED = int.from_bytes(CORRELATION_ID, "big")
+
+
+@pytest.mark.parametrize("ids", [[], IDS, IDS * 50])
+def test_request(ids: list[bytes]) -> None:
+    request = topics_by_id_request(ASKED, "quota-proxy", ids)
+
+    frame = bytearray(len(request).to_bytes(4, "big") + request)
+    header = peek_request(frame, 0, len(frame), 1_000_000)
+    assert header is not None
+    assert (header.api.key, header.version, header.client_id) == (METADATA, VERSION, "quota-proxy")
+    assert request[4:8] == CORRELATION_ID
+    body: Any = decode(load_request_schema(METADATA, VERSION), bytes(frame), header.body_offset)
+    assert [(topic.topic_id.bytes, topic.name) for topic in body.topics] == [(topic_id, None) for topic_id in ids]
+    assert not body.allow_auto_topic_creation
+
+
+def test_request_byte_by_byte() -> None:
+    """The same by hand, from MetadataRequest.json."""
+    assert (
+        topics_by_id_request(7, "me", IDS[:1])
+        == (
+            pack(">hhih", METADATA, 12, 7, 2) + b"me\x00"  # header version 2
+            b"\x02" + IDS[0] + b"\x00\x00"  # one topic: id, null for its name, no tags
+            b"\x00\x00\x00"  # no topic is created, no authorized operations, no tags
+        )
+    )
+
+
+def answer(*topics: tuple[str | None, UUID | None, int, ErrorCode]) -> bytes:
+    module: Any = load_payload_module(METADATA, VERSION, EntityType.response)
+    partition = module.MetadataResponsePartition(error_code=ErrorCode.none, partition_index=0, leader_id=1)
+    made = tuple(
+        module.MetadataResponseTopic(error_code=error, name=name, topic_id=topic_id, partitions=(partition,) * count)
+        for name, topic_id, count, error in topics
+    )
+    body = module.MetadataResponse(throttle_time=datetime.timedelta(0), brokers=(), topics=made)
+    return response_bytes(METADATA, VERSION, body)
+
+
+def test_answer() -> None:
+    known, unknown, hidden = (UUID(bytes=topic_id) for topic_id in IDS)
+    response = answer(
+        ("flights", known, 6, ErrorCode.none),
+        (None, unknown, 0, ErrorCode.unknown_topic_id),
+        ("secret", hidden, 0, ErrorCode.topic_authorization_failed),
+        (None, unknown, 0, ErrorCode.none),
+        ("old", None, 2, ErrorCode.none),
+    )
+    assert topics_by_id(ASKED, response) == [
+        TopicPartitions("flights", IDS[0], 6),
+        TopicPartitions("old", None, 2),
+    ]
+
+
+def test_the_answer_to_something_else() -> None:
+    with pytest.raises(CorrelationMismatch) as caught:
+        topics_by_id(ASKED + 1, answer())
+    assert (caught.value.expected, caught.value.found) == (ASKED + 1, ASKED)
+
+
+def test_an_answer_cut_short() -> None:
+    response = answer(("flights", UUID(int=1), 2, ErrorCode.none))
+    for size in range(len(response)):
+        with pytest.raises(MalformedFrame):
+            topics_by_id(ASKED, response[:size])
+    with pytest.raises(MalformedFrame):
+        topics_by_id(ASKED, response + b"\x00")
