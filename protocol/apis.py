@@ -33,6 +33,7 @@ class Treatment(Enum):
     REWRITE = "the response carries broker addresses: replaced by the proxy's own, or hidden"
     INSPECT = "read, not changed: tells who the client is"
     NEGOTIATE = "the response's version ranges are cut to this table"
+    LIMIT = "creates or deletes partitions: forwarded; limited topic by topic where the client has such a limit"
     ANSWER = "answered by the proxy itself"
 
 
@@ -75,8 +76,11 @@ METADATA = 3
 FIND_COORDINATOR = 10
 SASL_HANDSHAKE = 17
 API_VERSIONS = 18
+CREATE_TOPICS = 19
+DELETE_TOPICS = 20
 DESCRIBE_CONFIGS = 32
 SASL_AUTHENTICATE = 36
+CREATE_PARTITIONS = 37
 DESCRIBE_QUORUM = 55
 DESCRIBE_CLUSTER = 60
 SHARE_FETCH = 78
@@ -87,6 +91,7 @@ PEEK = Treatment.PEEK
 REWRITE = Treatment.REWRITE
 INSPECT = Treatment.INSPECT
 NEGOTIATE = Treatment.NEGOTIATE
+LIMIT = Treatment.LIMIT
 
 # fmt: off
 _TABLE = (
@@ -107,8 +112,8 @@ _TABLE = (
     Api(16, "ListGroups",                   0,  5,    3, OPAQUE,       1, True),
     Api(17, "SaslHandshake",                1,  1, None, INSPECT,   None, False),
     Api(18, "ApiVersions",                  0,  4,    3, NEGOTIATE,    1, False),
-    Api(19, "CreateTopics",                 0,  7,    5, OPAQUE,       2, True),
-    Api(20, "DeleteTopics",                 0,  6,    4, OPAQUE,       1, True),
+    Api(19, "CreateTopics",                 0,  7,    5, LIMIT,        2, True),
+    Api(20, "DeleteTopics",                 0,  6,    4, LIMIT,        1, True),
     Api(21, "DeleteRecords",                0,  2,    2, OPAQUE,       0, True),
     Api(22, "InitProducerId",               0,  5,    2, OPAQUE,       0, True),
     Api(23, "OffsetForLeaderEpoch",         0,  4,    4, OPAQUE,       2, True),
@@ -124,7 +129,7 @@ _TABLE = (
     Api(34, "AlterReplicaLogDirs",          0,  2,    2, OPAQUE,       0, True),
     Api(35, "DescribeLogDirs",              0,  5,    2, OPAQUE,       0, True),
     Api(36, "SaslAuthenticate",             0,  2,    2, INSPECT,   None, False),
-    Api(37, "CreatePartitions",             0,  3,    2, OPAQUE,       0, True),
+    Api(37, "CreatePartitions",             0,  3,    2, LIMIT,        0, True),
     Api(38, "CreateDelegationToken",        0,  3,    2, OPAQUE,       0, False),
     Api(39, "RenewDelegationToken",         0,  2,    2, OPAQUE,       0, False),
     Api(40, "ExpireDelegationToken",        0,  2,    2, OPAQUE,       0, False),
