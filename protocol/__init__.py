@@ -8,12 +8,17 @@ No sockets, no clock, no asyncio; the standard library and `kio` (Kafka's own sc
     api_versions      ApiVersions: ranges cut to the table, the client's software
     addresses         the question that every rewrite asks: what may the client see of a broker's address?
     metadata          Metadata: the brokers, which come first, replaced; the topics streamed untouched
+    metadata_topics   Metadata: the topics, which follow: names, ids, numbers of partitions
+    topic_metadata_request  Metadata: the question for topics known by id only
     whole_responses   small responses held whole: FindCoordinator, DescribeCluster, DescribeConfigs, DescribeQuorum
     produce           Produce responses: throttle time, node endpoints hidden
+    produce_walk      Produce requests: bytes, messages and producer ids of each topic while bytes stream by
     fetch             Fetch requests and responses: budget, throttle time, node endpoints hidden while bytes stream by
     share             ShareFetch and ShareAcknowledge responses: node endpoints hidden while bytes stream by
+    topic_mutations   CreateTopics, DeleteTopics, CreatePartitions: partitions counted, topics refused
+    topics            how topics are spoken of: by name or by id
     node_endpoints    how broker addresses at the end of data responses are hidden without a change of length
-    walk              what the streaming walks of fetch and share have in common
+    walk              what the streaming walks have in common
     messages          kio, behind a check of every length: it aborts the process on counts that cannot be
     wire              varints, strings and tag buffers, bounded
 

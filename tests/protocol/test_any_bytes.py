@@ -1,21 +1,25 @@
 """Arbitrary bytes in arbitrary splits: success, or one of the package's own errors, and nothing else.
 
-Half of the bytes are arbitrary from the start; half are a real response with something changed, which gets further in.
+Half of the bytes are arbitrary from the start; half are a real message with something changed, which gets further in.
 """
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.index import load_response_schema
+from kio.schema.errors import ErrorCode
 
 from protocol.api_versions import client_software, negotiate
 from protocol.apis import (
     API_VERSIONS,
     APIS,
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
     DESCRIBE_QUORUM,
@@ -34,11 +38,28 @@ from protocol.fetch import (
     lower_fetch_budget,
     patch_fetch_throttle,
 )
+from protocol.messages import encode
 from protocol.metadata import MetadataPrefix
+from protocol.metadata_topics import MetadataTopicsWalk
 from protocol.produce import finish_produce_response
+from protocol.produce_walk import ProduceRequestWalk, usual_usage
 from protocol.share import ShareAcknowledgeResponseWalk, ShareFetchResponseWalk
+from protocol.topic_metadata_request import VERSION as TOPIC_METADATA
+from protocol.topic_metadata_request import topics_by_id
+from protocol.topic_mutations import MutationRequest, merged_response, throttled_response
 from protocol.whole_responses import rewrite_response
-from tests.protocol.kafka_messages import Addresses, Walk, chunk_sizes, response_bytes, responses, streamed
+from tests.protocol.kafka_messages import (
+    Addresses,
+    Walk,
+    chunk_sizes,
+    header,
+    record_batch,
+    requests,
+    response_bytes,
+    responses,
+    set_entry,
+    streamed,
+)
 
 BYTES = st.binary(max_size=200) | st.lists(
     st.sampled_from([b"\x00", b"\x01", b"\x02", b"\x7f", b"\x80", b"\xff", b"\x00\x00\x00\x01", b"listeners"]),
@@ -49,10 +70,19 @@ CHANGES = st.lists(st.tuples(st.integers(0, 2_000), st.binary(min_size=1, max_si
 
 @st.composite
 def changed_responses(draw: st.DrawFn, api_key: int, version: int) -> bytes:
-    response = bytearray(response_bytes(api_key, version, draw(responses(api_key, version))))
+    return _with_changes(draw, response_bytes(api_key, version, draw(responses(api_key, version))))
+
+
+@st.composite
+def changed_requests(draw: st.DrawFn, messages: st.SearchStrategy[Any]) -> bytes:
+    return _with_changes(draw, encode(draw(messages)))
+
+
+def _with_changes(draw: st.DrawFn, real: bytes) -> bytes:
+    changed = bytearray(real)
     for at, new in draw(CHANGES):
-        response[at % len(response) : at % len(response) + len(new)] = new
-    return bytes(response)
+        changed[at % len(changed) : at % len(changed) + len(new)] = new
+    return bytes(changed)
 
 
 def any_bytes(data: st.DataObject, api_key: int, version: int) -> bytes:
@@ -109,6 +139,89 @@ def test_walks(
         except ProtocolError as error:
             outcomes.append(type(error).__name__.encode() + str(error.offset).encode())
     assert outcomes[0] == outcomes[1], "how the bytes arrive makes no difference"
+
+
+class Metered(Protocol):
+    """A walk that tells what it has found."""
+
+    def advance(self, buf: bytearray, pos: int, end: int) -> int: ...
+    def take(self) -> list[Any]: ...
+
+
+def outcome(walk: Metered, frame: bytes, splits: list[int]) -> tuple[str, list[Any]]:
+    """How it ends, and what was found by then."""
+    try:
+        assert streamed(walk, frame, splits) == frame, "nothing is changed"
+    except ProtocolError as error:
+        return f"{type(error).__name__} at {error.offset}", walk.take()
+    return "", walk.take()
+
+
+RECORDS = st.none() | st.lists(
+    st.builds(record_batch, st.integers(0, 9), st.binary(max_size=90), codec=st.integers(0, 4))
+    | st.builds(set_entry, st.integers(0, 1), st.binary(max_size=90), codec=st.integers(0, 4)),
+    max_size=3,
+).map(b"".join)
+CHANGED_PRODUCE = {version: changed_requests(requests(PRODUCE, version, records=RECORDS)) for version in range(3, 14)}
+# Those before 3 are 3 without its transactional id, which is two bytes when it is null.
+BEFORE_3 = changed_requests(requests(PRODUCE, 3, records=RECORDS, transactional_id=st.none())).map(
+    lambda body: body[2:]
+)
+
+
+@pytest.mark.parametrize("version", versions(PRODUCE))
+@given(data=st.data(), sizes=chunk_sizes)
+def test_produce_requests(version: int, data: st.DataObject, sizes: list[int]) -> None:
+    body = data.draw(BYTES | CHANGED_PRODUCE.get(version, BEFORE_3))
+    outcomes = [outcome(ProduceRequestWalk(version, len(body), 0), body, splits) for splits in ([], sizes)]
+    assert outcomes[0] == outcomes[1], "how the bytes arrive makes no difference"
+    usual = usual_usage(bytearray(body), 0, len(body), version)
+    assert usual is None or outcomes[0] == ("", [usual])
+
+
+@st.composite
+def changed_topics(draw: st.DrawFn, version: int) -> bytes:
+    """A response that names no brokers."""
+    body = draw(responses(METADATA, version, brokers=NO_BROKERS, error_code=NO_ERROR))
+    return _with_changes(draw, response_bytes(METADATA, version, body))
+
+
+NO_ERROR = st.just(ErrorCode.none)
+NO_BROKERS: st.SearchStrategy[Any] = st.just(())
+CHANGED_TOPICS = {version: changed_topics(version) for version in versions(METADATA)}
+
+
+@pytest.mark.parametrize("version", versions(METADATA))
+@given(data=st.data(), sizes=chunk_sizes)
+def test_metadata_topics(version: int, data: st.DataObject, sizes: list[int]) -> None:
+    response = data.draw(BYTES | CHANGED_TOPICS[version])
+    start = min(len(response), len(header(METADATA, version)) + (4 if version >= 3 else 0) + (1 if version >= 9 else 4))
+    walks = [MetadataTopicsWalk(version, len(response), start) for _ in range(2)]
+    outcomes = [outcome(walk, response[start:], splits) for walk, splits in zip(walks, ([], sizes), strict=True)]
+    assert outcomes[0] == outcomes[1], "how the bytes arrive makes no difference"
+
+
+MUTATIONS = [(key, version) for key in (CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS) for version in versions(key)]
+
+
+@pytest.mark.parametrize(("api_key", "version"), MUTATIONS)
+@given(data=st.data(), throttle_time_ms=st.integers(0, 2**31 - 1))
+def test_topic_mutations(api_key: int, version: int, data: st.DataObject, throttle_time_ms: int) -> None:
+    schema = max(version, {CREATE_TOPICS: 2, DELETE_TOPICS: 1, CREATE_PARTITIONS: 0}[api_key])
+    body = data.draw(BYTES | changed_requests(requests(api_key, schema)))
+    with contextlib.suppress(ProtocolError):
+        request = MutationRequest(api_key, version, body, 0)
+        topics = [mutation.topic for mutation in request.mutations(lambda topic: None)]
+        attempt(lambda: request.without(topics[:1]))
+    response = any_bytes(data, api_key, version)
+    attempt(lambda: throttled_response(api_key, version, response, throttle_time_ms))
+    attempt(lambda: merged_response(api_key, version, response, ["t"], throttle_time_ms))
+
+
+@given(data=st.data())
+def test_topic_metadata(data: st.DataObject) -> None:
+    response = any_bytes(data, METADATA, TOPIC_METADATA)
+    attempt(lambda: topics_by_id(int.from_bytes(response[:4], "big", signed=True), response))
 
 
 @pytest.mark.parametrize("version", versions(METADATA))
