@@ -202,10 +202,10 @@ class SampledWindow:
         if self._kept is not None:
             left_ms = self._end_ms(self._kept) - now_ms
             counted = self._debt_of_windows(0, now_ms)
-            if left_ms <= 0 or (counted is not None and self._end_ms(counted) - now_ms >= left_ms):
-                self._kept = None
-            else:
+            if counted is None or self._end_ms(counted) - now_ms < left_ms:
                 self._kept = Fraction(left_ms * old.units, old.per), now_ms
+            else:
+                self._kept = None
         self._terms = _terms(rate, old.samples, old.window_ms * NS_PER_MS, old.warm_up_ms > 0)
         self._kept = self._debt(0, now_ms)
 

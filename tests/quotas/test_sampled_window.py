@@ -131,9 +131,13 @@ class SlowWindow:
 
 @dataclass(frozen=True)
 class Step:
+    """After quarters of a window and some ns, do something with an amount and with tenths of what a window brings."""
+
     do: str
+    quarters: int
     elapsed_ns: int
     amount: int
+    tenths: int
     rate: int | Fraction
 
 
@@ -143,23 +147,26 @@ rates = st.one_of(
     st.fractions(Fraction(1, 100), 200, max_denominator=1000),
 )
 elapsed = st.one_of(
-    st.integers(0, 400).map(lambda ms: ms * MS),
-    st.integers(0, 3 * SECOND),
-    st.integers(0, 30).map(lambda tenths: tenths * SECOND // 10),
+    st.sampled_from([0, 0, 0, MS, -MS, 1, -1]),
     st.integers(0, 3 * MS),
+    st.integers(0, 3 * SECOND),
     st.integers(-SECOND, 0),
     st.just(TEN_YEARS),
 )
-amounts = st.one_of(st.integers(0, 60), st.integers(0, 60), st.integers(0, 2000), st.integers(0, 1 << 54))
+quarters = st.one_of(st.integers(0, 5), st.integers(0, 5), st.integers(0, 48))
+amounts = st.one_of(st.just(0), st.integers(0, 60), st.integers(0, 1 << 54))
 steps = st.lists(
     st.builds(
         Step,
         st.sampled_from(["admit", "admit", "admit", "spend", "record", "refund", "claim", "ask", "change"]),
+        quarters,
         elapsed,
-        amounts,
+        st.one_of(st.just(0), st.just(0), amounts),
+        st.integers(0, 30),
         rates,
     ),
-    max_size=40,
+    min_size=1,
+    max_size=60,
 )
 samples = st.one_of(st.integers(1, 4), st.just(11))
 windows_ms = st.sampled_from([1000, 1000, 100, 7, 1])
@@ -173,7 +180,8 @@ def test_agrees_with_kafkas_bookkeeping_to_the_millisecond(
     model = SlowWindow(rate, samples, window_ms, first_window)
     now_ns, latest_ns = 0, -TEN_YEARS
     for step in schedule:
-        now_ns += step.elapsed_ns
+        now_ns += step.quarters * window_ms * MS // 4 + step.elapsed_ns
+        units = step.amount + int(step.tenths * window.rate * window_ms // 10_000)
         clock_ns = max(now_ns, latest_ns)
         now_ms = clock_ns // MS
 
@@ -181,7 +189,7 @@ def test_agrees_with_kafkas_bookkeeping_to_the_millisecond(
             return (at_ms + wait_ms) * MS - at_ns if wait_ms else 0
 
         assert window.debt_ns(now_ns) == in_ns(model.wait_ms(0, now_ms))
-        assert window.wait_ns(step.amount, now_ns) == in_ns(model.wait_ms(step.amount, now_ms))
+        assert window.wait_ns(units, now_ns) == in_ns(model.wait_ms(units, now_ms))
         assert window.headroom(now_ns) == model.headroom(now_ms)
         total, time_ms = model.measure(now_ms)
         assert window.observed_rate(now_ns) == Fraction(total * 1000, time_ms)
@@ -194,22 +202,22 @@ def test_agrees_with_kafkas_bookkeeping_to_the_millisecond(
             continue
         if step.do == "admit":
             held_ms = model.wait_ms(0, now_ms)
-            expected = -in_ns(held_ms) if held_ms else in_ns(model.charge(step.amount, now_ms))
-            assert window.admit(step.amount, now_ns) == expected
+            expected = -in_ns(held_ms) if held_ms else in_ns(model.charge(units, now_ms))
+            assert window.admit(units, now_ns) == expected
             charged = not held_ms
         elif step.do == "spend":
-            left = model.headroom(now_ms) - step.amount
+            left = model.headroom(now_ms) - units
             charged = left >= 0 and not model.wait_ms(0, now_ms)
-            assert window.spend(step.amount, now_ns) == (left if charged else -1)
+            assert window.spend(units, now_ns) == (left if charged else -1)
             if charged:
-                assert model.charge(step.amount, now_ms) == 0
+                assert model.charge(units, now_ms) == 0
         elif step.do == "claim":
-            assert window.claim(step.amount, now_ns)
-            window.settle(step.amount, now_ns)
-            model.charge(step.amount, now_ms)
+            assert window.claim(units, now_ns)
+            window.settle(units, now_ns)
+            model.charge(units, now_ms)
             charged = True
         else:
-            amount = step.amount if step.do == "record" else -step.amount
+            amount = units if step.do == "record" else -units
             assert window.record(amount, now_ns) == in_ns(model.charge(amount, now_ms))
             charged = True
         if charged:
@@ -455,6 +463,17 @@ def test_a_window_ends_and_the_rate_jumps_as_in_kafka() -> None:
     assert window.debt_ns(1500 * MS) == 833 * MS  # 55 over 1 s
 
 
+def test_a_window_ends_after_exactly_its_size_and_is_forgotten_after_exactly_all_of_them() -> None:
+    window = kafkas(30, samples=3)
+    for second, amount in enumerate((5, 3, 2)):
+        window.record(amount, second * SECOND)
+    assert window.observed_rate(3 * SECOND - 1) == Fraction(10 * 1000, 2999)
+    assert window.observed_rate(3 * SECOND) == Fraction(5, 2)
+    assert window.observed_rate(4 * SECOND - 1) == Fraction(5 * 1000, 2999)
+    assert window.observed_rate(4 * SECOND) == Fraction(2, 2)
+    assert window.observed_rate(5 * SECOND) == 0
+
+
 def test_times_are_kafkas_whole_milliseconds() -> None:
     window = kafkas(1000, samples=2)
     assert window.record(1500, 10 * MS + 999_999) == 499 * MS + 1
@@ -464,11 +483,12 @@ def test_times_are_kafkas_whole_milliseconds() -> None:
 
 def test_half_a_millisecond_above_the_bound_is_rounded_away() -> None:
     window = kafkas(10_000, samples=2)
-    assert window.record(10_004, 0) == 0
-    assert window.observed_rate(0) > 10_000
-    assert window.headroom(0) == 0
-    assert window.spend(0, 0) == 0
-    assert window.record(1, 0) == MS
+    assert window.record(10_004, 999_999) == 0
+    assert window.observed_rate(999_999) > 10_000
+    assert window.headroom(999_999) == 0
+    assert window.spend(0, 999_999) == 0
+    assert window.record(1, 999_999) == 1
+    assert window.spend(0, 999_999) == -1
 
 
 def test_ten_idle_years_are_one_purge() -> None:
