@@ -15,8 +15,9 @@ from bench.options import Options
 from bench.processes import Cores
 from bench.report import Figure, show
 from quotas.entity import DEFAULT, Entity
-from quotas.entry import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, QuotaEntry
+from quotas.entry import QuotaEntry
 from quotas.limit import Limit, LimitSet, limit_set
+from quotas.limit_kinds import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
 from quotas.registry import Registry
 from quotas.token_bucket import TokenBucket
 

@@ -1,4 +1,4 @@
-"""What the engine answers: a frozen value, never an action. See `quotas.limit.LimitSet`."""
+"""What the engine answers: a frozen value, never an action. See `quotas.limit.LimitSet` and `quotas.demand.Demand`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ class Decision(NamedTuple):
         The limit that asks for the longest wait; None when nobody asks for any.
     exceeded
         Every limit that asks for a wait, in the order of the set; `limit` is one of them.
+    topics
+        Not admitted: the topics of the request whose records a limit refuses. The others could pass without them. Empty
+        where the request as a whole is refused, or no limit looks at topics.
     """
 
     admitted: bool
     wait_ns: int
     limit: Limit | None
     exceeded: tuple[Limit, ...] = ()
+    topics: tuple[str, ...] = ()
 
 
 ADMITTED: Final = Decision(admitted=True, wait_ns=0, limit=None)

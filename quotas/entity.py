@@ -1,4 +1,4 @@
-"""Who a quota is for: Kafka's client quota entities, user and client-id.
+"""Who a quota is for: Kafka's client quota entities, user and client-id, and the others that have limits of their own.
 
 `DEFAULT` is Kafka's default entity, written `<default>`. It is no string, so that a real client whose id is the nine
 characters "<default>" stays someone else (in Kafka: a null name against `%3Cdefault%3E`).
@@ -46,6 +46,37 @@ class Entity:
     def __str__(self) -> str:
         parts = (("user", self.user), ("client-id", self.client_id))
         return ",".join(f"{kind}:{_written(name)}" for kind, name in parts if name is not None)
+
+
+class Kind(Enum):
+    """What else may have limits, by its key in a SPEC."""
+
+    IP = "ip"
+    LISTENER = "listener"
+    RESOURCE_GROUP = "resource-group"
+    TOPIC = "topic"
+    TOTAL = "total"
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """One that is no client: an address, a listener, a resource group, a topic, or the proxy as a whole (`TOTAL`).
+
+    As the key of a configured quota the name of an ip, a listener or a topic may be `DEFAULT`; as the owner of a bucket
+    it is a real one. `str()`: "topic:orders", "ip:127.0.0.1", "total".
+    """
+
+    kind: Kind
+    name: Name
+
+    def __str__(self) -> str:
+        return self.kind.value if self.kind is Kind.TOTAL else f"{self.kind.value}:{_written(self.name)}"
+
+
+TOTAL: Final = Named(Kind.TOTAL, "")
+"""All traffic of this process."""
+
+AnyEntity: TypeAlias = Entity | Named
 
 
 def _written(name: Name) -> str:

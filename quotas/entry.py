@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from fractions import Fraction
 
-    from quotas.entity import Entity
-
-PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
-CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
-LIMIT_NAMES: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
-"""The limits that are enforced, in Kafka's spelling."""
+    from quotas.entity import AnyEntity
+    from quotas.resource_groups import ResourceGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +18,17 @@ class QuotaEntry:
     """What one entity may do.
 
     entity          whom it is for; names may be `DEFAULT`
-    limits          name (one of `LIMIT_NAMES`) to rate in units per second, exact, before any share; at least one
+    limits          name (see `quotas.limit_kinds`) to rate in units per second (`connections`, `producer_ids_rate`: a
+                    number), exact, before any share; at least one
     mode            throttle mode of this entity, None: the proxy's
     algorithm       None: the proxy's
     burst_seconds   the bucket's size as seconds of the rate, None: the registry's
+    group           the members, where the entity is a resource group
     """
 
-    entity: Entity
+    entity: AnyEntity
     limits: Mapping[str, int | Fraction] = field(hash=False)
     mode: str | None = None
     algorithm: str | None = None
     burst_seconds: int | Fraction | None = None
+    group: ResourceGroup | None = None

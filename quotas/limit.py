@@ -1,48 +1,48 @@
 """One limit of one entity, and the set of limits that one request has to meet.
 
 `check` all, then charge: a request that one limit holds costs the others nothing. A limit for which somebody waits
-counts as in debt for everybody else, so that newcomers queue up behind; `turn` lets the one through whose turn it is.
+counts as in debt for everybody else, so that newcomers queue up behind.
 
 How a caller holds and wakes (single-threaded, with one timer per limit that has waiters):
 
     decision = limits.admit(size, now_ns)
-    not decision.admitted:  decision.limit.waiters.push(session, size); a timer for the limit after wait_ns
+    not decision.admitted:  ticket = Ticket(); decision.limit.wait(session, size); a timer for the limit after wait_ns
     timer fires:            while the limit is out of debt and has waiters: session = limit.waiters.pop(),
-                            then limits.admit(size, now_ns, turn=limit); if another limit holds it now, it queues there
-    session dies:           limit.waiters.discard(session)
+                            ticket.turn = limit, limits.admit(size, now_ns, ticket); if another limit holds it now, it
+                            queues there
+    session dies:           limit.waiters.discard(session); ticket.give_up(now_ns)
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from quotas.decision import ADMITTED, Decision
 from quotas.fair_queue import FairQueue
 
 if TYPE_CHECKING:
-    from fractions import Fraction
+    from collections.abc import Container, Mapping
 
-    from quotas.entity import Entity
+    from quotas.algorithm import Algorithm
+    from quotas.entity import AnyEntity
 
 UNLIMITED: Final = (1 << 63) - 1
 """The headroom where no limit applies."""
 
 
-class Algorithm(Protocol):
-    """What a limit asks of its bucket (`quotas.token_bucket.TokenBucket`). Every duration is in nanoseconds."""
+class _Nobody(FairQueue[Any]):
+    """The queue of every limit for which nobody has waited yet: nearly all, and there may be a million."""
 
-    @property
-    def rate(self) -> int | Fraction: ...
-    @property
-    def burst_ns(self) -> int: ...
-    @property
-    def last_ns(self) -> int: ...
-    def admit(self, amount: int, now_ns: int, /) -> int: ...
-    def record(self, amount: int, now_ns: int, /) -> int: ...
-    def spend(self, amount: int, now_ns: int, /) -> int: ...
-    def debt_ns(self, now_ns: int, /) -> int: ...
-    def headroom(self, now_ns: int, /) -> int: ...
-    def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int, /) -> None: ...
+    __slots__ = ()
+
+    def push(self, waiter: object, size: int) -> NoReturn:
+        raise TypeError("this queue is that of all limits without waiters: join one with Limit.wait")
+
+
+_NOBODY: Final = _Nobody()
+_NO_CLAIMANTS: Final[set[Ticket]] = set()  # never written to either
+_numbers: Final = count()
 
 
 class Limit:
@@ -52,21 +52,31 @@ class Limit:
     entity      whose bucket this is, with real names only
     origin      the configured entity that gave the rate: the same, or one with `DEFAULT` in it
     mode        the entry's own throttle mode, None where it has none
-    algorithm   the bucket
-    waiters     who waits for it, served byte-fair
+    algorithm   the bucket; the same one as long as the limit lives
+    waiters     who waits for it, served byte-fair; join it with `wait`
+    claimants   the tickets that have a claim on it
+    version     for `quotas.limit_store`: what it has been told of
     """
 
-    __slots__ = ("algorithm", "entity", "mode", "name", "origin", "waiters")
+    __slots__ = ("algorithm", "claimants", "entity", "mode", "name", "origin", "version", "waiters")
 
     def __init__(
-        self, name: str, entity: Entity, algorithm: Algorithm, *, origin: Entity | None = None, mode: str | None = None
+        self,
+        name: str,
+        entity: AnyEntity,
+        algorithm: Algorithm,
+        *,
+        origin: AnyEntity | None = None,
+        mode: str | None = None,
     ) -> None:
         self.name = name
         self.entity = entity
-        self.algorithm = algorithm
+        self.algorithm: Final = algorithm
         self.origin = entity if origin is None else origin
         self.mode = mode
-        self.waiters: FairQueue[Any] = FairQueue()
+        self.waiters: FairQueue[Any] = _NOBODY
+        self.claimants = _NO_CLAIMANTS
+        self.version = 0
 
     def __repr__(self) -> str:
         return f"<Limit {self.name} of {self.entity}: {self.rate}/s>"
@@ -84,7 +94,79 @@ class Limit:
     def queued_ns(self) -> int:
         """How long the frames that wait here will take at this rate, in nanoseconds, rounded up."""
         rate = self.algorithm.rate
+        if not rate:  # a topic whose share of the total is nothing
+            return 0
         return -(-self.waiters.queued * rate.denominator * 1_000_000_000 // rate.numerator)
+
+    def wait(self, waiter: object, size: int) -> None:
+        """A frame of `size` units waits for this limit; see `FairQueue.push`."""
+        if self.waiters is _NOBODY:
+            self.waiters = FairQueue()
+        self.waiters.push(waiter, size)
+
+
+class Ticket:
+    """A frame that waits: for which limit it is its turn, and what it has been charged ahead of its passing.
+
+    Where two limits hold frames, one that leaves the first queue for the second might find the first in debt again
+    each time, for ever. So at its turn a frame is charged to that limit (a *claim*), and waits only for the others.
+
+    A bucket does not take any number of claims (see `TokenBucket.claim`), so frames might hold what others need, each
+    of another limit. Where there is no room, frames that were held later give their claims back (wound-wait,
+    Rosenkrantz, Stearns and Lewis 1978). The one that was held first of all never loses a claim and is never refused
+    one: it passes when it has had one turn at each of its limits, then the next one is the first. So nobody waits for
+    ever.
+    """
+
+    __slots__ = ("claims", "number", "turn")
+
+    def __init__(self) -> None:
+        self.turn: Limit | None = None
+        self.claims: dict[Limit, int] = {}
+        self.number: Final = next(_numbers)
+
+    def claim(self, amount: int, now_ns: int) -> None:
+        """It is this frame's turn for a limit that is out of debt, and another one holds it."""
+        limit = self.turn
+        if limit is None or limit in self.claims:
+            return
+        if limit.algorithm.claim(amount, now_ns) or self._claim_before_later_ones(limit, amount, now_ns):
+            self.claims[limit] = amount
+            if limit.claimants is _NO_CLAIMANTS:
+                limit.claimants = set()
+            limit.claimants.add(self)
+
+    def _claim_before_later_ones(self, limit: Limit, amount: int, now_ns: int) -> bool:
+        algorithm = limit.algorithm
+        later = sorted((each for each in limit.claimants if each.number > self.number), key=lambda each: each.number)
+        if not later:
+            return False
+        for each in later:
+            algorithm.unclaim(each.claims[limit], now_ns)
+        is_claimed = algorithm.claim(amount, now_ns)
+        for each in later:
+            if not algorithm.claim(each.claims[limit], now_ns):
+                each._forget(limit)
+        return is_claimed
+
+    def settle(self, now_ns: int) -> None:
+        """The frame passes."""
+        for limit, amount in list(self.claims.items()):
+            limit.algorithm.settle(amount, now_ns)
+            self._forget(limit)
+
+    def give_up(self, now_ns: int, but: Container[Limit] = ()) -> None:
+        """The frame does not pass under these limits (all `but` some): give back what it was charged to them."""
+        for limit, amount in list(self.claims.items()):
+            if limit not in but:
+                limit.algorithm.unclaim(amount, now_ns)
+                self._forget(limit)
+
+    def _forget(self, limit: Limit) -> None:
+        del self.claims[limit]
+        limit.claimants.remove(self)
+        if not limit.claimants:
+            limit.claimants = _NO_CLAIMANTS
 
 
 class LimitSet:
@@ -98,22 +180,24 @@ class LimitSet:
     def __init__(self, limits: tuple[Limit, ...]) -> None:
         self.limits: Final = limits
 
-    def admit(self, amount: int, now_ns: int, turn: Limit | None = None) -> Decision:
+    def admit(self, amount: int, now_ns: int, ticket: Ticket | None = None) -> Decision:
         """Charge every limit with `amount` if none is in debt; else charge nothing and say who holds.
 
-        `turn`: the limit whose queue has just named this request, and does not hold it for the sake of others any more.
+        `ticket`: that of a frame whose turn it is, which `ticket.turn` does not hold for the sake of others any more.
         """
-        held = self.check(now_ns, turn)
+        if ticket is not None:
+            return admit_all(dict.fromkeys(self.limits, amount), now_ns, ticket)
+        held = self.check(now_ns)
         return self.charge(amount, now_ns) if held.admitted else held
 
-    def check(self, now_ns: int, turn: Limit | None = None) -> Decision:
+    def check(self, now_ns: int) -> Decision:
         """As `admit`, without charging."""
         exceeded: tuple[Limit, ...] = ()
         longest_ns = -1
         worst: Limit | None = None
         for limit in self.limits:
             wait_ns = limit.algorithm.debt_ns(now_ns)
-            if wait_ns or (limit.waiters.waiting and limit is not turn):
+            if wait_ns or limit.waiters.waiting:
                 exceeded += (limit,)
                 if wait_ns > longest_ns:
                     longest_ns, worst = wait_ns, limit
@@ -161,15 +245,60 @@ class LimitSet:
         )
 
 
+def admit_all(amounts: Mapping[Limit, int], now_ns: int, ticket: Ticket | None = None) -> Decision:
+    """As `LimitSet.admit`, for limits of different units: each is charged with an amount of its own."""
+    claims: Mapping[Limit, int] = {}
+    turn: Limit | None = None
+    if ticket is not None:
+        ticket.give_up(now_ns, but=amounts)
+        claims, turn = ticket.claims, ticket.turn
+    exceeded: tuple[Limit, ...] = ()
+    longest_ns = -1
+    worst: Limit | None = None
+    for limit in amounts:
+        if limit in claims:
+            continue
+        wait_ns = limit.algorithm.debt_ns(now_ns)
+        if wait_ns or (limit.waiters.waiting and limit is not turn):
+            exceeded += (limit,)
+            if wait_ns > longest_ns:
+                longest_ns, worst = wait_ns, limit
+    if worst is not None:
+        if ticket is not None and turn is not None and turn in amounts and turn not in exceeded:
+            ticket.claim(amounts[turn], now_ns)
+        return Decision(False, longest_ns, worst, exceeded)
+    if ticket is None or not claims:
+        return charge_all(amounts, now_ns)
+    left = {limit: amount - claims.get(limit, 0) for limit, amount in amounts.items()}
+    ticket.settle(now_ns)
+    return charge_all(left, now_ns)
+
+
+def charge_all(amounts: Mapping[Limit, int], now_ns: int) -> Decision:
+    """As `LimitSet.charge`, for limits of different units."""
+    exceeded: tuple[Limit, ...] = ()
+    longest_ns = 0
+    worst: Limit | None = None
+    for limit, amount in amounts.items():
+        debt_ns = limit.algorithm.record(amount, now_ns)
+        if debt_ns:
+            exceeded += (limit,)
+            if debt_ns > longest_ns:
+                longest_ns, worst = debt_ns, limit
+    return ADMITTED if worst is None else Decision(True, longest_ns, worst, exceeded)
+
+
 class _NoLimit(LimitSet):
     """Nothing applies: the fast path of clients without a quota."""
 
     __slots__ = ()
 
-    def admit(self, amount: int, now_ns: int, turn: Limit | None = None) -> Decision:
+    def admit(self, amount: int, now_ns: int, ticket: Ticket | None = None) -> Decision:
+        if ticket is not None:
+            ticket.give_up(now_ns)
         return ADMITTED
 
-    def check(self, now_ns: int, turn: Limit | None = None) -> Decision:
+    def check(self, now_ns: int) -> Decision:
         return ADMITTED
 
     def charge(self, amount: int, now_ns: int) -> Decision:
@@ -185,16 +314,17 @@ class _NoLimit(LimitSet):
 class _OneLimit(LimitSet):
     """Exactly one limit: check and charge are one call."""
 
-    __slots__ = ("_bucket", "_limit", "_waiters")
+    __slots__ = ("_bucket", "_limit")
 
     def __init__(self, limits: tuple[Limit]) -> None:
         super().__init__(limits)
         self._limit: Final = limits[0]
         self._bucket: Final = limits[0].algorithm
-        self._waiters: Final = limits[0].waiters
 
-    def admit(self, amount: int, now_ns: int, turn: Limit | None = None) -> Decision:
-        if self._waiters.waiting and turn is not self._limit:
+    def admit(self, amount: int, now_ns: int, ticket: Ticket | None = None) -> Decision:
+        if ticket is not None and ticket.claims:  # of limits that are gone
+            return super().admit(amount, now_ns, ticket)
+        if self._limit.waiters.waiting and (ticket is None or ticket.turn is not self._limit):
             return Decision(False, self._bucket.debt_ns(now_ns), self._limit, self.limits)
         debt_ns = self._bucket.admit(amount, now_ns)
         if debt_ns == 0:
@@ -208,10 +338,10 @@ class _OneLimit(LimitSet):
         return Decision(True, debt_ns, self._limit, self.limits) if debt_ns else ADMITTED
 
     def spend(self, amount: int, now_ns: int) -> int:
-        return -1 if self._waiters.waiting else self._bucket.spend(amount, now_ns)
+        return -1 if self._limit.waiters.waiting else self._bucket.spend(amount, now_ns)
 
     def headroom(self, now_ns: int) -> int:
-        return 0 if self._waiters.waiting else self._bucket.headroom(now_ns)
+        return 0 if self._limit.waiters.waiting else self._bucket.headroom(now_ns)
 
 
 NO_LIMITS: Final[LimitSet] = _NoLimit(())

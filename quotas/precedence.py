@@ -15,56 +15,22 @@ Exactly one level applies to each limit: the first that names this limit (a pair
 leaves `producer_byte_rate` to the levels below). An empty client id matches no level with a client id in it, and an
 empty user, which Kafka does not have, none with a user.
 
-A million overrides are held as compact values: one dict per level with plain strings as keys, a tuple as value, and no
-object per override that could be shared.
+A million overrides are held as compact values (`quotas.override`): one dict per level with plain strings as keys.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
-from quotas.entity import DEFAULT, Entity
+from quotas.entity import DEFAULT, Default, Entity
+from quotas.override import Applies, Override, apply
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from fractions import Fraction
-
-    from quotas.entry import QuotaEntry
-
-NS_PER_SECOND: Final = 1_000_000_000
 
 _ANY_PAIR: Final = Entity(DEFAULT, DEFAULT)
 _ANY_USER: Final = Entity(DEFAULT)
 _ANY_CLIENT: Final = Entity(None, DEFAULT)
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What overrides have in common, kept once for all of them: which limits they name, and their options."""
-
-    names: tuple[str, ...]
-    burst_ns: int | None
-    mode: str | None
-
-
-# The shape, then one rate for each of its names.
-Override: TypeAlias = "tuple[Shape, *tuple[int | Fraction, ...]]"
-
-
-@dataclass(frozen=True, slots=True)
-class Applies:
-    """The quota that applies to one limit: its rate (units per second, before any share), and whose bucket it fills.
-
-    entity   the bucket's owner, real names only
-    origin   the configured entity
-    """
-
-    rate: int | Fraction
-    burst_ns: int | None
-    mode: str | None
-    entity: Entity
-    origin: Entity
 
 
 class QuotaTable:
@@ -81,7 +47,7 @@ class QuotaTable:
         "_pair_user",
     )
 
-    def __init__(self, entries: Iterable[QuotaEntry] = ()) -> None:
+    def __init__(self, overrides: Iterable[tuple[Entity, Override]] = ()) -> None:
         self._by_pair: dict[str, Override] = {}  # level 1
         self._pair_user: dict[str, Override] = {}  # 2, by user
         self._by_user: dict[str, Override] = {}  # 3
@@ -90,26 +56,25 @@ class QuotaTable:
         self._any_user: Override | None = None  # 6
         self._by_client: dict[str, Override] = {}  # 7
         self._any_client: Override | None = None  # 8
-        shapes: dict[Shape, Shape] = {}
-        values: dict[Override, Override] = {}
-        for entry in entries:
-            self._put(entry.entity, _compact(entry, shapes, values))
+        for entity, override in overrides:
+            self.put(entity, override)
 
     def __len__(self) -> int:
         levels = (self._by_pair, self._pair_user, self._by_user, self._pair_any, self._by_client)
         single = (self._any_pair, self._any_user, self._any_client)
         return sum(map(len, levels)) + sum(override is not None for override in single)
 
+    @property
+    def has_pairs_of_any_user(self) -> bool:
+        """Whether levels 4 or 5, which are weaker than a user's own, are configured."""
+        return bool(self._pair_any) or self._any_pair is not None
+
     def find(self, user: str, client_id: str) -> dict[str, Applies]:
         """What applies to this client, by the name of the limit; a limit that no level names is missing."""
         found: dict[str, Applies] = {}
         for override, entity, origin in self._matches(user, client_id):
-            if override is None:
-                continue
-            shape, *rates = override
-            for name, rate in zip(shape.names, rates, strict=True):
-                if name not in found:
-                    found[name] = Applies(rate, shape.burst_ns, shape.mode, entity, origin)
+            if override is not None:
+                apply(override, found, entity, origin)
         return found
 
     def find_for_bucket(self, limit_name: str, bucket: Entity) -> Applies | None:
@@ -139,33 +104,50 @@ class QuotaTable:
             yield self._by_client.get(client_id), only_client, only_client
             yield self._any_client, only_client, _ANY_CLIENT
 
-    def _put(self, entity: Entity, override: Override) -> None:
+    def get(self, entity: Entity) -> Override | None:
+        """The entry of this configured entity."""
+        match entity.user, entity.client_id:
+            case Default(), Default():
+                return self._any_pair
+            case Default(), None:
+                return self._any_user
+            case None, Default():
+                return self._any_client
+        level, key = self._place(entity)
+        return level.get(key)
+
+    def put(self, entity: Entity, override: Override | None) -> None:
+        """Set the entry of this entity, or with None take it away."""
+        match entity.user, entity.client_id:
+            case Default(), Default():
+                self._any_pair = override
+            case Default(), None:
+                self._any_user = override
+            case None, Default():
+                self._any_client = override
+            case _:
+                level, key = self._place(entity)
+                if override is None:
+                    level.pop(key, None)
+                else:
+                    level[key] = override
+
+    def _place(self, entity: Entity) -> tuple[dict[str, Override], str]:
+        """The dict of an entity with one real name at least, and its key there."""
         match entity.user, entity.client_id:
             case str(user), str(client_id):
-                self._by_pair[_pair_key(user, client_id)] = override
+                return self._by_pair, _pair_key(user, client_id)
             case str(user), None:
-                self._by_user[user] = override
+                return self._by_user, user
             case str(user), _:
-                self._pair_user[user] = override
+                return self._pair_user, user
             case None, str(client_id):
-                self._by_client[client_id] = override
-            case None, _:
-                self._any_client = override
+                return self._by_client, client_id
             case _, str(client_id):
-                self._pair_any[client_id] = override
-            case _, None:
-                self._any_user = override
-            case _:
-                self._any_pair = override
+                return self._pair_any, client_id
+        raise ValueError(f"{entity} has no name of its own")
 
 
 def _pair_key(user: str, client_id: str) -> str:
     """One string instead of a tuple of two: half the memory. The length in front keeps it unambiguous."""
     return f"{len(user)}:{user}{client_id}"
-
-
-def _compact(entry: QuotaEntry, shapes: dict[Shape, Shape], values: dict[Override, Override]) -> Override:
-    burst_ns = None if entry.burst_seconds is None else int(entry.burst_seconds * NS_PER_SECOND)
-    shape = Shape(tuple(entry.limits), burst_ns, entry.mode)
-    override: Override = (shapes.setdefault(shape, shape), *entry.limits.values())
-    return values.setdefault(override, override)

@@ -1,4 +1,4 @@
-"""The live limits: finds those of a client in O(1), changes them while running, forgets who has been idle for an hour.
+"""The live limits: finds those of a client, a topic or a connection in O(1), changes them while running.
 
 Two kinds of state, with two ways to end:
 
@@ -7,59 +7,59 @@ Two kinds of state, with two ways to end:
 - `Limit`, one per bucket: outlives its sessions, so that nobody sheds debt by reconnecting, and ends after an hour
   without use (Kafka's sensors do the same), when it owes nothing and nobody waits.
 
-`generation` grows whenever sessions have to look again (`resolve`), which is a dict lookup for each of them.
+`generation` grows whenever sessions have to look again (`resolve`), which is a dict lookup for each of them. So a
+change costs O(1), however many clients there are (see `quotas.limit_store` for what follows a default).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from quotas.entry import CONSUMER_BYTE_RATE, LIMIT_NAMES, PRODUCER_BYTE_RATE
-from quotas.limit import NO_LIMITS, Limit, LimitSet, limit_set
-from quotas.precedence import QuotaTable
+from quotas.algorithm import AlgorithmSettings
+from quotas.change import check_changes
+from quotas.client_limits import ClientLimits, ProducerIdLimit
+from quotas.configured import Configured
+from quotas.limit import limit_set
+from quotas.limit_kinds import (
+    BYTES_IN_RATE,
+    BYTES_THRESHOLD,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    MESSAGES_IN_RATE,
+    MESSAGES_THRESHOLD,
+    PRODUCER_BYTE_RATE,
+    PRODUCER_IDS_RATE,
+    REQUEST_RATE,
+)
+from quotas.limit_store import LimitStore
+from quotas.producer_ids import ProducerIdQuota
 from quotas.rates import exact
-from quotas.token_bucket import TokenBucket
+from quotas.topic_table import TopicTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from fractions import Fraction
 
-    from quotas.entity import Entity
+    from quotas.change import Change
+    from quotas.client_limits import TopicLimits
+    from quotas.entity import AnyEntity, Kind
     from quotas.entry import QuotaEntry
-    from quotas.precedence import Applies
-
-IDLE_NS: Final = 3600 * 1_000_000_000
-_SLOT_NS: Final = 60 * 1_000_000_000
-
-
-class ClientLimits:
-    """The limits of one (user, client id): one set per kind of data request. Shared by all sessions of that client.
-
-    produce       charged with the bytes of Produce requests
-    fetch         charged with the bytes of Fetch responses
-    open_fetches  for the proxy to count in: fetches of this client that wait for their response
-    """
-
-    __slots__ = ("__weakref__", "client_id", "fetch", "generation", "open_fetches", "produce", "user")
-
-    def __init__(self, user: str, client_id: str) -> None:
-        self.user = user
-        self.client_id = client_id
-        self.produce: LimitSet = NO_LIMITS
-        self.fetch: LimitSet = NO_LIMITS
-        self.generation = -1
-        self.open_fetches = 0
+    from quotas.limit import Limit
+    from quotas.override import Applies
+    from quotas.topic_thresholds import Thresholds
 
 
 class Registry:
     """All quotas of this process.
 
-    entries        what is configured; read once, not kept
-    share          factor on every rate (`--quota-share`), taken as the decimal it is written as: 0.1 is one tenth
-    burst_seconds  for entries that do not say it themselves
+    entries    what is configured; read once, not kept
+    share      factor on every rate (`--quota-share`), taken as the decimal it is written as: 0.1 is one tenth
+    settings   how rates are measured where an entry does not say it
+    observers  called after each change of what is configured, with the entities that changed, None for all: who waits
+               may have to look again
 
-    Raises ValueError when the share is not above zero or the burst is below zero.
+    Raises ValueError when the share is not above zero, ThresholdError when topics have more than their total.
     """
 
     def __init__(
@@ -67,27 +67,35 @@ class Registry:
         entries: Iterable[QuotaEntry] = (),
         *,
         share: float | Fraction = 1,
-        burst_seconds: float | Fraction = 1,
+        settings: AlgorithmSettings | None = None,
     ) -> None:
         self.generation = 0
-        self._share = _exact_share(share)
-        self._burst_ns = int(exact(burst_seconds) * 1_000_000_000)
-        if self._burst_ns < 0:
-            raise ValueError(f"burst_seconds must not be below zero, not {burst_seconds}")
-        self._table = QuotaTable(entries)
+        self.observers: list[Callable[[frozenset[AnyEntity] | None], None]] = []
+        settings = AlgorithmSettings() if settings is None else settings
+        self._store = LimitStore(Configured(entries), settings, _exact_share(share))
+        self._topics = TopicTable(self._store)
         self._clients: WeakValueDictionary[tuple[str, str], ClientLimits] = WeakValueDictionary()
-        self._limits: dict[str, dict[Entity, Limit]] = {name: {} for name in LIMIT_NAMES}
-        # When to look at a limit again, by the minute: each is looked at once an hour, however many there are.
-        self._new: list[Limit] = []
-        self._due: dict[int, list[Limit]] = {}
 
     def __len__(self) -> int:
         """Configured entities."""
-        return len(self._table)
+        return len(self._store.configured)
 
     @property
     def share(self) -> Fraction:
-        return self._share
+        return self._store.share
+
+    @property
+    def thresholds(self) -> Mapping[str, Thresholds]:
+        """Seed 004's thresholds, by the name of the topic's one."""
+        return self._topics.thresholds
+
+    @property
+    def learns_topics(self) -> bool:
+        """Whether some limit asks for what is known of topics: their names by id, their partitions."""
+        configured = self._store.configured
+        return configured.counts_records or configured.counts_mutations
+
+    # ---- looking up
 
     def resolve(self, user: str, client_id: str) -> ClientLimits:
         """The limits of this client: one object for all its sessions, and one bucket for each entity."""
@@ -96,85 +104,117 @@ class Registry:
         if client is None:
             client = self._clients[key] = ClientLimits(user, client_id)
         if client.generation != self.generation:
-            applies = self._table.find(user, client_id)
-            client.produce = self._set_of(PRODUCER_BYTE_RATE, applies)
-            client.fetch = self._set_of(CONSUMER_BYTE_RATE, applies)
-            client.generation = self.generation
+            self._bring_up_to_date(client)
         return client
+
+    def topic(self, name: str, now_ns: int) -> TopicLimits:
+        """The limits of records produced to this topic."""
+        return self._topics.get(name, self.generation, now_ns)
+
+    def records_of_nobody(self) -> TopicLimits:
+        """The limits of records whose topic is not known: the total's."""
+        return self._topics.nobody()
+
+    def records_refused(self, topic: str, record_bytes: int, messages: int, now_ns: int) -> None:
+        """The broker answered an error for records that were charged to a topic: they are not in the log."""
+        self._topics.refused(topic, record_bytes, messages, now_ns)
+
+    def place_limit(self, limit_name: str, kind: Kind, *names: str) -> Limit | None:
+        """The limit of an address, a listener (under any of its names) or the total; None without one."""
+        applies = self.configured_value(limit_name, kind, *names)
+        return None if applies is None else self._store.get(limit_name, applies)
+
+    def configured_value(self, limit_name: str, kind: Kind, *names: str) -> Applies | None:
+        """What is configured for it, without making a bucket."""
+        return self._store.configured.find(kind, *names).get(limit_name)
+
+    def limits_in_use(self) -> Iterator[Limit]:
+        """Every limit that has a bucket now; safe against changes while it is read. O(limits)."""
+        return iter(self._store)
+
+    def produced(self, now_ns: int) -> Iterator[tuple[str, str, float]]:
+        """What became of records, where a total threshold is set: unit, outcome, and the one-minute rate per second."""
+        for unit, name in (("bytes", BYTES_THRESHOLD), ("messages", MESSAGES_THRESHOLD)):
+            thresholds = self.thresholds[name]
+            if thresholds.total is not None:
+                yield unit, "accepted", thresholds.accepted.one_minute_rate(now_ns)
+                yield unit, "erroneous", thresholds.erroneous.one_minute_rate(now_ns)
+                yield unit, "throttled", thresholds.throttled.one_minute_rate(now_ns)
+
+    # ---- changing
+
+    def alter(self, changes: Iterable[Change], now_ns: int) -> None:
+        """Make these changes as one step: when one cannot be made nothing changes. Costs O(changes).
+
+        Raises ThresholdError when the explicit thresholds of topics would sum beyond the total, and ValueError as
+        `check_changes`.
+        """
+        batch = tuple(changes)
+        check_changes(batch)
+        self._topics.check_changes(batch)
+        if not batch:
+            return
+        self.generation += 1
+        self._store.change(batch, now_ns)
+        self._topics.change(batch)
+        self._tell(frozenset(change.entity for change in batch))
 
     def replace(self, entries: Iterable[QuotaEntry], now_ns: int, *, share: float | Fraction | None = None) -> None:
         """Put these quotas in place of all there were, as one step: when the entries cannot be used nothing changes.
 
         A bucket whose owner still has that limit keeps its debt, at the new rate (see `quotas.token_bucket`). One whose
-        owner has it no more, or at another level with another bucket, is dropped, and starts anew if it comes back.
-        Sessions that wait on a dropped limit have to be woken by the caller.
+        owner has it no more, or at another level with another bucket, or measured by another algorithm, is dropped, and
+        starts anew if it comes back. Costs O(entries and limits in use). Raises as the class.
         """
-        new_share = self._share if share is None else _exact_share(share)
-        table = QuotaTable(entries)
-        self._table, self._share = table, new_share
-        for name, limits in self._limits.items():
-            for entity, limit in list(limits.items()):
-                applies = table.find_for_bucket(name, entity)
-                if applies is None:
-                    del limits[entity]
-                else:
-                    limit.algorithm.set_rate(self._rate(applies), self._burst(applies), now_ns)
-                    limit.origin, limit.mode = applies.origin, applies.mode
+        new_share = self.share if share is None else _exact_share(share)
+        configured = Configured(entries)
+        self._topics.check(configured)
         self.generation += 1
-
-    def limits_in_use(self) -> Iterator[Limit]:
-        """Every limit that has a bucket now; a snapshot, safe against changes while it is read."""
-        for limits in self._limits.values():
-            yield from list(limits.values())
+        self._store.replace(configured, new_share, now_ns)
+        self._topics.replace()
+        self._tell(None)
 
     def expire(self, now_ns: int) -> int:
         """Forget the limits that were idle for an hour; returns how many. Call it about once a minute.
 
-        Costs O(limits that are due for a look): each is looked at once an hour.
+        Costs O(limits that are due for a look), each of which is looked at once an hour, and after a default has
+        changed, once, O(limits).
         """
-        now_slot = now_ns // _SLOT_NS
-        for limit in self._new:
-            self._look_again(limit, now_ns + IDLE_NS)
-        self._new.clear()
-        forgotten = 0
-        for slot in [slot for slot in self._due if slot <= now_slot]:  # at most 62 slots exist
-            for limit in self._due.pop(slot):
-                limits = self._limits[limit.name]
-                if limits.get(limit.entity) is not limit:
-                    continue  # dropped by `replace`
-                idle_until = limit.algorithm.last_ns + IDLE_NS
-                if idle_until > now_ns:
-                    self._look_again(limit, idle_until)
-                elif limit.waiters.waiting or limit.debt_ns(now_ns):
-                    self._look_again(limit, now_ns + IDLE_NS)
-                else:
-                    del limits[limit.entity]
-                    forgotten += 1
+        self._topics.expire(now_ns)
+        forgotten = self._store.expire(now_ns)
         if forgotten:
             self.generation += 1  # a session that was idle as long must not charge a bucket that nobody else sees
         return forgotten
 
-    def _look_again(self, limit: Limit, due_ns: int) -> None:
-        self._due.setdefault(due_ns // _SLOT_NS + 1, []).append(limit)
+    # ---- inside
 
-    def _set_of(self, name: str, found: dict[str, Applies]) -> LimitSet:
-        applies = found.get(name)
-        if applies is None:
-            return NO_LIMITS
-        limit = self._limits[name].get(applies.entity)
-        if limit is None:
-            bucket = TokenBucket(self._rate(applies), self._burst(applies))
-            limit = Limit(name, applies.entity, bucket, origin=applies.origin, mode=applies.mode)
-            self._limits[name][applies.entity] = limit
-            self._new.append(limit)
-        return limit_set((limit,))
+    def _bring_up_to_date(self, client: ClientLimits) -> None:
+        configured, get_all = self._store.configured, self._store.get_all
+        own = configured.clients.find(client.user, client.client_id)
+        of_groups = configured.of_groups(configured.groups.groups_of_client(client.user, client.client_id))
+        found = [own, *of_groups, configured.of_total()]
+        client.produce = limit_set(get_all(PRODUCER_BYTE_RATE, found))
+        client.fetch = limit_set(get_all(CONSUMER_BYTE_RATE, found))
+        client.requests = limit_set(get_all(REQUEST_RATE, found))
+        client.mutations = limit_set(get_all(CONTROLLER_MUTATION_RATE, found))
+        client.bytes_in = get_all(BYTES_IN_RATE, of_groups)
+        client.messages_in = get_all(MESSAGES_IN_RATE, of_groups)
+        client.producer_ids = self._producer_ids(own)
+        client.walks = configured.counts_records or client.producer_ids is not None
+        client.decides_each = client.walks or bool(client.requests.limits)
+        client.generation = self.generation
 
-    def _rate(self, applies: Applies) -> int | Fraction:
-        rate = applies.rate * self._share
-        return rate.numerator if rate.denominator == 1 else rate
+    def _producer_ids(self, own: dict[str, Applies]) -> ProducerIdLimit | None:
+        if PRODUCER_IDS_RATE not in own:
+            return None
+        limit = self._store.get(PRODUCER_IDS_RATE, own[PRODUCER_IDS_RATE])
+        if not isinstance(limit.algorithm, ProducerIdQuota):
+            raise TypeError(f"{limit} is not measured by producer ids")
+        return ProducerIdLimit(limit, limit.algorithm)
 
-    def _burst(self, applies: Applies) -> int:
-        return self._burst_ns if applies.burst_ns is None else applies.burst_ns
+    def _tell(self, entities: frozenset[AnyEntity] | None) -> None:
+        for observer in self.observers:
+            observer(entities)
 
 
 def _exact_share(share: float | Fraction) -> Fraction:

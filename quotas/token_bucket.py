@@ -12,6 +12,7 @@ Rules, and where they are from:
 - a change of rate keeps the level *in units*, as Kafka's TokenBucket does (it stores tokens and reads the bound anew at
   each record): what was overdrawn stays overdrawn and is paid back at the new rate, so raising a quota frees a client
   sooner. Credit is cut to the new burst. Unlike Kafka, the time before the change earns at the old rate, not the new.
+- in any time T at most rate * T + burst + one frame passes (see `claim` for frames that several limits hold)
 - a clock that goes back earns nothing and costs nothing: the bucket waits until the clock has caught up
 """
 
@@ -60,14 +61,16 @@ class TokenBucket:
     Raises ValueError when the rate is not above zero or the burst is below zero.
     """
 
-    __slots__ = ("_level", "_terms", "last_ns")
+    __slots__ = ("_claimed", "_full", "_level", "_terms", "last_ns")
 
     last_ns: int
     """Time of the latest `admit`, `record` or `set_rate`; asking (`debt_ns`, `headroom`) leaves it alone."""
 
     def __init__(self, rate: int | Fraction, burst_ns: int = NS_PER_SECOND) -> None:
         self._terms = _terms(rate, burst_ns)
-        self._level = self._terms.full
+        self._claimed = 0
+        # The largest credit now: that of the terms, less what is claimed.
+        self._level = self._full = self._terms.full
         self.last_ns = _BEFORE_ALL_TIME
 
     @property
@@ -88,8 +91,8 @@ class TokenBucket:
         if elapsed_ns > 0:
             self.last_ns = now_ns
             level += elapsed_ns * terms.earn
-            if level > terms.full:
-                level = terms.full
+            if level > self._full:
+                level = self._full
         if level < 0:
             self._level = level
             return level // terms.earn  # floor of a negative number: the wait is rounded up
@@ -104,11 +107,11 @@ class TokenBucket:
         if elapsed_ns > 0:
             self.last_ns = now_ns
             level += elapsed_ns * terms.earn
-            if level > terms.full:
-                level = terms.full
+            if level > self._full:
+                level = self._full
         level -= amount * terms.unit
-        if level > terms.full:
-            level = terms.full
+        if level > self._full:
+            level = self._full
         self._level = level
         return 0 if level >= 0 else -(level // terms.earn)
 
@@ -120,8 +123,8 @@ class TokenBucket:
         if elapsed_ns > 0:
             self.last_ns = now_ns
             level += elapsed_ns * terms.earn
-            if level > terms.full:
-                level = terms.full
+            if level > self._full:
+                level = self._full
             self._level = level
         level -= amount * terms.unit
         if level < 0:
@@ -144,19 +147,60 @@ class TokenBucket:
         level = self._level_at(now_ns)
         return 0 if level <= 0 else level // self._terms.unit
 
+    def wait_ns(self, amount: int, now_ns: int) -> int:
+        """Nanoseconds until `amount` could be charged without debt, rounded up; more than the burst: until full."""
+        terms = self._terms
+        missing = min(amount * terms.unit, self._full) - self._level_at(now_ns)
+        return 0 if missing <= 0 else -(-missing // terms.earn)
+
+    def claim(self, amount: int, now_ns: int) -> bool:
+        """Charge `amount` for a frame that passes later, when another limit lets it; False: not now.
+
+        Until it has passed (`settle`) the credit may only grow to the burst less the claims, else the bucket would fill
+        up while the frame waits, and both would pass at once. For the same reason claims together stay within the
+        burst, except that one frame that is larger than the burst may claim alone.
+
+        So in any interval of length T at most rate * T + burst + one frame passes. Where a frame is larger than the
+        burst, and another limit may hold it too, its size counts in place of the burst: rate * T + two such frames.
+        """
+        grains = amount * self._terms.unit
+        if self._claimed and self._claimed + grains > self._terms.full:
+            return False
+        self.record(amount, now_ns)
+        self._set_claimed(self._claimed + grains)
+        return True
+
+    def settle(self, amount: int, now_ns: int) -> None:
+        """A claimed frame passes now."""
+        self._catch_up(now_ns)
+        self._set_claimed(self._claimed - amount * self._terms.unit)
+
+    def unclaim(self, amount: int, now_ns: int) -> None:
+        """A claimed frame will never pass: give back what it was charged."""
+        self.settle(amount, now_ns)
+        self.record(-amount, now_ns)
+
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
         """Earn at the old rate until `now_ns` and at the new one from then on.
 
         The level stays in units (see the module), rounded down to the new grain: by less than a billionth of a unit.
         """
-        level = self._level_at(now_ns)
+        self._catch_up(now_ns)
         old, new = self._terms, _terms(rate, burst_ns)
         self._terms = new
-        self._level = min(new.full, level * new.unit // old.unit)
+        self._set_claimed(self._claimed * new.unit // old.unit)
+        self._level = min(self._full, self._level * new.unit // old.unit)
+
+    def _set_claimed(self, grains: int) -> None:
+        self._claimed = max(0, grains)
+        self._full = max(0, self._terms.full - self._claimed)
+
+    def _catch_up(self, now_ns: int) -> None:
+        self._level = self._level_at(now_ns)
         self.last_ns = max(self.last_ns, now_ns)
 
     def _level_at(self, now_ns: int) -> int:
         elapsed_ns = now_ns - self.last_ns
         if elapsed_ns <= 0:
             return self._level
-        return min(self._terms.full, self._level + elapsed_ns * self._terms.earn)
+        return min(self._full, self._level + elapsed_ns * self._terms.earn)

@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quotas.entity import DEFAULT, Entity, Name
-from quotas.entry import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, QuotaEntry
+from quotas.entry import QuotaEntry
+from quotas.limit_kinds import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
+from quotas.override import Compactor
 from quotas.precedence import QuotaTable
 
 PAIR, USER, CLIENT = Entity("u", "c"), Entity("u"), Entity(None, "c")
@@ -27,12 +29,22 @@ def entry(entity: Entity, rate: int, name: str = PRODUCER_BYTE_RATE) -> QuotaEnt
     return QuotaEntry(entity, {name: rate})
 
 
+def table_of(entries: list[QuotaEntry]) -> QuotaTable:
+    compactor = Compactor()
+    return QuotaTable((configured_entity(each), compactor.compact(each)) for each in entries)
+
+
+def configured_entity(each: QuotaEntry) -> Entity:
+    assert isinstance(each.entity, Entity)
+    return each.entity
+
+
 @pytest.mark.parametrize("strongest", range(8))
 def test_the_strongest_level_applies_alone(strongest: int) -> None:
     """Levels from `strongest` down are configured, and some of strangers, which must not matter."""
     strangers = [Entity("x", "c"), Entity("u", "x"), Entity("x"), Entity(DEFAULT, "x"), Entity(None, "x")]
     entries = [entry(entity, 100 + level) for level, (entity, _) in enumerate(LEVELS) if level >= strongest]
-    table = QuotaTable([*reversed(entries), *(entry(stranger, 7) for stranger in strangers)])
+    table = table_of([*reversed(entries), *(entry(stranger, 7) for stranger in strangers)])
     applies = table.find("u", "c")[PRODUCER_BYTE_RATE]
     origin, bucket = LEVELS[strongest]
     assert (applies.rate, applies.origin, applies.entity) == (100 + strongest, origin, bucket)
@@ -40,7 +52,7 @@ def test_the_strongest_level_applies_alone(strongest: int) -> None:
 
 
 def test_each_limit_looks_for_its_own_level() -> None:
-    table = QuotaTable([entry(PAIR, 1, CONSUMER_BYTE_RATE), entry(Entity("u"), 2), entry(Entity(None, "c"), 3)])
+    table = table_of([entry(PAIR, 1, CONSUMER_BYTE_RATE), entry(Entity("u"), 2), entry(Entity(None, "c"), 3)])
     found = table.find("u", "c")
     assert {name: applies.origin for name, applies in found.items()} == {
         CONSUMER_BYTE_RATE: PAIR,
@@ -54,24 +66,24 @@ def test_each_limit_looks_for_its_own_level() -> None:
 )
 def test_an_empty_name_matches_no_level_that_asks_for_it(user: str, client_id: str, matching: set[int]) -> None:
     for level, (entity, _) in enumerate(LEVELS):
-        found = QuotaTable([entry(entity, 1)]).find(user, client_id)
+        found = table_of([entry(entity, 1)]).find(user, client_id)
         assert bool(found) == (level in matching)
 
 
 def test_a_default_gives_one_bucket_to_each_concrete_name() -> None:
-    table = QuotaTable([entry(Entity(None, DEFAULT), 5)])
+    table = table_of([entry(Entity(None, DEFAULT), 5)])
     owners = [table.find("u", name)[PRODUCER_BYTE_RATE].entity for name in ("a", "b", "<default>")]
     assert owners == [Entity(None, "a"), Entity(None, "b"), Entity(None, "<default>")]
 
 
 def test_a_name_that_reads_default_is_not_the_default() -> None:
-    table = QuotaTable([entry(Entity(None, "<default>"), 5)])
+    table = table_of([entry(Entity(None, "<default>"), 5)])
     assert table.find("u", "anyone") == {}
     assert table.find("u", "<default>")[PRODUCER_BYTE_RATE].rate == 5
 
 
 def test_pairs_are_told_apart_whatever_their_names() -> None:
-    table = QuotaTable([entry(Entity("1:a", "b"), 1), entry(Entity("1", ":ab"), 2), entry(Entity("1:", "ab"), 3)])
+    table = table_of([entry(Entity("1:a", "b"), 1), entry(Entity("1", ":ab"), 2), entry(Entity("1:", "ab"), 3)])
     assert [table.find(*names)[PRODUCER_BYTE_RATE].rate for names in [("1:a", "b"), ("1", ":ab"), ("1:", "ab")]] == [
         1,
         2,
@@ -120,7 +132,7 @@ def test_agrees_with_a_search_of_everything(
         QuotaEntry(Entity(*entity), {limit: 10 * number + len(limit) for limit in limits})
         for number, (entity, limits) in enumerate(wanted, start=1)
     ]
-    table = QuotaTable(entries)
+    table = table_of(entries)
     found = table.find(user, client_id)
     for limit in (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE):
         applies = found.get(limit)

@@ -6,15 +6,19 @@ from fractions import Fraction
 
 import pytest
 
+from quotas.algorithm import AlgorithmSettings
 from quotas.entity import DEFAULT, Entity
-from quotas.entry import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, QuotaEntry
+from quotas.entry import QuotaEntry
+from quotas.idle import IDLE_NS
 from quotas.limit import NO_LIMITS, Limit
-from quotas.registry import IDLE_NS, Registry
+from quotas.limit_kinds import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
+from quotas.registry import Registry
 
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
 ANYONE = Entity(client_id=DEFAULT)
 ETL = Entity(client_id="etl")
+HALF_A_SECOND = AlgorithmSettings(burst_ns=SECOND // 2)
 
 
 def entry(entity: Entity, produce: int | None = None, fetch: int | None = None, burst: int | None = None) -> QuotaEntry:
@@ -63,14 +67,14 @@ def test_a_share_scales_every_rate_as_it_is_written(share: float | Fraction, rat
 
 
 def test_a_share_may_leave_a_fraction() -> None:
-    limit = produce_limit(Registry([entry(ETL, produce=1)], share=0.1, burst_seconds=0))
+    limit = produce_limit(Registry([entry(ETL, produce=1)], share=0.1, settings=AlgorithmSettings(burst_ns=0)))
     assert limit.rate == 0.1
     limit.algorithm.record(1, 0)
     assert limit.debt_ns(0) == 10 * SECOND
 
 
 def test_burst_is_the_entrys_or_the_registrys() -> None:
-    registry = Registry([entry(ETL, produce=100, burst=3), entry(ANYONE, produce=100)], burst_seconds=0.5)
+    registry = Registry([entry(ETL, produce=100, burst=3), entry(ANYONE, produce=100)], settings=HALF_A_SECOND)
     assert registry.resolve("alice", "etl").produce.headroom(0) == 300
     assert registry.resolve("alice", "other").produce.headroom(0) == 50
 
@@ -79,11 +83,6 @@ def test_burst_is_the_entrys_or_the_registrys() -> None:
 def test_a_share_is_above_zero(share: float) -> None:
     with pytest.raises(ValueError, match="share must be above zero"):
         Registry(share=share)
-
-
-def test_a_burst_is_not_below_zero() -> None:
-    with pytest.raises(ValueError, match="burst_seconds must not be below zero"):
-        Registry(burst_seconds=-0.5)
 
 
 # ---- live changes
@@ -199,7 +198,7 @@ def test_who_owes_or_has_waiters_is_not_forgotten() -> None:
     debtor, waited_for = produce_limit(registry, client_id="debtor"), produce_limit(registry, client_id="waited")
     debtor.algorithm.record(5 * 3600, 0)
     waited_for.algorithm.record(0, 0)
-    waited_for.waiters.push("session", 1)
+    waited_for.wait("session", 1)
     for hour in range(1, 5):
         assert registry.expire(hour * (IDLE_NS + MINUTE)) == 0
     waited_for.waiters.discard("session")

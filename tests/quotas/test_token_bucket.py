@@ -22,15 +22,24 @@ class SlowBucket:
         self.rate = Fraction(rate)
         self.burst = self.rate * burst_ns / SECOND
         self.tokens = self.burst
+        self.claims: tuple[int, ...] = ()
         self.now_ns: int | None = None
+
+    @property
+    def most(self) -> Fraction:
+        return max(Fraction(0), self.burst - sum(self.claims))
 
     def pass_time(self, now_ns: int) -> None:
         if self.now_ns is not None and now_ns > self.now_ns:
-            self.tokens = min(self.burst, self.tokens + self.rate * (now_ns - self.now_ns) / SECOND)
+            self.tokens = min(self.most, self.tokens + self.rate * (now_ns - self.now_ns) / SECOND)
         self.now_ns = now_ns if self.now_ns is None else max(self.now_ns, now_ns)
 
     def debt_ns(self) -> int:
         wait = -self.tokens / self.rate * SECOND
+        return max(0, -(-wait.numerator // wait.denominator))
+
+    def wait_ns(self, amount: int) -> int:
+        wait = (min(Fraction(amount), self.most) - self.tokens) / self.rate * SECOND
         return max(0, -(-wait.numerator // wait.denominator))
 
     def headroom(self) -> int:
@@ -43,6 +52,8 @@ class Step:
     elapsed_ns: int
     amount: int
 
+
+CLAIMS = ("claim", "settle", "unclaim")
 
 rates = st.one_of(
     st.integers(1, 1 << 53),
@@ -58,7 +69,12 @@ elapsed = st.one_of(
 )
 amounts = st.one_of(st.integers(0, 1 << 21), st.integers(0, 1 << 54))
 steps = st.lists(
-    st.builds(Step, st.sampled_from(["admit", "admit", "spend", "record", "refund", "ask"]), elapsed, amounts),
+    st.builds(
+        Step,
+        st.sampled_from(["admit", "admit", "spend", "record", "refund", "ask", *CLAIMS, *CLAIMS]),
+        elapsed,
+        amounts,
+    ),
     max_size=40,
 )
 
@@ -73,6 +89,12 @@ def test_agrees_with_the_slow_model_exactly(rate: int | Fraction, burst_ns: int,
             asked = copy(model)
             asked.pass_time(now_ns)
             assert (bucket.debt_ns(now_ns), bucket.headroom(now_ns)) == (asked.debt_ns(), asked.headroom())
+            assert bucket.wait_ns(step.amount, now_ns) == asked.wait_ns(step.amount)
+            continue
+        if step.do == "claim" and 0 < sum(model.claims) > model.burst - step.amount:
+            assert not bucket.claim(step.amount, now_ns)
+            continue
+        if step.do in {"settle", "unclaim"} and not model.claims:
             continue
         model.pass_time(now_ns)
         if step.do == "admit":
@@ -87,9 +109,22 @@ def test_agrees_with_the_slow_model_exactly(rate: int | Fraction, burst_ns: int,
             fits = model.tokens >= step.amount
             model.tokens -= step.amount if fits else 0
             assert bucket.spend(step.amount, now_ns) == (model.headroom() if fits else -1)
+        elif step.do == "claim":
+            assert bucket.claim(step.amount, now_ns)
+            model.tokens -= step.amount
+            model.claims += (step.amount,)
+            assert model.tokens <= model.most  # or more could pass now than the burst allows
+        elif step.do in CLAIMS:
+            amount, *claims = model.claims
+            model.claims = tuple(claims)
+            if step.do == "settle":
+                bucket.settle(amount, now_ns)
+            else:
+                bucket.unclaim(amount, now_ns)
+                model.tokens = min(model.most, model.tokens + amount)
         else:
             amount = step.amount if step.do == "record" else -step.amount
-            model.tokens = min(model.burst, model.tokens - amount)
+            model.tokens = min(model.most, model.tokens - amount)
             assert bucket.record(amount, now_ns) == model.debt_ns()
         assert bucket.debt_ns(now_ns) == model.debt_ns()
         assert bucket.headroom(now_ns) == model.headroom()
@@ -178,6 +213,55 @@ def test_a_wait_is_rounded_up_and_over_when_it_says() -> None:
     assert bucket.record(1, 0) == 333_333_334
     assert bucket.debt_ns(333_333_333) == 1
     assert bucket.debt_ns(333_333_334) == 0
+
+
+def test_what_is_claimed_is_charged_and_leaves_less_to_fill_up() -> None:
+    bucket = TokenBucket(100)
+    assert bucket.claim(60, 0)
+    assert bucket.headroom(10 * SECOND) == 40
+    assert not bucket.claim(41, 10 * SECOND)
+    assert bucket.claim(40, 10 * SECOND)
+    assert bucket.headroom(20 * SECOND) == 0
+    bucket.settle(60, 20 * SECOND)
+    assert bucket.headroom(20 * SECOND) == 0  # the frame passes with what it was charged
+    assert bucket.headroom(21 * SECOND) == 60
+    bucket.unclaim(40, 21 * SECOND)
+    assert bucket.headroom(21 * SECOND) == 100
+
+
+def test_a_frame_larger_than_the_burst_claims_alone() -> None:
+    bucket = TokenBucket(100)
+    assert bucket.claim(300, 0)
+    assert bucket.debt_ns(0) == 2 * SECOND
+    assert not bucket.claim(1, 2 * SECOND)
+    assert bucket.headroom(10 * SECOND) == 0
+    bucket.settle(300, 10 * SECOND)
+    assert bucket.headroom(11 * SECOND) == 100
+
+
+@given(rates, bursts_ns, amounts, st.lists(amounts, max_size=3), elapsed)
+def test_claims_taken_back_never_were(
+    rate: int | Fraction, burst_ns: int, spent: int, claims: list[int], elapsed_ns: int
+) -> None:
+    bucket, untouched = TokenBucket(rate, burst_ns), TokenBucket(rate, burst_ns)
+    bucket.record(spent, 0)
+    untouched.record(spent, 0)
+    now_ns = abs(elapsed_ns)
+    for amount in [amount for amount in claims if bucket.claim(amount, 0)]:
+        bucket.unclaim(amount, now_ns)
+    assert bucket.debt_ns(now_ns) == untouched.debt_ns(now_ns)
+    assert bucket.headroom(now_ns) == untouched.headroom(now_ns)
+
+
+def test_claims_outlast_a_change_of_rate_in_units() -> None:
+    bucket = TokenBucket(100)
+    assert bucket.claim(60, 0)
+    bucket.set_rate(Fraction(200, 3), 3 * SECOND, 0)
+    assert bucket.headroom(100 * SECOND) == 140
+    bucket.set_rate(10, SECOND, 100 * SECOND)
+    assert bucket.headroom(100 * SECOND) == 0  # more is claimed than the new burst
+    bucket.unclaim(60, 100 * SECOND)
+    assert bucket.headroom(100 * SECOND) == 10
 
 
 def test_ten_idle_years_earn_one_burst() -> None:

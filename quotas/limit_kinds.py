@@ -1,0 +1,96 @@
+"""Every limit there is, by its name: what it counts, whose it may be, and which algorithm measures it.
+
+    name                                  counts                                        whose
+    producer_byte_rate                    bytes of Produce requests                     client, group, total
+    consumer_byte_rate                    bytes of Fetch and ShareFetch responses       client, group, total
+    request_rate                          requests, all of them; holds only data        client, group, total
+    controller_mutation_rate              partitions created or deleted (KIP-599)       client, group, total
+    producer_ids_rate                     new producer ids per window (KIP-936)         user
+    bytes_in_rate, messages_in_rate       record bytes and records produced             topic, group, total
+    bytes.in.per.sec.threshold, ...       the same by seed 004's rule                   topic
+    total.bytes.in.per.sec.threshold, ... the same                                      total
+    connection_creation_rate              new connections (KIP-612)                     ip, listener, total
+    connections                           connections at a time                         ip, listener, total
+
+"client" is a user, a client id, or both, by Kafka's eight levels (`quotas.precedence`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from quotas.entity import Kind
+
+PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
+CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
+REQUEST_RATE: Final = "request_rate"
+CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
+PRODUCER_IDS_RATE: Final = "producer_ids_rate"
+BYTES_IN_RATE: Final = "bytes_in_rate"
+MESSAGES_IN_RATE: Final = "messages_in_rate"
+BYTES_THRESHOLD: Final = "bytes.in.per.sec.threshold"
+MESSAGES_THRESHOLD: Final = "messages.in.per.sec.threshold"
+TOTAL_BYTES_THRESHOLD: Final = "total.bytes.in.per.sec.threshold"
+TOTAL_MESSAGES_THRESHOLD: Final = "total.messages.in.per.sec.threshold"
+CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
+CONNECTIONS: Final = "connections"
+
+
+class Client(Enum):
+    """Whose limit it may be, besides the kinds of `quotas.entity.Kind`."""
+
+    ANY = "user or client-id"
+    USER = "user"
+
+
+class Measure(Enum):
+    """How it is measured: by an algorithm the operator may choose, or by the only one there is for it."""
+
+    BYTES = "bytes"
+    RATE = "a rate of other things"
+    CONNECTION_RATE = "a rate, by default over sampled windows"
+    OWN = "by a rule of its own"
+
+
+@dataclass(frozen=True, slots=True)
+class LimitKind:
+    """One row of the table above. `whole`: Kafka takes whole numbers only."""
+
+    name: str
+    whose: tuple[Kind | Client, ...]
+    measure: Measure
+    whole: bool = True
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether its values may carry units of bytes."""
+        return self.measure is Measure.BYTES or "bytes" in self.name
+
+
+_TRAFFIC: Final = (Client.ANY, Kind.RESOURCE_GROUP, Kind.TOTAL)
+_RECORDS: Final = (Kind.TOPIC, Kind.RESOURCE_GROUP, Kind.TOTAL)
+_PLACES: Final = (Kind.IP, Kind.LISTENER, Kind.TOTAL)
+
+LIMIT_KINDS: Final = {
+    kind.name: kind
+    for kind in (
+        LimitKind(PRODUCER_BYTE_RATE, _TRAFFIC, Measure.BYTES),
+        LimitKind(CONSUMER_BYTE_RATE, _TRAFFIC, Measure.BYTES),
+        LimitKind(REQUEST_RATE, _TRAFFIC, Measure.RATE, whole=False),
+        LimitKind(CONTROLLER_MUTATION_RATE, _TRAFFIC, Measure.RATE, whole=False),
+        LimitKind(PRODUCER_IDS_RATE, (Client.USER,), Measure.OWN),
+        LimitKind(BYTES_IN_RATE, _RECORDS, Measure.BYTES),
+        LimitKind(MESSAGES_IN_RATE, _RECORDS, Measure.RATE, whole=False),
+        LimitKind(BYTES_THRESHOLD, (Kind.TOPIC,), Measure.OWN),
+        LimitKind(MESSAGES_THRESHOLD, (Kind.TOPIC,), Measure.OWN),
+        LimitKind(TOTAL_BYTES_THRESHOLD, (Kind.TOTAL,), Measure.OWN),
+        LimitKind(TOTAL_MESSAGES_THRESHOLD, (Kind.TOTAL,), Measure.OWN),
+        LimitKind(CONNECTION_CREATION_RATE, _PLACES, Measure.CONNECTION_RATE),
+        LimitKind(CONNECTIONS, _PLACES, Measure.OWN),
+    )
+}
+"""In Kafka's spelling where Kafka has it."""
+
+LIMIT_NAMES: Final = tuple(LIMIT_KINDS)

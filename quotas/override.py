@@ -1,0 +1,90 @@
+"""How a configured entry is kept: compact, since there may be a million that nobody ever asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from fractions import Fraction
+
+    from quotas.entity import AnyEntity
+    from quotas.entry import QuotaEntry
+
+NS_PER_SECOND: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What overrides have in common, kept once for all of them: which limits they name, and their options."""
+
+    names: tuple[str, ...]
+    burst_ns: int | None = None
+    mode: str | None = None
+    algorithm: str | None = None
+
+
+# The shape, then one rate for each of its names.
+Override: TypeAlias = "tuple[Shape, *tuple[int | Fraction, ...]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Applies:
+    """The quota that applies to one limit: its rate (units per second, before any share), and whose bucket it fills.
+
+    entity   the bucket's owner, real names only
+    origin   the configured entity
+    """
+
+    rate: int | Fraction
+    burst_ns: int | None
+    mode: str | None
+    algorithm: str | None
+    entity: AnyEntity
+    origin: AnyEntity
+
+
+class Compactor:
+    """Makes overrides; those made by one compactor share what they have in common."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[Shape, Shape] = {}
+        self._latest: dict[Shape, Override] = {}
+
+    def compact(self, entry: QuotaEntry) -> Override:
+        """The override of an entry; one with the same limits and options as the latest with such options is shared."""
+        burst_ns = None if entry.burst_seconds is None else int(entry.burst_seconds * NS_PER_SECOND)
+        override = self._of(Shape(tuple(entry.limits), burst_ns, entry.mode, entry.algorithm), entry.limits)
+        latest = self._latest.get(override[0])
+        if latest == override:
+            return latest
+        self._latest[override[0]] = override
+        return override
+
+    def changed(self, override: Override | None, name: str, rate: int | Fraction | None) -> Override | None:
+        """The override with one limit set, or with None taken away; None when no limit is left."""
+        shape = Shape(()) if override is None else override[0]
+        limits = {} if override is None else limits_of(override)
+        if rate is None:
+            limits.pop(name, None)
+        else:
+            limits[name] = rate
+        return self._of(replace(shape, names=tuple(limits)), limits) if limits else None
+
+    def _of(self, shape: Shape, limits: Mapping[str, int | Fraction]) -> Override:
+        return (self._shapes.setdefault(shape, shape), *limits.values())
+
+
+def limits_of(override: Override) -> dict[str, int | Fraction]:
+    """Name to rate."""
+    shape, *rates = override
+    return dict(zip(shape.names, rates, strict=True))
+
+
+def apply(override: Override, found: dict[str, Applies], entity: AnyEntity, origin: AnyEntity) -> None:
+    """Add to `found` what this override says about limits that no stronger one has named."""
+    shape, *rates = override
+    for name, rate in zip(shape.names, rates, strict=True):
+        if name not in found:
+            found[name] = Applies(rate, shape.burst_ns, shape.mode, shape.algorithm, entity, origin)
