@@ -129,9 +129,12 @@ def test_partitions_that_are_not_alike(version: int, seed: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("at", [0, 1, 5, 19, 20])
-def test_one_partition_among_many_whose_lengths_are_others_but_whose_size_is_the_same(version: int, at: int) -> None:
+@pytest.mark.parametrize(
+    "other", [(1, 3), (3, 0), (4, 1), (5, 5)], ids=["of the same size", "shorter", "longer", "long"]
+)
+def test_one_partition_among_many_that_is_not_alike(version: int, at: int, other: tuple[int, int]) -> None:
     made = [partition(version, replicas=3, in_sync=1)] * 21
-    made[at] = partition(version, replicas=1, in_sync=3)
+    made[at] = partition(version, replicas=other[0], in_sync=other[1])
     response = response_of(version, ("a", made), ("b", made))
     assert topics_in(version, response, []) == [topic(version, "a", 21), topic(version, "b", 21)]
 
@@ -146,6 +149,15 @@ def test_tags_of_partitions_stay_and_are_passed(version: int) -> None:
         tagged = response[:at] + b"\x01\x05\x03abc" + response[at + 1 :]
         for sizes in ([], [1] * len(tagged)):
             assert topics_in(version, tagged, sizes) == [topic(version, "a", 20)]
+
+
+@pytest.mark.parametrize("version", range(9, 14))
+def test_tags_of_topics_are_passed(version: int) -> None:
+    response = response_of(version, ("a", [partition(version)]), ("b", [partition(version)]))
+    at = response.index(b"\x00\x00\x00\x02b")  # no tags; no error, a name of one byte
+    tagged = response[:at] + b"\x01\x05\x03abc" + response[at + 1 :]
+    for sizes in ([], [1] * len(tagged)):
+        assert topics_in(version, tagged, sizes) == [topic(version, "a", 1), topic(version, "b", 1)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

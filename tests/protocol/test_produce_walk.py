@@ -347,6 +347,7 @@ def test_cut_short_and_too_long(version: int) -> None:
         pytest.param(7, b"\xff\xff" + bytes(6) + b"\xff\xff\xff\xfe", 8, id="fewer topics than none"),
         pytest.param(7, b"\xff\xff" + pack(">hiihi", 1, 1, 1, 0, 2**31 - 1), 14, id="partitions without end"),
         pytest.param(12, b"\x00" + bytes(6) + b"\x02\x01\xff\xff\xff\xff\x07", 14, id="partitions, compact"),
+        pytest.param(12, b"\x00" + bytes(6) + b"\x02\x02t\x7f" + bytes(150), 11, id="more partitions than fit"),
         pytest.param(12, b"\x00" + bytes(6) + b"\x02\x00\x01\x00", 9, id="a topic without a name, compact"),
         pytest.param(7, b"\xff\xff" + pack(">hiihi", 1, 1, 1, -1, 0), 14, id="a topic without a name"),
         pytest.param(7, b"\xff\xff" + pack(">hiihi", 1, 1, 1, -2, 0), 12, id="a name of less than nothing"),
@@ -361,6 +362,38 @@ def test_what_cannot_be(version: int, body: bytes, offset: int) -> None:
             totals_of(version, body, sizes)
         assert caught.value.offset == len(HEADER) + offset
     assert usual(version, body) is None
+
+
+@pytest.mark.parametrize(
+    ("payload", "short", "long"),
+    [(39, b"\x65", b"\xe5\x00"), (239, b"\xad\x02", b"\xad\x82\x00")],
+    ids=["two bytes for one", "three bytes for two"],
+)
+def test_lengths_that_are_longer_than_they_need_be(payload: int, short: bytes, long: bytes) -> None:
+    batch = record_batch(1, bytes(payload))
+    body = body_of(12, [("t", [batch])])
+    assert short + batch in body
+    body = body.replace(short + batch, long + batch)
+    assert usual(12, body) is None
+    with pytest.raises(MalformedFrame):
+        totals_of(12, body, [])
+
+
+def test_half_of_a_length_is_no_length() -> None:
+    """A name of 127 bytes has a length of two bytes, the first of which is not 128 by itself."""
+    body = body_of(12, [("t" * 127, [record_batch(1, bytes(70))])])
+    assert usual(12, body.replace(b"\x80\x01t", b"\x80t")) is None
+
+
+@pytest.mark.parametrize("version", [7, 12])
+def test_records_that_the_frame_cannot_hold_are_not_told_of(version: int) -> None:
+    batch = record_batch(1, bytes(70))
+    whole = body_of(version, [(topic_of(version, 0), [batch])])
+    body = bytearray(whole[: whole.index(batch) + 100])
+    walk = ProduceRequestWalk(version, len(body), 0)
+    with pytest.raises(TruncatedFrame):
+        walk.advance(body, 0, len(body))
+    assert walk.take() == []
 
 
 def test_when_it_is_over() -> None:
