@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from bench import against_haproxy, connections, evenness, metadata_storm, quota_decision
+from bench import against_haproxy, connections, evenness, metadata_storm, producer_ids, quota_decision
 from bench.load import LoadError
 from bench.options import Options
 from bench.peers import STARTERS
@@ -20,6 +20,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Figure]]] = {
     connections.NAME: connections.run,
     evenness.NAME: evenness.run,
     metadata_storm.NAME: metadata_storm.run,
+    producer_ids.NAME: producer_ids.run,
     quota_decision.NAME: quota_decision.run,
 }
 

@@ -30,7 +30,7 @@ def test_a_short_run_prints_a_table_and_keeps_its_figures(tmp_path: Path) -> Non
 
 
 def test_help_lists_the_benchmarks() -> None:
-    assert "against_haproxy|connections|evenness|metadata_storm|quota_decision" in bench("--help").stdout
+    assert "against_haproxy|connections|evenness|metadata_storm|producer_ids|quota_decision" in bench("--help").stdout
 
 
 @pytest.mark.parametrize(
