@@ -436,10 +436,11 @@ def test_who_brought_no_id_for_a_window_is_dropped() -> None:
     assert users.expire(10 * WINDOW) == []
 
 
-def test_nothing_is_left_at_the_very_nanosecond_at_which_the_last_layer_expires() -> None:
+def test_nothing_is_left_at_the_very_nanosecond_at_which_the_last_of_it_expires() -> None:
     users = some()
     users.get_or_add("alice", 10, 0).remember((1,), MINUTE)
-    assert users.expire(WINDOW + MINUTE) == ["alice"]
+    users.get_or_add("bob", 10, 0).record(1, MINUTE)
+    assert users.expire(WINDOW + MINUTE) == ["alice", "bob"]
 
 
 def test_a_dropped_user_comes_back_anew_and_is_dropped_again() -> None:
@@ -480,6 +481,17 @@ def test_the_walk_looks_only_where_something_expired(monkeypatch: pytest.MonkeyP
                 quota.remember((1,), minute * MINUTE - MINUTE // 2)
         assert users.expire(minute * MINUTE) == []
     assert {quota.looks for quota in every if isinstance(quota, Looks)} == {3}
+
+
+def test_the_walk_looks_once_at_an_idle_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quotas.producer_ids.ProducerIdQuota", Looks)
+    users = some()
+    quota = users.get_or_add("alice", 10, MINUTE // 2)
+    assert isinstance(quota, Looks)
+    quota.looks = 0
+    quota.remember((1,), MINUTE // 2)
+    gone = [minute for minute in range(1, 100) if users.expire(minute * MINUTE)]
+    assert (gone, quota.looks) == ([61], 1)
 
 
 def test_the_walk_gives_back_the_memory_of_a_user_who_stays() -> None:
