@@ -12,6 +12,7 @@ No sockets, no clock, no asyncio; the standard library and `kio` (Kafka's own sc
     topic_metadata_request  Metadata: the question for topics known by id only
     whole_responses   small responses held whole: FindCoordinator, DescribeCluster, DescribeConfigs, DescribeQuorum
     produce           Produce responses: throttle time, node endpoints hidden
+    produce_errors    Produce responses: which topics the broker refused
     produce_walk      Produce requests: bytes, messages and producer ids of each topic while bytes stream by
     fetch             Fetch requests and responses: budget, throttle time, node endpoints hidden while bytes stream by
     share             ShareFetch and ShareAcknowledge responses: node endpoints hidden while bytes stream by

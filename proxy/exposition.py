@@ -86,7 +86,20 @@ def families(metrics: Metrics) -> Iterator[Metric]:
     yield from map(_throttle_time_max, slices)
     yield from map(_throttle_time_avg, slices)
     yield from _limits(metrics)
+    yield _produced(metrics)
     yield from metrics.process_registry.collect()
+
+
+def _produced(metrics: Metrics) -> Metric:
+    family = GaugeMetricFamily(
+        PREFIX + "produced_rate",
+        "One-minute rate of records produced per second, in bytes or messages, by what became of them; only where a "
+        "total threshold is set.",
+        labels=["unit", "outcome"],
+    )
+    for unit, outcome, rate in metrics.produced():
+        family.add_metric([unit, outcome], rate)
+    return family
 
 
 def _sliced(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from protocol.errors import ProtocolError
 from proxy import logs
 from proxy.tallies import WINDOW_SLOT_NS, Cell, EntityMetrics, Histogram
+from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -45,7 +46,7 @@ PAUSE_REASONS: Final = (
     "drain",
     "end_of_stream",
 )
-REJECTION_REASONS: Final = ("max_connections",)
+REJECTION_REASONS: Final = ("max_connections", CONNECTIONS, CONNECTION_CREATION_RATE)
 ACCEPT_ERROR_REASONS: Final = ("descriptors_exhausted", "no_memory", "aborted", "other")
 UPSTREAM_ERROR_REASONS: Final = (
     "connect_refused",
@@ -104,6 +105,8 @@ class Metrics:
         self.paused: dict[str, int] = dict.fromkeys(PAUSE_REASONS, 0)
         self.in_flight: Callable[[], int] = lambda: 0
         self.limits_in_use: Callable[[], Iterable[LimitInUse]] = tuple
+        #: One-minute rates where a total threshold asks for them: unit, outcome, units per second.
+        self.produced: Callable[[], Iterable[tuple[str, str, float]]] = tuple
 
         # Not the library's global registry: two proxies in one process (tests) must not share anything.
         self.process_registry = CollectorRegistry()

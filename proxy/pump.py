@@ -191,7 +191,7 @@ class Pump:
                 return
             if want > buffers.bulk_read_size:
                 want = buffers.bulk_read_size
-        elif buffers.small_reads and want > SMALL_READ_SIZE:
+        elif want > SMALL_READ_SIZE and buffers.small_reads:
             want = SMALL_READ_SIZE
         if want > buffers.read_size:
             want = buffers.read_size
@@ -199,24 +199,30 @@ class Pump:
                 self.pause(MEMORY)
                 buffers.when_free(self._memory_is_free)
                 return
+        kept_size = 0
         try:
-            kept_size = len(self.kept)
-            if kept_size:
+            if self.kept:
+                kept_size = len(self.kept)
                 room = READ_SIZE - kept_size
-                count = self.source.recv_into(buffers.view[kept_size:], want if want < room else room)
+                end = kept_size + self.source.recv_into(buffers.view[kept_size:], want if want < room else room)
             else:
-                count = self.source.recv_into(buffers.data, want)
+                end = self.source.recv_into(buffers.data, want)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self.on_source_failed(error)
             return
-        if not count:
+        if end == kept_size:
             self.on_source_ended()
             return
         if kept_size:
             self.restore_kept()
-        self.parse(kept_size + count)
+        try:  # as `parse`, which costs a call more for each wake-up
+            self.take(end)
+        except ProtocolError as error:
+            self.session.close_for(error)
+        except Exception as error:  # noqa: BLE001 - a defect may cost its own connection, never the process
+            self.session.close_for_defect(error)
 
     def read_to_end(self) -> None:
         """The source has gone: read what it left, one ``recv`` for each round of the loop, up to the end of the stream.

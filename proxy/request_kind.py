@@ -35,7 +35,8 @@ def _response_of(header: RequestHeader) -> Response:
     }.get(header.api.key)
     if special is not None:
         return special
-    return Response.WHOLE if header.api.treatment in (Treatment.REWRITE, Treatment.NEGOTIATE) else Response.UNSEEN
+    whole = (Treatment.REWRITE, Treatment.NEGOTIATE, Treatment.LIMIT)
+    return Response.WHOLE if header.api.treatment in whole else Response.UNSEEN
 
 
 class Data(IntEnum):
@@ -61,6 +62,7 @@ class RequestKind:
         "data",
         "expects_response",
         "header",
+        "mutates",
         "response",
         "run",
         "runs",
@@ -85,8 +87,14 @@ class RequestKind:
         # A Fetch's budget is changed in place, so its head must be at hand up to there.
         self.size = header.size if offset is None else self.budget_at + 12
         self.shortest = self.size - 4
+        #: Creates or deletes partitions: see proxy/mutations.py.
+        self.mutates = header.api.treatment is Treatment.LIMIT
         # Needs no decision of its own where there is room: passes in runs.
-        self.runs = self.data is not Data.FETCH and (self.api_key != API_VERSIONS or header.api.covers(header.version))
+        self.runs = (
+            self.data is not Data.FETCH
+            and not self.mutates
+            and (self.api_key != API_VERSIONS or header.api.covers(header.version))
+        )
         # What the hot loop compares, in one piece.
         self.run = (self.alike, tail, self.size, self.shortest, longest, self.expects_response)
         self.response = _response_of(header)

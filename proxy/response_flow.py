@@ -19,9 +19,10 @@ from protocol.produce import finish_produce_response
 from protocol.request_header import check_frame_length
 from protocol.share import ShareAcknowledgeResponseWalk, ShareFetchResponseWalk, patch_share_fetch_throttle
 from protocol.whole_responses import rewrite_response
+from proxy import mutations
 from proxy.buffers import READ_SIZE, Buffers
 from proxy.pump import IN_FLIGHT, Pump
-from proxy.request_flow import MAX_IN_FLIGHT
+from proxy.request_flow import MAX_IN_FLIGHT, MAX_OWED_BYTES
 from proxy.request_kind import (
     FETCH_ENDPOINTS_FROM,
     PRODUCE_ENDPOINTS_FROM,
@@ -29,6 +30,7 @@ from proxy.request_kind import (
     RequestKind,
     Response,
 )
+from proxy.topics import LearningWalk
 
 if TYPE_CHECKING:
     from proxy.session import Session
@@ -64,17 +66,20 @@ def _walk_over(kind: RequestKind, length: int) -> ResponseWalk | None:
 class ResponseFlow(Pump):
     """The broker's direction of one session."""
 
-    __slots__ = ("_collect", "_walk", "_whole_size")
+    __slots__ = ("_collect", "_longest", "_walk", "_whole_size", "owed_bytes")
 
     def __init__(
         self, loop: AbstractEventLoop, buffers: Buffers, session: "Session", upstream: socket, client: socket
     ) -> None:
         super().__init__(loop, buffers, session, upstream, client)
+        self._longest = session.shared.config.socket_response_max_bytes
         #: While a response is being walked (its bytes may change in place).
         self._walk: ResponseWalk | None = None
         #: A response too large for the shared buffer that must be held whole, and its size with the length.
         self._collect: bytearray | None = None
         self._whole_size = 0
+        #: What the proxy itself has to say in responses that wait for earlier ones.
+        self.owed_bytes = 0
 
     def take(self, end: int) -> None:
         """Forward ``buffers.data[:end]``, changed where it must be; keep what more bytes are needed for."""
@@ -101,7 +106,7 @@ class ResponseFlow(Pump):
         """Go through the responses from ``pos`` on; bytes from ``start`` on have not been forwarded yet."""
         session = self.session
         in_flight = session.in_flight
-        longest = session.shared.config.socket_response_max_bytes
+        longest = self._longest
         buf = self.buffers.data
         self.remaining = 0
         while end - pos >= _HEAD_SIZE:
@@ -123,17 +128,27 @@ class ResponseFlow(Pump):
             response = kind.response
             if response is _PRODUCE:
                 throttle_ms = session.notice_ms() if session.not_before_ns else 0
-                if throttle_ms or kind.version >= PRODUCE_ENDPOINTS_FROM:
+                if (
+                    throttle_ms
+                    or kind.version >= PRODUCE_ENDPOINTS_FROM
+                    or session.request_flow.awaits_produce_responses
+                ):
                     if frame_end > end:
                         self._hold_whole(start, pos, end, frame_end)
                         return
                     finish_produce_response(buf, pos + 4, frame_end, kind.version, throttle_ms)
+                    session.request_flow.on_produce_response(kind, self.buffers.view[pos + 4 : frame_end])
                 in_flight.popleft()
                 pos = frame_end
             elif response is _UNSEEN:
                 in_flight.popleft()
                 pos = frame_end
             elif response is _WHOLE:
+                if kind.mutates and session.mutation_notices[0] is None:
+                    session.mutation_notices.popleft()
+                    in_flight.popleft()
+                    pos = frame_end
+                    continue
                 if frame_end > end:
                     self._hold_whole(start, pos, end, frame_end)
                     return
@@ -156,7 +171,16 @@ class ResponseFlow(Pump):
                 self.write(_length.pack(length + len(prefix) - replaced) + prefix)
                 start = pos + 4 + replaced
                 in_flight.popleft()
-                pos = frame_end
+                if not session.shared.registry.learns_topics:
+                    pos = frame_end
+                    continue
+                self._walk = LearningWalk(kind.version, length, replaced, session.shared.topics)
+                self.remaining = length - replaced
+                pos = self._go_on_walking(start, end)
+                if self.remaining:
+                    self.forward(start, pos)
+                    self.keep(pos, end)
+                    return
             else:
                 if response is _FETCH:
                     if end - pos < 4 + min(FETCH_THROTTLE_BYTES, length):
@@ -184,7 +208,11 @@ class ResponseFlow(Pump):
         if session.is_closing:
             if not in_flight:
                 session.on_all_answered()
-        elif session.request_flow.paused & IN_FLIGHT and len(in_flight) <= MAX_IN_FLIGHT // 2:
+        elif (
+            session.request_flow.paused & IN_FLIGHT
+            and len(in_flight) <= MAX_IN_FLIGHT // 2
+            and self.owed_bytes <= MAX_OWED_BYTES // 2
+        ):
             session.request_flow.resume(IN_FLIGHT)
 
     def _at_boundary(self) -> None:
@@ -262,6 +290,7 @@ class ResponseFlow(Pump):
             session.in_flight.popleft()
             throttle_ms = session.notice_ms() if session.not_before_ns else 0
             finish_produce_response(frame, 4, len(frame), kind.version, throttle_ms)
+            session.request_flow.on_produce_response(kind, memoryview(frame)[4:])
             self.write(frame)
         else:
             self._rewrite(kind, bytes(frame[4:]))
@@ -272,6 +301,12 @@ class ResponseFlow(Pump):
         session.in_flight.popleft()
         if kind.api_key == API_VERSIONS:
             rewritten = negotiate(response, kind.version, pass_unknown_apis=session.shared.config.pass_unknown_apis)
+        elif kind.mutates:
+            notice = session.mutation_notices.popleft()
+            rewritten = response
+            if notice is not None:
+                self._paid(notice.size)
+                rewritten = mutations.told(session, kind, response, notice)
         else:
             rewritten = rewrite_response(kind.api_key, kind.version, response, session.shared.nodes)
         self.write(_length.pack(len(rewritten)) + rewritten)
@@ -279,22 +314,36 @@ class ResponseFlow(Pump):
     # ---- answers of the proxy itself
 
     def answer(self, correlation_id: int, data: bytes) -> None:
-        """Send a response of the proxy's own when all earlier ones have gone."""
-        in_flight = self.session.in_flight
-        in_flight.append((correlation_id, Answer(data)))
-        if not self.remaining and self._collect is None and not self.kept:
+        """Send a response of the proxy's own when all earlier ones have gone, and the client has taken them."""
+        self.session.in_flight.append((correlation_id, Answer(data)))
+        self.owe(len(data))
+        if self.pending is None and self._is_between_responses():
             self._send_answers()
+
+    def owe(self, size: int) -> None:
+        """So many bytes of the proxy's own wait from now on."""
+        self.owed_bytes += size
+        self.buffers.keep(size)
+
+    def _paid(self, size: int) -> None:
+        self.owed_bytes -= size
+        self.buffers.release(size)
+
+    def _is_between_responses(self) -> bool:
+        return not self.remaining and self._collect is None and not self.kept
 
     def _send_answers(self) -> None:
         in_flight = self.session.in_flight
         while in_flight and isinstance(answer := in_flight[0][1], Answer):
             in_flight.popleft()
+            self._paid(len(answer.bytes))
             self.write(_length.pack(len(answer.bytes)) + answer.bytes)
 
     # ---- ends
 
     def stop(self) -> None:
         super().stop()
+        self._paid(self.owed_bytes)
         if self._collect is not None:
             self.buffers.release(len(self._collect))
             self._collect = None
@@ -309,4 +358,6 @@ class ResponseFlow(Pump):
         self.session.on_client_unwritable()
 
     def on_flushed(self) -> None:
+        if self._is_between_responses():
+            self._at_boundary()
         self.session.on_responses_flushed()

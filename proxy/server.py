@@ -9,11 +9,13 @@ import socket
 import time
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from proxy.admin import Status, start_admin
 from proxy.buffers import Buffers
-from proxy.config import Address, Config, format_address
+from proxy.config import Address, Config, format_address, unmapped
+from proxy.connection_gate import ConnectionGate
 from proxy.errors import BindError
 from proxy.listener import Listener
 from proxy.logs import RateLimited, event
@@ -24,8 +26,12 @@ from proxy.quotas_watch import QuotasWatch
 from proxy.readiness import Readiness
 from proxy.session import Session
 from proxy.shared import Shared
-from proxy.throttling import Throttling
+from proxy.throttling import NS_PER_SECOND, Throttling
+from proxy.topic_lookup import ask_for_topics
+from proxy.topics import Topics
 from proxy.upstream import Upstream
+from quotas.algorithm import AlgorithmSettings
+from quotas.connections import ConnectionQuotas
 from quotas.entry import QuotaEntry
 from quotas.registry import Registry
 
@@ -68,6 +74,17 @@ def raise_descriptor_limit(config: Config) -> None:
             wanted=wanted,
             hint="raise the hard limit (ulimit -Hn, LimitNOFILE=) or lower --max-connections",
         )
+
+
+def _settings_of(config: Config) -> AlgorithmSettings:
+    return AlgorithmSettings(
+        algorithm=config.quota_algorithm,
+        window_num=config.quota_window_num,
+        window_ns=int(config.quota_window_size_seconds * NS_PER_SECOND),
+        first_window=config.first_window,
+        producer_ids_window_ns=int(config.producer_id_quota_window_size_seconds * NS_PER_SECOND),
+        producer_ids_window_count=config.producer_id_quota_window_count,
+    )
 
 
 def _say_there_is_nothing_to_reload() -> None:
@@ -131,7 +148,7 @@ class Server:
         config = self.config
         metrics = self.metrics
         self._entries = entries_in_force(config)
-        registry = Registry(self._entries, share=config.quota_share)
+        registry = Registry(self._entries, share=config.quota_share, settings=_settings_of(config))
         buffers = Buffers(loop, config.max_buffered_bytes, metrics.paused)
         self.shared = Shared(
             loop=loop,
@@ -142,10 +159,15 @@ class Server:
             registry=registry,
             throttling=Throttling(loop, config, metrics, self._clock),
             nodes=Nodes(config, self._bind_any),
+            topics=Topics(loop, partial(ask_for_topics, config.bootstrap_servers)),
             upstream=Upstream(loop, self._clock),
             lines=RateLimited(),
         )
+        max_wait_ns = int(config.max_connection_hold_seconds * NS_PER_SECOND)
+        self.shared.gate = ConnectionGate(self.shared, ConnectionQuotas(registry, max_wait_ns))
+        registry.observers.append(lambda _entities: self.shared.throttling.limits_changed())
         metrics.limits_in_use = registry.limits_in_use
+        metrics.produced = lambda: registry.produced(self._clock())
         metrics.in_flight = lambda: sum(len(session.in_flight) for session in self.shared.sessions)
         try:
             self._bootstrap_port = self._bind(config.listen, "--listen")
@@ -167,12 +189,12 @@ class Server:
         for session in list(self.shared.sessions):
             session.close()
         self.shared.throttling.close()
+        self.shared.topics.close()
 
     def _take_over(self, entries: Sequence[QuotaEntry]) -> None:
-        """Put these quotas in place of those in force, and let everyone who waits look again."""
+        """Put these quotas in place of those in force."""
         self._entries = tuple(entries)
         self.shared.registry.replace(entries, self._clock())
-        self.shared.throttling.limits_changed()
 
     # ---- accepting
 
@@ -206,10 +228,11 @@ class Server:
                     suppressed=suppressed or None,
                 )
             return
-        session = Session(shared, client, format_address((peer[0], peer[1])))
+        listener = ("bootstrap", str(port)) if port == self._bootstrap_port else (str(port),)
+        session = Session(shared, client, unmapped(peer[0]), peer[1], listener)
         shared.sessions.add(session)
         self.metrics.connections += 1
-        session.connect(self._brokers_behind(port))
+        shared.gate.let_in(session, lambda: session.connect(self._brokers_behind(port)))
 
     def _brokers_behind(self, port: int) -> Sequence[Address]:
         """Where a connection to this port goes: its node, or any bootstrap server while the node is not known."""

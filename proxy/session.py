@@ -22,13 +22,14 @@ import logging
 import socket
 from asyncio import TimerHandle
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
 
 from protocol.errors import ProtocolError
-from proxy.config import Address
+from proxy.config import Address, format_address
 from proxy.logs import event
+from proxy.mutations import Notice
 from proxy.pump import CONNECTING, DRAIN, END_OF_STREAM
 from proxy.request_flow import RequestFlow
 from proxy.request_kind import InFlight
@@ -37,8 +38,9 @@ from proxy.shared import ANONYMOUS, Shared
 from proxy.tallies import EntityMetrics
 from proxy.throttling import Held
 from proxy.upstream import Attempt
-from quotas.limit import Limit
-from quotas.registry import ClientLimits
+from quotas.client_limits import ClientLimits
+from quotas.connections import Verdict
+from quotas.limit import Limit, LimitSet
 
 #: How long a broker may take to read what a client that has gone sent last.
 FLUSH_TIMEOUT_SECONDS = 30.0
@@ -71,7 +73,10 @@ class State(Enum):
 
 
 class Session:
-    """See the module. ``peer`` is the client's ``host:port``. Flows read the plain attributes on the hot path."""
+    """See the module. Flows read the plain attributes on the hot path.
+
+    ``ip`` and ``port`` are the client's; ``listener`` are the names of the port that it came to.
+    """
 
     __slots__ = (
         "_attempt",
@@ -81,21 +86,26 @@ class Session:
         "entity",
         "held",
         "in_flight",
+        "ip",
         "is_closing",
         "last_fetch_size",
         "limits",
         "limits_generation",
+        "listener",
+        "mutation_notices",
         "not_before_ns",
         "notice_limit",
         "open_fetches",
         "peer",
         "request_flow",
+        "reserved",
         "response_flow",
         "sent_unanswered",
         "shared",
         "state",
         "upstream",
         "user",
+        "waits_to_be_served",
         "wire_client_id",
     )
 
@@ -104,14 +114,18 @@ class Session:
     request_flow: RequestFlow
     response_flow: ResponseFlow
 
-    def __init__(self, shared: Shared, client: socket.socket, peer: str) -> None:
+    def __init__(self, shared: Shared, client: socket.socket, ip: str, port: int, listener: tuple[str, ...]) -> None:
         self.shared = shared
         self.client = client
-        self.peer = peer
+        self.ip = ip
+        self.listener = listener
+        self.peer = format_address((ip, port))
         self.state = State.CONNECTING
         self.upstream: socket.socket | None = None
         self._attempt: Attempt | None = None
         self._timer: TimerHandle | None = None
+        #: Over its connection rate: by which verdict, and since when.
+        self.waits_to_be_served: tuple[Verdict, int] | None = None
         self.in_flight: InFlight = deque()
         #: Draining, or the client has gone: no new frame is begun.
         self.is_closing = False
@@ -121,6 +135,10 @@ class Session:
         self.user = shared.config.principal or ANONYMOUS
         self.open_fetches = 0
         self.last_fetch_size = 0
+        #: What each open fetch has been charged, and to which limits, oldest first.
+        self.reserved: deque[tuple[LimitSet, int]] = deque()
+        #: What the response to each request under way that creates or deletes partitions has to say, oldest first.
+        self.mutation_notices: deque[Notice | None] = deque()
         self.held: Held | None = None
         self.not_before_ns = 0
         self.notice_limit: Limit | None = None
@@ -130,6 +148,16 @@ class Session:
         self.limits_generation = shared.registry.generation
 
     # ---- opening
+
+    def wait_to_be_served(self, verdict: Verdict, now_ns: int, then: Callable[[], None]) -> None:
+        """Do nothing for the time of the verdict; ``then`` is called at its end, if the session still is there."""
+        self.waits_to_be_served = (verdict, now_ns)
+        self._timer = self.shared.loop.call_later(verdict.wait_ns / 1_000_000_000, self._has_waited, then)
+
+    def _has_waited(self, then: Callable[[], None]) -> None:
+        self.waits_to_be_served = None
+        self._timer = None
+        then()
 
     def connect(self, candidates: Sequence[Address]) -> None:
         """Begin to connect to the first of ``candidates`` that answers."""
@@ -174,12 +202,24 @@ class Session:
             self.limits.open_fetches -= self.open_fetches
         self.limits = shared.registry.resolve(self.user, self.client_id)
         self.limits.open_fetches += self.open_fetches
+        if self.not_before_ns:
+            self._renew_notice()
         self.entity = shared.metrics.entity(self.user, self.client_id)
+
+    def _renew_notice(self) -> None:
+        """What the client is told to wait for may not hold for it any more, or be paid back sooner."""
+        limits, told = self.limits, self.notice_limit
+        if told is not None and told in limits.produce.limits + limits.fetch.limits + limits.requests.limits:
+            now_ns = self.shared.clock()
+            self.not_before_ns = min(self.not_before_ns, now_ns + told.debt_ns(now_ns) + told.queued_ns())
+        else:
+            self.not_before_ns = 0
 
     # ---- quotas
 
-    def fetch_opened(self) -> None:
-        """A fetch is being forwarded."""
+    def fetch_opened(self, reserved: int) -> None:
+        """A fetch is being forwarded; it has been charged ``reserved`` bytes."""
+        self.reserved.append((self.limits.fetch, reserved))
         self.open_fetches += 1
         self.limits.open_fetches += 1
 
@@ -191,11 +231,23 @@ class Session:
         self.last_fetch_size = size
         self.entity.fetch_bytes += size
         self.entity.requests += 1
-        if limits.fetch.limits:
+        charged, reserved = self.reserved.popleft()
+        fetch = limits.fetch
+        if charged is not fetch and charged.limits != fetch.limits:  # others hold for the client now
+            self._refund(charged, reserved)
+            reserved = 0
+        if fetch.limits:
             now_ns = self.shared.clock()
-            decision = limits.fetch.charge(size, now_ns)
+            decision = fetch.charge(size - reserved, now_ns)
             if decision.wait_ns > 0:
                 self.shared.throttling.notify_later(self, decision, now_ns)
+            if size < reserved:
+                self.shared.throttling.eased(fetch.limits)
+
+    def _refund(self, charged: LimitSet, reserved: int) -> None:
+        if reserved:
+            charged.refund(reserved, self.shared.clock())
+            self.shared.throttling.eased(charged.limits)
 
     def notice_ms(self) -> int:
         """The throttle time that a response written now carries; 0 when there is nothing to tell."""
@@ -209,10 +261,12 @@ class Session:
         if held.answered and self._client_hung_up():
             self.shared.metrics.dropped_frames += 1
             self._say(logging.INFO, "held_frame_dropped", "held_frame_dropped", peer=self.peer, frame_bytes=held.size)
+            self.shared.throttling.give_up(held.ticket)
             self.request_flow.drop_kept()
             self.on_client_ended()
         else:
-            self.request_flow.look_again(held.limit)
+            held.ticket.turn = held.limit
+            self.request_flow.look_again(held.ticket)
 
     def _client_hung_up(self) -> bool:
         """Whether the client has closed or reset its connection, even behind data that has not been read."""
@@ -385,8 +439,12 @@ class Session:
             self.upstream.close()
         self.limits.open_fetches -= self.open_fetches
         self.open_fetches = 0
+        while self.reserved:
+            self._refund(*self.reserved.popleft())
         self.in_flight.clear()
+        self.mutation_notices.clear()
         shared.sessions.discard(self)
+        shared.gate.gone(self)
         shared.metrics.connections -= 1
         if shared.on_session_closed is not None:
             shared.on_session_closed()

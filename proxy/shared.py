@@ -13,10 +13,12 @@ from proxy.metrics import Metrics
 from proxy.nodes import Nodes
 from proxy.request_kind import RequestKind
 from proxy.throttling import Throttling
+from proxy.topics import Topics
 from proxy.upstream import Upstream
 from quotas.registry import Registry
 
 if TYPE_CHECKING:
+    from proxy.connection_gate import ConnectionGate
     from proxy.session import Session
 
 ANONYMOUS = "ANONYMOUS"
@@ -38,8 +40,10 @@ class Shared:
     registry: Registry
     throttling: Throttling
     nodes: Nodes
+    topics: Topics
     upstream: Upstream
     lines: RateLimited
+    gate: "ConnectionGate" = field(init=False)
     kinds: dict[tuple[int, int, bytes], RequestKind] = field(default_factory=dict)
     sessions: "set[Session]" = field(default_factory=set)
     #: Called after each session that closes, while the proxy drains.

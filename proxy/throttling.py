@@ -16,8 +16,9 @@ from proxy.config import Config
 from proxy.logs import RateLimited, event
 from proxy.metrics import Metrics
 from proxy.pump import QUOTA
+from quotas.connections import Verdict
 from quotas.decision import Decision
-from quotas.limit import Limit
+from quotas.limit import Limit, Ticket
 
 if TYPE_CHECKING:
     from proxy.session import Session
@@ -32,14 +33,16 @@ NS_PER_SECOND = 1_000_000_000
 class Held:
     """A frame at whose boundary a session waits. ``size`` in bytes; ``answered``: the client waits for a response.
 
+    ``ticket``: what it has been charged while it waits for one limit after another.
+
     ``deadline``: the timer after which it passes whatever the limit says, where there is one.
     """
 
     limit: Limit
-    debt_ns: int
     since_ns: int
     size: int
     answered: bool
+    ticket: Ticket
     deadline: TimerHandle | None = None
 
 
@@ -73,6 +76,17 @@ class Throttling:
         remaining_ns = min(not_before_ns - self._clock(), self._max_notice_ns)
         return -(-remaining_ns // NS_PER_MS) if remaining_ns > 0 else 0
 
+    def wait_of(self, session: "Session", decision: Decision, mode: str, now_ns: int) -> int:
+        """Until when the client of one request shall wait, as its own response is to say; 0 in a dry run.
+
+        Nothing is held for it, and no other response tells of it.
+        """
+        limit = decision.limit
+        if limit is None:
+            return 0
+        self._count(session, limit, mode, decision.wait_ns, decision.wait_ns, now_ns)
+        return 0 if self._dry_run else now_ns + decision.wait_ns
+
     # ---- holding
 
     def hold(
@@ -83,11 +97,14 @@ class Throttling:
         *,
         answered: bool,
         now_ns: int,
+        units: int | None = None,
+        ticket: Ticket | None = None,
         until_ns: int | None = None,
     ) -> bool:
         """Hold the session at this frame's boundary. True in a dry run: the frame passes all the same.
 
-        At ``until_ns`` at the latest the session is told to look again; to pass then is up to it.
+        ``units``: what the limit counts of the frame, where that is not its bytes. ``ticket``: that of a frame which
+        was held before. At ``until_ns`` at the latest the session is told to look again; to pass then is up to it.
         """
         limit = decision.limit
         if limit is None:
@@ -95,28 +112,45 @@ class Throttling:
         if self._dry_run:
             self._count(session, limit, "pause", decision.wait_ns, decision.wait_ns, now_ns)
             return True
-        held = session.held = Held(limit, decision.wait_ns, now_ns, size, answered)
+        if ticket is None:
+            entity, wait_ns = str(limit.entity), decision.wait_ns + limit.queued_ns()
+            self._log(
+                session, limit.name, entity, limit.rate, "pause", wait_ns, decision.wait_ns, now_ns, decision.topics
+            )
+        held = session.held = Held(limit, now_ns, size, answered, ticket or Ticket())
         if until_ns is not None:
             held.deadline = self._after(until_ns - now_ns, self._on_deadline, session, until_ns)
         session.request_flow.pause(QUOTA)
-        limit.waiters.push(session, size)
+        limit.wait(session, size if units is None else units)
         if limit not in self._timers:
             self._arm(limit, decision.wait_ns)
         return False
 
     def forget(self, session: "Session") -> None:
         """The session is gone, or gives its held frame up: nobody waits for it."""
-        limits = session.limits
-        for limit in limits.produce.limits + limits.fetch.limits:
-            limit.waiters.discard(session)
-        if session.held is not None:
-            held = session.held
-            held.limit.waiters.discard(session)
-            session.held = None
-            if held.deadline is not None:
-                held.deadline.cancel()
-            if not held.limit.waiters.waiting:
-                self._disarm(held.limit)
+        held = session.held
+        if held is None:
+            return
+        session.held = None
+        held.limit.waiters.discard(session)
+        self.give_up(held.ticket)
+        if held.deadline is not None:
+            held.deadline.cancel()
+        if not held.limit.waiters.waiting:
+            self._disarm(held.limit)
+
+    def give_up(self, ticket: Ticket) -> None:
+        """A frame will not pass under this ticket: what it has been charged is there for others."""
+        claimed = tuple(ticket.claims)
+        ticket.give_up(self._clock())
+        self.eased(claimed)
+
+    def eased(self, limits: Iterable[Limit]) -> None:
+        """Something was given back to these limits: who waits for one of them may have to wait less."""
+        for limit in limits:
+            if limit in self._timers:
+                self._disarm(limit)
+                self._arm(limit, limit.debt_ns(self._clock()))
 
     def limits_changed(self) -> None:
         """Limits were replaced: everyone who waits looks again under the new ones, in the order of their turns."""
@@ -179,16 +213,39 @@ class Throttling:
         if held.deadline is not None:
             held.deadline.cancel()
         now_ns = self._clock()
-        self._count(session, held.limit, "pause", now_ns - held.since_ns, held.debt_ns, now_ns)
+        self._measure(session, held.limit.name, "pause", now_ns - held.since_ns, now_ns)
         session.release(held)
         if session.held is None:
             session.request_flow.resume(QUOTA)
 
     # ---- saying
 
+    def connection_waits(self, session: "Session", verdict: Verdict, now_ns: int) -> None:
+        """A new connection is over a rate, or one too many."""
+        name, entity = verdict.limit_name or "", str(verdict.entity)
+        self._measure(session, name, "pause", verdict.wait_ns, now_ns)
+        self._log(session, name, entity, verdict.limit_value, "pause", verdict.wait_ns, verdict.wait_ns, now_ns)
+
     def _count(self, session: "Session", limit: Limit, mode: str, wait_ns: int, debt_ns: int, now_ns: int) -> None:
-        self._metrics.throttled(limit.name, session.user, session.client_id, mode, wait_ns / NS_PER_SECOND, now_ns)
-        suppressed = self._lines.admit((str(limit.entity), limit.name), now_ns)
+        self._measure(session, limit.name, mode, wait_ns, now_ns)
+        self._log(session, limit.name, str(limit.entity), limit.rate, mode, wait_ns, debt_ns, now_ns)
+
+    def _measure(self, session: "Session", limit_name: str, mode: str, wait_ns: int, now_ns: int) -> None:
+        self._metrics.throttled(limit_name, session.user, session.client_id, mode, wait_ns / NS_PER_SECOND, now_ns)
+
+    def _log(
+        self,
+        session: "Session",
+        limit_name: str,
+        entity: str,
+        limit_value: float,
+        mode: str,
+        wait_ns: int,
+        debt_ns: int,
+        now_ns: int,
+        topics: tuple[str, ...] = (),
+    ) -> None:
+        suppressed = self._lines.admit((entity, limit_name), now_ns)
         if suppressed is not None:
             event(
                 _log,
@@ -197,12 +254,13 @@ class Throttling:
                 client_id=session.client_id,
                 user=session.user,
                 peer=session.peer,
-                limit=limit.name,
-                entity=str(limit.entity),
-                limit_value=limit.rate,
+                limit=limit_name,
+                entity=entity,
+                limit_value=limit_value,
                 debt_seconds=round(debt_ns / NS_PER_SECOND, 3),
                 throttle_ms=-(-min(wait_ns, self._max_notice_ns) // NS_PER_MS),
                 mode=mode,
+                topics=",".join(topics) or None,
                 suppressed=suppressed,
             )
 
@@ -215,9 +273,16 @@ class Throttling:
             if held is not None:
                 limit, mode = held.limit, "pause"
                 remaining_ns, waited_ns = limit.debt_ns(now_ns), now_ns - held.since_ns
+                name, entity, value = limit.name, str(limit.entity), limit.rate
             elif session.not_before_ns > now_ns and session.notice_limit is not None:
                 limit, mode = session.notice_limit, "notify"
                 remaining_ns, waited_ns = session.not_before_ns - now_ns, 0
+                name, entity, value = limit.name, str(limit.entity), limit.rate
+            elif session.waits_to_be_served is not None:
+                verdict, since_ns = session.waits_to_be_served
+                mode, waited_ns = "pause", now_ns - since_ns
+                remaining_ns = max(0, verdict.wait_ns - waited_ns)
+                name, entity, value = verdict.limit_name or "", str(verdict.entity), verdict.limit_value
             else:
                 continue
             found.append(
@@ -225,9 +290,9 @@ class Throttling:
                     user=session.user,
                     client_id=session.client_id,
                     peer=session.peer,
-                    limit=limit.name,
-                    entity=str(limit.entity),
-                    limit_value=float(limit.rate),
+                    limit=name,
+                    entity=entity,
+                    limit_value=float(value),
                     waited_seconds=waited_ns / NS_PER_SECOND,
                     remaining_seconds=remaining_ns / NS_PER_SECOND,
                     mode=mode,

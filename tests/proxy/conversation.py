@@ -266,6 +266,26 @@ def readable_bytes(sock: socket.socket) -> int:
     return count[0]
 
 
+def cut(data: bytes, sizes: Iterable[int]) -> Iterator[bytes]:
+    """Pieces of these sizes, and what is left as the last one."""
+    at = 0
+    for size in sizes:
+        if at >= len(data):
+            return
+        yield data[at : at + size]
+        at += size
+    if at < len(data):
+        yield data[at:]
+
+
+async def send_in_pieces(sender: Peer, receiver: socket.socket | None, pieces: Iterable[bytes]) -> None:
+    """Each piece reaches the proxy in a read of its own: the next is sent when this one has left the proxy's socket."""
+    assert receiver is not None
+    for piece in pieces:
+        await sender.send(piece)
+        await until(lambda: not readable_bytes(receiver))
+
+
 def lines_of(records: Iterable[Any]) -> list[tuple[str, dict[str, Any]]]:
     """Events that were logged, with their fields."""
     return [(record.event, record.fields) for record in records if hasattr(record, "event")]

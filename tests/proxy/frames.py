@@ -9,15 +9,18 @@ import datetime
 import random
 import struct
 import uuid
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kio.index import load_response_schema
+from kio.index import load_payload_module, load_response_schema
 from kio.schema.errors import ErrorCode
-from kio.static.primitive import Records, i32Timedelta
+from kio.static.constants import EntityType
+from kio.static.primitive import Records, i16, i32Timedelta
 
 from protocol.apis import API_VERSIONS, APIS, FETCH, FIND_COORDINATOR, METADATA, PRODUCE, SHARE_FETCH
 from protocol.messages import encode
 from protocol.wire import encode_varint
+from tests.protocol.kafka_messages import record_batch
 
 HEARTBEAT = 12
 REAL_HOST = "127.0.0.9"
@@ -46,6 +49,65 @@ def produce(correlation: int, size: int = 100, version: int = 9, acks: int = 1, 
     transactional_id = b"" if version < 3 else b"\x00" if version >= 9 else b"\xff\xff"
     body = transactional_id + struct.pack(">h", acks) + noise(size, correlation)
     return request(PRODUCE, version, correlation, body, client_id)
+
+
+def batch(messages: int, size: int, *, codec: int = 0, producer_id: int = -1) -> bytes:
+    """A record batch of `size` bytes in all; what is inside is noise."""
+    return record_batch(messages, noise(size - 61, messages), codec=codec, producer_id=producer_id)
+
+
+Topic = str | uuid.UUID
+"""By name, or, in Produce requests and responses from version 13 on, by id."""
+
+
+def produce_records(
+    correlation: int,
+    topics: Mapping[Topic, Sequence[bytes | None]],
+    version: int = 9,
+    acks: int = 1,
+    client_id: str | None = "etl",
+) -> bytes:
+    """A Produce request with these records, one item for each partition. kio knows versions from 3 on."""
+    module: Any = load_payload_module(PRODUCE, max(3, version), EntityType.request)
+    data = tuple(
+        module.TopicProduceData(
+            **_topic(topic),
+            partition_data=tuple(
+                module.PartitionProduceData(index=n, records=each) for n, each in enumerate(partitions)
+            ),
+        )
+        for topic, partitions in topics.items()
+    )
+    body = encode(
+        module.ProduceRequest(
+            transactional_id=None, acks=i16(acks), timeout=datetime.timedelta(seconds=30), topic_data=data
+        )
+    )
+    return request(PRODUCE, version, correlation, body if version >= 3 else body[2:], client_id)
+
+
+def refused(correlation: int, topics: Mapping[Topic, Sequence[ErrorCode]], version: int = 9) -> bytes:
+    """A Produce response with these errors, one for each partition. Version 3 or later."""
+    module: Any = load_payload_module(PRODUCE, version, EntityType.response)
+    now = datetime.datetime.fromtimestamp(0, datetime.UTC)
+    more: dict[str, Any] = {"log_start_offset": 0} if version >= 5 else {}
+    if version >= 8:
+        more |= {"record_errors": (), "error_message": None}
+    responses = tuple(
+        module.TopicProduceResponse(
+            **_topic(topic),
+            partition_responses=tuple(
+                module.PartitionProduceResponse(index=n, error_code=error, base_offset=0, log_append_time=now, **more)
+                for n, error in enumerate(errors)
+            ),
+        )
+        for topic, errors in topics.items()
+    )
+    return answer(PRODUCE, version, correlation, module.ProduceResponse(responses=responses, throttle_time=_ms(0)))
+
+
+def _topic(topic: Topic) -> dict[str, Any]:
+    return {"topic_id": topic} if isinstance(topic, uuid.UUID) else {"name": topic}
 
 
 def produced(correlation: int, version: int = 9, throttle_ms: int = 0, endpoints: bool = False) -> bytes:
@@ -174,8 +236,16 @@ def metadata(correlation: int, version: int = 12) -> bytes:
     return request(METADATA, version, correlation, b"\x00\x00\x00")
 
 
-def metadata_answer(correlation: int, brokers: dict[int, tuple[str, int]], topics: int = 3, version: int = 12) -> bytes:
-    """A Metadata response; brokers by node id."""
+def metadata_answer(
+    correlation: int,
+    brokers: dict[int, tuple[str, int]],
+    topics: int = 3,
+    version: int = 12,
+    named: Mapping[str, uuid.UUID] | None = None,
+) -> bytes:
+    """A Metadata response; brokers by node id. Topics are so many of the same id, or those `named`, with their ids."""
+    if named is None:
+        named = {f"topic-{number}": TOPIC_ID for number in range(topics)}
     schema: Any = load_response_schema(METADATA, version)
     module = _module_of(schema)
     return answer(
@@ -190,10 +260,8 @@ def metadata_answer(correlation: int, brokers: dict[int, tuple[str, int]], topic
             ),
             cluster_id="cluster",
             topics=tuple(
-                module.MetadataResponseTopic(
-                    error_code=ErrorCode.none, name=f"topic-{number}", topic_id=TOPIC_ID, partitions=()
-                )
-                for number in range(topics)
+                module.MetadataResponseTopic(error_code=ErrorCode.none, name=name, topic_id=topic_id, partitions=())
+                for name, topic_id in named.items()
             ),
         ),
     )

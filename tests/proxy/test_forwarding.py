@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,34 +16,15 @@ from protocol.apis import FETCH, METADATA, SHARE_FETCH
 from protocol.messages import decode
 from proxy.buffers import READ_SIZE
 from tests.proxy import frames
-from tests.proxy.conversation import LOOPBACK, Peer, Stage, readable_bytes, until
+from tests.proxy.conversation import LOOPBACK, Stage, cut, send_in_pieces, until
 from tests.proxy.frames import fetch, heartbeat, heartbeat_answer, produce, produced, request
 
 OpenStage = Callable[..., Stage]
 
 
-def cut(data: bytes, sizes: Iterable[int]) -> Iterator[bytes]:
-    at = 0
-    for size in sizes:
-        if at >= len(data):
-            return
-        yield data[at : at + size]
-        at += size
-    if at < len(data):
-        yield data[at:]
-
-
 def parsed(api: int, version: int, received: bytes) -> Any:
     """A response as kio reads it."""
     return decode(load_response_schema(api, version), received, 9)
-
-
-async def send_in_pieces(sender: Peer, receiver: socket.socket | None, pieces: Iterable[bytes]) -> None:
-    """Each piece reaches the proxy in a read of its own: the next is sent when this one has left the proxy's socket."""
-    assert receiver is not None
-    for piece in pieces:
-        await sender.send(piece)
-        await until(lambda: not readable_bytes(receiver))
 
 
 CONVERSATION = [

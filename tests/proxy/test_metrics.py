@@ -49,6 +49,7 @@ CONTRACT = {
     "dropped_frames": ("counter", set()),
     "config_last_reload_successful": ("gauge", set()),
     "build_info": ("gauge", {"version", "python_version", "event_loop"}),
+    "produced_rate": ("gauge", {"unit", "outcome"}),
 }
 
 

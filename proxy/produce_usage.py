@@ -1,0 +1,209 @@
+"""What a session's Produce requests carry, asked of the walk over them, and what that draws on.
+
+Only for sessions that some limit of topics, records or producer ids concerns. A request is decided upon when its first
+64 KiB have come, or all of it: what they tell of is checked together with everything else. What a longer request tells
+of later is charged when it comes, while its bytes stream by; if that leaves debt, the session's next Produce request
+waits for it, so a limit that stands late in long requests is overdrawn by one of them at most.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from protocol.produce_errors import refused_share
+from protocol.produce_walk import ProduceRequestWalk, TopicUsage, usual_usage
+from protocol.topics import Topic
+from proxy.request_kind import RequestKind
+from quotas.decision import ADMITTED, Decision
+from quotas.demand import Demand
+from quotas.limit import Limit, Ticket
+
+if TYPE_CHECKING:
+    from proxy.session import Session
+
+#: So much of a request is looked at before it is decided upon.
+LOOKAHEAD = 65_536
+
+
+class ProduceUsage:
+    """Walks the Produce requests of one session, one after the other."""
+
+    __slots__ = (
+        "_demand",
+        "_is_counted",
+        "_late",
+        "_late_producer_ids",
+        "_passed",
+        "_seen",
+        "_session",
+        "_walk",
+        "walked_to",
+    )
+
+    def __init__(self, session: "Session") -> None:
+        self._session = session
+        #: The walk over the request that streams by.
+        self._walk: ProduceRequestWalk | None = None
+        #: What the request that is looked at carries, as far as it can be seen.
+        self._seen: list[TopicUsage] = []
+        self._demand = Demand()
+        #: What the last request turned out to carry when it had begun to pass: topics, and whether new producer ids.
+        self._late: set[Topic] = set()
+        self._late_producer_ids = False
+        #: What was forwarded and not answered yet, for `answered`, by its correlation id.
+        self._passed: deque[tuple[int, list[TopicUsage]]] = deque()
+        #: The request that streams by is one of those.
+        self._is_counted = False
+        #: Up to where the request's bytes have been walked; those behind must be shown again.
+        self.walked_to = 0
+
+    @property
+    def awaits_answers(self) -> bool:
+        """What the broker answers to requests that have passed must be shown to `answered`."""
+        return bool(self._passed)
+
+    @property
+    def is_walking(self) -> bool:
+        """A request streams by whose end has not been seen."""
+        return self._walk is not None
+
+    def admit(
+        self, kind: RequestKind, buf: bytearray, pos: int, end: int, now_ns: int, ticket: Ticket | None
+    ) -> Decision:
+        """Ask the limits about the request at ``pos``, of which the bytes up to ``end`` are there, and charge them."""
+        length = int.from_bytes(buf[pos : pos + 4], "big")
+        self._see(kind, buf, pos, end, length)
+        limits = self._session.limits
+        demand = self._demand = Demand()
+        demand.add(limits.produce.limits, length)
+        demand.add(limits.requests.limits, 1)
+        self._add_records(demand, self._seen, now_ns)
+        self._add_late(demand, now_ns)
+        decision = demand.admit(now_ns, ticket)
+        if not decision.admitted and ticket is None:
+            self._count_refused(decision, now_ns)
+        return decision
+
+    @property
+    def amounts(self) -> Mapping[Limit, int]:
+        """What the request that was asked about last draws on."""
+        return self._demand.amounts
+
+    def held(self) -> None:
+        """The request that was asked about last does not pass now; it will be asked about anew."""
+        self._walk = None
+
+    def passed(self, kind: RequestKind, correlation_id: int, now_ns: int) -> None:
+        """The request that was asked about last is forwarded."""
+        self._late.clear()
+        self._late_producer_ids = False
+        self._remember_producer_ids(self._seen, now_ns)
+        self._is_counted = kind.expects_response and self._counts_errors()
+        if self._is_counted:
+            self._passed.append((correlation_id, self._seen))
+
+    def walk_on(self, buf: bytearray, pos: int, end: int, now_ns: int, *, is_last: bool) -> Decision:
+        """More of the request that passes has come: charge what it tells of. Sets ``walked_to``.
+
+        ``is_last``: these are the request's last bytes.
+        """
+        walk = self._walk
+        if walk is None:
+            self.walked_to = end
+            return ADMITTED
+        self.walked_to = walk.advance(buf, pos, end)
+        if is_last:
+            self._walk = None
+        seen = walk.take()
+        if not seen:
+            return ADMITTED
+        demand = Demand()
+        self._add_records(demand, seen, now_ns)
+        self._late.update(usage.topic for usage in seen)
+        self._late_producer_ids |= self._remember_producer_ids(seen, now_ns)
+        if self._is_counted:
+            self._seen.extend(seen)
+        return demand.charge(now_ns)
+
+    def answered(self, version: int, response: memoryview, now_ns: int) -> None:
+        """The broker has answered the oldest request that is not answered: what it refused did not get into the log.
+
+        ``response``: from its correlation id on.
+        """
+        if not self._passed or self._passed[0][0] != int.from_bytes(response[:4], "big", signed=True):
+            return  # of a request that was not walked
+        usages = self._passed.popleft()[1]
+        refused = refused_share(version, bytes(response))
+        if not refused:
+            return
+        registry = self._session.shared.registry
+        for usage in usages:
+            share = refused.get(usage.topic)
+            name = self._name_of(usage.topic)
+            if share is not None and name is not None:
+                registry.records_refused(name, int(usage.record_bytes * share), int(usage.messages * share), now_ns)
+
+    # ---- inside
+
+    def _see(self, kind: RequestKind, buf: bytearray, pos: int, end: int, length: int) -> None:
+        body = pos + kind.header.body_offset
+        frame_end = pos + 4 + length
+        self._walk = None
+        usual = usual_usage(buf, body, frame_end, kind.version) if frame_end <= end else None
+        if usual is not None:
+            self._seen = [usual]
+            self.walked_to = frame_end
+            return
+        walk = ProduceRequestWalk(kind.version, length, kind.header.body_offset - 4)
+        self.walked_to = walk.advance(buf, body, min(end, frame_end))
+        self._seen = walk.take()
+        if frame_end > end:
+            self._walk = walk
+
+    def _add_records(self, demand: Demand, usages: list[TopicUsage], now_ns: int) -> None:
+        registry = self._session.shared.registry
+        limits = self._session.limits
+        if registry.learns_topics:
+            for usage in usages:
+                name = self._name_of(usage.topic)
+                topic = registry.records_of_nobody() if name is None else registry.topic(name, now_ns)
+                demand.add_records(limits, topic, usage)
+        new = self._new_producer_ids(usages, now_ns)
+        if new and limits.producer_ids is not None:
+            demand.add((limits.producer_ids.limit,), len(new))
+
+    def _new_producer_ids(self, usages: list[TopicUsage], now_ns: int) -> tuple[int, ...]:
+        producer_ids = self._session.limits.producer_ids
+        if producer_ids is None:
+            return ()
+        return producer_ids.known.unknown({each for usage in usages for each in usage.producer_ids}, now_ns)
+
+    def _add_late(self, demand: Demand, now_ns: int) -> None:
+        """What the request before drew on late, as it is limited now, is checked, and charged nothing more."""
+        self._add_records(demand, [TopicUsage(topic, 0, 0, ()) for topic in self._late], now_ns)
+        producer_ids = self._session.limits.producer_ids
+        if self._late_producer_ids and producer_ids is not None:
+            demand.add((producer_ids.limit,), 0)
+
+    def _remember_producer_ids(self, usages: list[TopicUsage], now_ns: int) -> bool:
+        """They are known from now on; whether there were new ones."""
+        producer_ids = self._session.limits.producer_ids
+        if producer_ids is None:
+            return False
+        new = self._new_producer_ids(usages, now_ns)
+        producer_ids.known.remember(new, now_ns)
+        return bool(new)
+
+    def _name_of(self, topic: str | bytes) -> str | None:
+        return topic if isinstance(topic, str) else self._session.shared.topics.name_of(topic)
+
+    def _counts_errors(self) -> bool:
+        return any(thresholds.total is not None for thresholds in self._session.shared.registry.thresholds.values())
+
+    def _count_refused(self, decision: Decision, now_ns: int) -> None:
+        """The request is held for the first time: what a threshold refuses of it is throttled."""
+        thresholds_by_name = self._session.shared.registry.thresholds
+        for limit in decision.exceeded:
+            thresholds = thresholds_by_name.get(limit.name)
+            if thresholds is not None:
+                thresholds.record_throttled(self._demand.amounts[limit], now_ns)

@@ -1,0 +1,180 @@
+"""A fetch is charged in advance what the last one brought, and put right by its response or by its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.proxy.conversation import Peer, Stage, until, without_burst
+from tests.proxy.dialogue import MANNERS, alter, begin, debts, held
+from tests.proxy.frames import correlation_of, fetch, fetched, heartbeat, heartbeat_answer, metadata
+
+OpenStage = Callable[..., Stage]
+
+#: A millisecond for each kilobyte, and a second for each byte.
+FAST = without_burst("client-id=etl,consumer_byte_rate=1MB")
+SLOW = without_burst("client-id=etl,consumer_byte_rate=1")
+OWED = ("client-id:etl", "consumer_byte_rate")
+
+
+async def fetches(client: Peer, broker: Peer, number: int, size: int) -> int:
+    """One that is answered with `size` bytes. Returns those of the whole frame."""
+    await client.send(fetch(number))
+    assert correlation_of(await broker.frame()) == number
+    answer = fetched(number, size=size)
+    await broker.send(answer)
+    assert len(await client.frame()) == len(answer)
+    return len(answer)
+
+
+@pytest.mark.parametrize("manner", MANNERS[:2])
+async def test_the_first_is_charged_by_its_response_alone(open_stage: OpenStage, manner: str) -> None:
+    stage = open_stage(quotas=[SLOW])
+    dialogue = await begin(stage, manner)
+    await dialogue.say(fetch(1))
+    await dialogue.heard()
+    assert debts(stage) == {}
+    answer = fetched(1, size=700)
+    await dialogue.answer(answer)
+    await dialogue.told()
+    assert debts(stage) == {OWED: len(answer)}
+
+
+@pytest.mark.parametrize("then", [50, 700, 5_000])
+async def test_the_next_is_charged_in_advance_and_put_right(open_stage: OpenStage, then: int) -> None:
+    stage = open_stage(quotas=[SLOW])
+    client, broker = await stage.pair()
+    first = await fetches(client, broker, 1, 700)
+    stage.clock.pass_seconds(first)
+    await client.send(fetch(2))
+    await broker.frame()
+    assert debts(stage) == {OWED: first}
+    answer = fetched(2, size=then)
+    await broker.send(answer)
+    await client.frame()
+    assert debts(stage) == {OWED: len(answer)}
+
+
+async def test_a_long_poll_that_finds_nothing_costs_what_its_answer_has(open_stage: OpenStage) -> None:
+    """However often: each empty answer is what the next one is expected to bring."""
+    stage = open_stage(quotas=[FAST])
+    client, broker = await stage.pair()
+    await fetches(client, broker, 1, 90_000)
+    for number in range(2, 8):
+        stage.clock.pass_seconds(0.1)
+        empty = await fetches(client, broker, number, 20)
+        assert debts(stage) == {OWED: empty / 1_000_000}
+
+
+async def test_those_who_wait_are_not_all_let_through_at_once(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[FAST])
+    pairs = [await stage.pair() for _ in range(5)]
+    size = 0
+    for number, (client, broker) in enumerate(pairs):
+        stage.clock.pass_seconds(1)
+        size = await fetches(client, broker, number, 10_000)
+    for number, (client, _) in enumerate(pairs, 10):
+        await client.send(fetch(number))
+    await held(stage, 5)
+    for waiting in (4, 3, 2, 1, 0):
+        assert debts(stage) == {OWED: size / 1_000_000}
+        stage.clock.pass_seconds(size / 1_000_000)
+        await held(stage, waiting)
+    for number, (_, broker) in enumerate(pairs, 10):
+        assert correlation_of(await broker.frame()) == number
+
+
+@pytest.mark.parametrize("end", ["the client goes", "the broker goes", "a frame that is none", "the proxy closes it"])
+async def test_what_was_reserved_is_given_back_when_the_session_ends(open_stage: OpenStage, end: str) -> None:
+    stage = open_stage(quotas=[SLOW])
+    client, broker = await stage.pair()
+    size = await fetches(client, broker, 1, 700)
+    stage.clock.pass_seconds(size)
+    await client.send(fetch(2) + fetch(3))
+    await broker.frame()
+    await held(stage)
+    assert debts(stage) == {OWED: size}
+    if end == "the client goes":
+        client.reset()
+        broker.close()
+    elif end == "the broker goes":
+        broker.reset()
+    elif end == "a frame that is none":
+        await broker.send(heartbeat_answer(99))
+    else:
+        stage.session_of(client).close()
+    await stage.no_sessions()
+    assert debts(stage) == {}
+
+
+@pytest.mark.parametrize("how", ["little comes", "the session ends"])
+async def test_others_need_not_wait_for_what_was_given_back(open_stage: OpenStage, how: str) -> None:
+    """They were held by a reservation of many seconds."""
+    stage = open_stage(quotas=[without_burst("client-id=etl,consumer_byte_rate=1000")])
+    first, broker_of_first = await stage.pair()
+    second, broker_of_second = await stage.pair()
+    size = await fetches(first, broker_of_first, 1, 90_000)
+    stage.clock.pass_seconds(size / 1_000)
+    await first.send(fetch(2))
+    await broker_of_first.frame()
+    await second.send(fetch(1))
+    await held(stage)
+    if how == "little comes":
+        answer = fetched(2, size=10)
+        await broker_of_first.send(answer)
+        await first.frame()
+        await held(stage)
+        stage.clock.pass_seconds(len(answer) / 1_000)
+    else:
+        broker_of_first.close()
+        await first.closed()
+    assert correlation_of(await broker_of_second.frame()) == 1
+
+
+async def test_a_reservation_stays_with_the_limits_that_were_charged(open_stage: OpenStage) -> None:
+    """The client goes under another name meanwhile: its new limit must not be given what the old one was charged."""
+    stage = open_stage(quotas=[without_burst("client-id=<default>,consumer_byte_rate=1")])
+    client, broker = await stage.pair()
+    size = await fetches(client, broker, 1, 700)
+    stage.clock.pass_seconds(size)
+    await client.send(fetch(2) + fetch(3, client_id="web"))
+    await broker.frame()
+    await broker.frame()
+    assert debts(stage) == {OWED: size, ("client-id:web", "consumer_byte_rate"): size}
+    answer = fetched(2, size=20)
+    await broker.send(answer)
+    await client.frame()
+    assert debts(stage) == {("client-id:web", "consumer_byte_rate"): size + len(answer)}
+
+
+async def test_limits_that_come_and_go_while_fetches_are_open(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[SLOW])
+    client, broker = await stage.pair()
+    size = await fetches(client, broker, 1, 700)
+    stage.clock.pass_seconds(size)
+    await client.send(fetch(2))
+    await broker.frame()
+    alter(stage, "client-id=etl,consumer_byte_rate=1", away=True)
+    await client.send(heartbeat(3))
+    await broker.frame()
+    alter(stage, "total=true,consumer_byte_rate=1GB")
+    await client.send(metadata(4))
+    await broker.frame()
+    [total] = stage.shared.registry.limits_in_use()
+    before = total.algorithm.headroom(stage.clock())
+    answer = fetched(2, size=100)
+    await broker.send(answer)
+    await client.frame()
+    await until(lambda: total.algorithm.headroom(stage.clock()) == before - len(answer))
+
+
+async def test_a_dry_run_reserves_and_holds_nobody(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[SLOW], dry_run=True)
+    client, broker = await stage.pair()
+    for number in range(4):
+        await client.send(fetch(number))
+        assert await broker.frame() == fetch(number)
+        await broker.send(fetched(number))
+        assert await client.frame() == fetched(number)
+    assert stage.paused() == {}
