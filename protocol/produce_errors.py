@@ -8,11 +8,13 @@ from kio.schema.errors import ErrorCode
 
 from protocol.apis import APIS, PRODUCE
 from protocol.messages import decode
+from protocol.produce_walk import FIRST_WITH_TOPIC_IDS
+from protocol.topics import NO_TOPIC_ID, Topic
 
 FIRST_WITH_SCHEMA = 3
 
 
-def refused_share(version: int, response: bytes) -> dict[str | bytes, Fraction]:
+def refused_share(version: int, response: bytes) -> dict[Topic, Fraction]:
     """Topics (names, from version 13 on the 16 bytes of ids) of which partitions met an error, and the share of those.
 
     Args:
@@ -27,11 +29,12 @@ def refused_share(version: int, response: bytes) -> dict[str | bytes, Fraction]:
         return {}
     start = 5 if APIS[PRODUCE].response_header_is_flexible(version) else 4
     body: Any = decode(load_response_schema(PRODUCE, version), response, start)
-    refused: dict[str | bytes, Fraction] = {}
+    by_id = version >= FIRST_WITH_TOPIC_IDS
+    refused: dict[Topic, Fraction] = {}
     for topic in body.responses:
         partitions = topic.partition_responses
         failed = sum(partition.error_code is not ErrorCode.none for partition in partitions)
         if failed:
-            name: str | bytes = topic.topic_id.bytes if version >= 13 else str(topic.name)
+            name = topic.topic_id.bytes if by_id and topic.topic_id else NO_TOPIC_ID if by_id else str(topic.name)
             refused[name] = Fraction(failed, len(partitions))
     return refused

@@ -42,6 +42,8 @@ _FETCH = Response.FETCH
 _HEAD = Response.HEAD
 _WHOLE = Response.WHOLE
 _FEW_BROKERS = 4_096
+#: What is read at once of a Metadata response whose topics are remembered, which takes up to 60 ns a byte.
+LEARNING_READ_SIZE = 131_072
 #: Length and correlation id.
 _HEAD_SIZE = 8
 _head = Struct(">ii").unpack_from
@@ -175,6 +177,7 @@ class ResponseFlow(Pump):
                     pos = frame_end
                     continue
                 self._walk = LearningWalk(kind.version, length, replaced, session.shared.topics)
+                self.want = LEARNING_READ_SIZE
                 self.remaining = length - replaced
                 pos = self._go_on_walking(start, end)
                 if self.remaining:
@@ -249,6 +252,7 @@ class ResponseFlow(Pump):
         self.remaining -= new_pos - pos
         if not self.remaining:
             self._walk = None
+            self.want = READ_SIZE
         elif frame_end <= end:
             raise MalformedFrame("a response's last field", self.remaining)
         return new_pos
