@@ -64,15 +64,14 @@ class Meter:
     def record(self, amount: int, now_ns: int) -> None:
         """Count `amount` units. A negative amount takes back; the mean does not fall below zero for it."""
         if now_ns > self.last_ns:
-            first = self.last_ns == _BEFORE_ALL_TIME
-            self.last_ns = now_ns
-            if first:
+            if self.last_ns == _BEFORE_ALL_TIME:
                 self._tick_ns = now_ns
-            elif amount and now_ns - self._tick_ns >= TICK_NS:
-                ticks = (now_ns - self._tick_ns) // TICK_NS
-                self._mean = self._mean_after(ticks)
-                self._tick_ns += ticks * TICK_NS
-                self._uncounted = 0
+            self.last_ns = now_ns
+        ticks = (self.last_ns - self._tick_ns) // TICK_NS
+        if ticks and amount:  # a record of 0 moves no mean: who waits finds it as told
+            self._mean = self._mean_after(ticks)
+            self._tick_ns += ticks * TICK_NS
+            self._uncounted = 0
         self._uncounted += amount
         self.count += amount
 

@@ -345,6 +345,11 @@ def test_the_first_window_rule_lets_one_window_pass_at_once() -> None:
     assert window.debt_ns(1050 * MS) == 0
 
 
+def test_the_first_window_is_whole_with_a_single_sample() -> None:
+    assert with_first_window(20, samples=1).headroom(0) == 20
+    assert kafkas(20, samples=1).headroom(0) == 0  # Kafka takes one millisecond for no time at all
+
+
 def test_seed_000_the_31st_connection_waits() -> None:
     """30/s, 2 samples of 1 s, one connection every 25 ms: the rate after the 30th is 30/s."""
     window = with_first_window(30, samples=2)
