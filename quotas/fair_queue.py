@@ -24,16 +24,12 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
 _COMPACT_FROM: Final = 64
-
-# What a queue has until its first waiter; never written to. Most limits never have one, and there may be a million.
-_NO_FLOWS: Final[dict[Any, Any]] = {}
-_NO_HEAP: Final[list[Any]] = []
 
 T = TypeVar("T", bound="Hashable")
 
@@ -67,8 +63,8 @@ class FairQueue(Generic[T]):
         self.queued = 0
         self._virtual_time = 0
         self._arrivals = 0
-        self._flows: dict[T, _Flow[T]] = _NO_FLOWS
-        self._heap: list[tuple[int, int, _Flow[T]]] = _NO_HEAP
+        self._flows: dict[T, _Flow[T]] = {}
+        self._heap: list[tuple[int, int, _Flow[T]]] = []
 
     def __len__(self) -> int:
         return self.waiting
@@ -81,8 +77,6 @@ class FairQueue(Generic[T]):
         """A frame of `size` bytes waits; frames of one session keep their order. ValueError for a size below zero."""
         if size < 0:
             raise ValueError(f"a frame has no size below zero: {size}")
-        if self._flows is _NO_FLOWS:
-            self._flows, self._heap = {}, []
         flow = self._flows.get(waiter)
         if flow is None:
             flow = self._flows[waiter] = _Flow(waiter)

@@ -31,8 +31,18 @@ UNLIMITED: Final = (1 << 63) - 1
 """The headroom where no limit applies."""
 
 
-class _Nobody(FairQueue[Any]):
-    """The queue of every limit for which nobody has waited yet: nearly all, and there may be a million."""
+class Waiters(FairQueue[Any]):
+    """Who waits for a limit, and `claimants`, the tickets that have a claim on it."""
+
+    __slots__ = ("claimants",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claimants: set[Ticket] = set()
+
+
+class _Nobody(Waiters):
+    """That of every limit for which nobody has waited yet: nearly all, and there may be a million."""
 
     __slots__ = ()
 
@@ -41,7 +51,6 @@ class _Nobody(FairQueue[Any]):
 
 
 _NOBODY: Final = _Nobody()
-_NO_CLAIMANTS: Final[set[Ticket]] = set()  # never written to either
 _numbers: Final = count()
 
 
@@ -54,11 +63,10 @@ class Limit:
     mode        the entry's own throttle mode, None where it has none
     algorithm   the bucket; the same one as long as the limit lives
     waiters     who waits for it, served byte-fair; join it with `wait`
-    claimants   the tickets that have a claim on it
     version     for `quotas.limit_store`: what it has been told of
     """
 
-    __slots__ = ("algorithm", "claimants", "entity", "mode", "name", "origin", "version", "waiters")
+    __slots__ = ("algorithm", "entity", "mode", "name", "origin", "version", "waiters")
 
     def __init__(
         self,
@@ -74,8 +82,7 @@ class Limit:
         self.algorithm: Final = algorithm
         self.origin = entity if origin is None else origin
         self.mode = mode
-        self.waiters: FairQueue[Any] = _NOBODY
-        self.claimants = _NO_CLAIMANTS
+        self.waiters: Waiters = _NOBODY
         self.version = 0
 
     def __repr__(self) -> str:
@@ -100,9 +107,12 @@ class Limit:
 
     def wait(self, waiter: object, size: int) -> None:
         """A frame of `size` units waits for this limit; see `FairQueue.push`."""
+        self._own_waiters().push(waiter, size)
+
+    def _own_waiters(self) -> Waiters:
         if self.waiters is _NOBODY:
-            self.waiters = FairQueue()
-        self.waiters.push(waiter, size)
+            self.waiters = Waiters()
+        return self.waiters
 
 
 class Ticket:
@@ -132,13 +142,12 @@ class Ticket:
             return
         if limit.algorithm.claim(amount, now_ns) or self._claim_before_later_ones(limit, amount, now_ns):
             self.claims[limit] = amount
-            if limit.claimants is _NO_CLAIMANTS:
-                limit.claimants = set()
-            limit.claimants.add(self)
+            limit._own_waiters().claimants.add(self)
 
     def _claim_before_later_ones(self, limit: Limit, amount: int, now_ns: int) -> bool:
         algorithm = limit.algorithm
-        later = sorted((each for each in limit.claimants if each.number > self.number), key=lambda each: each.number)
+        claimants = limit.waiters.claimants
+        later = sorted((each for each in claimants if each.number > self.number), key=lambda each: each.number)
         if not later:
             return False
         for each in later:
@@ -164,9 +173,7 @@ class Ticket:
 
     def _forget(self, limit: Limit) -> None:
         del self.claims[limit]
-        limit.claimants.remove(self)
-        if not limit.claimants:
-            limit.claimants = _NO_CLAIMANTS
+        limit.waiters.claimants.remove(self)
 
 
 class LimitSet:

@@ -146,7 +146,7 @@ class LimitStore:
             idle_until_ns = _idle_until_ns(limit)
             if idle_until_ns > now_ns:
                 self._idle.look_again(limit, idle_until_ns)
-            elif limit.waiters.waiting or limit.claimants or limit.debt_ns(now_ns):
+            elif limit.waiters.waiting or limit.waiters.claimants or limit.debt_ns(now_ns):
                 self._idle.look_again(limit, now_ns + IDLE_NS)
             else:
                 self._drop(limit)

@@ -34,22 +34,20 @@ class _Terms:
     full    the largest credit
     """
 
-    __slots__ = ("burst_ns", "earn", "full", "rate", "unit")
+    __slots__ = ("earn", "full", "unit")
 
     def __init__(self, rate: int | Fraction, burst_ns: int) -> None:
         if rate <= 0:
             raise ValueError(f"rate must be above zero, not {rate}")
         if burst_ns < 0:
             raise ValueError(f"burst_ns must not be below zero, not {burst_ns}")
-        self.rate = rate
-        self.burst_ns = burst_ns
         self.earn = rate.numerator
         # Whole rates, nearly all there are, share this one integer object.
         self.unit = NS_PER_SECOND if rate.denominator == 1 else rate.denominator * NS_PER_SECOND
         self.full = rate.numerator * burst_ns
 
 
-# A default quota gives a million clients a bucket each on the same terms: five integers once, not a million times.
+# A default quota gives a million clients a bucket each on the same terms: these integers once, not a million times.
 _terms = lru_cache(maxsize=1024)(_Terms)
 
 
@@ -76,12 +74,13 @@ class TokenBucket:
     @property
     def rate(self) -> int | Fraction:
         """Units per second."""
-        return self._terms.rate
+        terms = self._terms
+        return terms.earn if terms.unit == NS_PER_SECOND else Fraction(terms.earn * NS_PER_SECOND, terms.unit)
 
     @property
     def burst_ns(self) -> int:
         """The largest credit, as nanoseconds of the rate."""
-        return self._terms.burst_ns
+        return self._terms.full // self._terms.earn
 
     def admit(self, amount: int, now_ns: int) -> int:
         """Charge `amount` if out of debt. Returns the debt left in ns, or, not charged, *minus* the wait in ns."""

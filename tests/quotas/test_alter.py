@@ -1,11 +1,8 @@
 """Limits set, changed and taken away one by one, while they are in use."""
 
 import gc
-import sys
 import tracemalloc
-from collections.abc import Callable
 from fractions import Fraction
-from types import FrameType
 
 import pytest
 
@@ -30,6 +27,7 @@ from quotas.limit_kinds import (
 from quotas.limit_store import MAX_MOMENTS
 from quotas.registry import Registry
 from quotas.topic_thresholds import ThresholdError
+from tests.quotas.cost import calls_during
 
 SECOND = 1_000_000_000
 ANYONE, ETL, ALICE = Entity(client_id=DEFAULT), Entity(client_id="etl"), Entity("alice")
@@ -160,22 +158,6 @@ def test_a_bucket_that_nobody_looked_at_takes_over_so_many_changes_and_no_more()
     now_ns = (MAX_MOMENTS + 2) * SECOND
     assert produce_limit(registry) is limit
     assert limit.debt_ns(now_ns) == 2 * (MAX_MOMENTS + 10 - 3) * SECOND - (now_ns - 3 * SECOND)
-
-
-def calls_during(action: Callable[[], object]) -> int:
-    """How many Python functions an action calls: what it costs, on any machine."""
-    calls = 0
-
-    def on_event(_frame: FrameType, event: str, _argument: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    sys.setprofile(on_event)
-    try:
-        action()
-    finally:
-        sys.setprofile(None)
-    return calls
 
 
 @pytest.mark.parametrize("entity", [ANYONE, ETL, ANY_PAIR, TOTAL, Entity("somebody")])

@@ -4,10 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.entity import DEFAULT, Entity
+from quotas.entity import DEFAULT, TOTAL, AnyEntity, Entity, Kind, Named
 
 names = st.one_of(st.none(), st.just(DEFAULT), st.text(), st.sampled_from(["<default>", 'a"', "a,client-id:b", "\\"]))
-entities = st.builds(Entity, names, names.filter(lambda name: name is not None))
+entities: st.SearchStrategy[AnyEntity] = st.one_of(
+    st.builds(Entity, names, names.filter(lambda name: name is not None)),
+    st.builds(Entity, names.filter(lambda name: name is not None)),
+    st.builds(
+        Named,
+        st.sampled_from([kind for kind in Kind if kind is not Kind.TOTAL]),
+        names.filter(lambda name: name is not None),
+    ),
+    st.just(TOTAL),
+)
 
 
 @pytest.mark.parametrize(
@@ -20,14 +29,20 @@ entities = st.builds(Entity, names, names.filter(lambda name: name is not None))
         (Entity("<default>"), 'user:"<default>"'),
         (Entity("CN=etl,O=acme"), 'user:"CN=etl,O=acme"'),
         (Entity('the "boss"'), r'user:"the \"boss\""'),
+        (Named(Kind.TOPIC, "orders"), "topic:orders"),
+        (Named(Kind.IP, DEFAULT), "ip:<default>"),
+        (Named(Kind.IP, "::1"), "ip:::1"),
+        (Named(Kind.LISTENER, "bootstrap"), "listener:bootstrap"),
+        (Named(Kind.RESOURCE_GROUP, "a, b"), 'resource-group:"a, b"'),
+        (TOTAL, "total"),
     ],
 )
-def test_reads_as(entity: Entity, text: str) -> None:
+def test_reads_as(entity: AnyEntity, text: str) -> None:
     assert str(entity) == text
 
 
 @given(entities, entities)
-def test_two_entities_never_read_the_same(one: Entity, other: Entity) -> None:
+def test_two_entities_never_read_the_same(one: AnyEntity, other: AnyEntity) -> None:
     """They become metric labels, where two series of one name would be an error."""
     assert (str(one) == str(other)) == (one == other)
 

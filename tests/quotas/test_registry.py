@@ -7,12 +7,21 @@ from fractions import Fraction
 import pytest
 
 from quotas.algorithm import AlgorithmSettings
-from quotas.entity import DEFAULT, Entity
+from quotas.change import Change
+from quotas.entity import DEFAULT, TOTAL, Entity, Kind, Named
 from quotas.entry import QuotaEntry
 from quotas.idle import IDLE_NS
-from quotas.limit import NO_LIMITS, Limit
-from quotas.limit_kinds import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
+from quotas.limit import NO_LIMITS, Limit, Ticket
+from quotas.limit_kinds import (
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    PRODUCER_IDS_RATE,
+    REQUEST_RATE,
+)
 from quotas.registry import Registry
+from quotas.resource_groups import ResourceGroup
+from tests.quotas.cost import calls_during
 
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
@@ -175,6 +184,65 @@ def test_entries_that_cannot_be_used_change_nothing() -> None:
     assert (registry.generation, limit.rate, produce_limit(registry)) == (generation, 100, limit)
 
 
+# ---- all that a client draws on
+
+
+def test_a_client_draws_on_its_own_limit_those_of_all_its_groups_and_the_total() -> None:
+    groups = (
+        ResourceGroup("users", users=("alice",)),
+        ResourceGroup("ids", client_ids=("et*",)),
+        ResourceGroup("others", users=("bob",)),
+    )
+    everything = {PRODUCER_BYTE_RATE: 5, CONSUMER_BYTE_RATE: 6, REQUEST_RATE: 7, CONTROLLER_MUTATION_RATE: 8}
+    registry = Registry(
+        [
+            *(QuotaEntry(Named(Kind.RESOURCE_GROUP, group.name), everything, group=group) for group in groups),
+            QuotaEntry(TOTAL, everything),
+            QuotaEntry(ETL, everything),
+        ]
+    )
+    client, other = registry.resolve("alice", "etl"), registry.resolve("carol", "etl-2")
+    for sets in (client.produce, client.fetch, client.requests, client.mutations):
+        assert [str(limit.entity) for limit in sets.limits] == [
+            "client-id:etl",
+            "resource-group:users",
+            "resource-group:ids",
+            "total",
+        ]
+    assert [limit.rate for limit in (client.produce.limits + client.mutations.limits)[::4]] == [5, 8]
+    assert (client.walks, client.decides_each, registry.learns_topics) == (False, True, True)
+    assert other.produce.limits == client.produce.limits[2:]
+
+
+def test_all_groups_must_agree_and_one_that_refuses_costs_the_others_nothing() -> None:
+    wide, narrow = (
+        QuotaEntry(
+            Named(Kind.RESOURCE_GROUP, name), {PRODUCER_BYTE_RATE: rate}, group=ResourceGroup(name, users=("*",))
+        )
+        for name, rate in (("wide", 1000), ("narrow", 10))
+    )
+    registry = Registry([wide, narrow])
+    produce = registry.resolve("alice", "etl").produce
+    assert produce.admit(20, 0).admitted
+    for _ in range(10):
+        assert not produce.admit(20, 0).admitted
+    assert produce.limits[0].algorithm.headroom(0) == 980
+
+
+def test_producer_ids_are_a_users_over_all_its_clients_scaled_by_the_share() -> None:
+    registry = Registry([QuotaEntry(Entity("alice"), {PRODUCER_IDS_RATE: 10})], share=0.5)
+    one, other = registry.resolve("alice", "one"), registry.resolve("alice", "other")
+    assert one.producer_ids is not None
+    assert other.producer_ids is not None
+    assert one.producer_ids.known is other.producer_ids.known is one.producer_ids.limit.algorithm
+    assert one.producer_ids.known.ids_per_window == 5
+    assert (one.walks, one.decides_each, registry.learns_topics) == (True, True, False)
+    assert registry.resolve("bob", "one").producer_ids is None
+    assert not registry.resolve("bob", "one").walks
+    registry.alter([Change(Entity("alice"), PRODUCER_IDS_RATE, 7)], 0)
+    assert (one.producer_ids.known.ids_per_window, one.producer_ids.known.headroom(0)) == (3, 3)
+
+
 # ---- forgetting
 
 
@@ -203,6 +271,47 @@ def test_who_owes_or_has_waiters_is_not_forgotten() -> None:
         assert registry.expire(hour * (IDLE_NS + MINUTE)) == 0
     waited_for.waiters.discard("session")
     assert registry.expire(10 * IDLE_NS) == 2
+
+
+def test_what_is_claimed_is_not_forgotten_with_its_bucket() -> None:
+    registry = Registry([entry(ANYONE, produce=100)])
+    limit, ticket = produce_limit(registry), Ticket()
+    ticket.turn = limit
+    ticket.claim(10, 0)
+    registry.expire(0)
+    assert registry.expire(2 * IDLE_NS) == 0
+    ticket.give_up(2 * IDLE_NS)
+    assert registry.expire(4 * IDLE_NS) == 1
+
+
+def test_producer_ids_are_known_for_their_window_however_long_it_is() -> None:
+    day = AlgorithmSettings(producer_ids_window_ns=24 * IDLE_NS)
+    registry = Registry([QuotaEntry(Entity("alice"), {PRODUCER_IDS_RATE: 10})], settings=day)
+    client = registry.resolve("alice", "etl")
+    assert client.producer_ids is not None
+    known = client.producer_ids.known
+    known.remember([1, 2, 3], 0)
+    known.record(3, 0)
+    registry.expire(0)
+    for hour in range(1, 24):
+        assert registry.expire(hour * IDLE_NS) == 0
+    assert known.unknown([1, 2, 3, 4], 23 * IDLE_NS) == (4,)
+    forgotten = [registry.expire(hour * IDLE_NS) for hour in range(24, 60)]
+    assert sum(forgotten) == 1
+
+
+def test_looking_for_the_idle_costs_what_is_due() -> None:
+    """Each limit is looked at once an hour: the calls of a minute in which none is due are the same for any number."""
+
+    def calls(clients: int) -> int:
+        registry = Registry([entry(ANYONE, produce=100)])
+        for number in range(clients):
+            registry.resolve("alice", f"client-{number}").produce.admit(1, 0)
+        registry.expire(0)
+        registry.expire(MINUTE)
+        return calls_during(lambda: registry.expire(2 * MINUTE))
+
+    assert calls(5) == calls(500)
 
 
 def test_asking_for_metrics_keeps_nobody_alive() -> None:
@@ -266,3 +375,17 @@ def test_an_override_that_never_spoke_costs_at_most_250_bytes(pairs: bool) -> No
     tracemalloc.stop()
     assert len(registry) == count
     assert used / count <= 250
+
+
+def test_a_bucket_in_use_costs_at_most_400_bytes() -> None:
+    """Each client has a rate of its own; the names are the sessions'."""
+    count = 10_000
+    names = [f"client-{number}" for number in range(count)]
+    registry = Registry(entry(Entity(client_id=name), 1000 + number) for number, name in enumerate(names))
+    tracemalloc.start()
+    for name in names:
+        registry.resolve("alice", name).produce.charge(500, SECOND)
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(list(registry.limits_in_use())) == count
+    assert used / count <= 400

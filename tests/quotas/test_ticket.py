@@ -33,11 +33,11 @@ def test_at_its_turn_a_frame_that_another_limit_holds_is_charged_ahead() -> None
     ticket = its_turn(fast)
     assert both.admit(30, 0, ticket) == Decision(False, 10 * SECOND, slow, (slow,))
     assert ticket.claims == {fast: 30}
-    assert fast.claimants == {ticket}
+    assert fast.waiters.claimants == {ticket}
     assert fast.algorithm.headroom(0) == 70
     fast.algorithm.record(170, 9 * SECOND)  # others go on, and leave debt
     assert both.admit(30, 10 * SECOND, its_turn(slow, ticket)) == Decision(True, 3 * SECOND, slow, (slow,))
-    assert (ticket.claims, fast.claimants) == ({}, set())
+    assert (ticket.claims, fast.waiters.claimants) == ({}, set())
     assert fast.debt_ns(10 * SECOND) == 0  # not charged a second time
     assert fast.algorithm.headroom(11 * SECOND) == 100  # and the whole burst is there again
 
@@ -82,7 +82,7 @@ def test_a_frame_given_up_gets_back_what_it_was_charged() -> None:
     ticket.give_up(0)
     ticket.give_up(0)
     assert [limit.algorithm.headroom(0) for limit in (a, b)] == [100, 100]
-    assert (ticket.claims, a.claimants, b.claimants) == ({}, set(), set())
+    assert (ticket.claims, a.waiters.claimants, b.waiters.claimants) == ({}, set(), set())
 
 
 def test_what_changes_while_it_waits_is_put_right_when_it_passes() -> None:
@@ -136,7 +136,7 @@ def test_later_frames_make_room_for_an_earlier_one_the_latest_first_and_no_more_
     first, *others = claims_on(limit, [0, 30, 30, 40])
     its_turn(limit, first).claim(30, 0)
     assert [ticket.claims.get(limit) for ticket in (first, *others)] == [30, 30, 30, None]
-    assert limit.claimants == {first, *others[:2]}
+    assert limit.waiters.claimants == {first, *others[:2]}
     assert limit.algorithm.headroom(0) == 10
     assert limit.algorithm.headroom(100 * SECOND) == 10
 
@@ -155,7 +155,7 @@ def test_the_first_frame_may_claim_whatever_its_size() -> None:
     first, *others = claims_on(limit, [0, 50, 50])
     its_turn(limit, first).claim(500, 0)
     assert first.claims == {limit: 500}
-    assert limit.claimants == {first}
+    assert limit.waiters.claimants == {first}
     assert limit.debt_ns(0) == 4 * SECOND
     others[0].give_up(0)
     assert limit.debt_ns(0) == 4 * SECOND

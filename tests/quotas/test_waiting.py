@@ -140,7 +140,7 @@ def test_conservation_while_sessions_die_come_and_look_again(
     for session in sessions:
         serving.die(session)
     for limit in limits.values():
-        assert (limit.waiters.waiting, limit.claimants) == (0, set())
+        assert (limit.waiters.waiting, limit.waiters.claimants) == (0, set())
         burst_ns = limit.algorithm.burst_ns
         later_ns = serving.now_ns + limit.debt_ns(serving.now_ns) + burst_ns
         assert limit.algorithm.headroom(later_ns) == limit.rate * burst_ns // SECOND
