@@ -1,0 +1,1 @@
+"""What the pages in docs/ say is compared with what is there."""

@@ -1,0 +1,25 @@
+"""The pages of docs/, and what stands in them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+LIMITS_PAGE: Final = ROOT / "docs/limits.md"
+SEED_PAGES: Final = sorted((ROOT / "docs/seeds").glob("*.md"))
+PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *SEED_PAGES]
+
+_BLOCK: Final = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    """The fenced blocks of a page: their language and what is in them."""
+    return [(language, inside) for language, inside in _BLOCK.findall(text)]
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of all rows of all tables of a page, without backticks."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in lines]

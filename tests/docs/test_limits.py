@@ -1,0 +1,104 @@
+"""The examples and tables of docs/limits.md are true."""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+
+import pytest
+
+from quotas.algorithm import ALGORITHMS, NS_PER_SECOND, AlgorithmSettings
+from quotas.limit_kinds import LIMIT_KINDS, PRODUCER_BYTE_RATE
+from quotas.spec import QuotaEntry, duplicates, load_quotas, parse_spec, threshold_errors
+from quotas.spec_limits import owners_of
+from quotas.spec_names import ENTITY_KEYS
+from quotas.spec_options import OPTION_KEYS
+from tests.docs.pages import LIMITS_PAGE, ROOT, blocks, rows
+
+PAGE = LIMITS_PAGE.read_text(encoding="utf-8")
+BLOCKS = blocks(PAGE)
+EXAMPLES = [(flags, file) for (_, flags), (_, file) in zip(BLOCKS[::2], BLOCKS[1::2], strict=True)]
+
+RATE = 5_000_000
+LINE_RATE = 50_000_000
+FRAME = 100_000
+SECONDS = 600
+
+
+def of_flags(flags: str) -> list[QuotaEntry]:
+    words = shlex.split(flags)
+    assert set(words[::2]) == {"--quota"}
+    return [parse_spec(spec) for spec in words[1::2]]
+
+
+def of_file(file: str) -> list[QuotaEntry]:
+    return load_quotas(tomllib.loads(file))
+
+
+def test_examples_come_in_pairs() -> None:
+    assert [language for language, _ in BLOCKS] == ["sh", "toml"] * len(EXAMPLES)
+
+
+@pytest.mark.parametrize(("flags", "file"), EXAMPLES)
+def test_an_example_says_the_same_by_flag_and_in_a_file(flags: str, file: str) -> None:
+    entries = of_file(file)
+    assert of_flags(flags) == entries
+    assert not threshold_errors(entries)
+    assert not duplicates([("", entry.entity) for entry in entries])
+
+
+def test_every_limit_option_and_entity_has_an_example() -> None:
+    keys = {item.partition("=")[0] for flags, _ in EXAMPLES for item in flags.replace("'", ",").split(",")}
+    assert keys.issuperset([*LIMIT_KINDS, *OPTION_KEYS, *ENTITY_KEYS])
+
+
+def test_the_table_of_limits_has_all_and_says_whose_they_may_be() -> None:
+    listed = [row for row in rows(PAGE) if row[0] in LIMIT_KINDS and len(row) == 5]
+    assert [row[0] for row in listed] == list(LIMIT_KINDS)
+    for name, _, whose, *_ in listed:
+        assert whose == ", ".join(owners_of(LIMIT_KINDS[name]))
+
+
+def test_each_limit_has_a_test_at_sockets() -> None:
+    shown = {name: test for row in rows(PAGE) if len(row) == 2 for name in row[0].split(", ") for test in row[1:]}
+    assert shown.keys() >= LIMIT_KINDS.keys()
+    for name in LIMIT_KINDS:
+        assert shown[name].startswith(("tests/integration/", "tests/proxy/"))
+
+
+def test_the_readme_has_all_limits() -> None:
+    names = {
+        name.strip() for row in rows((ROOT / "README.md").read_text(encoding="utf-8")) for name in row[0].split(",")
+    }
+    assert names.issuperset(LIMIT_KINDS)
+
+
+def greedy(algorithm: str, *, idle_before: bool) -> list[str]:
+    """A row of the table of figures: what one client that always wants more gets past a limit of `RATE`."""
+    bucket = AlgorithmSettings().make(PRODUCER_BYTE_RATE, RATE, algorithm, None)
+    start_ns = NS_PER_SECOND
+    if idle_before:
+        bucket.record(1, start_ns)
+        start_ns += SECONDS * NS_PER_SECOND
+    seconds = [0] * SECONDS
+    now_ns, last_ns, longest_ns = start_ns, start_ns, 0
+    while now_ns < start_ns + SECONDS * NS_PER_SECOND:
+        debt_ns = bucket.admit(FRAME, now_ns)
+        if debt_ns < 0:
+            now_ns -= debt_ns
+            continue
+        seconds[(now_ns - start_ns) // NS_PER_SECOND] += FRAME
+        longest_ns, last_ns = max(longest_ns, now_ns - last_ns), now_ns
+        now_ns += FRAME * NS_PER_SECOND // LINE_RATE
+    return [
+        f"{algorithm}, {'idle before' if idle_before else 'newcomer'}",
+        f"{seconds[0] / 1e6:.1f} MB",
+        f"{max(seconds[1:]) / 1e6:.1f} MB",
+        f"{longest_ns / NS_PER_SECOND:.2f} s",
+        f"{sum(seconds) / SECONDS / 1e6:.2f} MB/s",
+    ]
+
+
+def test_the_table_of_figures_is_what_the_algorithms_do() -> None:
+    shown = [row for row in rows(PAGE) if row[-1].endswith("MB/s")]
+    assert shown == [greedy(name, idle_before=idle) for name in ALGORITHMS for idle in (False, True)]
