@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import resource
+import secrets
 import signal
 import socket
 import time
@@ -84,6 +85,7 @@ def _settings_of(config: Config) -> AlgorithmSettings:
         first_window=config.first_window,
         producer_ids_window_ns=int(config.producer_id_quota_window_size_seconds * NS_PER_SECOND),
         producer_ids_window_count=config.producer_id_quota_window_count,
+        producer_ids_salt=secrets.randbits(64),
     )
 
 
