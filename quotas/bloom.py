@@ -61,12 +61,13 @@ class BloomFilter:
     count    hashes put in, those left out that it seemed to hold already
     """
 
-    __slots__ = ("_bits", "_size", "count", "shape")
+    __slots__ = ("_bits", "_growths", "_size", "count", "shape")
 
     def __init__(self, shape: Shape) -> None:
         self.shape: Final = shape
         self.count = 0
         self._size: Final = shape.bits
+        self._growths: Final = range(1, shape.hashes)
         self._bits: Final = bytearray(-(-shape.bits // 8))
 
     def holds(self, hashed: int) -> bool:
@@ -75,24 +76,24 @@ class BloomFilter:
         place = (hashed >> 32) % size
         if not bits[place >> 3] >> (place & 7) & 1:  # half of the strangers go no further
             return False
-        step = (hashed & 0xFFFFFFFF) % size
-        for growth in range(1, self.shape.hashes):
+        step = hashed & 0xFFFFFFFF
+        for growth in self._growths:
             place = (place + step) % size
             if not bits[place >> 3] >> (place & 7) & 1:
                 return False
-            step = (step + growth) % size
+            step += growth
         return True
 
     def put(self, hashed: int) -> None:
         """Put it in."""
         bits, size = self._bits, self._size
-        place, step = (hashed >> 32) % size, (hashed & 0xFFFFFFFF) % size
-        changed = False
-        for growth in range(1, self.shape.hashes + 1):
-            index, bit = place >> 3, 1 << (place & 7)
-            if not bits[index] & bit:
-                bits[index] |= bit
-                changed = True
+        place, step = (hashed >> 32) % size, hashed & 0xFFFFFFFF
+        changed = not bits[place >> 3] >> (place & 7) & 1
+        bits[place >> 3] |= 1 << (place & 7)
+        for growth in self._growths:
             place = (place + step) % size
-            step = (step + growth) % size
+            if not bits[place >> 3] >> (place & 7) & 1:
+                bits[place >> 3] |= 1 << (place & 7)
+                changed = True
+            step += growth
         self.count += changed

@@ -97,17 +97,20 @@ class LayeredBloomFilter:
 
     def holds(self, producer_id: int, now_ns: int) -> bool:
         """Whether the id was seen lately; changes nothing."""
-        return self._find(spread(producer_id, self._salt), now_ns) is not None
+        hashed = spread(producer_id, self._salt)
+        return any(layer.filter.holds(hashed) for layer in self.layers if layer.expires_ns > now_ns)
 
     def see(self, producer_id: int, now_ns: int) -> bool:
         """As `holds`; what it holds is then known for as long as if it had been put in now."""
         hashed = spread(producer_id, self._salt)
-        layer = self._find(hashed, now_ns)
-        if layer is None:
-            return False
-        if not self._is_young(layer, now_ns):
-            self._merge(hashed, now_ns)
-        return True
+        for layer in reversed(self.layers):
+            if layer.expires_ns <= now_ns:
+                return False
+            if layer.filter.holds(hashed):
+                if not self._is_young(layer, now_ns):
+                    self._merge(hashed, now_ns)
+                return True
+        return False
 
     def put(self, producer_id: int, now_ns: int) -> None:
         """Put the id into the newest layer, after adding one if that is due."""
@@ -132,15 +135,6 @@ class LayeredBloomFilter:
             expired += 1
         del self.layers[:expired]
         return expired
-
-    def _find(self, hashed: int, now_ns: int) -> Layer | None:
-        """The newest layer that holds it."""
-        for layer in reversed(self.layers):
-            if layer.expires_ns <= now_ns:
-                return None
-            if layer.filter.holds(hashed):
-                return layer
-        return None
 
     def _is_young(self, layer: Layer, now_ns: int) -> bool:
         """Whether it is of this step: what it holds need not be put in again."""

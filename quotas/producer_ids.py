@@ -100,7 +100,11 @@ class ProducerIdQuota:
         """Those that were not seen within the window, each once, in order; the others count as seen now."""
         at_ns = self._pass_time(now_ns)
         see = self._filter.see
-        return tuple([producer_id for producer_id in dict.fromkeys(producer_ids) if not see(producer_id, at_ns)])
+        new: dict[int, None] = {}
+        for producer_id in producer_ids:
+            if producer_id not in new and not see(producer_id, at_ns):
+                new[producer_id] = None
+        return tuple(new)
 
     def remember(self, producer_ids: Iterable[int], now_ns: int) -> None:
         """They are known from now on. Counts nothing: see `record`."""
