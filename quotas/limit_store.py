@@ -146,6 +146,8 @@ class LimitStore:
             idle_until_ns = _idle_until_ns(limit)
             if idle_until_ns > now_ns:
                 self._idle.look_again(limit, idle_until_ns)
+                if isinstance(limit.algorithm, ProducerIdQuota):
+                    limit.algorithm.clean_up(now_ns)
             elif limit.waiters.waiting or limit.waiters.claimants or limit.debt_ns(now_ns):
                 self._idle.look_again(limit, now_ns + IDLE_NS)
             else:

@@ -27,15 +27,14 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import floor
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from quotas.layered_bloom_filter import LayeredBloomFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Iterable
 
 NS_PER_SECOND: Final = 1_000_000_000
-_SLOT_NS: Final = 60 * NS_PER_SECOND
 _BEFORE_ALL_TIME: Final = -(1 << 63)
 
 
@@ -247,68 +246,3 @@ class ProducerIdQuota:
             left -= step.ids
             wait_ns = max(0, step.expires_ns - at_ns)
         return wait_ns
-
-
-User = TypeVar("User", bound="Hashable")
-
-
-class ProducerIdQuotas(Generic[User]):
-    """The quotas of all users: made on first use, dropped by a walk that looks only where something has expired.
-
-    Arguments as for `ProducerIdQuota`, and the same for all users; each has a limit of its own.
-    """
-
-    __slots__ = ("_due", "_false_positive_probability", "_quotas", "_salt", "_window_count", "_window_ns")
-
-    def __init__(
-        self, *, window_ns: int, window_count: int, false_positive_probability: float = 0.01, salt: int = 0
-    ) -> None:
-        self._window_ns: Final = window_ns
-        self._window_count: Final = window_count
-        self._false_positive_probability: Final = false_positive_probability
-        self._salt: Final = salt
-        self._quotas: dict[User, ProducerIdQuota] = {}
-        self._due: dict[int, list[User]] = {}  # by the minute in which all there was of a user has expired
-
-    def __len__(self) -> int:
-        return len(self._quotas)
-
-    def get(self, user: User) -> ProducerIdQuota | None:
-        """The quota of a user who has been seen lately."""
-        return self._quotas.get(user)
-
-    def get_or_add(self, user: User, ids_per_window: int | Fraction, now_ns: int) -> ProducerIdQuota:
-        """The user's quota; the limit is that of a new one, and changes nothing about one that is there."""
-        quota = self._quotas.get(user)
-        if quota is None:
-            quota = self._quotas[user] = ProducerIdQuota(
-                ids_per_window,
-                window_ns=self._window_ns,
-                window_count=self._window_count,
-                false_positive_probability=self._false_positive_probability,
-                salt=self._salt,
-            )
-            self._look_again(user, now_ns + self._window_ns)
-        return quota
-
-    def expire(self, now_ns: int) -> list[User]:
-        """The seed's walk: clean up where it is due, and drop whose filter and count are empty. Returns the dropped.
-
-        Costs O(users of whom all has expired that there was at the last look). Call it about once a minute. Whoever
-        still holds a dropped quota has to get a new one: two would count apart.
-        """
-        dropped = []
-        now_slot = now_ns // _SLOT_NS
-        for slot in [slot for slot in self._due if slot <= now_slot]:  # as many exist as a window has minutes
-            for user in self._due.pop(slot):
-                quota = self._quotas[user]
-                quota.clean_up(now_ns)
-                if quota.empty_ns > now_ns:
-                    self._look_again(user, quota.empty_ns)
-                else:
-                    del self._quotas[user]
-                    dropped.append(user)
-        return dropped
-
-    def _look_again(self, user: User, due_ns: int) -> None:
-        self._due.setdefault(due_ns // _SLOT_NS + 1, []).append(user)

@@ -300,6 +300,23 @@ def test_producer_ids_are_known_for_their_window_however_long_it_is() -> None:
     assert sum(forgotten) == 1
 
 
+def test_looking_gives_back_the_memory_of_producer_ids_that_have_expired() -> None:
+    short = AlgorithmSettings(producer_ids_window_ns=MINUTE)
+    registry = Registry([QuotaEntry(Entity("alice"), {PRODUCER_IDS_RATE: 100_000})], settings=short)
+    client = registry.resolve("alice", "etl")
+    assert client.producer_ids is not None
+    known = client.producer_ids.known
+    registry.expire(0)
+    tracemalloc.start()
+    known.remember(range(20_000), 0)
+    known.record(1, IDLE_NS)
+    before, _ = tracemalloc.get_traced_memory()
+    assert registry.expire(IDLE_NS + MINUTE) == 0
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after < before / 2
+
+
 def test_looking_for_the_idle_costs_what_is_due() -> None:
     """Each limit is looked at once an hour: the calls of a minute in which none is due are the same for any number."""
 
