@@ -131,32 +131,36 @@ class SampledWindow:
 
     def observed_rate(self, now_ns: int) -> Fraction:
         """Units per second, as Kafka's metric has it."""
-        now_ms = max(now_ns, self.last_ns) // NS_PER_MS
-        total, oldest_ms = self._seen(now_ms)
-        return Fraction(total * 1000, self._time_ms(oldest_ms, now_ms))
+        total, time_ms = self._measure(max(now_ns, self.last_ns) // NS_PER_MS)
+        return Fraction(total * 1000, time_ms)
 
     def admit(self, amount: int, now_ns: int) -> int:
         """Charge `amount` if out of debt. Returns the debt left in ns, or, not charged, *minus* the wait in ns."""
-        debt_ns = self.wait_ns(0, now_ns)
-        return -debt_ns if debt_ns else self.record(amount, now_ns)
+        if now_ns < self.last_ns:
+            now_ns = self.last_ns
+        now_ms = now_ns // NS_PER_MS
+        total, time_ms = self._measure(now_ms)
+        debt = self._debt(0, now_ms, total, time_ms)
+        if debt is not None:
+            return now_ns - self._end_ms(debt) * NS_PER_MS
+        return self._charge(amount, now_ns, total, time_ms)
 
     def record(self, amount: int, now_ns: int) -> int:
         """Charge `amount` whatever the state; a negative amount gives back. Returns the debt in ns."""
         if now_ns < self.last_ns:
             now_ns = self.last_ns
-        now_ms = now_ns // NS_PER_MS
-        self._kept = debt = self._debt(amount, now_ms)
-        self._advance(now_ms)
-        self._count += amount
-        self.last_ns = now_ns
-        return 0 if debt is None else self._end_ms(debt) * NS_PER_MS - now_ns
+        return self._charge(amount, now_ns, *self._measure(now_ns // NS_PER_MS))
 
     def spend(self, amount: int, now_ns: int) -> int:
         """Charge `amount` if that leaves no debt. Returns the whole units left, or, not charged, -1."""
-        left = self.headroom(now_ns) - amount
-        if left < 0 or self.wait_ns(0, now_ns):
+        if now_ns < self.last_ns:
+            now_ns = self.last_ns
+        now_ms = now_ns // NS_PER_MS
+        total, time_ms = self._measure(now_ms)
+        left = self._room(total, time_ms) - amount
+        if left < 0 or self._debt(0, now_ms, total, time_ms) is not None:
             return -1
-        self.record(amount, now_ns)
+        self._charge(amount, now_ns, total, time_ms)
         return left
 
     def debt_ns(self, now_ns: int) -> int:
@@ -169,17 +173,15 @@ class SampledWindow:
         """
         if now_ns < self.last_ns:
             now_ns = self.last_ns
-        debt = self._debt(amount, now_ns // NS_PER_MS)
+        now_ms = now_ns // NS_PER_MS
+        debt = self._debt(amount, now_ms, *self._measure(now_ms))
         return 0 if debt is None else self._end_ms(debt) * NS_PER_MS - now_ns
 
     def headroom(self, now_ns: int) -> int:
         """Whole units that can be charged before the rate is above the bound; 0 when in debt."""
         now_ms = max(now_ns, self.last_ns) // NS_PER_MS
-        if self._debt(0, now_ms) is not None:
-            return 0
-        total, oldest_ms = self._seen(now_ms)
-        terms = self._terms
-        return max(0, terms.units * self._time_ms(oldest_ms, now_ms) // terms.per - total)
+        total, time_ms = self._measure(now_ms)
+        return self._room(total, time_ms) if self._debt(0, now_ms, total, time_ms) is None else 0
 
     def claim(self, amount: int, now_ns: int) -> bool:
         """Charge `amount` for a frame that passes later, whatever the state: it counts from now on. Always True."""
@@ -199,67 +201,77 @@ class SampledWindow:
         """
         old = self._terms
         now_ms = max(now_ns, self.last_ns) // NS_PER_MS
+        measured = self._measure(now_ms)
         if self._kept is not None:
             left_ms = self._end_ms(self._kept) - now_ms
-            counted = self._debt_of_windows(0, now_ms)
+            counted = self._debt_of_windows(now_ms, *measured)
             if counted is None or self._end_ms(counted) - now_ms < left_ms:
                 self._kept = Fraction(left_ms * old.units, old.per), now_ms
             else:
                 self._kept = None
         self._terms = _terms(rate, old.samples, old.window_ms * NS_PER_MS, old.warm_up_ms > 0)
-        self._kept = self._debt(0, now_ms)
+        self._kept = self._debt(0, now_ms, *measured)
 
     def _end_ms(self, debt: tuple[int | Fraction, int]) -> int:
         total, since_ms = debt
         return since_ms + self._terms.span_ms(total)
 
-    def _debt(self, amount: int, now_ms: int) -> tuple[int | Fraction, int] | None:
+    def _charge(self, amount: int, now_ns: int, total: int, time_ms: int) -> int:
+        """`total` and `time_ms` are what `_measure` says before the charge. Returns the debt in ns."""
+        now_ms = now_ns // NS_PER_MS
+        self._kept = debt = self._debt(amount, now_ms, total, time_ms)
+        self._advance(now_ms)
+        self._count += amount
+        self.last_ns = now_ns
+        return 0 if debt is None else self._end_ms(debt) * NS_PER_MS - now_ns
+
+    def _room(self, total: int, time_ms: int) -> int:
+        terms = self._terms
+        return max(0, terms.units * time_ms // terms.per - total)
+
+    def _debt(self, amount: int, now_ms: int, total: int, time_ms: int) -> tuple[int | Fraction, int] | None:
         """The debt a charge of `amount` would leave: that of the windows or the kept one, whichever ends later."""
-        debt = self._debt_of_windows(amount, now_ms)
+        debt = self._debt_of_windows(now_ms, total + amount, time_ms)
         kept = self._kept
         if kept is None or self._end_ms(kept) <= now_ms:
             return debt
         kept = kept[0] + amount, kept[1]
         return kept if self._end_ms(kept) > (now_ms if debt is None else self._end_ms(debt)) else debt
 
-    def _debt_of_windows(self, amount: int, now_ms: int) -> tuple[int | Fraction, int] | None:
+    def _debt_of_windows(self, now_ms: int, total: int, time_ms: int) -> tuple[int | Fraction, int] | None:
         terms = self._terms
-        total, oldest_ms = self._seen(now_ms)
-        total += amount
-        time_ms = self._time_ms(oldest_ms, now_ms)
         if total * terms.per <= terms.units * time_ms:
             return None
-        debt = total, oldest_ms if now_ms < self._warm_until_ms else now_ms - time_ms
+        since_ms = now_ms - time_ms
+        if now_ms < self._warm_until_ms:  # where the time may be longer than what has passed
+            since_ms = min(now_ms, self._warm_until_ms - terms.warm_up_ms)
+        debt = total, since_ms
         return debt if self._end_ms(debt) > now_ms else None  # half a millisecond above the bound is no wait
 
-    def _seen(self, now_ms: int) -> tuple[int, int]:
-        """The sum of the windows that are not forgotten, and when the oldest of them opened."""
-        forgotten_ms = now_ms - self._terms.forget_ms
-        if self.last_ns // NS_PER_MS <= forgotten_ms:
-            return 0, now_ms
-        closed = self._closed
-        if not closed:
-            return self._count, self._start_ms
-        if closed[1] > forgotten_ms:
-            return self._before + self._count, closed[0]
-        total, oldest_ms = self._count, self._start_ms
-        for at in range(len(closed) - 3, 0, -3):
-            if closed[at + 1] <= forgotten_ms:
-                break
-            total += closed[at + 2]
-            oldest_ms = closed[at]
-        return total, oldest_ms
-
-    def _time_ms(self, oldest_ms: int, now_ms: int) -> int:
-        """The time that the sum is taken over (Rate.windowSize)."""
+    def _measure(self, now_ms: int) -> tuple[int, int]:
+        """The sum of what is not forgotten (WindowedSum), and the time that it is taken over (Rate.windowSize)."""
         terms = self._terms
+        total, oldest_ms = self._count, self._start_ms
+        forgotten_ms = now_ms - terms.forget_ms
+        closed = self._closed
+        if self.last_ns // NS_PER_MS <= forgotten_ms:
+            total, oldest_ms = 0, now_ms
+        elif closed:
+            if closed[1] > forgotten_ms:
+                total, oldest_ms = self._before + total, closed[0]
+            else:
+                for at in range(len(closed) - 3, 0, -3):
+                    if closed[at + 1] <= forgotten_ms:
+                        break
+                    total += closed[at + 2]
+                    oldest_ms = closed[at]
         elapsed_ms = now_ms - oldest_ms
         if now_ms < self._warm_until_ms:
-            return max(elapsed_ms, terms.window_ms)
+            return total, max(elapsed_ms, terms.window_ms)
         missing = terms.samples - 1 - elapsed_ms // terms.window_ms
         if missing > 0:
             elapsed_ms += missing * terms.window_ms
-        return max(elapsed_ms, 1)
+        return total, max(elapsed_ms, 1)
 
     def _advance(self, now_ms: int) -> None:
         """Drop what is forgotten, and open a window for a charge where the present one is complete."""

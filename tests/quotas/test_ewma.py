@@ -149,6 +149,18 @@ def test_a_record_of_nothing_does_not_move_the_next_one_into_the_past() -> None:
     assert meter.one_minute_rate(TICK_NS) == 20
 
 
+def test_a_record_of_nothing_changes_no_rate() -> None:
+    """Not by a rounding: a wait that was told is over when it is over."""
+    for ticks in range(2, 40):
+        meter, untouched = Meter(), Meter()
+        for each in (meter, untouched):
+            each.record(1_000_003, 0)
+        meter.record(0, ticks * TICK_NS)
+        assert meter.one_minute_rate(0) == meter.one_minute_rate(ticks * TICK_NS)  # the clock stands there
+        for later in range(ticks, 80):
+            assert meter.one_minute_rate(later * TICK_NS) == untouched.one_minute_rate(later * TICK_NS)
+
+
 def test_taking_back_more_than_there_is_leaves_a_rate_of_nothing() -> None:
     meter = Meter()
     meter.record(100, 0)
@@ -188,9 +200,9 @@ def test_the_bound_decides_as_the_meter_says(rate: int | Fraction, schedule: lis
         assert ewma.observed_rate(now_ns) == meter.one_minute_rate(now_ns)
 
 
-@given(rates, schedules)
+@given(rates, schedules, st.integers(0, 4 * TICK_NS))
 def test_what_fits_is_found_within_the_bound_by_the_next_tick_and_one_more_is_not(
-    rate: int | Fraction, schedule: list[tuple[int, int]]
+    rate: int | Fraction, schedule: list[tuple[int, int]], idle_ns: int
 ) -> None:
     ewma = Ewma(rate)
     ewma.record(0, 0)
@@ -198,6 +210,7 @@ def test_what_fits_is_found_within_the_bound_by_the_next_tick_and_one_more_is_no
     for elapsed_ns, amount in schedule:
         now_ns = max(now_ns + elapsed_ns, ewma.last_ns)
         ewma.record(amount, now_ns)
+    now_ns += idle_ns
     next_tick_ns = (now_ns // TICK_NS + 1) * TICK_NS
     room = ewma.headroom(now_ns)
     assume(room)
@@ -207,6 +220,30 @@ def test_what_fits_is_found_within_the_bound_by_the_next_tick_and_one_more_is_no
     assert most.debt_ns(next_tick_ns) == 0
     over.record(room + 2 + int(rate) // (1 << 30), now_ns)  # more than a double rounds away
     assert over.debt_ns(next_tick_ns) > 0
+
+
+def test_what_fits_before_the_first_tick_is_five_seconds_at_the_bound() -> None:
+    ewma = Ewma(100)
+    assert ewma.headroom(TEN_YEARS) == 500
+    assert ewma.spend(200, TEN_YEARS) == 300
+    assert ewma.headroom(TEN_YEARS) == 300
+    ewma.record(400, TEN_YEARS)
+    assert ewma.headroom(TEN_YEARS) == 0
+
+
+def test_nothing_fits_into_debt_that_a_single_tick_would_pay() -> None:
+    ewma = Ewma(100)
+    ewma.record(505, 0)
+    assert (ewma.debt_ns(TICK_NS), ewma.headroom(TICK_NS), ewma.spend(0, TICK_NS)) == (TICK_NS, 0, -1)
+
+
+def test_what_fits_leaves_no_debt_by_a_rounding() -> None:
+    for step in range(200):
+        ewma = Ewma((1 << 53) - 997 * step)
+        ewma.record(step << 45, 0)
+        now_ns = 20 * TICK_NS
+        assert ewma.spend(ewma.headroom(now_ns), now_ns) == 0
+        assert ewma.debt_ns(now_ns + TICK_NS) == 0
 
 
 def fast_client(ewma: Ewma, shares: Iterable[tuple[int, int]], most_per_s: int) -> list[int]:

@@ -346,8 +346,13 @@ def test_the_first_window_rule_lets_one_window_pass_at_once() -> None:
 
 
 def test_the_first_window_is_whole_with_a_single_sample() -> None:
-    assert with_first_window(20, samples=1).headroom(0) == 20
-    assert kafkas(20, samples=1).headroom(0) == 0  # Kafka takes one millisecond for no time at all
+    window, unfixed = with_first_window(20, samples=1), kafkas(20, samples=1)
+    assert window.headroom(0) == 20
+    assert unfixed.headroom(0) == 0  # Kafka takes one millisecond for no time at all
+    window.record(5, 0)
+    unfixed.record(5, 0)
+    assert window.headroom(500 * MS) == 15
+    assert unfixed.headroom(500 * MS) == 5
 
 
 def test_seed_000_the_31st_connection_waits() -> None:
