@@ -75,7 +75,7 @@ class Outcome(NamedTuple):
     """None where the response may stay as it is."""
 
 
-def apply(session: "Session", kind: RequestKind, length: int, *, is_whole: bool) -> bool:
+def limit_applies(session: "Session", kind: RequestKind, length: int, *, is_whole: bool) -> bool:
     """Whether a request of so many bytes is for `limited`, for which it has to be held back until it is whole.
 
     Raises MutationRequestTooLarge. In a dry run such a request passes unseen instead.
@@ -107,18 +107,20 @@ def limited(session: "Session", kind: RequestKind, request: bytes, now_ns: int) 
             return Outcome(request, None)
         not_before_ns = throttling.wait_of(session, decision, "notify", now_ns)
         return Outcome(request, Notice((), not_before_ns, 0) if not_before_ns else None)
-    for passed, mutation in enumerate(mutations):
+    passed, decision = 0, ADMITTED
+    for mutation in mutations:
         decision = limits.admit(mutation.partitions, now_ns)
-        if not decision.admitted:
+        if not decision.admitted:  # and the debt that one finds is there for all behind it
             break
-    else:
+        passed += 1
+    if passed == len(mutations):
         return Outcome(request, None)
     not_before_ns = throttling.wait_of(session, decision, "reject", now_ns)
     if session.shared.config.dry_run:
         return Outcome(request, None)
-    refused = {mutation.topic for mutation in mutations[passed:]}  # the debt that one finds is there for all behind it
-    rest = wanted.without(refused) if passed else None
-    return Outcome(rest, Notice(tuple(mutation.topic for mutation in mutations[passed:]), not_before_ns, len(request)))
+    refused = tuple(mutation.topic for mutation in mutations[passed:])
+    rest = wanted.without(frozenset(refused)) if passed else None
+    return Outcome(rest, Notice(refused, not_before_ns, len(request)))
 
 
 def refusal(session: "Session", kind: RequestKind, correlation_id: int, notice: Notice) -> bytes:

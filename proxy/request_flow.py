@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: Requests without an answer yet, for one connection; reading rests above it. Bounds the bookkeeping to some 100 KiB.
 MAX_IN_FLIGHT = 1_000
 #: The same for what the proxy itself has to say in responses that wait for earlier ones, in bytes.
-MAX_OWED_BYTES = 262_144
+MAX_OWED_BYTES = 65_536
 #: Close to its limit a session reads only to the end of the current frame plus this much of the next one's head.
 HEAD_READ_SIZE = 128
 #: A share consumer acknowledges with its next ShareFetch, and what it acquired is locked for it for 30 s by default
@@ -170,7 +170,7 @@ class RequestFlow(Pump):
                 elif kind.runs:
                     session.limits.requests.charge(1, now_ns)
                 elif kind.mutates:
-                    if mutations.apply(session, kind, length, is_whole=pos + 4 + length <= end):
+                    if mutations.limit_applies(session, kind, length, is_whole=pos + 4 + length <= end):
                         ahead = pos + 4 + length - end
                         if ahead > 0:
                             break
@@ -431,7 +431,7 @@ class RequestFlow(Pump):
             session.in_flight.append((correlation_id, kind))
             session.mutation_notices.append(notice)
             if notice is not None:
-                responses.owe(notice.size)
+                responses.owed_bytes += notice.size
         if responses.owed_bytes > MAX_OWED_BYTES:
             self.pause(IN_FLIGHT)
 

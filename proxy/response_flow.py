@@ -80,7 +80,8 @@ class ResponseFlow(Pump):
         #: A response too large for the shared buffer that must be held whole, and its size with the length.
         self._collect: bytearray | None = None
         self._whole_size = 0
-        #: What the proxy itself has to say in responses that wait for earlier ones.
+        #: What the proxy itself has to say in responses that wait for earlier ones. Not in the account of buffers: only
+        #: reading responses brings it down, and reading stops where that account is full.
         self.owed_bytes = 0
 
     def take(self, end: int) -> None:
@@ -309,7 +310,7 @@ class ResponseFlow(Pump):
             notice = session.mutation_notices.popleft()
             rewritten = response
             if notice is not None:
-                self._paid(notice.size)
+                self.owed_bytes -= notice.size
                 rewritten = mutations.told(session, kind, response, notice)
         else:
             rewritten = rewrite_response(kind.api_key, kind.version, response, session.shared.nodes)
@@ -320,18 +321,9 @@ class ResponseFlow(Pump):
     def answer(self, correlation_id: int, data: bytes) -> None:
         """Send a response of the proxy's own when all earlier ones have gone, and the client has taken them."""
         self.session.in_flight.append((correlation_id, Answer(data)))
-        self.owe(len(data))
+        self.owed_bytes += len(data)
         if self.pending is None and self._is_between_responses():
             self._send_answers()
-
-    def owe(self, size: int) -> None:
-        """So many bytes of the proxy's own wait from now on."""
-        self.owed_bytes += size
-        self.buffers.keep(size)
-
-    def _paid(self, size: int) -> None:
-        self.owed_bytes -= size
-        self.buffers.release(size)
 
     def _is_between_responses(self) -> bool:
         return not self.remaining and self._collect is None and not self.kept
@@ -340,14 +332,13 @@ class ResponseFlow(Pump):
         in_flight = self.session.in_flight
         while in_flight and isinstance(answer := in_flight[0][1], Answer):
             in_flight.popleft()
-            self._paid(len(answer.bytes))
+            self.owed_bytes -= len(answer.bytes)
             self.write(_length.pack(len(answer.bytes)) + answer.bytes)
 
     # ---- ends
 
     def stop(self) -> None:
         super().stop()
-        self._paid(self.owed_bytes)
         if self._collect is not None:
             self.buffers.release(len(self._collect))
             self._collect = None
