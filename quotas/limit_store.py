@@ -83,7 +83,7 @@ class LimitStore:
         if limit is None or limit.version == self._version:
             return limit
         self._catch_up(limit)
-        return self._limits[name].get(owner)
+        return limit if self._is_in_use(limit) else None
 
     def add(self, limit: Limit) -> Limit:
         """Take in a limit whose algorithm was made elsewhere; it puts out of use the one that is there."""
@@ -136,11 +136,11 @@ class LimitStore:
     def expire(self, now_ns: int) -> int:
         """Forget the limits that were idle for an hour, owe nothing and have no waiters; returns how many.
 
-        O(limits that are due for a look), and O(limits) where some have not taken over a change yet.
+        O(limits that are due for a look).
         """
-        self._catch_up_all()
         forgotten = 0
         for limit in self._idle.due(now_ns):
+            self._catch_up(limit)
             if not self._is_in_use(limit):
                 continue
             idle_until_ns = _idle_until_ns(limit)
@@ -168,12 +168,13 @@ class LimitStore:
             return
         for limits in self._limits.values():
             for limit in list(limits.values()):
-                if limit.version != self._version:
-                    self._catch_up(limit)
+                self._catch_up(limit)
         self._moments.clear()
 
     def _catch_up(self, limit: Limit) -> None:
         """Take over what has been changed since this limit was used last."""
+        if limit.version == self._version:
+            return
         unseen = self._moments[limit.version - self._version :]
         limit.version = self._version
         for moment in reversed(unseen[1:]):

@@ -143,9 +143,7 @@ class QuotaTable:
                 return self._pair_user, user
             case None, str(client_id):
                 return self._by_client, client_id
-            case _, str(client_id):
-                return self._pair_any, client_id
-        raise ValueError(f"{entity} has no name of its own")
+        return self._pair_any, str(entity.client_id)
 
 
 def _pair_key(user: str, client_id: str) -> str:

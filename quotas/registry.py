@@ -13,7 +13,7 @@ change costs O(1), however many clients there are (see `quotas.limit_store` for 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from weakref import WeakValueDictionary
 
 from quotas.algorithm import AlgorithmSettings
@@ -33,7 +33,6 @@ from quotas.limit_kinds import (
     REQUEST_RATE,
 )
 from quotas.limit_store import LimitStore
-from quotas.producer_ids import ProducerIdQuota
 from quotas.rates import exact
 from quotas.topic_table import TopicTable
 
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from quotas.entry import QuotaEntry
     from quotas.limit import Limit
     from quotas.override import Applies
+    from quotas.producer_ids import ProducerIdQuota
     from quotas.topic_thresholds import Thresholds
 
 
@@ -177,8 +177,7 @@ class Registry:
     def expire(self, now_ns: int) -> int:
         """Forget the limits that were idle for an hour; returns how many. Call it about once a minute.
 
-        Costs O(limits that are due for a look), each of which is looked at once an hour, and after a default has
-        changed, once, O(limits).
+        Costs O(limits that are due for a look): each is looked at once an hour.
         """
         self._topics.expire(now_ns)
         forgotten = self._store.expire(now_ns)
@@ -208,9 +207,7 @@ class Registry:
         if PRODUCER_IDS_RATE not in own:
             return None
         limit = self._store.get(PRODUCER_IDS_RATE, own[PRODUCER_IDS_RATE])
-        if not isinstance(limit.algorithm, ProducerIdQuota):
-            raise TypeError(f"{limit} is not measured by producer ids")
-        return ProducerIdLimit(limit, limit.algorithm)
+        return ProducerIdLimit(limit, cast("ProducerIdQuota", limit.algorithm))  # nothing else measures it
 
     def _tell(self, entities: frozenset[AnyEntity] | None) -> None:
         for observer in self.observers:

@@ -128,8 +128,10 @@ def test_a_default_taken_away_and_set_again_starts_everybody_anew(looks_between:
     if looks_between:
         assert list(registry.limits_in_use()) == []
     registry.alter([produce(ANYONE, 100)], 0)
-    assert produce_limit(registry) is not limit
-    assert produce_limit(registry).debt_ns(0) == 0
+    successor = produce_limit(registry)
+    assert successor is not limit
+    assert successor.debt_ns(0) == 0
+    assert list(registry.limits_in_use()) == [successor]
 
 
 @pytest.mark.parametrize("looks_between", [False, True])
@@ -145,6 +147,45 @@ def test_a_users_own_limit_puts_the_pairs_that_a_default_made_out_of_use(looks_b
     registry.alter([produce(ALICE, None)], 0)
     assert produce_limit(registry).entity == PAIR
     assert produce_limit(registry).debt_ns(0) == 0
+
+
+def test_what_is_gone_by_one_change_is_not_touched_by_the_next() -> None:
+    registry = registry_of(produce(ANYONE, 100))
+    produce_limit(registry)
+    registry.alter([produce(ANYONE, None)], 0)
+    registry.alter([Change(ANYONE, CONSUMER_BYTE_RATE, 5)], 0)
+    client = registry.resolve("alice", "etl")
+    assert (client.produce.limits, len(client.fetch.limits)) == ((), 1)
+    assert list(registry.limits_in_use()) == [*client.fetch.limits]
+
+
+def test_all_entries_are_replaced_after_what_was_changed_before() -> None:
+    registry = registry_of(produce(ANYONE, 100))
+    limit = produce_limit(registry)
+    limit.algorithm.record(1100, 0)
+    registry.alter([produce(ANYONE, 10)], 0)
+    registry.replace([QuotaEntry(ANYONE, {PRODUCER_BYTE_RATE: 500})], 50 * SECOND)
+    assert produce_limit(registry) is limit
+    assert limit.debt_ns(50 * SECOND) == SECOND  # fifty seconds at 10
+
+
+def test_a_bucket_made_after_changes_has_no_part_in_them() -> None:
+    registry = registry_of(produce(ALICE, 7))
+    for change in (Change(ANYONE, CONSUMER_BYTE_RATE, 5), produce(ANY_PAIR, 5), produce(ANYONE, 100)):
+        registry.alter([change], 0)
+    limit = produce_limit(registry, "bob")
+    limit.algorithm.record(1005, 0)
+    assert produce_limit(registry, "bob") is limit
+    assert limit.debt_ns(0) == 200 * SECOND
+
+
+def test_a_bucket_is_forgotten_as_of_the_rate_that_holds_now() -> None:
+    registry = registry_of(produce(ANYONE, 1))
+    limit = produce_limit(registry)
+    limit.algorithm.record(100_000, 0)  # more than a day's
+    registry.alter([produce(ANYONE, 1000)], 0)
+    registry.expire(0)
+    assert registry.expire(IDLE_NS + 60 * SECOND) == 1
 
 
 def test_a_bucket_that_nobody_looked_at_takes_over_so_many_changes_and_no_more() -> None:
@@ -182,6 +223,16 @@ def test_a_client_that_is_up_to_date_is_not_brought_up_to_date_again() -> None:
     assert held.rate == 50
     assert calls_during(lambda: registry.resolve("alice", "etl")) <= 3
     assert client.produce.limits == (held,)
+
+
+def test_looking_at_all_brings_all_up_to_date_once() -> None:
+    registry = Registry([QuotaEntry(ANYONE, {PRODUCER_BYTE_RATE: 100})])
+    held = [registry.resolve("alice", f"client-{number}") for number in range(100)]
+    assert len(list(registry.limits_in_use())) == len(held)
+    before = calls_during(lambda: list(registry.limits_in_use()))
+    registry.alter([produce(ANYONE, 50)], 0)
+    assert {limit.rate for limit in registry.limits_in_use()} == {50}
+    assert calls_during(lambda: list(registry.limits_in_use())) == before
 
 
 # ---- one step
@@ -257,6 +308,7 @@ def test_thresholds_change_hands_within_a_batch_whatever_their_order() -> None:
         Change(a, BYTES_THRESHOLD, 90), Change(b, BYTES_THRESHOLD, 10), Change(TOTAL, TOTAL_BYTES_THRESHOLD, 100)
     )
     registry.alter([Change(b, BYTES_THRESHOLD, 95), Change(a, BYTES_THRESHOLD, 5)], 0)
+    registry.alter([Change(a, BYTES_THRESHOLD, 95), Change(b, BYTES_THRESHOLD, 5)], 0)
     registry.alter([Change(a, BYTES_THRESHOLD, 105), Change(TOTAL, TOTAL_BYTES_THRESHOLD, 200)], 0)
     registry.alter(
         [Change(TOTAL, TOTAL_BYTES_THRESHOLD, 6), Change(a, BYTES_THRESHOLD, 5), Change(b, BYTES_THRESHOLD, 1)], 0

@@ -62,6 +62,15 @@ def test_one_beyond_those_at_a_time_is_refused_until_one_goes(configured: AnyEnt
     assert quotas.opened(IP, LISTENER, 0) == WELCOME
 
 
+def test_the_address_is_named_before_the_listener_and_that_before_the_total() -> None:
+    address, listener = Named(Kind.IP, IP), Named(Kind.LISTENER, "bootstrap")
+    limits = [(address, CONNECTIONS, 1), (listener, CONNECTIONS, 1), (TOTAL, CONNECTIONS, 1)]
+    for first in range(3):
+        quotas = quotas_of(*limits[first:])
+        quotas.opened(IP, LISTENER, 0)
+        assert quotas.opened(IP, LISTENER, 0).entity == limits[first][0]
+
+
 def test_a_default_is_so_many_for_each_address() -> None:
     quotas = quotas_of((ANY_IP, CONNECTIONS, 1))
     assert quotas.opened(IP, LISTENER, 0) == quotas.opened(OTHER_IP, LISTENER, 0) == WELCOME

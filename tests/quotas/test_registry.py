@@ -325,7 +325,7 @@ def test_looking_for_the_idle_costs_what_is_due() -> None:
         for number in range(clients):
             registry.resolve("alice", f"client-{number}").produce.admit(1, 0)
         registry.expire(0)
-        registry.expire(MINUTE)
+        registry.alter([Change(ANYONE, PRODUCER_BYTE_RATE, 50)], MINUTE)
         return calls_during(lambda: registry.expire(2 * MINUTE))
 
     assert calls(5) == calls(500)

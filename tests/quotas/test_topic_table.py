@@ -110,6 +110,15 @@ def test_the_rest_is_shared_by_the_topics_that_are_known() -> None:
     assert threshold(registry, "orders").origin == TOTAL
 
 
+def test_a_topic_whose_share_is_nothing_waits_for_the_total_however_long_its_queue() -> None:
+    registry = Registry([TOTAL_OF_100, QuotaEntry(ORDERS, {BYTES_THRESHOLD: 100})])
+    limit = threshold(registry, "none")
+    limit.wait("session", 1000)
+    assert (limit.rate, limit.queued_ns()) == (0, 0)
+    registry.alter([Change(ORDERS, BYTES_THRESHOLD, 50)], 0)
+    assert (limit.rate, limit.queued_ns()) == (50, 20 * SECOND)
+
+
 def test_without_a_total_there_are_no_thresholds_and_what_was_in_use_goes() -> None:
     registry = Registry([TOTAL_OF_100])
     limit = threshold(registry, "orders")
