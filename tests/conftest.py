@@ -15,7 +15,7 @@ from deploy.local.errors import PlaygroundError
 
 # No deadline: other work on the machine would make examples "too slow" that are not.
 settings.register_profile("default", deadline=None)
-settings.register_profile("nightly", deadline=None, max_examples=5_000)
+settings.register_profile("nightly", deadline=None, max_examples=1_000)
 settings.load_profile("default")
 
 
