@@ -159,7 +159,6 @@ class RequestFlow(Pump):
                         passes = self._take_walked(kind, pos, end, length, now_ns)
                     else:
                         passes = self._take_produce(kind, length, now_ns)
-                    self.near_limit = True
                     if not passes:
                         break
                     session.entity.produce_bytes += length
@@ -227,6 +226,7 @@ class RequestFlow(Pump):
         decision = usage.walk_on(self.buffers.data, 0, min(end, frame_end), now_ns, is_last=frame_end <= end)
         if decision is not ADMITTED:
             self.session.shared.throttling.notify_later(self.session, decision, now_ns)
+            self.near_limit = True
         if frame_end <= end:
             self.remaining = 0
             self._scan(0, frame_end, end)
@@ -235,8 +235,7 @@ class RequestFlow(Pump):
         self.forward(0, seen)
         self.remaining = frame_end - seen
         self.keep(seen, end)
-        if self.want != READ_SIZE:
-            self.want = self.remaining + HEAD_READ_SIZE
+        self._set_want(0)
         if self.session.is_closing:
             self.session.on_frame_boundary()
 
@@ -323,6 +322,7 @@ class RequestFlow(Pump):
     def _take_produce(self, kind: RequestKind, length: int, now_ns: int) -> bool:
         """Let a Produce request pass or hold it. True when it passes now."""
         decision, amounts = self._ask(self.session.limits.produce, length, now_ns)
+        self.near_limit = decision is not ADMITTED or amounts is None or _is_near(amounts, length, now_ns)
         if decision is not ADMITTED and not self._act(decision, kind, length, now_ns, amounts):
             return False
         self.ticket = None
@@ -344,6 +344,7 @@ class RequestFlow(Pump):
         if usage is None:
             usage = self._usage = ProduceUsage(self.session)
         decision = usage.admit(kind, self.buffers.data, pos, end, now_ns, self.ticket)
+        self.near_limit = decision is not ADMITTED or _is_near(usage.amounts, length, now_ns)
         if decision is not ADMITTED and not self._act(decision, kind, length, now_ns, usage.amounts):
             usage.held()
             return False
@@ -470,3 +471,8 @@ class RequestFlow(Pump):
 
     def on_flushed(self) -> None:
         self.session.on_requests_flushed()
+
+
+def _is_near(amounts: Mapping[Limit, int], length: int, now_ns: int) -> bool:
+    """Whether a read full of requests like this one, of ``length`` bytes, would bring one of the limits into debt."""
+    return any(limit.algorithm.headroom(now_ns) * length < amount * READ_SIZE for limit, amount in amounts.items())

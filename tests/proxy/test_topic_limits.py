@@ -10,6 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
+from proxy.buffers import READ_SIZE
+from proxy.produce_usage import LOOKAHEAD
+from proxy.request_flow import HEAD_READ_SIZE
 from quotas.spec import parse_spec
 from tests.protocol.kafka_messages import set_entry
 from tests.proxy.conversation import Stage, lines_of, until, without_burst
@@ -190,6 +193,42 @@ async def test_acks_0_is_counted_and_held(open_stage: OpenStage) -> None:
             await held(stage)
         stage.clock.pass_seconds(0.001)
     await until(lambda: not stage.paused())
+
+
+@pytest.mark.parametrize(
+    ("limit", "want"),
+    [
+        ("topic=rows,bytes_in_rate=1GB", READ_SIZE),
+        ("topic=other,bytes_in_rate=1", READ_SIZE),
+        ("client-id=etl,request_rate=100000", READ_SIZE),
+        ("total=true,total.bytes.in.per.sec.threshold=1GB", READ_SIZE),
+        ("topic=rows,bytes_in_rate=500000", HEAD_READ_SIZE),
+        ("topic=rows,messages_in_rate=5000", HEAD_READ_SIZE),
+        ("client-id=etl,request_rate=500", HEAD_READ_SIZE),
+        ("total=true,total.bytes.in.per.sec.threshold=1000", HEAD_READ_SIZE),
+    ],
+)
+async def test_only_near_its_limits_a_session_reads_frame_by_frame(
+    open_stage: OpenStage, limit: str, want: int
+) -> None:
+    """A read full of such requests, of about 1000 bytes and with 10 messages each, would fit into the first ones."""
+    stage = open_stage(quotas=[parse_spec(limit)])
+    client, broker = await stage.pair()
+    await client.send(produce_records(1, {"rows": [batch(10, 950)]}))
+    await broker.frame()
+    await until(lambda: stage.session_of(client).request_flow.want == want)
+
+
+async def test_a_held_session_keeps_no_more_than_was_looked_at(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[FAST])
+    client, broker = await stage.pair()
+    session = stage.session_of(client)
+    await client.send(produce_records(1, {"rows": [batch(1, 5_000)]}))
+    await broker.frame()
+    await client.send(produce_records(2, {"rows": [batch(1, 90_000)]}) + produce_records(3, {"rows": [batch(1, 80)]}))
+    await held(stage)
+    await until(lambda: stage.unread(session) > 20_000)
+    assert LOOKAHEAD <= stage.shared.buffers.buffered_bytes <= LOOKAHEAD + HEAD_READ_SIZE
 
 
 async def test_a_dry_run_counts_topics_and_touches_nothing(open_stage: OpenStage) -> None:
