@@ -22,7 +22,12 @@ few_or_a_million = pytest.mark.parametrize(
 
 
 def some_rate(random: Random) -> int | Fraction:
-    return random.choice([random.randint(1, 200), random.randint(1, 1 << 53), Fraction(random.randint(1, 9999), 1000)])
+    rates: tuple[int | Fraction, ...] = (
+        random.randint(1, 200),
+        random.randint(1, 1 << 53),
+        Fraction(random.randint(1, 9999), 1000),
+    )
+    return random.choice(rates)
 
 
 def some_time_ns(random: Random) -> int:
