@@ -8,7 +8,7 @@ the proxy only what it has seen:
 - CreatePartitions: the new number less the present one where that is known, else the manual assignments, else 1;
 - DeleteTopics: the topic's partitions where their number is known, else 1.
 
-Each topic counts 1 at least. A topic that is listed twice is told of once: brokers refuse it.
+Each topic counts 1 at least, and at most what a controller would create. A topic that is listed twice is told of once: brokers refuse it.
 
 From the versions in `STRICT_FROM` on clients take a topic refused with error 89 for what it is, and ask again when the
 throttle time is over. In older ones every request is let through, and only the throttle time is told.
@@ -34,6 +34,10 @@ from protocol.wire import skip, skip_tags
 STRICT_FROM = {CREATE_TOPICS: 6, DELETE_TOPICS: 5, CREATE_PARTITIONS: 3}
 REFUSAL_MESSAGE = "The throttling quota has been exceeded."
 """Kafka's own for THROTTLING_QUOTA_EXCEEDED."""
+
+MAX_PARTITIONS_PER_BATCH = 10_000
+"""More partitions in one request than this Kafka's controller refuses (ReplicationControlManager), so no topic counts
+more: a request for 2,147,483,647 partitions creates none, and must not spend a shared limit for years."""
 
 FIRST_DELETE_TOPICS_WITH_IDS = 6
 FIRST_CREATE_TOPICS_WITH_IDS = 7
@@ -94,7 +98,8 @@ class MutationRequest:
         for state in self._states():
             topic = self._topic_of(state)
             if topic is not None and topic not in by_topic:
-                by_topic[topic] = Mutation(topic, max(1, self._partitions(state, partitions_of(topic))))
+                partitions = self._partitions(state, partitions_of(topic))
+                by_topic[topic] = Mutation(topic, min(max(1, partitions), MAX_PARTITIONS_PER_BATCH))
         return list(by_topic.values())
 
     def without(self, refused: Collection[Topic]) -> bytes:

@@ -341,3 +341,11 @@ def test_other_apis_and_versions() -> None:
         MutationRequest(CREATE_TOPICS, 8, b"", 0)
     with pytest.raises(UnsupportedVersion):
         throttled_response(DELETE_TOPICS, 7, bytes(20), 0)
+
+
+@pytest.mark.parametrize(("asked", "counted"), [(10_000, 10_000), (10_001, 10_000), (2**31 - 1, 10_000)])
+def test_no_topic_counts_more_than_a_controller_would_create(asked: int, counted: int) -> None:
+    created = read(CREATE_TOPICS, 7, create_topics(7, ("orders", asked, 0)))
+    assert created.mutations(nothing_known) == [Mutation("orders", counted)]
+    grown = read(CREATE_PARTITIONS, 3, create_partitions(3, ("orders", asked, None)))
+    assert grown.mutations(lambda _: 0) == [Mutation("orders", counted)]
