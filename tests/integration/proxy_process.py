@@ -49,6 +49,8 @@ class ProxyProcess:
         ]
         self.events: list[Event] = []
         """Its log so far, oldest first."""
+        self.expected_errors: set[str] = set()
+        """Events that the test provokes."""
         self._news = threading.Condition()
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
@@ -84,7 +86,7 @@ class ProxyProcess:
         return self
 
     def stop(self) -> None:
-        """SIGTERM; it must drain and end with exit code 0, and have logged no error."""
+        """SIGTERM; it must drain and end with exit code 0, and have logged no error but those expected."""
         assert self._process is not None, "it was never started"
         os.killpg(self._process.pid, signal.SIGTERM)
         try:
@@ -94,8 +96,15 @@ class ProxyProcess:
             raise AssertionError(f"it did not end within {STOP_SECONDS:g} s of SIGTERM: {self.events[-3:]}") from None
         self._end()
         assert code == 0, f"exit code {code}: {self.events[-5:]}"
-        wrong = [each for each in self.events if each["level"] == "ERROR"]
+        wrong = [each for each in self.events if each["level"] == "ERROR" and each["event"] not in self.expected_errors]
         assert not wrong, wrong
+
+    def reload(self) -> None:
+        """SIGHUP, to the proxy alone: the leash would not outlive it."""
+        assert self._process is not None, "it was never started"
+        leash_pid = self._process.pid
+        (proxy_pid,) = Path(f"/proc/{leash_pid}/task/{leash_pid}/children").read_text().split()
+        os.kill(int(proxy_pid), signal.SIGHUP)
 
     def kill(self) -> None:
         """End it at once, whatever it does."""

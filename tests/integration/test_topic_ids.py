@@ -1,0 +1,99 @@
+"""Limits of topics where requests name them by id (Produce 13), and where nobody has told the proxy the name."""
+
+import subprocess
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from bench.flooding_clients import command
+from deploy.local.artifacts import PROJECT
+from deploy.local.cluster import KafkaCluster
+from deploy.local.evenness import Evenness, measure
+from deploy.local.tap import Tap
+from tests.integration.flood import create_topics
+from tests.integration.proxy_process import ProxyProcess, eventually
+from tests.integration.scanned_proxy import ScannedProxy
+from tests.integration.test_produce_quota import span, uneven
+from tests.integration.test_restart import restart
+from tests.integration.wire import Wire, records, schema
+
+LIMIT = 2_000_000
+SECONDS = 4
+
+
+@pytest.mark.timeout(150)
+def test_a_java_producer_outlives_the_proxy_and_is_held_again(
+    tapped_cluster: KafkaCluster, tap: Tap, unique_name: Callable[[str], str]
+) -> None:
+    topic, client_id = unique_name("by-id"), unique_name("java")
+    create_topics(tapped_cluster, topic)
+    with ScannedProxy(tapped_cluster, "--quota", f"topic={topic},bytes_in_rate={LIMIT}") as front:
+        argv = command("java", front.bootstrap_servers, client_id, topic)
+        with subprocess.Popen(argv, cwd=PROJECT, stdout=subprocess.DEVNULL) as producer:
+            try:
+                before = _steady(front.proxy, tap, client_id)
+                sent = len(tap.sizes("produce", client_id))
+                restart(front)
+                after = _steady(front.proxy, tap, client_id, since=sent)
+                assert producer.poll() is None, "it is the same one all along"
+            finally:
+                producer.kill()
+    assert uneven({"before": before, "after": after}) == {}
+
+
+@pytest.mark.timeout(60)
+def test_an_id_that_nobody_has_told_is_asked_for(
+    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
+) -> None:
+    """A client that never asks for metadata here; who waits for the name is nobody, so its first records are free."""
+    topic = unique_name("unheard-of")
+    create_topics(kafka_cluster, topic)
+    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    described = admin.describe_topics(TopicCollection([topic]))[topic].result(30)
+    identity = described.topic_id
+    topic_id = ((identity.get_most_significant_bits() % 2**64) << 64) | identity.get_least_significant_bits() % 2**64
+    kafka = schema("produce", 13)
+    with ProxyProcess(kafka_cluster.bootstrap_servers, "--quota", f"topic={topic},bytes_in_rate=1000") as proxy:
+        host, _, port = proxy.bootstrap_servers.rpartition(":")
+        with Wire(host, int(port), unique_name("wire")) as wire:
+            request = _produce(kafka, topic_id, records(bytes(2000)))
+
+            def told_to_wait() -> bool:
+                answer, _ = wire.ask_entity(request)
+                (partition,) = answer.responses[0].partition_responses
+                assert partition.error_code == 0
+                return bool(answer.throttle_time.total_seconds() > 0)
+
+            eventually(told_to_wait, 20, "the proxy knows the name")
+        assert proxy.wait_for_event("throttled", 5)["entity"] == f"topic:{topic}"
+        assert proxy.metric("requests_total", api="Metadata") == 0, "no client has told it"
+        assert proxy.metric("requests_total", api="Produce", version="13") > 1
+
+
+def _steady(proxy: ProxyProcess, tap: Tap, client_id: str, since: int = 0) -> Evenness:
+    """The run of a producer from its frame number `since` on, once the topic's limit has been met."""
+    eventually(
+        lambda: proxy.metric("throttled_total", client_id=client_id, limit="bytes_in_rate") > 0, 60, "it is held"
+    )
+
+    def frames() -> list[tuple[int, int]]:
+        return tap.sizes("produce", client_id)[since:]
+
+    eventually(lambda: span(frames()) >= SECONDS * 10**9, SECONDS + 30, f"it has sent for {SECONDS} s")
+    assert proxy.metric("requests_total", api="Produce", version="13") > 0
+    return measure(frames(), LIMIT)
+
+
+def _produce(kafka: Any, topic_id: int, batch: bytes) -> Any:
+    partition = kafka.PartitionProduceData(index=0, records=batch)
+    return kafka.ProduceRequest(
+        transactional_id=None,
+        acks=1,
+        timeout=timedelta(seconds=30),
+        topic_data=(kafka.TopicProduceData(topic_id=UUID(int=topic_id), partition_data=(partition,)),),
+    )
