@@ -8,7 +8,8 @@ the proxy only what it has seen:
 - CreatePartitions: the new number less the present one where that is known, else the manual assignments, else 1;
 - DeleteTopics: the topic's partitions where their number is known, else 1.
 
-Each topic counts 1 at least, and at most what a controller would create. A topic that is listed twice is told of once: brokers refuse it.
+Each topic counts 1 at least, and at most what a controller would create. A topic that is listed twice is told of once:
+brokers refuse it.
 
 From the versions in `STRICT_FROM` on clients take a topic refused with error 89 for what it is, and ask again when the
 throttle time is over. In older ones every request is let through, and only the throttle time is told.
