@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from protocol.api_versions import negotiate
 from protocol.apis import API_VERSIONS, PRODUCE, SHARE_ACKNOWLEDGE, SHARE_FETCH
-from protocol.errors import CorrelationMismatch, MalformedFrame, UnexpectedResponse
+from protocol.errors import CorrelationMismatch, MalformedFrame, ProtocolError, UnexpectedResponse
 from protocol.fetch import FETCH_THROTTLE_BYTES, FetchResponseWalk, patch_fetch_throttle
 from protocol.metadata import MetadataPrefix
 from protocol.produce import finish_produce_response
@@ -112,95 +112,99 @@ class ResponseFlow(Pump):
         longest = self._longest
         buf = self.buffers.data
         self.remaining = 0
-        while end - pos >= _HEAD_SIZE:
-            length, correlation_id = _head(buf, pos)
-            if not 4 <= length <= longest:
-                check_frame_length(buf, pos, length, longest)
-                raise MalformedFrame("the correlation id", length)
-            if not in_flight:
-                raise UnexpectedResponse
-            expected, kind = in_flight[0]
-            if type(kind) is Answer:  # no broker's response: the proxy's own stands in its place
-                self.forward(start, pos)
-                start = pos
-                self._send_answers()
-                continue
-            if expected != correlation_id:
-                raise CorrelationMismatch(expected, correlation_id)
-            frame_end = pos + 4 + length
-            response = kind.response
-            if response is _PRODUCE:
-                throttle_ms = session.notice_ms() if session.not_before_ns else 0
-                if (
-                    throttle_ms
-                    or kind.version >= PRODUCE_ENDPOINTS_FROM
-                    or session.request_flow.awaits_produce_responses
-                ):
+        try:
+            while end - pos >= _HEAD_SIZE:
+                length, correlation_id = _head(buf, pos)
+                if not 4 <= length <= longest:
+                    check_frame_length(buf, pos, length, longest)
+                    raise MalformedFrame("the correlation id", length)
+                if not in_flight:
+                    raise UnexpectedResponse
+                expected, kind = in_flight[0]
+                if type(kind) is Answer:  # no broker's response: the proxy's own stands in its place
+                    self.forward(start, pos)
+                    start = pos
+                    self._send_answers()
+                    continue
+                if expected != correlation_id:
+                    raise CorrelationMismatch(expected, correlation_id)
+                frame_end = pos + 4 + length
+                response = kind.response
+                if response is _PRODUCE:
+                    throttle_ms = session.notice_ms() if session.not_before_ns else 0
+                    if (
+                        throttle_ms
+                        or kind.version >= PRODUCE_ENDPOINTS_FROM
+                        or session.request_flow.awaits_produce_responses
+                    ):
+                        if frame_end > end:
+                            self._hold_whole(start, pos, end, frame_end)
+                            return
+                        finish_produce_response(buf, pos + 4, frame_end, kind.version, throttle_ms)
+                        session.request_flow.on_produce_response(kind, self.buffers.view[pos + 4 : frame_end])
+                    in_flight.popleft()
+                    pos = frame_end
+                elif response is _UNSEEN:
+                    in_flight.popleft()
+                    pos = frame_end
+                elif response is _WHOLE:
+                    if kind.mutates and session.mutation_notices[0] is None:
+                        session.mutation_notices.popleft()
+                        in_flight.popleft()
+                        pos = frame_end
+                        continue
                     if frame_end > end:
                         self._hold_whole(start, pos, end, frame_end)
                         return
-                    finish_produce_response(buf, pos + 4, frame_end, kind.version, throttle_ms)
-                    session.request_flow.on_produce_response(kind, self.buffers.view[pos + 4 : frame_end])
-                in_flight.popleft()
-                pos = frame_end
-            elif response is _UNSEEN:
-                in_flight.popleft()
-                pos = frame_end
-            elif response is _WHOLE:
-                if kind.mutates and session.mutation_notices[0] is None:
-                    session.mutation_notices.popleft()
-                    in_flight.popleft()
-                    pos = frame_end
-                    continue
-                if frame_end > end:
-                    self._hold_whole(start, pos, end, frame_end)
-                    return
-                self.forward(start, pos)
-                self._rewrite(kind, bytes(self.buffers.view[pos + 4 : frame_end]))
-                pos = start = frame_end
-            elif response is _HEAD:
-                known = min(end, frame_end)
-                prefix_of = MetadataPrefix(kind.version, session.shared.nodes)
-                # The brokers nearly always fit a few KiB, and what is given is copied.
-                rewritten = prefix_of.rewrite(self.buffers.view[pos + 4 : min(known, pos + _FEW_BROKERS)])
-                if rewritten is None and known > pos + _FEW_BROKERS:
-                    rewritten = prefix_of.rewrite(self.buffers.view[pos + 4 : known])
-                if rewritten is None:
-                    if frame_end <= end:
-                        raise MalformedFrame("the brokers of a metadata response", length)
-                    break
-                prefix, replaced = rewritten
-                self.forward(start, pos)
-                self.write(_length.pack(length + len(prefix) - replaced) + prefix)
-                start = pos + 4 + replaced
-                in_flight.popleft()
-                if not session.shared.registry.learns_topics:
-                    pos = frame_end
-                    continue
-                self._walk = LearningWalk(kind.version, length, replaced, session.shared.topics)
-                self.want = LEARNING_READ_SIZE
-                self.remaining = length - replaced
-                pos = self._go_on_walking(start, end)
-                if self.remaining:
                     self.forward(start, pos)
-                    self.keep(pos, end)
-                    return
-            else:
-                if response is _FETCH:
-                    if end - pos < 4 + min(FETCH_THROTTLE_BYTES, length):
+                    self._rewrite(kind, bytes(self.buffers.view[pos + 4 : frame_end]))
+                    pos = start = frame_end
+                elif response is _HEAD:
+                    known = min(end, frame_end)
+                    prefix_of = MetadataPrefix(kind.version, session.shared.nodes)
+                    # The brokers nearly always fit a few KiB, and what is given is copied.
+                    rewritten = prefix_of.rewrite(self.buffers.view[pos + 4 : min(known, pos + _FEW_BROKERS)])
+                    if rewritten is None and known > pos + _FEW_BROKERS:
+                        rewritten = prefix_of.rewrite(self.buffers.view[pos + 4 : known])
+                    if rewritten is None:
+                        if frame_end <= end:
+                            raise MalformedFrame("the brokers of a metadata response", length)
                         break
-                    self._charge_fetch(kind, pos, length)
-                in_flight.popleft()
-                self._walk = _walk_over(kind, length)
-                if self._walk is None:
-                    pos = frame_end
-                    continue
-                self.remaining = length
-                pos = self._go_on_walking(pos + 4, end)
-                if self.remaining:
+                    prefix, replaced = rewritten
                     self.forward(start, pos)
-                    self.keep(pos, end)
-                    return
+                    self.write(_length.pack(length + len(prefix) - replaced) + prefix)
+                    start = pos + 4 + replaced
+                    in_flight.popleft()
+                    if not session.shared.registry.learns_topics:
+                        pos = frame_end
+                        continue
+                    self._walk = LearningWalk(kind.version, length, replaced, session.shared.topics)
+                    self.want = LEARNING_READ_SIZE
+                    self.remaining = length - replaced
+                    pos = self._go_on_walking(start, end)
+                    if self.remaining:
+                        self.forward(start, pos)
+                        self.keep(pos, end)
+                        return
+                else:
+                    if response is _FETCH:
+                        if end - pos < 4 + min(FETCH_THROTTLE_BYTES, length):
+                            break
+                        self._charge_fetch(kind, pos, length)
+                    in_flight.popleft()
+                    self._walk = _walk_over(kind, length)
+                    if self._walk is None:
+                        pos = frame_end
+                        continue
+                    self.remaining = length
+                    pos = self._go_on_walking(pos + 4, end)
+                    if self.remaining:
+                        self.forward(start, pos)
+                        self.keep(pos, end)
+                        return
+        except ProtocolError:
+            self.forward(start, pos)  # those are answers; what follows closes the connection
+            raise
         if pos >= end:
             self.forward(start, end)
             self.remaining = pos - end

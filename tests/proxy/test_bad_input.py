@@ -76,6 +76,17 @@ async def test_a_bad_request_closes_its_own_connection(
     assert await other.frame() == produced(1)
 
 
+@pytest.mark.parametrize("what", BAD_REQUESTS)
+async def test_requests_that_came_before_a_bad_one_reach_the_broker(open_stage: OpenStage, what: str) -> None:
+    """In one read: they have been let pass, and charged."""
+    stage = open_stage()
+    client, broker = await stage.pair()
+    good = produce(1, acks=0) + heartbeat(2) + fetch(3)
+    await client.send(good + BAD_REQUESTS[what][0])
+    await client.closed()
+    assert await broker.rest() == good
+
+
 async def test_nothing_is_allocated_for_a_length_that_is_only_claimed(open_stage: OpenStage) -> None:
     stage = open_stage()
     client, broker = await stage.pair()
@@ -212,6 +223,21 @@ async def test_a_bad_response_closes_its_own_connection(
     assert [(name, fields["reason"]) for name, fields in lines_of(caplog.records)] == [("protocol_error", reason)]
     await other.send(heartbeat(1))
     assert await broker_of_other.frame() == heartbeat(1)
+
+
+@pytest.mark.parametrize("what", BAD_RESPONSES)
+async def test_responses_that_came_before_a_bad_one_reach_the_client(open_stage: OpenStage, what: str) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    await client.send(produce(1) + fetch(2) + heartbeat(7))
+    for _ in range(3):
+        await broker.frame()
+    good = produced(1) + fetched(2)
+    sent = BAD_RESPONSES[what][0]
+    if what == "response without a request":
+        good, sent = good + heartbeat_answer(7), heartbeat_answer(8)
+    await broker.send(good + sent)
+    assert await client.rest() == good
 
 
 @pytest.mark.parametrize(
