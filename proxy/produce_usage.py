@@ -23,14 +23,16 @@ if TYPE_CHECKING:
 
 #: So much of a request is looked at before it is decided upon.
 LOOKAHEAD = 65_536
+#: Of so many topics of a request something is remembered when it has passed, whatever a client puts into it.
+MAX_REMEMBERED = 1_000
 
 
 class ProduceUsage:
     """Walks the Produce requests of one session, one after the other."""
 
     __slots__ = (
+        "_counted",
         "_demand",
-        "_is_counted",
         "_late",
         "_late_producer_ids",
         "_passed",
@@ -52,8 +54,8 @@ class ProduceUsage:
         self._late_producer_ids = False
         #: What was forwarded and not answered yet, for `answered`, by its correlation id.
         self._passed: deque[tuple[int, list[TopicUsage]]] = deque()
-        #: The request that streams by is one of those.
-        self._is_counted = False
+        #: That of the request that streams by, where it is one of those.
+        self._counted: list[TopicUsage] | None = None
         #: Up to where the request's bytes have been walked; those behind must be shown again.
         self.walked_to = 0
 
@@ -98,9 +100,10 @@ class ProduceUsage:
         self._late.clear()
         self._late_producer_ids = False
         self._remember_producer_ids(self._seen, now_ns)
-        self._is_counted = kind.expects_response and self._counts_errors()
-        if self._is_counted:
-            self._passed.append((correlation_id, self._seen))
+        self._counted = None
+        if kind.expects_response and self._counts_errors():
+            self._counted = self._seen[:MAX_REMEMBERED]
+            self._passed.append((correlation_id, self._counted))
 
     def walk_on(self, buf: bytearray, pos: int, end: int, now_ns: int, *, is_last: bool) -> Decision:
         """More of the request that passes has come: charge what it tells of. Sets ``walked_to``.
@@ -119,10 +122,10 @@ class ProduceUsage:
             return ADMITTED
         demand = Demand()
         self._add_records(demand, seen, now_ns)
-        self._late.update(usage.topic for usage in seen)
+        self._late.update(usage.topic for usage in seen[: MAX_REMEMBERED - len(self._late)])
         self._late_producer_ids |= self._remember_producer_ids(seen, now_ns)
-        if self._is_counted:
-            self._seen.extend(seen)
+        if self._counted is not None:
+            self._counted.extend(seen[: MAX_REMEMBERED - len(self._counted)])
         return demand.charge(now_ns)
 
     def answered(self, version: int, response: memoryview, now_ns: int) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from proxy.buffers import READ_SIZE
-from proxy.produce_usage import LOOKAHEAD
+from proxy.produce_usage import LOOKAHEAD, MAX_REMEMBERED
 from proxy.session import State
 from quotas.spec import parse_spec
 from tests.proxy.conversation import Peer, Stage, readable_bytes, until, without_burst
@@ -277,6 +277,22 @@ async def test_a_request_that_is_decided_upon_early_is_charged_for_all_of_it(ope
     assert await broker.read(len(data) - 40) == data[40:]
     assert len(debts(stage)) == 3
     stage.shared.buffers.release(600)
+
+
+async def test_of_a_request_with_any_number_of_topics_little_is_remembered(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[ANY_TOPIC, parse_spec("total=true,total.bytes.in.per.sec.threshold=1GB")])
+    client, broker = await stage.pair()
+    topics: dict[Topic, list[bytes | None]] = {"x": [batch(1, 70_000)]}
+    topics |= {f"topic-{number}": [batch(1, 70)] for number in range(MAX_REMEMBERED + 500)}
+    data = produce_records(1, topics)
+    _, received = await asyncio.gather(passed_from(stage, client, data), broker.frame())
+    assert received == data
+    usage = stage.session_of(client).request_flow._usage
+    assert usage is not None
+    assert len(usage._late) == MAX_REMEMBERED
+    assert [len(seen) for _, seen in usage._passed] == [MAX_REMEMBERED]
+    accepted = stage.shared.registry.thresholds["bytes.in.per.sec.threshold"].accepted.count
+    assert accepted == 70_000 + 70 * (MAX_REMEMBERED + 500), "and all of them are charged"
 
 
 async def test_requests_of_other_kinds_are_not_waited_for(open_stage: OpenStage) -> None:
