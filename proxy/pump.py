@@ -165,9 +165,12 @@ class Pump:
             self.kept = b""
 
     def keep(self, start: int, end: int) -> None:
-        """Put ``buffers.data[start:end]`` aside, to be looked at again in front of what comes next."""
+        """Put ``buffers.data[start:end]`` aside, to be looked at again in front of what comes next.
+
+        Something must be able to come, except where it is held: then it is looked at again before the next read.
+        """
         if start < end and not self.paused & STOPPED:
-            if end - start >= READ_SIZE:
+            if end - start >= READ_SIZE and not self.paused & QUOTA:
                 raise MalformedFrame("a frame's head within the buffer", READ_SIZE)
             self.kept = bytes(self.buffers.view[start:end])
             self.buffers.keep(end - start)

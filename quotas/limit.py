@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from quotas.decision import ADMITTED, Decision
 from quotas.fair_queue import FairQueue
+from quotas.producer_ids import ProducerIdQuota
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -90,7 +91,9 @@ class Limit:
 
     @property
     def rate(self) -> float:
-        """Units per second: an int where it is a whole number, else the nearest float."""
+        """What holds: units per second, producer ids per window; an int where it is whole, else the nearest float."""
+        if isinstance(self.algorithm, ProducerIdQuota):
+            return self.algorithm.ids_per_window
         rate = self.algorithm.rate
         return rate.numerator if rate.denominator == 1 else float(rate)
 

@@ -137,19 +137,23 @@ class ProducerIdQuota:
         return self._filter.window_ns
 
     def admit(self, amount: int, now_ns: int) -> int:
-        """Count `amount` if out of debt. Returns the debt left in ns, or, not counted, *minus* the wait in ns."""
+        """Count `amount` if out of debt. Returns 0 (see `record`), or, not counted, *minus* the wait in ns."""
         debt_ns = self.debt_ns(self._pass_time(now_ns))
         return -debt_ns if debt_ns else self.record(amount, now_ns)
 
     def record(self, amount: int, now_ns: int) -> int:
-        """Count `amount` whatever the state; a negative one takes back what came last. Returns the debt in ns."""
+        """Count `amount` whatever the state; a negative one takes back what came last.
+
+        Returns 0, also where debt is left: who brought the ids has nothing to wait for, since they are known now. The
+        debt is for whoever brings new ones.
+        """
         at_ns = self._pass_time(now_ns)
         self._drop_expired(at_ns)
         if amount > 0:
             self._count(amount, at_ns)
         else:
             self._take_back(-amount)
-        return self.debt_ns(at_ns)
+        return 0
 
     def spend(self, amount: int, now_ns: int) -> int:
         """Count `amount` if it still fits into the window. Returns how many more fit then, or, not counted, -1."""

@@ -15,6 +15,7 @@ import pytest
 
 from protocol.apis import FETCH, SHARE_FETCH
 from proxy import request_flow
+from proxy.buffers import READ_SIZE
 from proxy.quotas_file import entries_in_force
 from proxy.request_flow import HEAD_READ_SIZE, RequestFlow
 from proxy.session import State
@@ -87,6 +88,22 @@ async def test_little_is_kept_behind_a_frame_that_came_in_pieces(open_stage: Ope
     await held(stage)
     assert stage.shared.buffers.buffered_bytes <= HEAD_READ_SIZE
     assert session.held is not None
+
+
+async def test_a_frame_that_fills_the_whole_buffer_can_be_held(open_stage: OpenStage) -> None:
+    """A session far from its limits reads all there is, and may then meet one that others have brought into debt."""
+    stage = open_stage(quotas=[FAST])
+    client, broker = await in_debt(stage)
+    session = stage.session_of(client)
+    frame = produce(2, 2 * READ_SIZE)
+    stage.shared.buffers.data[:] = frame[:READ_SIZE]
+    session.request_flow.parse(READ_SIZE)
+    assert session.held is not None
+    assert len(session.request_flow.kept) == READ_SIZE
+    stage.clock.pass_seconds(1)
+    assert await broker.read(READ_SIZE) == frame[:READ_SIZE]
+    await client.send(frame[READ_SIZE:])
+    assert await broker.read(len(frame) - READ_SIZE) == frame[READ_SIZE:]
 
 
 async def test_what_was_read_with_the_frame_before_is_looked_at_again(open_stage: OpenStage) -> None:

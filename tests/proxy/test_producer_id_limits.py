@@ -173,4 +173,16 @@ async def test_a_dry_run_holds_nobody(open_stage: OpenStage) -> None:
         await client.send(of(number, number))
         assert await broker.frame() == of(number, number)
     counts = {key: histogram.count for key, histogram in stage.metrics.entity("ANONYMOUS", "etl").throttles.items()}
-    assert counts == {("producer_ids_rate", "notify"): 1, ("producer_ids_rate", "pause"): 3}
+    assert counts == {("producer_ids_rate", "pause"): 3}
+
+
+async def test_who_brings_the_last_id_that_is_allowed_is_told_of_no_wait(open_stage: OpenStage) -> None:
+    """Clients act on what they are told, and this one's next request, with an id that is known, would pass at once."""
+    stage = open_stage(quotas=[TWO])
+    client, broker = await stage.pair()
+    for number in range(2):
+        await client.send(of(number, number))
+        await broker.frame()
+    session = stage.session_of(client)
+    assert [limit.debt_ns(stage.clock()) > 0 for limit in stage.shared.registry.limits_in_use()] == [True]
+    assert session.notice_ms() == 0
