@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from quotas.client_limits import TopicLimits
 from quotas.configured import THRESHOLDS
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from quotas.change import Change
     from quotas.configured import Configured
     from quotas.limit_store import LimitStore
+
+
+MAX_TOPICS: Final = 100_000
+"""More than clusters have. Of more names than this, which somebody makes up, those without an entry of their own count
+for the total alone, until others have been idle for an hour."""
 
 
 class TopicTable:
@@ -40,6 +45,8 @@ class TopicTable:
         """The limits of this topic; they are looked up anew when the generation is another."""
         topic = self._topics.get(name)
         if topic is None:
+            if len(self._topics) >= MAX_TOPICS and not self._store.configured.limits_of(Named(Kind.TOPIC, name)):
+                return self.nobody()
             topic = self._topics[name] = TopicLimits(name)
             self._idle.watch(topic)
         topic.last_ns = max(topic.last_ns, now_ns)

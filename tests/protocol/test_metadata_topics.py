@@ -117,7 +117,7 @@ def test_partitions_that_are_alike(version: int, count: int, chunk: int) -> None
 @pytest.mark.parametrize("seed", [0, 2, 4])
 def test_partitions_that_are_not_alike(version: int, seed: int) -> None:
     """As with a broker that is down: some in sync, some not, in any order; and some with more replicas than usual."""
-    rng = random.Random(seed)  # noqa: S311 - for a test's shapes
+    rng = random.Random(seed)
     shapes = [(3, 3, 0), (3, 2, 1), (1, 1, 0), (0, 0, 0), (4, 2, 2), (130, 3, 0)]
     made = []
     for _ in range(1_500):

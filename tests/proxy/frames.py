@@ -33,7 +33,7 @@ def frame(payload: bytes) -> bytes:
 
 
 def noise(size: int, seed: int = 0) -> bytes:
-    return random.Random(seed).randbytes(size)  # noqa: S311 - filler
+    return random.Random(seed).randbytes(size)
 
 
 def request(api: int, version: int, correlation: int, body: bytes = b"", client_id: str | None = "etl") -> bytes:

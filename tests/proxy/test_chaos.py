@@ -115,7 +115,7 @@ async def play_broker(random_: random.Random, broker: Peer) -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_connections_that_come_and_go_at_any_moment(open_stage: OpenStage, seed: int) -> None:
     """And on uvloop: a descriptor that was closed while registered would end the process here."""
-    random_ = random.Random(seed)  # noqa: S311 - to be the same each time
+    random_ = random.Random(seed)
     stage = open_stage(quotas=[QUOTA], real_clock=time.monotonic_ns, max_buffered_bytes=600_000)
     clients: list[Peer] = []
     players: set[asyncio.Task[None]] = set()
@@ -123,11 +123,11 @@ async def test_connections_that_come_and_go_at_any_moment(open_stage: OpenStage,
     async def accept() -> None:
         while True:
             broker = await stage.broker.accept()
-            players.add(asyncio.ensure_future(play_broker(random.Random(random_.random()), broker)))  # noqa: S311
+            players.add(asyncio.ensure_future(play_broker(random.Random(random_.random()), broker)))
 
     accepting = asyncio.ensure_future(accept())
     for number in range(CONNECTIONS):
-        players.add(asyncio.ensure_future(play_client(random.Random(seed * 1_000 + number), stage, clients)))  # noqa: S311
+        players.add(asyncio.ensure_future(play_client(random.Random(seed * 1_000 + number), stage, clients)))
         if number % 25 == 0:
             await asyncio.sleep(0.002)
         if number % 60 == 59:

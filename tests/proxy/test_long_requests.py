@@ -63,7 +63,7 @@ def splits(data: bytes) -> Iterator[list[int]]:
     yield [*range(at - 12, at + 30), *range(len(data) - 12, len(data))]
     for boundary in (LOOKAHEAD, READ_SIZE):
         yield [boundary - 1, boundary, boundary + 1, 2 * boundary]
-    chance = random.Random(4)  # noqa: S311 - where to cut
+    chance = random.Random(4)
     for _ in range(5):
         yield sorted(chance.sample(range(1, len(data)), 12))
 
@@ -104,7 +104,7 @@ async def test_requests_long_and_short_one_behind_the_other(open_stage: OpenStag
     burst = 100_000_000
     stage = open_stage(quotas=[parse_spec("topic=rows,bytes_in_rate=1MB,burst_seconds=100")])
     client, broker = await stage.pair()
-    chance = random.Random(5)  # noqa: S311 - how long
+    chance = random.Random(5)
     data = b""
     rows = 0
     for number in range(40):

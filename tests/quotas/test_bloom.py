@@ -86,7 +86,7 @@ def in_blocks(count: int) -> list[int]:
 
 
 def anywhere(count: int) -> list[int]:
-    draw = Random(7)  # noqa: S311 - the same draw each time
+    draw = Random(7)
     return [draw.getrandbits(64) - (1 << 63) for _ in range(count)]
 
 
@@ -94,7 +94,7 @@ def anywhere(count: int) -> list[int]:
 @pytest.mark.parametrize(("ids", "probability"), [(32, 0.01), (1000, 0.0025), (20_000, 0.01), (20_000, 0.1)])
 def test_false_positives_of_a_full_filter(numbers: Callable[[int], list[int]], ids: int, probability: float) -> None:
     """At N ids and P the measured rate is P, within 15 % and four standard deviations of the sample."""
-    salts = Random(1)  # noqa: S311 - the same salts each time
+    salts = Random(1)
     taken_for_known = asked = 0
     every = numbers(3 * ids)
     while asked < 40_000:

@@ -226,3 +226,15 @@ def test_ten_thousand_names_leave_nothing_behind() -> None:
     assert list(registry.limits_in_use()) == []
     assert len(registry.thresholds[BYTES_THRESHOLD]) == 0
     assert registry._topics._topics == {}
+
+
+def test_names_without_end_count_for_the_total_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quotas.topic_table.MAX_TOPICS", 2)
+    entries = [
+        QuotaEntry(TOTAL, {BYTES_IN_RATE: 1000}),
+        QuotaEntry(Named(Kind.TOPIC, DEFAULT), {BYTES_IN_RATE: 10}),
+        QuotaEntry(Named(Kind.TOPIC, "orders"), {BYTES_IN_RATE: 20}),
+    ]
+    registry = Registry(entries)
+    assert [len(registry.topic(name, 0).bytes_in) for name in ("a", "b", "c", "d", "orders", "a")] == [2, 2, 1, 1, 2, 2]
+    assert [limit.entity for limit in registry.topic("c", 0).bytes_in] == [TOTAL]
