@@ -193,7 +193,7 @@ async def test_memory_is_bounded_and_reading_goes_on_when_it_is_free(open_stage:
 
 
 async def test_a_session_that_dies_while_it_waits_for_memory(open_stage: OpenStage) -> None:
-    stage = open_stage(max_buffered_bytes=32_768)
+    stage = open_stage(max_buffered_bytes=1_000)
     full, broker_of_full = await stage.pair()
     await full.send(fetch(1))
     await broker_of_full.frame()
