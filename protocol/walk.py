@@ -12,9 +12,6 @@ from struct import Struct
 from protocol.errors import MalformedFrame, TruncatedFrame
 from protocol.wire import MAX_STRING, MAX_VARINT, MAX_VARINT_SIZE
 
-MAX_LOOKAHEAD = 65_536
-"""No walk keeps more bytes waiting than this. In fact they keep less than twenty."""
-
 Steps = Generator[None, None, None]
 Reading = Generator[None, None, int]
 Collecting = Generator[None, None, bytes]

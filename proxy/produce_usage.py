@@ -35,6 +35,7 @@ class ProduceUsage:
         "_demand",
         "_late",
         "_late_producer_ids",
+        "_new_producer_ids",
         "_passed",
         "_seen",
         "_session",
@@ -49,6 +50,8 @@ class ProduceUsage:
         #: What the request that is looked at carries, as far as it can be seen.
         self._seen: list[TopicUsage] = []
         self._demand = Demand()
+        #: Those of its producer ids that were new when it was asked about.
+        self._new_producer_ids: tuple[int, ...] = ()
         #: What the last request turned out to carry when it had begun to pass: topics, and whether new producer ids.
         self._late: set[Topic] = set()
         self._late_producer_ids = False
@@ -79,7 +82,7 @@ class ProduceUsage:
         demand = self._demand = Demand()
         demand.add(limits.produce.limits, length)
         demand.add(limits.requests.limits, 1)
-        self._add_records(demand, self._seen, now_ns)
+        self._new_producer_ids = self._add_records(demand, self._seen, now_ns)
         self._add_late(demand, now_ns)
         decision = demand.admit(now_ns, ticket)
         if not decision.admitted and ticket is None:
@@ -99,31 +102,29 @@ class ProduceUsage:
         """The request that was asked about last is forwarded."""
         self._late.clear()
         self._late_producer_ids = False
-        self._remember_producer_ids(self._seen, now_ns)
+        self._remember_producer_ids(self._new_producer_ids, now_ns)
         self._counted = None
         if kind.expects_response and self._counts_errors():
             self._counted = self._seen[:MAX_REMEMBERED]
             self._passed.append((correlation_id, self._counted))
 
-    def walk_on(self, buf: bytearray, pos: int, end: int, now_ns: int, *, is_last: bool) -> Decision:
-        """More of the request that passes has come: charge what it tells of. Sets ``walked_to``.
-
-        ``is_last``: these are the request's last bytes.
-        """
+    def walk_on(self, buf: bytearray, pos: int, end: int, now_ns: int) -> Decision:
+        """More of the request that passes has come: charge what it tells of. Sets ``walked_to``."""
         walk = self._walk
         if walk is None:
             self.walked_to = end
             return ADMITTED
         self.walked_to = walk.advance(buf, pos, end)
-        if is_last:
+        if walk.is_over:
             self._walk = None
         seen = walk.take()
         if not seen:
             return ADMITTED
         demand = Demand()
-        self._add_records(demand, seen, now_ns)
+        new = self._add_records(demand, seen, now_ns)
+        self._remember_producer_ids(new, now_ns)
         self._late.update(usage.topic for usage in seen[: MAX_REMEMBERED - len(self._late)])
-        self._late_producer_ids |= self._remember_producer_ids(seen, now_ns)
+        self._late_producer_ids |= bool(new)
         if self._counted is not None:
             self._counted.extend(seen[: MAX_REMEMBERED - len(self._counted)])
         return demand.charge(now_ns)
@@ -163,7 +164,8 @@ class ProduceUsage:
         if frame_end > end:
             self._walk = walk
 
-    def _add_records(self, demand: Demand, usages: list[TopicUsage], now_ns: int) -> None:
+    def _add_records(self, demand: Demand, usages: list[TopicUsage], now_ns: int) -> tuple[int, ...]:
+        """Add what these draw on; the producer ids among them that are new, where those are limited."""
         registry = self._session.shared.registry
         limits = self._session.limits
         if registry.learns_topics:
@@ -171,15 +173,12 @@ class ProduceUsage:
                 name = self._name_of(usage.topic)
                 topic = registry.records_of_nobody() if name is None else registry.topic(name, now_ns)
                 demand.add_records(limits, topic, usage)
-        new = self._new_producer_ids(usages, now_ns)
-        if new and limits.producer_ids is not None:
-            demand.add((limits.producer_ids.limit,), len(new))
-
-    def _new_producer_ids(self, usages: list[TopicUsage], now_ns: int) -> tuple[int, ...]:
-        producer_ids = self._session.limits.producer_ids
-        if producer_ids is None:
+        if limits.producer_ids is None:
             return ()
-        return producer_ids.known.unknown({each for usage in usages for each in usage.producer_ids}, now_ns)
+        new = limits.producer_ids.known.unknown({each for usage in usages for each in usage.producer_ids}, now_ns)
+        if new:
+            demand.add((limits.producer_ids.limit,), len(new))
+        return new
 
     def _add_late(self, demand: Demand, now_ns: int) -> None:
         """What the request before drew on late, as it is limited now, is checked, and charged nothing more."""
@@ -188,14 +187,10 @@ class ProduceUsage:
         if self._late_producer_ids and producer_ids is not None:
             demand.add((producer_ids.limit,), 0)
 
-    def _remember_producer_ids(self, usages: list[TopicUsage], now_ns: int) -> bool:
-        """They are known from now on; whether there were new ones."""
+    def _remember_producer_ids(self, new: tuple[int, ...], now_ns: int) -> None:
         producer_ids = self._session.limits.producer_ids
-        if producer_ids is None:
-            return False
-        new = self._new_producer_ids(usages, now_ns)
-        producer_ids.known.remember(new, now_ns)
-        return bool(new)
+        if producer_ids is not None:
+            producer_ids.known.remember(new, now_ns)
 
     def _name_of(self, topic: str | bytes) -> str | None:
         return topic if isinstance(topic, str) else self._session.shared.topics.name_of(topic)

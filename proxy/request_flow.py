@@ -223,7 +223,7 @@ class RequestFlow(Pump):
         if self.session.limits_generation != self._registry.generation:
             self.session.resolve_limits()
         frame_end = self.remaining
-        decision = usage.walk_on(self.buffers.data, 0, min(end, frame_end), now_ns, is_last=frame_end <= end)
+        decision = usage.walk_on(self.buffers.data, 0, min(end, frame_end), now_ns)
         if decision is not ADMITTED:
             self.session.shared.throttling.notify_later(self.session, decision, now_ns)
             self.near_limit = True
