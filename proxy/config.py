@@ -52,7 +52,7 @@ class Config:
     `broker_ports` is the range that node ids map onto, None: a port that the kernel chooses for each node.
     `broker_port` maps a node id to the port that it has in place of its place in the range.
     `quotas` are the entries given by flags; those of `quotas_file` replace entries of the same entity.
-    `quota_share` is in (0, 1] and scales every rate.
+    `quota_share` is in (0, 1] and scales every rate, unless `quotas_file` gives another one.
     `quota_algorithm` is for entries that name none; connection_creation_rate has sampled windows unless its entry says
     otherwise. `quota_window_num` windows of `quota_window_size_seconds` are what they count over; `first_window` spares
     a newcomer's rate the windows that it never had.

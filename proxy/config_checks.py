@@ -14,7 +14,7 @@ from proxy.config import Config, format_address, is_wildcard
 from proxy.config_file import file_problems
 from proxy.errors import ConfigError, Problem
 from proxy.option_types import ENVIRONMENT_PREFIX, Invalid, place_of
-from proxy.quotas_file import FLAG, Listeners, distinct, entries_in_force, entries_together, read_quotas_file
+from proxy.quotas_file import FLAG, Listeners, distinct, entries_together, quotas_in_force, read_quotas_file
 from proxy.values import MAX_PORT
 from quotas.entity import Entity
 
@@ -169,7 +169,7 @@ def _check_quotas(ctx: click.Context, given: Mapping[str, Any]) -> list[Problem]
     in_file: Sequence[QuotaEntry] = ()
     if path is not None:
         try:
-            in_file = read_quotas_file(path, place=place_of(ctx, "quotas_file", str(path)))
+            in_file = read_quotas_file(path, place=place_of(ctx, "quotas_file", str(path))).entries
         except ConfigError as error:
             problems += error.problems
             all_known = False
@@ -212,7 +212,7 @@ Caution = tuple[str, dict[str, object]]
 def warnings_of(config: Config) -> list[Caution]:
     """What is allowed but likely not meant."""
     found: list[Caution] = []
-    entries = entries_in_force(config)
+    entries = quotas_in_force(config).entries
     named = [str(entry.entity) for entry in entries if _is_of_users(entry)]
     if named and config.principal is None:
         effect = "clients' own names are not read from SASL in this version: without --principal all are ANONYMOUS"
@@ -236,7 +236,8 @@ def _is_of_users(entry: QuotaEntry) -> bool:
 
 def summary_of(config: Config) -> str:
     """One line on what a configuration asks for."""
-    entries = entries_in_force(config)
+    quotas = quotas_in_force(config)
+    entries = quotas.entries
     servers = ", ".join(map(format_address, config.bootstrap_servers))
     parts = [
         f"forwards to {servers}" if servers else "bootstrap_servers left to a flag or variable",
@@ -245,6 +246,8 @@ def summary_of(config: Config) -> str:
     ]
     if config.quotas_file is not None:
         parts[-1] += f" (with {config.quotas_file})"
+    if quotas.share != 1:
+        parts[-1] += f", every rate times {quotas.share:g}"
     if config.dry_run:
         parts.append("dry run")
     return "; ".join(parts)

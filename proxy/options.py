@@ -114,14 +114,15 @@ QUOTAS: Final = cloup.option_group(
         "--quotas-file",
         type=Checked("FILE.toml", file_path),
         show_default="none",
-        help="[[quota]] and [[resource-group]] tables with the keys of SPEC. Watched, and reloaded as a whole. An "
-        "entry of the file replaces the --quota of the same entity.",
+        help="[[quota]] and [[resource-group]] tables with the keys of SPEC, and quota_share above them. Watched, and "
+        "reloaded as a whole. An entry of the file replaces the --quota of the same entity, quota_share --quota-share.",
     ),
     _setting(
         "--quota-share",
         type=Checked("FRACTION", values.parse_fraction),
         default="1.0",
-        help="Scale every rate: 1/N when N proxies are to keep one total together. A limit is per proxy process.",
+        help="Scale every rate: 1/N when N proxies are to keep one total together. A limit is per proxy process. To "
+        "change it while running, give it as quota_share in the --quotas-file.",
     ),
     _setting(
         "--quota-algorithm",

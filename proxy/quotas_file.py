@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Final
 from proxy.config_file import read_toml
 from proxy.errors import ConfigError, Problem
 from proxy.host_names import addresses_of
+from proxy.values import InvalidValue, parse_fraction
 from quotas.entity import DEFAULT_NAME, Default, Kind, Named
 from quotas.spec import SpecErrors, load_quotas, threshold_errors
 from quotas.spec_names import BOOTSTRAP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from proxy.config import Address, Config
@@ -21,6 +22,26 @@ if TYPE_CHECKING:
     from quotas.spec import QuotaEntry
 
 FLAG: Final = "--quota"
+SHARE: Final = "quota_share"
+"""The key of the file that takes the place of `--quota-share`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """What is in force: the entries, each entity once, and the share that scales every rate, in (0, 1]."""
+
+    entries: tuple[QuotaEntry, ...]
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class FileQuotas:
+    """What one reading of the file found: its entries, in its order, and its share, None when it leaves that to the
+    flag.
+    """
+
+    entries: Sequence[QuotaEntry] = ()
+    share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +80,8 @@ class Listeners:
         return Problem(place, f"{entity}: this proxy does not listen on port {port}", f"allowed: {allowed}")
 
 
-def read_quotas_file(path: Path, *, place: str | None = None) -> list[QuotaEntry]:
-    """The entries of the file. Raises ConfigError with every problem: unreadable, no TOML, wrong entries.
+def read_quotas_file(path: Path, *, place: str | None = None) -> FileQuotas:
+    """What the file says. Raises ConfigError with every problem: unreadable, no TOML, a wrong share, wrong entries.
 
     `place` names the file in a problem with the file as such; default: the flag. Blocks for the reading of the file and
     for the resolution of host names in it.
@@ -69,20 +90,32 @@ def read_quotas_file(path: Path, *, place: str | None = None) -> list[QuotaEntry
     data = read_toml(path, place=place or f"--quotas-file {str(path)!r}", problems=problems)
     if problems:
         raise ConfigError(problems)
+    share: float | None = None
+    if SHARE in data:
+        try:
+            share = parse_fraction(data[SHARE])
+        except InvalidValue as error:
+            problems.append(Problem(f"{path}: {SHARE} = {data[SHARE]!r}", error.message, error.hint))
+    entries: list[QuotaEntry] = []
     try:
-        return load_quotas(dict(data), addresses_of)
+        entries = load_quotas(data, addresses_of, settings=(SHARE,))
     except SpecErrors as error:
-        raise ConfigError([Problem(f"{path}: {one.place}", one.message, one.hint) for one in error.errors]) from error
+        problems += [Problem(f"{path}: {one.place}", one.message, one.hint) for one in error.errors]
+    if problems:
+        raise ConfigError(problems)
+    return FileQuotas(entries, share)
 
 
-def entries_in_force(config: Config) -> tuple[QuotaEntry, ...]:
-    """The entries of the flags and of the file as it stands now; the file's replace those of the same entity.
+def quotas_in_force(config: Config) -> Quotas:
+    """Those of the flags and of the file as it stands now. An entry of the file replaces the flag's of the same entity,
+    and so does the share.
 
     Raises ConfigError when the file cannot be taken over. Blocks as `read_quotas_file`.
     """
-    in_file = [] if config.quotas_file is None else read_quotas_file(config.quotas_file)
+    in_file = FileQuotas() if config.quotas_file is None else read_quotas_file(config.quotas_file)
     listeners = Listeners.of(config.listen, config.broker_ports, config.broker_port)
-    return entries_together(config.quotas, in_file, config.quotas_file, listeners)
+    entries = entries_together(config.quotas, in_file.entries, config.quotas_file, listeners)
+    return Quotas(entries, config.quota_share if in_file.share is None else in_file.share)
 
 
 def entries_together(

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 from proxy import logs
 from proxy.errors import ConfigError
-from proxy.quotas_file import entries_in_force
+from proxy.quotas_file import quotas_in_force
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from proxy.config import Config
     from proxy.metrics import Metrics
-    from quotas.spec import QuotaEntry
+    from proxy.quotas_file import Quotas
 
 LOOK_EVERY_SECONDS: Final = 1.0
 MAX_PROBLEMS_LOGGED: Final = 20
@@ -32,22 +32,22 @@ _log = logging.getLogger(__name__)
 class QuotasWatch:
     """Watches `config.quotas_file`, which must be given (ValueError otherwise).
 
-    `entries` are those in force now. `take_over` gets all that are to be in force instead; it is called in the event
+    `quotas` are those in force now. `take_over` gets all that are to be in force instead; it is called in the event
     loop, and puts them into the registry and wakes who waits.
     """
 
     def __init__(
         self,
         config: Config,
-        entries: Sequence[QuotaEntry],
-        take_over: Callable[[Sequence[QuotaEntry]], None],
+        quotas: Quotas,
+        take_over: Callable[[Quotas], None],
         metrics: Metrics,
     ) -> None:
         if config.quotas_file is None:
             raise ValueError("there is no quotas file to watch")
         self._config = config
         self._path: Path = config.quotas_file
-        self._entries = tuple(entries)
+        self._quotas = quotas
         self._take_over = take_over
         self._metrics = metrics
         self._seen: tuple[int, ...] | str | None = "never looked"
@@ -68,22 +68,31 @@ class QuotasWatch:
         self._asked.set()
 
     async def look(self) -> bool:
-        """Look once; True when entries were taken over. What was in force stays so when the file is wrong or gone."""
+        """Look once; True when quotas were taken over. What was in force stays so when the file is wrong or gone."""
         seen = await asyncio.to_thread(_fingerprint, self._path)
         if seen == self._seen:
             return False
         self._seen = seen  # of before the reading: a change during it is seen next time
         try:
-            entries = await asyncio.to_thread(entries_in_force, self._config)
+            quotas = await asyncio.to_thread(quotas_in_force, self._config)
         except ConfigError as error:
             self._refuse(error)
             return False
         self._metrics.config_reloaded(ok=True)
-        if entries == self._entries:
+        if quotas == self._quotas:
             return False
-        before, self._entries = self._entries, entries
-        self._take_over(entries)
-        logs.event(_log, logging.INFO, "quotas_reloaded", file=self._path, entries=len(entries), before=len(before))
+        before, self._quotas = self._quotas, quotas
+        self._take_over(quotas)
+        logs.event(
+            _log,
+            logging.INFO,
+            "quotas_reloaded",
+            file=self._path,
+            entries=len(quotas.entries),
+            before=len(before.entries),
+            share=quotas.share,
+            share_before=before.share,
+        )
         return True
 
     def _refuse(self, error: ConfigError) -> None:
@@ -103,7 +112,8 @@ class QuotasWatch:
             "quotas_kept",
             file=self._path,
             problems=len(error.problems),
-            entries=len(self._entries),
+            entries=len(self._quotas.entries),
+            share=self._quotas.share,
             effect="the quotas of before stay in force until the file is right",
         )
 

@@ -22,7 +22,7 @@ from proxy.listener import Listener
 from proxy.logs import RateLimited, event
 from proxy.metrics import Metrics
 from proxy.nodes import Nodes
-from proxy.quotas_file import entries_in_force
+from proxy.quotas_file import Quotas, quotas_in_force
 from proxy.quotas_watch import QuotasWatch
 from proxy.readiness import Readiness
 from proxy.session import Session
@@ -33,7 +33,6 @@ from proxy.topics import Topics
 from proxy.upstream import Upstream
 from quotas.algorithm import AlgorithmSettings
 from quotas.connections import ConnectionQuotas
-from quotas.entry import QuotaEntry
 from quotas.registry import Registry
 
 #: How often the loop's lag is measured and idle entities are looked for.
@@ -117,7 +116,7 @@ class Server:
         self.start(loop)
         watch = None
         if self.config.quotas_file is not None:
-            watch = QuotasWatch(self.config, self._entries, self._take_over, self.metrics)
+            watch = QuotasWatch(self.config, self._quotas, self._take_over, self.metrics)
         loop.add_signal_handler(signal.SIGHUP, _say_there_is_nothing_to_reload if watch is None else watch.read_again)
         readiness = Readiness(self.config.bootstrap_servers, self._clock)
         try:
@@ -149,8 +148,8 @@ class Server:
         """Bind every port and begin to accept. Raises BindError."""
         config = self.config
         metrics = self.metrics
-        self._entries = entries_in_force(config)
-        registry = Registry(self._entries, share=config.quota_share, settings=_settings_of(config))
+        self._quotas = quotas_in_force(config)
+        registry = Registry(self._quotas.entries, share=self._quotas.share, settings=_settings_of(config))
         buffers = Buffers(loop, config.max_buffered_bytes, metrics.paused)
         self.shared = Shared(
             loop=loop,
@@ -193,10 +192,10 @@ class Server:
         self.shared.throttling.close()
         self.shared.topics.close()
 
-    def _take_over(self, entries: Sequence[QuotaEntry]) -> None:
-        """Put these quotas in place of those in force."""
-        self._entries = tuple(entries)
-        self.shared.registry.replace(entries, self._clock())
+    def _take_over(self, quotas: Quotas) -> None:
+        """Put these in place of those in force."""
+        self._quotas = quotas
+        self.shared.registry.replace(quotas.entries, self._clock(), share=quotas.share)
 
     # ---- accepting
 
@@ -314,18 +313,19 @@ class Server:
             upstream=",".join(format_address(address) for address in config.bootstrap_servers),
             dry_run=config.dry_run or None,
         )
-        entries = self._entries
-        share = config.quota_share
+        quotas = self._quotas
         event(
             _log,
             logging.INFO,
             "quotas",
-            held="; ".join(f"{entry.entity} {name}={rate}" for entry in entries for name, rate in entry.limits.items())
+            held="; ".join(
+                f"{entry.entity} {name}={rate}" for entry in quotas.entries for name, rate in entry.limits.items()
+            )
             or "none",
             scope="each limit holds for a client over all its connections and brokers, through this process only"
             + (
-                f"; every rate is scaled by --quota-share {share:g}"
-                if share != 1
+                f"; every rate is scaled by the quota share {quotas.share:g}"
+                if quotas.share != 1
                 else "; use --quota-share for a fleet"
             ),
         )

@@ -24,28 +24,34 @@ _DOTTED: Final = ("bytes", "messages", TOTAL_KEY)
 """What the limits with dots in their names begin with. Without quotes such a key makes tables within tables."""
 
 
-def load_quotas(data: Mapping[str, object], resolve: Resolve | None = None) -> list[QuotaEntry]:
+def load_quotas(
+    data: Mapping[str, object], resolve: Resolve | None = None, *, settings: tuple[str, ...] = ()
+) -> list[QuotaEntry]:
     """The entries of a parsed quotas file, in its order. Raises SpecErrors with every error in it.
 
-    `resolve` finds the address of an ip that is given as a host name.
+    `resolve` finds the address of an ip that is given as a host name. `settings` are keys of the file as a whole, which
+    the caller reads: they are passed over where they belong, above all tables.
     """
+    known = (*_SECTIONS, *settings)
     errors: list[SpecError] = []
     entries: list[QuotaEntry] = []
     for section, tables in data.items():
+        if section in settings:
+            continue
         if section not in _SECTIONS:
-            errors.append(SpecError(section, f"unknown key {section!r}", closest(section, _SECTIONS), _SECTIONS))
+            errors.append(SpecError(section, f"unknown key {section!r}", closest(section, known), known))
         elif not isinstance(tables, list):
             advice = f"write [[{section}]], with two brackets"
             errors.append(SpecError(section, "expected a list of tables", advice=advice))
         else:
-            errors += _load_tables(section, tables, entries, resolve)
+            errors += _load_tables(section, tables, entries, resolve, settings)
     if errors:
         raise SpecErrors(errors)
     return entries
 
 
 def _load_tables(
-    section: str, tables: list[object], entries: list[QuotaEntry], resolve: Resolve | None
+    section: str, tables: list[object], entries: list[QuotaEntry], resolve: Resolve | None, settings: tuple[str, ...]
 ) -> list[SpecError]:
     errors: list[SpecError] = []
     placed: list[tuple[str, AnyEntity]] = []
@@ -54,8 +60,9 @@ def _load_tables(
         if not isinstance(table, dict):
             errors.append(SpecError(place, f"expected a table, not {table!r}"))
             continue
-        reading = read_entry(place, list(_items(section, table)), resolve)
-        errors += [*_misplaced(section, place, table), *reading.errors]
+        own = {key: value for key, value in table.items() if key not in settings}
+        reading = read_entry(place, list(_items(section, own)), resolve)
+        errors += [*_misplaced(section, place, table, settings), *reading.errors]
         if reading.entity is not None:
             placed.append((place, reading.entity))
         if reading.entry is not None:
@@ -63,8 +70,12 @@ def _load_tables(
     return errors + duplicates(placed)
 
 
-def _misplaced(section: str, place: str, table: Mapping[str, object]) -> Iterator[SpecError]:
-    """A group defined in a [[quota]] table, or not named in its own."""
+def _misplaced(section: str, place: str, table: Mapping[str, object], settings: tuple[str, ...]) -> Iterator[SpecError]:
+    """A setting of the file that TOML gives to the table above it; a group in a [[quota]] table, or without a name."""
+    for key in settings:
+        if key in table:
+            advice = "write it above the first table: below one, TOML takes it for a part of that"
+            yield Refusal(f"{key} is for the whole file", advice=advice).at(f"{place}.{key}")
     if section == QUOTA and RESOURCE_GROUP in table:
         advice = "write a [[resource-group]] table with name, user, client-id or topic, and the limits of the group"
         yield Refusal("a resource-group has a table of its own", advice=advice).at(f"{place}.{RESOURCE_GROUP}")

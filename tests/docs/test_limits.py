@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shlex
-import tomllib
+from pathlib import Path
 
 import pytest
 
+from proxy.quotas_file import read_quotas_file
+from proxy.values import parse_fraction
 from quotas.algorithm import ALGORITHMS, NS_PER_SECOND, AlgorithmSettings
 from quotas.limit_kinds import LIMIT_KINDS, PRODUCER_BYTE_RATE
-from quotas.spec import QuotaEntry, duplicates, load_quotas, parse_spec, threshold_errors
+from quotas.spec import QuotaEntry, duplicates, parse_spec, threshold_errors
 from quotas.spec_limits import owners_of
 from quotas.spec_names import ENTITY_KEYS
 from quotas.spec_options import OPTION_KEYS
@@ -25,14 +27,20 @@ FRAME = 100_000
 SECONDS = 600
 
 
-def of_flags(flags: str) -> list[QuotaEntry]:
+def of_flags(flags: str) -> tuple[list[QuotaEntry], float]:
+    """The entries and the share."""
     words = shlex.split(flags)
-    assert set(words[::2]) == {"--quota"}
-    return [parse_spec(spec) for spec in words[1::2]]
+    given = list(zip(words[::2], words[1::2], strict=True))
+    assert {flag for flag, _ in given} <= {"--quota", "--quota-share"}
+    shares = [parse_fraction(value) for flag, value in given if flag == "--quota-share"]
+    return [parse_spec(value) for flag, value in given if flag == "--quota"], *(shares or (1.0,))
 
 
-def of_file(file: str) -> list[QuotaEntry]:
-    return load_quotas(tomllib.loads(file))
+def of_file(file: str, path: Path) -> tuple[list[QuotaEntry], float]:
+    """The same of this text, which is put into the file at `path`."""
+    path.write_text(file, encoding="utf-8")
+    found = read_quotas_file(path)
+    return list(found.entries), 1.0 if found.share is None else found.share
 
 
 def test_examples_come_in_pairs() -> None:
@@ -40,9 +48,9 @@ def test_examples_come_in_pairs() -> None:
 
 
 @pytest.mark.parametrize(("flags", "file"), EXAMPLES)
-def test_an_example_says_the_same_by_flag_and_in_a_file(flags: str, file: str) -> None:
-    entries = of_file(file)
-    assert of_flags(flags) == entries
+def test_an_example_says_the_same_by_flag_and_in_a_file(flags: str, file: str, tmp_path: Path) -> None:
+    entries, share = of_file(file, tmp_path / "quotas.toml")
+    assert of_flags(flags) == (entries, share)
     assert not threshold_errors(entries)
     assert not duplicates([("", entry.entity) for entry in entries])
 

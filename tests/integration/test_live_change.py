@@ -17,10 +17,11 @@ SLOW, FAST = 200_000, 600_000
 NOTICED_SECONDS = 5.0
 
 
-def write(path: Path, *entries: str) -> None:
+def write(path: Path, *entries: str, share: float | None = None) -> None:
     """As a whole, the way editors do it."""
     fresh = path.with_suffix(".new")
-    fresh.write_text("".join(f"[[quota]]\n{entry}\n" for entry in entries))
+    above = "" if share is None else f"quota_share = {share}\n"
+    fresh.write_text(above + "".join(f"[[quota]]\n{entry}\n" for entry in entries))
     fresh.replace(path)
 
 
@@ -62,6 +63,34 @@ def test_faster_slower_and_free_without_a_disconnect(
         change(limit("nobody-here", SLOW))
         flood.wait_for(flood.records() + 4 * FAST // flood.record_bytes)
         assert proxy.throttles() == []
+        assert flood.problems == []
+    assert found == pytest.approx([SLOW, FAST, SLOW], rel=0.1)
+    assert len({frame.connection for frame in tap.frames("produce", client_id)}) == 1
+
+
+@pytest.mark.timeout(120)
+def test_the_share_follows_the_file_and_goes_back_to_the_flag(
+    tapped_cluster: KafkaCluster, tap: Tap, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    topic, client_id, quotas = unique_name("share"), unique_name("share"), tmp_path / "quotas.toml"
+    create_topics(tapped_cluster, topic)
+    write(quotas, limit(client_id, 2 * FAST))
+    arguments = ("--quotas-file", str(quotas), "--quota-share", str(SLOW / (2 * FAST)))
+    with (
+        ProxyProcess(tapped_cluster.bootstrap_servers, *arguments) as proxy,
+        Flood(proxy.bootstrap_servers, client_id, topic) as flood,
+    ):
+        flood.wait_for(3 * SLOW // 2 // flood.record_bytes)
+        found = rates(2, flood)
+        write(quotas, limit(client_id, 2 * FAST), share=0.5)
+        eventually(lambda: reloads(proxy) == 1, NOTICED_SECONDS, "the file has been read again")
+        # As above: the larger bucket first, and a second of debt later.
+        flood.wait_for(flood.records() + 3 * FAST // 2 // flood.record_bytes)
+        found += rates(2, flood)
+        write(quotas, limit(client_id, 2 * FAST))
+        eventually(lambda: reloads(proxy) == 2, NOTICED_SECONDS, "the file has been read once more")
+        flood.wait_for(flood.records() + 1)
+        found += rates(2, flood)
         assert flood.problems == []
     assert found == pytest.approx([SLOW, FAST, SLOW], rel=0.1)
     assert len({frame.connection for frame in tap.frames("produce", client_id)}) == 1

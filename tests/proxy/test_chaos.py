@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from protocol.apis import SHARE_FETCH
+from proxy.quotas_file import Quotas
 from quotas.spec import parse_spec
 from tests.proxy import frames
 from tests.proxy.conversation import Peer, Stage, until, without_burst
@@ -22,6 +23,7 @@ from tests.proxy.frames import api_versions, fetch, fetched, heartbeat, heartbea
 OpenStage = Callable[..., Stage]
 CONNECTIONS = 300
 QUOTA = without_burst("client-id=etl,producer_byte_rate=40MB,consumer_byte_rate=40MB")
+OF_ANOTHER = parse_spec("client-id=x,producer_byte_rate=1")
 
 
 def some_request(random_: random.Random, number: int) -> bytes:
@@ -131,7 +133,7 @@ async def test_connections_that_come_and_go_at_any_moment(open_stage: OpenStage,
         if number % 25 == 0:
             await asyncio.sleep(0.002)
         if number % 60 == 59:
-            stage.server._take_over([QUOTA] if number % 120 == 59 else [parse_spec("client-id=x,producer_byte_rate=1")])
+            stage.server._take_over(Quotas((QUOTA if number % 120 == 59 else OF_ANOTHER,), random_.choice((1.0, 0.5))))
         if number % 40 == 39 and stage.shared.sessions:
             random_.choice(sorted(stage.shared.sessions, key=lambda session: session.peer)).close()
         if number % 50 == 49 and stage.shared.sessions:

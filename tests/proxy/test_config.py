@@ -10,7 +10,7 @@ import pytest
 
 from proxy.config import Config
 from proxy.config_checks import summary_of, warnings_of
-from proxy.quotas_file import entries_in_force
+from proxy.quotas_file import quotas_in_force
 from tests.proxy.command_line import UPSTREAM, config, errors, forget_environment
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def toml(tmp_path: Path) -> Any:
 
 
 def entries(found: Config) -> dict[str, Mapping[str, Any]]:
-    return {str(entry.entity): dict(entry.limits) for entry in entries_in_force(found)}
+    return {str(entry.entity): dict(entry.limits) for entry in quotas_in_force(found).entries}
 
 
 # Defaults and precedence

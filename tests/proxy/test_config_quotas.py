@@ -9,7 +9,7 @@ import pytest
 
 from proxy.config_checks import summary_of, warnings_of
 from proxy.errors import ConfigError
-from proxy.quotas_file import entries_in_force
+from proxy.quotas_file import quotas_in_force
 from quotas.limit_kinds import LIMIT_NAMES
 from tests.proxy.command_line import UPSTREAM, config, errors, forget_environment
 
@@ -47,7 +47,7 @@ def in_force(*arguments: str) -> dict[str, dict[str, float]]:
     """Limits by entity."""
     return {
         str(entry.entity): {name: float(rate) for name, rate in entry.limits.items()}
-        for entry in entries_in_force(config(*UPSTREAM, *arguments))
+        for entry in quotas_in_force(config(*UPSTREAM, *arguments)).entries
     }
 
 
@@ -97,9 +97,60 @@ def test_an_entity_given_twice() -> None:
 def test_a_group_of_the_file_replaces_that_of_the_flags(quotas_file: Callable[[str], tuple[str, str]]) -> None:
     flag = quotas("resource-group=etl,client-id=a,producer_byte_rate=1")
     in_file = quotas_file('[[resource-group]]\nname = "etl"\nuser = "b"\nconsumer_byte_rate = 2\n')
-    (entry,) = entries_in_force(config(*UPSTREAM, *flag, *in_file))
+    (entry,) = quotas_in_force(config(*UPSTREAM, *flag, *in_file)).entries
     assert entry.group is not None
     assert (entry.group.client_ids, entry.group.users) == ((), ("b",))
+
+
+# The share
+
+
+@pytest.mark.parametrize(
+    ("flag", "key", "share"),
+    [
+        ((), "", 1.0),
+        (("--quota-share", "0.5"), "", 0.5),
+        ((), "quota_share = 0.25", 0.25),
+        (("--quota-share", "0.5"), "quota_share = 0.25", 0.25),
+        (("--quota-share", "0.5"), "quota_share = 1", 1.0),
+        (("--quota-share", "0.5"), "quota_share = '0.025'", 0.025),
+    ],
+)
+def test_the_share_of_the_file_takes_the_place_of_the_flags(
+    quotas_file: Callable[[str], tuple[str, str]], flag: tuple[str, ...], key: str, share: float
+) -> None:
+    in_file = quotas_file(f'{key}\n[[quota]]\nclient-id = "a"\nproducer_byte_rate = 1\n')
+    found = quotas_in_force(config(*UPSTREAM, *flag, *in_file))
+    assert (found.share, len(found.entries)) == (share, 1)
+
+
+@pytest.mark.parametrize("value", ["0", "-0.1", "1.001", "nan", "inf", "true", "'1/4'", "[0.5]", "{a = 1}"])
+def test_a_wrong_share_in_the_file_is_refused_as_the_flag_is(
+    quotas_file: Callable[[str], tuple[str, str]], value: str
+) -> None:
+    flag, path = quotas_file(f"quota_share = {value}\n[[quota]]\nclient-id = 'a'\n")
+    share, no_limit = errors(*UPSTREAM, flag, path)
+    (of_flag,) = errors(*UPSTREAM, "--quota-share", "1.001")
+    assert share.startswith(f"error: {path}: quota_share = ")
+    if not value.startswith(("[", "{", "t")):  # which no flag can be
+        assert share.rpartition("': ")[2].rpartition(": ")[2] == of_flag.rpartition(": ")[2]
+    assert "no limit given" in no_limit, "with everything else that is wrong"
+
+
+def test_a_share_below_a_table_is_said_to_belong_above(quotas_file: Callable[[str], tuple[str, str]]) -> None:
+    flag, path = quotas_file("[[quota]]\nclient-id = 'a'\nproducer_byte_rate = 1\nquota_share = 0.5\n")
+    assert errors(*UPSTREAM, flag, path) == [
+        f"error: {path}: quota[0].quota_share: quota_share is for the whole file\n"
+        "  write it above the first table: below one, TOML takes it for a part of that"
+    ]
+
+
+def test_the_summary_says_the_share(quotas_file: Callable[[str], tuple[str, str]]) -> None:
+    in_file = quotas_file("quota_share = 0.025")
+    assert summary_of(config(*UPSTREAM, *in_file)).endswith(
+        f"0 quota entries (with {in_file[1]}), every rate times 0.025"
+    )
+    assert "every rate" not in summary_of(config(*UPSTREAM, *quotas_file("")))
 
 
 # Listeners
@@ -213,7 +264,7 @@ def test_a_change_of_the_file_that_does_not_fit_is_refused(quotas_file: Callable
     running = config(*UPSTREAM, *quotas(TOTAL, "topic=a,bytes.in.per.sec.threshold=5MB"), *in_file)
     quotas_file(topic_table("b", "7MB"))
     with pytest.raises(ConfigError, match="would sum to 12000000"):
-        entries_in_force(running)
+        quotas_in_force(running)
 
 
 def test_what_is_not_known_is_no_reason_to_refuse_the_rest(quotas_file: Callable[[str], tuple[str, str]]) -> None:

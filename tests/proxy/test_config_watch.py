@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from proxy.config import Config
 from proxy.metrics import Metrics
-from proxy.quotas_file import entries_in_force
+from proxy.quotas_file import Quotas, quotas_in_force
 from proxy.quotas_watch import MAX_PROBLEMS_LOGGED, QuotasWatch
-from quotas.spec import QuotaEntry, parse_spec
+from quotas.spec import parse_spec
 
 FIVE = '[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "5MB"\n'
+NONE = Quotas((), 1)
 SEVEN = '[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "7MB"\n'
 
 
@@ -30,16 +30,19 @@ class Watched:
             bootstrap_servers=(),
             quotas=(parse_spec("client-id=flag,producer_byte_rate=1"),),
             quotas_file=path,
+            quota_share=0.5,
         )
         self.metrics = Metrics(self.config)
         self.taken: list[dict[str, int]] = []
-        self.watch = QuotasWatch(self.config, entries_in_force(self.config), self._take_over, self.metrics)
+        self.shares: list[float] = []
+        self.watch = QuotasWatch(self.config, quotas_in_force(self.config), self._take_over, self.metrics)
 
     def reload_ok(self) -> bool:
         return self.metrics.reload_ok
 
-    def _take_over(self, entries: Sequence[QuotaEntry]) -> None:
-        self.taken.append({str(entry.entity): int(entry.limits["producer_byte_rate"]) for entry in entries})
+    def _take_over(self, quotas: Quotas) -> None:
+        self.taken.append({str(entry.entity): int(entry.limits["producer_byte_rate"]) for entry in quotas.entries})
+        self.shares.append(quotas.share)
 
 
 @pytest.fixture
@@ -61,6 +64,34 @@ async def test_a_changed_file_is_taken_over_whole_with_the_entries_of_the_flags(
     assert await watched.watch.look()
     assert watched.taken == [{"client-id:flag": 1, "client-id:etl": 7_000_000, "client-id:more": 9}]
     assert not await watched.watch.look()
+
+
+async def test_the_share_of_the_file_is_taken_over_with_its_entries_and_goes_back_to_the_flags(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    await watched.watch.look()
+    with caplog.at_level(logging.INFO, "proxy"):
+        for text in ("quota_share = 0.25\n" + FIVE, "quota_share = 0.125\n" + SEVEN, SEVEN):
+            watched.path.write_text(text)
+            assert await watched.watch.look()
+    assert [(share, rates["client-id:etl"]) for share, rates in zip(watched.shares, watched.taken, strict=True)] == [
+        (0.25, 5_000_000),
+        (0.125, 7_000_000),
+        (0.5, 7_000_000),
+    ]
+    logged = [record.__dict__["fields"] for record in caplog.records]
+    assert [(each["share_before"], each["share"]) for each in logged] == [(0.5, 0.25), (0.25, 0.125), (0.125, 0.5)]
+
+
+async def test_a_wrong_share_changes_nothing(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    await watched.watch.look()
+    watched.path.write_text("quota_share = 25\n" + SEVEN)
+    assert not await watched.watch.look()
+    assert (watched.taken, watched.reload_ok()) == ([], False)
+    fields = caplog.records[0].__dict__["fields"]
+    assert fields["place"] == f"{watched.path}: quota_share = 25"
+    assert fields["message"] == "expected a fraction above 0 and at most 1, such as 0.25"
+    assert caplog.records[1].__dict__["fields"]["share"] == 0.5
 
 
 async def test_a_change_between_start_and_the_first_look_is_not_missed(watched: Watched) -> None:
@@ -127,7 +158,7 @@ async def test_a_file_full_of_errors_does_not_flood_the_log(watched: Watched, ca
 async def test_it_runs_until_cancelled(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.quotas_watch.LOOK_EVERY_SECONDS", 0.001)
     taken = asyncio.Event()
-    watch = QuotasWatch(watched.config, (), lambda _entries: taken.set(), watched.metrics)
+    watch = QuotasWatch(watched.config, NONE, lambda _quotas: taken.set(), watched.metrics)
     running = asyncio.ensure_future(watch.run())
     await taken.wait()
     taken.clear()
@@ -144,7 +175,7 @@ async def test_it_reads_again_when_asked_to_though_nothing_changed(
     monkeypatch.setattr("proxy.quotas_watch.LOOK_EVERY_SECONDS", 3600)
     read = asyncio.Event()
     watched.path.write_text("[[quota]]\nx = 1\n")
-    watch = QuotasWatch(watched.config, (), lambda _entries: None, watched.metrics)
+    watch = QuotasWatch(watched.config, NONE, lambda _quotas: None, watched.metrics)
     monkeypatch.setattr(watched.metrics, "config_reloaded", lambda *, ok: read.set())
     running = asyncio.ensure_future(watch.run())
     for _ in range(3):
@@ -160,4 +191,4 @@ async def test_it_reads_again_when_asked_to_though_nothing_changed(
 def test_without_a_file_there_is_nothing_to_watch() -> None:
     config = Config(bootstrap_servers=())
     with pytest.raises(ValueError, match="no quotas file"):
-        QuotasWatch(config, (), lambda _entries: None, Metrics(config))
+        QuotasWatch(config, NONE, lambda _quotas: None, Metrics(config))

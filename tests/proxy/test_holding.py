@@ -16,7 +16,7 @@ import pytest
 from protocol.apis import FETCH, SHARE_FETCH
 from proxy import request_flow
 from proxy.buffers import READ_SIZE
-from proxy.quotas_file import entries_in_force
+from proxy.quotas_file import Quotas, quotas_in_force
 from proxy.request_flow import HEAD_READ_SIZE, RequestFlow
 from proxy.session import State
 from quotas.spec import parse_spec
@@ -227,7 +227,7 @@ async def test_those_who_wait_keep_their_turns_when_limits_are_replaced(
         await client.send(produce(number))
         await held(stage, number - 4)
     order.clear()
-    stage.server._take_over([parse_spec("client-id=nobody,producer_byte_rate=1")])
+    stage.server._take_over(Quotas((parse_spec("client-id=nobody,producer_byte_rate=1"),), 1))
     assert order == [5, 6, 7]
 
 
@@ -323,7 +323,7 @@ async def test_limits_replaced_while_somebody_waits(open_stage: OpenStage, chang
         "of another client": "client-id=<default>,producer_byte_rate=1GB",
     }[change]
     stage.clock.pass_seconds(1)
-    stage.server._take_over([parse_spec(spec)])
+    stage.server._take_over(Quotas((parse_spec(spec),), 1))
     stage.clock.pass_seconds(1)  # what was overdrawn stays so, and is paid back at the new rate
     assert await broker.frame() == produce(2)
     assert stage.shared.throttling._timers == {}
@@ -334,7 +334,7 @@ async def test_limits_replaced_by_ones_that_hold_as_well(open_stage: OpenStage) 
     client, broker = await in_debt(stage, 5_000)
     await client.send(produce(2))
     await held(stage)
-    stage.server._take_over([FAST])
+    stage.server._take_over(Quotas((FAST,), 1))
     await held(stage)
     stage.clock.pass_seconds(1)
     assert await broker.frame() == produce(2)
@@ -342,7 +342,7 @@ async def test_limits_replaced_by_ones_that_hold_as_well(open_stage: OpenStage) 
 
 async def test_the_entries_of_the_flags_stay_in_force(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[SLOW])
-    stage.server._take_over(entries_in_force(stage.config))
+    stage.server._take_over(quotas_in_force(stage.config))
     client, _ = await in_debt(stage)
     await client.send(produce(2))
     await held(stage)
@@ -397,7 +397,7 @@ async def test_only_a_shared_consumers_fetch_passes_at_a_deadline(
     await client.send(sent[1])
     await held(stage)
     stage.clock.pass_seconds(0.005)
-    stage.server._take_over([FETCH_SLOW])  # held again, with the time that is left
+    stage.server._take_over(Quotas((FETCH_SLOW,), 1))  # held again, with the time that is left
     await held(stage)
     session = stage.session_of(client)
     stage.clock.pass_seconds(0.005)

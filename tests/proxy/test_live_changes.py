@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from proxy.quotas_file import Quotas
 from quotas.spec import parse_spec
 from tests.proxy.conversation import Peer, Stage, until, without_burst
 from tests.proxy.dialogue import alter, debts, held
@@ -72,6 +73,38 @@ async def test_a_limit_raised_is_paid_off_at_the_new_rate(open_stage: OpenStage,
     assert now == pytest.approx(before * (0.01 if "request" in spec else 1) / rate, rel=1e-6)
     stage.clock.pass_seconds(now)
     assert await broker.frame() == ROWS[2]
+
+
+@pytest.mark.parametrize("spec", SLOW)
+async def test_the_share_scales_every_rate_while_frames_wait(open_stage: OpenStage, spec: str) -> None:
+    """What is owed stays owed, and takes as much longer as the share is smaller."""
+    entry = without_burst(spec.format("0.01" if "request" in spec else 1))
+    stage = open_stage(quotas=[entry])
+    _, broker = await waiting_for(stage)
+    [(key, before)] = debts(stage).items()
+    stage.server._take_over(Quotas((entry,), 0.1))
+    await held(stage)
+    assert debts(stage) == {key: pytest.approx(10 * before, rel=1e-6)}
+    stage.clock.pass_seconds(9.5 * before)
+    stage.server._take_over(Quotas((entry,), 1))
+    assert debts(stage) == {key: pytest.approx(0.05 * before, rel=1e-6)}
+    stage.clock.pass_seconds(0.051 * before)
+    stage.server._take_over(Quotas((entry,), 0.5))  # looks again: the timer is the loop's
+    assert await broker.frame() == ROWS[2]
+
+
+async def test_the_share_leaves_numbers_of_connections_as_they_are(open_stage: OpenStage) -> None:
+    entry = parse_spec("total=true,connections=2,connection_creation_rate=10")
+    stage = open_stage(quotas=[entry])
+    stage.server._take_over(Quotas((entry,), 0.5))
+    await stage.pair()
+    await stage.pair()
+    assert {limit.name: limit.rate for limit in stage.shared.registry.limits_in_use()} == {
+        "connection_creation_rate": 5
+    }
+    third = await stage.client()
+    await third.closed()
+    assert stage.metrics.connections == 2
 
 
 async def test_a_limit_lowered_holds_for_longer(open_stage: OpenStage) -> None:

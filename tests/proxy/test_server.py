@@ -27,6 +27,7 @@ class Process:
     def __init__(self, process: asyncio.subprocess.Process, broker: ScriptedBroker) -> None:
         self.broker = broker
         self._process = process
+        self.scope = ""
         self._port = 0
         self._peers: list[Peer] = []
 
@@ -42,7 +43,7 @@ class Process:
 
     async def started(self) -> None:
         self._port = int((await self.event("listening"))["bootstrap"].rpartition(":")[2])
-        await self.event("quotas")
+        self.scope = (await self.event("quotas"))["scope"]
 
     async def pair(self) -> tuple[Peer, Peer]:
         sock = socket.socket()
@@ -169,6 +170,22 @@ async def test_a_hang_up_reads_the_quotas_file_again(tmp_path: Path) -> None:
         for number in range(3):
             await client.send(produce(number, 100_000))
             assert await broker.frame() == produce(number, 100_000)
+
+
+async def test_the_share_follows_the_file_and_goes_back_to_the_flag(tmp_path: Path) -> None:
+    quotas = tmp_path / "quotas.toml"
+    entry = '[[quota]]\nclient-id = "etl"\nproducer_byte_rate = 1\n'
+    quotas.write_text("quota_share = 0.25\n" + entry)
+    async with running("--quotas-file", str(quotas), "--quota-share", "0.5") as proxy:
+        assert "scaled by the quota share 0.25" in proxy.scope
+        for text, share in (("quota_share = 0.125\n" + entry, 0.125), (entry, 0.5)):
+            quotas.write_text(text)
+            proxy.send(signal.SIGHUP)
+            assert (await proxy.event("quotas_reloaded"))["share"] == share
+        quotas.write_text("quota_share = 0\n" + entry)
+        proxy.send(signal.SIGHUP)
+        assert (await proxy.event("quotas_refused"))["place"] == f"{quotas}: quota_share = 0"
+        assert (await proxy.event("quotas_kept"))["share"] == 0.5
 
 
 async def test_a_hang_up_without_a_quotas_file_is_no_end() -> None:

@@ -19,6 +19,7 @@ from quotas.limit_kinds import (
 from quotas.resource_groups import ResourceGroup
 from quotas.spec import SpecErrors, load_quotas
 
+ABOVE = "write it above the first table: below one, TOML takes it for a part of that"
 STAR = r"a * stands only at the end, not as in 'a*b'; write \* for a star in a name"
 
 
@@ -234,6 +235,21 @@ def test_every_error_of_a_file_is_found_with_its_place() -> None:
     assert str(hints["quota[4].total"]).endswith("as in total=true,producer_byte_rate=5000000")
     assert hints["quota[5].ip"] == "a network is no entity: name each address, or use <default>"
     assert hints["resource-group[0]"] == 'as in name = "etl"'
+
+
+def test_settings_of_the_file_stand_above_all_tables() -> None:
+    data = {"share": 7, "quota": [{"client-id": "a", "producer_byte_rate": 5}]}
+    assert load_quotas(data, settings=("share",)) == [QuotaEntry(Entity(client_id="a"), {PRODUCER_BYTE_RATE: 5})]
+    data["quota"] = [{"client-id": "a", "producer_byte_rate": 5, "share": 7}]
+    data["resource-group"] = [{"name": "g", "user": "a", "producer_byte_rate": 5, "share": 7}]
+    data["shares"] = 7
+    with pytest.raises(SpecErrors) as caught:
+        load_quotas(data, settings=("share",))
+    assert [(error.place, error.message, error.hint) for error in caught.value.errors] == [
+        ("quota[0].share", "share is for the whole file", ABOVE),
+        ("resource-group[0].share", "share is for the whole file", ABOVE),
+        ("shares", "unknown key 'shares'", "did you mean 'share'? allowed: quota, resource-group, share"),
+    ]
 
 
 def test_a_group_has_a_table_of_its_own() -> None:
