@@ -227,6 +227,11 @@ class Pump:
         except Exception as error:  # noqa: BLE001 - a defect may cost its own connection, never the process
             self.session.close_for_defect(error)
 
+    def read_on(self) -> None:
+        """Read what is there already, without waiting for the loop to tell of it; nothing while reading rests."""
+        if not self.paused and not self.queued:
+            self.on_readable()
+
     def read_to_end(self) -> None:
         """The source has gone: read what it left, one ``recv`` for each round of the loop, up to the end of the stream.
 

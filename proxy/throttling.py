@@ -27,6 +27,8 @@ _log = logging.getLogger("proxy.throttling")
 
 NS_PER_MS = 1_000_000
 NS_PER_SECOND = 1_000_000_000
+#: So many frames pass at one go when it is their turn; then the loop sees to others, for a millisecond at least.
+TURNS_AT_ONCE = 64
 
 
 @dataclass(slots=True)
@@ -180,16 +182,22 @@ class Throttling:
             timer.cancel()
 
     def _serve(self, limit: Limit) -> None:
-        """The debt should be paid: let waiters pass, one frame each, until there is debt again."""
+        """The debt should be paid: let waiters pass, one frame each, until there is debt again.
+
+        Who has passed shows its next frame at once. The queue is fair among those that are in it: a session of small
+        frames that came back only in the loop's next round would get one of them for each large one of another.
+        """
         self._timers.pop(limit, None)
         waiters = limit.waiters
-        while waiters.waiting:
-            debt_ns = limit.debt_ns(self._clock())
-            if debt_ns > 0:
-                if limit not in self._timers:
-                    self._arm(limit, debt_ns)
-                return
-            self._release(waiters.pop())
+        turns = TURNS_AT_ONCE
+        while waiters.waiting and turns and not limit.debt_ns(self._clock()):
+            session = waiters.pop()
+            self._release(session)
+            session.request_flow.read_on()
+            turns -= 1
+        self._disarm(limit)
+        if waiters.waiting:
+            self._arm(limit, limit.debt_ns(self._clock()))
 
     def _on_deadline(self, session: "Session", until_ns: int) -> None:
         """It has waited as long as it may: it leaves the queue out of its turn."""

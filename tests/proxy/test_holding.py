@@ -10,15 +10,18 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
 from protocol.apis import FETCH, SHARE_FETCH
-from proxy import request_flow
+from proxy import request_flow, throttling
 from proxy.buffers import READ_SIZE
 from proxy.quotas_file import Quotas, quotas_in_force
 from proxy.request_flow import HEAD_READ_SIZE, RequestFlow
 from proxy.session import State
+from quotas.limit import Limit
 from quotas.spec import parse_spec
 from tests.proxy.conversation import Peer, Stage, lines_of, until, without_burst
 from tests.proxy.frames import (
@@ -170,10 +173,14 @@ async def frames_in_order(stage: Stage, sizes: dict[str, int], total: int) -> li
     return arrived
 
 
-@pytest.mark.parametrize("small", [2_000, 40_000])
-async def test_sessions_on_one_limit_share_it_by_bytes(open_stage: OpenStage, small: int) -> None:
-    """One sends frames of 40 KB, one of 2 KB: while both want to send, neither gets ahead by more than a few frames."""
-    stage = open_stage(quotas=[without_burst("client-id=etl,producer_byte_rate=4MB")], real_clock=time.monotonic_ns)
+@pytest.mark.parametrize(("small", "burst_seconds"), [(2_000, 0), (40_000, 0), (1_000, 0.01)])
+async def test_sessions_on_one_limit_share_it_by_bytes(open_stage: OpenStage, small: int, burst_seconds: float) -> None:
+    """One sends large frames, one small ones: while both want to send, neither gets ahead by more than a few frames.
+
+    With a burst there is room for several small frames whenever the timer comes a little late.
+    """
+    quota = replace(parse_spec("client-id=etl,producer_byte_rate=4MB"), burst_seconds=Fraction(burst_seconds))
+    stage = open_stage(quotas=[quota], real_clock=time.monotonic_ns)
     total = 400_000
     arrived = await frames_in_order(stage, {"large": 40_000, "small": small}, total)
     got = {"large": 0, "small": 0}
@@ -215,6 +222,34 @@ async def test_each_turn_is_for_one_frame(open_stage: OpenStage, order: list[int
     for number in (1, 2, 3):
         assert await broker_of_many.frame() == produce(number, 5)
     assert order == [1, 10, 2], "nobody else waits any more: the third goes with the second"
+
+
+async def test_turns_at_one_go_are_bounded(
+    open_stage: OpenStage, order: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is room for all five, and still the loop sees to others in between."""
+    monkeypatch.setattr(throttling, "TURNS_AT_ONCE", 2)
+    served: list[list[int]] = []
+    serve = throttling.Throttling._serve
+
+    def recording(self: throttling.Throttling, limit: Limit) -> None:
+        order.clear()
+        serve(self, limit)
+        served.append(list(order))
+
+    monkeypatch.setattr(throttling.Throttling, "_serve", recording)
+    stage = open_stage(quotas=[parse_spec("client-id=etl,producer_byte_rate=1MB")])
+    first, broker = await stage.pair()
+    await first.send(produce(0, 1_100_000))
+    assert await broker.frame() == produce(0, 1_100_000)
+    pairs = [await stage.pair() for _ in range(5)]
+    for number, (client, _) in enumerate(pairs, 1):
+        await client.send(produce(number, 6))
+        await held(stage, number)
+    stage.clock.pass_seconds(60)
+    for number, (_, broker) in enumerate(pairs, 1):
+        assert await broker.frame() == produce(number, 6)
+    assert [each for each in served if each] == [[1, 2], [3, 4], [5]]
 
 
 async def test_those_who_wait_keep_their_turns_when_limits_are_replaced(
