@@ -216,9 +216,10 @@ def parse_on_off(value: object) -> bool:
 def split_specs(text: str) -> list[str]:
     """Several values in one environment variable: split at `;` and at line ends, except inside double quotes."""
     parts = [""]
-    quoted = False
+    quoted = escaped = False
     for char in text:
-        quoted ^= char == '"'
+        quoted ^= char == '"' and not escaped
+        escaped = quoted and char == "\\" and not escaped
         if char in ";\n" and not quoted:
             parts.append("")
         else:

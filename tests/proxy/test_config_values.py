@@ -204,6 +204,7 @@ def test_names() -> None:
 def test_several_specs_in_one_variable() -> None:
     assert split_specs("a=1,b=2;c=3\n d=4 ;\n") == ["a=1,b=2", "c=3", "d=4"]
     assert split_specs('user="x;y",a=1;b=2') == ['user="x;y",a=1', "b=2"]
+    assert split_specs(r'user="x\";y",a=1;user="z\\";b=2') == [r'user="x\";y",a=1', r'user="z\\"', "b=2"]
     assert split_specs("") == []
 
 
