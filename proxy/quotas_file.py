@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -83,11 +84,16 @@ class Listeners:
 def read_quotas_file(path: Path, *, place: str | None = None) -> FileQuotas:
     """What the file says. Raises ConfigError with every problem: unreadable, no TOML, a wrong share, wrong entries.
 
+    A pipe is refused: it can be read once only, and opening it may take for ever, where a file is read again and again.
+
     `place` names the file in a problem with the file as such; default: the flag. Blocks for the reading of the file and
     for the resolution of host names in it.
     """
     problems: list[Problem] = []
-    data = read_toml(path, place=place or f"--quotas-file {str(path)!r}", problems=problems)
+    place = place or f"--quotas-file {str(path)!r}"
+    if _is_stream(path):
+        raise ConfigError([Problem(place, "is no regular file", "it is read again and again: give the path of a file")])
+    data = read_toml(path, place=place, problems=problems)
     if problems:
         raise ConfigError(problems)
     share: float | None = None
@@ -104,6 +110,15 @@ def read_quotas_file(path: Path, *, place: str | None = None) -> FileQuotas:
     if problems:
         raise ConfigError(problems)
     return FileQuotas(entries, share)
+
+
+def _is_stream(path: Path) -> bool:
+    """A pipe, a device or a socket; what cannot be looked at is told of by who reads it."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def quotas_in_force(config: Config) -> Quotas:

@@ -14,6 +14,7 @@ from proxy.metrics import Metrics
 from proxy.quotas_file import Quotas, quotas_in_force
 from proxy.quotas_watch import MAX_PROBLEMS_LOGGED, QuotasWatch
 from quotas.spec import parse_spec
+from tests.proxy.conversation import PATIENCE_SECONDS
 
 FIVE = '[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "5MB"\n'
 NONE = Quotas((), 1)
@@ -130,6 +131,39 @@ async def test_a_file_that_goes_away_and_comes_back(watched: Watched, caplog: py
     watched.path.write_text(SEVEN)
     assert await watched.watch.look()
     assert watched.reload_ok()
+
+
+async def test_a_file_of_which_only_the_status_changed_is_read_again(watched: Watched) -> None:
+    """Neither its size nor the time of its last change differ: so it is where a file is only made readable."""
+    await watched.watch.look()
+    before = watched.path.stat()
+    watched.path.write_text(SEVEN)
+    while watched.path.stat().st_ctime_ns == before.st_ctime_ns:  # a file system's clock has ticks
+        os.utime(watched.path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.utime(watched.path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = watched.path.stat()
+    assert (after.st_mtime_ns, after.st_size, after.st_ino) == (before.st_mtime_ns, before.st_size, before.st_ino)
+    assert await watched.watch.look()
+    assert watched.taken[-1]["client-id:etl"] == 7_000_000
+
+
+async def test_a_pipe_in_its_place_is_refused_and_not_waited_for(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    await watched.watch.look()
+    watched.path.unlink()
+    os.mkfifo(watched.path)
+    ours = os.open(watched.path, os.O_RDWR)
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert not await watched.watch.look()
+    finally:
+        os.close(ours)  # who reads it sees its end now
+    assert (watched.taken, watched.reload_ok()) == ([], False)
+    assert caplog.records[0].__dict__["fields"]["message"] == "is no regular file"
+    watched.path.unlink()
+    watched.path.write_text(SEVEN)
+    assert await watched.watch.look()
 
 
 async def test_a_swapped_symbolic_link_is_a_change(tmp_path: Path) -> None:
