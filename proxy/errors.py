@@ -7,6 +7,7 @@ StartError
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -58,5 +59,7 @@ class BindError(StartError):
         self.error = error
 
     def __str__(self) -> str:
-        reason = self.error.strerror or str(self.error)
+        code = self.error.errno
+        # asyncio puts the address into its text too; a look-up's codes are below zero, and not the system's.
+        reason = os.strerror(code) if code is not None and code > 0 else self.error.strerror or str(self.error)
         return f"error: {self.flag}: cannot listen on {format_address(self.address)}: {reason}"

@@ -6,7 +6,7 @@ import socket
 from asyncio import AbstractEventLoop, TimerHandle
 from typing import Any, Protocol
 
-from proxy.config import Address, format_address
+from proxy.config import Address
 from proxy.logs import event
 from proxy.metrics import Metrics
 
@@ -51,9 +51,9 @@ class Listener:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.bind(info[4])
             sock.listen(BACKLOG)
-        except OSError as error:
+        except OSError:
             sock.close()
-            raise OSError(error.errno, f"cannot listen on {format_address(address)}: {error.strerror}") from error
+            raise
         self._sock = sock
         self.port: int = sock.getsockname()[1]
         loop.add_reader(sock.fileno(), self._on_acceptable)

@@ -173,7 +173,8 @@ class Server:
         try:
             self._bootstrap_port = self._bind(config.listen, "--listen")
             for port in self.shared.nodes.fixed_ports():
-                self._bind((config.listen[0], port), "--broker-ports")
+                flag = "--broker-ports" if port in (config.broker_ports or ()) else "--broker-port"
+                self._bind((config.listen[0], port), flag)
         except BindError:
             self.close()
             raise
@@ -301,14 +302,16 @@ class Server:
         """What a person wants to know first: where, where to, what holds, and for whom a limit counts."""
         config = self.config
         host = config.listen[0]
-        ports = sorted(port for port in self._listeners if port != self._bootstrap_port)
+        ports = config.broker_ports
+        broker_ports = f"{ports[0]}-{ports[-1]}" if ports else "chosen by the kernel"
+        exceptions = (f"{node}={port}" for node, port in config.broker_port.items())
         event(
             _log,
             logging.INFO,
             "listening",
             bootstrap=format_address((host, self._bootstrap_port)),
             advertised_host=config.advertised_host,
-            broker_ports=f"{ports[0]}-{ports[-1]}" if ports else "chosen by the kernel",
+            broker_ports=",".join([broker_ports, *exceptions]),
             metrics=f"http://{format_address((config.metrics_listen[0], metrics_port))}/metrics",
             upstream=",".join(format_address(address) for address in config.bootstrap_servers),
             dry_run=config.dry_run or None,

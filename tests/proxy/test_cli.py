@@ -306,6 +306,14 @@ def test_the_start_says_what_it_does_and_what_is_likely_not_meant() -> None:
     assert "this process only" in events["quotas"]["scope"]
 
 
+def test_the_start_names_a_port_outside_of_the_range_by_its_node() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as was_free:
+        port = was_free.getsockname()[1]
+    with running(*LOCAL, "--broker-port", f"7={port}") as (_, lines):
+        events = {line["event"]: line for line in lines}
+    assert events["listening"]["broker_ports"] == f"chosen by the kernel,7={port}"
+
+
 def test_a_variable_that_is_almost_one_of_ours_is_pointed_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:  # so that the process ends by itself
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -329,18 +337,18 @@ def test_a_taken_port_is_exit_code_1_and_names_the_flag(flag: str) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         result = finished("run", *LOCAL, flag, address, "--broker-ports", "0")
     assert result.returncode == 1
-    last = result.stderr.splitlines()[-1].lower()
-    assert last.startswith(f"error: {flag}: cannot listen on {address}: ")
-    assert "address already in use" in last
+    assert result.stderr.splitlines()[-1] == f"error: {flag}: cannot listen on {address}: Address already in use"
     assert "Traceback" not in result.stderr
 
 
-def test_a_taken_broker_port_names_its_flag_too() -> None:
+@pytest.mark.parametrize(("flag", "given"), [("--broker-ports", "{0}-{0}"), ("--broker-port", "7={0}")])
+def test_a_taken_broker_port_names_its_flag_too(flag: str, given: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        result = finished("run", *LOCAL, "--broker-ports", f"{port}-{port}")
+        result = finished("run", *LOCAL, flag, given.format(port))
     assert result.returncode == 1
-    assert f"error: --broker-ports: cannot listen on 127.0.0.1:{port}: " in result.stderr
+    expected = f"error: {flag}: cannot listen on 127.0.0.1:{port}: Address already in use"
+    assert result.stderr.splitlines()[-1] == expected
 
 
 @pytest.mark.parametrize("log_level", ["info", "debug"])
