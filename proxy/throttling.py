@@ -29,6 +29,8 @@ NS_PER_MS = 1_000_000
 NS_PER_SECOND = 1_000_000_000
 #: So many frames pass at one go when it is their turn; then the loop sees to others, for a millisecond at least.
 TURNS_AT_ONCE = 64
+#: The rest of a frame that has passed, the head of the next one, and what must be seen of that to decide upon it.
+READS_TO_NEXT_FRAME = 3
 
 
 @dataclass(slots=True)
@@ -193,7 +195,9 @@ class Throttling:
         while waiters.waiting and turns and not limit.debt_ns(self._clock()):
             session = waiters.pop()
             self._release(session)
-            session.request_flow.read_on()
+            for _ in range(READS_TO_NEXT_FRAME):
+                if session.held is None:
+                    session.request_flow.read_on()
             turns -= 1
         self._disarm(limit)
         if waiters.waiting:

@@ -25,6 +25,7 @@ from quotas.limit import Limit
 from quotas.spec import parse_spec
 from tests.proxy.conversation import Peer, Stage, lines_of, until, without_burst
 from tests.proxy.frames import (
+    batch,
     correlation_of,
     fetch,
     fetch_max_bytes,
@@ -32,6 +33,7 @@ from tests.proxy.frames import (
     heartbeat,
     heartbeat_answer,
     produce,
+    produce_records,
     produced,
     request,
     share_fetched,
@@ -152,39 +154,58 @@ async def test_who_waits_is_shown(open_stage: OpenStage) -> None:
 # Order
 
 
-async def frames_in_order(stage: Stage, sizes: dict[str, int], total: int) -> list[tuple[str, int]]:
-    """Clients that always want to send, each its own size of frame; who got which frame through, in order."""
-    arrived: list[tuple[str, int]] = []
+def of_records(correlation: int, size: int) -> bytes:
+    return produce_records(correlation, {"rows": [batch(1, size)]})
 
-    async def send_all(client: Peer, size: int) -> None:
-        for number in range(total // size):
-            await client.send(produce(number, size))
 
-    async def receive_all(name: str, broker: Peer, size: int) -> None:
-        for _ in range(total // size):
-            frame = await broker.frame()
-            arrived.append((name, len(frame) - 4))
-
+async def bytes_in_order(
+    stage: Stage,
+    sizes: dict[str, int],
+    total: int,
+    frame_of: Callable[[int, int], bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> list[tuple[str, int]]:
+    """Clients that always want to send, each its own size of frame; whose bytes were forwarded, how many, in order."""
+    forwarded: list[tuple[str, int]] = []
     pairs = {name: await stage.pair() for name in sizes}
+    names = {stage.session_of(client): name for name, (client, _) in pairs.items()}
+    write = RequestFlow.write
+
+    def recording(flow: RequestFlow, data: memoryview) -> None:
+        forwarded.append((names[flow.session], len(data)))
+        write(flow, data)
+
+    monkeypatch.setattr(RequestFlow, "write", recording)
+    sent = {name: b"".join(frame_of(number, size) for number in range(total // size)) for name, size in sizes.items()}
     async with asyncio.TaskGroup() as group:
         for name, (client, broker) in pairs.items():
-            group.create_task(send_all(client, sizes[name]))
-            group.create_task(receive_all(name, broker, sizes[name]))
-    return arrived
+            group.create_task(client.send(sent[name]))
+            group.create_task(broker.read(len(sent[name])))
+    return forwarded
 
 
+@pytest.mark.parametrize(
+    ("limit", "frame_of"), [("client-id=etl,producer_byte_rate", produce), ("topic=rows,bytes_in_rate", of_records)]
+)
 @pytest.mark.parametrize(("small", "burst_seconds"), [(2_000, 0), (40_000, 0), (1_000, 0.01)])
-async def test_sessions_on_one_limit_share_it_by_bytes(open_stage: OpenStage, small: int, burst_seconds: float) -> None:
+async def test_sessions_on_one_limit_share_it_by_bytes(
+    open_stage: OpenStage,
+    monkeypatch: pytest.MonkeyPatch,
+    small: int,
+    burst_seconds: float,
+    limit: str,
+    frame_of: Callable[[int, int], bytes],
+) -> None:
     """One sends large frames, one small ones: while both want to send, neither gets ahead by more than a few frames.
 
     With a burst there is room for several small frames whenever the timer comes a little late.
     """
-    quota = replace(parse_spec("client-id=etl,producer_byte_rate=4MB"), burst_seconds=Fraction(burst_seconds))
+    quota = replace(parse_spec(f"{limit}=4MB"), burst_seconds=Fraction(burst_seconds))
     stage = open_stage(quotas=[quota], real_clock=time.monotonic_ns)
     total = 400_000
-    arrived = await frames_in_order(stage, {"large": 40_000, "small": small}, total)
+    forwarded = await bytes_in_order(stage, {"large": 40_000, "small": small}, total, frame_of, monkeypatch)
     got = {"large": 0, "small": 0}
-    for name, size in arrived:
+    for name, size in forwarded:
         got[name] += size
         if max(got.values()) < total * 0.85:
             assert abs(got["large"] - got["small"]) <= 3 * 40_000
