@@ -167,8 +167,12 @@ def parse_size(value: object) -> int:
     return int(size)
 
 
+SMALLEST_FRACTION: Final = 1e-6
+"""One millionth of the smallest rate still makes waits that can be told."""
+
+
 def parse_fraction(value: object) -> float:
-    """A number above 0 and at most 1."""
+    """A number from `SMALLEST_FRACTION` to 1."""
     expected = "expected a fraction above 0 and at most 1, such as 0.25"
     try:
         fraction = float(value) if _is_number(value) else float(_text(value, "a fraction"))  # type: ignore[arg-type]
@@ -176,6 +180,8 @@ def parse_fraction(value: object) -> float:
         raise InvalidValue(expected) from error
     if not 0 < fraction <= 1:
         raise InvalidValue(expected)
+    if fraction < SMALLEST_FRACTION:
+        raise InvalidValue(expected, f"at least {SMALLEST_FRACTION:f}")
     return fraction
 
 

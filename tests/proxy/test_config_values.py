@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from proxy.config import format_address
 from proxy.values import (
     INT32_MAX,
+    SMALLEST_FRACTION,
     InvalidValue,
     number_of_seconds,
     parse_address,
@@ -25,6 +26,8 @@ from proxy.values import (
     split_specs,
     whole_number,
 )
+from quotas.rates import SMALLEST_RATE, exact
+from quotas.token_bucket import TokenBucket
 
 
 @pytest.mark.parametrize(
@@ -151,6 +154,15 @@ def test_sizes(value: object, size: int) -> None:
 def test_what_is_no_size(value: object) -> None:
     with pytest.raises(InvalidValue, match="expected a size such as 104857600, 100MB or 256MiB"):
         parse_size(value)
+
+
+def test_the_smallest_share_of_the_smallest_rate_makes_a_wait_that_can_be_told() -> None:
+    with pytest.raises(InvalidValue) as refused:
+        parse_fraction(5e-324)
+    assert refused.value.hint == "at least 0.000001"
+    assert parse_fraction("0.000001") == SMALLEST_FRACTION
+    bucket = TokenBucket(SMALLEST_RATE * exact(SMALLEST_FRACTION))
+    assert bucket.record(2**31, 0) / 1e9 == pytest.approx(2**31 * 1e12)
 
 
 def test_fractions() -> None:
