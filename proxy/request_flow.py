@@ -375,6 +375,7 @@ class RequestFlow(Pump):
                 self._until_ns = now_ns + LONGEST_SHARE_HOLD_NS
             until_ns = self._until_ns
             if now_ns >= until_ns:
+                session.limits.requests.charge(1, now_ns)
                 return True
         limit = decision.limit
         return throttling.hold(

@@ -477,6 +477,24 @@ async def test_only_a_shared_consumers_fetch_passes_at_a_deadline(
     assert stage.shared.throttling._timers == {}
 
 
+async def test_a_shared_consumers_fetch_that_passes_at_its_deadline_is_a_request_that_counts(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_flow, "LONGEST_SHARE_HOLD_NS", 10_000_000)
+    stage = open_stage(quotas=[without_burst("client-id=etl,request_rate=1")])
+    client, broker = await stage.pair()
+    for number in (1, 2):
+        await client.send(request(SHARE_FETCH, 1, number, bytes(30)))
+        if number == 2:
+            await held(stage)
+            stage.clock.pass_seconds(0.010)
+        assert correlation_of(await broker.frame()) == number
+        await broker.send(share_fetched(number))
+        await client.frame()
+    [limit] = stage.shared.registry.limits_in_use()
+    assert limit.debt_ns(stage.clock()) == 1_990_000_000
+
+
 # A rehearsal
 
 
