@@ -29,6 +29,8 @@ SLICE: Final = 50
 """How many entities' samples are built and written before the event loop gets its turn: a millisecond or two."""
 HISTOGRAM_SLICE: Final = 5
 """The same for histograms, where an entity has some 15 lines for each limit that throttled it."""
+SUM_SLICE: Final = 1_000
+"""The same for limits that are only summed up."""
 
 
 class Exposition(NamedTuple):
@@ -250,9 +252,13 @@ def _limits(metrics: Metrics) -> Iterator[Metric]:
         for limit in part:
             family.add_metric([limit.name, str(limit.entity)], limit.rate)
         yield family
+    totals: dict[str, tuple[float, float]] = {}
     if rest:
+        for part in _sliced(rest, SUM_SLICE):
+            _sum_up(part, now_ns, totals)
+            yield _limit_family("quota_limit", "")  # nothing to show yet, but the event loop gets its turn
         family = _limit_family("quota_limit", "")
-        for name, (rate, _) in _summed_up(rest, now_ns).items():
+        for name, (rate, _) in totals.items():
             family.add_metric([name, OTHER], rate)
         yield family
     for part in slices:
@@ -264,7 +270,7 @@ def _limits(metrics: Metrics) -> Iterator[Metric]:
         yield family
     if rest:
         family = _limit_family("quota_debt_seconds", "")
-        for name, (_, debt_seconds) in _summed_up(rest, now_ns).items():
+        for name, (_, debt_seconds) in totals.items():
             family.add_metric([name, OTHER], debt_seconds)
         yield family
 
@@ -273,10 +279,8 @@ def _limit_family(name: str, text: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(PREFIX + name, text, labels=["limit", "entity"])
 
 
-def _summed_up(limits: Sequence[LimitInUse], now_ns: int) -> dict[str, tuple[float, float]]:
-    """By the limits' name: the sum of the rates, and the longest debt in seconds."""
-    totals: dict[str, tuple[float, float]] = {}
+def _sum_up(limits: Sequence[LimitInUse], now_ns: int, totals: dict[str, tuple[float, float]]) -> None:
+    """Add to `totals`, by the limits' name: the sum of the rates, and the longest debt in seconds."""
     for limit in limits:
         rate, debt_seconds = totals.get(limit.name, (0.0, 0.0))
         totals[limit.name] = (rate + limit.rate, max(debt_seconds, limit.debt_ns(now_ns) / 1e9))
-    return totals

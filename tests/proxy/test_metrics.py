@@ -6,7 +6,7 @@ import asyncio
 import gc
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from proxy.config import Config
-from proxy.exposition import PREFIX, expose, families
+from proxy.exposition import PREFIX, SUM_SLICE, expose, families
 from proxy.metrics import ENTITY_IDLE_NS, MAX_REQUEST_CELLS, Metrics
 from proxy.tallies import WINDOW_SLOT_NS, WINDOW_SLOTS, Histogram, ThrottleWindow
 
@@ -394,6 +394,29 @@ async def test_a_large_scrape_lets_others_run_in_between(clock: Clock) -> None:
     await expose(metrics)
     counting.cancel()
     assert turns >= 100
+
+
+@dataclass
+class AskedLimit(FixedLimit):
+    """And it notes each time that somebody asks for its debt."""
+
+    asked: list[str] = field(default_factory=list)
+
+    def debt_ns(self, now_ns: int, /) -> int:
+        self.asked.append(self.entity)
+        return FixedLimit.debt_ns(self, now_ns)
+
+
+def test_limits_that_are_only_summed_up_take_turns_with_the_loop_too(clock: Clock) -> None:
+    metrics = metrics_with(clock, max_metric_entities=1)
+    asked: list[str] = []
+    limits = [AskedLimit("producer_byte_rate", f"client-id:{number}", 1, asked=asked) for number in range(5_001)]
+    metrics.limits_in_use = lambda: limits
+    most = 0
+    for _ in families(metrics):
+        most = max(most, len(asked))
+        asked.clear()
+    assert 0 < most <= SUM_SLICE
 
 
 def test_slices_of_a_family_come_in_a_row(clock: Clock) -> None:
