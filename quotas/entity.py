@@ -57,6 +57,9 @@ class Kind(Enum):
     TOPIC = "topic"
     TOTAL = "total"
 
+    # That of Enum is a function in Python which hashes the name, and a topic is looked up by its kind some seven times.
+    __hash__ = object.__hash__
+
 
 @dataclass(frozen=True, slots=True)
 class Named:

@@ -262,7 +262,7 @@ def admit_all(amounts: Mapping[Limit, int], now_ns: int, ticket: Ticket | None =
     if ticket is not None:
         ticket.give_up(now_ns, but=amounts)
         claims, turn = ticket.claims, ticket.turn
-    exceeded: tuple[Limit, ...] = ()
+    exceeded: list[Limit] = []  # a request may name any number of topics
     longest_ns = -1
     worst: Limit | None = None
     for limit in amounts:
@@ -270,13 +270,13 @@ def admit_all(amounts: Mapping[Limit, int], now_ns: int, ticket: Ticket | None =
             continue
         wait_ns = limit.algorithm.debt_ns(now_ns)
         if wait_ns or (limit.waiters.waiting and limit is not turn):
-            exceeded += (limit,)
+            exceeded.append(limit)
             if wait_ns > longest_ns:
                 longest_ns, worst = wait_ns, limit
     if worst is not None:
         if ticket is not None and turn is not None and turn in amounts and turn not in exceeded:
             ticket.claim(amounts[turn], now_ns)
-        return Decision(False, longest_ns, worst, exceeded)
+        return Decision(False, longest_ns, worst, tuple(exceeded))
     if ticket is None or not claims:
         return charge_all(amounts, now_ns)
     left = {limit: amount - claims.get(limit, 0) for limit, amount in amounts.items()}
@@ -286,16 +286,16 @@ def admit_all(amounts: Mapping[Limit, int], now_ns: int, ticket: Ticket | None =
 
 def charge_all(amounts: Mapping[Limit, int], now_ns: int) -> Decision:
     """As `LimitSet.charge`, for limits of different units."""
-    exceeded: tuple[Limit, ...] = ()
+    exceeded: list[Limit] = []
     longest_ns = 0
     worst: Limit | None = None
     for limit, amount in amounts.items():
         debt_ns = limit.algorithm.record(amount, now_ns)
         if debt_ns:
-            exceeded += (limit,)
+            exceeded.append(limit)
             if debt_ns > longest_ns:
                 longest_ns, worst = debt_ns, limit
-    return ADMITTED if worst is None else Decision(True, longest_ns, worst, exceeded)
+    return ADMITTED if worst is None else Decision(True, longest_ns, worst, tuple(exceeded))
 
 
 class _NoLimit(LimitSet):

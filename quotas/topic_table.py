@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from quotas.change import Change
     from quotas.configured import Configured
     from quotas.limit_store import LimitStore
+    from quotas.override import Applies
 
 
 MAX_TOPICS: Final = 100_000
@@ -36,6 +37,8 @@ class TopicTable:
         self._store = store
         self._topics: dict[str, TopicLimits] = {}
         self._idle: Idle[TopicLimits] = Idle()
+        self._of_total: dict[str, Applies] = {}
+        self._of_total_generation = -1
         self.thresholds = {name: Thresholds(name) for name in THRESHOLDS}
         self.replace()
 
@@ -53,7 +56,9 @@ class TopicTable:
         if topic.generation != generation:
             configured = self._store.configured
             groups = configured.groups.groups_of_topic(name)
-            found = [configured.find(Kind.TOPIC, name), *configured.of_groups(groups), configured.of_total()]
+            if self._of_total_generation != generation:
+                self._of_total, self._of_total_generation = configured.of_total(), generation
+            found = [configured.find(Kind.TOPIC, name), *configured.of_groups(groups), self._of_total]
             get_all = self._store.get_all
             topic.bytes_in = get_all(BYTES_IN_RATE, found) + self._threshold(BYTES_THRESHOLD, name)
             topic.messages_in = get_all(MESSAGES_IN_RATE, found) + self._threshold(MESSAGES_THRESHOLD, name)

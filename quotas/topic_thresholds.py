@@ -114,7 +114,7 @@ class Thresholds:
         self._explicit_sum: int | Fraction = 0
         self._known: dict[str, TopicThreshold] = {}
         self._sharing = 0  # known topics without a threshold of their own
-        self._share: int | Fraction = UNLIMITED
+        self._share: int | Fraction | None = UNLIMITED  # None: to be worked out when somebody asks
 
     def __len__(self) -> int:
         """Topics that are known."""
@@ -133,11 +133,15 @@ class Thresholds:
     @property
     def share(self) -> int | Fraction:
         """What each known topic without a threshold may take, or, while there is none, the first one to come."""
-        return self._share
+        share = self._share
+        if share is None:
+            share = self._share = self._divided()
+        return share
 
     def threshold_of(self, topic: str) -> int | Fraction:
         """The explicit threshold of a topic, else the share; `UNLIMITED` without a total."""
-        return self._explicit.get(topic, self._share)
+        explicit = self._explicit.get(topic)
+        return self.share if explicit is None else explicit
 
     def explicit_of(self, topic: str) -> int | Fraction:
         """The explicit threshold of a topic; 0 where it has none."""
@@ -150,7 +154,7 @@ class Thresholds:
             known = self._known[name] = TopicThreshold(self, name)
             if name not in self._explicit:
                 self._sharing += 1
-                self._divide()
+                self._share = None
         return known
 
     def forget(self, topic: str) -> None:
@@ -161,7 +165,7 @@ class Thresholds:
         """
         if self._known.pop(topic, None) is not None and topic not in self._explicit:
             self._sharing -= 1
-            self._divide()
+            self._share = None
 
     def set_total(self, value: int | Fraction | None) -> None:
         """Change the total; None takes it away. Raises as `check_thresholds`, and then nothing has changed."""
@@ -170,7 +174,7 @@ class Thresholds:
         if self._explicit:
             _check_sum(self.limit_name, self._explicit_sum, value)
         self._total = value
-        self._divide()
+        self._share = None
 
     def set_topic(self, topic: str, value: int | Fraction | None) -> None:
         """Change the explicit threshold of a topic; None takes it away. Raises as `set_total`."""
@@ -190,7 +194,7 @@ class Thresholds:
             self._explicit_sum = explicit_sum
             if before is None and topic in self._known:
                 self._sharing -= 1
-        self._divide()
+        self._share = None
 
     def replace(self, total: int | Fraction | None, explicit: Mapping[str, int | Fraction]) -> None:
         """Put these in place of all thresholds, as one step; O(number of them). Raises as `set_total`."""
@@ -198,7 +202,7 @@ class Thresholds:
         self._total = total
         self._explicit = dict(explicit)
         self._sharing = len(self._known) - sum(topic in self._known for topic in explicit)
-        self._divide()
+        self._share = None
 
     def record_error(self, amount: int, now_ns: int) -> None:
         """An amount that was never recorded as accepted met an error; see `TopicThreshold.record_error` for others."""
@@ -208,12 +212,11 @@ class Thresholds:
         """An amount was refused or held, for the first time."""
         self.throttled.record(amount, now_ns)
 
-    def _divide(self) -> None:
+    def _divided(self) -> int | Fraction:
         if self._total is None:
-            self._share = UNLIMITED
-        else:
-            share = Fraction(self._total - self._explicit_sum) / max(1, self._sharing)
-            self._share = share.numerator if share.denominator == 1 else share
+            return UNLIMITED
+        share = Fraction(self._total - self._explicit_sum) / max(1, self._sharing)
+        return share.numerator if share.denominator == 1 else share
 
 
 class TopicThreshold:
