@@ -214,7 +214,9 @@ class ProduceRequestWalk(FrameWalk):
                 partitions = yield from self._read_topic()
             while partitions:
                 partitions = self._pass_usual_partitions(partitions)
-                if partitions:
+                if self.work_left <= 0 and self._pos < self._end:
+                    yield
+                elif partitions:
                     yield from self._walk_partition()
                     partitions -= 1
             self._close_topic()
@@ -223,6 +225,9 @@ class ProduceRequestWalk(FrameWalk):
                     self._pos += 1
                 else:
                     yield from self._skip_tags()
+            self.work_left -= 1
+            if self.work_left <= 0 and self._pos < self._end:
+                yield
         if compact:
             yield from self._skip_tags()
 
@@ -267,8 +272,8 @@ class ProduceRequestWalk(FrameWalk):
 
     def _pass_usual_partitions(self, left: int) -> int:
         """Passes those that came whole and hold one batch of magic 2. Returns how many are left."""
-        buf, pos, end, tags = self._buf, self._pos, self._end, int(self._compact)
-        while left and end - pos >= _PARTITION_LOOK:
+        buf, pos, end, tags, work_left = self._buf, self._pos, self._end, int(self._compact), self.work_left
+        while left and work_left > 0 and end - pos >= _PARTITION_LOOK:
             if tags:
                 size, batch = _read_size(buf, pos + _INDEX)
             else:
@@ -285,10 +290,13 @@ class ProduceRequestWalk(FrameWalk):
                 self._producer_ids.add(producer_id)
             pos = behind + tags
             left -= 1
+            work_left -= 1
         self._pos = pos
+        self.work_left = work_left
         return left
 
     def _walk_partition(self) -> Steps:
+        self.work_left -= 1
         yield from self._skip(_INDEX, "partition index")
         size = yield from self._bytes_size(self._compact, "records")
         if size > self._limit - self._pos:
@@ -324,4 +332,7 @@ class ProduceRequestWalk(FrameWalk):
                 self._pos += size
             else:
                 yield from self._skip(size, "batch")
+            self.work_left -= 1
+            if self.work_left <= 0 and self._pos < self._end:
+                yield
         yield from self._skip(left, "records")

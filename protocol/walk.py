@@ -32,6 +32,10 @@ class FrameWalk:
     _limit = 0
     """Where the frame ends, most often beyond `_end`."""
     _steps: Iterator[None] | None = None
+    work_left = 1 << 62
+    """How many pieces (topics, partitions, batches, tagged fields) the next `advance` may look at, and two more that
+    end with the last. It counts down; for callers to set, where one read may hold more than there is time for at once.
+    """
 
     def __init__(self, frame_length: int, start: int = 0) -> None:
         """The walk of a whole frame, or of what follows its first bytes.
@@ -48,7 +52,8 @@ class FrameWalk:
 
         Returns:
             Up to where bytes are final and may be forwarded. Those from there to `end`, always few, must be shown again
-            together with more. When the frame's last byte was shown, this is `end` and the walk is over.
+            together with more. When the frame's last byte was shown, this is `end` and the walk is over. Where
+            `work_left` has come down to 0, those bytes may be many, and it goes on with them alone.
 
         Raises:
             MalformedFrame: the frame is not what its API and version say. Nothing from `pos` on may be forwarded,
@@ -192,6 +197,9 @@ class FrameWalk:
             yield from self._varint("tag")
             size = yield from self._varint("tag size")
             yield from self._skip(size, "tagged field")
+            self.work_left -= 1
+            if self.work_left <= 0 and self._pos < self._end:
+                yield
 
     def _skip_structs(self, size: int, what: str) -> Steps:
         """A compact array of structs that are `size` bytes and a tag buffer each, nullable or not. It may be long."""

@@ -91,17 +91,33 @@ class Buffers:
 
     def bulk_turn(self, pump: "Pump") -> bool:
         """Whether a pump that moves a long frame may read now; else it rests, and reads when its turn comes."""
+        if self._bulk_left:
+            self._begin_round()
+            self._bulk_left -= 1
+            return True
+        self.wait_for_turn(pump)
+        return False
+
+    def wait_for_turn(self, pump: "Pump") -> None:
+        """It is not read until its turn comes, in a later round (`Pump.on_turn`): it moves a long frame, or has read
+        more than may be looked at in one go.
+        """
+        self._begin_round()
+        if not pump.queued:
+            pump.queued = True
+            self._loop.remove_reader(pump.source_fd)
+            self._bulk_queue.append(pump)
+            self.small_reads = True
+
+    def end_turns(self) -> None:
+        """Nobody else who waits has a turn in this round."""
+        self._begin_round()
+        self._bulk_left = 0
+
+    def _begin_round(self) -> None:
         if not self._round_set:
             self._round_set = True
             self._loop.call_soon(self._next_round)
-        if self._bulk_left:
-            self._bulk_left -= 1
-            return True
-        pump.queued = True
-        self._loop.remove_reader(pump.source_fd)
-        self._bulk_queue.append(pump)
-        self.small_reads = True
-        return False
 
     def _next_round(self) -> None:
         """A round of the loop later: those that had to wait come first."""
@@ -113,13 +129,10 @@ class Buffers:
         while queue and self._bulk_left:
             pump = queue.popleft()
             pump.queued = False
-            if not pump.paused:
-                self._loop.add_reader(pump.source_fd, pump.on_readable)
-                pump.on_readable()
+            pump.on_turn()
         self.small_reads = bool(queue)
-        if queue and not self._round_set:
-            self._round_set = True
-            self._loop.call_soon(self._next_round)
+        if queue:
+            self._begin_round()
 
     def _adjust(self) -> None:
         free = self.max_buffered_bytes - self.buffered_bytes

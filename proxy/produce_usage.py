@@ -4,6 +4,10 @@ Only for sessions that some limit of topics, records or producer ids concerns. A
 64 KiB have come, or all of it: what they tell of is checked together with everything else. What a longer request tells
 of later is charged when it comes, while its bytes stream by; if that leaves debt, the session's next Produce request
 waits for it, so a limit that stands late in long requests is overdrawn by one of them at most.
+
+One turn of the loop looks at so many topics, partitions and requests at most (`WORK_AT_ONCE`), however many a client
+puts into the bytes of one read: what it has seen by then is what a request is decided upon, and what comes behind is
+charged in the turns that follow.
 """
 
 from collections import deque
@@ -23,7 +27,11 @@ if TYPE_CHECKING:
 
 #: So much of a request is looked at before it is decided upon.
 LOOKAHEAD = 65_536
-#: Of so many topics of a request something is remembered when it has passed, whatever a client puts into it.
+#: Pieces of requests that one turn of the loop looks at. A topic that nobody has heard of costs up to 20 us, one that
+#: is known 5 us, and 512 KiB have room for 45,000.
+WORK_AT_ONCE = 1_000
+#: Of so many topics of a request something is remembered when it has passed, whatever a client puts into it; and of as
+#: many more that it left in debt.
 MAX_REMEMBERED = 1_000
 
 
@@ -40,7 +48,9 @@ class ProduceUsage:
         "_seen",
         "_session",
         "_walk",
+        "is_dense",
         "walked_to",
+        "work_left",
     )
 
     def __init__(self, session: "Session") -> None:
@@ -61,6 +71,10 @@ class ProduceUsage:
         self._counted: list[TopicUsage] | None = None
         #: Up to where the request's bytes have been walked; those behind must be shown again.
         self.walked_to = 0
+        #: Of `WORK_AT_ONCE`, in this turn.
+        self.work_left = WORK_AT_ONCE
+        #: The request that was looked at last has more in it than one turn looks at.
+        self.is_dense = False
 
     @property
     def awaits_answers(self) -> bool:
@@ -71,6 +85,15 @@ class ProduceUsage:
     def is_walking(self) -> bool:
         """A request streams by whose end has not been seen."""
         return self._walk is not None
+
+    @property
+    def has_done_enough(self) -> bool:
+        """This turn has looked at as much as it may: what comes behind is for the next one."""
+        return self.work_left <= 0
+
+    def begin_turn(self) -> None:
+        """A new turn of the loop: as much as before may be looked at again."""
+        self.work_left = WORK_AT_ONCE
 
     def admit(
         self, kind: RequestKind, buf: bytearray, pos: int, end: int, now_ns: int, ticket: Ticket | None
@@ -114,20 +137,24 @@ class ProduceUsage:
         if walk is None:
             self.walked_to = end
             return ADMITTED
-        self.walked_to = walk.advance(buf, pos, end)
+        seen = self._advance(walk, buf, pos, end)
+        if self.has_done_enough:
+            self.is_dense = True
         if walk.is_over:
             self._walk = None
-        seen = walk.take()
         if not seen:
             return ADMITTED
         demand = Demand()
         new = self._add_records(demand, seen, now_ns)
         self._remember_producer_ids(new, now_ns)
-        self._late.update(usage.topic for usage in seen[: MAX_REMEMBERED - len(self._late)])
+        self._late.update(usage.topic for usage in seen[: max(0, MAX_REMEMBERED - len(self._late))])
         self._late_producer_ids |= bool(new)
         if self._counted is not None:
             self._counted.extend(seen[: MAX_REMEMBERED - len(self._counted)])
-        return demand.charge(now_ns)
+        decision = demand.charge(now_ns)
+        if decision.exceeded:  # these hold the next request, however many topics stand before them
+            self._late.update(demand.topics_of(decision.exceeded)[: 2 * MAX_REMEMBERED - len(self._late)])
+        return decision
 
     def answered(self, version: int, response: memoryview, now_ns: int) -> None:
         """The broker has answered the oldest request that is not answered: what it refused did not get into the log.
@@ -153,16 +180,25 @@ class ProduceUsage:
         body = pos + kind.header.body_offset
         frame_end = pos + 4 + length
         self._walk = None
+        self.is_dense = False
+        self.work_left -= 1
         usual = usual_usage(buf, body, frame_end, kind.version) if frame_end <= end else None
         if usual is not None:
             self._seen = [usual]
             self.walked_to = frame_end
             return
         walk = ProduceRequestWalk(kind.version, length, kind.header.body_offset - 4)
-        self.walked_to = walk.advance(buf, body, min(end, frame_end))
-        self._seen = walk.take()
-        if frame_end > end:
+        self._seen = self._advance(walk, buf, body, min(end, frame_end))
+        if not walk.is_over:
             self._walk = walk
+            self.is_dense = self.has_done_enough
+
+    def _advance(self, walk: ProduceRequestWalk, buf: bytearray, pos: int, end: int) -> list[TopicUsage]:
+        """Walk on as far as this turn may; returns what was found. Sets ``walked_to``."""
+        walk.work_left = max(1, self.work_left)
+        self.walked_to = walk.advance(buf, pos, end)
+        self.work_left = walk.work_left
+        return walk.take()
 
     def _add_records(self, demand: Demand, usages: list[TopicUsage], now_ns: int) -> tuple[int, ...]:
         """Add what these draw on; the producer ids among them that are new, where those are limited."""

@@ -131,7 +131,17 @@ class Pump:
         self.paused &= ~reason
         self.buffers.paused[REASON_NAMES[reason]] -= 1
         if not self.paused and not self.queued:
+            self.go_on()
+
+    def go_on(self) -> None:
+        """The last reason not to read is gone."""
+        self.loop.add_reader(self.source_fd, self.on_readable)
+
+    def on_turn(self) -> None:
+        """Its turn has come among those that wait for one (see `Buffers`)."""
+        if not self.paused:
             self.loop.add_reader(self.source_fd, self.on_readable)
+            self.on_readable()
 
     def stop(self) -> None:
         """Leave the loop for good, before the sockets are closed."""
@@ -237,10 +247,10 @@ class Pump:
 
         libuv tells of a reset once, and uvloop forgets the descriptor then, whatever is still to be read from it.
         """
-        if not self.paused:
+        if not self.paused and not self.queued:
             self.on_readable()
-            if not self.paused:
-                self.loop.call_soon(self.read_to_end)
+        if not self.paused:
+            self.loop.call_soon(self.read_to_end)
 
     def parse(self, end: int) -> None:
         """Let the flow look at the bytes; an error closes this one session, whatever it is."""

@@ -40,6 +40,8 @@ HEAD_READ_SIZE = 128
 #: A share consumer acknowledges with its next ShareFetch, and what it acquired is locked for it for 30 s by default
 #: (``group.share.record.lock.duration.ms``, KIP-932): a hold takes a third of that at most.
 LONGEST_SHARE_HOLD_NS = 10_000_000_000
+#: What is read at once while a request goes by that has more topics in it than one turn looks at.
+DENSE_READ_SIZE = 16_384
 
 # An enum member costs a slow look-up on its class, and these are asked for each read.
 _PRODUCE = Data.PRODUCE
@@ -52,7 +54,17 @@ _length = Struct(">i")
 class RequestFlow(Pump):
     """The client's direction of one session."""
 
-    __slots__ = ("_clock", "_registry", "_until_ns", "_usage", "discarding", "kind", "near_limit", "ticket")
+    __slots__ = (
+        "_clock",
+        "_registry",
+        "_unfinished",
+        "_until_ns",
+        "_usage",
+        "discarding",
+        "kind",
+        "near_limit",
+        "ticket",
+    )
 
     def __init__(
         self, loop: AbstractEventLoop, buffers: Buffers, session: "Session", client: socket, upstream: socket
@@ -71,6 +83,8 @@ class RequestFlow(Pump):
         self._usage: ProduceUsage | None = None
         #: When the held frame passes at the latest; 0: there is none, or it waits as long as it takes.
         self._until_ns = 0
+        #: More was read than one turn looks at: the next one goes on with what was kept, before anything is read.
+        self._unfinished = False
 
     def take(self, end: int) -> None:
         """Forward what may pass of ``buffers.data[:end]``; keep the rest."""
@@ -78,9 +92,12 @@ class RequestFlow(Pump):
         kind = self.kind
         if not pos and kind is not None and kind.runs and self._take_run(kind, end):
             return
-        if self._usage is not None and self._usage.is_walking:
-            self._walk_on(self._usage, end)
-            return
+        usage = self._usage
+        if usage is not None:
+            usage.begin_turn()
+            if usage.is_walking:
+                self._walk_on(usage, end)
+                return
         if pos >= end:
             self.remaining = pos - end
             if not self.discarding:
@@ -124,6 +141,8 @@ class RequestFlow(Pump):
         """
         narrow = self.near_limit and not self.session.shared.config.dry_run
         self.want = max(self.remaining + HEAD_READ_SIZE, ahead) if narrow else READ_SIZE
+        if self._usage is not None and self._usage.is_dense:
+            self.want = min(self.want, DENSE_READ_SIZE)
 
     def _scan(self, start: int, pos: int, end: int) -> None:
         """Go through the frames from ``pos`` on; bytes from ``start`` on have not been forwarded yet."""
@@ -132,6 +151,7 @@ class RequestFlow(Pump):
         room = 0
         #: What the next read must bring beyond what is kept.
         ahead = 0
+        usage = self._usage
         now_ns = self._clock()
         if session.limits_generation != self._registry.generation:
             session.resolve_limits()
@@ -151,12 +171,16 @@ class RequestFlow(Pump):
                 length, _, correlation_id = _unpack_prefix(self.buffers.data, pos)
                 if kind.data is _PRODUCE:
                     if session.limits.walks:
+                        if usage is not None and usage.has_done_enough:
+                            self._unfinished = True
+                            break
                         # While memory is short it must do with what has come: bytes that wait to be decided upon would
                         # keep out those that complete them.
                         ahead = min(4 + length, LOOKAHEAD) - (end - pos)
                         if ahead > 0 and self.buffers.read_size == READ_SIZE:
                             break
-                        passes = self._take_walked(kind, pos, end, length, now_ns)
+                        usage = self._usage_of_session()
+                        passes = self._take_walked(usage, kind, pos, end, length, now_ns)
                     else:
                         passes = self._take_produce(kind, length, now_ns)
                     if not passes:
@@ -195,23 +219,25 @@ class RequestFlow(Pump):
                 else:
                     session.sent_unanswered = True
                 pos += 4 + length
+                if usage is not None and usage.is_walking:
+                    break
         except ProtocolError:
             self.forward(start, pos)  # what passed was charged, and what follows closes the connection
             raise
         self.kind = kind
-        seen = end
-        if pos > end and self._usage is not None and self._usage.is_walking:
-            seen = self._usage.walked_to
-        if pos >= end:
+        if usage is not None and usage.is_walking:
+            self._keep_from(start, usage, pos, end)
+        elif pos >= end:
             if not self.discarding:
-                self.forward(start, seen)
-            self.remaining = pos - seen
-            self.keep(seen, end)
+                self.forward(start, end)
+            self.remaining = pos - end
         else:
             self.forward(start, pos)
             self.remaining = 0
             self.keep(pos, end)
         self._set_want(ahead)
+        if self._unfinished:
+            self._rest()
         if session.is_closing:
             session.on_frame_boundary()
         if len(session.in_flight) > MAX_IN_FLIGHT:
@@ -227,17 +253,24 @@ class RequestFlow(Pump):
         if decision is not ADMITTED:
             self.session.shared.throttling.notify_later(self.session, decision, now_ns)
             self.near_limit = True
-        if frame_end <= end:
+        if not usage.is_walking:
             self.remaining = 0
             self._scan(0, frame_end, end)
             return
-        seen = usage.walked_to
-        self.forward(0, seen)
-        self.remaining = frame_end - seen
-        self.keep(seen, end)
+        self._keep_from(0, usage, frame_end, end)
         self._set_want(0)
+        if self._unfinished:
+            self._rest()
         if self.session.is_closing:
             self.session.on_frame_boundary()
+
+    def _keep_from(self, start: int, usage: ProduceUsage, frame_end: int, end: int) -> None:
+        """Forward what has been walked of a frame; what has not been is kept, with all that came behind it."""
+        seen = usage.walked_to
+        self.forward(start, seen)
+        self.remaining = frame_end - seen
+        self.keep(seen, end)
+        self._unfinished = usage.has_done_enough and seen < end
 
     def _pass_run(self, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
         """Pass the requests from ``pos`` on that are like ``kind``, if there is room for all of them together.
@@ -338,11 +371,15 @@ class RequestFlow(Pump):
         demand.add(requests.limits, 1)
         return demand.admit(now_ns, self.ticket), demand.amounts
 
-    def _take_walked(self, kind: RequestKind, pos: int, end: int, length: int, now_ns: int) -> bool:
+    def _usage_of_session(self) -> ProduceUsage:
+        if self._usage is None:
+            self._usage = ProduceUsage(self.session)
+        return self._usage
+
+    def _take_walked(
+        self, usage: ProduceUsage, kind: RequestKind, pos: int, end: int, length: int, now_ns: int
+    ) -> bool:
         """The same for one whose topics, records or producer ids are limited."""
-        usage = self._usage
-        if usage is None:
-            usage = self._usage = ProduceUsage(self.session)
         decision = usage.admit(kind, self.buffers.data, pos, end, now_ns, self.ticket)
         self.near_limit = decision is not ADMITTED or _is_near(usage.amounts, length, now_ns)
         if decision is not ADMITTED and not self._act(decision, kind, length, now_ns, usage.amounts):
@@ -436,6 +473,28 @@ class RequestFlow(Pump):
                 responses.owed_bytes += notice.size
         if responses.owed_bytes > MAX_OWED_BYTES:
             self.pause(IN_FLIGHT)
+
+    # ---- turns
+
+    def _rest(self) -> None:
+        """This turn has looked at all that it may: others come first."""
+        self.buffers.end_turns()
+        self.buffers.wait_for_turn(self)
+
+    def go_on(self) -> None:
+        if self._unfinished:
+            self.buffers.wait_for_turn(self)
+        else:
+            super().go_on()
+
+    def on_turn(self) -> None:
+        if not self._unfinished:
+            super().on_turn()
+        elif not self.paused:  # else `go_on` is told
+            self._unfinished = False
+            self.buffers.end_turns()
+            self.loop.add_reader(self.source_fd, self.on_readable)
+            self.parse(self.restore_kept())
 
     # ---- holding
 

@@ -62,9 +62,12 @@ class Demand:
         decision = admit_all(self.amounts, now_ns, ticket)
         if decision.admitted or not self._of_no_topic.isdisjoint(decision.exceeded):
             return decision
-        exceeded = set(decision.exceeded)
-        topics = tuple(topic for topic, limits in self._by_topic.items() if not exceeded.isdisjoint(limits))
-        return decision._replace(topics=topics)
+        return decision._replace(topics=self.topics_of(decision.exceeded))
+
+    def topics_of(self, exceeded: Iterable[Limit]) -> tuple[str, ...]:
+        """The topics that draw on one of these limits."""
+        of_these = set(exceeded)
+        return tuple(topic for topic, limits in self._by_topic.items() if not of_these.isdisjoint(limits))
 
     def charge(self, now_ns: int) -> Decision:
         """Charge all whatever their state: for what has passed already."""

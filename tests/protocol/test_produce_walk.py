@@ -113,6 +113,24 @@ class Taking:
                 add(self.totals, usage)
 
 
+class Resting(Taking):
+    """A walk that may look at `work` pieces in one go, and goes on until it needs more bytes."""
+
+    def __init__(self, version: int, frame_length: int, body_start: int, work: int) -> None:
+        super().__init__(version, frame_length, body_start)
+        self.work = work
+        self.rests = 0
+
+    def advance(self, buf: bytearray, pos: int, end: int) -> int:
+        while True:
+            self.walk.work_left = self.work
+            pos = super().advance(buf, pos, end)
+            assert self.walk.work_left >= -2, "a batch, its partition and its topic may end together"
+            if self.walk.work_left > 0 or pos == end:
+                return pos
+            self.rests += 1
+
+
 def totals_of(version: int, body: bytes, sizes: list[int]) -> Totals:
     """And nothing is changed."""
     taking = Taking(version, len(HEADER) + len(body), len(HEADER))
@@ -160,6 +178,35 @@ def test_any_request_in_any_splits(
     body = body_of(version, topics, transactional_id if version >= 3 else None)
 
     assert totals_of(version, body, sizes) == expected(topics)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@given(data=st.data(), sizes=chunk_sizes, work=st.integers(1, 5))
+def test_any_request_in_any_splits_a_few_pieces_at_a_time(
+    version: int, data: st.DataObject, sizes: list[int], work: int
+) -> None:
+    drawn = data.draw(st.lists(st.tuples(st.integers(0, 2), PARTITIONS), max_size=6))
+    topics = [(topic_of(version, index), partitions) for index, partitions in drawn]
+    body = body_of(version, topics, None)
+    resting = Resting(version, len(HEADER) + len(body), len(HEADER), work)
+
+    assert streamed(resting, body, sizes) == body
+    assert resting.walk.is_over
+    assert resting.totals == expected(topics)
+
+
+@pytest.mark.parametrize("version", [2, 3, 9, 12, 13])
+@pytest.mark.parametrize("records", [None, b"x", record_batch(1, bytes(9)), record_batch(1, bytes(9)) * 3])
+def test_it_rests_when_it_has_done_its_work(version: int, records: Records) -> None:
+    """Each topic, partition and batch is a piece; a partition that holds one batch is one with it."""
+    topics: list[tuple[Topic, list[Records]]] = [(topic_of(version, index), [records]) for index in range(40)]
+    body = body_of(version, topics)
+    resting = Resting(version, len(HEADER) + len(body), len(HEADER), 10)
+
+    assert streamed(resting, body, []) == body
+    pieces = 40 * (2 if records is None or len(records) < 100 else 5)
+    assert pieces // 11 - 1 <= resting.rests <= pieces // 10
+    assert resting.totals == expected(topics)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
