@@ -14,7 +14,7 @@ from rich.console import Console
 from bench.options import Options
 from bench.processes import Cores
 from bench.report import Figure, show
-from quotas.producer_ids import ProducerIdQuota
+from quotas.algorithms.producer_ids import ProducerIdQuota
 
 NAME = "producer_ids"
 WINDOW_NS = 3600 * 1_000_000_000

@@ -17,14 +17,14 @@ from rich.console import Console
 from bench.options import Options
 from bench.processes import Cores
 from bench.report import Figure, show
-from quotas.client_limits import ClientLimits
+from quotas.admission.client_limits import ClientLimits
+from quotas.admission.limit import Limit, LimitSet, limit_set
+from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entity import DEFAULT, TOTAL, Entity, Kind, Named
 from quotas.entry import QuotaEntry
-from quotas.limit import Limit, LimitSet, limit_set
 from quotas.limit_kinds import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
-from quotas.registry import Registry
+from quotas.registry.registry import Registry
 from quotas.resource_groups import ResourceGroup
-from quotas.token_bucket import TokenBucket
 
 NAME = "quota_decision"
 FRAME = 16_384

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 import cloup
 
-from proxy.errors import BindError, ConfigError, StartError
-from proxy.limits_help import CommandWithLimits
-from proxy.option_types import ENVIRONMENT_PREFIX, IGNORE_ENVIRONMENT
-from proxy.options import GROUPS
+from proxy.config.errors import BindError, ConfigError, StartError
+from proxy.config.limits_help import CommandWithLimits
+from proxy.config.option_types import ENVIRONMENT_PREFIX, IGNORE_ENVIRONMENT
+from proxy.config.options import GROUPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from proxy.config import Config
+    from proxy.config.config import Config
 
 EXIT_FAILURE: Final = 1
 EXIT_BAD_CONFIG: Final = 2
@@ -78,8 +78,8 @@ def run(ctx: click.Context, /, **_options: object) -> None:
     Each option is taken from its flag, else from its environment variable, else from the file of --config, else it has
     its default. An empty variable counts as not set.
     """
-    from proxy import logs
-    from proxy.config_checks import config_of, warnings_of
+    from proxy.config.checks import config_of, warnings_of
+    from proxy.observability import logs
 
     try:
         config = config_of(ctx)
@@ -129,7 +129,7 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
     \b
       kafka-quota-proxy check-config --quotas-file quotas.toml proxy.toml
     """
-    from proxy.config_checks import config_of, summary_of
+    from proxy.config.checks import config_of, summary_of
 
     ctx.meta[IGNORE_ENVIRONMENT] = True
     arguments = ["--config", file, *(["--quotas-file", quotas_file] if quotas_file else [])]

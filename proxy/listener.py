@@ -6,9 +6,9 @@ import socket
 from asyncio import AbstractEventLoop, TimerHandle
 from typing import Any, Protocol
 
-from proxy.config import Address
-from proxy.logs import event
-from proxy.metrics import Metrics
+from proxy.config.config import Address
+from proxy.observability.logs import event
+from proxy.observability.metrics import Metrics
 
 #: At most this many connections for each wake-up, so that a storm of them leaves room for traffic.
 ACCEPT_BATCH = 64

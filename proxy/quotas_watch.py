@@ -11,17 +11,17 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from proxy import logs
-from proxy.errors import ConfigError
-from proxy.quotas_file import quotas_in_force
+from proxy.config.errors import ConfigError
+from proxy.config.quotas_file import quotas_in_force
+from proxy.observability import logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from proxy.config import Config
-    from proxy.metrics import Metrics
-    from proxy.quotas_file import Quotas
+    from proxy.config.config import Config
+    from proxy.config.quotas_file import Quotas
+    from proxy.observability.metrics import Metrics
 
 LOOK_EVERY_SECONDS: Final = 1.0
 MAX_PROBLEMS_LOGGED: Final = 20

@@ -13,27 +13,27 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from proxy.admin import Status, start_admin
-from proxy.buffers import Buffers
-from proxy.config import Address, Config, format_address, unmapped
-from proxy.connection_gate import ConnectionGate
-from proxy.errors import BindError
+from proxy.brokers.nodes import Nodes
+from proxy.brokers.readiness import Readiness
+from proxy.brokers.upstream import Upstream
+from proxy.config.config import Address, Config, format_address, unmapped
+from proxy.config.errors import BindError
+from proxy.config.quotas_file import Quotas, quotas_in_force
 from proxy.listener import Listener
-from proxy.logs import RateLimited, event
-from proxy.metrics import Metrics
-from proxy.nodes import Nodes
-from proxy.quotas_file import Quotas, quotas_in_force
+from proxy.observability.admin import Status, start_admin
+from proxy.observability.logs import RateLimited, event
+from proxy.observability.metrics import Metrics
 from proxy.quotas_watch import QuotasWatch
-from proxy.readiness import Readiness
-from proxy.session import Session
-from proxy.shared import Shared
-from proxy.throttling import NS_PER_SECOND, Throttling
-from proxy.topic_lookup import ask_for_topics
-from proxy.topics import Topics
-from proxy.upstream import Upstream
-from quotas.algorithm import AlgorithmSettings
+from proxy.sessions.buffers import Buffers
+from proxy.sessions.connection_gate import ConnectionGate
+from proxy.sessions.session import Session
+from proxy.sessions.shared import Shared
+from proxy.sessions.throttling import NS_PER_SECOND, Throttling
+from proxy.sessions.topic_lookup import ask_for_topics
+from proxy.sessions.topics import Topics
+from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.connections import ConnectionQuotas
-from quotas.registry import Registry
+from quotas.registry.registry import Registry
 
 #: How often the loop's lag is measured and idle entities are looked for.
 TICK_SECONDS = 0.1

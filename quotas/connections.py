@@ -14,8 +14,8 @@ from quotas.entity import TOTAL, AnyEntity, Kind, Named
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
 
 if TYPE_CHECKING:
-    from quotas.limit import Limit
-    from quotas.registry import Registry
+    from quotas.admission.limit import Limit
+    from quotas.registry.registry import Registry
 
 
 class Verdict(NamedTuple):

@@ -12,7 +12,7 @@
     connection_creation_rate              new connections (KIP-612)                     ip, listener, total
     connections                           connections at a time                         ip, listener, total
 
-"client" is a user, a client id, or both, by Kafka's eight levels (`quotas.precedence`).
+"client" is a user, a client id, or both, by Kafka's eight levels (`quotas.registry.precedence`).
 """
 
 from __future__ import annotations

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from proxy.quotas_file import read_quotas_file
-from proxy.values import parse_fraction
-from quotas.algorithm import ALGORITHMS, NS_PER_SECOND, AlgorithmSettings
+from proxy.config.quotas_file import read_quotas_file
+from proxy.config.values import parse_fraction
+from quotas.algorithms.algorithm import ALGORITHMS, NS_PER_SECOND, AlgorithmSettings
 from quotas.limit_kinds import LIMIT_KINDS, PRODUCER_BYTE_RATE
-from quotas.spec import QuotaEntry, duplicates, parse_spec, threshold_errors
-from quotas.spec_limits import owners_of
-from quotas.spec_names import ENTITY_KEYS
-from quotas.spec_options import OPTION_KEYS
+from quotas.spec.limits import owners_of
+from quotas.spec.names import ENTITY_KEYS
+from quotas.spec.options import OPTION_KEYS
+from quotas.spec.parse import QuotaEntry, duplicates, parse_spec, threshold_errors
 from tests.docs.pages import LIMITS_PAGE, ROOT, blocks, rows
 
 PAGE = LIMITS_PAGE.read_text(encoding="utf-8")

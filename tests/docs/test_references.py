@@ -9,9 +9,10 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from pkgutil import iter_modules
+from pkgutil import iter_modules, walk_packages
 from types import ModuleType
 
 import pytest
@@ -19,9 +20,9 @@ import pytest
 import protocol
 import proxy
 import quotas
-from proxy.config import Config
-from proxy.exposition import families
-from proxy.metrics import Metrics
+from proxy.config.config import Config
+from proxy.observability.exposition import families
+from proxy.observability.metrics import Metrics
 from tests.docs.pages import PAGES, ROOT, SEED_PAGES, rows
 
 _REFERENCE = re.compile(r"`([\w.-]+/[\w./-]+\.(?:py|md|toml))(?:::([\w.]+))?`")
@@ -61,6 +62,16 @@ def exists(path: str, name: str) -> bool:
 REFERENCES = sorted(
     {(page, *found) for page in PAGES for found in _REFERENCE.findall(page.read_text(encoding="utf-8"))}
 )
+TOP_LEVEL = [protocol, proxy, quotas]
+PACKAGES = [
+    *TOP_LEVEL,
+    *(
+        import_module(module.name)
+        for top in TOP_LEVEL
+        for module in walk_packages(top.__path__, f"{top.__name__}.")
+        if module.ispkg
+    ),
+]
 LINKS = sorted({(page, link) for page in PAGES for link in _LINK.findall(page.read_text(encoding="utf-8"))})
 
 
@@ -97,7 +108,7 @@ def test_each_rule_of_a_seed_has_a_test(page: Path) -> None:
         assert tests[0].startswith("tests/"), rule
 
 
-@pytest.mark.parametrize("package", [protocol, proxy, quotas], ids=lambda package: package.__name__)
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
 def test_the_map_of_a_package_has_all_its_modules(package: ModuleType) -> None:
     modules = {module.name for module in iter_modules(package.__path__)} - {"__main__"}
     assert modules <= set(re.findall(r"\w+", package.__doc__ or ""))

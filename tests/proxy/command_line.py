@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from proxy.cli import run
-from proxy.config import Config
-from proxy.config_checks import config_of
-from proxy.errors import ConfigError
-from proxy.option_types import Setting
+from proxy.config.checks import config_of
+from proxy.config.config import Config
+from proxy.config.errors import ConfigError
+from proxy.config.option_types import Setting
 
 UPSTREAM = ("--bootstrap-servers", "broker:9092")
 

@@ -23,11 +23,11 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from proxy.config import Config
+from proxy.config.config import Config
 from proxy.server import Server
-from proxy.session import Session, State
+from proxy.sessions.session import Session, State
 from quotas.entry import QuotaEntry
-from quotas.spec import parse_spec
+from quotas.spec.parse import parse_spec
 
 #: A test that waits longer than this waits for something that does not happen.
 PATIENCE_SECONDS = 20.0

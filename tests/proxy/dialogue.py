@@ -15,9 +15,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from proxy.session import State
-from quotas.change import Change
-from quotas.spec import parse_spec
+from proxy.sessions.session import State
+from quotas.registry.change import Change
+from quotas.spec.parse import parse_spec
 from tests.proxy.conversation import PATIENCE_SECONDS, Peer, Stage, until
 from tests.proxy.frames import correlation_of, heartbeat, heartbeat_answer
 

@@ -19,15 +19,15 @@ from click.testing import CliRunner, Result
 from proxy import server
 from proxy.cli import _serve, main
 from proxy.cli import run as run_command
-from proxy.config import Config
-from proxy.exposition import own_version
-from proxy.limits_help import COUNTS
-from proxy.option_types import Setting
-from proxy.options import GROUPS
+from proxy.config.config import Config
+from proxy.config.limits_help import COUNTS
+from proxy.config.option_types import Setting
+from proxy.config.options import GROUPS
+from proxy.observability.exposition import own_version
 from quotas.limit_kinds import LIMIT_KINDS, LIMIT_NAMES
-from quotas.spec_limits import owners_of
-from quotas.spec_names import ENTITY_KEYS
-from quotas.spec_options import OPTION_KEYS
+from quotas.spec.limits import owners_of
+from quotas.spec.names import ENTITY_KEYS
+from quotas.spec.options import OPTION_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

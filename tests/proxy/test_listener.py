@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.buffers import READ_SIZE
+from proxy.sessions.buffers import READ_SIZE
 from tests.proxy.conversation import LOOPBACK, Peer, Stage, lines_of, until, without_burst
 from tests.proxy.frames import fetch, fetched, heartbeat, heartbeat_answer, produce
 
@@ -144,7 +144,7 @@ async def test_no_descriptor_for_the_brokers_side_closes_that_client(
         return real(family, kind, proto, fileno)  # what accept makes of a descriptor
 
     with monkeypatch.context() as patched:
-        patched.setattr("proxy.upstream.socket.socket", no_more)
+        patched.setattr("proxy.brokers.upstream.socket.socket", no_more)
         await until(lambda: stage.metrics.upstream_errors["connect_failed"] == 1)
     await client.closed()
     await stage.no_sessions()

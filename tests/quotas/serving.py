@@ -1,4 +1,4 @@
-"""Serves sessions on a virtual clock as proxy/throttling.py does: holds, timers, turns, tickets, deaths."""
+"""Serves sessions on a virtual clock as proxy/sessions/throttling.py does: holds, timers, turns, tickets, deaths."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from quotas.limit import Limit, LimitSet, Ticket
+from quotas.admission.limit import Limit, LimitSet, Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.algorithm import SAMPLED_WINDOW, TOKEN_BUCKET, AlgorithmSettings
+from quotas.algorithms.algorithm import SAMPLED_WINDOW, TOKEN_BUCKET, AlgorithmSettings
 from quotas.connections import WELCOME, ConnectionQuotas, Verdict
 from quotas.entity import DEFAULT, TOTAL, AnyEntity, Kind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
-from quotas.registry import Registry
+from quotas.registry.registry import Registry
 
 SECOND = 1_000_000_000
 MS = 1_000_000

@@ -1,0 +1,95 @@
+"""Which broker stands behind which port of the proxy.
+
+Node N is reached at ``FIRST + (N mod size)`` of ``--broker-ports``, the same after a restart and in every replica,
+unless ``--broker-port N=PORT`` says otherwise. Where the real brokers are is learned from every response that names
+them.
+"""
+
+import logging
+from collections.abc import Callable
+
+from protocol.errors import ProtocolError
+from proxy.config.config import Address, Config, format_address
+from proxy.observability.logs import event
+
+_log = logging.getLogger("proxy.brokers.nodes")
+
+
+class BrokerPortConflict(ProtocolError):
+    """Two living nodes map onto one port: the operator must give one of them a port of its own."""
+
+    reason = "broker_port_conflict"
+
+    def __init__(self, port: int, node_id: int, other_id: int) -> None:
+        super().__init__(
+            f"nodes {other_id} and {node_id} both map to port {port}; give one of them a port of its own with "
+            f"--broker-port {node_id}=PORT, or a larger --broker-ports range",
+            0,
+        )
+        self.port = port
+        self.node_id = node_id
+        self.other_id = other_id
+
+
+class Nodes:
+    """The map between node ids, the proxy's ports and the brokers' real addresses.
+
+    ``bind_any`` binds a listener to a port that the kernel chooses and returns the port (``--broker-ports 0``).
+    """
+
+    def __init__(self, config: Config, bind_any: Callable[[], int]) -> None:
+        self._host = config.advertised_host
+        self._ports = config.broker_ports
+        self._exceptions = dict(config.broker_port)
+        self._bind_any = bind_any
+        self._real: dict[int, Address] = {}
+        self._node_at_port: dict[int, int] = {}
+        self._chosen: dict[int, int] = {}
+
+    def fixed_ports(self) -> list[int]:
+        """All ports to bind at start."""
+        return sorted({*(self._ports or ()), *self._exceptions.values()})
+
+    def port_of(self, node_id: int) -> int:
+        """The proxy's port for a node; binds one where the kernel chooses."""
+        port = self._exceptions.get(node_id)
+        if port is not None:
+            return port
+        if self._ports is not None:
+            return self._ports[node_id % len(self._ports)]
+        if node_id not in self._chosen:
+            self._chosen[node_id] = self._bind_any()
+        return self._chosen[node_id]
+
+    def advertise(self, node_id: int, host: str, port: int) -> Address:
+        """Told where a broker really is: remembers it and says what the client may see.
+
+        Raises BrokerPortConflict when another node has that port of the proxy.
+        """
+        address = (host, port)
+        if self._real.get(node_id) == address:
+            return self._host, self.port_of(node_id)
+        proxy_port = self.port_of(node_id)
+        other_id = self._node_at_port.get(proxy_port)
+        if other_id is not None and other_id != node_id:
+            raise BrokerPortConflict(proxy_port, node_id, other_id)
+        event(
+            _log,
+            logging.INFO,
+            "broker_learned",
+            node=node_id,
+            address=format_address(address),
+            proxy_port=proxy_port,
+        )
+        self._real[node_id] = address
+        self._node_at_port[proxy_port] = node_id
+        return self._host, proxy_port
+
+    def broker_behind(self, port: int) -> Address | None:
+        """The real address behind a port of the proxy; None while its node is not known."""
+        node_id = self._node_at_port.get(port)
+        return None if node_id is None else self._real[node_id]
+
+    def known(self) -> dict[int, Address]:
+        """Real address by node id."""
+        return dict(self._real)

@@ -1,0 +1,210 @@
+"""Opens connections to the brokers, without ever blocking the loop.
+
+Each attempt runs by callbacks: name resolution in the loop's resolver (cached, so that a thousand clients ask once),
+a non-blocking ``connect``, the next candidate after a failure.
+"""
+
+import errno
+import ipaddress
+import os
+import socket
+from asyncio import AbstractEventLoop, Future, TimerHandle, ensure_future
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from proxy.config.config import Address, format_address
+
+CONNECT_TIMEOUT_SECONDS = 5.0
+RESOLVED_FOR_NS = 30_000_000_000
+
+SocketAddress = tuple[int, tuple[Any, ...]]
+"""Address family and what ``connect`` takes."""
+
+
+class Connected(Protocol):
+    def __call__(self, upstream: socket.socket) -> None: ...
+
+
+class Failed(Protocol):
+    def __call__(self, reason: str, address: str, detail: str) -> None: ...
+
+
+class Upstream:
+    """Resolves and connects; shared by all sessions."""
+
+    def __init__(self, loop: AbstractEventLoop, clock: Callable[[], int]) -> None:
+        self.loop = loop
+        self._clock = clock
+        self._literals: dict[Address, list[SocketAddress]] = {}  # one for each broker that was ever named
+        self._resolved: dict[Address, tuple[int, list[SocketAddress]]] = {}
+        self._resolving: dict[Address, Future[list[SocketAddress]]] = {}
+
+    def connect(self, candidates: Sequence[Address], connected: Connected, failed: Failed) -> "Attempt":
+        """Try ``candidates`` in order. Exactly one of the callbacks is called, once, unless the attempt is cancelled.
+
+        ``failed`` gets the last candidate's reason (a metric label), its address and a sentence.
+        """
+        attempt = Attempt(self, candidates, connected, failed)
+        attempt.next_candidate()
+        return attempt
+
+    def resolve(self, address: Address) -> "list[SocketAddress] | Future[list[SocketAddress]]":
+        """Socket addresses where they are at hand, else a future of them."""
+        literal = self._literals.get(address)
+        if literal is not None:
+            return literal
+        host, port = address
+        try:
+            version = ipaddress.ip_address(host).version
+        except ValueError:
+            pass
+        else:
+            family = socket.AF_INET if version == 4 else socket.AF_INET6
+            found: list[SocketAddress] = [(family, (host, port))]
+            self._literals[address] = found
+            return found
+        cached = self._resolved.get(address)
+        if cached is not None and self._clock() - cached[0] < RESOLVED_FOR_NS:
+            return cached[1]
+        future = self._resolving.get(address)
+        if future is None:
+            future = ensure_future(self._look_up(host, port), loop=self.loop)
+            self._resolving[address] = future
+            future.add_done_callback(lambda done: self._resolution_done(address, done))
+        return future
+
+    async def _look_up(self, host: str, port: int) -> list[SocketAddress]:
+        found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return [(info[0], info[4]) for info in found]
+
+    def _resolution_done(self, address: Address, done: "Future[list[SocketAddress]]") -> None:
+        self._resolving.pop(address, None)
+        if not done.cancelled() and done.exception() is None:
+            self._resolved[address] = (self._clock(), done.result())
+
+
+class Attempt:
+    """One session's way to a broker."""
+
+    __slots__ = ("_address", "_candidates", "_connected", "_failed", "_left", "_sock", "_timer", "_upstream")
+
+    def __init__(self, upstream: Upstream, candidates: Sequence[Address], connected: Connected, failed: Failed) -> None:
+        self._upstream = upstream
+        self._candidates = list(reversed(candidates))
+        self._connected = connected
+        self._failed = failed
+        self._address: Address = candidates[0]
+        self._left: list[SocketAddress] = []
+        self._sock: socket.socket | None = None
+        self._timer: TimerHandle | None = None
+
+    def cancel(self) -> None:
+        """Give up; no callback is called any more."""
+        self._candidates.clear()
+        self._left.clear()
+        self._close_socket()
+        self._connected = _nobody_connected
+        self._failed = _nobody_failed
+
+    def next_candidate(self) -> None:
+        self._address = self._candidates.pop()
+        found = self._upstream.resolve(self._address)
+        if isinstance(found, Future):
+            found.add_done_callback(self._on_resolved)
+        else:
+            self._left = list(reversed(found))
+            self._next_socket_address()
+
+    def _on_resolved(self, done: "Future[list[SocketAddress]]") -> None:
+        if self._connected is _nobody_connected:
+            return
+        if done.cancelled():
+            self._give_up_on_address("name_resolution", "the look-up was cancelled")
+            return
+        error = done.exception()
+        if error is not None:
+            self._give_up_on_address("name_resolution", str(error))
+            return
+        self._left = done.result()[::-1]
+        self._next_socket_address()
+
+    def _next_socket_address(self) -> None:
+        family, sockaddr = self._left.pop()
+        try:
+            sock = self._sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            code = sock.connect_ex(sockaddr)
+        except OSError as error:  # no descriptor, above all
+            self._on_error(error.errno or errno.EIO)
+            return
+        except OverflowError:  # a port that no TCP has, named by a broker
+            self._on_error(errno.EINVAL)
+            return
+        if code == errno.EINPROGRESS:
+            loop = self._upstream.loop
+            loop.add_writer(sock.fileno(), self._on_writable)
+            self._timer = loop.call_later(CONNECT_TIMEOUT_SECONDS, self._on_timeout)
+        elif code:
+            self._on_error(code)
+        else:
+            self._succeed()
+
+    def _on_writable(self) -> None:
+        sock = self._sock
+        assert sock is not None  # noqa: S101 - for the type checker: the writer is registered only with a socket
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._on_error(code)
+        else:
+            self._succeed()
+
+    def _succeed(self) -> None:
+        sock = self._sock
+        assert sock is not None  # noqa: S101 - for the type checker
+        self._unregister()
+        self._sock = None
+        self._connected(sock)
+
+    def _on_timeout(self) -> None:
+        self._timer = None
+        self._close_socket()
+        self._go_on("connect_timeout", f"no answer within {CONNECT_TIMEOUT_SECONDS:g} s")
+
+    def _on_error(self, code: int) -> None:
+        self._close_socket()
+        reason = "connect_refused" if code == errno.ECONNREFUSED else "connect_failed"
+        self._go_on(reason, os.strerror(code))
+
+    def _go_on(self, reason: str, detail: str) -> None:
+        if self._left:
+            self._next_socket_address()
+        else:
+            self._give_up_on_address(reason, detail)
+
+    def _give_up_on_address(self, reason: str, detail: str) -> None:
+        if self._candidates:
+            self.next_candidate()
+        else:
+            self._failed(reason, format_address(self._address), detail)
+
+    def _unregister(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._sock is not None:
+            self._upstream.loop.remove_writer(self._sock.fileno())
+
+    def _close_socket(self) -> None:
+        self._unregister()
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+
+def _nobody_connected(upstream: socket.socket) -> None:
+    upstream.close()
+
+
+def _nobody_failed(reason: str, address: str, detail: str) -> None:
+    pass

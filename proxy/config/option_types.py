@@ -1,0 +1,142 @@
+"""How click parses the options of this proxy: a value that is wrong becomes an `Invalid` in its place.
+
+So everything that is wrong can be listed at once (`proxy.config.checks`), where click itself stops at the first.
+"""
+
+from __future__ import annotations
+
+import difflib
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import cloup
+from click.core import ParameterSource
+
+from proxy.config import values
+from proxy.config.values import InvalidValue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    _ParamType = click.ParamType[object]
+else:
+    _ParamType = click.ParamType  # generic only since click 8.5
+
+ENVIRONMENT_PREFIX: Final = "KAFKA_QUOTA_PROXY_"
+NOT_IN_THIS_VERSION: Final = "not in this version"
+_SPEC_EXPECTED: Final = "expected a SPEC as text, such as 'client-id=etl,producer_byte_rate=5MB'"
+QUOTA_TABLES_ELSEWHERE: Final = (
+    "[[quota]] and [[resource-group]] tables stand in a file of their own: name it with quotas_file"
+)
+IGNORE_ENVIRONMENT: Final = "proxy.config.options.ignore_environment"
+"""Key in the context's meta: `check-config` checks a file, whatever the environment of that shell says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """Stands where a value should be: what was given, and what is wrong with it, each as message and hint."""
+
+    given: object
+    findings: tuple[tuple[str, str | None], ...]
+
+
+class Checked(_ParamType):
+    """Parses with a function of `proxy.config.values`; what that refuses becomes an `Invalid`."""
+
+    envvar_list_splitter = None
+
+    def __init__(self, metavar: str, parse: Callable[[Any], object]) -> None:
+        self.name = self.metavar = metavar
+        self._parse = parse
+
+    def convert(self, value: object, _param: click.Parameter | None, _ctx: click.Context | None) -> object:
+        try:
+            return self._parse(value)
+        except InvalidValue as error:
+            return Invalid(value, error.findings)
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        return values.split_specs(rv)
+
+
+class Switch(click.types.BoolParamType):
+    """A flag without value; from the environment or a file it is true or false."""
+
+    def convert(self, value: object, _param: click.Parameter | None, _ctx: click.Context | None) -> Any:
+        try:
+            return values.parse_switch(value)
+        except InvalidValue as error:
+            return Invalid(value, error.findings)
+
+
+class Setting(cloup.Option):
+    """An option of `run`: its environment variable counts except for `check-config`, and its help has a layout."""
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        if ctx.meta.get(IGNORE_ENVIRONMENT):
+            return None
+        return super().resolve_envvar_value(ctx)
+
+    def get_help_record(self, ctx: click.Context) -> Any:
+        """What the option does, and on a line of its own its default and its variable."""
+        default = str(self.show_default) if isinstance(self.show_default, str) else str(self.default)
+        origin = f"[default: {default}; env: {self.envvar}]"
+
+        def definition(width: int) -> str:
+            lines = textwrap.wrap(self.help or "", width)
+            last = [origin] if len(origin) <= width else origin.replace("; env", ";\nenv").splitlines()
+            return "\n".join(["\b", *lines, *last])  # click's mark for lines that are wrapped already
+
+        return self.get_help_spec(ctx), definition
+
+
+def place_of(ctx: click.Context, name: str, given: object) -> str:
+    """Where a value came from, as its user wrote it: `--listen 'foo'`, a variable, or a key of the file."""
+    source = ctx.get_parameter_source(name)
+    if source is ParameterSource.ENVIRONMENT:
+        return f"{ENVIRONMENT_PREFIX}{name.upper()} {given!r}"
+    if source is ParameterSource.DEFAULT_MAP:
+        return f"{ctx.params['config']}: {name} = {given!r}"
+    flag = "--" + name.replace("_", "-")
+    return f"{flag} {given!r}" if source is ParameterSource.COMMANDLINE else flag
+
+
+def one_of(*allowed: str, later: Sequence[str] = ()) -> Checked:
+    """One of the words; those that are part of the contract but of a `later` version are refused by that reason."""
+
+    def parse(value: object) -> str:
+        word = str(value).strip().lower()
+        if word in allowed:
+            return word
+        choices = f"allowed: {', '.join(allowed)}"
+        if word in later:
+            raise InvalidValue(NOT_IN_THIS_VERSION, choices)
+        close = difflib.get_close_matches(word, allowed, n=1)
+        raise InvalidValue("unknown value", f"did you mean {close[0]!r}? {choices}" if close else choices)
+
+    return Checked("|".join([*allowed, *later]), parse)
+
+
+def quota_spec(value: object) -> object:
+    # Only a run that names quotas needs them.
+    from proxy.config.host_names import addresses_of
+    from quotas.spec.parse import SpecErrors, parse_spec
+
+    if isinstance(value, dict):
+        raise InvalidValue(_SPEC_EXPECTED, QUOTA_TABLES_ELSEWHERE)
+    if not isinstance(value, str):
+        raise InvalidValue(_SPEC_EXPECTED)
+    try:
+        return parse_spec(value, addresses_of)
+    except SpecErrors as error:
+        first, *others = [(one.message, one.hint) for one in error.errors]
+        raise InvalidValue(*first, others) from error
+
+
+def file_path(value: object) -> Path:
+    if not isinstance(value, str) or not value:
+        raise InvalidValue("expected the path of a file")
+    return Path(value)

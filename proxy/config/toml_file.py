@@ -1,0 +1,74 @@
+"""The file of `--config`: its keys become click's default map, and what is wrong with it is put on record."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from proxy.config.errors import Problem
+from proxy.config.option_types import QUOTA_TABLES_ELSEWHERE, Setting, place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import click
+
+_FILE_PROBLEMS: Final = "proxy.config.options.file_problems"
+
+
+def file_problems(ctx: click.Context) -> list[Problem]:
+    """What is wrong with the file of --config as a file: unreadable, no TOML, unknown keys."""
+    problems: list[Problem] = ctx.meta.setdefault(_FILE_PROBLEMS, [])
+    return problems
+
+
+def take_defaults_from(ctx: click.Context, path: object) -> object:
+    """Read the file of --config into click's default map, as far as its keys are those of options."""
+    if not isinstance(path, Path):
+        return path
+    data = read_toml(path, place=place_of(ctx, "config", str(path)), problems=file_problems(ctx))
+    options = {
+        option.name: option
+        for option in ctx.command.params
+        if isinstance(option, Setting) and option.name and option.name != "config"
+    }
+    defaults: dict[str, object] = {}
+    for key, value in data.items():
+        option = options.get(key)
+        if option is None:
+            file_problems(ctx).append(_unknown_key(path, key, value, list(options)))
+        elif option.multiple and not isinstance(value, list):
+            problem = Problem(f"{path}: {key} = {value!r}", "expected a list", f"as in {key} = [{value!r}]")
+            file_problems(ctx).append(problem)
+        else:
+            defaults[key] = value
+    quotas_file = defaults.get("quotas_file")
+    if isinstance(quotas_file, str) and quotas_file:
+        # Beside the file that names it, wherever the process was started.
+        defaults["quotas_file"] = str(path.parent / quotas_file)
+    ctx.default_map = defaults
+    return path
+
+
+def _unknown_key(path: Path, key: str, value: object, known: Sequence[str]) -> Problem:
+    close = difflib.get_close_matches(key.replace("-", "_"), known, n=1)
+    allowed = f"allowed: {', '.join(sorted(known))}"
+    hint = f"did you mean {close[0]!r}? {allowed}" if close else allowed
+    if key in {"quota", "resource-group"} and isinstance(value, list):
+        hint = QUOTA_TABLES_ELSEWHERE
+    return Problem(f"{path}: {key}", "unknown key", hint)
+
+
+def read_toml(path: Path, *, place: str, problems: list[Problem]) -> Mapping[str, object]:
+    """The tables of a TOML file, or nothing and a problem more, at `place`, which names the file."""
+    try:
+        return tomllib.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        problems.append(Problem(place, f"cannot be read: {error.strerror or error}"))
+    except UnicodeDecodeError as error:
+        problems.append(Problem(place, f"is not UTF-8 at byte {error.start}"))
+    except tomllib.TOMLDecodeError as error:
+        problems.append(Problem(place, f"is not TOML: {error}"))
+    return {}

@@ -1,0 +1,74 @@
+"""What one Produce request asks of limits that count different things: bytes, requests, records, producer ids.
+
+The request as a whole draws on the limits of the client, each of its topics on those of the topic, of the topic's and
+the client's resource groups, and of the total. All are checked before any is charged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from quotas.admission.limit import admit_all, charge_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from quotas.admission.client_limits import ClientLimits, TopicLimits
+    from quotas.admission.decision import Decision
+    from quotas.admission.limit import Limit, Ticket
+
+
+class RecordsOf(Protocol):
+    """Records of a request that go to one topic."""
+
+    @property
+    def record_bytes(self) -> int: ...
+    @property
+    def messages(self) -> int: ...
+
+
+class Demand:
+    """Amounts by limit, and which limits each topic draws on."""
+
+    __slots__ = ("_by_topic", "_of_no_topic", "amounts")
+
+    def __init__(self) -> None:
+        self.amounts: dict[Limit, int] = {}
+        self._by_topic: dict[str, list[Limit]] = {}
+        self._of_no_topic: set[Limit] = set()
+
+    def add(self, limits: Iterable[Limit], amount: int) -> None:
+        """The request as a whole: each of these limits is to be charged with `amount` more."""
+        for limit in limits:
+            self.amounts[limit] = self.amounts.get(limit, 0) + amount
+            self._of_no_topic.add(limit)
+
+    def add_records(self, client: ClientLimits, topic: TopicLimits, records: RecordsOf) -> None:
+        """Records of this client for this topic; a group that both are in counts them once."""
+        for of_topic, of_client, amount in (
+            (topic.bytes_in, client.bytes_in, records.record_bytes),
+            (topic.messages_in, client.messages_in, records.messages),
+        ):
+            limits = of_topic if not of_client else tuple(dict.fromkeys(of_topic + of_client))
+            if not topic.name:
+                self.add(limits, amount)
+                continue
+            for limit in limits:
+                self.amounts[limit] = self.amounts.get(limit, 0) + amount
+            self._by_topic.setdefault(topic.name, []).extend(limits)
+
+    def admit(self, now_ns: int, ticket: Ticket | None = None) -> Decision:
+        """See `LimitSet.admit`. Where only topics keep it from passing, the decision names those."""
+        decision = admit_all(self.amounts, now_ns, ticket)
+        if decision.admitted or not self._of_no_topic.isdisjoint(decision.exceeded):
+            return decision
+        return decision._replace(topics=self.topics_of(decision.exceeded))
+
+    def topics_of(self, exceeded: Iterable[Limit]) -> tuple[str, ...]:
+        """The topics that draw on one of these limits."""
+        of_these = set(exceeded)
+        return tuple(topic for topic, limits in self._by_topic.items() if not of_these.isdisjoint(limits))
+
+    def charge(self, now_ns: int) -> Decision:
+        """Charge all whatever their state: for what has passed already."""
+        return charge_all(self.amounts, now_ns)

@@ -1,0 +1,142 @@
+"""What measures a rate: the interface of all algorithms, and the choice among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, Protocol
+
+from quotas.algorithms.ewma import Ewma
+from quotas.algorithms.producer_ids import ProducerIdQuota
+from quotas.algorithms.sampled_window import SampledWindow
+from quotas.algorithms.token_bucket import TokenBucket
+from quotas.limit_kinds import LIMIT_KINDS, PRODUCER_IDS_RATE, Measure
+
+NS_PER_SECOND: Final = 1_000_000_000
+
+TOKEN_BUCKET: Final = "token-bucket"  # noqa: S105 - no password
+SAMPLED_WINDOW: Final = "sampled-window"
+EWMA: Final = "ewma"
+ALGORITHMS: Final = (TOKEN_BUCKET, SAMPLED_WINDOW, EWMA)
+
+
+class Algorithm(Protocol):
+    """What a limit asks of its bucket. Every duration is in nanoseconds, every amount in whole units (bytes, ...).
+
+    "In debt" is what each algorithm makes of it: a token bucket below zero, a rate above its bound.
+    """
+
+    @property
+    def rate(self) -> int | Fraction:
+        """Units per second."""
+
+    @property
+    def burst_ns(self) -> int:
+        """How much may pass at once after a pause, as a time at the rate; 0 where there is no such number."""
+
+    @property
+    def last_ns(self) -> int:
+        """When it was last used."""
+
+    def admit(self, amount: int, now_ns: int, /) -> int:
+        """Charge `amount` if out of debt. Returns the debt left, or, not charged, *minus* the wait."""
+
+    def record(self, amount: int, now_ns: int, /) -> int:
+        """Charge `amount` whatever the state; a negative amount gives back. Returns the debt."""
+
+    def spend(self, amount: int, now_ns: int, /) -> int:
+        """Charge `amount` if that leaves no debt. Returns the whole units left, or, not charged, -1."""
+
+    def debt_ns(self, now_ns: int, /) -> int:
+        """How long until out of debt; 0 when it is."""
+
+    def wait_ns(self, amount: int, now_ns: int, /) -> int:
+        """How long until `amount` could be charged without leaving debt."""
+
+    def headroom(self, now_ns: int, /) -> int:
+        """Whole units that can be charged before it is in debt."""
+
+    def claim(self, amount: int, now_ns: int, /) -> bool:
+        """Charge `amount` for a frame that passes later (see `quotas.admission.limit.Ticket`); False: not now."""
+
+    def settle(self, amount: int, now_ns: int, /) -> None:
+        """A claimed frame passes."""
+
+    def unclaim(self, amount: int, now_ns: int, /) -> None:
+        """A claimed frame will never pass."""
+
+    def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int, /) -> None:
+        """From `now_ns` on another rate holds; what was charged stays charged."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmSettings:
+    """What the flags say about measuring, where an entry does not say it itself.
+
+    window_num, window_ns                   `quota.window.num`, `quota.window.size.seconds` of sampled windows
+    first_window                            the rule of PR 12034 (see `quotas.algorithms.sampled_window`)
+    producer_ids_window_ns, .._count        `producer.id.quota.window.size.seconds`, `producer.id.quota.window.count`
+    producer_ids_salt                       a random number of this process (see `quotas.algorithms.producer_ids`)
+
+    Raises ValueError for an algorithm that does not exist, and for numbers that the algorithms would refuse later.
+    """
+
+    algorithm: str = TOKEN_BUCKET
+    burst_ns: int = NS_PER_SECOND
+    window_num: int = 11
+    window_ns: int = NS_PER_SECOND
+    first_window: bool = True
+    producer_ids_window_ns: int = 3600 * NS_PER_SECOND
+    producer_ids_window_count: int = 4
+    producer_ids_salt: int = 0
+
+    def __post_init__(self) -> None:
+        if self.algorithm not in ALGORITHMS:
+            raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, not {self.algorithm!r}")
+        TokenBucket(1, self.burst_ns)
+        self._sampled_window(1)
+        self._producer_ids(1)
+
+    def named_for(self, limit_name: str, own: str | None) -> str:
+        """The algorithm of a limit: its entry's own, else that limit's (KIP-612: sampled windows), else the flag's."""
+        if own is not None:
+            return own
+        return SAMPLED_WINDOW if LIMIT_KINDS[limit_name].measure is Measure.CONNECTION_RATE else self.algorithm
+
+    def make(self, limit_name: str, rate: int | Fraction, own: str | None, burst_ns: int | None) -> Algorithm:
+        """A fresh one for a limit of `rate` units per second; `own` and `burst_ns` are the entry's."""
+        if limit_name == PRODUCER_IDS_RATE:
+            return self._producer_ids(rate)
+        match self.named_for(limit_name, own):
+            case "sampled-window":
+                return self._sampled_window(rate)
+            case "ewma":
+                return Ewma(rate)
+            case _:
+                return TokenBucket(rate, self.burst_ns if burst_ns is None else burst_ns)
+
+    def per_second(self, limit_name: str, rate: int | Fraction) -> int | Fraction:
+        """A configured value as units per second: producer ids are given per window."""
+        if limit_name != PRODUCER_IDS_RATE:
+            return rate
+        return Fraction(rate) * NS_PER_SECOND / self.producer_ids_window_ns
+
+    def is_made_of(self, algorithm: Algorithm, limit_name: str, own: str | None) -> bool:
+        """Whether `make` would make one of this class."""
+        if limit_name == PRODUCER_IDS_RATE:
+            return True
+        return type(algorithm) is _CLASSES[self.named_for(limit_name, own)]
+
+    def _sampled_window(self, rate: int | Fraction) -> SampledWindow:
+        return SampledWindow(rate, samples=self.window_num, window_ns=self.window_ns, first_window=self.first_window)
+
+    def _producer_ids(self, ids_per_window: int | Fraction) -> ProducerIdQuota:
+        return ProducerIdQuota(
+            ids_per_window,
+            window_ns=self.producer_ids_window_ns,
+            window_count=self.producer_ids_window_count,
+            salt=self.producer_ids_salt,
+        )
+
+
+_CLASSES: Final[dict[str, type]] = {TOKEN_BUCKET: TokenBucket, SAMPLED_WINDOW: SampledWindow, EWMA: Ewma}

@@ -1,0 +1,252 @@
+"""The quota of producer ids (KIP-936, seed 001): how many new ones a user may bring in a window.
+
+A broker keeps state for every producer id for a day, so a client that opens a producer for each message can use up its
+memory. An id that was seen lately is known and costs nothing (`layered_bloom_filter`); a new one is counted. How
+a caller asks, for a frame with idempotent batches (one that is not has producer id -1: leave that out, it is no id):
+
+    new = quota.unknown(ids, now_ns)
+    new:       the frame passes if `quota` is out of debt, and is charged with len(new): through a `Limit` as any
+               limit; after it has passed: quota.remember(new, now_ns)
+    not new:   the frame costs nothing and is never held
+    held:      ask again when it is its turn, for another frame may have brought the same id in the meantime
+
+Rules where KIP and seed are silent:
+
+- New ids are counted in steps that follow the rule of the filter's layers: a step is over after `window / count`, or
+  when it holds the share of the limit that one layer is made for, and counts for a window from its start. So at most
+  one step's share of what a window really held can be forgotten too early: any window sees at most the limit, that
+  share, and what the last frame that passed brought beyond the limit.
+- Out of debt means below the limit: a frame with several new ids passes whole, and may leave more than the limit.
+- A false positive (1 % of new ids at P = 0.01) makes the quota more lenient, never stricter.
+- Counted and remembered are two things: what is forced on a full quota (a dry run) makes the filter grow by its own
+  rule and adds to the newest step, so that neither grows without end.
+- A limit below one id per window is one: less could not be counted.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import floor
+from typing import TYPE_CHECKING, Final
+
+from quotas.algorithms.layered_bloom_filter import LayeredBloomFilter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+NS_PER_SECOND: Final = 1_000_000_000
+_BEFORE_ALL_TIME: Final = -(1 << 63)
+
+
+class _Step:
+    """New ids counted in one step of the window; `expires_ns`: from then on they do not count."""
+
+    __slots__ = ("expires_ns", "ids", "started_ns")
+
+    def __init__(self, ids: int, started_ns: int, expires_ns: int) -> None:
+        self.ids = ids
+        self.started_ns: Final = started_ns
+        self.expires_ns: Final = expires_ns
+
+
+class ProducerIdQuota:
+    """The producer ids of one user: the algorithm of a `Limit`, and the memory that tells which ids are new.
+
+    Amounts are new ids. Every time is a nanosecond of any monotonic clock; while one goes back time stands still.
+
+    ids_per_window                the limit
+    window_ns                     `producer.id.quota.window.size.seconds`
+    window_count                  `producer.id.quota.window.count`
+    false_positive_probability    how many of the new ids may be taken for known ones
+    salt                          a random number of this process, else a client can look for ids that pass for known
+
+    Raises ValueError when the limit is not above zero, for a window or a count below 1, and for a probability that is
+    not above 0 and below 1.
+    """
+
+    __slots__ = ("_counted", "_filter", "_limit", "_steps", "last_ns", "rate")
+
+    rate: int | Fraction
+    """The limit as ids per second."""
+
+    last_ns: int
+    """Time of the latest use; asking (`debt_ns`, `wait_ns`, `headroom`) leaves it alone."""
+
+    def __init__(
+        self,
+        ids_per_window: int | Fraction,
+        *,
+        window_ns: int,
+        window_count: int,
+        false_positive_probability: float = 0.01,
+        salt: int = 0,
+    ) -> None:
+        self._filter = LayeredBloomFilter(
+            1,
+            window_ns=window_ns,
+            window_count=window_count,
+            false_positive_probability=false_positive_probability,
+            salt=salt,
+        )
+        self._steps: list[_Step] = []
+        self._counted = 0  # of all steps, expired ones that are still there included
+        self.last_ns = _BEFORE_ALL_TIME
+        self.set_limit(ids_per_window)
+
+    # ---- which ids are new
+
+    def unknown(self, producer_ids: Iterable[int], now_ns: int) -> tuple[int, ...]:
+        """Those that were not seen within the window, each once, in order; the others count as seen now."""
+        at_ns = self._pass_time(now_ns)
+        see = self._filter.see
+        new: dict[int, None] = {}
+        for producer_id in producer_ids:
+            if producer_id not in new and not see(producer_id, at_ns):
+                new[producer_id] = None
+        return tuple(new)
+
+    def remember(self, producer_ids: Iterable[int], now_ns: int) -> None:
+        """They are known from now on. Counts nothing: see `record`."""
+        at_ns = self._pass_time(now_ns)
+        for producer_id in producer_ids:
+            self._filter.put(producer_id, at_ns)
+
+    def clean_up(self, now_ns: int) -> None:
+        """Give back the memory of the layers that have expired."""
+        self._filter.clean_up(now_ns)
+
+    @property
+    def empty_ns(self) -> int:
+        """From when on nothing is left, if nothing more comes: neither a known id nor a counted one."""
+        layers = self._filter.layers
+        return max(
+            layers[-1].expires_ns if layers else _BEFORE_ALL_TIME,
+            self._steps[-1].expires_ns if self._steps else _BEFORE_ALL_TIME,
+        )
+
+    # ---- how many new ones (`quotas.algorithms.algorithm.Algorithm`)
+
+    @property
+    def ids_per_window(self) -> int:
+        """The limit in whole ids."""
+        return self._limit
+
+    @property
+    def burst_ns(self) -> int:
+        """The window: all that is allowed in it may come at once."""
+        return self._filter.window_ns
+
+    def admit(self, amount: int, now_ns: int) -> int:
+        """Count `amount` if out of debt. Returns 0 (see `record`), or, not counted, *minus* the wait in ns."""
+        debt_ns = self.debt_ns(self._pass_time(now_ns))
+        return -debt_ns if debt_ns else self.record(amount, now_ns)
+
+    def record(self, amount: int, now_ns: int) -> int:
+        """Count `amount` whatever the state; a negative one takes back what came last.
+
+        Returns 0, also where debt is left: who brought the ids has nothing to wait for, since they are known now. The
+        debt is for whoever brings new ones.
+        """
+        at_ns = self._pass_time(now_ns)
+        self._drop_expired(at_ns)
+        if amount > 0:
+            self._count(amount, at_ns)
+        else:
+            self._take_back(-amount)
+        return 0
+
+    def spend(self, amount: int, now_ns: int) -> int:
+        """Count `amount` if it still fits into the window. Returns how many more fit then, or, not counted, -1."""
+        left = self._limit - self._live(self._pass_time(now_ns)) - amount
+        if left < 0:
+            return -1
+        self.record(amount, now_ns)
+        return left
+
+    def debt_ns(self, now_ns: int) -> int:
+        """Nanoseconds until fewer than the limit are counted; 0 when they are."""
+        return 0 if self._counted < self._limit else self._until_at_most(self._limit - 1, now_ns)
+
+    def wait_ns(self, amount: int, now_ns: int) -> int:
+        """Nanoseconds until `amount` fits into the window; more than the limit fits when nothing is counted."""
+        return self._until_at_most(self._limit - amount, now_ns)
+
+    def headroom(self, now_ns: int) -> int:
+        """How many still fit into the window."""
+        return max(0, self._limit - self._live(max(now_ns, self.last_ns)))
+
+    def claim(self, amount: int, now_ns: int) -> bool:
+        """Count `amount` for a frame that passes later. Always True: what has been counted is not there for others."""
+        self.record(amount, now_ns)
+        return True
+
+    def settle(self, amount: int, now_ns: int) -> None:
+        """A claimed frame passes: it has been counted."""
+
+    def unclaim(self, amount: int, now_ns: int) -> None:
+        """A claimed frame will never pass: take back what was counted for it."""
+        self.record(-amount, now_ns)
+
+    def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
+        """As `set_limit`, in ids per second. The window stays: `burst_ns` is of buckets."""
+        self.set_limit(Fraction(rate) * self._filter.window_ns / NS_PER_SECOND)
+
+    def set_limit(self, ids_per_window: int | Fraction) -> None:
+        """What was counted stays counted, what is known stays known; the layers from the next one on fit the new limit.
+
+        Raises ValueError when it is not above zero.
+        """
+        if ids_per_window <= 0:
+            raise ValueError(f"ids_per_window must be above zero, not {ids_per_window}")
+        rate = Fraction(ids_per_window) * NS_PER_SECOND / self._filter.window_ns
+        self.rate = rate.numerator if rate.denominator == 1 else rate
+        self._limit = max(1, floor(ids_per_window))
+        self._filter.ids_per_layer = -(-self._limit // self._filter.window_count)
+
+    # ---- the steps
+
+    def _pass_time(self, now_ns: int) -> int:
+        if now_ns > self.last_ns:
+            self.last_ns = now_ns
+        return self.last_ns
+
+    def _count(self, amount: int, at_ns: int) -> None:
+        newest = self._steps[-1] if self._steps else None
+        if (
+            newest is None
+            or at_ns >= newest.started_ns + self._filter.layer_ns
+            or (newest.ids + amount > self._filter.ids_per_layer and self._counted < self._limit)
+        ):
+            newest = _Step(0, at_ns, at_ns + self._filter.window_ns)
+            self._steps.append(newest)
+        newest.ids += amount
+        self._counted += amount
+
+    def _take_back(self, amount: int) -> None:
+        """From the newest step backwards, which is where it was counted a moment ago."""
+        while amount and self._steps:
+            newest = self._steps[-1]
+            taken = min(amount, newest.ids)
+            newest.ids -= taken
+            self._counted -= taken
+            amount -= taken
+            if not newest.ids:
+                self._steps.pop()
+
+    def _drop_expired(self, at_ns: int) -> None:
+        while self._steps and self._steps[0].expires_ns <= at_ns:
+            self._counted -= self._steps.pop(0).ids
+
+    def _live(self, at_ns: int) -> int:
+        return self._counted - sum(step.ids for step in self._steps if step.expires_ns <= at_ns)
+
+    def _until_at_most(self, most: int, now_ns: int) -> int:
+        at_ns = max(now_ns, self.last_ns)
+        left = self._counted
+        wait_ns = 0
+        for step in self._steps:
+            if left <= most:
+                break
+            left -= step.ids
+            wait_ns = max(0, step.expires_ns - at_ns)
+        return wait_ns

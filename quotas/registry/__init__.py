@@ -1,0 +1,11 @@
+"""What is configured, and what is in use.
+
+- `registry`     the front: resolves limits, changes them while running, forgets idle ones
+- `configured`   all entries, by entity
+- `override`     how one of a million is kept
+- `precedence`   Kafka's eight levels of user and client id
+- `change`       one limit set or taken away
+- `limit_store`  the buckets in use
+- `topic_table`  the topics in use
+- `idle`         which ones to look at
+"""

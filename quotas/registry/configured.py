@@ -1,0 +1,157 @@
+"""Everything that is configured, found by entity in O(1), and changed one limit at a time in O(1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from quotas.entity import TOTAL, AnyEntity, Default, Entity, Kind, Named
+from quotas.limit_kinds import (
+    BYTES_IN_RATE,
+    BYTES_THRESHOLD,
+    CONTROLLER_MUTATION_RATE,
+    MESSAGES_IN_RATE,
+    MESSAGES_THRESHOLD,
+    TOTAL_BYTES_THRESHOLD,
+    TOTAL_MESSAGES_THRESHOLD,
+)
+from quotas.registry.override import Applies, Compactor, Override, apply, limits_of
+from quotas.registry.precedence import QuotaTable
+from quotas.resource_groups import GroupIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from fractions import Fraction
+
+    from quotas.entry import QuotaEntry
+
+THRESHOLDS: Final = {BYTES_THRESHOLD: TOTAL_BYTES_THRESHOLD, MESSAGES_THRESHOLD: TOTAL_MESSAGES_THRESHOLD}
+"""The threshold of a topic, and the total that belongs to it."""
+
+_OF_RECORDS: Final = frozenset((BYTES_IN_RATE, MESSAGES_IN_RATE, TOTAL_BYTES_THRESHOLD, TOTAL_MESSAGES_THRESHOLD))
+_OF_MUTATIONS: Final = frozenset((CONTROLLER_MUTATION_RATE,))
+
+_Key = TypeVar("_Key")
+
+
+class Configured:
+    """All entries in force. An entity given twice: the later entry counts.
+
+    counts_records    whether some limit needs to know the records within Produce requests
+    counts_mutations  whether some limit needs to know partitions that are created and deleted
+    """
+
+    def __init__(self, entries: Iterable[QuotaEntry] = ()) -> None:
+        self._compactor = Compactor()
+        self.clients = QuotaTable()
+        self.groups = GroupIndex()
+        self._named: dict[Kind, dict[str, Override]] = {kind: {} for kind in Kind}
+        self._defaults: dict[Kind, Override] = {}
+        self._of_records = 0
+        self._of_mutations = 0
+        grouped = set()
+        for entry in entries:
+            if entry.group is not None:
+                (self.groups.replace if entry.entity in grouped else self.groups.add)(entry.group)
+                grouped.add(entry.entity)
+            self.put(entry.entity, self._compactor.compact(entry))
+
+    def __len__(self) -> int:
+        """Configured entities."""
+        return len(self.clients) + sum(map(len, self._named.values())) + len(self._defaults)
+
+    @property
+    def counts_records(self) -> bool:
+        return self._of_records > 0
+
+    @property
+    def counts_mutations(self) -> bool:
+        return self._of_mutations > 0
+
+    def get(self, entity: AnyEntity) -> Override | None:
+        """The entry of a configured entity."""
+        if isinstance(entity, Entity):
+            return self.clients.get(entity)
+        if isinstance(entity.name, Default):
+            return self._defaults.get(entity.kind)
+        return self._named[entity.kind].get(entity.name)
+
+    def limits_of(self, entity: AnyEntity) -> dict[str, int | Fraction]:
+        """The limits of a configured entity, by name; none for one that has no entry."""
+        override = self.get(entity)
+        return {} if override is None else limits_of(override)
+
+    def set(self, entity: AnyEntity, limit_name: str, rate: int | Fraction | None) -> None:
+        """Set one limit of an entity, or with None take it away; its entry's options stay."""
+        self.put(entity, self._compactor.changed(self.get(entity), limit_name, rate))
+
+    def put(self, entity: AnyEntity, override: Override | None) -> Override | None:
+        """Set the whole entry of an entity, or with None take it away; returns the one that was there."""
+        before = self.get(entity)
+        self._of_records += _count(override, _OF_RECORDS) - _count(before, _OF_RECORDS)
+        self._of_mutations += _count(override, _OF_MUTATIONS) - _count(before, _OF_MUTATIONS)
+        if isinstance(entity, Entity):
+            self.clients.put(entity, override)
+        elif isinstance(entity.name, Default):
+            _put_or_pop(self._defaults, entity.kind, override)
+        else:
+            _put_or_pop(self._named[entity.kind], entity.name, override)
+        return before
+
+    def find(self, kind: Kind, *names: str) -> dict[str, Applies]:
+        """What applies to an entity that is no client. Where it goes by several names, a limit is that of the first
+        name which has it, and so is the bucket; one that the default gives goes by the first of all.
+        """
+        found: dict[str, Applies] = {}
+        for name in names:
+            override = self._named[kind].get(name)
+            if override is not None:
+                owner = TOTAL if kind is Kind.TOTAL else Named(kind, name)
+                apply(override, found, owner, owner)
+        if kind in self._defaults:
+            apply(self._defaults[kind], found, Named(kind, names[0]), Named(kind, Default.DEFAULT))
+        return found
+
+    def of_total(self) -> dict[str, Applies]:
+        """What applies to all traffic."""
+        return self.find(Kind.TOTAL, "")
+
+    def of_groups(self, names: Iterable[str]) -> list[dict[str, Applies]]:
+        """What applies to each of these resource groups."""
+        return [self.find(Kind.RESOURCE_GROUP, name) for name in names]
+
+    def find_for_bucket(self, limit_name: str, bucket: AnyEntity) -> Applies | None:
+        """What applies to the owner of a bucket that exists; None when nothing fills this bucket any more."""
+        if isinstance(bucket, Entity):
+            return self.clients.find_for_bucket(limit_name, bucket)
+        name = "" if isinstance(bucket.name, Default) else bucket.name
+        return self.find(bucket.kind, name).get(limit_name)
+
+    def concerns_others(self, entity: AnyEntity, limit_name: str) -> bool:
+        """Whether changing this limit of this entity may concern buckets that the entity does not own.
+
+        A default does. A user does where defaults give pairs of this user a bucket, since its own level is stronger
+        (see `quotas.registry.precedence`). So does the total threshold: without it no topic has one.
+        """
+        if isinstance(entity, Named):
+            return isinstance(entity.name, Default) or limit_name in THRESHOLDS.values()
+        if isinstance(entity.user, Default) or isinstance(entity.client_id, Default):
+            return True
+        return entity.client_id is None and self.clients.has_pairs_of_any_user
+
+    def topics_with(self, limit_name: str) -> Iterator[tuple[str, int | Fraction]]:
+        """Every topic that has this limit of its own, and the value."""
+        for topic, override in self._named[Kind.TOPIC].items():
+            rate = limits_of(override).get(limit_name)
+            if rate is not None:
+                yield topic, rate
+
+
+def _put_or_pop(level: dict[_Key, Override], key: _Key, override: Override | None) -> None:
+    if override is None:
+        level.pop(key, None)
+    else:
+        level[key] = override
+
+
+def _count(override: Override | None, limit_names: frozenset[str]) -> int:
+    return 0 if override is None else sum(name in limit_names for name in override[0].names)

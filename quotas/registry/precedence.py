@@ -1,0 +1,151 @@
+"""Kafka's eight levels: which configured quota applies to one (user, client id).
+
+From the strongest (DefaultQuotaCallback of ClientQuotaManager, KIP-55), with whose bucket each of them fills:
+
+    1  (user, client-id)            the pair
+    2  (user, <default>)            the pair
+    3  (user)                       the user, over all client ids
+    4  (<default>, client-id)       the pair
+    5  (<default>, <default>)       the pair
+    6  (<default>) as a user        the user, over all client ids
+    7  (client-id)                  the client id, over all users
+    8  (<default>) as a client id   the client id, over all users
+
+Exactly one level applies to each limit: the first that names this limit (a pair with only a `consumer_byte_rate`
+leaves `producer_byte_rate` to the levels below). An empty client id matches no level with a client id in it, and an
+empty user, which Kafka does not have, none with a user.
+
+A million overrides are held as compact values (`override`): one dict per level with plain strings as keys.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from quotas.entity import DEFAULT, Default, Entity
+from quotas.registry.override import Applies, Override, apply
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_ANY_PAIR: Final = Entity(DEFAULT, DEFAULT)
+_ANY_USER: Final = Entity(DEFAULT)
+_ANY_CLIENT: Final = Entity(None, DEFAULT)
+
+
+class QuotaTable:
+    """All configured quotas of users and client ids, found by level. An entity given twice: the later entry counts."""
+
+    __slots__ = (
+        "_any_client",
+        "_any_pair",
+        "_any_user",
+        "_by_client",
+        "_by_pair",
+        "_by_user",
+        "_pair_any",
+        "_pair_user",
+    )
+
+    def __init__(self, overrides: Iterable[tuple[Entity, Override]] = ()) -> None:
+        self._by_pair: dict[str, Override] = {}  # level 1
+        self._pair_user: dict[str, Override] = {}  # 2, by user
+        self._by_user: dict[str, Override] = {}  # 3
+        self._pair_any: dict[str, Override] = {}  # 4, by client id
+        self._any_pair: Override | None = None  # 5
+        self._any_user: Override | None = None  # 6
+        self._by_client: dict[str, Override] = {}  # 7
+        self._any_client: Override | None = None  # 8
+        for entity, override in overrides:
+            self.put(entity, override)
+
+    def __len__(self) -> int:
+        levels = (self._by_pair, self._pair_user, self._by_user, self._pair_any, self._by_client)
+        single = (self._any_pair, self._any_user, self._any_client)
+        return sum(map(len, levels)) + sum(override is not None for override in single)
+
+    @property
+    def has_pairs_of_any_user(self) -> bool:
+        """Whether levels 4 or 5, which are weaker than a user's own, are configured."""
+        return bool(self._pair_any) or self._any_pair is not None
+
+    def find(self, user: str, client_id: str) -> dict[str, Applies]:
+        """What applies to this client, by the name of the limit; a limit that no level names is missing."""
+        found: dict[str, Applies] = {}
+        for override, entity, origin in self._matches(user, client_id):
+            if override is not None:
+                apply(override, found, entity, origin)
+        return found
+
+    def find_for_bucket(self, limit_name: str, bucket: Entity) -> Applies | None:
+        """What applies to the owner of a bucket that exists; None when no level fills this bucket any more."""
+        user, client_id = bucket.user, bucket.client_id
+        # A bucket of a user holds for clients of any id: only the levels without a client id can fill it.
+        found = self.find(user if isinstance(user, str) else "", client_id if isinstance(client_id, str) else "")
+        applies = found.get(limit_name)
+        return applies if applies is not None and applies.entity == bucket else None
+
+    def _matches(self, user: str, client_id: str) -> Iterator[tuple[Override | None, Entity, Entity]]:
+        """Every level that could match, strongest first: its override if it has one, the bucket's owner, the origin."""
+        if user and client_id:
+            pair = Entity(user, client_id)
+            yield self._by_pair.get(_pair_key(user, client_id)), pair, pair
+            yield self._pair_user.get(user), pair, Entity(user, DEFAULT)
+        if user:
+            only_user = Entity(user)
+            yield self._by_user.get(user), only_user, only_user
+        if user and client_id:
+            yield self._pair_any.get(client_id), pair, Entity(DEFAULT, client_id)
+            yield self._any_pair, pair, _ANY_PAIR
+        if user:
+            yield self._any_user, only_user, _ANY_USER
+        if client_id:
+            only_client = Entity(None, client_id)
+            yield self._by_client.get(client_id), only_client, only_client
+            yield self._any_client, only_client, _ANY_CLIENT
+
+    def get(self, entity: Entity) -> Override | None:
+        """The entry of this configured entity."""
+        match entity.user, entity.client_id:
+            case Default(), Default():
+                return self._any_pair
+            case Default(), None:
+                return self._any_user
+            case None, Default():
+                return self._any_client
+        level, key = self._place(entity)
+        return level.get(key)
+
+    def put(self, entity: Entity, override: Override | None) -> None:
+        """Set the entry of this entity, or with None take it away."""
+        match entity.user, entity.client_id:
+            case Default(), Default():
+                self._any_pair = override
+            case Default(), None:
+                self._any_user = override
+            case None, Default():
+                self._any_client = override
+            case _:
+                level, key = self._place(entity)
+                if override is None:
+                    level.pop(key, None)
+                else:
+                    level[key] = override
+
+    def _place(self, entity: Entity) -> tuple[dict[str, Override], str]:
+        """The dict of an entity with one real name at least, and its key there."""
+        match entity.user, entity.client_id:
+            case str(user), str(client_id):
+                return self._by_pair, _pair_key(user, client_id)
+            case str(user), None:
+                return self._by_user, user
+            case str(user), _:
+                return self._pair_user, user
+            case None, str(client_id):
+                return self._by_client, client_id
+        return self._pair_any, str(entity.client_id)
+
+
+def _pair_key(user: str, client_id: str) -> str:
+    """One string instead of a tuple of two: half the memory. The length in front keeps it unambiguous."""
+    return f"{len(user)}:{user}{client_id}"

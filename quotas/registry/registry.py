@@ -1,0 +1,221 @@
+"""The live limits: finds those of a client, a topic or a connection in O(1), changes them while running.
+
+Two kinds of state, with two ways to end:
+
+- `ClientLimits`, one per (user, client id) that somebody holds: kept weakly, so it ends with the last session that uses
+  it, and clients that come under a thousand random ids leave nothing behind.
+- `Limit`, one per bucket: outlives its sessions, so that nobody sheds debt by reconnecting, and ends after an hour
+  without use (Kafka's sensors do the same), when it owes nothing and nobody waits.
+
+`generation` grows whenever sessions have to look again (`resolve`), which is a dict lookup for each of them. So a
+change costs O(1), however many clients there are (see `quotas.registry.limit_store` for what follows a default).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+from weakref import WeakValueDictionary
+
+from quotas.admission.client_limits import ClientLimits, ProducerIdLimit
+from quotas.admission.limit import limit_set
+from quotas.algorithms.algorithm import AlgorithmSettings
+from quotas.limit_kinds import (
+    BYTES_IN_RATE,
+    BYTES_THRESHOLD,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    MESSAGES_IN_RATE,
+    MESSAGES_THRESHOLD,
+    PRODUCER_BYTE_RATE,
+    PRODUCER_IDS_RATE,
+    REQUEST_RATE,
+)
+from quotas.rates import exact
+from quotas.registry.change import check_changes
+from quotas.registry.configured import Configured
+from quotas.registry.limit_store import LimitStore
+from quotas.registry.topic_table import TopicTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from fractions import Fraction
+
+    from quotas.admission.client_limits import TopicLimits
+    from quotas.admission.limit import Limit
+    from quotas.admission.topic_thresholds import Thresholds
+    from quotas.algorithms.producer_ids import ProducerIdQuota
+    from quotas.entity import AnyEntity, Kind
+    from quotas.entry import QuotaEntry
+    from quotas.registry.change import Change
+    from quotas.registry.override import Applies
+
+
+class Registry:
+    """All quotas of this process.
+
+    entries    what is configured; read once, not kept
+    share      factor on every rate (`--quota-share`), taken as the decimal it is written as: 0.1 is one tenth
+    settings   how rates are measured where an entry does not say it
+    observers  called after each change of what is configured, with the entities that changed, None for all: who waits
+               may have to look again
+
+    Raises ValueError when the share is not above zero, ThresholdError when topics have more than their total.
+    """
+
+    def __init__(
+        self,
+        entries: Iterable[QuotaEntry] = (),
+        *,
+        share: float | Fraction = 1,
+        settings: AlgorithmSettings | None = None,
+    ) -> None:
+        self.generation = 0
+        self.observers: list[Callable[[frozenset[AnyEntity] | None], None]] = []
+        settings = AlgorithmSettings() if settings is None else settings
+        self._store = LimitStore(Configured(entries), settings, _exact_share(share))
+        self._topics = TopicTable(self._store)
+        self._clients: WeakValueDictionary[tuple[str, str], ClientLimits] = WeakValueDictionary()
+
+    def __len__(self) -> int:
+        """Configured entities."""
+        return len(self._store.configured)
+
+    @property
+    def share(self) -> Fraction:
+        return self._store.share
+
+    @property
+    def thresholds(self) -> Mapping[str, Thresholds]:
+        """Seed 004's thresholds, by the name of the topic's one."""
+        return self._topics.thresholds
+
+    @property
+    def learns_topics(self) -> bool:
+        """Whether some limit asks for what is known of topics: their names by id, their partitions."""
+        configured = self._store.configured
+        return configured.counts_records or configured.counts_mutations
+
+    # ---- looking up
+
+    def resolve(self, user: str, client_id: str) -> ClientLimits:
+        """The limits of this client: one object for all its sessions, and one bucket for each entity."""
+        key = (user, client_id)
+        client = self._clients.get(key)
+        if client is None:
+            client = self._clients[key] = ClientLimits(user, client_id)
+        if client.generation != self.generation:
+            self._bring_up_to_date(client)
+        return client
+
+    def topic(self, name: str, now_ns: int) -> TopicLimits:
+        """The limits of records produced to this topic."""
+        return self._topics.get(name, self.generation, now_ns)
+
+    def records_of_nobody(self) -> TopicLimits:
+        """The limits of records whose topic is not known: the total's."""
+        return self._topics.nobody()
+
+    def records_refused(self, topic: str, record_bytes: int, messages: int, now_ns: int) -> None:
+        """The broker answered an error for records that were charged to a topic: they are not in the log."""
+        self._topics.refused(topic, record_bytes, messages, now_ns)
+
+    def place_limit(self, limit_name: str, kind: Kind, *names: str) -> Limit | None:
+        """The limit of an address, a listener (under any of its names) or the total; None without one."""
+        applies = self.configured_value(limit_name, kind, *names)
+        return None if applies is None else self._store.get(limit_name, applies)
+
+    def configured_value(self, limit_name: str, kind: Kind, *names: str) -> Applies | None:
+        """What is configured for it, without making a bucket."""
+        return self._store.configured.find(kind, *names).get(limit_name)
+
+    def limits_in_use(self) -> Iterator[Limit]:
+        """Every limit that has a bucket now; safe against changes while it is read. O(limits)."""
+        return iter(self._store)
+
+    def produced(self, now_ns: int) -> Iterator[tuple[str, str, float]]:
+        """What became of records, where a total threshold is set: unit, outcome, and the one-minute rate per second."""
+        for unit, name in (("bytes", BYTES_THRESHOLD), ("messages", MESSAGES_THRESHOLD)):
+            thresholds = self.thresholds[name]
+            if thresholds.total is not None:
+                yield unit, "accepted", thresholds.accepted.one_minute_rate(now_ns)
+                yield unit, "erroneous", thresholds.erroneous.one_minute_rate(now_ns)
+                yield unit, "throttled", thresholds.throttled.one_minute_rate(now_ns)
+
+    # ---- changing
+
+    def alter(self, changes: Iterable[Change], now_ns: int) -> None:
+        """Make these changes as one step: when one cannot be made nothing changes. Costs O(changes).
+
+        Raises ThresholdError when the explicit thresholds of topics would sum beyond the total, and ValueError as
+        `check_changes`.
+        """
+        batch = tuple(changes)
+        check_changes(batch)
+        self._topics.check_changes(batch)
+        if not batch:
+            return
+        self.generation += 1
+        self._store.change(batch, now_ns)
+        self._topics.change(batch)
+        self._tell(frozenset(change.entity for change in batch))
+
+    def replace(self, entries: Iterable[QuotaEntry], now_ns: int, *, share: float | Fraction | None = None) -> None:
+        """Put these quotas in place of all there were, as one step: when the entries cannot be used nothing changes.
+
+        A bucket whose owner still has that limit keeps its debt, at the new rate (see `token_bucket`). One whose
+        owner has it no more, or at another level with another bucket, or measured by another algorithm, is dropped, and
+        starts anew if it comes back. Costs O(entries and limits in use). Raises as the class.
+        """
+        new_share = self.share if share is None else _exact_share(share)
+        configured = Configured(entries)
+        self._topics.check(configured)
+        self.generation += 1
+        self._store.replace(configured, new_share, now_ns)
+        self._topics.replace()
+        self._tell(None)
+
+    def expire(self, now_ns: int) -> int:
+        """Forget the limits that were idle for an hour; returns how many. Call it about once a minute.
+
+        Costs O(limits that are due for a look): each is looked at once an hour.
+        """
+        self._topics.expire(now_ns)
+        forgotten = self._store.expire(now_ns)
+        if forgotten:
+            self.generation += 1  # a session that was idle as long must not charge a bucket that nobody else sees
+        return forgotten
+
+    # ---- inside
+
+    def _bring_up_to_date(self, client: ClientLimits) -> None:
+        configured, get_all = self._store.configured, self._store.get_all
+        own = configured.clients.find(client.user, client.client_id)
+        of_groups = configured.of_groups(configured.groups.groups_of_client(client.user, client.client_id))
+        found = [own, *of_groups, configured.of_total()]
+        client.produce = limit_set(get_all(PRODUCER_BYTE_RATE, found))
+        client.fetch = limit_set(get_all(CONSUMER_BYTE_RATE, found))
+        client.requests = limit_set(get_all(REQUEST_RATE, found))
+        client.mutations = limit_set(get_all(CONTROLLER_MUTATION_RATE, found))
+        client.bytes_in = get_all(BYTES_IN_RATE, of_groups)
+        client.messages_in = get_all(MESSAGES_IN_RATE, of_groups)
+        client.producer_ids = self._producer_ids(own)
+        client.walks = configured.counts_records or client.producer_ids is not None
+        client.decides_each = client.walks or bool(client.requests.limits)
+        client.generation = self.generation
+
+    def _producer_ids(self, own: dict[str, Applies]) -> ProducerIdLimit | None:
+        if PRODUCER_IDS_RATE not in own:
+            return None
+        limit = self._store.get(PRODUCER_IDS_RATE, own[PRODUCER_IDS_RATE])
+        return ProducerIdLimit(limit, cast("ProducerIdQuota", limit.algorithm))  # nothing else measures it
+
+    def _tell(self, entities: frozenset[AnyEntity] | None) -> None:
+        for observer in self.observers:
+            observer(entities)
+
+
+def _exact_share(share: float | Fraction) -> Fraction:
+    fraction = exact(share)
+    if fraction <= 0:
+        raise ValueError(f"share must be above zero, not {share}")
+    return fraction

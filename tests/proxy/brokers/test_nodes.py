@@ -1,0 +1,216 @@
+"""Which broker stands behind which port, and how connections find it."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kio.index import load_response_schema
+
+from protocol.apis import METADATA
+from protocol.messages import decode
+from proxy.brokers.nodes import BrokerPortConflict, Nodes
+from proxy.config.config import Config
+from tests.proxy.conversation import LOOPBACK, Peer, ScriptedBroker, Stage, lines_of, until
+from tests.proxy.frames import coordinator_answer, heartbeat, heartbeat_answer, metadata, metadata_answer, request
+
+OpenStage = Callable[..., Stage]
+
+
+def nodes(**options: Any) -> tuple[Nodes, list[int]]:
+    """And the ports that it had the kernel choose."""
+    bound: list[int] = []
+
+    def bind_any() -> int:
+        bound.append(40_000 + len(bound))
+        return bound[-1]
+
+    return Nodes(Config(bootstrap_servers=(), **options), bind_any), bound
+
+
+# The map
+
+
+@pytest.mark.parametrize(("node", "port"), [(0, 19_093), (1, 19_094), (19, 19_112), (20, 19_093), (1_001, 19_094)])
+def test_a_nodes_port_follows_from_its_id(node: int, port: int) -> None:
+    assert nodes()[0].advertise(node, "kafka", 9092) == ("127.0.0.1", port)
+
+
+def test_all_ports_of_the_range_and_the_exceptions_are_bound_at_start() -> None:
+    known, _ = nodes(broker_ports=range(20_000, 20_003), broker_port={7: 30_007, 8: 20_001})
+    assert known.fixed_ports() == [20_000, 20_001, 20_002, 30_007]
+    assert nodes(broker_ports=None)[0].fixed_ports() == []
+
+
+def test_an_exception_has_its_own_port() -> None:
+    known, _ = nodes(broker_port={7: 30_007}, advertised_host="proxy.example.com")
+    assert known.advertise(7, "kafka", 9092) == ("proxy.example.com", 30_007)
+    assert known.broker_behind(30_007) == ("kafka", 9092)
+
+
+def test_two_nodes_on_one_port_are_an_error_that_names_the_way_out() -> None:
+    known, _ = nodes()
+    known.advertise(1, "kafka-1", 9092)
+    with pytest.raises(
+        BrokerPortConflict, match=r"nodes 1 and 21 both map to port 19094.*--broker-port 21=PORT"
+    ) as info:
+        known.advertise(21, "kafka-21", 9092)
+    assert (info.value.port, info.value.node_id, info.value.other_id) == (19_094, 21, 1)
+    assert known.broker_behind(19_094) == ("kafka-1", 9092)
+
+
+def test_a_node_that_moves_keeps_its_port() -> None:
+    known, _ = nodes()
+    before = known.advertise(1, "kafka-1", 9092)
+    assert known.advertise(1, "kafka-1b", 9094) == before
+    assert known.broker_behind(before[1]) == ("kafka-1b", 9094)
+    assert known.known() == {1: ("kafka-1b", 9094)}
+
+
+def test_the_kernel_chooses_once_for_each_node() -> None:
+    known, bound = nodes(broker_ports=None)
+    assert known.advertise(5, "a", 1) == ("127.0.0.1", 40_000)
+    assert known.advertise(6, "b", 2) == ("127.0.0.1", 40_001)
+    assert known.advertise(5, "c", 3) == ("127.0.0.1", 40_000)
+    assert bound == [40_000, 40_001]
+
+
+def test_a_port_without_a_known_node_has_no_broker() -> None:
+    assert nodes()[0].broker_behind(19_093) is None
+
+
+# In conversations
+
+
+async def learn(client: Peer, broker: Peer, brokers: dict[int, tuple[str, int]]) -> dict[int, tuple[str, int]]:
+    """What the client is told about these brokers."""
+    await client.send(metadata(1))
+    await broker.frame()
+    await broker.send(metadata_answer(1, brokers))
+    body: Any = decode(load_response_schema(METADATA, 12), await client.frame(), 9)
+    return {found.node_id: (found.host, found.port) for found in body.brokers}
+
+
+async def test_each_node_is_reached_through_its_own_port(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    one, two = ScriptedBroker(), ScriptedBroker()
+    try:
+        client, broker = await stage.pair()
+        told = await learn(client, broker, {1: one.address, 2: two.address})
+        assert {host for host, _ in told.values()} == {LOOPBACK}
+        assert len({stage.port, told[1][1], told[2][1]}) == 3
+        for node, real in ((1, one), (2, two), (1, one)):
+            to_node = await stage.client(told[node][1])
+            await to_node.send(heartbeat(node))
+            assert await (await real.accept()).frame() == heartbeat(node)
+        assert await learn(client, broker, {1: one.address, 2: two.address}) == told
+    finally:
+        stage.close()
+        one.close()
+        two.close()
+
+
+async def test_a_broker_that_moves_is_found_at_its_new_address(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    old, new = ScriptedBroker(), ScriptedBroker()
+    try:
+        client, broker = await stage.pair()
+        told = await learn(client, broker, {1: old.address})
+        old.close()
+        await (await stage.client(told[1][1])).closed()
+        assert stage.metrics.upstream_errors["connect_refused"] == 1
+        assert await learn(client, broker, {1: new.address}) == told
+        to_node = await stage.client(told[1][1])
+        await to_node.send(heartbeat(1))
+        assert await (await new.accept()).frame() == heartbeat(1)
+    finally:
+        stage.close()
+        new.close()
+
+
+async def test_a_node_that_only_a_coordinator_answer_names_is_reached_too(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    real = ScriptedBroker()
+    try:
+        client, broker = await stage.pair()
+        await client.send(request(10, 4, 1, b"\x00\x02\x02g\x00"))
+        await broker.frame()
+        await broker.send(coordinator_answer(1, 3, *real.address))
+        await client.frame()
+        port = stage.shared.nodes.port_of(3)
+        to_node = await stage.client(port)
+        await to_node.send(heartbeat(1))
+        assert await (await real.accept()).frame() == heartbeat(1)
+    finally:
+        stage.close()
+        real.close()
+
+
+def free_ports(count: int) -> range:
+    """Ports next to each other that nobody listens on just now."""
+    while True:
+        socks = []
+        try:
+            first = socket.create_server((LOOPBACK, 0))
+            socks.append(first)
+            start = first.getsockname()[1]
+            socks += [socket.create_server((LOOPBACK, start + offset)) for offset in range(1, count)]
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise
+        except OverflowError:
+            pass
+        else:
+            return range(start, start + count)
+        finally:
+            for sock in socks:
+                sock.close()
+
+
+async def test_a_port_whose_node_is_not_known_goes_to_a_bootstrap_server(open_stage: OpenStage) -> None:
+    """A client that outlived a restart of the proxy knows only such ports: its metadata request must work."""
+    ports = free_ports(2)
+    stage = open_stage(broker_ports=ports)
+    client, broker = await stage.pair(ports[1])
+    await client.send(heartbeat(1))
+    assert await broker.frame() == heartbeat(1)
+    await broker.send(heartbeat_answer(1))
+    await client.frame()
+    real = ScriptedBroker()
+    try:
+        assert await learn(client, broker, {1: real.address}) == {1: (LOOPBACK, ports[1])}
+        again = await stage.client(ports[1])
+        await again.send(heartbeat(2))
+        assert await (await real.accept()).frame() == heartbeat(2)
+    finally:
+        stage.close()
+        real.close()
+
+
+async def test_a_conflict_closes_that_connection_and_says_what_to_do(
+    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = open_stage(broker_ports=free_ports(1))
+    client, broker = await stage.pair()
+    other, broker_of_other = await stage.pair()
+    await client.send(metadata(1))
+    await broker.frame()
+    await broker.send(metadata_answer(1, {1: ("kafka-1", 9092), 2: ("kafka-2", 9092)}))
+    await client.closed()
+    assert stage.metrics.protocol_errors["broker_port_conflict"] == 1
+    [(_, fields)] = [line for line in lines_of(caplog.records) if line[0] == "protocol_error"]
+    assert "--broker-port 2=PORT" in fields["detail"]
+    await other.send(heartbeat(1))
+    assert await broker_of_other.frame() == heartbeat(1)
+
+
+async def test_a_port_that_no_tcp_has_is_no_defect(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    told = await learn(client, broker, {1: (LOOPBACK, 123_456)})
+    await (await stage.client(told[1][1])).closed()
+    assert stage.metrics.upstream_errors["connect_failed"] == 1
+    await until(lambda: len(stage.shared.sessions) == 1)

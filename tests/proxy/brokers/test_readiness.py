@@ -1,0 +1,131 @@
+"""Whether the brokers can be reached, asked of servers that a test plays."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from proxy.brokers import readiness
+from proxy.brokers.readiness import FRESH_FOR_NS, Readiness
+from tests.proxy.conversation import NS_PER_SECOND, ScriptedBroker, Stage, nobody_accepts
+from tests.proxy.frames import frame
+
+OpenStage = Callable[..., Stage]
+
+#: ApiVersions v0, correlation id 1, no client id.
+ASKED = frame(struct.pack(">hhih", 18, 0, 1, -1))
+#: No error, one API.
+GOOD = frame(struct.pack(">ihihhh", 1, 0, 1, 0, 0, 13))
+
+
+async def asked(broker: ScriptedBroker, *pieces: bytes) -> None:
+    """One connection to the server: it is asked, answers in these pieces, and sees the asker hang up."""
+    peer = await broker.accept()
+    assert await peer.frame() == ASKED
+    for piece in pieces:
+        await peer.send(piece)
+    await peer.closed()
+
+
+@pytest.mark.parametrize("split", [False, True])
+async def test_a_server_that_answers_is_enough(open_stage: OpenStage, split: bool) -> None:
+    stage = open_stage()
+    checked = asyncio.ensure_future(Readiness([stage.broker.address], stage.clock).check())
+    await asked(stage.broker, *([GOOD[at : at + 1] for at in range(len(GOOD))] if split else [GOOD]))
+    status = await checked
+    assert status.ok
+    assert status.reason == f"127.0.0.1:{stage.broker.address[1]} answers"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        pytest.param(b"", "0 bytes read", id="hangs up"),
+        pytest.param(GOOD[:9], "5 bytes read", id="hangs up in its answer"),
+        pytest.param(frame(struct.pack(">ihi", 1, 35, 0)), "its answer to ApiVersions is an error", id="error"),
+        pytest.param(
+            frame(struct.pack(">ihi", 2, 0, 0)), "its answer to ApiVersions is an error", id="another's answer"
+        ),
+        pytest.param(frame(struct.pack(">ih", 1, 0)), "its answer is not Kafka's", id="too short"),
+        pytest.param(b"\xff\xff\xff\xff", "its answer is not Kafka's", id="length below zero"),
+        pytest.param(struct.pack(">i", 1_048_577), "its answer is not Kafka's", id="length above the bound"),
+        pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", "its answer is not Kafka's", id="HTTP"),
+    ],
+)
+async def test_a_server_that_says_anything_else_is_not(open_stage: OpenStage, answer: bytes, reason: str) -> None:
+    stage = open_stage()
+    checked = asyncio.ensure_future(Readiness([stage.broker.address], stage.clock).check())
+    peer = await stage.broker.accept()
+    assert await peer.frame() == ASKED
+    await peer.send(answer)
+    peer.end()
+    status = await checked
+    assert not status.ok
+    assert status.reason.startswith(f"no bootstrap server answers ApiVersions: 127.0.0.1:{stage.broker.address[1]}: ")
+    assert reason in status.reason
+
+
+async def test_the_first_good_answer_decides(open_stage: OpenStage) -> None:
+    """One refuses, one accepts nobody, one is silent: none of them is waited for."""
+    stage = open_stage()
+    silent, closed = ScriptedBroker(), ScriptedBroker()
+    closed.close()
+    try:
+        with nobody_accepts() as unreachable:
+            servers = [closed.address, unreachable, silent.address, stage.broker.address]
+            checked = asyncio.ensure_future(Readiness(servers, stage.clock).check())
+            peer = await silent.accept()
+            assert await peer.frame() == ASKED
+            await asked(stage.broker, GOOD)
+            assert (await checked).ok
+            await peer.closed()
+    finally:
+        silent.close()
+
+
+async def test_all_that_is_wrong_is_said(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert readiness.PROBE_TIMEOUT_SECONDS == 3
+    monkeypatch.setattr(readiness, "PROBE_TIMEOUT_SECONDS", 0.05)
+    stage = open_stage()
+    closed = ScriptedBroker()
+    closed.close()
+    with nobody_accepts() as unreachable:
+        servers = [closed.address, unreachable, stage.broker.address]
+        checked = asyncio.ensure_future(Readiness(servers, stage.clock).check())
+        await asked(stage.broker)
+        status = await checked
+    assert not status.ok
+    assert f"127.0.0.1:{unreachable[1]}: no answer within 0.05 s" in status.reason
+    assert f"127.0.0.1:{stage.broker.address[1]}: no answer within 0.05 s" in status.reason
+    assert f"127.0.0.1:{closed.address[1]}: " in status.reason
+
+
+async def test_an_answer_is_believed_for_a_while(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    ready = Readiness([stage.broker.address], stage.clock)
+    checked = [asyncio.ensure_future(ready.check()) for _ in range(5)]
+    await asked(stage.broker, GOOD)
+    assert all(status.ok for status in await asyncio.gather(*checked)), "all who ask at once are told the same"
+    stage.clock.pass_seconds(FRESH_FOR_NS / NS_PER_SECOND - 0.001)
+    assert (await ready.check()).ok
+    stage.clock.pass_seconds(0.001)
+    again = asyncio.ensure_future(ready.check())
+    await asked(stage.broker, frame(struct.pack(">ihi", 1, 35, 0)))
+    assert not (await again).ok
+    assert not (await ready.check()).ok, "a bad answer is believed as long"
+
+
+async def test_one_who_asks_no_more_costs_the_others_nothing(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    ready = Readiness([stage.broker.address], stage.clock)
+    first, second = (asyncio.ensure_future(ready.check()) for _ in range(2))
+    peer = await stage.broker.accept()
+    assert await peer.frame() == ASKED
+    first.cancel()
+    await peer.closed()
+    await asked(stage.broker, GOOD)
+    assert (await second).ok
+    assert first.cancelled()

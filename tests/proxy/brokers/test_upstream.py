@@ -1,0 +1,190 @@
+"""Connecting to brokers: one after the other, names, time limits, brokers that are down and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from proxy.brokers.upstream import RESOLVED_FOR_NS, Upstream
+from tests.proxy.conversation import LOOPBACK, Clock, ScriptedBroker, Stage, lines_of, nobody_accepts, until
+from tests.proxy.frames import heartbeat, heartbeat_answer
+
+OpenStage = Callable[..., Stage]
+
+
+def nobody_listens() -> tuple[str, int]:
+    with socket.create_server((LOOPBACK, 0)) as gone:
+        address: tuple[str, int] = gone.getsockname()[:2]
+        return address
+
+
+async def test_the_next_bootstrap_server_when_one_refuses(open_stage: OpenStage) -> None:
+    broker = ScriptedBroker()
+    try:
+        stage = open_stage(bootstrap_servers=(nobody_listens(), broker.address))
+        for number in range(4):
+            client = await stage.client()
+            await client.send(heartbeat(number))
+            assert await (await broker.accept()).frame() == heartbeat(number)
+        assert not any(stage.metrics.upstream_errors.values()), "no session failed"
+    finally:
+        broker.close()
+
+
+async def test_connections_take_turns_among_the_bootstrap_servers(open_stage: OpenStage) -> None:
+    brokers = [ScriptedBroker() for _ in range(3)]
+    try:
+        stage = open_stage(bootstrap_servers=tuple(broker.address for broker in brokers))
+        for number in range(6):
+            client = await stage.client()
+            await client.send(heartbeat(number))
+            assert await (await brokers[number % 3].accept()).frame() == heartbeat(number)
+    finally:
+        for broker in brokers:
+            broker.close()
+
+
+async def test_all_down_is_a_quick_close_and_they_come_back(
+    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = nobody_listens(), nobody_listens()
+    stage = open_stage(bootstrap_servers=(first, second))
+    for _ in range(5):
+        await (await stage.client()).closed()
+    assert stage.metrics.upstream_errors["connect_refused"] == 5
+    said = [fields for name, fields in lines_of(caplog.records) if name == "upstream_unreachable"]
+    assert 1 <= len(said) <= 2, "one for each address, not for each client"
+    assert {fields["reason"] for fields in said} == {"connect_refused"}
+    server = socket.create_server(first)
+    try:
+        client = await stage.client()
+        await client.send(heartbeat(1))
+        server.setblocking(False)
+        accepted, _ = await asyncio.get_running_loop().sock_accept(server)
+        with accepted:
+            accepted.setblocking(False)
+            assert await asyncio.get_running_loop().sock_recv(accepted, 1_000) == heartbeat(1)
+            await asyncio.get_running_loop().sock_sendall(accepted, heartbeat_answer(1))
+            assert await client.frame() == heartbeat_answer(1)
+    finally:
+        server.close()
+
+
+async def test_a_broker_that_does_not_answer_costs_its_time_limit(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.brokers.upstream.CONNECT_TIMEOUT_SECONDS", 0.02)
+    with nobody_accepts() as address:
+        stage = open_stage(bootstrap_servers=(address,))
+        await (await stage.client()).closed()
+        assert stage.metrics.upstream_errors["connect_timeout"] == 1
+
+
+async def test_the_next_bootstrap_server_when_one_does_not_answer(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.brokers.upstream.CONNECT_TIMEOUT_SECONDS", 0.02)
+    broker = ScriptedBroker()
+    try:
+        with nobody_accepts() as address:
+            stage = open_stage(bootstrap_servers=(address, broker.address))
+            client = await stage.client()
+            await client.send(heartbeat(1))
+            assert await (await broker.accept()).frame() == heartbeat(1)
+    finally:
+        broker.close()
+
+
+async def test_the_time_limit_is_for_connecting_only(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.brokers.upstream.CONNECT_TIMEOUT_SECONDS", 0.02)
+    stage = open_stage()
+    client, broker = await stage.pair()
+    later = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.06, later.set)  # behind the timer that is not to be there
+    await later.wait()
+    await client.send(heartbeat(1))
+    assert await broker.frame() == heartbeat(1)
+
+
+async def test_a_name_that_does_not_resolve(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = open_stage(bootstrap_servers=(("kafka.invalid", 9092),))
+    upstream = stage.shared.upstream
+
+    async def unknown(host: str, port: int) -> list[Any]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(upstream, "_look_up", unknown)
+    await (await stage.client()).closed()
+    assert stage.metrics.upstream_errors["name_resolution"] == 1
+
+
+async def test_a_thousand_sessions_ask_for_a_name_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    upstream = Upstream(asyncio.get_running_loop(), clock)
+    asked = []
+    go_on = asyncio.Event()
+
+    async def look_up(host: str, port: int) -> list[Any]:
+        asked.append(host)
+        await go_on.wait()
+        return [(socket.AF_INET, (LOOPBACK, 1))]
+
+    monkeypatch.setattr(upstream, "_look_up", look_up)
+    first = upstream.resolve(("kafka", 9092))
+    again = upstream.resolve(("kafka", 9092))
+    assert first is again
+    go_on.set()
+    assert isinstance(first, asyncio.Future)
+    await first
+    await until(lambda: isinstance(upstream.resolve(("kafka", 9092)), list))
+    assert asked == ["kafka"]
+    clock.now_ns += RESOLVED_FOR_NS
+    second = upstream.resolve(("kafka", 9092))
+    assert isinstance(second, asyncio.Future)
+    await second
+    assert asked == ["kafka", "kafka"], "a broker may move: the answer is believed for half a minute"
+
+
+async def test_a_session_that_ends_while_its_name_is_looked_up_connects_to_nobody(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = open_stage(bootstrap_servers=(("kafka", 9092),))
+    upstream = stage.shared.upstream
+    go_on = asyncio.Event()
+
+    async def look_up(host: str, port: int) -> list[Any]:
+        await go_on.wait()
+        return [(socket.AF_INET, stage.broker.address)]
+
+    monkeypatch.setattr(upstream, "_look_up", look_up)
+    client = await stage.client()
+    other = await stage.client()
+    await until(lambda: len(stage.shared.sessions) == 2)
+    stage.session_of(client).close()
+    await client.closed()
+    go_on.set()
+    await other.send(heartbeat(1))
+    assert await (await stage.broker.accept()).frame() == heartbeat(1)
+    accepting = asyncio.ensure_future(stage.broker.accept())
+    third = await stage.client()
+    await third.send(heartbeat(3))
+    assert await (await accepting).frame() == heartbeat(3), "no connection came in between"
+
+
+async def test_ipv6(open_stage: OpenStage) -> None:
+    server = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    server.setblocking(False)
+    try:
+        stage = open_stage(bootstrap_servers=(("::1", server.getsockname()[1]),))
+        client = await stage.client()
+        await client.send(heartbeat(1))
+        accepted, _ = await asyncio.get_running_loop().sock_accept(server)
+        with accepted:
+            accepted.setblocking(False)
+            assert await asyncio.get_running_loop().sock_recv(accepted, 1_000) == heartbeat(1)
+    finally:
+        server.close()

@@ -1,0 +1,433 @@
+"""From flags, environment and file to one Config, or to a list of everything that is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from proxy.config.checks import summary_of, warnings_of
+from proxy.config.config import Config
+from proxy.config.quotas_file import quotas_in_force
+from tests.proxy.command_line import UPSTREAM, config, errors, forget_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_environment(monkeypatch)
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Any:
+    """Write a TOML file; returns the flags that name it."""
+
+    def write(text: str, name: str = "proxy.toml") -> Path:
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def entries(found: Config) -> dict[str, Mapping[str, Any]]:
+    return {str(entry.entity): dict(entry.limits) for entry in quotas_in_force(found).entries}
+
+
+# Defaults and precedence
+
+
+def test_the_command_line_and_the_class_have_the_same_defaults() -> None:
+    found = config(*UPSTREAM)
+    assert found == Config(bootstrap_servers=(("broker", 9092),))
+
+
+def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
+    quotas = toml('[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "5MB"\n', "quotas.toml")
+    found = config(
+        *("--bootstrap-server", "a:1,b:2"),
+        *("--listen", "0.0.0.0:9000"),
+        *("--broker-ports", "9100-9101"),
+        *("--broker-port", "7=9200", "--broker-port", "8=9201"),
+        *("--advertised-host", "proxy.svc"),
+        *("--max-connections", "5"),
+        *("--client-id", "spark-etl", "--principal", "CN=etl,O=acme"),
+        *("--quota", "client-id=spark-etl,producer_byte_rate=5MB"),
+        *("--quotas-file", str(quotas)),
+        *("--quota-share", "0.25"),
+        *("--quota-algorithm", "sampled-window"),
+        *("--quota-window-num", "5", "--quota-window-size-seconds", "0.5", "--first-window", "off"),
+        *("--producer-id-quota-window-size-seconds", "60", "--producer-id-quota-window-count", "6"),
+        *("--max-connection-hold", "1.5s"),
+        *("--throttle-mode", "notify"),
+        *("--max-throttle-ms", "1000"),
+        "--dry-run",
+        *("--metrics-listen", "[::1]:0"),
+        *("--max-metric-entities", "10"),
+        *("--log-format", "json", "--log-level", "debug"),
+        *("--drain-timeout", "500ms"),
+        *("--socket-request-max-bytes", "1MB"),
+        *("--socket-response-max-bytes", "2MiB"),
+        *("--max-buffered-bytes", "3MB"),
+        "--pass-unknown-apis",
+        *("--event-loop", "asyncio"),
+    )
+    given = {field.name: getattr(found, field.name) for field in fields(Config)}
+    assert [str(entry.entity) for entry in given.pop("quotas")] == ["client-id:spark-etl"]
+    assert given == {
+        "bootstrap_servers": (("a", 1), ("b", 2)),
+        "listen": ("0.0.0.0", 9000),  # noqa: S104  (a test of just that)
+        "broker_ports": range(9100, 9102),
+        "broker_port": {7: 9200, 8: 9201},
+        "advertised_host": "proxy.svc",
+        "max_connections": 5,
+        "client_id": "spark-etl",
+        "principal": "CN=etl,O=acme",
+        "quotas_file": quotas,
+        "quota_share": 0.25,
+        "quota_algorithm": "sampled-window",
+        "quota_window_num": 5,
+        "quota_window_size_seconds": 0.5,
+        "first_window": False,
+        "producer_id_quota_window_size_seconds": 60,
+        "producer_id_quota_window_count": 6,
+        "throttle_mode": "notify",
+        "max_throttle_ms": 1000,
+        "max_connection_hold_seconds": 1.5,
+        "dry_run": True,
+        "metrics_listen": ("::1", 0),
+        "max_metric_entities": 10,
+        "log_format": "json",
+        "log_level": "debug",
+        "drain_timeout_seconds": 0.5,
+        "socket_request_max_bytes": 1_000_000,
+        "socket_response_max_bytes": 2_097_152,
+        "max_buffered_bytes": 3_000_000,
+        "pass_unknown_apis": True,
+        "event_loop": "asyncio",
+    }
+
+
+# (flag, environment, file, field) with three values that differ from one another and from the default
+WAYS = [
+    ("--listen", "127.0.0.1:1001", "127.0.0.1:1002", '"127.0.0.1:1003"', "listen", ("127.0.0.1", 1001)),
+    ("--max-throttle-ms", "1", "2", "3", "max_throttle_ms", 1),
+    ("--drain-timeout", "1s", "2s", "3", "drain_timeout_seconds", 1.0),
+    ("--quota-share", "0.1", "0.2", "0.3", "quota_share", 0.1),
+    ("--client-id", "a", "b", '"c"', "client_id", "a"),
+    ("--log-level", "debug", "warn", '"error"', "log_level", "debug"),
+    ("--quota-window-size-seconds", "2", "3", "4", "quota_window_size_seconds", 2.0),
+    ("--quota-window-num", "2", "3", "4", "quota_window_num", 2),
+    ("--max-connection-hold", "1s", "2s", '"3s"', "max_connection_hold_seconds", 1.0),
+    ("--producer-id-quota-window-count", "1", "2", "3", "producer_id_quota_window_count", 1),
+    ("--broker-port", "1=2001", "1=2002", '["1=2003"]', "broker_port", {1: 2001}),
+]
+
+
+@pytest.mark.parametrize(("flag", "by_flag", "by_env", "by_file", "field", "value"), WAYS)
+def test_flag_before_environment_before_file_before_default(
+    flag: str, by_flag: str, by_env: str, by_file: str, field: str, value: object,
+    toml: Any, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    key = flag.removeprefix("--").replace("-", "_")
+    default = getattr(config(*UPSTREAM), field)
+    path = toml(f"{key} = {by_file}\n")
+    in_file = ("--config", str(path))
+
+    from_flag = getattr(config(*UPSTREAM, flag, by_flag), field)
+    from_file = getattr(config(*UPSTREAM, *in_file), field)
+    monkeypatch.setenv(f"KAFKA_QUOTA_PROXY_{key.upper()}", by_env)
+    from_environment = getattr(config(*UPSTREAM), field)
+
+    assert from_flag == value
+    values = [default, from_flag, from_environment, from_file]
+    assert all(one != other for at, one in enumerate(values) for other in values[at + 1 :])
+    assert getattr(config(*UPSTREAM, *in_file), field) == from_environment, "environment over file"
+    assert getattr(config(*UPSTREAM, flag, by_flag), field) == from_flag, "flag over environment"
+    monkeypatch.delenv(f"KAFKA_QUOTA_PROXY_{key.upper()}")
+    assert getattr(config(*UPSTREAM, *in_file, flag, by_flag), field) == from_flag, "flag over file"
+
+
+def test_a_switch_can_be_turned_off_again_at_every_stage(toml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_file = ("--config", str(toml("dry_run = true\n")))
+    assert config(*UPSTREAM, *in_file).dry_run
+    monkeypatch.setenv("KAFKA_QUOTA_PROXY_DRY_RUN", "false")
+    assert not config(*UPSTREAM, *in_file).dry_run
+    assert config(*UPSTREAM, *in_file, "--dry-run").dry_run
+    monkeypatch.setenv("KAFKA_QUOTA_PROXY_DRY_RUN", "true")
+    assert not config(*UPSTREAM, *in_file, "--no-dry-run").dry_run
+
+
+def test_the_first_window_rule_is_on_or_off(toml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_file = ("--config", str(toml('first_window = "off"\n')))
+    assert config(*UPSTREAM).first_window
+    assert not config(*UPSTREAM, *in_file).first_window
+    assert not config(*UPSTREAM, "--config", str(toml("first_window = false\n"))).first_window
+    monkeypatch.setenv("KAFKA_QUOTA_PROXY_FIRST_WINDOW", "on")
+    assert config(*UPSTREAM, *in_file).first_window
+    assert not config(*UPSTREAM, *in_file, "--first-window", "off").first_window
+
+
+def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_QUOTA_PROXY_LISTEN", "")
+    assert config(*UPSTREAM).listen == ("127.0.0.1", 19092)
+
+
+def test_the_file_may_be_named_by_a_variable(toml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_QUOTA_PROXY_CONFIG", str(toml('bootstrap_servers = ["a:1", "b:2"]\n')))
+    assert config().bootstrap_servers == (("a", 1), ("b", 2))
+
+
+def test_several_quotas_in_one_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "KAFKA_QUOTA_PROXY_QUOTA",
+        'client-id=a,producer_byte_rate=1;user="x;y",consumer_byte_rate=2\nclient-id=b,producer_byte_rate=3',
+    )
+    assert list(entries(config(*UPSTREAM))) == ["client-id:a", "user:x;y", "client-id:b"]
+
+
+def test_the_quotas_file_is_found_beside_the_file_that_names_it(toml: Any) -> None:
+    toml('[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "5MB"\n', "quotas.toml")
+    found = config(*UPSTREAM, "--config", str(toml('quotas_file = "quotas.toml"\n')))
+    assert entries(found) == {"client-id:etl": {"producer_byte_rate": 5_000_000}}
+
+
+def test_entries_of_the_file_replace_those_of_the_same_entity(toml: Any) -> None:
+    path = toml('[[quota]]\nclient-id = "etl"\nconsumer_byte_rate = "5MB"\n', "quotas.toml")
+    found = config(
+        *UPSTREAM,
+        *("--quota", "client-id=etl,producer_byte_rate=1"),
+        *("--quota", "client-id=other,producer_byte_rate=2"),
+        *("--quotas-file", str(path)),
+    )
+    assert entries(found) == {
+        "client-id:etl": {"consumer_byte_rate": 5_000_000},
+        "client-id:other": {"producer_byte_rate": 2},
+    }
+
+
+# Ports and hosts
+
+
+def test_the_broker_ports_follow_the_listen_port() -> None:
+    assert config(*UPSTREAM, "--listen", "127.0.0.1:9000").broker_ports == range(9001, 9021)
+
+
+def test_a_listen_port_of_the_kernel_means_broker_ports_of_the_kernel() -> None:
+    assert config(*UPSTREAM, "--listen", "127.0.0.1:0").broker_ports is None
+    assert config(*UPSTREAM, "--listen", "127.0.0.1:0", "--broker-ports", "5000-5001").broker_ports == range(5000, 5002)
+    assert config(*UPSTREAM, "--broker-ports", "0").broker_ports is None
+
+
+def test_the_advertised_host_is_the_listen_host() -> None:
+    assert config(*UPSTREAM, "--listen", "[::1]:9000").advertised_host == "::1"
+
+
+def test_different_interfaces_may_share_a_port() -> None:
+    found = config(*UPSTREAM, "--listen", "127.0.0.2:9000", "--metrics-listen", "127.0.0.3:9000")
+    assert found.listen[1] == found.metrics_listen[1]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "0", "[0:0::0]"])  # noqa: S104
+def test_every_way_to_write_the_wildcard_needs_an_advertised_host(host: str) -> None:
+    (message,) = errors(*UPSTREAM, "--listen", f"{host}:9000")
+    assert "needs --advertised-host HOST" in message
+    assert (
+        config(*UPSTREAM, "--listen", f"{host}:9000", "--advertised-host", "proxy.svc").advertised_host == "proxy.svc"
+    )
+
+
+@pytest.mark.parametrize("server", ["127.0.0.1:9000", "localhost:9001", "[::1]:9020", "Proxy.svc:9000"])
+def test_a_proxy_in_front_of_itself(server: str) -> None:
+    (message,) = errors("--bootstrap-servers", server, "--listen", "0.0.0.0:9000", "--advertised-host", "proxy.svc")
+    assert message.splitlines()[0].endswith("is a port that this proxy listens on itself")
+    assert config("--bootstrap-servers", "localhost:9000").bootstrap_servers, "another port of the same host is fine"
+
+
+# Everything that can be wrong
+
+
+def test_nothing_to_forward_to() -> None:
+    assert errors() == [
+        "error: --bootstrap-servers: is missing: there is nothing to forward to\n"
+        "  give the brokers' HOST:PORT[,HOST:PORT...] by this flag, by KAFKA_QUOTA_PROXY_BOOTSTRAP_SERVERS, "
+        "or as bootstrap_servers in the file of --config"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--listen", "foo"), "error: --listen 'foo': expected HOST:PORT\n  the port is missing"),
+        (
+            ("--log-level", "wran"),
+            "error: --log-level 'wran': unknown value\n  did you mean 'warn'? allowed: debug, info, warn, error",
+        ),
+        (("--max-connections", "0"), "error: --max-connections '0': expected a whole number from 1 to 10000000"),
+        (("--throttle-mode", "delay"), "error: --throttle-mode 'delay': not in this version\n  allowed: auto, notify"),
+        (("--throttle-mode", "pause"), "error: --throttle-mode 'pause': not in this version\n  allowed: auto, notify"),
+        (
+            ("--quota-algorithm", "emwa"),
+            "error: --quota-algorithm 'emwa': unknown value\n"
+            "  did you mean 'ewma'? allowed: token-bucket, sampled-window, ewma",
+        ),
+        (("--quota-window-num", "0"), "error: --quota-window-num '0': expected a whole number from 1 to 10000"),
+        (
+            ("--quota-window-size-seconds", "0"),
+            "error: --quota-window-size-seconds '0': expected a number of seconds, above 0 and at most 86400",
+        ),
+        (("--first-window", "first"), "error: --first-window 'first': expected on or off"),
+        (
+            ("--max-connection-hold", "long"),
+            "error: --max-connection-hold 'long': expected a duration such as 20s, 500ms or 2m",
+        ),
+        (
+            ("--producer-id-quota-window-size-seconds", "1.5"),
+            "error: --producer-id-quota-window-size-seconds '1.5': expected a whole number from 1 to 31536000",
+        ),
+        (
+            ("--producer-id-quota-window-count", "1001"),
+            "error: --producer-id-quota-window-count '1001': expected a whole number from 1 to 1000",
+        ),
+        (
+            ("--listen", "0.0.0.0:9000"),
+            "error: --listen '0.0.0.0:9000': needs --advertised-host HOST\n  clients are told where each broker is to "
+            "be reached, and nobody can connect to '0.0.0.0': give the host name or IP address under which clients "
+            "reach this proxy",
+        ),
+        (
+            ("--advertised-host", "0.0.0.0"),  # noqa: S104
+            "error: --advertised-host '0.0.0.0': is no address that a client could connect to\n"
+            "  give the host name or IP address under which clients reach this proxy",
+        ),
+        (
+            ("--listen", "127.0.0.1:65530"),
+            "error: --listen '127.0.0.1:65530': leaves no room for 20 broker ports after it\n"
+            "  give --broker-ports FIRST-LAST",
+        ),
+        (
+            ("--broker-ports", "19000-19100"),
+            "error: --broker-ports 19000-19100: contains the port of --listen 127.0.0.1:19092\n  each needs its own",
+        ),
+        (
+            ("--metrics-listen", "127.0.0.1:19100"),
+            "error: --metrics-listen '127.0.0.1:19100': is in the range --broker-ports 19093-19112 (the default: the "
+            "20 ports after the listen port)\n  move --metrics-listen or --broker-ports",
+        ),
+        (
+            ("--metrics-listen", "localhost:19092"),
+            "error: --metrics-listen 'localhost:19092': is the address of --listen too\n  each needs its own port",
+        ),
+        (
+            ("--broker-port", "7=19092"),
+            "error: --broker-port 7=19092: is the port of --listen 127.0.0.1:19092\n  each needs its own",
+        ),
+        (
+            ("--broker-port", "7=19404"),
+            "error: --metrics-listen '127.0.0.1:19404' (the default): is the port of --broker-port 7=19404\n"
+            "  each needs its own",
+        ),
+        (
+            ("--broker-port", "7=9200", "--broker-port", "8=9200"),
+            "error: --broker-port '8=9200': port 9200 is taken already by --broker-port 7=9200",
+        ),
+        (
+            ("--broker-port", "7=9200", "--broker-port", "7=9201"),
+            "error: --broker-port '7=9201': node 7 has a port already: 9200",
+        ),
+        (
+            ("--bootstrap-servers", "localhost:19093"),
+            "error: --bootstrap-servers 'localhost:19093': is a port that this proxy listens on itself\n"
+            "  it names the real brokers; clients are given the address of --listen",
+        ),
+    ],
+)
+def test_each_error_names_its_place_and_what_is_allowed(arguments: tuple[str, ...], message: str) -> None:
+    assert errors(*UPSTREAM, *arguments) == [message]
+
+
+def test_a_wrong_limit_reads_as_the_contract_has_it() -> None:
+    (message,) = errors(*UPSTREAM, "--quota", "client-id=etl,producer_byte_rat=5MB")
+    first, second = message.splitlines()
+    assert first == "error: --quota 'client-id=etl,producer_byte_rat=5MB': unknown limit 'producer_byte_rat'"
+    assert second.startswith("  did you mean 'producer_byte_rate'? allowed: producer_byte_rate, consumer_byte_rate")
+
+
+def test_a_spec_with_two_errors_gives_two() -> None:
+    found = errors(*UPSTREAM, "--quota", "client-id=etl,producer_byte_rat=5MB,consumer_byte_rate=5MX")
+    assert [message.splitlines()[0].split("': ")[1][:13] for message in found] == ["unknown limit", "unknown unit "]
+
+
+def test_everything_that_is_wrong_is_listed_at_once(toml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_QUOTA_PROXY_DRY_RUN", "maybe")
+    path = toml('listne = "a:1"\nmax_throttle_ms = "soon"\nquota = "client-id=a"\ndrain_timeout = true\n')
+    found = errors("--config", str(path), "--quota-share", "2", "--broker-port", "x", "--broker-port", "y", *UPSTREAM)
+    assert sorted(message.splitlines()[0] for message in found) == sorted(
+        [
+            f"error: {path}: listne: unknown key",
+            f"error: {path}: quota = 'client-id=a': expected a list",
+            f"error: {path}: max_throttle_ms = 'soon': expected a whole number from 1 to 2147483647",
+            f"error: {path}: drain_timeout = True: expected a duration such as 20s, 500ms or 2m",
+            "error: KAFKA_QUOTA_PROXY_DRY_RUN 'maybe': expected true or false",
+            "error: --quota-share '2': expected a fraction above 0 and at most 1, such as 0.25",
+            "error: --broker-port 'x': expected NODE=PORT",
+            "error: --broker-port 'y': expected NODE=PORT",
+        ]
+    )
+    assert any("did you mean 'listen'? allowed: advertised_host, bootstrap_servers, " in message for message in found)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"listen = \n", "is not TOML: Invalid value (at line 1, column 10)"),
+        (b"\xff", "is not UTF-8 at byte 0"),
+        (None, "cannot be read: No such file or directory"),
+    ],
+)
+def test_a_file_that_cannot_be_read(content: bytes | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "proxy.toml"
+    if content is not None:
+        path.write_bytes(content)
+    assert errors("--config", str(path)) == [f"error: --config '{path}': {message}"]
+
+
+def test_a_quotas_file_given_as_configuration(toml: Any) -> None:
+    path = toml('[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "5MB"\n')
+    (message,) = errors(*UPSTREAM, "--config", str(path))
+    assert message.endswith(
+        "\n  [[quota]] and [[resource-group]] tables stand in a file of their own: name it with quotas_file"
+    )
+
+
+def test_every_error_of_a_quotas_file(toml: Any) -> None:
+    path = toml(
+        '[[quota]]\nclient-id = "etl"\nproducer_byte_rat = "5MB"\n'
+        '[[quota]]\nclient-id = "b"\nproducer_byte_rate = "five"\n',
+        "quotas.toml",
+    )
+    found = errors(*UPSTREAM, "--quotas-file", str(path))
+    assert len(found) == 2
+    assert all(str(path) in message for message in found)
+    assert "did you mean 'producer_byte_rate'?" in found[0]
+
+
+def test_a_quotas_file_that_is_not_there() -> None:
+    (message,) = errors(*UPSTREAM, "--quotas-file", "nowhere.toml")
+    assert message == "error: --quotas-file 'nowhere.toml': cannot be read: No such file or directory"
+
+
+# What is allowed but likely not meant
+
+
+def test_passing_unknown_apis_is_warned_about() -> None:
+    assert [name for name, _ in warnings_of(config(*UPSTREAM, "--pass-unknown-apis"))] == ["unknown_apis_pass"]
+
+
+def test_the_summary_of_a_configuration() -> None:
+    found = config(*UPSTREAM, "--dry-run", "--quota", "client-id=a,producer_byte_rate=1")
+    assert summary_of(found) == "forwards to broker:9092; listens on 127.0.0.1:19092; 1 quota entry; dry run"

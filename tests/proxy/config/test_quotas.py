@@ -1,0 +1,316 @@
+"""Quotas of flags and file: every limit can be given both ways, and what is wrong with all of them together is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from proxy.config.checks import summary_of, warnings_of
+from proxy.config.errors import ConfigError
+from proxy.config.quotas_file import quotas_in_force
+from quotas.limit_kinds import LIMIT_NAMES
+from tests.proxy.command_line import UPSTREAM, config, errors, forget_environment
+
+EVERY_LIMIT = (
+    "user=a,producer_byte_rate=1MB,consumer_byte_rate=2MB,request_rate=3.5,controller_mutation_rate=0.5,"
+    "producer_ids_rate=5",
+    "topic=orders,bytes_in_rate=6MB,messages_in_rate=7,bytes.in.per.sec.threshold=8,messages.in.per.sec.threshold=9",
+    "total,total.bytes.in.per.sec.threshold=10,total.messages.in.per.sec.threshold=11,connection_creation_rate=12,"
+    "connections=13",
+)
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_environment(monkeypatch)
+
+
+@pytest.fixture
+def quotas_file(tmp_path: Path) -> Callable[[str], tuple[str, str]]:
+    """Write a quotas file; returns the flag that names it."""
+
+    def write(text: str) -> tuple[str, str]:
+        path = tmp_path / "quotas.toml"
+        path.write_text(text, encoding="utf-8")
+        return "--quotas-file", str(path)
+
+    return write
+
+
+def quotas(*specs: str) -> tuple[str, ...]:
+    return tuple(argument for spec in specs for argument in ("--quota", spec))
+
+
+def in_force(*arguments: str) -> dict[str, dict[str, float]]:
+    """Limits by entity."""
+    return {
+        str(entry.entity): {name: float(rate) for name, rate in entry.limits.items()}
+        for entry in quotas_in_force(config(*UPSTREAM, *arguments)).entries
+    }
+
+
+WANTED: dict[str, dict[str, float]] = {
+    "user:a": {
+        "producer_byte_rate": 1_000_000,
+        "consumer_byte_rate": 2_000_000,
+        "request_rate": 3.5,
+        "controller_mutation_rate": 0.5,
+        "producer_ids_rate": 5,
+    },
+    "topic:orders": {
+        "bytes_in_rate": 6_000_000,
+        "messages_in_rate": 7,
+        "bytes.in.per.sec.threshold": 8,
+        "messages.in.per.sec.threshold": 9,
+    },
+    "total": {
+        "total.bytes.in.per.sec.threshold": 10,
+        "total.messages.in.per.sec.threshold": 11,
+        "connection_creation_rate": 12,
+        "connections": 13,
+    },
+}
+
+
+def test_every_limit_can_be_given_by_flag_variable_and_file(
+    quotas_file: Callable[[str], tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert {name for limits in WANTED.values() for name in limits} == set(LIMIT_NAMES)
+    assert in_force(*quotas(*EVERY_LIMIT)) == WANTED
+    whom = ('user = "a"', 'topic = "orders"', "total = true")
+    tables = [
+        "\n".join(["[[quota]]", entity, *(f'"{name}" = {value}' for name, value in limits.items())])
+        for entity, limits in zip(whom, WANTED.values(), strict=True)
+    ]
+    assert in_force(*quotas_file("\n".join(tables))) == WANTED
+    monkeypatch.setenv("KAFKA_QUOTA_PROXY_QUOTA", ";".join(EVERY_LIMIT))
+    assert in_force() == WANTED
+
+
+def test_an_entity_given_twice() -> None:
+    found = errors(*UPSTREAM, *quotas("client-id=a,producer_byte_rate=1", "client-id=a,consumer_byte_rate=1"))
+    assert found == ["error: --quota: client-id:a is given twice\n  put its limits into one entry"]
+
+
+def test_a_group_of_the_file_replaces_that_of_the_flags(quotas_file: Callable[[str], tuple[str, str]]) -> None:
+    flag = quotas("resource-group=etl,client-id=a,producer_byte_rate=1")
+    in_file = quotas_file('[[resource-group]]\nname = "etl"\nuser = "b"\nconsumer_byte_rate = 2\n')
+    (entry,) = quotas_in_force(config(*UPSTREAM, *flag, *in_file)).entries
+    assert entry.group is not None
+    assert (entry.group.client_ids, entry.group.users) == ((), ("b",))
+
+
+# The share
+
+
+@pytest.mark.parametrize(
+    ("flag", "key", "share"),
+    [
+        ((), "", 1.0),
+        (("--quota-share", "0.5"), "", 0.5),
+        ((), "quota_share = 0.25", 0.25),
+        (("--quota-share", "0.5"), "quota_share = 0.25", 0.25),
+        (("--quota-share", "0.5"), "quota_share = 1", 1.0),
+        (("--quota-share", "0.5"), "quota_share = '0.025'", 0.025),
+    ],
+)
+def test_the_share_of_the_file_takes_the_place_of_the_flags(
+    quotas_file: Callable[[str], tuple[str, str]], flag: tuple[str, ...], key: str, share: float
+) -> None:
+    in_file = quotas_file(f'{key}\n[[quota]]\nclient-id = "a"\nproducer_byte_rate = 1\n')
+    found = quotas_in_force(config(*UPSTREAM, *flag, *in_file))
+    assert (found.share, len(found.entries)) == (share, 1)
+
+
+@pytest.mark.parametrize("value", ["0", "-0.1", "1.001", "nan", "inf", "true", "'1/4'", "[0.5]", "{a = 1}"])
+def test_a_wrong_share_in_the_file_is_refused_as_the_flag_is(
+    quotas_file: Callable[[str], tuple[str, str]], value: str
+) -> None:
+    flag, path = quotas_file(f"quota_share = {value}\n[[quota]]\nclient-id = 'a'\n")
+    share, no_limit = errors(*UPSTREAM, flag, path)
+    (of_flag,) = errors(*UPSTREAM, "--quota-share", "1.001")
+    assert share.startswith(f"error: {path}: quota_share = ")
+    if not value.startswith(("[", "{", "t")):  # which no flag can be
+        assert share.rpartition("': ")[2].rpartition(": ")[2] == of_flag.rpartition(": ")[2]
+    assert "no limit given" in no_limit, "with everything else that is wrong"
+
+
+def test_a_share_below_a_table_is_said_to_belong_above(quotas_file: Callable[[str], tuple[str, str]]) -> None:
+    flag, path = quotas_file("[[quota]]\nclient-id = 'a'\nproducer_byte_rate = 1\nquota_share = 0.5\n")
+    assert errors(*UPSTREAM, flag, path) == [
+        f"error: {path}: quota[0].quota_share: quota_share is for the whole file\n"
+        "  write it above the first table: below one, TOML takes it for a part of that"
+    ]
+
+
+def test_the_summary_says_the_share(quotas_file: Callable[[str], tuple[str, str]]) -> None:
+    in_file = quotas_file("quota_share = 0.025")
+    assert summary_of(config(*UPSTREAM, *in_file)).endswith(
+        f"0 quota entries (with {in_file[1]}), every rate times 0.025"
+    )
+    assert "every rate" not in summary_of(config(*UPSTREAM, *quotas_file("")))
+
+
+# Listeners
+
+
+@pytest.mark.parametrize("listener", ["bootstrap", "9000", "localhost:9000"])
+def test_the_listener_of_listen_has_one_name(listener: str) -> None:
+    spec = f"listener={listener},connections=5"
+    assert in_force("--listen", "127.0.0.1:9000", *quotas(spec)) == {"listener:bootstrap": {"connections": 5}}
+
+
+def test_two_names_of_one_listener_are_one_entity(quotas_file: Callable[[str], tuple[str, str]]) -> None:
+    at_9000 = ("--listen", "127.0.0.1:9000")
+    two = quotas("listener=bootstrap,connections=5", "listener=9000,connections=6")
+    assert errors(*UPSTREAM, *at_9000, *two) == [
+        "error: --quota: listener:bootstrap is given twice\n  put its limits into one entry"
+    ]
+    in_file = quotas_file("[[quota]]\nlistener = 9000\nconnections = 6\n")
+    assert in_force(*at_9000, *quotas("listener=bootstrap,connections=5"), *in_file) == {
+        "listener:bootstrap": {"connections": 6}
+    }
+    twice = quotas_file(
+        "[[quota]]\nlistener = 9000\nconnections = 6\n[[quota]]\nlistener = 'bootstrap'\nconnections = 7\n"
+    )
+    assert errors(*UPSTREAM, *at_9000, *twice) == [
+        f"error: {twice[1]}: listener:bootstrap is given twice\n  put its limits into one entry"
+    ]
+
+
+def test_a_port_that_this_proxy_does_not_listen_on(quotas_file: Callable[[str], tuple[str, str]]) -> None:
+    ports = ("--broker-ports", "9100-9101", "--broker-port", "7=9200")
+    fine = ("listener=9100,connections=1", "listener=9200,connections=1", "listener=<default>,connections=1")
+    assert len(in_force(*ports, *quotas(*fine))) == 3
+    message = "listener:9102: this proxy does not listen on port 9102\n  allowed: bootstrap, <default>, 9100-9101, 9200"
+    assert errors(*UPSTREAM, *ports, *quotas("listener=9102,connections=1")) == [f"error: --quota: {message}"]
+    in_file = quotas_file("[[quota]]\nlistener = 9102\nconnections = 1\n")
+    assert errors(*UPSTREAM, *ports, *in_file) == [f"error: {in_file[1]}: {message}"]
+
+
+@pytest.mark.parametrize("ports", [("--broker-ports", "0"), ("--listen", "127.0.0.1:0")])
+def test_ports_that_the_kernel_chooses_may_be_any(ports: tuple[str, str]) -> None:
+    assert in_force(*ports, *quotas("listener=40000,connections=1")) == {"listener:40000": {"connections": 1}}
+
+
+@pytest.mark.parametrize("wrong", [("--listen", "foo"), ("--broker-ports", "x"), ("--broker-port", "9=x")])
+def test_where_ports_are_wrong_no_listener_is(wrong: tuple[str, str]) -> None:
+    (message,) = errors(*UPSTREAM, *wrong, *quotas("listener=9102,connections=1"))
+    assert message.startswith(f"error: {wrong[0]} ")
+
+
+# Host names
+
+
+def test_a_host_name_is_resolved_by_the_system() -> None:
+    assert in_force(*quotas("ip=localhost,connections=1")) == {"ip:127.0.0.1": {"connections": 1}}
+
+
+def test_a_host_name_is_resolved_in_the_file_too(quotas_file: Callable[[str], tuple[str, str]]) -> None:
+    in_file = quotas_file("[[quota]]\nip = 'localhost'\nconnections = 1\n")
+    assert in_force(*in_file) == {"ip:127.0.0.1": {"connections": 1}}
+
+
+@pytest.mark.parametrize("name", ["a b", "10.0.0.0/8", "no\nname", "a" * 300, "x..y", "host:1"])
+def test_what_cannot_be_a_host_is_told_in_kafkas_words(name: str) -> None:
+    (message,) = errors(*UPSTREAM, *quotas(f"ip={name},connections=1"))
+    assert f"{name} is not a valid IP or resolvable host." in message
+
+
+# Thresholds
+
+
+TOTAL = "total,total.bytes.in.per.sec.threshold=10MB"
+BEYOND = (
+    "bytes.in.per.sec.threshold of all topics would sum to 12000000, beyond total.bytes.in.per.sec.threshold=10000000: "
+    "raise the total, or lower the thresholds of topics"
+)
+
+
+def topic_table(name: str, threshold: str) -> str:
+    return f'[[quota]]\ntopic = "{name}"\nbytes.in.per.sec.threshold = "{threshold}"\n'
+
+
+def test_thresholds_beyond_their_total_are_refused_with_both_numbers() -> None:
+    topics = ("topic=a,bytes.in.per.sec.threshold=5MB", "topic=b,bytes.in.per.sec.threshold=7MB")
+    assert errors(*UPSTREAM, *quotas(TOTAL, *topics)) == [f"error: --quota: {BEYOND}"]
+
+
+def test_thresholds_of_flags_and_file_count_together(quotas_file: Callable[[str], tuple[str, str]]) -> None:
+    by_flag = quotas(TOTAL, "topic=a,bytes.in.per.sec.threshold=5MB")
+    too_much = quotas_file(topic_table("b", "7MB"))
+    assert errors(*UPSTREAM, *by_flag, *too_much) == [f"error: {too_much[1]}: {BEYOND}"]
+    assert len(in_force(*by_flag, *quotas_file(topic_table("b", "5MB")))) == 3
+
+
+def test_a_threshold_of_the_file_takes_the_place_of_the_flags(quotas_file: Callable[[str], tuple[str, str]]) -> None:
+    by_flag = quotas(TOTAL, "topic=a,bytes.in.per.sec.threshold=9MB")
+    assert in_force(*by_flag, *quotas_file(topic_table("a", "10MB")))["topic:a"] == {
+        "bytes.in.per.sec.threshold": 10_000_000
+    }
+
+
+def test_thresholds_without_a_total_are_refused() -> None:
+    (message,) = errors(*UPSTREAM, *quotas("topic=a,bytes.in.per.sec.threshold=5MB"))
+    assert message.startswith(
+        "error: --quota: bytes.in.per.sec.threshold of topics (in sum 5000000) holds nothing without "
+    )
+
+
+def test_a_change_of_the_file_that_does_not_fit_is_refused(quotas_file: Callable[[str], tuple[str, str]]) -> None:
+    in_file = quotas_file(topic_table("b", "5MB"))
+    running = config(*UPSTREAM, *quotas(TOTAL, "topic=a,bytes.in.per.sec.threshold=5MB"), *in_file)
+    quotas_file(topic_table("b", "7MB"))
+    with pytest.raises(ConfigError, match="would sum to 12000000"):
+        quotas_in_force(running)
+
+
+def test_what_is_not_known_is_no_reason_to_refuse_the_rest(quotas_file: Callable[[str], tuple[str, str]]) -> None:
+    """A total that could not be read is reported, and not missed once more."""
+    broken = quotas(TOTAL.replace("10MB", "10MX"), "topic=a,bytes.in.per.sec.threshold=5MB")
+    (message,) = errors(*UPSTREAM, *broken, *quotas_file(topic_table("b", "5MB")))
+    assert "unknown unit 'MX'" in message
+    (message,) = errors(*UPSTREAM, *quotas("topic=a,bytes.in.per.sec.threshold=5MB"), *quotas_file("[[quota]"))
+    assert "is not TOML" in message
+
+
+# What is allowed but likely not meant
+
+
+@pytest.mark.parametrize(
+    ("spec", "entity"),
+    [
+        ("user=alice,producer_byte_rate=1", "user:alice"),
+        ("user=<default>,client-id=a,request_rate=1", "user:<default>,client-id:a"),
+        ("resource-group=g,user=alice,topic=a,request_rate=1", "resource-group:g"),
+    ],
+)
+def test_user_quotas_without_a_principal_are_warned_about(spec: str, entity: str) -> None:
+    ((name, told),) = warnings_of(config(*UPSTREAM, *quotas(spec)))
+    assert name == "user_quota_without_principal"
+    assert told["entities"] == entity
+    assert warnings_of(config(*UPSTREAM, *quotas(spec), "--principal", "alice")) == []
+
+
+def test_quotas_of_others_need_no_principal() -> None:
+    specs = (
+        "client-id=a,request_rate=1",
+        "topic=a,bytes_in_rate=1",
+        "resource-group=g,client-id=a,request_rate=1",
+        "total,connections=1",
+    )
+    assert warnings_of(config(*UPSTREAM, *quotas(*specs))) == []
+
+
+def test_a_burst_that_no_bucket_has_is_warned_about() -> None:
+    specs = quotas("client-id=a,request_rate=1,burst_seconds=2")
+    by_entry = quotas("client-id=b,request_rate=1,burst_seconds=2,algorithm=token-bucket")
+    assert warnings_of(config(*UPSTREAM, *specs)) == []
+    ((name, told),) = warnings_of(config(*UPSTREAM, *specs, *by_entry, "--quota-algorithm", "ewma"))
+    assert (name, told["entities"]) == ("burst_without_bucket", "client-id:a")
+
+
+def test_the_summary_counts_entries_of_every_kind() -> None:
+    assert "; 3 quota entries" in summary_of(config(*UPSTREAM, *quotas(*EVERY_LIMIT)))

@@ -1,0 +1,228 @@
+"""The quotas file while the proxy runs: taken over whole, or refused whole while the quotas of before hold."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from proxy.config.config import Config
+from proxy.config.quotas_file import Quotas, quotas_in_force
+from proxy.observability.metrics import Metrics
+from proxy.quotas_watch import MAX_PROBLEMS_LOGGED, QuotasWatch
+from quotas.spec.parse import parse_spec
+from tests.proxy.conversation import PATIENCE_SECONDS
+
+FIVE = '[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "5MB"\n'
+NONE = Quotas((), 1)
+SEVEN = '[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "7MB"\n'
+
+
+class Watched:
+    """A quotas file, a watch on it, and what the watch has taken over so far: rates by entity."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.path = path
+        path.write_text(text)
+        self.config = Config(
+            bootstrap_servers=(),
+            quotas=(parse_spec("client-id=flag,producer_byte_rate=1"),),
+            quotas_file=path,
+            quota_share=0.5,
+        )
+        self.metrics = Metrics(self.config)
+        self.taken: list[dict[str, int]] = []
+        self.shares: list[float] = []
+        self.watch = QuotasWatch(self.config, quotas_in_force(self.config), self._take_over, self.metrics)
+
+    def reload_ok(self) -> bool:
+        return self.metrics.reload_ok
+
+    def _take_over(self, quotas: Quotas) -> None:
+        self.taken.append({str(entry.entity): int(entry.limits["producer_byte_rate"]) for entry in quotas.entries})
+        self.shares.append(quotas.share)
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    return Watched(tmp_path / "quotas.toml", FIVE)
+
+
+async def test_an_unchanged_file_changes_nothing(watched: Watched) -> None:
+    assert not await watched.watch.look()
+    os.utime(watched.path, (1, 1))
+    assert not await watched.watch.look(), "touched, but with the same entries"
+    assert watched.taken == []
+    assert watched.reload_ok()
+
+
+async def test_a_changed_file_is_taken_over_whole_with_the_entries_of_the_flags(watched: Watched) -> None:
+    await watched.watch.look()
+    watched.path.write_text(SEVEN + '[[quota]]\nclient-id = "more"\nproducer_byte_rate = 9\n')
+    assert await watched.watch.look()
+    assert watched.taken == [{"client-id:flag": 1, "client-id:etl": 7_000_000, "client-id:more": 9}]
+    assert not await watched.watch.look()
+
+
+async def test_the_share_of_the_file_is_taken_over_with_its_entries_and_goes_back_to_the_flags(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    await watched.watch.look()
+    with caplog.at_level(logging.INFO, "proxy"):
+        for text in ("quota_share = 0.25\n" + FIVE, "quota_share = 0.125\n" + SEVEN, SEVEN):
+            watched.path.write_text(text)
+            assert await watched.watch.look()
+    assert [(share, rates["client-id:etl"]) for share, rates in zip(watched.shares, watched.taken, strict=True)] == [
+        (0.25, 5_000_000),
+        (0.125, 7_000_000),
+        (0.5, 7_000_000),
+    ]
+    logged = [record.__dict__["fields"] for record in caplog.records]
+    assert [(each["share_before"], each["share"]) for each in logged] == [(0.5, 0.25), (0.25, 0.125), (0.125, 0.5)]
+
+
+async def test_a_wrong_share_changes_nothing(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    await watched.watch.look()
+    watched.path.write_text("quota_share = 25\n" + SEVEN)
+    assert not await watched.watch.look()
+    assert (watched.taken, watched.reload_ok()) == ([], False)
+    fields = caplog.records[0].__dict__["fields"]
+    assert fields["place"] == f"{watched.path}: quota_share = 25"
+    assert fields["message"] == "expected a fraction above 0 and at most 1, such as 0.25"
+    assert caplog.records[1].__dict__["fields"]["share"] == 0.5
+
+
+async def test_a_change_between_start_and_the_first_look_is_not_missed(watched: Watched) -> None:
+    watched.path.write_text(SEVEN)
+    assert await watched.watch.look()
+
+
+async def test_a_wrong_file_is_refused_whole_until_it_is_right(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    await watched.watch.look()
+    with caplog.at_level(logging.INFO, "proxy"):
+        watched.path.write_text(SEVEN + '[[quota]]\nclient-id = "b"\nproducer_byte_rat = 1\n')
+        assert not await watched.watch.look()
+    assert watched.taken == []
+    assert not watched.reload_ok()
+    assert [record.getMessage() for record in caplog.records] == ["quotas_refused", "quotas_kept"]
+    fields = caplog.records[0].__dict__["fields"]
+    assert fields["place"] == f"{watched.path}: quota[1].producer_byte_rat"
+    assert fields["hint"].startswith("did you mean 'producer_byte_rate'?")
+
+    watched.path.write_text(FIVE)
+    assert not await watched.watch.look(), "as it was before: nothing to take over"
+    assert watched.reload_ok()
+    watched.path.write_text(SEVEN)
+    assert await watched.watch.look()
+
+
+async def test_a_file_that_goes_away_and_comes_back(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    await watched.watch.look()
+    watched.path.unlink()
+    assert not await watched.watch.look()
+    assert not await watched.watch.look(), "said once, not every second"
+    assert [record.getMessage() for record in caplog.records] == ["quotas_refused", "quotas_kept"]
+    assert not watched.reload_ok()
+    watched.path.write_text(SEVEN)
+    assert await watched.watch.look()
+    assert watched.reload_ok()
+
+
+async def test_a_file_of_which_only_the_status_changed_is_read_again(watched: Watched) -> None:
+    """Neither its size nor the time of its last change differ: so it is where a file is only made readable."""
+    await watched.watch.look()
+    before = watched.path.stat()
+    watched.path.write_text(SEVEN)
+    while watched.path.stat().st_ctime_ns == before.st_ctime_ns:  # a file system's clock has ticks
+        os.utime(watched.path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.utime(watched.path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = watched.path.stat()
+    assert (after.st_mtime_ns, after.st_size, after.st_ino) == (before.st_mtime_ns, before.st_size, before.st_ino)
+    assert await watched.watch.look()
+    assert watched.taken[-1]["client-id:etl"] == 7_000_000
+
+
+async def test_a_pipe_in_its_place_is_refused_and_not_waited_for(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    await watched.watch.look()
+    watched.path.unlink()
+    os.mkfifo(watched.path)
+    ours = os.open(watched.path, os.O_RDWR)
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert not await watched.watch.look()
+    finally:
+        os.close(ours)  # who reads it sees its end now
+    assert (watched.taken, watched.reload_ok()) == ([], False)
+    assert caplog.records[0].__dict__["fields"]["message"] == "is no regular file"
+    watched.path.unlink()
+    watched.path.write_text(SEVEN)
+    assert await watched.watch.look()
+
+
+async def test_a_swapped_symbolic_link_is_a_change(tmp_path: Path) -> None:
+    for name, text in (("one", FIVE), ("two", SEVEN)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "quotas.toml").write_text(text)
+        os.utime(tmp_path / name / "quotas.toml", (1, 1))
+    link = tmp_path / "current"
+    link.symlink_to("one")
+    watched = Watched(link / "quotas.toml", FIVE)
+    os.utime(tmp_path / "one" / "quotas.toml", (1, 1))
+    await watched.watch.look()
+    (tmp_path / "next").symlink_to("two")
+    (tmp_path / "next").replace(link)
+    assert await watched.watch.look()
+    assert watched.taken[-1]["client-id:etl"] == 7_000_000
+
+
+async def test_a_file_full_of_errors_does_not_flood_the_log(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    watched.path.write_text("[[quota]]\nx = 1\n" * 1000)
+    await watched.watch.look()
+    assert len(caplog.records) == MAX_PROBLEMS_LOGGED + 1
+    assert caplog.records[-1].__dict__["fields"]["problems"] >= 1000
+
+
+async def test_it_runs_until_cancelled(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.quotas_watch.LOOK_EVERY_SECONDS", 0.001)
+    taken = asyncio.Event()
+    watch = QuotasWatch(watched.config, NONE, lambda _quotas: taken.set(), watched.metrics)
+    running = asyncio.ensure_future(watch.run())
+    await taken.wait()
+    taken.clear()
+    watched.path.write_text(SEVEN)
+    await taken.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_it_reads_again_when_asked_to_though_nothing_changed(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("proxy.quotas_watch.LOOK_EVERY_SECONDS", 3600)
+    read = asyncio.Event()
+    watched.path.write_text("[[quota]]\nx = 1\n")
+    watch = QuotasWatch(watched.config, NONE, lambda _quotas: None, watched.metrics)
+    monkeypatch.setattr(watched.metrics, "config_reloaded", lambda *, ok: read.set())
+    running = asyncio.ensure_future(watch.run())
+    for _ in range(3):
+        await read.wait()
+        read.clear()
+        watch.read_again()
+    await read.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+def test_without_a_file_there_is_nothing_to_watch() -> None:
+    config = Config(bootstrap_servers=())
+    with pytest.raises(ValueError, match="no quotas file"):
+        QuotasWatch(config, NONE, lambda _quotas: None, Metrics(config))

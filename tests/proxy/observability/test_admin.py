@@ -1,0 +1,233 @@
+"""The HTTP side, spoken to over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+from aiohttp import ClientSession
+
+from proxy.config.config import Config
+from proxy.config.errors import BindError
+from proxy.observability.admin import (
+    MAX_WAITING_SHOWN,
+    Status,
+    WaitingClient,
+    prefers_plain_text,
+    start_admin,
+    waiting_table,
+)
+from proxy.observability.metrics import Metrics
+
+CONFIG = Config(bootstrap_servers=(("127.0.0.1", 9092),), metrics_listen=("127.0.0.1", 0))
+
+WAITING = WaitingClient(
+    user="ANONYMOUS",
+    client_id="etl",
+    peer="127.0.0.1:51344",
+    limit="producer_byte_rate",
+    entity="client-id:etl",
+    limit_value=5_000_000,
+    waited_seconds=0.4,
+    remaining_seconds=1.8,
+    mode="notify",
+)
+
+
+async def _ready() -> Status:
+    return Status(ok=True, reason="broker-1:9092 answers")
+
+
+@asynccontextmanager
+async def admin(
+    *,
+    health: Callable[[], Status] = lambda: Status(ok=True, reason="fine"),
+    readiness: Callable[[], Awaitable[Status]] = _ready,
+    throttles: Callable[[], Sequence[WaitingClient]] = tuple,
+) -> AsyncIterator[ClientSession]:
+    server = await start_admin(CONFIG, Metrics(CONFIG), health=health, readiness=readiness, throttles=throttles)
+    try:
+        async with ClientSession(f"http://127.0.0.1:{server.port}") as client:
+            yield client
+    finally:
+        await server.close()
+
+
+async def text_of(answer: AbstractAsyncContextManager[object]) -> tuple[int, str, str]:
+    async with answer as response:
+        return response.status, response.content_type, await response.text()  # type: ignore[attr-defined]
+
+
+async def test_the_index_names_every_page() -> None:
+    async with admin() as client:
+        status, kind, text = await text_of(client.get("/"))
+    assert (status, kind) == (200, "text/plain")
+    for page in ("/metrics", "/healthz", "/readyz", "/throttles"):
+        assert page in text
+
+
+async def test_metrics_in_the_format_that_is_asked_for() -> None:
+    async with admin() as client:
+        async with client.get("/metrics") as response:
+            assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert "kafka_quota_proxy_build_info{" in await response.text()
+        accept = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"}
+        async with client.get("/metrics", headers=accept) as response:
+            assert response.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+            assert (await response.text()).endswith("# EOF\n")
+
+
+async def test_health_and_readiness_say_why() -> None:
+    async with admin(health=lambda: Status(ok=False, reason="draining")) as client:
+        assert await text_of(client.get("/healthz")) == (503, "text/plain", "draining\n")
+        assert await text_of(client.get("/readyz")) == (200, "text/plain", "broker-1:9092 answers\n")
+
+    async def no_broker() -> Status:
+        return Status(ok=False, reason="no bootstrap server answers ApiVersions")
+
+    async with admin(readiness=no_broker) as client:
+        assert await text_of(client.get("/healthz")) == (200, "text/plain", "fine\n")
+        assert await text_of(client.get("/readyz")) == (503, "text/plain", "no bootstrap server answers ApiVersions\n")
+
+
+async def test_a_readiness_that_never_answers_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.observability.admin.READINESS_TIMEOUT_SECONDS", 0.01)
+
+    async def hang() -> Status:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with admin(readiness=hang) as client:
+        status, _, text = await text_of(client.get("/readyz"))
+    assert (status, text) == (503, "no bootstrap server answered within 0.01 s\n")
+
+
+async def test_who_waits_as_json_by_default() -> None:
+    async with admin(throttles=lambda: [WAITING]) as client, client.get("/throttles") as response:
+        assert response.content_type == "application/json"
+        assert await response.json() == {
+            "total": 1,
+            "waiting": [
+                {
+                    "user": "ANONYMOUS",
+                    "client_id": "etl",
+                    "peer": "127.0.0.1:51344",
+                    "limit": "producer_byte_rate",
+                    "entity": "client-id:etl",
+                    "limit_value": 5_000_000,
+                    "waited_seconds": 0.4,
+                    "remaining_seconds": 1.8,
+                    "mode": "notify",
+                }
+            ],
+        }
+
+
+async def test_who_waits_as_a_table_for_people() -> None:
+    async with admin(throttles=lambda: [WAITING]) as client:
+        status, kind, text = await text_of(client.get("/throttles", headers={"Accept": "text/plain"}))
+    assert (status, kind) == (200, "text/plain")
+    heading, row = text.splitlines()
+    assert heading.split("  ")[0] == "CLIENT ID"
+    assert [" ".join(cell.split()) for cell in row.split("  ") if cell] == [
+        "etl",
+        "ANONYMOUS",
+        "127.0.0.1:51344",
+        "producer_byte_rate",
+        "client-id:etl",
+        "5000000",
+        "0.4 s",
+        "1.8 s",
+        "notify",
+    ]
+    assert heading.index("PEER") == row.index("127.0.0.1"), "columns are aligned"
+    assert heading.index("REMAINING") + len("REMAINING") == row.index("1.8 s") + len("1.8 s"), "numbers to the right"
+
+
+async def test_nobody_waits() -> None:
+    async with admin() as client:
+        async with client.get("/throttles") as response:
+            assert await response.json() == {"total": 0, "waiting": []}
+        assert (await text_of(client.get("/throttles", headers={"Accept": "text/plain"})))[2] == "nobody waits\n"
+
+
+async def test_a_crowd_is_cut_and_those_who_wait_longest_come_first() -> None:
+    crowd = [
+        WaitingClient("u", f"c{number}", "p", "l", "e", 1, 0, float(number), "notify")
+        for number in range(MAX_WAITING_SHOWN + 5)
+    ]
+    async with admin(throttles=lambda: crowd) as client:
+        async with client.get("/throttles") as response:
+            shown = await response.json()
+        table = (await text_of(client.get("/throttles", headers={"Accept": "text/plain"})))[2]
+    assert shown["total"] == MAX_WAITING_SHOWN + 5
+    assert len(shown["waiting"]) == MAX_WAITING_SHOWN
+    assert shown["waiting"][0]["client_id"] == f"c{MAX_WAITING_SHOWN + 4}"
+    assert table.endswith("\n... and 5 more\n")
+
+
+def test_a_client_id_cannot_break_the_table() -> None:
+    evil = WaitingClient("a b", "x\n\x1b[31m", "p", "l", "e", 1, 0, 0, "notify")
+    lines = waiting_table([evil], total=1).splitlines()
+    assert len(lines) == 2
+    assert all(line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("accept", "plain"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("application/json", False),
+        ("text/plain", True),
+        ("text/*", True),
+        ("text/plain; charset=utf-8", True),
+        ("text/plain, */*", True),
+        ("text/plain;q=0.5, */*", False),
+        ("text/plain;q=0.5, application/json;q=0.4", True),
+        ("application/json, text/plain, */*", False),
+        ("text/html, application/xhtml+xml, */*;q=0.8", False),
+        ("text/plain;q=0", False),
+        ("text/plain;q=what", False),
+        (";;,,q=", False),
+    ],
+)
+def test_which_accept_headers_mean_the_table(accept: str, plain: bool) -> None:
+    assert prefers_plain_text(accept) is plain
+
+
+async def test_what_is_not_there_and_what_is_not_allowed() -> None:
+    async with admin() as client:
+        status, kind, text = await text_of(client.get("/metric"))
+        assert (status, kind) == (404, "text/plain")
+        assert "/metrics" in text
+        async with client.post("/metrics") as response:
+            assert response.status == 405
+            assert response.headers["Allow"] == "GET,HEAD"
+
+
+@pytest.mark.parametrize("page", ["/", "/metrics", "/healthz", "/readyz", "/throttles"])
+async def test_head_has_the_status_and_no_body(page: str) -> None:
+    async with admin() as client:
+        assert await text_of(client.head(page)) == (200, (await text_of(client.get(page)))[1], "")
+
+
+async def test_a_taken_port_names_the_flag() -> None:
+    taken = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+    port = taken.sockets[0].getsockname()[1]
+    config = Config(bootstrap_servers=(), metrics_listen=("127.0.0.1", port))
+    try:
+        with pytest.raises(BindError) as raised:
+            await start_admin(
+                config,
+                Metrics(config),
+                health=lambda: Status(ok=True, reason=""),
+                readiness=_ready,
+                throttles=tuple,
+            )
+    finally:
+        taken.close()
+        await taken.wait_closed()
+    assert str(raised.value).startswith(f"error: --metrics-listen: cannot listen on 127.0.0.1:{port}: ")

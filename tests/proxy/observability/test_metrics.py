@@ -1,0 +1,432 @@
+"""What is counted, and that Prometheus understands how it is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from proxy.config.config import Config
+from proxy.observability.exposition import PREFIX, SUM_SLICE, expose, families
+from proxy.observability.metrics import ENTITY_IDLE_NS, MAX_REQUEST_CELLS, Metrics
+from proxy.observability.tallies import WINDOW_SLOT_NS, WINDOW_SLOTS, Histogram, ThrottleWindow
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from prometheus_client.metrics_core import Metric
+
+SECOND = 1_000_000_000
+WINDOW_NS = WINDOW_SLOTS * WINDOW_SLOT_NS
+
+CONTRACT = {
+    "bytes": ("counter", {"direction", "user", "client_id"}),
+    "requests": ("counter", {"api", "version"}),
+    "throttled": ("counter", {"limit", "user", "client_id", "mode"}),
+    "throttle_seconds": ("histogram", {"limit", "user", "client_id", "mode"}),
+    "throttle_time_max_seconds": ("gauge", {"user", "client_id"}),
+    "throttle_time_avg_seconds": ("gauge", {"user", "client_id"}),
+    "quota_limit": ("gauge", {"limit", "entity"}),
+    "quota_debt_seconds": ("gauge", {"limit", "entity"}),
+    "connections": ("gauge", set()),
+    "paused_connections": ("gauge", {"reason"}),
+    "in_flight_requests": ("gauge", set()),
+    "connections_rejected": ("counter", {"reason"}),
+    "accept_errors": ("counter", {"reason"}),
+    "buffered_bytes": ("gauge", set()),
+    "event_loop_lag_seconds": ("histogram", set()),
+    "upstream_errors": ("counter", {"reason"}),
+    "protocol_errors": ("counter", {"reason"}),
+    "dropped_frames": ("counter", set()),
+    "config_last_reload_successful": ("gauge", set()),
+    "build_info": ("gauge", {"version", "python_version", "event_loop"}),
+    "produced_rate": ("gauge", {"unit", "outcome"}),
+}
+
+
+class Clock:
+    """Nanoseconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000 * SECOND
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+@dataclass
+class FixedLimit:
+    """A limit whose debt does not change."""
+
+    name: str
+    entity: str
+    rate: float
+    debt_seconds: float = 0.0
+
+    def debt_ns(self, _now_ns: int, /) -> int:
+        return round(self.debt_seconds * SECOND)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def metrics_with(clock: Clock, max_metric_entities: int = 1000) -> Metrics:
+    return Metrics(Config(bootstrap_servers=(), max_metric_entities=max_metric_entities), clock_ns=clock)
+
+
+async def scrape(metrics: Metrics, accept: str = "") -> dict[str, Metric]:
+    exposition = await expose(metrics, accept)
+    parse = parse_openmetrics if "openmetrics" in exposition.content_type else parse_text
+    parsed = list(parse(exposition.body.decode()))
+    names = [family.name for family in parsed]
+    assert len(set(names)) == len(names), "every family has one HELP and one TYPE"
+    return {family.name.removeprefix(PREFIX): family for family in parsed}
+
+
+def value(shown: Mapping[str, Metric], family: str, sample: str = "", /, **labels: str) -> float | None:
+    """The one sample of that family (name ending in `sample`) with these labels, or None."""
+    found = [
+        one.value
+        for one in shown[family].samples
+        if one.name.removeprefix(PREFIX) == (sample or family) and labels == one.labels
+    ]
+    assert len(found) <= 1, "a series appears once"
+    return found[0] if found else None
+
+
+async def test_every_family_of_the_contract_exists_before_anything_happened(clock: Clock) -> None:
+    shown = await scrape(metrics_with(clock))
+    for name, (kind, _) in CONTRACT.items():
+        assert shown[name].type == kind, name
+        assert shown[name].documentation, name
+    assert value(shown, "connections") == 0
+    assert value(shown, "config_last_reload_successful") == 1
+    assert value(shown, "upstream_errors", "upstream_errors_total", reason="connect_refused") == 0
+    assert value(shown, "protocol_errors", "protocol_errors_total", reason="frame_too_large") == 0
+    assert value(shown, "paused_connections", reason="quota") == 0
+    assert "process_resident_memory_bytes" in shown
+    assert "python_info" in shown
+
+
+def fill(metrics: Metrics, clock: Clock) -> None:
+    metrics.request_cell("Produce", 12).value += 3
+    entity = metrics.entity("ANONYMOUS", "etl")
+    entity.produce_bytes += 5_000
+    entity.fetch_bytes += 70
+    entity.requests += 2
+    metrics.throttled("producer_byte_rate", "ANONYMOUS", "etl", "notify", 1.8, clock.now_ns)
+    metrics.connection_rejected("max_connections")
+    metrics.accept_error("descriptors_exhausted")
+    metrics.upstream_error("connect_refused")
+    metrics.protocol_error("unknown_api")
+    metrics.loop_lag(0.004)
+    metrics.connections = 7
+    metrics.buffered_bytes = 4096
+    metrics.paused["quota"] = 2
+    metrics.in_flight = lambda: 5
+    metrics.dropped_frames = 1
+    metrics.limits_in_use = lambda: [FixedLimit("producer_byte_rate", "client-id:etl", 5_000_000, 1.8)]
+    metrics.config_reloaded(ok=False)
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
+async def test_what_is_counted_is_shown(clock: Clock, accept: str) -> None:
+    metrics = metrics_with(clock)
+    fill(metrics, clock)
+    shown = await scrape(metrics, accept)
+    etl = {"user": "ANONYMOUS", "client_id": "etl"}
+    throttle = {"limit": "producer_byte_rate", "mode": "notify", **etl}
+    limit = {"limit": "producer_byte_rate", "entity": "client-id:etl"}
+    assert value(shown, "requests", "requests_total", api="Produce", version="12") == 3
+    assert value(shown, "bytes", "bytes_total", direction="produce", **etl) == 5000
+    assert value(shown, "bytes", "bytes_total", direction="fetch", **etl) == 70
+    assert value(shown, "throttled", "throttled_total", **throttle) == 1
+    assert value(shown, "throttle_seconds", "throttle_seconds_sum", **throttle) == 1.8
+    assert value(shown, "throttle_seconds", "throttle_seconds_bucket", le="1.0", **throttle) == 0
+    assert value(shown, "throttle_seconds", "throttle_seconds_bucket", le="2.5", **throttle) == 1
+    assert value(shown, "throttle_seconds", "throttle_seconds_bucket", le="+Inf", **throttle) == 1
+    assert value(shown, "throttle_time_max_seconds", **etl) == 1.8
+    assert value(shown, "throttle_time_avg_seconds", **etl) == 1.8
+    assert value(shown, "quota_limit", **limit) == 5_000_000
+    assert value(shown, "quota_debt_seconds", **limit) == 1.8
+    assert value(shown, "connections") == 7
+    assert value(shown, "paused_connections", reason="quota") == 2
+    assert value(shown, "in_flight_requests") == 5
+    assert value(shown, "buffered_bytes") == 4096
+    assert value(shown, "connections_rejected", "connections_rejected_total", reason="max_connections") == 1
+    assert value(shown, "accept_errors", "accept_errors_total", reason="descriptors_exhausted") == 1
+    assert value(shown, "upstream_errors", "upstream_errors_total", reason="connect_refused") == 1
+    assert value(shown, "protocol_errors", "protocol_errors_total", reason="unknown_api") == 1
+    assert value(shown, "dropped_frames", "dropped_frames_total") == 1
+    assert value(shown, "event_loop_lag_seconds", "event_loop_lag_seconds_count") == 1
+    assert value(shown, "config_last_reload_successful") == 0
+
+
+async def test_names_and_labels_are_the_contract_and_follow_prometheus_rules(clock: Clock) -> None:
+    metrics = metrics_with(clock)
+    fill(metrics, clock)
+    shown = await scrape(metrics)
+    own = {name: family for name, family in shown.items() if family.name.startswith(PREFIX)}
+    assert own.keys() == CONTRACT.keys()
+    for name, family in own.items():
+        kind, labels = CONTRACT[name]
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} == labels, sample
+            assert sample.name.endswith("_total") == (kind == "counter"), sample
+        assert not any(unit in name for unit in ("_ms", "milli", "_kb", "_mb", "minutes")), "base units only"
+
+
+async def test_the_openmetrics_body_ends_once(clock: Clock) -> None:
+    exposition = await expose(metrics_with(clock), "application/openmetrics-text")
+    assert exposition.body.endswith(b"# EOF\n")
+    assert exposition.body.count(b"# EOF") == 1
+
+
+async def test_beyond_the_bound_clients_are_other_and_the_log_says_so_once(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = metrics_with(clock, max_metric_entities=2)
+    with caplog.at_level(logging.WARNING, "proxy.observability.metrics"):
+        for number in range(100):
+            metrics.entity("ANONYMOUS", f"client-{number}").produce_bytes += 1
+            metrics.throttled("producer_byte_rate", "ANONYMOUS", f"client-{number}", "notify", 1, clock.now_ns)
+    assert [record.getMessage() for record in caplog.records] == ["metric_entities_exhausted"]
+    shown = await scrape(metrics)
+    clients = {sample.labels["client_id"]: sample.value for sample in shown["bytes"].samples if sample.value}
+    assert clients == {"client-0": 1, "client-1": 1, "other": 98}
+    other = {"limit": "producer_byte_rate", "user": "other", "client_id": "other", "mode": "notify"}
+    assert value(shown, "throttled", "throttled_total", **other) == 98
+
+
+async def test_a_client_that_is_called_other_is_not_shown_twice(clock: Clock) -> None:
+    metrics = metrics_with(clock, max_metric_entities=1)
+    metrics.entity("other", "other").produce_bytes += 1
+    metrics.entity("a", "a").produce_bytes += 1
+    metrics.entity("b", "b").produce_bytes += 1
+    shown = await scrape(metrics)
+    assert value(shown, "bytes", "bytes_total", direction="produce", user="other", client_id="other") == 2
+
+
+async def test_beyond_the_bound_limits_are_summed_up(clock: Clock) -> None:
+    metrics = metrics_with(clock, max_metric_entities=1)
+    metrics.limits_in_use = lambda: [
+        FixedLimit("producer_byte_rate", "client-id:a", 1),
+        FixedLimit("producer_byte_rate", "client-id:b", 10, debt_seconds=0.5),
+        FixedLimit("producer_byte_rate", "client-id:c", 100, debt_seconds=2),
+        FixedLimit("consumer_byte_rate", "client-id:c", 1000),
+    ]
+    shown = await scrape(metrics)
+    assert value(shown, "quota_limit", limit="producer_byte_rate", entity="client-id:a") == 1
+    assert value(shown, "quota_limit", limit="producer_byte_rate", entity="other") == 110
+    assert value(shown, "quota_limit", limit="consumer_byte_rate", entity="other") == 1000
+    assert value(shown, "quota_debt_seconds", limit="producer_byte_rate", entity="other") == 2
+    assert len(shown["quota_limit"].samples) == 3
+
+
+def test_an_idle_client_makes_room_for_another(clock: Clock) -> None:
+    metrics = metrics_with(clock, max_metric_entities=1)
+    metrics.entity("u", "first").produce_bytes += 1
+    metrics.expire(clock.now_ns)
+    clock.now_ns += ENTITY_IDLE_NS - 1
+    metrics.expire(clock.now_ns)
+    assert metrics.entity("u", "second").client_id == "other"
+    clock.now_ns += 1
+    metrics.expire(clock.now_ns)
+    gc.collect()
+    assert metrics.entity("u", "second").client_id == "second"
+
+
+def test_a_client_that_goes_on_counting_stays(clock: Clock) -> None:
+    metrics = metrics_with(clock)
+    entity = metrics.entity("u", "c")
+    for _ in range(3):
+        entity.fetch_bytes += 1
+        clock.now_ns += ENTITY_IDLE_NS - 1
+        metrics.expire(clock.now_ns)
+        entity.fetch_bytes += 1
+        clock.now_ns += 2
+        metrics.expire(clock.now_ns)
+    assert metrics.entity("u", "c") is entity
+
+
+def test_what_an_idle_session_still_holds_is_shown_until_it_lets_go(clock: Clock) -> None:
+    metrics = metrics_with(clock)
+    held = metrics.entity("u", "c")
+    clock.now_ns += ENTITY_IDLE_NS
+    metrics.expire(clock.now_ns)
+    held.produce_bytes += 1
+    assert [entity.produce_bytes for entity in metrics.entities()] == [1]
+    assert metrics.entity("u", "c") is held, "a new session of the same client counts on"
+    clock.now_ns += ENTITY_IDLE_NS
+    metrics.expire(clock.now_ns)
+    clock.now_ns += ENTITY_IDLE_NS
+    metrics.expire(clock.now_ns)
+    del held
+    gc.collect()
+    assert list(metrics.entities()) == []
+
+
+@given(user=st.text(max_size=400), client_id=st.text(max_size=400))
+def test_any_name_from_the_wire_gives_a_scrape_that_parses(user: str, client_id: str) -> None:
+    metrics = metrics_with(Clock())
+    metrics.entity(user, client_id).produce_bytes += 1
+    metrics.entity(user + "\udc80", client_id).produce_bytes += 1
+    metrics.throttled("producer_byte_rate", user, client_id, "notify", 1, 0)
+    shown = asyncio.run(scrape(metrics))
+    produced = [one for one in shown["bytes"].samples if one.labels["direction"] == "produce"]
+    assert sum(sample.value for sample in produced) == 2
+    assert all(len(text) <= 256 for sample in produced for text in sample.labels.values())
+
+
+def test_request_cells_are_bounded(clock: Clock) -> None:
+    metrics = metrics_with(clock)
+    for number in range(MAX_REQUEST_CELLS + 100):
+        metrics.request_cell("Unknown", number).value += 1
+    assert len(metrics.requests) == MAX_REQUEST_CELLS + 1
+    assert metrics.requests["other", "other"].value == 100
+    assert metrics.request_cell("Unknown", 5) is metrics.request_cell("Unknown", 5)
+
+
+class TestThrottleWindow:
+    """Seed: "Max request throttle time ... If not throttled, it will simply expose 0. Avg request throttle time"."""
+
+    def test_nobody_throttled_is_zero(self) -> None:
+        window = ThrottleWindow()
+        window.roll(100, 5000)
+        assert window.max_and_mean(5000) == (0, 0)
+
+    def test_the_mean_is_over_all_requests_of_the_window(self) -> None:
+        window = ThrottleWindow()
+        window.record(4.0, 100, 1)  # the first request
+        window.record(2.0, 100, 2)
+        assert window.max_and_mean(2) == (4.0, 3.0)
+        assert window.max_and_mean(6) == (4.0, 1.0), "four more that were not throttled"
+
+    def test_what_is_older_than_the_window_is_forgotten(self) -> None:
+        window = ThrottleWindow()
+        window.record(4.0, 100, 1)
+        for slot in range(101, 100 + WINDOW_SLOTS):
+            window.roll(slot, 10)
+            assert window.max_and_mean(10)[0] == 4.0
+        window.roll(100 + WINDOW_SLOTS, 10)
+        assert window.max_and_mean(10) == (0, 0)
+
+    def test_requests_of_before_the_window_do_not_dilute_the_mean(self) -> None:
+        window = ThrottleWindow()
+        requests = 0
+        for slot in range(100, 200):
+            window.roll(slot, requests)
+            requests += 10
+            window.record(1.0, slot, requests)
+        largest, mean = window.max_and_mean(requests)
+        assert largest == 1.0
+        assert mean == pytest.approx(0.1)
+
+    def test_without_a_count_of_requests_the_mean_is_over_the_throttled_ones(self) -> None:
+        window = ThrottleWindow()
+        window.record(4.0, 100, 0)
+        window.record(2.0, 100, 0)
+        assert window.max_and_mean(0) == (4.0, 3.0)
+
+    @given(
+        st.lists(st.tuples(st.floats(0, 100), st.integers(0, 15), st.integers(0, 5)), max_size=60),
+    )
+    def test_the_mean_is_never_above_the_largest_nor_below_zero(self, steps: list[tuple[float, int, int]]) -> None:
+        window = ThrottleWindow()
+        slot = requests = 0
+        for seconds, slots, others in steps:
+            slot += slots
+            requests += others
+            window.roll(slot, requests)
+            requests += 1
+            window.record(seconds, slot, requests)
+            largest, mean = window.max_and_mean(requests)
+            assert 0 <= mean <= largest * (1 + 1e-9)
+
+
+async def test_the_window_slides_with_the_clock_at_a_scrape(clock: Clock) -> None:
+    metrics = metrics_with(clock)
+    labels = {"user": "u", "client_id": "c"}
+    metrics.throttled("producer_byte_rate", "u", "c", "notify", 2.0, clock.now_ns)
+    clock.now_ns += WINDOW_NS - WINDOW_SLOT_NS
+    assert value(await scrape(metrics), "throttle_time_max_seconds", **labels) == 2.0
+    clock.now_ns += WINDOW_SLOT_NS
+    assert value(await scrape(metrics), "throttle_time_max_seconds", **labels) == 0
+    assert value(await scrape(metrics), "throttled", "throttled_total",
+                 limit="producer_byte_rate", mode="notify", **labels) == 1  # fmt: skip
+
+
+@given(st.lists(st.floats(0, 100)))
+def test_a_histogram_counts_each_observation_once_and_bounds_are_inclusive(observations: list[float]) -> None:
+    histogram = Histogram((0.1, 1.0, 10.0))
+    for seconds in observations:
+        histogram.observe(seconds)
+    for bound, count in histogram.cumulative():
+        assert count == sum(seconds <= bound for seconds in observations)
+    assert histogram.count == len(observations)
+    assert histogram.sum_seconds == pytest.approx(sum(observations))
+
+
+async def test_a_large_scrape_lets_others_run_in_between(clock: Clock) -> None:
+    metrics = metrics_with(clock)
+    for number in range(500):
+        metrics.throttled("producer_byte_rate", "u", f"client-{number}", "notify", 1, clock.now_ns)
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(count_turns())
+    await expose(metrics)
+    counting.cancel()
+    assert turns >= 100
+
+
+@dataclass
+class AskedLimit(FixedLimit):
+    """And it notes each time that somebody asks for its debt."""
+
+    asked: list[str] = field(default_factory=list)
+
+    def debt_ns(self, now_ns: int, /) -> int:
+        self.asked.append(self.entity)
+        return FixedLimit.debt_ns(self, now_ns)
+
+
+def test_limits_that_are_only_summed_up_take_turns_with_the_loop_too(clock: Clock) -> None:
+    metrics = metrics_with(clock, max_metric_entities=1)
+    asked: list[str] = []
+    limits = [AskedLimit("producer_byte_rate", f"client-id:{number}", 1, asked=asked) for number in range(5_001)]
+    metrics.limits_in_use = lambda: limits
+    most = 0
+    for _ in families(metrics):
+        most = max(most, len(asked))
+        asked.clear()
+    assert 0 < most <= SUM_SLICE
+
+
+def test_slices_of_a_family_come_in_a_row(clock: Clock) -> None:
+    metrics = metrics_with(clock)
+    for number in range(500):
+        metrics.throttled("producer_byte_rate", "u", f"client-{number}", "notify", 1, clock.now_ns)
+    names = [family.name for family in families(metrics)]
+    changes = [name for name, before in zip(names, [None, *names], strict=False) if name != before]
+    assert len(changes) == len(set(changes))
+
+
+def test_the_real_clock_is_the_default() -> None:
+    assert Metrics(Config(bootstrap_servers=())).clock_ns is time.monotonic_ns

@@ -1,0 +1,280 @@
+"""What a peer may do wrong costs its own connection, is counted with its reason and said in one line; nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from proxy.sessions.buffers import READ_SIZE
+from tests.proxy.conversation import Stage, lines_of, until
+from tests.proxy.frames import (
+    fetch,
+    fetched,
+    frame,
+    heartbeat,
+    heartbeat_answer,
+    metadata,
+    produce,
+    produced,
+    request,
+)
+
+OpenStage = Callable[..., Stage]
+
+BAD_REQUESTS = {
+    "length below zero": (b"\xff\xff\xff\xfe" + bytes(60), "negative_frame_length"),
+    "length above the bound": (struct.pack(">i", 104_857_601) + produce(1)[4:], "frame_too_large"),
+    "length too small for a header": (struct.pack(">i", 5) + bytes(60), "malformed_frame"),
+    "unknown API": (request(4, 0, 1), "unknown_api"),
+    "API key below zero": (request(-3, 0, 1), "unknown_api"),
+    "version too new": (request(0, 14, 1, bytes(40)), "unsupported_version"),
+    "version below zero": (request(1, -1, 1, bytes(40)), "unsupported_version"),
+    "client id beyond the frame": (frame(struct.pack(">hhih", 12, 0, 1, 900)), "malformed_frame"),
+    "client id of length -2": (frame(struct.pack(">hhih", 12, 0, 1, -2)), "malformed_frame"),
+    "client id that is no UTF-8": (frame(struct.pack(">hhih", 12, 0, 1, 2) + b"\xff\xfe"), "malformed_frame"),
+    "header tags without end": (request(12, 4, 1)[:-1] + b"\xff\xff\xff\xff\xff\xff", "malformed_frame"),
+    "fetch without its budget": (request(1, 12, 1, b"\x00" * 3), "malformed_frame"),
+    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200), "not_kafka"),
+    "HTTP": (b"GET /metrics HTTP/1.1\r\nHost: proxy\r\n\r\n", "not_kafka"),
+    "SSH": (b"SSH-2.0-OpenSSH_9.2p1\r\n", "not_kafka"),
+}
+
+
+@pytest.mark.parametrize("cut_up", [False, True])
+@pytest.mark.parametrize("what", BAD_REQUESTS)
+async def test_a_bad_request_closes_its_own_connection(
+    open_stage: OpenStage, what: str, cut_up: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = open_stage()
+    other, broker_of_other = await stage.pair()
+    await other.send(produce(1, 600)[:300])
+    client, broker = await stage.pair()
+    sent, reason = BAD_REQUESTS[what]
+    if cut_up:
+        for at in range(len(sent)):
+            if client.send_now(sent[at : at + 1]) == 0 or not stage.shared.sessions:
+                break
+            await asyncio.sleep(0)
+            if len(stage.shared.sessions) == 1:
+                break
+    else:
+        await client.send(sent)
+    await client.closed()
+    await broker.closed()
+    assert stage.metrics.protocol_errors[reason] == 1
+    assert sum(stage.metrics.protocol_errors.values()) == 1
+    [(name, fields)] = lines_of(caplog.records)
+    assert (name, fields["reason"]) == ("protocol_error", reason)
+    assert fields["peer"].startswith("127.0.0.1:")
+    await other.send(produce(1, 600)[300:])
+    assert await broker_of_other.frame() == produce(1, 600)
+    await broker_of_other.send(produced(1))
+    assert await other.frame() == produced(1)
+
+
+@pytest.mark.parametrize("what", BAD_REQUESTS)
+async def test_requests_that_came_before_a_bad_one_reach_the_broker(open_stage: OpenStage, what: str) -> None:
+    """In one read: they have been let pass, and charged."""
+    stage = open_stage()
+    client, broker = await stage.pair()
+    good = produce(1, acks=0) + heartbeat(2) + fetch(3)
+    await client.send(good + BAD_REQUESTS[what][0])
+    await client.closed()
+    assert await broker.rest() == good
+
+
+async def test_nothing_is_allocated_for_a_length_that_is_only_claimed(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    claimed = struct.pack(">i", 104_857_600) + produce(1)[4:]
+    await client.send(claimed)
+    assert await broker.read(len(claimed)) == claimed
+    assert stage.shared.buffers.buffered_bytes == 0
+
+
+async def test_the_bound_is_the_operators(open_stage: OpenStage) -> None:
+    stage = open_stage(socket_request_max_bytes=500)
+    client, broker = await stage.pair()
+    fits = produce(1, 500 - len(produce(1, 0)) + 4)
+    assert len(fits) == 504
+    await client.send(fits)
+    assert await broker.frame() == fits
+    # The second of the same kind is compared, not parsed: the bound must hold there as well.
+    await client.send(produce(2, 500 - len(produce(1, 0)) + 5))
+    await client.closed()
+    assert stage.metrics.protocol_errors["frame_too_large"] == 1
+
+
+@pytest.mark.parametrize("size", [3, 4, 11, 13, 16])
+async def test_a_client_that_dies_inside_of_a_header(
+    open_stage: OpenStage, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    await client.send(produce(1)[:size])
+    client.close()
+    assert await broker.rest() == b"", "nothing of it reached the broker"
+    await stage.no_sessions()
+    assert stage.metrics.protocol_errors["closed_mid_frame"] == 1
+    assert [name for name, _ in lines_of(caplog.records)] == ["protocol_error"]
+
+
+async def test_a_client_that_dies_inside_of_a_frame(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    await client.send(produce(1, 900)[:600])
+    client.close()
+    assert await broker.rest() == produce(1, 900)[:600]
+    broker.close()
+    await stage.no_sessions()
+    assert stage.metrics.protocol_errors["closed_mid_frame"] == 1
+    assert [name for name, _ in lines_of(caplog.records)] == ["protocol_error"]
+
+
+async def test_a_client_that_connects_and_says_nothing_is_left_alone(
+    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = open_stage()
+    silent, broker = await stage.pair()
+    other, broker_of_other = await stage.pair()
+    for number in range(20):
+        await other.send(heartbeat(number))
+        await broker_of_other.frame()
+        await broker_of_other.send(heartbeat_answer(number))
+        await other.frame()
+    assert len(stage.shared.sessions) == 2
+    assert stage.shared.buffers.buffered_bytes == 0
+    assert lines_of(caplog.records) == []
+    await silent.send(heartbeat(1))
+    assert await broker.frame() == heartbeat(1)
+
+
+async def test_a_client_that_never_reads_its_responses_stops_its_own_broker_connection(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    other, broker_of_other = await stage.pair()
+    session = stage.session_of(client)
+    await client.send(fetch(1))
+    await broker.frame()
+    answer = memoryview(fetched(1, size=60_000_000))
+    sent = 0
+    while session.response_flow.pending is None:
+        sent += broker.send_now(answer[sent : sent + READ_SIZE])
+        await asyncio.sleep(0)
+    assert stage.paused() == {"write_backpressure": 1}
+    assert 0 < stage.shared.buffers.buffered_bytes <= READ_SIZE
+    # What the broker still sends stays in the kernel.
+    while more := broker.send_now(answer[sent : sent + READ_SIZE]):
+        sent += more
+        await asyncio.sleep(0)
+    assert stage.shared.buffers.buffered_bytes <= READ_SIZE
+    assert sent < len(answer)
+    await other.send(heartbeat(1))
+    await broker_of_other.frame()
+    await broker_of_other.send(heartbeat_answer(1))
+    assert await other.frame() == heartbeat_answer(1)
+    # And when it reads after all, everything is there.
+    received, _ = await asyncio.gather(client.read(len(answer)), broker.send(answer[sent:]))
+    assert received == answer
+    assert stage.paused() == {}
+
+
+async def test_a_broker_that_never_reads_its_requests_stops_its_own_client_connection(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    session = stage.session_of(client)
+    sent = produce(1, 60_000_000)
+    sending = asyncio.ensure_future(client.send(sent))
+    await until(lambda: session.request_flow.pending is not None)
+    assert stage.paused() == {"write_backpressure": 1}
+    assert stage.shared.buffers.buffered_bytes <= READ_SIZE
+    assert await broker.frame() == sent
+    await sending
+
+
+BAD_RESPONSES = {
+    "wrong correlation id": (heartbeat_answer(8), "correlation_mismatch"),
+    "response without a request": (heartbeat_answer(7) + heartbeat_answer(8), "unexpected_response"),
+    "length below zero": (b"\x80\x00\x00\x00" + heartbeat_answer(7)[4:], "negative_frame_length"),
+    "length without room for a correlation id": (b"\x00\x00\x00\x03" + bytes(8), "malformed_frame"),
+    "length above the bound": (struct.pack(">i", 1_073_741_825) + heartbeat_answer(7)[4:], "frame_too_large"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_RESPONSES)
+async def test_a_bad_response_closes_its_own_connection(
+    open_stage: OpenStage, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = open_stage()
+    other, broker_of_other = await stage.pair()
+    client, broker = await stage.pair()
+    await client.send(heartbeat(7))
+    await broker.frame()
+    sent, reason = BAD_RESPONSES[what]
+    await broker.send(sent)
+    await client.closed()
+    await broker.closed()
+    assert stage.metrics.protocol_errors[reason] == 1
+    assert sum(stage.metrics.protocol_errors.values()) == 1
+    assert [(name, fields["reason"]) for name, fields in lines_of(caplog.records)] == [("protocol_error", reason)]
+    await other.send(heartbeat(1))
+    assert await broker_of_other.frame() == heartbeat(1)
+
+
+@pytest.mark.parametrize("what", BAD_RESPONSES)
+async def test_responses_that_came_before_a_bad_one_reach_the_client(open_stage: OpenStage, what: str) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    await client.send(produce(1) + fetch(2) + heartbeat(7))
+    for _ in range(3):
+        await broker.frame()
+    good = produced(1) + fetched(2)
+    sent = BAD_RESPONSES[what][0]
+    if what == "response without a request":
+        good, sent = good + heartbeat_answer(7), heartbeat_answer(8)
+    await broker.send(good + sent)
+    assert await client.rest() == good
+
+
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [
+        (produce(1, version=12), frame(struct.pack(">i", 1) + b"\x00\x7f" + bytes(20))),
+        (fetch(1, 17), frame(struct.pack(">i", 1) + b"\x00" + bytes(10) + b"\x05" + bytes(20))),
+        (metadata(1), frame(struct.pack(">i", 1) + b"\x00" + bytes(4) + b"\x7f" + bytes(30))),
+        (request(10, 4, 1, b"\x00\x02\x02g\x00"), frame(struct.pack(">i", 1) + b"\xff" * 30)),
+        (request(18, 3, 1, b"\x02x\x02y\x00"), frame(struct.pack(">i", 1) + b"\x00\x00\x7f" + bytes(3))),
+    ],
+    ids=["produce", "fetch", "metadata", "find coordinator", "api versions"],
+)
+async def test_a_response_that_is_no_such_response(open_stage: OpenStage, sent: bytes, answer: bytes) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    await client.send(sent)
+    await broker.frame()
+    await broker.send(answer)
+    await client.closed()
+    errors = stage.metrics.protocol_errors
+    assert errors["malformed_frame"] + errors["truncated_frame"] == 1
+
+
+async def test_lines_about_a_storm_of_bad_clients_are_few(
+    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = open_stage()
+    with caplog.at_level(logging.INFO):
+        for _ in range(30):
+            client, _ = await stage.pair()
+            await client.send(b"GET / HTTP/1.1\r\n\r\n")
+            await client.closed()
+        stage.clock.pass_seconds(6)
+        client, _ = await stage.pair()
+        await client.send(b"GET / HTTP/1.1\r\n\r\n")
+        await client.closed()
+    said = lines_of(caplog.records)
+    assert [fields["suppressed"] for _, fields in said] == [None, 29]
+    assert stage.metrics.protocol_errors["not_kafka"] == 31

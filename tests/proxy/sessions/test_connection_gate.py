@@ -1,0 +1,221 @@
+"""`connections` and `connection_creation_rate` at work: who is let in, who waits, who is closed and why."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from proxy.sessions.session import State
+from quotas.spec.parse import parse_spec
+from tests.proxy.conversation import LOOPBACK, Stage, lines_of, readable_bytes, until
+from tests.proxy.dialogue import alter
+from tests.proxy.frames import heartbeat, heartbeat_answer, produce
+
+OpenStage = Callable[..., Stage]
+
+TWO_EACH = [
+    pytest.param("ip=127.0.0.1,connections=2", "ip:127.0.0.1", id="ip"),
+    pytest.param("ip=<default>,connections=2", "ip:127.0.0.1", id="any ip"),
+    pytest.param("listener=bootstrap,connections=2", "listener:bootstrap", id="listener"),
+    pytest.param("listener=<default>,connections=2", "listener:bootstrap", id="any listener"),
+    pytest.param("total=true,connections=2", "total", id="total"),
+]
+#: Seed 000's: 30 a second, over two windows of a second.
+THIRTY = {"quotas": [parse_spec("ip=<default>,connection_creation_rate=30")], "quota_window_num": 2}
+#: One in a second: the second of a second is to wait for a second.
+ONE = parse_spec("total=true,connection_creation_rate=1")
+
+
+async def talk(stage: Stage) -> None:
+    """A connection that works."""
+    client, broker = await stage.pair()
+    await client.send(heartbeat(1))
+    assert await broker.frame() == heartbeat(1)
+    await broker.send(heartbeat_answer(1))
+    assert await client.frame() == heartbeat_answer(1)
+
+
+async def waiting(stage: Stage, count: int = 1) -> None:
+    """Wait until so many connections have been accepted and are not served."""
+    await until(lambda: sum(each.waits_to_be_served is not None for each in stage.shared.sessions) == count)
+
+
+@pytest.mark.parametrize(("spec", "entity"), TWO_EACH)
+async def test_one_connection_too_many_is_closed_at_once(
+    open_stage: OpenStage, spec: str, entity: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = open_stage(quotas=[parse_spec(spec)])
+    first, _ = await stage.pair()
+    second, broker_of_second = await stage.pair()
+    refused = await stage.client()
+    await refused.closed()
+    assert stage.metrics.rejected["connections"] == 1
+    assert len(stage.shared.sessions) == 2
+    assert stage.metrics.connections == 2
+    [(name, fields)] = lines_of(caplog.records)
+    assert name == "connection_rejected"
+    assert (fields["reason"], fields["entity"], fields["limit_value"]) == ("connections", entity, 2)
+    await second.send(produce(1))
+    assert await broker_of_second.frame() == produce(1)
+    # Room for one, and for no more than one.
+    first.close()
+    await until(lambda: len(stage.shared.sessions) == 1)
+    await talk(stage)
+    again = await stage.client()
+    await again.closed()
+    assert stage.metrics.rejected["connections"] == 2
+
+
+async def test_a_connection_that_reaches_no_broker_leaves_its_place(open_stage: OpenStage) -> None:
+    with socket.create_server((LOOPBACK, 0)) as gone:
+        address = gone.getsockname()[:2]
+    stage = open_stage(quotas=[parse_spec("ip=<default>,connections=1")], bootstrap_servers=(address,))
+    for _ in range(3):
+        client = await stage.client()
+        await client.closed()
+        await stage.no_sessions()
+    assert stage.metrics.rejected["connections"] == 0
+    assert sum(stage.metrics.upstream_errors.values()) == 3
+
+
+async def test_listeners_count_apart_and_go_by_their_ports(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[parse_spec("listener=bootstrap,connections=1")])
+    port = stage.shared.nodes.advertise(1, *stage.broker.address)[1]
+    alter(stage, f"listener={port},connections=2")
+    await stage.pair()
+    await stage.pair(port)
+    await stage.pair(port)
+    for each in (stage.port, port):
+        client = await stage.client(each)
+        await client.closed()
+    assert stage.metrics.rejected["connections"] == 2
+
+
+async def test_a_limit_that_is_changed_counts_those_that_are_there(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    await stage.pair()
+    await stage.pair()
+    alter(stage, "total=true,connections=2")
+    client = await stage.client()
+    await client.closed()
+    assert len(stage.shared.sessions) == 2, "nobody is thrown out"
+    alter(stage, "total=true,connections=3")
+    await talk(stage)
+
+
+# Rates
+
+
+@pytest.mark.parametrize("hangs_up", [False, True])
+async def test_seed_000_lets_thirty_in_and_the_next_one_waits(open_stage: OpenStage, hangs_up: bool) -> None:
+    stage = open_stage(**THIRTY)
+    first, broker_of_first = await stage.pair()
+    for _ in range(29):
+        stage.clock.pass_seconds(0.025)
+        await stage.pair()
+    assert stage.shared.throttling.waiting(stage.shared.sessions) == []
+    stage.clock.pass_seconds(0.025)
+    late = await stage.client()
+    await late.send(heartbeat(1))
+    await waiting(stage)
+    session = stage.session_of(late)
+    assert session.state is State.CONNECTING
+    stage.clock.pass_seconds(0.010)
+    [shown] = stage.shared.throttling.waiting(stage.shared.sessions)
+    assert (shown.limit, shown.entity, shown.limit_value) == ("connection_creation_rate", "ip:127.0.0.1", 30)
+    assert (shown.mode, shown.waited_seconds, shown.client_id) == ("pause", 0.010, "")
+    # 31 are 30 a second when a second and a thirtieth have passed since the first.
+    assert shown.remaining_seconds == 0.273  # from 0.760 to 1.033
+    assert readable_bytes(session.client) == len(heartbeat(1)), "nothing is read of it"
+    # The others go on meanwhile.
+    await first.send(heartbeat(2))
+    assert await broker_of_first.frame() == heartbeat(2)
+    if hangs_up:
+        late.close()
+    broker = await stage.broker.accept()
+    assert await broker.frame() == heartbeat(1), "what it sent before it went is not lost"
+    if hangs_up:
+        assert await broker.rest() == b""
+        broker.close()
+        await until(lambda: len(stage.shared.sessions) == 30)
+    assert stage.shared.throttling.waiting(stage.shared.sessions) == []
+    assert stage.metrics.rejected["connection_creation_rate"] == 0
+
+
+async def test_a_wait_that_is_too_long_ends_with_a_close(
+    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=0.05)
+    await stage.pair()
+    for number in range(1, 4):
+        client = await stage.client()
+        await waiting(stage)
+        assert len(stage.shared.sessions) == 2, "it is held before it is closed, else it would come back at once"
+        await client.closed()
+        assert stage.metrics.rejected["connection_creation_rate"] == number
+    assert [name for name, _ in lines_of(caplog.records)] == ["throttled", "connection_rejected"]
+    fields = lines_of(caplog.records)[1][1]
+    assert (fields["reason"], fields["entity"], fields["held_seconds"]) == ("connection_creation_rate", "total", 0.05)
+    stage.clock.pass_seconds(30)
+    await talk(stage)
+
+
+async def test_those_that_were_turned_away_do_not_count(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=0.001)
+    await stage.pair()
+    for _ in range(30):
+        client = await stage.client()
+        await client.closed()
+    stage.clock.pass_seconds(2)  # two in two seconds, not 32
+    await talk(stage)
+
+
+@pytest.mark.parametrize("then", ["served", "turned away"])
+async def test_draining_while_it_waits(open_stage: OpenStage, then: str) -> None:
+    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=100 if then == "served" else 0.5)
+    await stage.pair()
+    client = await stage.client()
+    await waiting(stage)
+    stage.session_of(client).drain()
+    await client.closed()
+    assert len(stage.shared.sessions) == 1
+    assert stage.metrics.rejected["connection_creation_rate"] == 0
+
+
+async def test_closing_the_proxy_while_it_waits(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=100)
+    await stage.pair()
+    client = await stage.client()
+    await waiting(stage)
+    stage.server.close()
+    await client.closed()
+
+
+@pytest.mark.parametrize("hold", [0.03, 100.0])
+async def test_one_that_waits_holds_its_place(open_stage: OpenStage, hold: float) -> None:
+    """Else a storm of connections that wait would be without bound."""
+    stage = open_stage(quotas=[ONE, parse_spec("ip=<default>,connections=2")], max_connection_hold_seconds=hold)
+    await stage.pair()
+    client = await stage.client()
+    await waiting(stage)
+    refused = await stage.client()
+    await refused.closed()
+    assert stage.metrics.rejected["connections"] == 1
+    if hold < 1:
+        await client.closed()
+        assert stage.metrics.rejected["connection_creation_rate"] == 1
+
+
+async def test_a_dry_run_lets_everybody_in_and_says_whom_it_would_not(
+    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = open_stage(
+        quotas=[ONE, parse_spec("ip=<default>,connections=2")], max_connection_hold_seconds=0.001, dry_run=True
+    )
+    for _ in range(4):
+        await talk(stage)
+    assert sum(stage.metrics.rejected.values()) == 0
+    said = [(name, fields["limit"]) for name, fields in lines_of(caplog.records)]
+    assert said == [("would_throttle", "connection_creation_rate"), ("would_throttle", "connections")]

@@ -1,0 +1,568 @@
+"""Quotas at work: who is held, what is kept meanwhile, in which order they go on, and what becomes of those that left.
+
+Limits are given without a burst, so that every frame leaves a debt of its own length, and the rates are high, so that
+the loop's timers are short; how much time has passed is for the test to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from protocol.apis import FETCH, SHARE_FETCH
+from proxy.config.quotas_file import Quotas, quotas_in_force
+from proxy.sessions import request_flow, throttling
+from proxy.sessions.buffers import READ_SIZE
+from proxy.sessions.request_flow import HEAD_READ_SIZE, RequestFlow
+from proxy.sessions.session import State
+from quotas.admission.limit import Limit
+from quotas.spec.parse import parse_spec
+from tests.proxy.conversation import Peer, Stage, lines_of, until, without_burst
+from tests.proxy.frames import (
+    batch,
+    correlation_of,
+    fetch,
+    fetch_max_bytes,
+    fetched,
+    heartbeat,
+    heartbeat_answer,
+    produce,
+    produce_records,
+    produced,
+    request,
+    share_fetched,
+)
+
+OpenStage = Callable[..., Stage]
+FAST = without_burst("client-id=etl,producer_byte_rate=1MB")
+SLOW = without_burst("client-id=etl,producer_byte_rate=1")
+BOTH_SLOW = without_burst("client-id=etl,producer_byte_rate=1,consumer_byte_rate=1")
+FETCH_FAST = without_burst("client-id=etl,consumer_byte_rate=1MB")
+FETCH_SLOW = without_burst("client-id=etl,consumer_byte_rate=1")
+
+
+async def in_debt(stage: Stage, size: int = 10_000) -> tuple[Peer, Peer]:
+    """A client and its broker connection, after one request that left a debt of 10 ms (at 1 MB/s)."""
+    client, broker = await stage.pair()
+    await client.send(produce(1, size))
+    assert await broker.frame() == produce(1, size)
+    return client, broker
+
+
+async def held(stage: Stage, count: int = 1) -> None:
+    await until(lambda: stage.paused().get("quota", 0) == count)
+
+
+async def test_a_held_session_is_not_read(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[FAST])
+    client, broker = await in_debt(stage)
+    session = stage.session_of(client)
+    more = produce(2, 30_000) + produce(3, 20)
+    await client.send(more)
+    await held(stage)
+    kept = stage.shared.buffers.buffered_bytes
+    assert 0 < kept <= HEAD_READ_SIZE
+    await until(lambda: stage.unread(session) == len(more) - kept)  # the rest waits in the kernel
+    stage.clock.pass_seconds(1)
+    assert await broker.frame() == produce(2, 30_000)
+    stage.clock.pass_seconds(1)
+    assert await broker.frame() == produce(3, 20)
+    await until(lambda: not stage.paused())
+    assert stage.shared.buffers.buffered_bytes == 0
+
+
+async def test_little_is_kept_behind_a_frame_that_came_in_pieces(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[FAST])
+    client, broker = await in_debt(stage)
+    session = stage.session_of(client)
+    await client.send(produce(2, 20_000)[:300])
+    await held(stage)
+    stage.clock.pass_seconds(1)
+    assert await broker.read(300) == produce(2, 20_000)[:300]
+    for at in range(300, 15_000, 4_900):
+        await client.send(produce(2, 20_000)[at : at + 4_900])
+        await broker.read(4_900)
+    more = produce(2, 20_000)[15_000:] + produce(3, 9_000)
+    await client.send(more)
+    await held(stage)
+    assert stage.shared.buffers.buffered_bytes <= HEAD_READ_SIZE
+    assert session.held is not None
+
+
+async def test_a_frame_that_fills_the_whole_buffer_can_be_held(open_stage: OpenStage) -> None:
+    """A session far from its limits reads all there is, and may then meet one that others have brought into debt."""
+    stage = open_stage(quotas=[FAST])
+    client, broker = await in_debt(stage)
+    session = stage.session_of(client)
+    frame = produce(2, 2 * READ_SIZE)
+    stage.shared.buffers.data[:] = frame[:READ_SIZE]
+    session.request_flow.parse(READ_SIZE)
+    assert session.held is not None
+    assert len(session.request_flow.kept) == READ_SIZE
+    stage.clock.pass_seconds(1)
+    assert await broker.read(READ_SIZE) == frame[:READ_SIZE]
+    await client.send(frame[READ_SIZE:])
+    assert await broker.read(len(frame) - READ_SIZE) == frame[READ_SIZE:]
+
+
+async def test_what_was_read_with_the_frame_before_is_looked_at_again(open_stage: OpenStage) -> None:
+    """Five requests in one read: the tail is in no kernel any more, so nothing but the timer can bring it on."""
+    stage = open_stage(quotas=[FAST])
+    client, broker = await stage.pair()
+    await client.send(b"".join(produce(number, 3_000) for number in range(5)))
+    for number in range(5):
+        assert await broker.frame() == produce(number, 3_000)
+        if number < 4:
+            await held(stage)
+            assert stage.session_of(client).held is not None
+        stage.clock.pass_seconds(0.1)
+    await until(lambda: not stage.paused())
+
+
+async def test_a_client_in_debt_may_still_send_everything_that_is_no_data(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[BOTH_SLOW])
+    client, broker = await in_debt(stage)
+    for number in range(10, 15):
+        await client.send(heartbeat(number))
+        assert await broker.frame() == heartbeat(number)
+    await client.send(fetch(15))
+    assert correlation_of(await broker.frame()) == 15, "its fetches have a limit of their own"
+    assert stage.paused() == {}
+
+
+async def test_who_waits_is_shown(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[FAST])
+    client, _ = await in_debt(stage)
+    [told] = stage.shared.throttling.waiting(stage.shared.sessions)
+    assert (told.mode, told.waited_seconds) == ("notify", 0)
+    await client.send(produce(2))
+    await held(stage)
+    stage.clock.pass_seconds(0.002)
+    [waiting] = stage.shared.throttling.waiting(stage.shared.sessions)
+    assert (waiting.client_id, waiting.limit, waiting.entity) == ("etl", "producer_byte_rate", "client-id:etl")
+    assert (waiting.mode, waiting.waited_seconds) == ("pause", 0.002)
+    assert 0.006 < waiting.remaining_seconds < 0.01
+    assert waiting.peer == stage.session_of(client).peer
+
+
+# Order
+
+
+def of_records(correlation: int, size: int) -> bytes:
+    return produce_records(correlation, {"rows": [batch(1, size)]})
+
+
+async def bytes_in_order(
+    stage: Stage,
+    sizes: dict[str, int],
+    total: int,
+    frame_of: Callable[[int, int], bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> list[tuple[str, int]]:
+    """Clients that always want to send, each its own size of frame; whose bytes were forwarded, how many, in order."""
+    forwarded: list[tuple[str, int]] = []
+    pairs = {name: await stage.pair() for name in sizes}
+    names = {stage.session_of(client): name for name, (client, _) in pairs.items()}
+    write = RequestFlow.write
+
+    def recording(flow: RequestFlow, data: memoryview) -> None:
+        forwarded.append((names[flow.session], len(data)))
+        write(flow, data)
+
+    monkeypatch.setattr(RequestFlow, "write", recording)
+    sent = {name: b"".join(frame_of(number, size) for number in range(total // size)) for name, size in sizes.items()}
+    async with asyncio.TaskGroup() as group:
+        for name, (client, broker) in pairs.items():
+            group.create_task(client.send(sent[name]))
+            group.create_task(broker.read(len(sent[name])))
+    return forwarded
+
+
+@pytest.mark.parametrize(
+    ("limit", "frame_of"), [("client-id=etl,producer_byte_rate", produce), ("topic=rows,bytes_in_rate", of_records)]
+)
+@pytest.mark.parametrize(("small", "burst_seconds"), [(2_000, 0), (40_000, 0), (1_000, 0.01)])
+async def test_sessions_on_one_limit_share_it_by_bytes(
+    open_stage: OpenStage,
+    monkeypatch: pytest.MonkeyPatch,
+    small: int,
+    burst_seconds: float,
+    limit: str,
+    frame_of: Callable[[int, int], bytes],
+) -> None:
+    """One sends large frames, one small ones: while both want to send, neither gets ahead by more than a few frames.
+
+    With a burst there is room for several small frames whenever the timer comes a little late.
+    """
+    quota = replace(parse_spec(f"{limit}=4MB"), burst_seconds=Fraction(burst_seconds))
+    stage = open_stage(quotas=[quota], real_clock=time.monotonic_ns)
+    total = 400_000
+    forwarded = await bytes_in_order(stage, {"large": 40_000, "small": small}, total, frame_of, monkeypatch)
+    got = {"large": 0, "small": 0}
+    for name, size in forwarded:
+        got[name] += size
+        if max(got.values()) < total * 0.85:
+            assert abs(got["large"] - got["small"]) <= 3 * 40_000
+
+
+@pytest.fixture
+def order(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Correlation ids of what is forwarded from now on, in the order in which it is."""
+    forwarded: list[int] = []
+    write = RequestFlow.write
+
+    def recording(flow: RequestFlow, data: memoryview) -> None:
+        forwarded.append(correlation_of(bytes(data[:12])))
+        write(flow, data)
+
+    monkeypatch.setattr(RequestFlow, "write", recording)
+    return forwarded
+
+
+async def test_each_turn_is_for_one_frame(open_stage: OpenStage, order: list[int]) -> None:
+    """One session has three frames at hand when its turn comes, and there is room for all: the other is next."""
+    stage = open_stage(quotas=[parse_spec("client-id=etl,producer_byte_rate=1MB")])
+    many, broker_of_many = await stage.pair()
+    one, broker_of_one = await stage.pair()
+    await many.send(produce(0, 1_100_000))
+    assert await broker_of_many.frame() == produce(0, 1_100_000)
+    await many.send(b"".join(produce(number, 5) for number in (1, 2, 3)))
+    await held(stage)
+    assert stage.shared.buffers.buffered_bytes == 3 * len(produce(1, 5)), "all three have been read"
+    await one.send(produce(10, 6))
+    await held(stage, 2)
+    order.clear()
+    stage.clock.pass_seconds(60)
+    assert await broker_of_one.frame() == produce(10, 6)
+    for number in (1, 2, 3):
+        assert await broker_of_many.frame() == produce(number, 5)
+    assert order == [1, 10, 2], "nobody else waits any more: the third goes with the second"
+
+
+async def test_turns_at_one_go_are_bounded(
+    open_stage: OpenStage, order: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is room for all five, and still the loop sees to others in between."""
+    monkeypatch.setattr(throttling, "TURNS_AT_ONCE", 2)
+    served: list[list[int]] = []
+    serve = throttling.Throttling._serve
+
+    def recording(self: throttling.Throttling, limit: Limit) -> None:
+        order.clear()
+        serve(self, limit)
+        served.append(list(order))
+
+    monkeypatch.setattr(throttling.Throttling, "_serve", recording)
+    stage = open_stage(quotas=[parse_spec("client-id=etl,producer_byte_rate=1MB")])
+    first, broker = await stage.pair()
+    await first.send(produce(0, 1_100_000))
+    assert await broker.frame() == produce(0, 1_100_000)
+    pairs = [await stage.pair() for _ in range(5)]
+    for number, (client, _) in enumerate(pairs, 1):
+        await client.send(produce(number, 6))
+        await held(stage, number)
+    stage.clock.pass_seconds(60)
+    for number, (_, broker) in enumerate(pairs, 1):
+        assert await broker.frame() == produce(number, 6)
+    assert [each for each in served if each] == [[1, 2], [3, 4], [5]]
+
+
+async def test_those_who_wait_keep_their_turns_when_limits_are_replaced(
+    open_stage: OpenStage, order: list[int]
+) -> None:
+    stage = open_stage(quotas=[SLOW])
+    await in_debt(stage)
+    for number in (5, 6, 7):
+        client, _ = await stage.pair()
+        await client.send(produce(number))
+        await held(stage, number - 4)
+    order.clear()
+    stage.server._take_over(Quotas((parse_spec("client-id=nobody,producer_byte_rate=1"),), 1))
+    assert order == [5, 6, 7]
+
+
+# Clients that hang up while held
+
+
+async def test_a_held_frame_whose_client_hung_up_is_dropped(
+    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = open_stage(quotas=[FAST])
+    for leave in (Peer.close, Peer.reset):
+        client, broker = await in_debt(stage)
+        await broker.send(produced(1))
+        await client.frame()
+        await client.send(produce(2, 500))
+        await held(stage)
+        before = stage.metrics.dropped_frames
+        leave(client)
+        stage.clock.pass_seconds(1)
+        assert await broker.rest() == b"", "the client will send it again: passing it on would duplicate it"
+        await stage.no_sessions()
+        assert stage.metrics.dropped_frames == before + 1
+        stage.clock.pass_seconds(1)
+    assert "held_frame_dropped" in [name for name, _ in lines_of(caplog.records)] or caplog.records
+
+
+async def test_a_held_frame_without_acknowledgement_is_delivered_though_its_client_hung_up(
+    open_stage: OpenStage,
+) -> None:
+    stage = open_stage(quotas=[FAST])
+    client, broker = await in_debt(stage)
+    sent = produce(2, 70_000, acks=0) + produce(3, 80, acks=0)
+    await client.send(sent)
+    await held(stage)
+    client.close()
+    receiving = asyncio.ensure_future(broker.rest())
+    while not receiving.done():
+        stage.clock.pass_seconds(0.1)
+        await asyncio.sleep(0.001)
+    assert await receiving == sent
+    assert stage.metrics.dropped_frames == 0
+    broker.close()
+    await stage.no_sessions()
+
+
+async def test_a_dropped_frame_takes_nothing_else_with_it(open_stage: OpenStage) -> None:
+    """The broker has not taken all of the request before, which nobody will send again: that one is finished."""
+    stage = open_stage(quotas=[without_burst("client-id=etl,producer_byte_rate=1GB")])
+    client, broker = await stage.pair()
+    session = stage.session_of(client)
+    assert session.upstream is not None
+    session.upstream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
+    broker.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
+    first = produce(1, 300_000, acks=0)
+    sending = asyncio.ensure_future(client.send(first + produce(2, 500)))
+    received = b""
+    while session.held is None:  # the broker takes a little at a time, so that the proxy always has bytes for it
+        received += await broker.read(4_000)
+    assert session.request_flow.pending is not None
+    await sending
+    client.close()
+    stage.clock.pass_seconds(1)
+    await until(lambda: stage.metrics.dropped_frames == 1)
+    assert received + await broker.rest() == first
+    broker.close()
+    await stage.no_sessions()
+
+
+async def test_a_session_that_dies_while_held_leaves_the_queue(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[SLOW])
+    _, broker = pair = await in_debt(stage, 100)
+    client = pair[0]
+    await client.send(produce(2))
+    await held(stage)
+    broker.reset()
+    await client.closed()
+    await stage.no_sessions()
+    assert stage.shared.throttling._timers == {}
+
+
+# Limits that change
+
+
+@pytest.mark.parametrize("change", ["raised", "removed", "of another client"])
+async def test_limits_replaced_while_somebody_waits(open_stage: OpenStage, change: str) -> None:
+    stage = open_stage(quotas=[SLOW])
+    client, broker = await in_debt(stage)
+    await client.send(produce(2))
+    await held(stage)
+    spec = {
+        "raised": "client-id=etl,producer_byte_rate=1GB",
+        "removed": "client-id=nobody,producer_byte_rate=1",
+        "of another client": "client-id=<default>,producer_byte_rate=1GB",
+    }[change]
+    stage.clock.pass_seconds(1)
+    stage.server._take_over(Quotas((parse_spec(spec),), 1))
+    stage.clock.pass_seconds(1)  # what was overdrawn stays so, and is paid back at the new rate
+    assert await broker.frame() == produce(2)
+    assert stage.shared.throttling._timers == {}
+
+
+async def test_limits_replaced_by_ones_that_hold_as_well(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[SLOW])
+    client, broker = await in_debt(stage, 5_000)
+    await client.send(produce(2))
+    await held(stage)
+    stage.server._take_over(Quotas((FAST,), 1))
+    await held(stage)
+    stage.clock.pass_seconds(1)
+    assert await broker.frame() == produce(2)
+
+
+async def test_the_entries_of_the_flags_stay_in_force(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[SLOW])
+    stage.server._take_over(quotas_in_force(stage.config))
+    client, _ = await in_debt(stage)
+    await client.send(produce(2))
+    await held(stage)
+
+
+# Fetch
+
+
+async def test_a_fetch_asks_for_no_more_than_the_limit_has_left(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[parse_spec("client-id=etl,consumer_byte_rate=10000")])
+    client, broker = await stage.pair()
+    await client.send(fetch(1))
+    assert fetch_max_bytes(await broker.frame()) == 10_000
+    await client.send(fetch(2, 17))
+    assert fetch_max_bytes(await broker.frame(), version=17) == 5_000, "two are open: half for each"
+    await client.send(fetch(3, max_bytes=100))
+    assert fetch_max_bytes(await broker.frame()) == 100
+    await client.send(fetch(4, version=2))
+    assert await broker.frame() == fetch(4, version=2), "no such field yet"
+    await client.send(fetch(5, client_id="other"))
+    assert await broker.frame() == fetch(5, client_id="other")
+
+
+async def test_a_fetch_is_charged_by_its_response_and_the_next_one_held(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[FETCH_FAST])
+    client, broker = await stage.pair()
+    await client.send(fetch(1))
+    assert fetch_max_bytes(await broker.frame()) == 1, "nothing is left, and one byte is the floor"
+    answer = fetched(1, size=9_991)
+    await broker.send(answer)
+    assert len(await client.frame()) == len(answer)
+    await client.send(fetch(2))
+    await held(stage)
+    stage.clock.pass_seconds(1)
+    assert correlation_of(await broker.frame()) == 2
+    assert stage.metrics.entity("ANONYMOUS", "etl").fetch_bytes == len(answer)
+
+
+@pytest.mark.parametrize("api", [FETCH, SHARE_FETCH])
+async def test_only_a_shared_consumers_fetch_passes_at_a_deadline(
+    open_stage: OpenStage, api: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert request_flow.LONGEST_SHARE_HOLD_NS == 10_000_000_000, "a third of the default acquisition lock of 30 s"
+    monkeypatch.setattr(request_flow, "LONGEST_SHARE_HOLD_NS", 10_000_000)
+    stage = open_stage(quotas=[FETCH_SLOW])
+    client, broker = await stage.pair()
+    sent = [request(SHARE_FETCH, 1, number, bytes(30)) if api == SHARE_FETCH else fetch(number) for number in (1, 2)]
+    await client.send(sent[0])
+    await broker.frame()
+    await broker.send(share_fetched(1) if api == SHARE_FETCH else fetched(1))
+    await client.frame()
+    await client.send(sent[1])
+    await held(stage)
+    stage.clock.pass_seconds(0.005)
+    stage.server._take_over(Quotas((FETCH_SLOW,), 1))  # held again, with the time that is left
+    await held(stage)
+    session = stage.session_of(client)
+    stage.clock.pass_seconds(0.005)
+    if api == FETCH:
+        await asyncio.sleep(0.03)  # three times the deadline that is not to be
+        assert session.held is not None
+        return
+    assert await broker.frame() == sent[1]
+    await until(lambda: not stage.paused())
+    [limit] = stage.shared.registry.limits_in_use()
+    before = limit.debt_ns(stage.clock())
+    assert before > 0, "it passed in spite of the debt"
+    answer = share_fetched(2)
+    await broker.send(answer)
+    await client.frame()
+    assert limit.debt_ns(stage.clock()) == before + len(answer) * 1_000_000_000, "and was charged all the same"
+    await client.send(request(SHARE_FETCH, 1, 3, bytes(30)))
+    await held(stage)
+    stage.clock.pass_seconds(0.010)
+    assert correlation_of(await broker.frame()) == 3, "the next one has a deadline of its own"
+    assert stage.shared.throttling._timers == {}
+
+
+async def test_a_shared_consumers_fetch_that_passes_at_its_deadline_is_a_request_that_counts(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_flow, "LONGEST_SHARE_HOLD_NS", 10_000_000)
+    stage = open_stage(quotas=[without_burst("client-id=etl,request_rate=1")])
+    client, broker = await stage.pair()
+    for number in (1, 2):
+        await client.send(request(SHARE_FETCH, 1, number, bytes(30)))
+        if number == 2:
+            await held(stage)
+            stage.clock.pass_seconds(0.010)
+        assert correlation_of(await broker.frame()) == number
+        await broker.send(share_fetched(number))
+        await client.frame()
+    [limit] = stage.shared.registry.limits_in_use()
+    assert limit.debt_ns(stage.clock()) == 1_990_000_000
+
+
+# A rehearsal
+
+
+async def test_a_dry_run_touches_nothing_and_counts(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
+    stage = open_stage(quotas=[BOTH_SLOW], dry_run=True)
+    client, broker = await stage.pair()
+    conversation = [
+        (produce(1, 5_000), produced(1)),
+        (produce(2, 5_000, version=13), produced(2, 13)),
+        (fetch(3), fetched(3)),
+        (fetch(4), fetched(4)),
+        (produce(5, 5_000, acks=0), b""),
+        (heartbeat(6), heartbeat_answer(6)),
+    ]
+    for sent, answer in conversation:
+        await client.send(sent)
+        assert await broker.frame() == sent
+        if answer:
+            await broker.send(answer)
+            assert await client.frame() == answer
+    assert stage.paused() == {}
+    assert stage.shared.throttling.waiting(stage.shared.sessions) == []
+    counted = {key: histogram.count for key, histogram in stage.metrics.entity("ANONYMOUS", "etl").throttles.items()}
+    assert counted[("producer_byte_rate", "notify")] == 1
+    assert counted[("producer_byte_rate", "pause")] == 2
+    assert counted[("consumer_byte_rate", "pause")] == 1
+    assert {name for name, _ in lines_of(caplog.records)} == {"would_throttle"}
+
+
+# Drain
+
+
+async def test_draining_gives_up_a_held_frame_that_will_be_sent_again(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[SLOW])
+    client, broker = await in_debt(stage)
+    await client.send(produce(2))
+    await held(stage)
+    session = stage.session_of(client)
+    session.drain()
+    assert session.state is State.DRAINING
+    await broker.send(produced(1))
+    assert await client.read(4)
+    assert await broker.rest() == b""
+    await stage.no_sessions()
+    assert stage.shared.throttling._timers == {}
+
+
+async def test_draining_delivers_a_held_frame_that_nobody_will_send_again(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[FAST])
+    client, broker = await in_debt(stage)
+    await broker.send(produced(1))
+    await client.frame()
+    await client.send(produce(2, 90_000, acks=0))
+    await held(stage)
+    stage.session_of(client).drain()
+    stage.clock.pass_seconds(1)
+    assert await broker.rest() == produce(2, 90_000, acks=0)
+    await stage.no_sessions()
+
+
+async def test_draining_waits_for_a_held_frame_though_all_others_are_answered(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[FAST])
+    client, broker = await in_debt(stage)
+    await client.send(produce(2, 300, acks=0))
+    await held(stage)
+    stage.session_of(client).drain()
+    await broker.send(produced(1))
+    assert len(await client.frame()) == len(produced(1))
+    stage.clock.pass_seconds(1)
+    assert await broker.rest() == produce(2, 300, acks=0)
+    await stage.no_sessions()

@@ -1,0 +1,162 @@
+"""`request_rate` at work: every request counts, and only those for data are held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from quotas.spec.parse import parse_spec
+from tests.proxy.conversation import Stage, until, without_burst
+from tests.proxy.dialogue import MANNERS, alter, begin, debts, held
+from tests.proxy.frames import (
+    api_versions,
+    correlation_of,
+    fetch,
+    fetch_max_bytes,
+    fetched,
+    heartbeat,
+    metadata,
+    produce,
+    produce_throttle_ms,
+    produced,
+    request,
+)
+
+OpenStage = Callable[..., Stage]
+
+#: A second of debt for each request.
+SLOW = without_burst("client-id=etl,request_rate=1")
+#: A millisecond.
+FAST = without_burst("client-id=etl,request_rate=1000")
+OWED = ("client-id:etl", "request_rate")
+
+
+@pytest.mark.parametrize("manner", MANNERS[:2])
+async def test_every_request_counts_whatever_it_is(open_stage: OpenStage, manner: str) -> None:
+    stage = open_stage(quotas=[SLOW])
+    dialogue = await begin(stage, manner)
+    sent = [
+        heartbeat(1),
+        metadata(2),
+        api_versions(3, 3),
+        request(19, 7, 4, b"\x01\x00\x00\x00\x00\x00\x00"),
+        request(20, 1, 5, bytes(8)),
+        heartbeat(6),
+    ]
+    for number, each in enumerate(sent, 1):
+        await dialogue.say(each)
+        assert await dialogue.heard() == each
+        assert debts(stage) == {OWED: number}
+    assert stage.paused() == {}
+
+
+async def test_a_request_that_the_proxy_answers_itself_counts(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[SLOW])
+    client, _ = await stage.pair()
+    await client.send(api_versions(1, 99))
+    assert await client.frame()
+    assert debts(stage) == {OWED: 1}
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+@pytest.mark.parametrize(
+    "data",
+    [produce(9), produce(9, acks=0), produce(9, version=2), fetch(9)],
+    ids=["produce", "acks 0", "version 2", "fetch"],
+)
+async def test_only_data_is_held(open_stage: OpenStage, manner: str, data: bytes) -> None:
+    stage = open_stage(quotas=[FAST])
+    dialogue = await begin(stage, manner)
+    for number in range(1, 4):
+        await dialogue.say(heartbeat(number))
+        assert await dialogue.heard() == heartbeat(number)
+    await dialogue.say(data)
+    await held(stage)
+    owed = debts(stage)[OWED]
+    assert owed == (0.006 if manner == "with bytes behind" else 0.003), "what waits has not been counted"
+    stage.clock.pass_seconds(owed)
+    assert correlation_of(await dialogue.heard()) == 9
+    assert debts(stage) == {OWED: 0.001}
+
+
+async def test_a_run_of_small_requests_is_counted_one_by_one(open_stage: OpenStage) -> None:
+    """They come in one read and pass together where there is room, which is not the same as passing for one."""
+    stage = open_stage(quotas=[parse_spec("client-id=etl,request_rate=500,producer_byte_rate=1GB")])
+    client, broker = await stage.pair()
+    small = [produce(number, 5) for number in range(700)]
+    await client.send(b"".join(small))
+    for number in range(501):
+        assert await broker.frame() == small[number]
+    await held(stage)
+    assert debts(stage) == {OWED: 0.002}
+    for number in range(501, 511):
+        stage.clock.pass_seconds(0.002)
+        assert await broker.frame() == small[number]
+    await held(stage)
+    stage.clock.pass_seconds(1)
+    for number in range(511, 700):
+        assert await broker.frame() == small[number]
+
+
+async def test_a_run_of_control_requests_is_counted_one_by_one(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[SLOW])
+    client, broker = await stage.pair()
+    await client.send(b"".join(heartbeat(number) for number in range(300)))
+    for number in range(300):
+        assert await broker.frame() == heartbeat(number)
+    assert debts(stage) == {OWED: 300}
+
+
+@pytest.mark.parametrize("version", range(4, 14))
+async def test_its_debt_is_told_in_data_responses(open_stage: OpenStage, version: int) -> None:
+    stage = open_stage(quotas=[FAST])
+    client, broker = await stage.pair()
+    await client.send(heartbeat(1))
+    await broker.frame()
+    stage.clock.pass_seconds(0.001)
+    await client.send(produce(2, 3, version))
+    await broker.frame()
+    await client.send(b"".join(heartbeat(number) for number in range(3, 6)))
+    for _ in range(3):
+        await broker.frame()
+    await broker.send(b"\x00\x00\x00\x04\x00\x00\x00\x01" + produced(2, version))
+    await client.frame()
+    assert produce_throttle_ms(await client.frame(), version) == 1, "what this request left behind"
+
+
+async def test_bytes_and_requests_are_limits_of_their_own(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[without_burst("client-id=etl,request_rate=1000,producer_byte_rate=1MB")])
+    client, broker = await stage.pair()
+    await client.send(produce(1, 3_000))
+    size = len(await broker.frame()) - 4
+    assert debts(stage) == {OWED: 0.001, ("client-id:etl", "producer_byte_rate"): size / 1_000_000}
+    await client.send(produce(2))
+    await held(stage)
+    stage.clock.pass_seconds(0.001)
+    [waiting] = stage.shared.throttling.waiting(stage.shared.sessions)
+    assert waiting.limit == "producer_byte_rate", "the one that takes longest"
+    stage.clock.pass_seconds(0.003)
+    assert await broker.frame() == produce(2)
+
+
+async def test_a_fetch_is_counted_when_it_is_asked_not_when_it_is_answered(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[SLOW])
+    client, broker = await stage.pair()
+    await client.send(fetch(1))
+    assert fetch_max_bytes(await broker.frame()) == 50_000_000, "requests say nothing about its size"
+    assert debts(stage) == {OWED: 1}
+    await broker.send(fetched(1, size=5_000))
+    assert len(await client.frame()) > 5_000
+    assert debts(stage) == {OWED: 1}
+
+
+async def test_a_rate_that_is_raised_or_taken_away_lets_go_at_once(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[SLOW])
+    client, broker = await stage.pair()
+    await client.send(heartbeat(1) + produce(2))
+    await broker.frame()
+    await held(stage)
+    alter(stage, "client-id=etl,request_rate=1", away=True)
+    assert await broker.frame() == produce(2)
+    await until(lambda: not stage.paused())

@@ -1,0 +1,556 @@
+"""How sessions end: a test for each cell of the table in proxy/sessions/session.py, and what reaches the other side."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from proxy.sessions.buffers import READ_SIZE
+from proxy.sessions.session import State
+from tests.proxy.conversation import LOOPBACK, Peer, Stage, lines_of, nobody_accepts, readable_bytes, until
+from tests.proxy.frames import (
+    api_versions,
+    fetch,
+    fetched,
+    heartbeat,
+    heartbeat_answer,
+    produce,
+    produced,
+    produced_widely,
+)
+
+OpenStage = Callable[..., Stage]
+
+
+async def a_client_that_does_not_read(stage: Stage) -> tuple[Peer, Peer, bytes]:
+    """The proxy holds bytes that its client does not take. Returns client, broker, and the whole answer."""
+    client, broker = await stage.pair()
+    session = stage.session_of(client)
+    await client.send(fetch(1))
+    await broker.frame()
+    answer = fetched(1, size=30_000_000)
+    sent = 0
+    while session.response_flow.pending is None:
+        sent += broker.send_now(answer[sent : sent + READ_SIZE])
+        await asyncio.sleep(0)
+    # The rest of the answer is left out where a test does not need it: the broker may be gone by then.
+    return client, broker, answer[:sent]
+
+
+# CONNECTING
+
+
+async def test_connecting_broker_fails(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server((LOOPBACK, 0)) as gone:
+        address = gone.getsockname()[:2]
+    stage = open_stage(bootstrap_servers=(address,))
+    client = await stage.client()
+    await client.closed()
+    await stage.no_sessions()
+    assert stage.metrics.upstream_errors["connect_refused"] == 1
+    [(_, fields)] = [line for line in lines_of(caplog.records) if line[0] == "upstream_unreachable"]
+    assert fields["address"] == f"{LOOPBACK}:{address[1]}"
+
+
+async def test_connecting_client_ends_and_connecting_drains(open_stage: OpenStage) -> None:
+    with nobody_accepts() as address:
+        stage = open_stage(bootstrap_servers=(address,))
+        client = await stage.client()
+        await until(lambda: stage.shared.sessions)
+        session = stage.session_of(client)
+        client.close()
+        await asyncio.sleep(0)
+        assert session.state is State.CONNECTING, "nobody reads it yet: it is seen as soon as the broker answers"
+        session.drain()
+        await stage.no_sessions()
+
+
+async def test_connecting_client_ends_before_the_broker_answers(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client = await stage.client()
+    await client.send(produce(1, acks=0))
+    client.close()
+    broker = await stage.broker.accept()
+    assert await broker.rest() == produce(1, acks=0), "what was sent before is delivered all the same"
+    broker.close()
+    await stage.no_sessions()
+
+
+# OPEN
+
+
+async def test_open_client_ends_with_nothing_under_way(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    await client.send(heartbeat(1))
+    await broker.frame()
+    await broker.send(heartbeat_answer(1))
+    await client.frame()
+    client.end()
+    assert await broker.rest() == b""
+    assert await client.rest() == b""
+    await stage.no_sessions()
+
+
+async def test_open_client_half_closes_and_still_gets_its_answer(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    session = stage.session_of(client)
+    await client.send(heartbeat(1) + produce(2))
+    client.end()
+    assert await broker.rest() == heartbeat(1) + produce(2)
+    assert session.state is State.FLUSHING
+    await broker.send(heartbeat_answer(1) + produced(2))
+    broker.close()
+    assert await client.rest() == heartbeat_answer(1) + produced(2)
+    await stage.no_sessions()
+
+
+async def test_open_client_fails_with_a_request_under_way(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    await client.send(produce(1))
+    await broker.frame()
+    client.reset()
+    assert await broker.rest() == b""
+    await broker.send(produced(1))
+    broker.close()
+    await stage.no_sessions()
+
+
+async def test_open_client_fails_with_nothing_under_way(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    client.reset()
+    await broker.closed()
+    await stage.no_sessions()
+
+
+async def test_open_broker_closes_an_idle_connection(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    broker.end()
+    assert await client.rest() == b""
+    await stage.no_sessions()
+    assert not any(stage.metrics.upstream_errors.values()), "brokers close idle connections: no error"
+
+
+async def test_open_broker_ends_while_its_client_still_reads(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker, answer = await a_client_that_does_not_read(stage)
+    broker.close()
+    assert await client.rest() == answer, "everything the broker said arrives, though it has gone"
+    assert stage.metrics.upstream_errors["closed_mid_frame"] == 1
+    await stage.no_sessions()
+
+
+async def test_open_broker_resets(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    other, broker_of_other = await stage.pair()
+    await client.send(produce(1))
+    await broker.frame()
+    broker.reset()
+    await client.closed()
+    assert stage.metrics.upstream_errors["connection_reset"] == 1
+    assert [name for name, _ in lines_of(caplog.records)] == ["upstream_lost"]
+    await other.send(produce(2))
+    assert await broker_of_other.frame() == produce(2)
+
+
+async def test_open_drain_with_nothing_under_way(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    stage.session_of(client).drain()
+    assert await client.rest() == b""
+    assert await broker.rest() == b""
+
+
+# DRAINING
+
+
+async def test_draining_closes_when_all_is_answered(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    session = stage.session_of(client)
+    await client.send(produce(1) + heartbeat(2))
+    await broker.frame()
+    await broker.frame()
+    session.drain()
+    assert session.state is State.DRAINING
+    await client.send(produce(3))
+    await broker.send(produced(1))
+    assert await client.frame() == produced(1)
+    assert session.state is State.DRAINING
+    await broker.send(heartbeat_answer(2))
+    assert await client.frame() == heartbeat_answer(2)
+    assert await broker.rest() == b"", "no new frame is begun"
+    await stage.no_sessions()
+
+
+async def test_draining_completes_the_frame_that_was_begun(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    session = stage.session_of(client)
+    sent = produce(1, 1_000)
+    await client.send(sent[:400])
+    assert await broker.read(400) == sent[:400]
+    session.drain()
+    await client.send(sent[400:] + heartbeat(2))
+    assert await broker.read(len(sent) - 400) == sent[400:]
+    await broker.send(produced(1))
+    assert await client.read(len(produced(1))) == produced(1)
+    assert await broker.rest() == b""
+    await stage.no_sessions()
+
+
+@pytest.mark.parametrize(("version", "size"), [(4, 3 * READ_SIZE), (12, 3 * READ_SIZE), (4, 10)])
+async def test_draining_closes_behind_a_response_of_any_length(open_stage: OpenStage, version: int, size: int) -> None:
+    """The last bytes of a long response come in reads of their own, behind everything that is looked at."""
+    stage = open_stage()
+    client, broker = await stage.pair()
+    await client.send(fetch(1, version))
+    await broker.frame()
+    stage.session_of(client).drain()
+    answer = fetched(1, version, size)
+    received, _ = await asyncio.gather(client.rest(), broker.send(answer))
+    assert received == answer
+    await stage.no_sessions()
+
+
+async def test_draining_closes_behind_a_response_that_was_held_whole(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    await client.send(produce(1, version=12))
+    await broker.frame()
+    stage.session_of(client).drain()
+    answer = produced_widely(1, 12, READ_SIZE)
+    received, _ = await asyncio.gather(client.rest(), broker.send(answer))
+    assert received == answer
+    await stage.no_sessions()
+
+
+async def test_draining_closes_when_the_broker_has_taken_the_last_bytes(open_stage: OpenStage) -> None:
+    """acks=0, and a broker that reads slowly: nothing is answered, so only the flush can end it."""
+    stage = open_stage()
+    client, broker = await stage.pair()
+    session = stage.session_of(client)
+    sent = produce(1, 20_000_000, acks=0)
+    sending = asyncio.ensure_future(client.send(sent))
+    await until(lambda: session.request_flow.pending is not None)
+    session.drain()
+    assert await broker.rest() == sent
+    await sending
+    await stage.no_sessions()
+
+
+async def test_draining_keeps_whole_frames_that_the_broker_has_not_taken(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    session = stage.session_of(client)
+    sent = b""
+    while session.request_flow.pending is None:
+        sent += (one := produce(1, 20_000, acks=0))
+        await client.send(one)
+        await until(lambda: not stage.unread(session))
+    assert session.request_flow.remaining == 0
+    session.drain()
+    assert session.state is State.DRAINING
+    assert await broker.rest() == sent
+    await stage.no_sessions()
+
+
+async def test_draining_keeps_whole_responses_that_the_client_has_not_taken(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    session = stage.session_of(client)
+    assert session.upstream is not None
+    upstream = session.upstream
+    answered = b""
+    while session.response_flow.pending is None:
+        await client.send(heartbeat(1))
+        await broker.frame()
+        answered += (one := heartbeat_answer(1, 20_000))
+        await broker.send(one)
+        await until(lambda: not readable_bytes(upstream))
+    assert session.response_flow.remaining == 0
+    assert not session.in_flight
+    session.drain()
+    assert session.state is State.DRAINING
+    assert await client.rest() == answered
+    await stage.no_sessions()
+
+
+async def test_draining_client_ends_mid_frame(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    session = stage.session_of(client)
+    sent = produce(1, 1_000)
+    await client.send(sent[:400])
+    await broker.read(400)
+    session.drain()
+    client.close()
+    assert await broker.rest() == b""
+    broker.close()
+    await stage.no_sessions()
+
+
+async def test_draining_client_fails_while_it_is_answered(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    session = stage.session_of(client)
+    await client.send(produce(1) + produce(2))
+    await broker.frame()
+    await broker.frame()
+    session.drain()
+    client.reset()
+    await broker.send(produced(1))
+    await until(lambda: len(session.in_flight) == 1)
+    await broker.send(produced(2))
+    await stage.no_sessions()
+
+
+async def test_draining_broker_ends_and_fails(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    for last in (Peer.close, Peer.reset):
+        client, broker = await stage.pair()
+        await client.send(produce(1))
+        await broker.frame()
+        stage.session_of(client).drain()
+        last(broker)
+        await client.closed()
+        await stage.no_sessions()
+
+
+async def test_draining_broker_ends_while_its_client_still_reads(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker, answer = await a_client_that_does_not_read(stage)
+    session = stage.session_of(client)
+    session.drain()
+    assert session.state is State.DRAINING
+    broker.close()
+    assert await client.rest() == answer
+    await stage.no_sessions()
+
+
+# FLUSHING
+
+
+async def test_data_without_acknowledgement_sent_right_before_the_close_arrives(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    sent = b"".join(produce(number, 50_000, acks=0) for number in range(60))
+    receiving = asyncio.ensure_future(broker.rest())
+    await client.send(sent)
+    session = stage.session_of(client)
+    client.close()
+    assert await receiving == sent
+    assert session.state is State.FLUSHING, "the broker's end of stream says that it has read everything"
+    broker.close()
+    await stage.no_sessions()
+
+
+async def test_data_without_acknowledgement_behind_answers_that_nobody_takes_arrives(open_stage: OpenStage) -> None:
+    """The client closed with answers unread, so the proxy's next answer fails; what the client sent is still there."""
+    stage = open_stage()
+    client, broker = await stage.pair()
+    session = stage.session_of(client)
+    await client.send(heartbeat(1) + heartbeat(2))
+    await broker.frame()
+    await broker.frame()
+    await broker.send(heartbeat_answer(1))
+    await until(lambda: readable_bytes(client.sock))
+    session.request_flow.pause(8)  # as if memory were short just now: the next bytes wait in the kernel
+    sent = produce(3, 30_000, acks=0)
+    await client.send(sent)
+    client.close()
+    await broker.send(heartbeat_answer(2))
+    await until(lambda: not session.in_flight)
+    session.request_flow.resume(8)
+    assert await broker.rest() == sent
+    broker.close()
+    await stage.no_sessions()
+
+
+async def test_flushing_broker_fails(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    await client.send(produce(1))
+    client.end()
+    await broker.frame()
+    await until(lambda: stage.session_of(client).state is State.FLUSHING)
+    broker.reset()
+    await client.closed()
+    await stage.no_sessions()
+
+
+async def test_flushing_client_fails(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    session = stage.session_of(client)
+    await client.send(produce(1) + produce(2))
+    client.end()
+    await until(lambda: session.state is State.FLUSHING)
+    client.reset()
+    await broker.send(produced(1))
+    await until(lambda: len(session.in_flight) == 1)
+    await broker.send(produced(2))
+    assert session.state is State.FLUSHING
+    broker.close()
+    await stage.no_sessions()
+
+
+async def test_flushing_drain_changes_nothing(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    session = stage.session_of(client)
+    await client.send(produce(1))
+    client.end()
+    await until(lambda: session.state is State.FLUSHING)
+    session.drain()
+    assert session.state is State.FLUSHING
+    await broker.send(produced(1))
+    broker.close()
+    assert await client.rest() == produced(1)
+    await stage.no_sessions()
+
+
+async def test_flushing_ends_some_time(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.sessions.session.FLUSH_TIMEOUT_SECONDS", 0.01)
+    stage = open_stage()
+    client, broker = await stage.pair()
+    await client.send(produce(1))
+    client.end()
+    await stage.no_sessions()
+    await broker.closed()
+
+
+async def test_a_close_while_bytes_wait_for_either_side(open_stage: OpenStage) -> None:
+    """Both sockets are registered for writing then; on uvloop a forgotten one would end the process."""
+    stage = open_stage()
+    client, broker, _ = await a_client_that_does_not_read(stage)
+    session = stage.session_of(client)
+    sending = asyncio.ensure_future(client.send(produce(2, 30_000_000, acks=0)))
+    await until(lambda: session.request_flow.pending is not None)
+    assert stage.shared.buffers.buffered_bytes > 0
+    session.close()
+    assert stage.shared.buffers.buffered_bytes == 0
+    with pytest.raises((ConnectionResetError, BrokenPipeError)):
+        await sending
+    await broker.closed()
+
+
+async def test_a_close_while_a_long_response_is_collected(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    await client.send(produce(1, version=12))
+    await broker.frame()
+    answer = produced_widely(1, 12, 2 * READ_SIZE)
+    await broker.send(answer[: READ_SIZE + 100_000])
+    await until(lambda: stage.shared.buffers.buffered_bytes == READ_SIZE + 100_000)
+    stage.session_of(client).close()
+    assert stage.shared.buffers.buffered_bytes == 0
+
+
+async def test_the_proxys_own_answer_waits_for_a_response_that_has_begun(open_stage: OpenStage) -> None:
+    """Begun and passed on in part, begun and kept, begun and collected: in each it comes behind the whole of it."""
+    stage = open_stage()
+    for sent, answer in (
+        (fetch(1, 4), fetched(1, 4, 5_000)),
+        (produce(1, version=12), produced(1, 12)),
+        (produce(1, version=12), produced_widely(1, 12, READ_SIZE)),
+    ):
+        client, broker = await stage.pair()
+        session = stage.session_of(client)
+        await client.send(sent)
+        await broker.frame()
+        await broker.send(answer[:30])
+        flow = session.response_flow
+        await until(lambda flow=flow: flow.remaining or flow.kept or flow._collect)  # type: ignore[misc]
+        await client.send(api_versions(2, 99))
+        await until(lambda session=session: not stage.unread(session))  # type: ignore[misc]
+        received, _ = await asyncio.gather(client.read(len(answer)), broker.send(answer[30:]))
+        assert received == answer
+        assert (await client.frame())[4:8] == b"\x00\x00\x00\x02"
+
+
+# Writing to a peer that is gone, in the middle of looking at what was read
+
+
+async def test_a_broker_that_has_gone_is_heard_to_the_end(open_stage: OpenStage) -> None:
+    """It answered and closed; the next request fails to be sent before the answer was read."""
+    stage = open_stage()
+    client, broker = await stage.pair()
+    session = stage.session_of(client)
+    await client.send(produce(1))
+    await broker.frame()
+    session.response_flow.pause(8)
+    await broker.send(produced(1))
+    broker.close()
+    for number in range(2, 40):
+        if session.state is State.CLOSED or session.request_flow.muted:
+            break
+        await client.send(produce(number))
+        await until(lambda: session.state is State.CLOSED or not stage.unread(session))
+    session.response_flow.resume(8)
+    assert await client.frame() == produced(1)
+    await client.closed()
+    await stage.no_sessions()
+
+
+async def test_the_proxys_own_answer_to_a_client_that_has_gone(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    await client.send(heartbeat(1) + b"".join(api_versions(number, 99) for number in range(2, 50)))
+    await broker.frame()
+    client.reset()
+    await broker.send(heartbeat_answer(1))
+    await broker.closed()
+    broker.close()
+    await stage.no_sessions()
+
+
+@pytest.mark.parametrize("sweeps", [True, False])
+async def test_a_reset_behind_bytes_that_are_unread_is_not_forgotten(
+    open_stage: OpenStage, sweeps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvloop says it once, and the one read that follows takes the bytes; the end is found by the sweep, or by a write.
+
+    That is a broker that crashes: it answered one request and will not answer the other.
+    """
+    if not sweeps:
+        monkeypatch.setattr("proxy.server.SWEEP_TICKS", 1_000_000)
+    stage = open_stage()
+    client, broker = await stage.pair()
+    session = stage.session_of(client)
+    await client.send(produce(1) + produce(2))
+    await broker.read(len(produce(1)))
+    session.response_flow.pause(8)  # so that both are there when the proxy reads
+    await broker.send(produced(1))
+    broker.close()  # with the second request unread: a reset
+    session.response_flow.resume(8)
+    assert await client.frame() == produced(1)
+    if not sweeps:
+        await client.send(produce(3))
+    await client.closed()
+    await stage.no_sessions()
+    assert stage.metrics.upstream_errors["connection_reset"] == 1
+
+
+async def test_what_is_said_about_a_session_names_its_peer(
+    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    await client.send(produce(1))
+    await broker.frame()
+    peer = stage.session_of(client).peer
+    with caplog.at_level(logging.WARNING):
+        broker.reset()
+        await client.closed()
+    [(name, fields)] = lines_of(caplog.records)
+    assert (name, fields["peer"], fields["reason"]) == ("upstream_lost", peer, "connection_reset")

@@ -1,0 +1,240 @@
+"""The queue against a slow model, and what its docstring promises: byte-fair, FIFO within a session, nobody starves."""
+
+import tracemalloc
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quotas.admission.fair_queue import FairQueue
+
+KB, MB = 1000, 1_000_000
+
+sizes = st.one_of(st.integers(0, 1_000_000), st.sampled_from([1, KB, 16 * KB, MB]))
+
+
+@dataclass
+class SlowQueue:
+    """Self-clocked fair queueing as the paper has it, with lists, and a finish kept for ever for everyone."""
+
+    virtual_time: int = 0
+    arrivals: int = 0
+    finish: dict[str, int] = field(default_factory=dict)
+    waiting: list[tuple[int, int, str, int]] = field(default_factory=list)  # finish, arrival, waiter, size
+    behind: list[tuple[str, int]] = field(default_factory=list)  # later frames of those who wait already
+
+    def push(self, waiter: str, size: int) -> None:
+        if any(one == waiter for _, _, one, _ in self.waiting):
+            self.behind.append((waiter, size))
+            return
+        self.arrivals += 1
+        finish = max(self.virtual_time, self.finish.get(waiter, 0)) + max(1, size)
+        self.waiting.append((finish, self.arrivals, waiter, size))
+
+    def pop(self) -> str:
+        self.waiting.sort()
+        self.virtual_time, _, waiter, _ = self.waiting.pop(0)
+        self.finish[waiter] = self.virtual_time
+        for frame in self.behind:
+            if frame[0] == waiter:
+                self.behind.remove(frame)
+                self.push(*frame)
+                break
+        return waiter
+
+    def discard(self, waiter: str) -> None:
+        self.waiting = [frame for frame in self.waiting if frame[2] != waiter]
+        self.behind = [frame for frame in self.behind if frame[0] != waiter]
+
+    def sizes(self) -> list[int]:
+        return [frame[-1] for frame in self.waiting] + [size for _, size in self.behind]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["push", "push", "push", "pop", "pop", "discard"]), st.sampled_from("abcde"), sizes),
+        max_size=200,
+    )
+)
+def test_agrees_with_the_slow_model(actions: list[tuple[str, str, int]]) -> None:
+    queue: FairQueue[str] = FairQueue()
+    model = SlowQueue()
+    for action, waiter, size in actions:
+        if action == "push":
+            queue.push(waiter, size)
+            model.push(waiter, size)
+        elif action == "discard":
+            queue.discard(waiter)
+            model.discard(waiter)
+        elif model.waiting:
+            assert queue.peek() == min(model.waiting)[2]
+            assert queue.pop() == model.pop()
+        assert sorted(queue) == sorted(waiter for _, _, waiter, _ in model.waiting)
+        assert len(queue) == queue.waiting == len(model.sizes())
+        assert bool(queue) == bool(model.waiting)
+        assert queue.queued == sum(model.sizes())
+
+
+@given(
+    st.lists(st.lists(sizes.filter(bool), min_size=1, max_size=5), min_size=2, max_size=6),
+    st.integers(1, 300),
+)
+def test_sessions_that_always_want_more_get_the_same_bytes(frames: list[list[int]], rounds: int) -> None:
+    """Over any interval two of them differ by at most one largest frame of each (Golestani 1994)."""
+    queue: FairQueue[int] = FairQueue()
+    served = [0] * len(frames)
+    shown = [0] * len(frames)
+    history = [tuple(served)]
+
+    def show_next(session: int) -> None:
+        queue.push(session, frames[session][shown[session] % len(frames[session])])
+
+    for session in range(len(frames)):
+        show_next(session)
+    for _ in range(rounds):
+        session = queue.pop()
+        served[session] += frames[session][shown[session] % len(frames[session])]
+        shown[session] += 1
+        show_next(session)  # at once: it had left the queue in between
+        history.append(tuple(served))
+    for one in range(len(frames)):
+        for other in range(one):
+            lead = [now[one] - now[other] for now in history]
+            assert max(lead) - min(lead) <= max(frames[one]) + max(frames[other])
+
+
+def test_one_megabyte_and_one_kilobyte_frames_share_equally() -> None:
+    frames = {"large": MB, "small": KB, "middle": 16 * KB}
+    queue: FairQueue[str] = FairQueue()
+    for session, size in frames.items():
+        queue.push(session, size)
+    served: Counter[str] = Counter()
+    while sum(served.values()) < 90 * MB:
+        session = queue.pop()
+        served[session] += frames[session]
+        queue.push(session, frames[session])
+    assert all(abs(total - 30 * MB) <= MB for total in served.values()), served
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), sizes), max_size=150), sizes, st.integers(0, 60))
+def test_nobody_waits_for_ever(others: list[tuple[int, int]], own_size: int, after: int) -> None:
+    """While a frame waits, every other session is served at most its bytes and one frame of that session's own."""
+    queue: FairQueue[int] = FairQueue()
+    largest = dict(sorted(others))
+    arrivals = iter(others)
+    waiting: dict[int, list[int]] = {}
+
+    def arrive() -> None:
+        for session, size in [frame for frame in [next(arrivals, None)] if frame is not None]:
+            queue.push(session, size)
+            waiting.setdefault(session, []).append(size)
+
+    for round_number in range(after):
+        arrive()
+        if queue and round_number % 3 == 0:
+            waiting[queue.pop()].pop(0)
+    queue.push(-1, own_size)
+    passed_by: Counter[int] = Counter()
+    while (served := queue.pop()) != -1:
+        passed_by[served] += waiting[served].pop(0)
+        arrive()
+        arrive()
+    assert all(total <= max(1, own_size) + largest[session] for session, total in passed_by.items())
+
+
+@pytest.mark.parametrize("size", [0, 1, KB])
+def test_clients_that_reconnect_for_every_frame_keep_nobody_out(size: int) -> None:
+    queue: FairQueue[int] = FairQueue()
+    queue.push(-1, 50 * KB)
+    for newcomer in range(3):
+        queue.push(newcomer, size)
+    passed = 0
+    while queue.pop() != -1:
+        passed += 1
+        queue.push(2 + passed, size)  # a session never seen before
+    # Three at a time share with the one that waits: three times its bytes pass, in as many frames as that takes.
+    assert passed <= 3 * (50 * KB // max(1, size) + 1)
+
+
+def test_frames_of_one_session_stay_in_order() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for size in (5, 7, 11):
+        queue.push("a", size)
+    left = []
+    while queue:
+        assert queue.pop() == "a"
+        left.append(queue.queued)
+    assert left == [18, 11, 0]
+
+
+def test_newcomers_at_the_same_start_are_served_in_the_order_they_came() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for waiter in "dacb":
+        queue.push(waiter, 10)
+    assert [queue.pop() for _ in range(4)] == list("dacb")
+
+
+def test_who_was_away_has_saved_up_nothing() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for _ in range(100):
+        queue.push("busy", KB)
+        assert queue.pop() == "busy"
+    queue.push("busy", KB)
+    queue.push("back", KB)
+    queue.push("busy", KB)
+    queue.push("back", KB)
+    assert [queue.pop() for _ in range(4)] == ["busy", "back", "busy", "back"]
+
+
+def test_a_dead_session_takes_its_frames_along() -> None:
+    queue: FairQueue[str] = FairQueue()
+    queue.push("a", 1)
+    queue.push("a", 2)
+    queue.push("b", 4)
+    queue.discard("a")
+    queue.discard("never seen")
+    assert (queue.waiting, queue.queued, queue.pop()) == (1, 4, "b")
+    with pytest.raises(IndexError, match="nobody waits"):
+        queue.pop()
+    with pytest.raises(IndexError, match="nobody waits"):
+        queue.peek()
+
+
+def test_a_hundred_thousand_sessions_leave_nothing_behind() -> None:
+    queue: FairQueue[int] = FairQueue()
+
+    def come_and_go(first: int, count: int) -> None:
+        for session in range(first, first + count):
+            queue.push(session, KB)
+            if session % 3 == 0:
+                queue.discard(session)
+            elif queue.waiting > 10:
+                queue.pop()
+
+    come_and_go(0, 1000)
+    tracemalloc.start()
+    come_and_go(1000, 99_000)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 50_000
+
+
+def test_sessions_that_die_while_nobody_is_served_leave_nothing_behind() -> None:
+    queue: FairQueue[int] = FairQueue()
+    for session in range(-10, 0):
+        queue.push(session, KB)
+    tracemalloc.start()
+    for session in range(20_000):
+        queue.push(session, KB)
+        queue.discard(session)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 50_000
+    assert [queue.pop() for _ in range(10)] == list(range(-10, 0))
+
+
+def test_a_size_is_not_below_zero() -> None:
+    with pytest.raises(ValueError, match="below zero"):
+        FairQueue[str]().push("a", -1)

@@ -1,0 +1,184 @@
+"""Sets of limits: check all, then charge; waiters go first; and the conservation law, over whole conversations."""
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quotas.admission.decision import ADMITTED, Decision
+from quotas.admission.limit import NO_LIMITS, UNLIMITED, Limit, Ticket, limit_set
+from quotas.algorithms.token_bucket import TokenBucket
+from quotas.entity import Entity
+
+SECOND = 1_000_000_000
+MB = 1_000_000
+ETL = Entity(client_id="etl")
+
+
+def limit_of(rate: int, burst_ns: int = SECOND, name: str = "producer_byte_rate") -> Limit:
+    return Limit(name, ETL, TokenBucket(rate, burst_ns))
+
+
+def its_turn(limit: Limit) -> Ticket:
+    ticket = Ticket()
+    ticket.turn = limit
+    return ticket
+
+
+def test_without_limits_everything_passes() -> None:
+    assert limit_set(()) is NO_LIMITS
+    assert NO_LIMITS.admit(1 << 60, 0) is ADMITTED
+    assert NO_LIMITS.check(0) is ADMITTED
+    assert NO_LIMITS.charge(1 << 60, 0) is ADMITTED
+    assert NO_LIMITS.headroom(0) == UNLIMITED
+    NO_LIMITS.refund(1, 0)
+
+
+def test_a_frame_that_finds_no_debt_passes_and_the_next_one_waits() -> None:
+    limit = limit_of(5 * MB)
+    limits = limit_set((limit,))
+    assert limits.admit(5 * MB, 0) is ADMITTED
+    overdraw = limits.admit(MB, 0)
+    assert (overdraw.admitted, overdraw.wait_ns, overdraw.limit, overdraw.exceeded) == (
+        True,
+        SECOND // 5,
+        limit,
+        (limit,),
+    )
+    assert limits.check(0) == Decision(False, SECOND // 5, limit, (limit,))
+    assert limits.admit(1, 0) == Decision(False, SECOND // 5, limit, (limit,))
+    assert limits.check(SECOND // 5) is ADMITTED
+
+
+def test_charge_asks_nobody() -> None:
+    limits = limit_set((limit_of(100, 0),))
+    assert limits.charge(100, 0).wait_ns == SECOND
+    assert limits.charge(100, 0) == Decision(True, 2 * SECOND, limits.limits[0], limits.limits)
+    assert limits.charge(0, 2 * SECOND) is ADMITTED
+
+
+def test_one_limit_in_debt_keeps_the_others_unharmed() -> None:
+    """linkerd2's local_rate_limit charges the total before it asks the identity: refused clients drain the total."""
+    total, own = limit_of(10 * MB, name="total"), limit_of(MB, name="own")
+    limits = limit_set((total, own))
+    assert limits.admit(2 * MB, 0).wait_ns == SECOND
+    for _ in range(100):
+        assert limits.admit(2 * MB, 0) == Decision(False, SECOND, own, (own,))
+    assert total.algorithm.headroom(0) == 8 * MB
+
+
+def test_the_decision_names_the_longest_wait_and_all_that_are_exceeded() -> None:
+    a, b, c = (limit_of(rate, 0, f"limit_{rate}") for rate in (100, 10, 1_000_000))
+    limits = limit_set((a, b, c))
+    after = limits.admit(50, 0)
+    assert after == Decision(True, 5 * SECOND, b, (a, b, c))
+    held = limits.admit(50, SECOND // 4)
+    assert held == Decision(False, 5 * SECOND - SECOND // 4, b, (a, b))
+    assert limit_set((b, a)).check(SECOND // 4) == Decision(False, 5 * SECOND - SECOND // 4, b, (b, a))
+    assert limit_set((b, a)).charge(0, SECOND // 4) == Decision(True, 5 * SECOND - SECOND // 4, b, (b, a))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_newcomers_queue_up_behind_those_who_wait(number: int) -> None:
+    limits = limit_set(tuple(limit_of(100, 0, f"limit_{index}") for index in range(number)))
+    first = limits.limits[0]
+    limits.admit(100, 0)
+    first.wait("early", 50)
+    late = limits.admit(10, SECOND)
+    assert late == Decision(False, 0, first, (first,))
+    assert limits.check(SECOND) == late
+    assert limits.headroom(SECOND) == 0
+    assert limits.admit(50, SECOND, its_turn(first)).admitted
+    assert not limits.admit(10, SECOND, its_turn(first)).admitted  # a turn is no way round a debt
+
+
+def test_a_turn_at_one_limit_is_none_at_another() -> None:
+    a, b = limit_of(100, name="a"), limit_of(100, name="b")
+    b.wait("somebody", 1)
+    assert limit_set((a, b)).admit(1, 0, its_turn(a)) == Decision(False, 0, b, (b,))
+
+
+def test_headroom_is_the_smallest_and_refund_gives_back_to_all() -> None:
+    a, b = limit_of(100, name="a"), limit_of(70, name="b")
+    limits = limit_set((a, b))
+    assert limits.headroom(0) == 70
+    limits.charge(50, 0)
+    assert limits.headroom(0) == 20
+    limits.refund(50, 0)
+    assert (limits.headroom(0), a.algorithm.headroom(0)) == (70, 100)
+
+
+@given(
+    st.lists(st.integers(1, 10 * MB), max_size=3),
+    st.lists(st.tuples(st.integers(0, SECOND), st.integers(1, 20), st.integers(0, MB)), max_size=20),
+)
+def test_spending_for_many_is_admitting_one_by_one(rates: list[int], runs: list[tuple[int, int, int]]) -> None:
+    together, one_by_one = (limit_set(tuple(limit_of(rate) for rate in rates)) for _ in range(2))
+    now_ns = 0
+    for elapsed_ns, count, size in runs:
+        now_ns += elapsed_ns
+        room = one_by_one.headroom(now_ns)
+        left = together.spend(count * size, now_ns)
+        if left >= 0:
+            assert all(one_by_one.admit(size, now_ns) is ADMITTED for _ in range(count))
+            assert left == one_by_one.headroom(now_ns)
+        else:
+            assert room < count * size or not one_by_one.check(now_ns).admitted
+            assert together.headroom(now_ns) == room
+            together.charge(count * size, now_ns)
+            one_by_one.charge(count * size, now_ns)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_nothing_is_spent_past_those_who_wait(number: int) -> None:
+    limits = limit_set(tuple(limit_of(100, name=f"limit_{index}") for index in range(number)))
+    limits.limits[-1].wait("early", 50)
+    assert limits.spend(0, 0) == -1
+    assert limits.spend(1, 0) == -1
+    assert limits.limits[0].algorithm.headroom(0) == 100
+
+
+def test_what_a_limit_says_of_itself() -> None:
+    limit = limit_of(2000, 0)
+    limit.algorithm.record(1000, 0)
+    limit.wait("a", 3000)
+    limit.wait("b", 1)
+    assert (limit.rate, limit.debt_ns(0), limit.queued_ns()) == (2000, SECOND // 2, 1_500_500_000)
+    assert repr(limit) == "<Limit producer_byte_rate of client-id:etl: 2000/s>"
+
+
+@dataclass(frozen=True)
+class Arrival:
+    client: int
+    elapsed_ns: int
+    size: int
+
+
+arrivals = st.lists(
+    st.builds(
+        Arrival, st.integers(0, 3), st.one_of(st.integers(0, SECOND), st.integers(0, 100)), st.integers(0, 3 * MB)
+    ),
+    max_size=60,
+)
+limit_lists = st.lists(
+    st.tuples(st.integers(1, 10 * MB), st.sampled_from([0, SECOND // 10, SECOND])), min_size=1, max_size=4
+)
+
+
+@given(limit_lists, arrivals)
+def test_conservation(terms: list[tuple[int, int]], schedule: list[Arrival]) -> None:
+    """In any interval of length T at most rate * T + burst + one frame passes: exactly the last one, here."""
+    limits = limit_set(tuple(limit_of(rate, burst_ns) for rate, burst_ns in terms))
+    now_ns = 0
+    passed: list[tuple[int, int]] = []
+    for arrival in schedule:
+        now_ns += arrival.elapsed_ns
+        if limits.admit(arrival.size, now_ns).admitted:
+            passed.append((now_ns, arrival.size))
+    for first, (start_ns, _) in enumerate(passed):
+        before_last = 0
+        for end_ns, size in passed[first:]:
+            for rate, burst_ns in terms:
+                assert before_last * SECOND <= rate * (end_ns - start_ns) + rate * burst_ns
+            before_last += size

@@ -1,0 +1,278 @@
+"""The rules of seed 004, one by one, and what was decided where it is silent."""
+
+from fractions import Fraction
+
+import pytest
+
+from quotas.admission.decision import ADMITTED
+from quotas.admission.limit import UNLIMITED, Limit, limit_set
+from quotas.admission.topic_thresholds import ThresholdError, Thresholds, TopicThreshold, check_thresholds
+from quotas.entity import Kind, Named
+
+SECOND = 1_000_000_000
+MB = 1_000_000
+BYTES = "bytes.in.per.sec.threshold"
+
+
+def busy(thresholds: Thresholds, topic: str, rate: int, *, seconds: int = 600) -> TopicThreshold:
+    """A topic that has produced `rate` units a second for so long that its one-minute rate is just that."""
+    known = thresholds.topic(topic)
+    for second in range(seconds):
+        known.record(rate, second * SECOND)
+    return known
+
+
+def test_a_topic_above_its_threshold_passes_while_the_total_is_not_exceeded() -> None:
+    thresholds = Thresholds(BYTES)
+    thresholds.replace(1000, {"greedy": 10})
+    greedy = busy(thresholds, "greedy", 900)
+    assert greedy.debt_ns(600 * SECOND) == 0
+    assert greedy.admit(5, 600 * SECOND) == 0
+
+
+def test_a_topic_within_its_threshold_passes_while_the_total_is_exceeded() -> None:
+    thresholds = Thresholds(BYTES)
+    thresholds.replace(1000, {"modest": 200, "greedy": 10})
+    modest, greedy = busy(thresholds, "modest", 100), busy(thresholds, "greedy", 2000)
+    assert modest.admit(5, 600 * SECOND) == 0
+    wait_ns = -greedy.admit(5, 600 * SECOND)
+    assert wait_ns > 0
+    assert greedy.debt_ns(600 * SECOND) == wait_ns
+
+
+def test_what_is_refused_is_recorded_nowhere() -> None:
+    thresholds = Thresholds(BYTES)
+    thresholds.set_total(1000)
+    greedy = busy(thresholds, "greedy", 2000)
+    before = (greedy.accepted.count, thresholds.accepted.count)
+    assert greedy.admit(5, 600 * SECOND) < 0
+    assert greedy.spend(5, 600 * SECOND) == -1
+    assert (greedy.accepted.count, thresholds.accepted.count) == before
+    assert (thresholds.throttled.count, thresholds.erroneous.count) == (0, 0)  # the caller says so, once
+
+
+def test_each_amount_counts_once_on_the_topic_and_once_on_the_total() -> None:
+    thresholds = Thresholds(BYTES)
+    thresholds.set_total(1000)
+    a, b = thresholds.topic("a"), thresholds.topic("b")
+    a.admit(1, 0)
+    a.record(20, 0)
+    a.spend(300, 0)
+    b.claim(4000, 0)
+    b.settle(4000, 0)
+    assert (a.accepted.count, b.accepted.count, thresholds.accepted.count) == (321, 4000, 4321)
+    b.claim(50_000, 0)
+    b.unclaim(50_000, 0)
+    a.record(-20, 0)
+    assert (a.accepted.count, b.accepted.count, thresholds.accepted.count) == (301, 4000, 4301)
+
+
+def test_accepted_erroneous_and_throttled_are_told_apart() -> None:
+    thresholds = Thresholds(BYTES)
+    thresholds.set_total(1000)
+    topic = thresholds.topic("orders")
+    topic.admit(700, 0)
+    topic.admit(300, 0)
+    topic.record_error(300, SECOND)  # MESSAGE_TOO_LARGE
+    thresholds.record_error(40, SECOND)
+    thresholds.record_throttled(5, SECOND)
+    counts = (thresholds.accepted.count, thresholds.erroneous.count, thresholds.throttled.count)
+    assert counts == (700, 340, 5)
+    assert topic.accepted.count == 700
+    at_tick = 6 * SECOND
+    assert thresholds.accepted.one_minute_rate(at_tick) == topic.accepted.one_minute_rate(at_tick) == 700 / 5
+
+
+def test_errors_alone_hold_nobody() -> None:
+    thresholds = Thresholds(BYTES)
+    thresholds.set_total(10)
+    topic = thresholds.topic("orders")
+    for second in range(60):
+        assert topic.admit(1000, second * SECOND) == 0
+        topic.record_error(1000, second * SECOND + SECOND // 100)
+
+
+def test_what_the_share_is() -> None:
+    thresholds = Thresholds(BYTES)
+    thresholds.replace(1000, {"a": 300})
+    assert thresholds.share == 700  # of the first to come
+    thresholds.topic("a")
+    thresholds.topic("b")
+    assert thresholds.share == 700
+    thresholds.topic("c")
+    thresholds.topic("d")
+    thresholds.topic("d")
+    assert thresholds.share == Fraction(700, 3)
+    assert thresholds.topic("d").rate == Fraction(700, 3)
+    thresholds.set_topic("d", 100)
+    assert (thresholds.share, thresholds.topic("d").rate) == (300, 100)
+    thresholds.set_topic("elsewhere", 200)  # not known yet, deducted all the same
+    assert thresholds.share == 200
+    thresholds.set_topic("d", None)
+    assert thresholds.share == Fraction(500, 3)
+    thresholds.forget("b")
+    thresholds.forget("b")
+    thresholds.forget("a")
+    assert thresholds.share == 250
+    assert thresholds.topic("a").rate == 300
+    thresholds.set_total(2000)
+    assert thresholds.share == 750
+    assert type(thresholds.share) is int
+
+
+def test_a_batch_divides_among_the_topics_that_are_known() -> None:
+    thresholds = Thresholds(BYTES)
+    thresholds.replace(1000, {"a": 100})
+    for name in "abcd":
+        thresholds.topic(name)
+    thresholds.replace(1000, {"b": 100, "c": 200, "elsewhere": 300})
+    assert [thresholds.topic(name).rate for name in "abcd"] == [200, 100, 200, 200]
+
+
+def test_where_the_explicit_ones_take_all_the_others_wait_for_the_total() -> None:
+    thresholds = Thresholds(BYTES)
+    thresholds.replace(1000, {"a": 1000})
+    other = busy(thresholds, "other", 1100)
+    assert other.rate == 0
+    debt_ns = other.debt_ns(600 * SECOND)
+    assert 0 < debt_ns == thresholds.accepted.ns_until_at_most(1000, 600 * SECOND)
+    assert other.admit(1, 600 * SECOND + debt_ns) == 0
+
+
+@pytest.mark.parametrize(("rate_of_b", "first"), [(10_000, "topic"), (10, "total")])
+def test_the_debt_ends_with_the_first_of_the_two(rate_of_b: int, first: str) -> None:
+    thresholds = Thresholds(BYTES)
+    thresholds.replace(1000, {"a": 500})
+    a, _ = busy(thresholds, "a", 1100), busy(thresholds, "b", rate_of_b)
+    now_ns = 600 * SECOND
+    topic_ns = a.accepted.ns_until_at_most(500, now_ns)
+    total_ns = thresholds.accepted.ns_until_at_most(1000, now_ns)
+    assert topic_ns != total_ns
+    assert a.debt_ns(now_ns) == (topic_ns if first == "topic" else total_ns) == min(topic_ns, total_ns)
+
+
+def test_without_a_total_nothing_is_enforced_and_all_is_measured() -> None:
+    thresholds = Thresholds(BYTES)
+    topic = busy(thresholds, "orders", 5 * MB)
+    assert topic.admit(1, 600 * SECOND) == 0
+    assert (topic.rate, topic.headroom(600 * SECOND)) == (UNLIMITED, UNLIMITED)
+    assert topic.spend(100, 600 * SECOND) == UNLIMITED - 100
+    thresholds.set_total(MB)
+    assert topic.admit(1, 600 * SECOND) < 0
+    thresholds.set_total(None)
+    assert topic.admit(1, 600 * SECOND) == 0
+
+
+def test_a_change_beyond_the_total_is_refused_with_both_numbers_and_changes_nothing() -> None:
+    thresholds = Thresholds(BYTES)
+    thresholds.replace(10 * MB, {"a": 6 * MB, "b": 4 * MB})
+    with pytest.raises(ThresholdError) as raised:
+        thresholds.set_topic("b", 6 * MB)
+    assert (raised.value.explicit_sum, raised.value.total, raised.value.limit_name) == (12 * MB, 10 * MB, BYTES)
+    assert str(raised.value) == (
+        "bytes.in.per.sec.threshold of all topics would sum to 12000000, beyond "
+        "total.bytes.in.per.sec.threshold=10000000: raise the total, or lower the thresholds of topics"
+    )
+    with pytest.raises(ThresholdError) as raised:
+        thresholds.set_total(9 * MB)
+    assert (raised.value.explicit_sum, raised.value.total) == (10 * MB, 9 * MB)
+    with pytest.raises(ThresholdError) as raised:
+        thresholds.replace(5 * MB, {"a": Fraction(5 * MB) + Fraction(1, 2)})
+    assert "would sum to 5000000.5, beyond" in str(raised.value)
+    assert (thresholds.total, thresholds.explicit_sum, thresholds.share) == (10 * MB, 10 * MB, 0)
+    assert (thresholds.threshold_of("a"), thresholds.threshold_of("b")) == (6 * MB, 4 * MB)
+
+
+def test_thresholds_without_a_total_are_refused() -> None:
+    with pytest.raises(ThresholdError) as raised:
+        check_thresholds(BYTES, None, {"a": MB, "b": MB})
+    assert (raised.value.explicit_sum, raised.value.total) == (2 * MB, None)
+    assert str(raised.value) == (
+        "bytes.in.per.sec.threshold of topics (in sum 2000000) holds nothing without "
+        "total.bytes.in.per.sec.threshold: set the total, or remove the thresholds of the topics"
+    )
+    thresholds = Thresholds(BYTES)
+    with pytest.raises(ThresholdError):
+        thresholds.set_topic("a", MB)
+    thresholds.replace(MB, {"a": MB})
+    with pytest.raises(ThresholdError):
+        thresholds.set_total(None)
+    assert thresholds.total == MB
+    thresholds.replace(None, {})
+    assert thresholds.total is None
+
+
+def test_a_batch_is_checked_as_a_whole() -> None:
+    assert check_thresholds(BYTES, 10, {"a": 3, "b": 7}) == 10
+    assert check_thresholds(BYTES, 10, {}) == 0
+    assert check_thresholds(BYTES, None, {}) == 0
+    with pytest.raises(ThresholdError):
+        check_thresholds(BYTES, 10, {"a": 3, "b": 8})
+    thresholds = Thresholds(BYTES)
+    thresholds.replace(10, {"a": 9})
+    thresholds.replace(10, {"a": 1, "b": 9})  # neither b before a nor a total of its own is in the way
+    assert thresholds.threshold_of("b") == 9
+
+
+@pytest.mark.parametrize("value", [0, -1, Fraction(-1, 2)])
+def test_a_threshold_is_above_zero(value: int | Fraction) -> None:
+    thresholds = Thresholds(BYTES)
+    thresholds.set_total(10)
+    with pytest.raises(ValueError, match=r"bytes\.in\.per\.sec\.threshold of topic 'a' must be above zero"):
+        thresholds.set_topic("a", value)
+    with pytest.raises(ValueError, match=r"total\.bytes\.in\.per\.sec\.threshold must be above zero"):
+        thresholds.set_total(value)
+    with pytest.raises(ValueError, match=r"bytes\.in\.per\.sec\.threshold of topic 'a' must be above zero"):
+        check_thresholds(BYTES, 10, {"a": value})
+    with pytest.raises(ValueError, match=r"total\.bytes\.in\.per\.sec\.threshold must be above zero"):
+        check_thresholds(BYTES, value, {})
+    assert (thresholds.total, thresholds.explicit_sum) == (10, 0)
+
+
+def test_a_forgotten_topic_that_is_still_in_use_takes_no_share_and_counts_for_the_total() -> None:
+    thresholds = Thresholds(BYTES)
+    thresholds.set_total(1000)
+    old = thresholds.topic("orders")
+    thresholds.topic("payments")
+    thresholds.forget("orders")
+    old.record(5000, 0)
+    assert (thresholds.share, thresholds.accepted.count, len(thresholds)) == (1000, 5000, 1)
+    new = thresholds.topic("orders")
+    assert new is not old
+    assert (new.accepted.count, thresholds.share) == (0, 500)
+
+
+def test_set_rate_sets_the_explicit_threshold() -> None:
+    thresholds = Thresholds(BYTES)
+    thresholds.set_total(1000)
+    topic = thresholds.topic("orders")
+    topic.set_rate(300, SECOND, 0)
+    assert (topic.rate, thresholds.threshold_of("orders"), thresholds.share) == (300, 300, 700)
+    with pytest.raises(ThresholdError):
+        topic.set_rate(1001, SECOND, 0)
+    assert (topic.rate, topic.burst_ns) == (300, 0)
+
+
+def test_last_use_is_that_of_the_topic() -> None:
+    thresholds = Thresholds(BYTES)
+    a, b = thresholds.topic("a"), thresholds.topic("b")
+    a.record(1, 7 * SECOND)
+    b.record(1, 9 * SECOND)
+    assert (a.last_ns, b.last_ns) == (7 * SECOND, 9 * SECOND)
+
+
+def test_it_is_the_algorithm_of_a_limit() -> None:
+    thresholds = Thresholds(BYTES)
+    thresholds.replace(1000, {"greedy": 200})
+    greedy = busy(thresholds, "greedy", 2000)
+    limit = Limit(BYTES, Named(Kind.TOPIC, "greedy"), greedy)
+    limits = limit_set((limit,))
+    now_ns = 600 * SECOND
+    held = limits.admit(100, now_ns)
+    assert (held.admitted, held.limit, held.wait_ns) == (False, limit, greedy.debt_ns(now_ns))
+    assert limits.spend(100, now_ns) == -1
+    assert limit.rate == 200
+    later_ns = now_ns + held.wait_ns
+    assert limits.admit(100, later_ns) is ADMITTED
+    limits.refund(100, later_ns)
+    assert greedy.accepted.count == thresholds.accepted.count == 600 * 2000

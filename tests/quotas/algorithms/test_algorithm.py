@@ -1,0 +1,146 @@
+"""Which algorithm measures what, and that all of them keep the one interface."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from quotas.admission.topic_thresholds import Thresholds
+from quotas.algorithms.algorithm import ALGORITHMS, EWMA, SAMPLED_WINDOW, TOKEN_BUCKET, Algorithm, AlgorithmSettings
+from quotas.algorithms.ewma import Ewma
+from quotas.algorithms.producer_ids import ProducerIdQuota
+from quotas.algorithms.sampled_window import SampledWindow
+from quotas.algorithms.token_bucket import TokenBucket
+from quotas.limit_kinds import (
+    CONNECTION_CREATION_RATE,
+    LIMIT_KINDS,
+    LIMIT_NAMES,
+    PRODUCER_BYTE_RATE,
+    PRODUCER_IDS_RATE,
+    REQUEST_RATE,
+)
+
+SECOND = 1_000_000_000
+HOUR = 3600 * SECOND
+DEFAULTS = AlgorithmSettings()
+
+
+@pytest.mark.parametrize(
+    ("limit_name", "own", "flag", "expected"),
+    [
+        (PRODUCER_BYTE_RATE, None, TOKEN_BUCKET, TokenBucket),
+        (PRODUCER_BYTE_RATE, None, EWMA, Ewma),
+        (PRODUCER_BYTE_RATE, SAMPLED_WINDOW, EWMA, SampledWindow),
+        (REQUEST_RATE, TOKEN_BUCKET, SAMPLED_WINDOW, TokenBucket),
+        (CONNECTION_CREATION_RATE, None, TOKEN_BUCKET, SampledWindow),
+        (CONNECTION_CREATION_RATE, None, EWMA, SampledWindow),
+        (CONNECTION_CREATION_RATE, TOKEN_BUCKET, SAMPLED_WINDOW, TokenBucket),
+        (PRODUCER_IDS_RATE, EWMA, SAMPLED_WINDOW, ProducerIdQuota),
+    ],
+)
+def test_the_entrys_algorithm_then_the_limits_then_the_flags(
+    limit_name: str, own: str | None, flag: str, expected: type
+) -> None:
+    settings = replace(DEFAULTS, algorithm=flag)
+    algorithm = settings.make(limit_name, 7, own, None)
+    assert type(algorithm) is expected
+    assert settings.is_made_of(algorithm, limit_name, own)
+    others: set[Algorithm] = {TokenBucket(7), Ewma(7), SampledWindow(7, samples=2, window_ns=SECOND, first_window=True)}
+    for other in others:
+        answer = settings.is_made_of(other, limit_name, own)
+        assert answer == (type(other) is expected or expected is ProducerIdQuota)
+
+
+def test_the_flags_numbers_reach_the_algorithms() -> None:
+    settings = AlgorithmSettings(
+        burst_ns=3 * SECOND,
+        window_num=4,
+        window_ns=2 * SECOND,
+        first_window=False,
+        producer_ids_window_ns=HOUR // 2,
+        producer_ids_window_count=5,
+    )
+    assert settings.make(PRODUCER_BYTE_RATE, 10, None, None).headroom(0) == 30
+    assert settings.make(PRODUCER_BYTE_RATE, 10, None, SECOND // 2).headroom(0) == 5
+    window = settings.make(PRODUCER_BYTE_RATE, 10, SAMPLED_WINDOW, None)
+    assert (window.burst_ns, window.headroom(0)) == (8 * SECOND, 60)  # three whole windows are taken for empty
+    assert replace(settings, first_window=True).make(PRODUCER_BYTE_RATE, 10, SAMPLED_WINDOW, None).headroom(0) == 20
+    ids = settings.make(PRODUCER_IDS_RATE, 100, None, None)
+    assert isinstance(ids, ProducerIdQuota)
+    assert (ids.ids_per_window, ids.burst_ns, ids.rate) == (100, HOUR // 2, Fraction(1, 18))
+
+
+@pytest.mark.parametrize(("value", "ids"), [(100, 100), (Fraction(5, 2), 2), (Fraction(1, 3), 1)])
+def test_producer_ids_are_given_per_window_whole_and_at_least_one(value: int | Fraction, ids: int) -> None:
+    made = DEFAULTS.make(PRODUCER_IDS_RATE, value, None, None)
+    changed = DEFAULTS.make(PRODUCER_IDS_RATE, 9, None, None)
+    changed.set_rate(DEFAULTS.per_second(PRODUCER_IDS_RATE, value), 0, 0)
+    for quota in (made, changed):
+        assert isinstance(quota, ProducerIdQuota)
+        assert (quota.ids_per_window, quota.rate) == (ids, made.rate)
+    assert DEFAULTS.per_second(PRODUCER_BYTE_RATE, value) == value
+
+
+def test_a_salt_decides_which_ids_pass_for_known() -> None:
+    def taken_for_known(salt: int) -> set[int]:
+        quota = replace(DEFAULTS, producer_ids_salt=salt).make(PRODUCER_IDS_RATE, 500, None, None)
+        assert isinstance(quota, ProducerIdQuota)
+        quota.remember(range(500), 0)
+        strangers = range(1000, 21_000)
+        return set(strangers) - set(quota.unknown(strangers, 0))
+
+    assert taken_for_known(1) == taken_for_known(1)
+    assert taken_for_known(1) != taken_for_known(2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"algorithm": "leaky-bucket"}, "algorithm must be one of token-bucket, sampled-window, ewma"),
+        ({"burst_ns": -1}, "burst_ns must not be below zero"),
+        ({"window_num": 0}, "samples must be at least 1"),
+        ({"window_ns": 0}, "window_ns must be whole milliseconds above zero"),
+        ({"window_ns": SECOND + 1}, "window_ns must be whole milliseconds above zero"),
+        ({"producer_ids_window_ns": 0}, "window_ns"),
+        ({"producer_ids_window_count": 0}, "window_count"),
+    ],
+)
+def test_settings_that_could_not_be_used_are_refused_when_they_are_made(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        AlgorithmSettings(**wrong)
+
+
+def every_algorithm() -> list[Algorithm]:
+    thresholds = Thresholds("bytes.in.per.sec.threshold")
+    thresholds.set_total(10)
+    made = [DEFAULTS.make(PRODUCER_BYTE_RATE, 10, own, None) for own in ALGORITHMS]
+    return [*made, DEFAULTS.make(PRODUCER_IDS_RATE, 10, None, None), thresholds.topic("orders")]
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_a_claim_given_back_and_a_clock_that_goes_back_charge_nothing(which: int) -> None:
+    """What `quotas.admission.limit` relies on, whatever measures the limit."""
+    algorithm = every_algorithm()[which]
+    now_ns = 1_000 * SECOND
+    algorithm.record(3, now_ns)
+    headroom = algorithm.headroom(now_ns)
+    assert headroom > 3
+    assert algorithm.claim(2, now_ns)
+    assert algorithm.headroom(now_ns) < headroom
+    algorithm.unclaim(2, now_ns)
+    assert algorithm.headroom(now_ns) == headroom
+    assert algorithm.record(0, now_ns - 500 * SECOND) == 0
+    assert (algorithm.headroom(now_ns), algorithm.last_ns) == (headroom, now_ns)
+    assert algorithm.claim(2, now_ns)
+    algorithm.settle(2, now_ns)
+    assert algorithm.spend(headroom - 2, now_ns) == 0
+    assert algorithm.spend(1, now_ns) == -1
+
+
+def test_every_limit_that_has_a_rate_can_be_made() -> None:
+    for name in LIMIT_NAMES:
+        assert DEFAULTS.make(name, 5, None, None).headroom(0) > 0
+        assert LIMIT_KINDS[name].name == name

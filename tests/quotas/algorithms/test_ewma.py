@@ -1,0 +1,357 @@
+"""The one-minute rate against Yammer's Meter ticked from a list of all records, and what a bound on it guarantees."""
+
+import math
+import tracemalloc
+from collections.abc import Iterable
+from copy import deepcopy
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from quotas.algorithms.ewma import ALPHA, MEAN_NS, TICK_NS, Ewma, Meter
+
+SECOND = 1_000_000_000
+TEN_YEARS = 10 * 365 * 86_400 * SECOND
+
+
+def slow_rate(records: Iterable[tuple[int, int]], now_ns: int) -> float:
+    """Yammer's EWMA.oneMinuteEWMA, ticked one by one from the first record on; records are (time, amount)."""
+    waiting = list(records)
+    if not waiting:
+        return 0.0
+    alpha = 1 - math.exp(-5 / 60 / 1)
+    mean, is_initialised = 0.0, False
+    tick_ns = waiting[0][0] + 5 * SECOND
+    while tick_ns <= now_ns:
+        uncounted = sum(amount for at_ns, amount in waiting if at_ns < tick_ns)
+        waiting = [record for record in waiting if record[0] >= tick_ns]
+        instant = uncounted / 5
+        mean = max(0.0, mean + alpha * (instant - mean)) if is_initialised else max(0.0, instant)
+        is_initialised = True
+        tick_ns += 5 * SECOND
+    return mean
+
+
+elapsed = st.one_of(
+    st.integers(0, SECOND),
+    st.integers(0, 20 * SECOND),
+    st.integers(0, 8).map(lambda ticks: ticks * TICK_NS),
+    st.integers(0, 600 * SECOND),
+    st.integers(-10 * SECOND, 0),
+)
+amounts = st.one_of(st.integers(0, 1000), st.integers(0, 1 << 54), st.integers(-1000, 0))
+schedules = st.lists(st.tuples(elapsed, amounts), max_size=30)
+rates = st.one_of(
+    st.integers(1, 1000),
+    st.integers(1, 1 << 53),
+    st.fractions(Fraction(1, 1000), 1000, max_denominator=1000),
+)
+
+
+@given(schedules, elapsed)
+def test_agrees_with_yammers_meter_ticked_one_by_one(schedule: list[tuple[int, int]], asked_after_ns: int) -> None:
+    check_against_yammers_meter(schedule, asked_after_ns)
+
+
+def check_against_yammers_meter(schedule: list[tuple[int, int]], asked_after_ns: int) -> None:
+    """A meter on this schedule (elapsed ns, amount) has the rate of the slow one, at each step and at the end."""
+    meter = Meter()
+    records: list[tuple[int, int]] = []
+    now_ns = latest_ns = 0
+    for elapsed_ns, amount in schedule:
+        now_ns += elapsed_ns
+        latest_ns = max(latest_ns, now_ns) if records else now_ns
+        meter.record(amount, now_ns)
+        records.append((latest_ns, amount))
+        assert meter.one_minute_rate(now_ns) == pytest.approx(slow_rate(records, latest_ns), rel=1e-9, abs=1e-3)
+        assert meter.last_ns == latest_ns
+    asked_ns = now_ns + asked_after_ns
+    expected = slow_rate(records, max(asked_ns, latest_ns) if records else asked_ns)
+    assert meter.one_minute_rate(asked_ns) == pytest.approx(expected, rel=1e-9, abs=1e-3)
+    assert meter.count == sum(amount for _, amount in records)
+
+
+@given(schedules, rates, elapsed)
+def test_the_wait_ends_at_the_first_tick_that_finds_the_rate_at_most_the_bound(
+    schedule: list[tuple[int, int]], bound: int | Fraction, asked_after_ns: int
+) -> None:
+    meter = Meter()
+    now_ns = 0
+    for elapsed_ns, amount in schedule:
+        now_ns += elapsed_ns
+        meter.record(amount, now_ns)
+    now_ns = max(now_ns + asked_after_ns, meter.last_ns)
+    wait_ns = meter.ns_until_at_most(bound, now_ns)
+    limit = float(bound)
+    if meter.one_minute_rate(now_ns) <= limit:
+        assert wait_ns == 0
+        return
+    assert meter.one_minute_rate(now_ns + wait_ns) <= limit
+    for earlier_ns in range(wait_ns - 1, 0, -TICK_NS):
+        assert meter.one_minute_rate(now_ns + earlier_ns) > limit
+    meter.record(0, now_ns + wait_ns)  # which changes nothing: whoever waited finds what was promised
+    assert meter.ns_until_at_most(bound, now_ns + wait_ns) == 0
+
+
+def test_the_first_tick_takes_the_rate_as_it_is_and_the_next_a_share_of_it() -> None:
+    meter = Meter()
+    meter.record(1000, 7 * SECOND)
+    assert meter.one_minute_rate(12 * SECOND - 1) == 0
+    assert meter.one_minute_rate(12 * SECOND) == 200
+    meter.record(500, 12 * SECOND)
+    assert meter.one_minute_rate(17 * SECOND - 1) == 200
+    assert meter.one_minute_rate(17 * SECOND) == pytest.approx(200 - 100 * (1 - math.exp(-1 / 12)))
+    assert meter.count == 1500
+
+
+def test_idle_for_a_minute_the_rate_falls_to_one_part_in_e() -> None:
+    meter = Meter()
+    meter.record(1000, 0)
+    assert meter.one_minute_rate(TICK_NS + MEAN_NS) == pytest.approx(200 / math.e)
+
+
+def test_a_steady_flow_is_its_own_rate() -> None:
+    meter = Meter()
+    for second in range(600):
+        meter.record(100, second * SECOND)
+        assert meter.one_minute_rate(second * SECOND) == (100 if second >= 5 else 0)
+
+
+def test_a_meter_that_heard_nothing_has_no_rate() -> None:
+    meter = Meter()
+    assert (meter.count, meter.one_minute_rate(0), meter.ns_until_at_most(0, TEN_YEARS)) == (0, 0.0, 0)
+
+
+def test_ten_idle_years_and_back_to_work() -> None:
+    meter = Meter()
+    meter.record(1 << 60, 0)
+    assert meter.one_minute_rate(TEN_YEARS) == 0
+    meter.record(600, TEN_YEARS)
+    assert meter.one_minute_rate(TEN_YEARS + TICK_NS) == pytest.approx(120 * ALPHA)
+
+
+def test_a_bound_of_nothing_is_met_within_a_day() -> None:
+    """A topic whose share of the total is nothing."""
+    meter = Meter()
+    meter.record(1 << 60, 0)
+    wait_ns = meter.ns_until_at_most(0, TICK_NS)
+    assert 12 * 3600 * SECOND < wait_ns < 24 * 3600 * SECOND
+    assert meter.one_minute_rate(TICK_NS + wait_ns) == 0
+
+
+def test_a_bound_is_not_below_zero() -> None:
+    with pytest.raises(ValueError, match="bound must not be below zero, not -1"):
+        Meter().ns_until_at_most(-1, 0)
+
+
+def test_a_record_of_nothing_does_not_move_the_next_one_into_the_past() -> None:
+    meter = Meter()
+    meter.record(100, 0)
+    meter.record(0, TICK_NS)
+    meter.record(1000, TICK_NS)
+    assert meter.one_minute_rate(TICK_NS) == 20
+
+
+def test_a_record_of_nothing_changes_no_rate() -> None:
+    """Not by a rounding: a wait that was told is over when it is over."""
+    for ticks in range(2, 40):
+        meter, untouched = Meter(), Meter()
+        for each in (meter, untouched):
+            each.record(1_000_003, 0)
+        meter.record(0, ticks * TICK_NS)
+        assert meter.one_minute_rate(0) == meter.one_minute_rate(ticks * TICK_NS)  # the clock stands there
+        for later in range(ticks, 80):
+            assert meter.one_minute_rate(later * TICK_NS) == untouched.one_minute_rate(later * TICK_NS)
+
+
+def test_taking_back_more_than_there_is_leaves_a_rate_of_nothing() -> None:
+    meter = Meter()
+    meter.record(100, 0)
+    meter.record(-5000, TICK_NS)
+    assert meter.one_minute_rate(TICK_NS) == 20
+    assert meter.one_minute_rate(2 * TICK_NS) == 0
+
+
+def test_a_clock_that_jumps_back_records_in_the_present_interval() -> None:
+    meter = Meter()
+    meter.record(1000, 0)
+    meter.record(1000, 7 * SECOND)
+    meter.record(1000, SECOND)
+    assert meter.last_ns == 7 * SECOND
+    assert meter.one_minute_rate(0) == 200
+    assert meter.one_minute_rate(10 * SECOND) == pytest.approx(200 + ALPHA * 200)
+    assert meter.ns_until_at_most(150, 0) == meter.ns_until_at_most(150, 7 * SECOND)
+
+
+@given(rates, schedules)
+def test_the_bound_decides_as_the_meter_says(rate: int | Fraction, schedule: list[tuple[int, int]]) -> None:
+    ewma, meter = Ewma(rate), Meter()
+    now_ns = 0
+    for at, (elapsed_ns, amount) in enumerate(schedule):
+        now_ns += elapsed_ns
+        held_ns = meter.ns_until_at_most(rate, now_ns)
+        assert ewma.debt_ns(now_ns) == ewma.wait_ns(amount, now_ns) == held_ns
+        if at % 3 == 0 and held_ns:
+            assert ewma.admit(amount, now_ns) == -held_ns
+            assert ewma.headroom(now_ns) == 0
+            assert ewma.spend(0, now_ns) == -1
+            assert ewma.last_ns == meter.last_ns
+            continue
+        meter.record(amount, now_ns)
+        charge = ewma.admit if at % 3 == 0 else ewma.record
+        assert charge(amount, now_ns) == meter.ns_until_at_most(rate, now_ns)
+        assert ewma.observed_rate(now_ns) == meter.one_minute_rate(now_ns)
+
+
+@given(rates, schedules, st.integers(0, 4 * TICK_NS))
+def test_what_fits_is_found_within_the_bound_by_the_next_tick_and_one_more_is_not(
+    rate: int | Fraction, schedule: list[tuple[int, int]], idle_ns: int
+) -> None:
+    ewma = Ewma(rate)
+    ewma.record(0, 0)
+    now_ns = 0
+    for elapsed_ns, amount in schedule:
+        now_ns = max(now_ns + elapsed_ns, ewma.last_ns)
+        ewma.record(amount, now_ns)
+    now_ns += idle_ns
+    next_tick_ns = (now_ns // TICK_NS + 1) * TICK_NS
+    room = ewma.headroom(now_ns)
+    assume(room)
+    assert ewma.spend(room + 1, now_ns) == -1
+    over, most = deepcopy(ewma), deepcopy(ewma)
+    assert most.spend(room, now_ns) == 0
+    assert most.debt_ns(next_tick_ns) == 0
+    over.record(room + 2 + int(rate) // (1 << 30), now_ns)  # more than a double rounds away
+    assert over.debt_ns(next_tick_ns) > 0
+
+
+def test_what_fits_before_the_first_tick_is_five_seconds_at_the_bound() -> None:
+    ewma = Ewma(100)
+    assert ewma.headroom(TEN_YEARS) == 500
+    assert ewma.spend(200, TEN_YEARS) == 300
+    assert ewma.headroom(TEN_YEARS) == 300
+    ewma.record(400, TEN_YEARS)
+    assert ewma.headroom(TEN_YEARS) == 0
+
+
+def test_nothing_fits_into_debt_that_a_single_tick_would_pay() -> None:
+    ewma = Ewma(100)
+    ewma.record(505, 0)
+    assert (ewma.debt_ns(TICK_NS), ewma.headroom(TICK_NS), ewma.spend(0, TICK_NS)) == (TICK_NS, 0, -1)
+
+
+def test_what_fits_leaves_no_debt_by_a_rounding() -> None:
+    for step in range(200):
+        ewma = Ewma((1 << 53) - 997 * step)
+        ewma.record(step << 45, 0)
+        now_ns = 20 * TICK_NS
+        assert ewma.spend(ewma.headroom(now_ns), now_ns) == 0
+        assert ewma.debt_ns(now_ns + TICK_NS) == 0
+
+
+def fast_client(ewma: Ewma, shares: Iterable[tuple[int, int]], most_per_s: int) -> list[int]:
+    """What passes in each tick interval of a client that tries, in every one of them, frames of so many percent of the
+    most that can arrive; the first interval begins at 0."""
+    passed = []
+    for tick, (first, second) in enumerate(shares):
+        frames = (5 * most_per_s * first // 200, 5 * most_per_s * second // 200)
+        answers = [ewma.admit(frame, tick * TICK_NS + at * SECOND) for at, frame in enumerate(frames)]
+        assert answers[0] == 0 or answers[0] == answers[1] - SECOND  # nothing changes between two ticks
+        passed.append(sum(frame for frame, answer in zip(frames, answers, strict=True) if answer == 0))
+    return passed
+
+
+percents = st.one_of(st.just(100), st.integers(0, 100))
+
+
+@given(st.integers(1, 1000), st.integers(1, 50), st.lists(st.tuples(percents, percents), min_size=2, max_size=80))
+def test_what_passes_in_any_time_after_the_first_tick_is_bounded(
+    bound: int, times: int, shares: list[tuple[int, int]]
+) -> None:
+    most_per_s = bound * times
+    ewma = Ewma(bound)
+    passed = fast_client(ewma, shares, most_per_s)
+    peak = bound + ALPHA * (most_per_s - bound)
+    for start in range(1, len(passed)):
+        for end in range(start + 1, len(passed) + 1):
+            assert sum(passed[start:end]) <= peak * ((end - start) * 5 + 5 / ALPHA) * (1 + 1e-9)
+    for tick in range(1, len(passed)):
+        rate = slow_rate([(at * TICK_NS, amount) for at, amount in enumerate(passed[:tick])], tick * TICK_NS)
+        assert rate <= max(peak, passed[0] / 5) * (1 + 1e-9)
+        assert not passed[tick] or rate <= bound * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("times", [2, 10, 1000])
+def test_a_burst_in_the_first_five_seconds_passes_whole_and_is_waited_for(times: int) -> None:
+    ewma = Ewma(100)
+    assert ewma.admit(500 * times, 0) == 0
+    assert ewma.admit(0, TICK_NS - 1) == 0
+    hold_ns = math.ceil(12 * math.log(times)) * TICK_NS
+    assert ewma.admit(1, TICK_NS) == -hold_ns
+    assert ewma.wait_ns(1 << 60, TICK_NS) == hold_ns
+    assert ewma.admit(1, TICK_NS + hold_ns - 1) == -1
+    assert ewma.admit(1, TICK_NS + hold_ns) == 0
+
+
+def test_a_client_at_the_bound_is_never_held() -> None:
+    ewma = Ewma(100)
+    for second in range(600):
+        assert ewma.admit(100, second * SECOND) == 0
+
+
+def test_a_claim_counts_from_the_claim_on_and_is_given_back_whole() -> None:
+    ewma = Ewma(100)
+    assert ewma.claim(400, 0)
+    assert ewma.headroom(0) == 100
+    ewma.settle(400, 0)
+    assert ewma.headroom(0) == 100
+    ewma.unclaim(400, 0)
+    assert ewma.headroom(0) == 500
+
+
+def test_another_bound_measures_the_same_mean() -> None:
+    ewma = Ewma(100)
+    ewma.record(1000, 0)
+    assert ewma.debt_ns(TICK_NS) > 0
+    ewma.set_rate(200, SECOND, TICK_NS)
+    assert (ewma.rate, ewma.debt_ns(TICK_NS)) == (200, 0)
+    ewma.set_rate(Fraction(1, 10), SECOND, TICK_NS)
+    assert ewma.debt_ns(TICK_NS) == math.ceil(12 * math.log(2000)) * TICK_NS
+
+
+@given(rates, schedules, elapsed)
+def test_asking_changes_nothing(rate: int | Fraction, schedule: list[tuple[int, int]], asked_after_ns: int) -> None:
+    ewma, untouched = Ewma(rate), Ewma(rate)
+    now_ns = 0
+    for elapsed_ns, amount in schedule:
+        now_ns += elapsed_ns
+        ewma.debt_ns(now_ns + asked_after_ns)
+        ewma.headroom(now_ns + asked_after_ns)
+        ewma.observed_rate(now_ns + asked_after_ns)
+        assert ewma.record(amount, now_ns) == untouched.record(amount, now_ns)
+
+
+def test_a_bound_is_small_and_says_what_it_is() -> None:
+    many = 1000
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        bounds = [Ewma(5_000_000) for _ in range(many)]
+        for at, ewma in enumerate(bounds):
+            ewma.record(100_000 + at, SECOND + at)
+            ewma.record(100_000 + at, 7 * SECOND + at)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (after - before) / many <= 400
+    assert (bounds[0].rate, bounds[0].burst_ns) == (5_000_000, MEAN_NS)
+
+
+@pytest.mark.parametrize("rate", [0, -1, Fraction(-1, 3)])
+def test_a_rate_is_above_zero(rate: int | Fraction) -> None:
+    with pytest.raises(ValueError, match="rate must be above zero"):
+        Ewma(rate)
+    with pytest.raises(ValueError, match="rate must be above zero"):
+        Ewma(1).set_rate(rate, 0, 0)

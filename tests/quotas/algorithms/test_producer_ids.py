@@ -1,0 +1,389 @@
+"""New ids per window: against a list of all that was counted and a dict of all that was seen, and the walk."""
+
+import tracemalloc
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quotas.admission.limit import Limit, limit_set
+from quotas.algorithms.producer_ids import ProducerIdQuota
+from quotas.entity import Entity
+
+SECOND = 1_000_000_000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+WINDOW = HOUR
+COUNT = 4
+STEP = WINDOW // COUNT
+NO_FALSE_POSITIVES = 1e-12
+
+
+def new(ids_per_window: int | Fraction = 10, window_count: int = COUNT) -> ProducerIdQuota:
+    return ProducerIdQuota(
+        ids_per_window,
+        window_ns=WINDOW,
+        window_count=window_count,
+        false_positive_probability=NO_FALSE_POSITIVES,
+    )
+
+
+def bring(quota: ProducerIdQuota, producer_ids: tuple[int, ...], now_ns: int) -> bool:
+    """What the proxy does with a frame; whether it passed."""
+    unknown = quota.unknown(producer_ids, now_ns)
+    if unknown:
+        limits = limit_set((Limit("producer_ids_rate", Entity("alice"), quota),))
+        if not limits.admit(len(unknown), now_ns).admitted:
+            return False
+        quota.remember(unknown, now_ns)
+    return True
+
+
+# ---- a frame with producer ids
+
+
+def test_so_many_new_ids_pass_in_a_window_and_known_ones_always() -> None:
+    quota = new(10)
+    assert all(bring(quota, (number,), 0) for number in range(10))
+    assert not bring(quota, (10,), 0)
+    assert not bring(quota, (3, 10), 0)  # the new one holds the frame
+    assert all(bring(quota, (number, 9), 1) for number in range(10))
+    assert not bring(quota, (10,), WINDOW - 1)
+    assert bring(quota, (10,), WINDOW)
+
+
+def test_a_frame_with_several_new_ids_passes_whole_and_the_next_one_waits() -> None:
+    quota = new(10)
+    assert bring(quota, tuple(range(9)), 0)
+    assert bring(quota, tuple(range(9, 30)), 0)
+    assert quota.headroom(0) == 0
+    assert not bring(quota, (30,), 0)
+
+
+def test_unknown_names_each_new_id_once_in_order() -> None:
+    quota = new()
+    quota.remember((5, 6), 0)
+    assert quota.unknown((9, 5, 7, 9, 6, 7, 8), 0) == (9, 7, 8)
+    assert quota.unknown((5, 6), 0) == ()
+    assert quota.unknown((), 0) == ()
+
+
+def test_a_held_frame_leaves_nothing_behind_and_its_known_ids_count_as_seen() -> None:
+    quota = new(1)
+    assert bring(quota, (1,), 0)
+    assert not bring(quota, (1, 2), STEP)
+    assert quota.unknown((2,), STEP) == (2,)
+    assert quota.unknown((1,), WINDOW) == ()  # refreshed at STEP
+
+
+def test_an_id_in_constant_use_never_becomes_new() -> None:
+    quota = new(1)
+    for now_ns in range(0, 10 * WINDOW, STEP // 2):
+        assert bring(quota, (1,), now_ns)
+    assert quota.headroom(10 * WINDOW) == 1
+
+
+def test_any_int64_is_an_id() -> None:
+    quota = new()
+    every = (0, 1, (1 << 63) - 1, -(1 << 63))
+    quota.remember(every, 0)
+    assert quota.unknown(every, 0) == ()
+
+
+def test_under_another_salt_other_ids_pass_for_known() -> None:
+    every = range(1000)
+    passed = []
+    for salt in (1, 2, 2):
+        quota = ProducerIdQuota(1000, window_ns=WINDOW, window_count=1, false_positive_probability=0.3, salt=salt << 40)
+        quota.remember(every, 0)
+        passed.append(set(range(1000, 3000)) - set(quota.unknown(range(1000, 3000), 0)))
+    assert passed[0] != passed[1] == passed[2]
+    assert len(passed[0]) == pytest.approx(600, abs=150)
+
+
+events = st.lists(
+    st.tuples(
+        st.lists(st.integers(0, 40), min_size=1, max_size=4),
+        st.one_of(st.integers(0, STEP), st.just(0), st.just(STEP), st.integers(0, 2 * WINDOW), st.integers(-STEP, 0)),
+    ),
+    max_size=60,
+)
+
+
+@given(st.integers(1, 30), st.integers(1, 6), events)
+def test_against_a_dict_of_ids_and_a_list_of_what_passed(
+    ids_per_window: int, window_count: int, frames: list[tuple[list[int], int]]
+) -> None:
+    quota = new(ids_per_window, window_count)
+    step_ns = -(-WINDOW // window_count)
+    last_seen_ns: dict[int, int] = {}
+    counted: list[tuple[int, int]] = []
+    now_ns = latest_ns = 0
+    for producer_ids, elapsed_ns in frames:
+        now_ns += elapsed_ns
+        latest_ns = max(latest_ns, now_ns)
+        unknown = quota.unknown(producer_ids, now_ns)
+        for number in set(producer_ids):
+            since_ns = latest_ns - last_seen_ns[number] if number in last_seen_ns else WINDOW
+            if since_ns <= WINDOW - step_ns:
+                assert number not in unknown  # no false negative, ever
+            elif since_ns >= WINDOW:
+                assert number in unknown
+            if number not in unknown:
+                last_seen_ns[number] = latest_ns
+        surely = sum(amount for at_ns, amount in counted if latest_ns - at_ns <= WINDOW - step_ns)
+        at_most = sum(amount for at_ns, amount in counted if latest_ns - at_ns < WINDOW)
+        debt_ns = quota.debt_ns(now_ns)
+        assert 0 <= debt_ns <= WINDOW
+        if surely >= ids_per_window:
+            assert debt_ns > 0
+        if at_most < ids_per_window:
+            assert debt_ns == 0
+        assert max(0, ids_per_window - at_most) <= quota.headroom(now_ns) <= max(0, ids_per_window - surely)
+        if unknown:
+            answer = quota.admit(len(unknown), now_ns)
+            if debt_ns:
+                assert answer == -debt_ns
+            else:
+                assert answer >= 0
+                counted.append((latest_ns, len(unknown)))
+                quota.remember(unknown, now_ns)
+                last_seen_ns.update(dict.fromkeys(unknown, latest_ns))
+    assert quota.empty_ns <= latest_ns + WINDOW
+
+
+@given(
+    st.integers(1, 40),
+    st.integers(1, 6),
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, STEP // 3)), min_size=1, max_size=150),
+)
+def test_in_no_window_do_more_pass_than_the_limit_one_steps_share_and_a_frame(
+    ids_per_window: int, window_count: int, frames: list[tuple[int, int]]
+) -> None:
+    quota = new(ids_per_window, window_count)
+    passed: list[tuple[int, int]] = []
+    now_ns = 0
+    for amount, elapsed_ns in frames:
+        now_ns += elapsed_ns
+        if quota.admit(amount, now_ns) >= 0:
+            passed.append((now_ns, amount))
+    share = -(-ids_per_window // window_count)
+    for start_ns, _ in passed:
+        within = [amount for at_ns, amount in passed if start_ns <= at_ns < start_ns + WINDOW]
+        assert sum(within) <= ids_per_window - 1 + max(within) + max(share, max(within))
+
+
+# ---- the limit's algorithm
+
+
+def test_rate_and_burst_say_the_limit() -> None:
+    quota = new(10)
+    assert quota.rate == Fraction(10, 3600)
+    assert new(7200).rate == 2
+    assert quota.burst_ns == WINDOW
+    assert quota.ids_per_window == 10
+
+
+def test_debt_lasts_until_enough_of_the_head_has_expired() -> None:
+    quota = new(8)  # two for each step
+    for number in range(4):
+        assert quota.record(2, number * MINUTE) == 0  # who brought them has nothing to wait for
+        assert quota.debt_ns(number * MINUTE) == (0 if number < 3 else WINDOW - 3 * MINUTE)
+    assert quota.debt_ns(WINDOW - 1) == 1
+    assert quota.debt_ns(WINDOW) == 0
+    assert quota.headroom(WINDOW) == 2
+    quota.record(7, 3 * MINUTE)  # seven beyond: three steps of two are not enough
+    assert quota.debt_ns(3 * MINUTE) == WINDOW
+
+
+def test_wait_is_until_the_amount_fits_and_for_too_much_until_nothing_is_counted() -> None:
+    quota = new(8)
+    for number in range(3):
+        quota.record(2, number * MINUTE)
+    now_ns = 2 * MINUTE
+    assert quota.wait_ns(2, now_ns) == 0
+    assert quota.wait_ns(3, now_ns) == WINDOW - 2 * MINUTE
+    assert quota.wait_ns(4, now_ns) == WINDOW - 2 * MINUTE
+    assert quota.wait_ns(6, now_ns) == WINDOW - MINUTE
+    assert quota.wait_ns(8, now_ns) == WINDOW
+    assert quota.wait_ns(1000, now_ns) == WINDOW
+    assert quota.wait_ns(1000, now_ns + WINDOW) == 0
+
+
+def test_spend_takes_all_that_fits_and_no_more() -> None:
+    quota = new(10)
+    assert quota.spend(11, 0) == -1
+    assert quota.spend(4, 0) == 6
+    assert quota.spend(6, 0) == 0
+    assert quota.spend(1, 0) == -1
+    assert quota.headroom(0) == 0
+    assert quota.spend(1, WINDOW) == 9
+
+
+def test_what_has_expired_does_not_make_the_next_steps_longer() -> None:
+    quota = new(8)
+    quota.record(8, 0)
+    quota.record(2, WINDOW)
+    quota.record(2, WINDOW + MINUTE)  # a step of its own: the one before holds its share
+    assert quota.wait_ns(8, WINDOW + MINUTE) == WINDOW
+    assert quota.wait_ns(6, WINDOW + MINUTE) == WINDOW - MINUTE
+
+
+def test_what_is_taken_back_is_what_came_last() -> None:
+    quota = new(8)
+    quota.record(2, 0)
+    quota.record(2, MINUTE)
+    quota.record(4, 2 * MINUTE)
+    assert quota.record(-5, 2 * MINUTE) == 0
+    assert quota.headroom(2 * MINUTE) == 5
+    assert quota.wait_ns(6, 2 * MINUTE) == WINDOW - MINUTE - MINUTE  # the first two and one of the second are left
+    assert quota.record(-100, 2 * MINUTE) == 0
+    assert quota.headroom(2 * MINUTE) == 8
+
+
+def test_a_claim_counts_and_is_given_back_or_stays() -> None:
+    quota = new(2)
+    assert quota.claim(2, 0)
+    assert quota.debt_ns(0) == WINDOW
+    quota.unclaim(2, 0)
+    assert quota.headroom(0) == 2
+    assert quota.claim(1, 0)
+    quota.settle(1, 0)
+    assert quota.headroom(0) == 1
+
+
+def test_recording_nothing_counts_nothing_and_keeps_nothing() -> None:
+    quota = new()
+    assert quota.record(0, 0) == 0
+    assert quota.empty_ns <= 0
+
+
+def test_a_clock_that_goes_back_charges_nothing_extra_and_forgets_nothing() -> None:
+    quota = new(2)
+    assert bring(quota, (1,), 2 * WINDOW)
+    assert bring(quota, (2,), 0)
+    assert quota.last_ns == 2 * WINDOW
+    assert quota.unknown((1, 2), 0) == ()
+    assert quota.debt_ns(0) == quota.debt_ns(2 * WINDOW) == WINDOW
+    assert quota.wait_ns(2, 0) == WINDOW
+    assert quota.headroom(0) == 0
+    assert quota.debt_ns(3 * WINDOW) == 0
+
+
+def test_while_the_clock_is_back_it_is_the_latest_time() -> None:
+    seen, brought, counted = new(), new(), new()
+    for quota in (seen, brought, counted):
+        quota.remember((1,), 0)
+        quota.record(10, 0)
+        quota.unknown((), 2 * STEP)
+    assert seen.unknown((1,), 1) == ()
+    assert seen.unknown((1,), WINDOW + STEP) == ()
+    brought.remember((2,), 1)
+    assert brought.unknown((2,), WINDOW + STEP) == ()
+    counted.unknown((), WINDOW)
+    assert counted.headroom(1) == 10
+    assert counted.debt_ns(1) == 0
+
+
+@given(st.integers(0, 20), st.integers(0, 3 * WINDOW))
+def test_asking_changes_nothing(amount: int, asked_after_ns: int) -> None:
+    quota = new(10)
+    quota.record(amount, 0)
+    before = (quota.debt_ns(0), quota.wait_ns(5, 0), quota.headroom(0), quota.last_ns, quota.empty_ns)
+    quota.debt_ns(asked_after_ns)
+    quota.wait_ns(5, asked_after_ns)
+    quota.headroom(asked_after_ns)
+    assert (quota.debt_ns(0), quota.wait_ns(5, 0), quota.headroom(0), quota.last_ns, quota.empty_ns) == before
+
+
+# ---- live changes
+
+
+def test_a_new_limit_keeps_what_was_counted_and_what_is_known() -> None:
+    quota = new(10)
+    for number in range(10):
+        assert bring(quota, (number,), 0)
+    quota.set_limit(12)
+    assert quota.headroom(0) == 2
+    quota.set_limit(4)
+    assert quota.rate == Fraction(4, 3600)
+    assert quota.debt_ns(0) == WINDOW
+    assert quota.unknown(range(11), 0) == (10,)
+
+
+def test_a_new_rate_is_in_ids_per_second_and_leaves_the_window() -> None:
+    quota = new(10)
+    quota.set_rate(Fraction(20, 3600), SECOND, 0)
+    assert (quota.ids_per_window, quota.burst_ns, quota.rate) == (20, WINDOW, Fraction(20, 3600))
+    quota.set_rate(quota.rate, quota.burst_ns, 0)
+    assert quota.ids_per_window == 20
+
+
+@pytest.mark.parametrize(("ids_per_window", "whole"), [(Fraction(1, 10), 1), (Fraction(11, 2), 5), (1 << 53, 1 << 53)])
+def test_a_limit_is_counted_in_whole_ids_and_at_least_one(ids_per_window: int | Fraction, whole: int) -> None:
+    quota = new(ids_per_window)
+    assert quota.headroom(0) == whole
+    assert bring(quota, (1,), 0)
+    assert quota.headroom(0) == whole - 1
+    assert quota.rate == Fraction(ids_per_window) / 3600
+
+
+@pytest.mark.parametrize("ids_per_window", [0, -1, Fraction(-1, 2)])
+def test_a_limit_is_above_zero(ids_per_window: int | Fraction) -> None:
+    with pytest.raises(ValueError, match="ids_per_window must be above zero"):
+        new(ids_per_window)
+
+
+# ---- storms
+
+
+def test_a_storm_that_is_held_costs_no_memory() -> None:
+    quota = new(10)
+    for number in range(10):
+        bring(quota, (number,), 0)
+    tracemalloc.start()
+    assert not any(bring(quota, (number,), number) for number in range(10, 5000))
+    grown_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown_bytes < 10_000  # had the filter taken them in, it would be 37,000 or more
+
+
+def test_a_storm_that_is_forced_through_costs_some_bits_for_each_id() -> None:
+    """As a dry run has it: nothing is held, all is charged."""
+    quota = ProducerIdQuota(1, window_ns=WINDOW, window_count=COUNT)
+    tracemalloc.start()
+    for number in range(10_000):
+        quota.record(1, number)
+        quota.remember((number,), number)
+    used_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used_bytes < 60_000  # of two layers that double, each for 8,192 ids of 12.5 bits, and a few small ones
+    assert quota.debt_ns(10_000) > 0
+    assert quota.debt_ns(10_000 + WINDOW) == 0
+
+
+def test_a_small_limit_takes_little_memory() -> None:
+    users = 200
+    tracemalloc.start()
+    quotas = [ProducerIdQuota(10, window_ns=WINDOW, window_count=COUNT) for _ in range(users)]
+    for quota in quotas:
+        for number in range(10):
+            bring(quota, (number,), 0)
+    used_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used_bytes / users < 2500
+
+
+def test_an_id_takes_at_most_two_bytes() -> None:
+    """At a limit of 10,000; a million at a limit of a million are the benchmark's."""
+    quota = ProducerIdQuota(10_000, window_ns=WINDOW, window_count=COUNT)
+    every = range(10_000)
+    tracemalloc.start()
+    quota.remember(every, 0)
+    used_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used_bytes <= 2 * 10_000
+    assert quota.unknown(every, 0) == ()
+    strangers = range(10_000, 40_000)
+    assert len(quota.unknown(strangers, 0)) >= (1 - 1.2 * 0.01) * len(strangers)

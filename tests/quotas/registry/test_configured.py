@@ -1,0 +1,213 @@
+"""Everything that is configured: found by entity, changed one limit at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quotas.entity import DEFAULT, TOTAL, AnyEntity, Entity, Kind, Named
+from quotas.entry import QuotaEntry
+from quotas.limit_kinds import (
+    BYTES_IN_RATE,
+    BYTES_THRESHOLD,
+    CONNECTION_CREATION_RATE,
+    CONNECTIONS,
+    CONTROLLER_MUTATION_RATE,
+    MESSAGES_IN_RATE,
+    PRODUCER_BYTE_RATE,
+    TOTAL_BYTES_THRESHOLD,
+    TOTAL_MESSAGES_THRESHOLD,
+)
+from quotas.registry.configured import Configured
+from quotas.resource_groups import ResourceGroup
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+ETL = Entity(client_id="etl")
+ANY_IP, IP = Named(Kind.IP, DEFAULT), Named(Kind.IP, "10.0.0.1")
+
+
+def rates(configured: Configured, kind: Kind, *names: str) -> dict[str, tuple[int | Fraction, AnyEntity, AnyEntity]]:
+    found = configured.find(kind, *names)
+    return {name: (applies.rate, applies.entity, applies.origin) for name, applies in found.items()}
+
+
+def test_a_default_holds_for_each_concrete_name_on_its_own() -> None:
+    configured = Configured([QuotaEntry(ANY_IP, {CONNECTIONS: 10, CONNECTION_CREATION_RATE: 20})])
+    for address in ("10.0.0.1", "::1", "<default>"):
+        owner = Named(Kind.IP, address)
+        assert rates(configured, Kind.IP, address) == {
+            CONNECTIONS: (10, owner, ANY_IP),
+            CONNECTION_CREATION_RATE: (20, owner, ANY_IP),
+        }
+    assert rates(configured, Kind.LISTENER, "10.0.0.1") == {}
+
+
+def test_a_limit_of_its_own_is_stronger_than_the_default_and_leaves_it_the_others() -> None:
+    configured = Configured(
+        [QuotaEntry(ANY_IP, {CONNECTIONS: 10, CONNECTION_CREATION_RATE: 20}), QuotaEntry(IP, {CONNECTIONS: 99})]
+    )
+    assert rates(configured, Kind.IP, "10.0.0.1") == {
+        CONNECTIONS: (99, IP, IP),
+        CONNECTION_CREATION_RATE: (20, IP, ANY_IP),
+    }
+
+
+def test_one_that_goes_by_several_names_has_the_limits_of_all_the_first_first() -> None:
+    bootstrap, port = Named(Kind.LISTENER, "bootstrap"), Named(Kind.LISTENER, "19092")
+    any_listener = Named(Kind.LISTENER, DEFAULT)
+    configured = Configured(
+        [
+            QuotaEntry(port, {CONNECTIONS: 1, CONNECTION_CREATION_RATE: 2}),
+            QuotaEntry(bootstrap, {CONNECTIONS: 3}),
+        ]
+    )
+    assert rates(configured, Kind.LISTENER, "bootstrap", "19092") == {
+        CONNECTIONS: (3, bootstrap, bootstrap),
+        CONNECTION_CREATION_RATE: (2, port, port),
+    }
+    by_default = Configured([QuotaEntry(any_listener, {CONNECTIONS: 4})])
+    assert rates(by_default, Kind.LISTENER, "bootstrap", "19092") == {CONNECTIONS: (4, bootstrap, any_listener)}
+
+
+def test_the_total_and_groups() -> None:
+    etl, web = Named(Kind.RESOURCE_GROUP, "etl"), Named(Kind.RESOURCE_GROUP, "web")
+    configured = Configured(
+        [
+            QuotaEntry(TOTAL, {PRODUCER_BYTE_RATE: 1}),
+            QuotaEntry(etl, {PRODUCER_BYTE_RATE: 2}, group=ResourceGroup("etl", client_ids=("etl",))),
+            QuotaEntry(web, {PRODUCER_BYTE_RATE: 3}, group=ResourceGroup("web", topics=("web-*",))),
+        ]
+    )
+    assert configured.of_total()[PRODUCER_BYTE_RATE].entity is TOTAL
+    assert configured.groups.groups_of_client("alice", "etl") == ("etl",)
+    assert configured.groups.groups_of_topic("web-clicks") == ("web",)
+    assert [found[PRODUCER_BYTE_RATE].entity for found in configured.of_groups(["web", "etl"])] == [web, etl]
+    assert len(configured) == 3
+
+
+def test_an_entity_given_twice_is_the_later_one() -> None:
+    group = Named(Kind.RESOURCE_GROUP, "etl")
+    configured = Configured(
+        [
+            QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 1}),
+            QuotaEntry(group, {PRODUCER_BYTE_RATE: 2}, group=ResourceGroup("etl", users=("alice",))),
+            QuotaEntry(ETL, {BYTES_IN_RATE: 3}),
+            QuotaEntry(group, {BYTES_IN_RATE: 4}, group=ResourceGroup("etl", users=("bob",))),
+        ]
+    )
+    assert configured.limits_of(ETL) == {BYTES_IN_RATE: 3}
+    assert configured.limits_of(group) == {BYTES_IN_RATE: 4}
+    assert configured.groups.groups_of_client("alice", "") == ()
+    assert configured.groups.groups_of_client("bob", "") == ("etl",)
+    assert len(configured) == 2
+
+
+@pytest.mark.parametrize(
+    ("entity", "limit_name", "records", "mutations"),
+    [
+        (ETL, PRODUCER_BYTE_RATE, False, False),
+        (Named(Kind.TOPIC, DEFAULT), BYTES_IN_RATE, True, False),
+        (TOTAL, MESSAGES_IN_RATE, True, False),
+        (TOTAL, TOTAL_BYTES_THRESHOLD, True, False),
+        (TOTAL, TOTAL_MESSAGES_THRESHOLD, True, False),
+        (ETL, CONTROLLER_MUTATION_RATE, False, True),
+    ],
+)
+def test_what_nobody_asks_for_is_not_counted(
+    entity: AnyEntity, limit_name: str, records: bool, mutations: bool
+) -> None:
+    configured = Configured()
+    assert (configured.counts_records, configured.counts_mutations) == (False, False)
+    configured.set(entity, limit_name, 5)
+    configured.set(entity, limit_name, 6)
+    assert (configured.counts_records, configured.counts_mutations) == (records, mutations)
+    configured.put(entity, None)
+    assert (configured.counts_records, configured.counts_mutations) == (False, False)
+
+
+def test_topics_with_a_threshold_of_their_own() -> None:
+    a, b = Named(Kind.TOPIC, "a"), Named(Kind.TOPIC, "b")
+    configured = Configured([QuotaEntry(a, {BYTES_THRESHOLD: 5}), QuotaEntry(b, {BYTES_IN_RATE: 6})])
+    assert dict(configured.topics_with(BYTES_THRESHOLD)) == {"a": 5}
+    configured.set(b, BYTES_THRESHOLD, 7)
+    configured.set(a, BYTES_THRESHOLD, None)
+    assert dict(configured.topics_with(BYTES_THRESHOLD)) == {"b": 7}
+
+
+@pytest.mark.parametrize(
+    ("entity", "limit_name", "without", "beside_pairs"),
+    [
+        (ETL, PRODUCER_BYTE_RATE, False, False),
+        (Entity("alice", "etl"), PRODUCER_BYTE_RATE, False, False),
+        (Entity("alice"), PRODUCER_BYTE_RATE, False, True),
+        (Entity("alice", DEFAULT), PRODUCER_BYTE_RATE, True, True),
+        (Entity(DEFAULT), PRODUCER_BYTE_RATE, True, True),
+        (Entity(None, DEFAULT), PRODUCER_BYTE_RATE, True, True),
+        (ANY_IP, CONNECTIONS, True, True),
+        (IP, CONNECTIONS, False, False),
+        (TOTAL, PRODUCER_BYTE_RATE, False, False),
+        (TOTAL, TOTAL_BYTES_THRESHOLD, True, True),
+    ],
+)
+def test_whose_change_may_concern_the_buckets_of_others(
+    entity: AnyEntity, limit_name: str, without: bool, beside_pairs: bool
+) -> None:
+    assert Configured().concerns_others(entity, limit_name) == without
+    for pairs in (Entity(DEFAULT, "x"), Entity(DEFAULT, DEFAULT)):
+        configured = Configured([QuotaEntry(pairs, {PRODUCER_BYTE_RATE: 1})])
+        assert configured.concerns_others(entity, limit_name) == beside_pairs
+
+
+names = st.sampled_from(["a", "b", "<default>", DEFAULT])
+entities: st.SearchStrategy[AnyEntity] = st.one_of(
+    st.builds(Entity, st.one_of(st.none(), names), names),
+    st.builds(Entity, names),
+    st.builds(Named, st.sampled_from([Kind.IP, Kind.LISTENER, Kind.TOPIC]), names),
+    st.just(TOTAL),
+)
+limit_names = st.sampled_from([PRODUCER_BYTE_RATE, BYTES_IN_RATE, CONNECTIONS])
+
+
+@given(st.lists(st.tuples(entities, limit_names, st.one_of(st.none(), st.integers(1, 9))), max_size=40))
+def test_changes_are_those_of_a_dict_of_dicts(changes: list[tuple[AnyEntity, str, int | None]]) -> None:
+    configured = Configured()
+    expected: dict[AnyEntity, dict[str, int]] = {}
+    for entity, name, rate in changes:
+        configured.set(entity, name, rate)
+        limits = expected.setdefault(entity, {})
+        if rate is None:
+            limits.pop(name, None)
+        else:
+            limits[name] = rate
+        if not limits:
+            del expected[entity]
+        assert len(configured) == len(expected)
+    for entity, _, _ in changes:
+        assert configured.limits_of(entity) == expected.get(entity, {})
+    assert configured.counts_records == any(BYTES_IN_RATE in limits for limits in expected.values())
+
+
+@given(
+    st.lists(st.tuples(entities, limit_names, st.integers(1, 9)), max_size=10),
+    entities,
+    st.one_of(st.none(), entities),
+)
+def test_an_entry_that_is_put_gives_back_the_one_before(
+    changes: list[tuple[AnyEntity, str, int]], entity: AnyEntity, other: AnyEntity | None
+) -> None:
+    """What `quotas.registry.limit_store` takes changes back and makes them again with."""
+    configured = Configured()
+    for each, name, rate in changes:
+        configured.set(each, name, rate)
+    before = {each: configured.limits_of(each) for each, _, _ in changes}
+    count = len(configured)
+    taken = configured.put(entity, None if other is None else configured.get(other))
+    if other is not None:
+        assert configured.limits_of(entity) == configured.limits_of(other) or entity == other
+    configured.put(entity, taken)
+    assert ({each: configured.limits_of(each) for each, _, _ in changes}, len(configured)) == (before, count)

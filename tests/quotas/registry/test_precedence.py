@@ -1,0 +1,144 @@
+"""Kafka's eight levels: which one applies, and whose bucket it fills."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quotas.entity import DEFAULT, Entity, Name
+from quotas.entry import QuotaEntry
+from quotas.limit_kinds import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
+from quotas.registry.override import Compactor
+from quotas.registry.precedence import QuotaTable
+
+PAIR, USER, CLIENT = Entity("u", "c"), Entity("u"), Entity(None, "c")
+
+# The configured entity and the owner of the bucket, from the strongest level to the weakest (quota-semantics.md).
+LEVELS = [
+    (Entity("u", "c"), PAIR),
+    (Entity("u", DEFAULT), PAIR),
+    (Entity("u"), USER),
+    (Entity(DEFAULT, "c"), PAIR),
+    (Entity(DEFAULT, DEFAULT), PAIR),
+    (Entity(DEFAULT), USER),
+    (Entity(None, "c"), CLIENT),
+    (Entity(None, DEFAULT), CLIENT),
+]
+
+
+def entry(entity: Entity, rate: int, name: str = PRODUCER_BYTE_RATE) -> QuotaEntry:
+    return QuotaEntry(entity, {name: rate})
+
+
+def table_of(entries: list[QuotaEntry]) -> QuotaTable:
+    compactor = Compactor()
+    return QuotaTable((configured_entity(each), compactor.compact(each)) for each in entries)
+
+
+def configured_entity(each: QuotaEntry) -> Entity:
+    assert isinstance(each.entity, Entity)
+    return each.entity
+
+
+@pytest.mark.parametrize("strongest", range(8))
+def test_the_strongest_level_applies_alone(strongest: int) -> None:
+    """Levels from `strongest` down are configured, and some of strangers, which must not matter."""
+    strangers = [Entity("x", "c"), Entity("u", "x"), Entity("x"), Entity(DEFAULT, "x"), Entity(None, "x")]
+    entries = [entry(entity, 100 + level) for level, (entity, _) in enumerate(LEVELS) if level >= strongest]
+    table = table_of([*reversed(entries), *(entry(stranger, 7) for stranger in strangers)])
+    applies = table.find("u", "c")[PRODUCER_BYTE_RATE]
+    origin, bucket = LEVELS[strongest]
+    assert (applies.rate, applies.origin, applies.entity) == (100 + strongest, origin, bucket)
+    assert len(table) == len(entries) + len(strangers)
+
+
+def test_each_limit_looks_for_its_own_level() -> None:
+    table = table_of([entry(PAIR, 1, CONSUMER_BYTE_RATE), entry(Entity("u"), 2), entry(Entity(None, "c"), 3)])
+    found = table.find("u", "c")
+    assert {name: applies.origin for name, applies in found.items()} == {
+        CONSUMER_BYTE_RATE: PAIR,
+        PRODUCER_BYTE_RATE: USER,
+    }
+
+
+@pytest.mark.parametrize(
+    ("user", "client_id", "matching"),
+    [("u", "", {2, 5}), ("", "c", {6, 7}), ("", "", set()), ("u", "c", set(range(8)))],
+)
+def test_an_empty_name_matches_no_level_that_asks_for_it(user: str, client_id: str, matching: set[int]) -> None:
+    for level, (entity, _) in enumerate(LEVELS):
+        found = table_of([entry(entity, 1)]).find(user, client_id)
+        assert bool(found) == (level in matching)
+
+
+def test_a_default_gives_one_bucket_to_each_concrete_name() -> None:
+    table = table_of([entry(Entity(None, DEFAULT), 5)])
+    owners = [table.find("u", name)[PRODUCER_BYTE_RATE].entity for name in ("a", "b", "<default>")]
+    assert owners == [Entity(None, "a"), Entity(None, "b"), Entity(None, "<default>")]
+
+
+def test_a_name_that_reads_default_is_not_the_default() -> None:
+    table = table_of([entry(Entity(None, "<default>"), 5)])
+    assert table.find("u", "anyone") == {}
+    assert table.find("u", "<default>")[PRODUCER_BYTE_RATE].rate == 5
+
+
+def test_pairs_are_told_apart_whatever_their_names() -> None:
+    table = table_of([entry(Entity("1:a", "b"), 1), entry(Entity("1", ":ab"), 2), entry(Entity("1:", "ab"), 3)])
+    assert [table.find(*names)[PRODUCER_BYTE_RATE].rate for names in [("1:a", "b"), ("1", ":ab"), ("1:", "ab")]] == [
+        1,
+        2,
+        3,
+    ]
+    assert table.find("a", "1:b") == {}
+
+
+names = st.sampled_from(["u", "v", "<default>", "1:u"])
+configured: st.SearchStrategy[Name | None] = st.one_of(names, st.just(DEFAULT), st.none())
+configured_entities = st.tuples(configured, configured).filter(lambda pair: pair != (None, None))
+
+
+def slow_find(entries: list[QuotaEntry], limit: str, user: str, client_id: str) -> tuple[Entity, Entity] | None:
+    """Every level in turn, every entry in turn: (origin, bucket)."""
+    pair = Entity(user or "-", client_id or "-")
+    order: list[tuple[Entity, Entity]] = []
+    if user and client_id:
+        order += [(pair, pair), (Entity(user, DEFAULT), pair)]
+    if user:
+        order += [(Entity(user), Entity(user))]
+    if user and client_id:
+        order += [(Entity(DEFAULT, client_id), pair), (Entity(DEFAULT, DEFAULT), pair)]
+    if user:
+        order += [(Entity(DEFAULT), Entity(user))]
+    if client_id:
+        order += [(Entity(None, name), Entity(None, client_id)) for name in (client_id, DEFAULT)]
+    for origin, bucket in order:
+        if any(one.entity == origin and limit in one.limits for one in entries):
+            return origin, bucket
+    return None
+
+
+limit_names = st.sets(st.sampled_from([PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE]), min_size=1)
+
+
+@given(
+    st.lists(st.tuples(configured_entities, limit_names), unique_by=lambda pair: pair[0]),
+    st.one_of(names, st.just("")),
+    st.one_of(names, st.just("")),
+)
+def test_agrees_with_a_search_of_everything(
+    wanted: list[tuple[tuple[Name | None, Name | None], set[str]]], user: str, client_id: str
+) -> None:
+    entries = [
+        QuotaEntry(Entity(*entity), {limit: 10 * number + len(limit) for limit in limits})
+        for number, (entity, limits) in enumerate(wanted, start=1)
+    ]
+    table = table_of(entries)
+    found = table.find(user, client_id)
+    for limit in (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE):
+        applies = found.get(limit)
+        expected = slow_find(entries, limit, user, client_id)
+        assert (None if applies is None else (applies.origin, applies.entity)) == expected
+        if applies is not None:
+            assert applies.rate == next(one.limits[limit] for one in entries if one.entity == applies.origin)
+            if applies.entity == Entity(user, client_id):
+                assert table.find_for_bucket(limit, applies.entity) == applies

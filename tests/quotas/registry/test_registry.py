@@ -1,0 +1,408 @@
+"""The live limits: found, shared, changed while running, and forgotten."""
+
+import gc
+import tracemalloc
+from fractions import Fraction
+
+import pytest
+
+from quotas.admission.limit import NO_LIMITS, Limit, Ticket
+from quotas.algorithms.algorithm import AlgorithmSettings
+from quotas.entity import DEFAULT, TOTAL, Entity, Kind, Named
+from quotas.entry import QuotaEntry
+from quotas.limit_kinds import (
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    PRODUCER_IDS_RATE,
+    REQUEST_RATE,
+)
+from quotas.registry.change import Change
+from quotas.registry.idle import IDLE_NS
+from quotas.registry.registry import Registry
+from quotas.resource_groups import ResourceGroup
+from tests.quotas.cost import calls_during
+
+SECOND = 1_000_000_000
+MINUTE = 60 * SECOND
+ANYONE = Entity(client_id=DEFAULT)
+ETL = Entity(client_id="etl")
+HALF_A_SECOND = AlgorithmSettings(burst_ns=SECOND // 2)
+
+
+def entry(entity: Entity, produce: int | None = None, fetch: int | None = None, burst: int | None = None) -> QuotaEntry:
+    rates = {PRODUCER_BYTE_RATE: produce, CONSUMER_BYTE_RATE: fetch}
+    limits = {name: rate for name, rate in rates.items() if rate is not None}
+    return QuotaEntry(entity, limits, burst_seconds=burst)
+
+
+def produce_limit(registry: Registry, user: str = "alice", client_id: str = "etl") -> Limit:
+    (limit,) = registry.resolve(user, client_id).produce.limits
+    return limit
+
+
+def test_nobody_is_limited_without_an_entry() -> None:
+    client = Registry().resolve("alice", "etl")
+    assert client.produce is NO_LIMITS
+    assert client.fetch is NO_LIMITS
+
+
+def test_all_sessions_of_a_client_share_one_object_and_clients_share_buckets() -> None:
+    registry = Registry([entry(Entity("alice"), produce=5, fetch=7), entry(ETL, produce=9)])
+    client = registry.resolve("alice", "etl")
+    assert registry.resolve("alice", "etl") is client
+    other = registry.resolve("alice", "other")
+    assert other.produce.limits[0] is client.produce.limits[0]  # a user's bucket is for all its client ids
+    assert other.fetch.limits[0] is client.fetch.limits[0]
+    assert client.produce.limits[0] is not client.fetch.limits[0]
+    bob = produce_limit(registry, "bob")
+    assert bob.entity == ETL
+    assert produce_limit(registry, "carol") is bob  # a client id's bucket is for all users
+    assert {limit.name for limit in registry.limits_in_use()} == {PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE}
+    assert len(registry) == 2
+
+
+def test_a_default_gives_everyone_a_bucket_of_their_own() -> None:
+    registry = Registry([entry(ANYONE, produce=100)])
+    one, other = produce_limit(registry, client_id="one"), produce_limit(registry, client_id="other")
+    one.algorithm.record(1000, 0)
+    assert other.debt_ns(0) == 0
+    assert (one.entity, one.origin) == (Entity(client_id="one"), ANYONE)
+
+
+@pytest.mark.parametrize(("share", "rate"), [(0.1, 3), (1, 30), (Fraction(1, 3), 10), (2.5, 75)])
+def test_a_share_scales_every_rate_as_it_is_written(share: float | Fraction, rate: int) -> None:
+    assert produce_limit(Registry([entry(ETL, produce=30)], share=share)).rate == rate
+
+
+def test_a_share_may_leave_a_fraction() -> None:
+    limit = produce_limit(Registry([entry(ETL, produce=1)], share=0.1, settings=AlgorithmSettings(burst_ns=0)))
+    assert limit.rate == 0.1
+    limit.algorithm.record(1, 0)
+    assert limit.debt_ns(0) == 10 * SECOND
+
+
+def test_burst_is_the_entrys_or_the_registrys() -> None:
+    registry = Registry([entry(ETL, produce=100, burst=3), entry(ANYONE, produce=100)], settings=HALF_A_SECOND)
+    assert registry.resolve("alice", "etl").produce.headroom(0) == 300
+    assert registry.resolve("alice", "other").produce.headroom(0) == 50
+
+
+@pytest.mark.parametrize("share", [0, -1, 0.0])
+def test_a_share_is_above_zero(share: float) -> None:
+    with pytest.raises(ValueError, match="share must be above zero"):
+        Registry(share=share)
+
+
+# ---- live changes
+
+
+def test_a_new_rate_keeps_the_bucket_and_its_debt() -> None:
+    registry = Registry([entry(ETL, produce=100)])
+    limit, generation = produce_limit(registry), registry.generation
+    limit.algorithm.record(300, 0)
+    assert limit.debt_ns(0) == 2 * SECOND
+    registry.replace([entry(ETL, produce=1000)], now_ns=SECOND)
+    assert limit.rate == 1000
+    assert limit.debt_ns(SECOND) == SECOND // 10  # 100 were paid back at the old rate, 100 are left
+    assert registry.generation != generation
+    assert produce_limit(registry) is limit
+
+
+def test_a_client_that_holds_its_limits_gets_the_new_ones_in_the_same_object() -> None:
+    registry = Registry([entry(ETL, produce=100)])
+    client = registry.resolve("alice", "etl")
+    client.open_fetches = 3
+    registry.replace([entry(ETL, fetch=100)], now_ns=0)
+    assert registry.resolve("alice", "etl") is client
+    assert client.produce is NO_LIMITS
+    assert len(client.fetch.limits) == 1
+    assert client.open_fetches == 3
+
+
+def test_from_default_to_override_the_bucket_stays() -> None:
+    """Both levels fill the bucket of the client id: in Kafka the metric's tags are the same, so its counter goes on."""
+    registry = Registry([entry(ANYONE, produce=100)])
+    limit = produce_limit(registry)
+    limit.algorithm.record(1100, 0)
+    registry.replace([entry(ANYONE, produce=100), entry(ETL, produce=500)], now_ns=0)
+    assert produce_limit(registry) is limit
+    assert (limit.rate, limit.origin, limit.debt_ns(0)) == (500, ETL, 2 * SECOND)
+
+
+def test_at_another_level_with_another_bucket_the_counter_starts_anew() -> None:
+    registry = Registry([entry(ETL, produce=100)])
+    registry.resolve("alice", "etl").produce.charge(1100, 0)
+    pair = Entity("alice", "etl")
+    registry.replace([entry(ETL, produce=100), entry(pair, produce=100)], now_ns=0)
+    limit = produce_limit(registry)
+    assert (limit.entity, limit.debt_ns(0)) == (pair, 0)
+    # The client id's bucket is still there for other users, with what it owes.
+    assert produce_limit(registry, "bob").debt_ns(0) == 10 * SECOND
+
+
+def test_a_bucket_that_a_stronger_level_puts_out_of_use_is_dropped() -> None:
+    anyones_etl = entry(Entity(DEFAULT, "etl"), produce=100)
+    registry = Registry([anyones_etl])
+    old = produce_limit(registry)
+    registry.replace([anyones_etl, entry(Entity("alice"), produce=7)], now_ns=0)
+    assert list(registry.limits_in_use()) == []
+    assert (old.rate, produce_limit(registry).entity) == (100, Entity("alice"))
+
+
+def test_a_limit_that_is_gone_is_gone_and_starts_full_when_it_comes_back() -> None:
+    registry = Registry([entry(ETL, produce=100)])
+    registry.resolve("alice", "etl").produce.charge(1100, 0)
+    registry.replace([], now_ns=0)
+    assert list(registry.limits_in_use()) == []
+    assert registry.resolve("alice", "etl").produce is NO_LIMITS
+    registry.replace([entry(ETL, produce=100)], now_ns=0)
+    assert produce_limit(registry).debt_ns(0) == 0
+
+
+def test_the_share_can_change_alone() -> None:
+    entries = [entry(ETL, produce=100)]
+    registry = Registry(entries, share=0.5)
+    limit = produce_limit(registry)
+    registry.replace(entries, now_ns=0, share=0.25)
+    assert (limit.rate, registry.share) == (25, Fraction(1, 4))
+    registry.replace(entries, now_ns=0)
+    assert limit.rate == 25
+
+
+def test_entries_that_cannot_be_used_change_nothing() -> None:
+    registry = Registry([entry(ETL, produce=100)])
+    limit, generation = produce_limit(registry), registry.generation
+    with pytest.raises(ValueError, match="share"):
+        registry.replace([entry(ETL, produce=1)], now_ns=0, share=0)
+
+    def broken() -> list[QuotaEntry]:
+        raise OSError("the file went away")
+
+    with pytest.raises(OSError, match="went away"):
+        registry.replace((one for source in [broken] for one in source()), now_ns=0)
+    assert (registry.generation, limit.rate, produce_limit(registry)) == (generation, 100, limit)
+
+
+# ---- all that a client draws on
+
+
+def test_a_client_draws_on_its_own_limit_those_of_all_its_groups_and_the_total() -> None:
+    groups = (
+        ResourceGroup("users", users=("alice",)),
+        ResourceGroup("ids", client_ids=("et*",)),
+        ResourceGroup("others", users=("bob",)),
+    )
+    everything = {PRODUCER_BYTE_RATE: 5, CONSUMER_BYTE_RATE: 6, REQUEST_RATE: 7, CONTROLLER_MUTATION_RATE: 8}
+    registry = Registry(
+        [
+            *(QuotaEntry(Named(Kind.RESOURCE_GROUP, group.name), everything, group=group) for group in groups),
+            QuotaEntry(TOTAL, everything),
+            QuotaEntry(ETL, everything),
+        ]
+    )
+    client, other = registry.resolve("alice", "etl"), registry.resolve("carol", "etl-2")
+    for sets in (client.produce, client.fetch, client.requests, client.mutations):
+        assert [str(limit.entity) for limit in sets.limits] == [
+            "client-id:etl",
+            "resource-group:users",
+            "resource-group:ids",
+            "total",
+        ]
+    assert [limit.rate for limit in (client.produce.limits + client.mutations.limits)[::4]] == [5, 8]
+    assert (client.walks, client.decides_each, registry.learns_topics) == (False, True, True)
+    assert other.produce.limits == client.produce.limits[2:]
+
+
+def test_all_groups_must_agree_and_one_that_refuses_costs_the_others_nothing() -> None:
+    wide, narrow = (
+        QuotaEntry(
+            Named(Kind.RESOURCE_GROUP, name), {PRODUCER_BYTE_RATE: rate}, group=ResourceGroup(name, users=("*",))
+        )
+        for name, rate in (("wide", 1000), ("narrow", 10))
+    )
+    registry = Registry([wide, narrow])
+    produce = registry.resolve("alice", "etl").produce
+    assert produce.admit(20, 0).admitted
+    for _ in range(10):
+        assert not produce.admit(20, 0).admitted
+    assert produce.limits[0].algorithm.headroom(0) == 980
+
+
+def test_producer_ids_are_a_users_over_all_its_clients_scaled_by_the_share() -> None:
+    registry = Registry([QuotaEntry(Entity("alice"), {PRODUCER_IDS_RATE: 10})], share=0.5)
+    one, other = registry.resolve("alice", "one"), registry.resolve("alice", "other")
+    assert one.producer_ids is not None
+    assert other.producer_ids is not None
+    assert one.producer_ids.known is other.producer_ids.known is one.producer_ids.limit.algorithm
+    assert one.producer_ids.known.ids_per_window == 5
+    assert (one.walks, one.decides_each, registry.learns_topics) == (True, True, False)
+    assert registry.resolve("bob", "one").producer_ids is None
+    assert not registry.resolve("bob", "one").walks
+    registry.alter([Change(Entity("alice"), PRODUCER_IDS_RATE, 7)], 0)
+    assert (one.producer_ids.known.ids_per_window, one.producer_ids.known.headroom(0)) == (3, 3)
+
+
+# ---- forgetting
+
+
+def test_idle_for_an_hour_means_forgotten() -> None:
+    registry = Registry([entry(ANYONE, produce=100)])
+    client = registry.resolve("alice", "etl")
+    old = client.produce.limits[0]
+    client.produce.admit(10, 0)
+    assert registry.expire(0) == 0
+    client.produce.admit(10, 10 * MINUTE)
+    assert registry.expire(IDLE_NS + 5 * MINUTE) == 0  # idle for 55 minutes only
+    generation = registry.generation
+    assert registry.expire(IDLE_NS + 12 * MINUTE) == 1
+    assert list(registry.limits_in_use()) == []
+    assert registry.generation != generation
+    assert produce_limit(registry) is not old  # the session that was idle as long looks again: one bucket, not two
+
+
+def test_who_owes_or_has_waiters_is_not_forgotten() -> None:
+    registry = Registry([entry(ANYONE, produce=1)])
+    debtor, waited_for = produce_limit(registry, client_id="debtor"), produce_limit(registry, client_id="waited")
+    debtor.algorithm.record(5 * 3600, 0)
+    waited_for.algorithm.record(0, 0)
+    waited_for.wait("session", 1)
+    for hour in range(1, 5):
+        assert registry.expire(hour * (IDLE_NS + MINUTE)) == 0
+    waited_for.waiters.discard("session")
+    assert registry.expire(10 * IDLE_NS) == 2
+
+
+def test_what_is_claimed_is_not_forgotten_with_its_bucket() -> None:
+    registry = Registry([entry(ANYONE, produce=100)])
+    limit, ticket = produce_limit(registry), Ticket()
+    ticket.turn = limit
+    ticket.claim(10, 0)
+    registry.expire(0)
+    assert registry.expire(2 * IDLE_NS) == 0
+    ticket.give_up(2 * IDLE_NS)
+    assert registry.expire(4 * IDLE_NS) == 1
+
+
+def test_producer_ids_are_known_for_their_window_however_long_it_is() -> None:
+    day = AlgorithmSettings(producer_ids_window_ns=24 * IDLE_NS)
+    registry = Registry([QuotaEntry(Entity("alice"), {PRODUCER_IDS_RATE: 10})], settings=day)
+    client = registry.resolve("alice", "etl")
+    assert client.producer_ids is not None
+    known = client.producer_ids.known
+    known.remember([1, 2, 3], 0)
+    known.record(3, 0)
+    registry.expire(0)
+    for hour in range(1, 24):
+        assert registry.expire(hour * IDLE_NS) == 0
+    assert known.unknown([1, 2, 3, 4], 23 * IDLE_NS) == (4,)
+    forgotten = [registry.expire(hour * IDLE_NS) for hour in range(24, 60)]
+    assert sum(forgotten) == 1
+
+
+def test_looking_gives_back_the_memory_of_producer_ids_that_have_expired() -> None:
+    short = AlgorithmSettings(producer_ids_window_ns=MINUTE)
+    registry = Registry([QuotaEntry(Entity("alice"), {PRODUCER_IDS_RATE: 100_000})], settings=short)
+    client = registry.resolve("alice", "etl")
+    assert client.producer_ids is not None
+    known = client.producer_ids.known
+    registry.expire(0)
+    tracemalloc.start()
+    known.remember(range(20_000), 0)
+    known.record(1, IDLE_NS)
+    before, _ = tracemalloc.get_traced_memory()
+    assert registry.expire(IDLE_NS + MINUTE) == 0
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after < before / 2
+
+
+def test_looking_for_the_idle_costs_what_is_due() -> None:
+    """Each limit is looked at once an hour: the calls of a minute in which none is due are the same for any number."""
+
+    def calls(clients: int) -> int:
+        registry = Registry([entry(ANYONE, produce=100)])
+        for number in range(clients):
+            registry.resolve("alice", f"client-{number}").produce.admit(1, 0)
+        registry.expire(0)
+        registry.alter([Change(ANYONE, PRODUCER_BYTE_RATE, 50)], MINUTE)
+        return calls_during(lambda: registry.expire(2 * MINUTE))
+
+    assert calls(5) == calls(500)
+
+
+def test_asking_for_metrics_keeps_nobody_alive() -> None:
+    registry = Registry([entry(ANYONE, produce=100)])
+    produce_limit(registry).algorithm.record(1, 0)
+    registry.expire(0)
+    for minute in range(62):
+        assert [limit.debt_ns(minute * MINUTE) for limit in registry.limits_in_use()] == [0]
+    assert registry.expire(IDLE_NS + 2 * MINUTE) == 1
+
+
+def test_a_limit_dropped_by_a_change_is_not_taken_for_its_successor() -> None:
+    registry = Registry([entry(ETL, produce=100)])
+    produce_limit(registry).algorithm.record(1, 0)
+    registry.expire(0)
+    registry.replace([], now_ns=0)
+    registry.replace([entry(ETL, produce=100)], now_ns=0)
+    successor = produce_limit(registry)
+    successor.algorithm.record(1, 70 * MINUTE)
+    assert registry.expire(70 * MINUTE) == 0
+    assert produce_limit(registry) is successor
+
+
+def test_after_ten_years_of_sleep_one_look_is_enough() -> None:
+    registry = Registry([entry(ANYONE, produce=100)])
+    for number in range(100):
+        registry.resolve("alice", f"client-{number}").produce.admit(1, number * SECOND)
+        registry.expire(number * SECOND)
+    assert registry.expire(10 * 365 * 24 * IDLE_NS) == 100
+
+
+def test_clients_that_nobody_holds_leave_nothing_behind() -> None:
+    """A thousand random client ids under one user's quota: one bucket, and no client."""
+    registry = Registry([entry(Entity("alice"), produce=100)])
+    for number in range(1000):
+        registry.resolve("alice", f"random-{number}").produce.admit(1, number)
+    gc.collect()
+    tracemalloc.start()
+    for number in range(1000, 6000):
+        registry.resolve("alice", f"random-{number}").produce.admit(1, number)
+    gc.collect()
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 10_000
+    assert len(list(registry.limits_in_use())) == 1
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_an_override_that_never_spoke_costs_at_most_250_bytes(pairs: bool) -> None:
+    count = 20_000
+    tracemalloc.start()
+    registry = Registry(
+        entry(
+            Entity(f"user-{number}", "etl") if pairs else Entity(client_id=f"client-{number}"),
+            1000 + number,
+            number + 1,
+        )
+        for number in range(count)
+    )
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(registry) == count
+    assert used / count <= 250
+
+
+def test_a_bucket_in_use_costs_at_most_400_bytes() -> None:
+    """Each client has a rate of its own; the names are the sessions'."""
+    count = 10_000
+    names = [f"client-{number}" for number in range(count)]
+    registry = Registry(entry(Entity(client_id=name), 1000 + number) for number, name in enumerate(names))
+    tracemalloc.start()
+    for name in names:
+        registry.resolve("alice", name).produce.charge(500, SECOND)
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(list(registry.limits_in_use())) == count
+    assert used / count <= 400

@@ -1,0 +1,240 @@
+"""What holds for the records of each topic, and how long a topic is remembered."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from quotas.admission.limit import Limit
+from quotas.admission.topic_thresholds import ThresholdError
+from quotas.entity import DEFAULT, TOTAL, Kind, Named
+from quotas.entry import QuotaEntry
+from quotas.limit_kinds import (
+    BYTES_IN_RATE,
+    BYTES_THRESHOLD,
+    MESSAGES_IN_RATE,
+    MESSAGES_THRESHOLD,
+    TOTAL_BYTES_THRESHOLD,
+    TOTAL_MESSAGES_THRESHOLD,
+)
+from quotas.registry.change import Change
+from quotas.registry.idle import IDLE_NS
+from quotas.registry.registry import Registry
+from quotas.resource_groups import ResourceGroup
+
+SECOND = 1_000_000_000
+MINUTE = 60 * SECOND
+ORDERS, ANY_TOPIC = Named(Kind.TOPIC, "orders"), Named(Kind.TOPIC, DEFAULT)
+TOTAL_OF_100 = QuotaEntry(TOTAL, {TOTAL_BYTES_THRESHOLD: 100})
+
+
+def entities(limits: tuple[Limit, ...]) -> list[str]:
+    return [f"{limit.name} {limit.entity}" for limit in limits]
+
+
+def threshold(registry: Registry, topic: str, now_ns: int = 0) -> Limit:
+    (limit,) = registry.topic(topic, now_ns).bytes_in
+    assert limit.name == BYTES_THRESHOLD
+    return limit
+
+
+def test_a_topic_draws_on_its_own_limits_its_groups_and_the_total() -> None:
+    group = Named(Kind.RESOURCE_GROUP, "web")
+    registry = Registry(
+        [
+            QuotaEntry(TOTAL, {BYTES_IN_RATE: 1000, MESSAGES_IN_RATE: 9, TOTAL_MESSAGES_THRESHOLD: 5}),
+            QuotaEntry(group, {BYTES_IN_RATE: 500}, group=ResourceGroup("web", topics=("ord*",))),
+            QuotaEntry(ANY_TOPIC, {BYTES_IN_RATE: 100}),
+        ]
+    )
+    orders, clicks = registry.topic("orders", 0), registry.topic("clicks", 0)
+    names = [f"{BYTES_IN_RATE} {entity}" for entity in ("topic:orders", "resource-group:web", "total")]
+    assert entities(orders.bytes_in) == names
+    assert entities(orders.messages_in) == [f"{MESSAGES_IN_RATE} total", f"{MESSAGES_THRESHOLD} topic:orders"]
+    assert entities(clicks.bytes_in) == [f"{BYTES_IN_RATE} topic:clicks", names[2]]
+    assert orders.bytes_in[-1] is clicks.bytes_in[-1]  # the total's bucket is one
+    nobody = registry.records_of_nobody()
+    assert (nobody.name, nobody.bytes_in, nobody.messages_in) == ("", orders.bytes_in[-1:], orders.messages_in[:1])
+    assert registry.learns_topics
+
+
+def test_a_topic_is_looked_up_once_for_each_change() -> None:
+    registry = Registry([QuotaEntry(ORDERS, {BYTES_IN_RATE: 100})])
+    topic = registry.topic("orders", 0)
+    assert registry.topic("orders", 0) is topic
+    limits = topic.bytes_in
+    assert registry.topic("orders", SECOND).bytes_in is limits
+    registry.alter([Change(ORDERS, MESSAGES_IN_RATE, 7)], 0)
+    assert [limit.rate for limit in registry.topic("orders", 0).messages_in] == [7]
+    assert topic.bytes_in == limits
+
+
+@pytest.mark.parametrize("share", [1, 0.5, Fraction(1, 3)])
+def test_the_share_scales_thresholds(share: float | Fraction) -> None:
+    registry = Registry([TOTAL_OF_100, QuotaEntry(ORDERS, {BYTES_THRESHOLD: 40})], share=share)
+    exact = Fraction(str(share)) if isinstance(share, float) else Fraction(share)
+    bytes_in = registry.thresholds[BYTES_THRESHOLD]
+    assert [bytes_in.total, bytes_in.explicit_sum, bytes_in.share] == [100 * exact, 40 * exact, 60 * exact]
+    assert threshold(registry, "orders").algorithm.rate == 40 * exact
+    registry.alter([Change(ORDERS, BYTES_THRESHOLD, 60)], 0)
+    assert (bytes_in.explicit_sum, bytes_in.share) == (60 * exact, 40 * exact)
+    with pytest.raises(ThresholdError) as refused:
+        registry.alter([Change(ORDERS, BYTES_THRESHOLD, 101)], 0)
+    assert (refused.value.explicit_sum, refused.value.total) == (101 * exact, 100 * exact)
+    registry.replace([TOTAL_OF_100], 0, share=1)
+    assert [bytes_in.total, bytes_in.explicit_sum, bytes_in.share] == [100, 0, 100]
+
+
+def test_entries_that_do_not_fit_are_refused_and_change_nothing() -> None:
+    fits = [TOTAL_OF_100, QuotaEntry(ORDERS, {BYTES_THRESHOLD: 100})]
+    registry = Registry(fits)
+    before = registry.generation
+    for too_much in ([*fits, QuotaEntry(Named(Kind.TOPIC, "x"), {BYTES_THRESHOLD: 1})], fits[1:]):
+        with pytest.raises(ThresholdError):
+            Registry(too_much)
+        with pytest.raises(ThresholdError):
+            registry.replace(too_much, 0, share=0.1)
+    assert (registry.generation, registry.thresholds[BYTES_THRESHOLD].total) == (before, 100)
+    assert registry.share == 1
+
+
+def test_the_rest_is_shared_by_the_topics_that_are_known() -> None:
+    registry = Registry([TOTAL_OF_100, QuotaEntry(ORDERS, {BYTES_THRESHOLD: 40})])
+    a = threshold(registry, "a")
+    assert a.rate == 60
+    threshold(registry, "orders")
+    assert a.rate == 60
+    threshold(registry, "b")
+    assert a.rate == 30
+    assert threshold(registry, "orders").origin == TOTAL
+
+
+def test_a_topic_whose_share_is_nothing_waits_for_the_total_however_long_its_queue() -> None:
+    registry = Registry([TOTAL_OF_100, QuotaEntry(ORDERS, {BYTES_THRESHOLD: 100})])
+    limit = threshold(registry, "none")
+    limit.wait("session", 1000)
+    assert (limit.rate, limit.queued_ns()) == (0, 0)
+    registry.alter([Change(ORDERS, BYTES_THRESHOLD, 50)], 0)
+    assert (limit.rate, limit.queued_ns()) == (50, 20 * SECOND)
+
+
+def test_without_a_total_there_are_no_thresholds_and_what_was_in_use_goes() -> None:
+    registry = Registry([TOTAL_OF_100])
+    limit = threshold(registry, "orders")
+    assert list(registry.limits_in_use()) == [limit]
+    registry.alter([Change(TOTAL, TOTAL_BYTES_THRESHOLD, None)], 0)
+    assert list(registry.limits_in_use()) == []
+    assert registry.topic("orders", 0).bytes_in == ()
+    assert list(registry.produced(0)) == []
+    registry.alter([Change(TOTAL, TOTAL_BYTES_THRESHOLD, 50)], 0)
+    assert threshold(registry, "orders").algorithm is limit.algorithm  # what was observed stays observed
+
+
+def test_replacing_keeps_what_was_observed() -> None:
+    registry = Registry([TOTAL_OF_100])
+    limit = threshold(registry, "orders")
+    limit.algorithm.record(1000, 0)
+    registry.replace([TOTAL_OF_100, QuotaEntry(ORDERS, {BYTES_THRESHOLD: 10})], 0)
+    assert threshold(registry, "orders") is limit
+    assert (limit.rate, limit.debt_ns(5 * SECOND) > 0) == (10, True)
+
+
+# ---- what the broker refused
+
+
+def test_what_the_broker_refused_is_taken_back() -> None:
+    registry = Registry([QuotaEntry(TOTAL, {TOTAL_BYTES_THRESHOLD: 100, TOTAL_MESSAGES_THRESHOLD: 10})])
+    topic = registry.topic("orders", 0)
+    for limit, amount in ((topic.bytes_in[0], 500), (topic.messages_in[0], 50)):
+        limit.algorithm.record(amount, 0)
+    registry.records_refused("orders", 400, 40, SECOND)
+    assert list(registry.produced(6 * SECOND)) == [
+        ("bytes", "accepted", 20),
+        ("bytes", "erroneous", 80),
+        ("bytes", "throttled", 0),
+        ("messages", "accepted", 2),
+        ("messages", "erroneous", 8),
+        ("messages", "throttled", 0),
+    ]
+
+
+def test_an_answer_that_comes_when_nothing_was_charged_takes_nothing_back_and_makes_no_topic_known() -> None:
+    registry = Registry([TOTAL_OF_100])
+    registry.records_refused("orders", 400, 40, 0)
+    thresholds = registry.thresholds[BYTES_THRESHOLD]
+    assert (len(thresholds), thresholds.accepted.count) == (0, 0)
+
+
+# ---- forgetting
+
+
+def test_a_topic_that_nobody_produces_to_takes_no_share_after_an_hour() -> None:
+    registry = Registry([TOTAL_OF_100])
+    gone, used = threshold(registry, "gone"), threshold(registry, "used")
+    for limit in (gone, used):
+        limit.algorithm.record(1, 0)
+    registry.expire(0)
+    assert used.rate == 50
+    threshold(registry, "used", 30 * MINUTE).algorithm.record(1, 30 * MINUTE)
+    registry.expire(IDLE_NS + MINUTE)
+    assert len(registry.thresholds[BYTES_THRESHOLD]) == 1
+    assert used.rate == 100
+    assert [limit.entity for limit in registry.limits_in_use()] == [used.entity]
+    assert threshold(registry, "gone", IDLE_NS + MINUTE) is not gone
+    assert used.rate == 50
+
+
+def test_a_topic_in_use_is_not_forgotten_though_nothing_of_it_passes() -> None:
+    registry = Registry([TOTAL_OF_100])
+    registry.expire(0)
+    limit = threshold(registry, "held")
+    limit.algorithm.record(1, 0)
+    for minute in range(0, 200, 10):
+        assert threshold(registry, "held", minute * MINUTE).algorithm is limit.algorithm
+        registry.expire(minute * MINUTE)
+    assert len(registry.thresholds[BYTES_THRESHOLD]) == 1
+
+
+def test_a_topic_that_comes_back_while_its_old_limit_is_still_in_debt_is_known_again() -> None:
+    """One whose share is nothing owes for half a day, and may be forgotten as a topic before."""
+    vip = Named(Kind.TOPIC, "vip")
+    registry = Registry([TOTAL_OF_100, QuotaEntry(vip, {BYTES_THRESHOLD: 100})])
+    old, loud = threshold(registry, "none"), threshold(registry, "vip")
+    old.algorithm.record(1000, 0)
+    registry.expire(0)
+    for minute in range(1, 63):
+        threshold(registry, "vip", minute * MINUTE)
+        loud.algorithm.record(100_000, minute * MINUTE)
+        registry.expire(minute * MINUTE)
+    now_ns = 62 * MINUTE
+    assert old in list(registry.limits_in_use())
+    assert len(registry.thresholds[BYTES_THRESHOLD]) == 1
+    again = threshold(registry, "none", now_ns)
+    assert again is not old
+    assert len(registry.thresholds[BYTES_THRESHOLD]) == 2
+    assert [limit for limit in registry.limits_in_use() if limit.entity == old.entity] == [again]
+
+
+def test_ten_thousand_names_leave_nothing_behind() -> None:
+    registry = Registry([TOTAL_OF_100, QuotaEntry(ANY_TOPIC, {BYTES_IN_RATE: 100})])
+    for number in range(10_000):
+        for limit in registry.topic(f"topic-{number}", 0).bytes_in:
+            limit.algorithm.record(1, 0)
+    registry.expire(0)
+    assert registry.expire(IDLE_NS + 2 * MINUTE) == 20_000
+    assert list(registry.limits_in_use()) == []
+    assert len(registry.thresholds[BYTES_THRESHOLD]) == 0
+    assert registry._topics._topics == {}
+
+
+def test_names_without_end_count_for_the_total_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quotas.registry.topic_table.MAX_TOPICS", 2)
+    entries = [
+        QuotaEntry(TOTAL, {BYTES_IN_RATE: 1000}),
+        QuotaEntry(Named(Kind.TOPIC, DEFAULT), {BYTES_IN_RATE: 10}),
+        QuotaEntry(Named(Kind.TOPIC, "orders"), {BYTES_IN_RATE: 20}),
+    ]
+    registry = Registry(entries)
+    assert [len(registry.topic(name, 0).bytes_in) for name in ("a", "b", "c", "d", "orders", "a")] == [2, 2, 1, 1, 2, 2]
+    assert [limit.entity for limit in registry.topic("c", 0).bytes_in] == [TOTAL]
