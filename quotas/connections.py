@@ -56,27 +56,22 @@ class ConnectionQuotas:
 
     def opened(self, ip: str, listener: tuple[str, ...], now_ns: int) -> Verdict:
         """A connection from `ip` was accepted at a listener with these names, the first of which owns its buckets."""
-        places = ((Kind.IP, (ip,)), (Kind.LISTENER, listener), (Kind.TOTAL, ("",)))
         refused: Verdict | None = None
-        for kind, names in places:
+        for kind, names in _places(ip, listener):
             owner = TOTAL if kind is Kind.TOTAL else Named(kind, names[0])
             self._open[owner] = count = self._open.get(owner, 0) + 1
             applies = self._registry.configured_value(CONNECTIONS, kind, *names)
             if applies is not None and count > applies.rate and refused is None:
                 refused = Verdict(False, 0, CONNECTIONS, applies.entity, float(applies.rate))
-        return refused or self._created(places, now_ns)
+        return refused or self.created(ip, listener, now_ns)
 
-    def closed(self, ip: str, listener: tuple[str, ...]) -> None:
-        """It is closed."""
-        for owner in (Named(Kind.IP, ip), Named(Kind.LISTENER, listener[0]), TOTAL):
-            left = self._open[owner] - 1
-            if left:
-                self._open[owner] = left
-            else:
-                del self._open[owner]
-
-    def _created(self, places: tuple[tuple[Kind, tuple[str, ...]], ...], now_ns: int) -> Verdict:
-        limits = [self._registry.place_limit(CONNECTION_CREATION_RATE, kind, *names) for kind, names in places]
+    def created(self, ip: str, listener: tuple[str, ...], now_ns: int) -> Verdict:
+        """What the rates alone say of a new connection, which is recorded. `opened` asks them, but not for a connection
+        that it refuses: where that is served all the same, as in a dry run, it counts for its rates too.
+        """
+        limits = [
+            self._registry.place_limit(CONNECTION_CREATION_RATE, kind, *names) for kind, names in _places(ip, listener)
+        ]
         longest_ns = 0
         worst: Limit | None = None
         for limit in limits:
@@ -92,3 +87,17 @@ class ConnectionQuotas:
             if limit is not None:
                 limit.algorithm.record(-1, now_ns)
         return Verdict(False, self._max_wait_ns, worst.name, worst.entity, worst.rate)
+
+    def closed(self, ip: str, listener: tuple[str, ...]) -> None:
+        """It is closed."""
+        for owner in (Named(Kind.IP, ip), Named(Kind.LISTENER, listener[0]), TOTAL):
+            left = self._open[owner] - 1
+            if left:
+                self._open[owner] = left
+            else:
+                del self._open[owner]
+
+
+def _places(ip: str, listener: tuple[str, ...]) -> tuple[tuple[Kind, tuple[str, ...]], ...]:
+    """Whose limits concern a connection: the kinds, and the names under which each may be configured."""
+    return (Kind.IP, (ip,)), (Kind.LISTENER, listener), (Kind.TOTAL, ("",))

@@ -35,11 +35,13 @@ class ConnectionGate:
         if verdict.limit_name is None:
             serve()
             return
-        if verdict.wait_ns or shared.config.dry_run:  # who is closed at once is not throttled
-            shared.throttling.connection_waits(session, verdict, now_ns)
         if shared.config.dry_run:
+            self._rehearse(session, verdict, now_ns)
             serve()
-        elif verdict.admitted:
+            return
+        if verdict.wait_ns:  # who is closed at once is not throttled
+            shared.throttling.connection_waits(session, verdict, now_ns)
+        if verdict.admitted:
             session.wait_to_be_served(verdict, now_ns, serve)
         elif verdict.wait_ns:
             session.wait_to_be_served(verdict, now_ns, lambda: self._turn_away(session, verdict))
@@ -49,6 +51,15 @@ class ConnectionGate:
     def gone(self, session: "Session") -> None:
         """The session is closed."""
         self._quotas.closed(session.ip, session.listener)
+
+    def _rehearse(self, session: "Session", verdict: Verdict, now_ns: int) -> None:
+        """Say what would be done with it. One beyond ``connections`` is served, so its rates count it too."""
+        throttling = self._shared.throttling
+        throttling.connection_waits(session, verdict, now_ns)
+        if not verdict.wait_ns:
+            verdict = self._quotas.created(session.ip, session.listener, now_ns)
+            if verdict.limit_name is not None:
+                throttling.connection_waits(session, verdict, now_ns)
 
     def _turn_away(self, session: "Session", verdict: Verdict) -> None:
         shared = self._shared

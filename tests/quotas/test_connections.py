@@ -91,6 +91,18 @@ def test_a_refused_connection_takes_no_part_in_the_rates() -> None:
     assert quotas.opened(OTHER_IP, LISTENER, 0) == WELCOME
 
 
+def test_one_that_is_served_though_it_was_refused_takes_part_in_the_rates() -> None:
+    quotas = quotas_of(
+        (Named(Kind.IP, IP), CONNECTIONS, 1), (TOTAL, CONNECTION_CREATION_RATE, 2), algorithm=TOKEN_BUCKET
+    )
+    assert quotas.opened(IP, LISTENER, 0) == WELCOME
+    assert quotas.opened(IP, LISTENER, 0).limit_name == CONNECTIONS
+    assert quotas.created(IP, LISTENER, 0) == WELCOME
+    over = Verdict(True, SECOND // 2, CONNECTION_CREATION_RATE, TOTAL, 2)
+    assert quotas.created(IP, LISTENER, 0) == over
+    assert quotas.open_now(TOTAL) == 2, "they were counted when they came"
+
+
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from([IP, OTHER_IP]), st.sampled_from([LISTENER, ("9093",)]))))
 def test_the_counts_are_those_of_the_connections_that_are_open(events: list[tuple[bool, str, tuple[str, ...]]]) -> None:
     quotas = quotas_of((ANY_IP, CONNECTIONS, 3), (TOTAL, CONNECTIONS, 4))

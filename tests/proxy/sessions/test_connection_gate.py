@@ -219,3 +219,17 @@ async def test_a_dry_run_lets_everybody_in_and_says_whom_it_would_not(
     assert sum(stage.metrics.rejected.values()) == 0
     said = [(name, fields["limit"]) for name, fields in lines_of(caplog.records)]
     assert said == [("would_throttle", "connection_creation_rate"), ("would_throttle", "connections")]
+
+
+async def test_in_a_dry_run_one_that_is_beyond_the_number_counts_for_the_rate(
+    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is served, so each of the two limits is told by what it would throttle if it were alone."""
+    specs = "ip=<default>,connections=1", "total=true,connection_creation_rate=2"
+    stage = open_stage(quotas=[parse_spec(spec) for spec in specs], dry_run=True)
+    for _ in range(3):
+        await talk(stage)
+    said = [(name, fields["limit"], fields["throttle_ms"]) for name, fields in lines_of(caplog.records)]
+    assert said == [("would_throttle", "connections", 0), ("would_throttle", "connection_creation_rate", 1500)]
+    [limit] = stage.shared.registry.limits_in_use()
+    assert limit.debt_ns(stage.clock()) == 1_500_000_000, "three in a second and a half are two a second"
