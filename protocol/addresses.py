@@ -1,5 +1,6 @@
 """The one question that every rewrite asks."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -11,5 +12,16 @@ class NodeAddresses(Protocol):
 
         Called once for every broker address found in a response, before that response goes out, so an
         implementation may take the call as news about the broker and listen for it first.
+        """
+        ...
+
+    def advertise_all(self, brokers: Sequence[tuple[int, str, int]]) -> Sequence[tuple[str, int]]:
+        """The same for a list that names all brokers of the cluster: who is not in it is not there now.
+
+        Args:
+            brokers: node id, host and port of each.
+
+        Returns:
+            Host and port of each, in the same order.
         """
         ...

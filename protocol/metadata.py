@@ -10,6 +10,7 @@ Only this is read and written anew, so what it costs does not depend on the numb
 partitions takes half a second to decode and encode whole.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from struct import Struct
 from typing import Any
@@ -48,7 +49,7 @@ class MetadataPrefix:
         self._before_brokers = b""
         self._left: int | None = None  # brokers still to come, None: their count as well
         self._pos = 0  # behind the last broker read
-        self._brokers: list[bytes] = []
+        self._brokers: list[Any] = []
 
     def rewrite(self, head: BytesLike) -> tuple[bytes, int] | None:
         """Reads on in a response's first bytes.
@@ -71,7 +72,7 @@ class MetadataPrefix:
                 raise MalformedFrame(f"brokers of Metadata within {MAX_PREFIX} bytes", error.offset) from error
             return None
         count = encode_varint(len(self._brokers) + 1) if self._flexible else _INT32.pack(len(self._brokers))
-        return self._before_brokers + count + b"".join(self._brokers), self._pos
+        return self._before_brokers + count + b"".join(map(encode, self._replaced())), self._pos
 
     def _read(self, head: BytesLike) -> None:
         """Raises TruncatedFrame when `head` ends too early; what was read by then is kept."""
@@ -87,7 +88,7 @@ class MetadataPrefix:
                 broker, behind = read(self._broker, unread, self._pos - start)
             except MalformedFrame as error:
                 raise type(error)(error.what, start + error.offset) from error
-            self._brokers.append(encode(self._replaced(broker)))
+            self._brokers.append(broker)
             self._pos = start + behind
             self._left -= 1
 
@@ -110,6 +111,8 @@ class MetadataPrefix:
         self._pos = pos
         return count
 
-    def _replaced(self, broker: Any) -> Any:
-        host, port = self._addresses.advertise(broker.node_id, broker.host, broker.port)
-        return replace(broker, host=host, port=port)
+    def _replaced(self) -> Iterator[Any]:
+        brokers = self._brokers
+        told = self._addresses.advertise_all([(broker.node_id, broker.host, broker.port) for broker in brokers])
+        for broker, (host, port) in zip(brokers, told, strict=True):
+            yield replace(broker, host=host, port=port)

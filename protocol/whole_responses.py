@@ -79,11 +79,9 @@ def _rewrite_describe_cluster(body: Any, addresses: NodeAddresses) -> Any:
     if getattr(body, "endpoint_type", None) == CONTROLLER_ENDPOINTS:
         # The proxy does not stand before controllers, so there is no address to give.
         return replace(body, brokers=tuple(replace(node, host="", port=-1) for node in body.brokers))
-    brokers = []
-    for broker in body.brokers:
-        host, port = addresses.advertise(broker.broker_id, broker.host, broker.port)
-        brokers.append(replace(broker, host=host, port=port))
-    return replace(body, brokers=tuple(brokers))
+    told = addresses.advertise_all([(broker.broker_id, broker.host, broker.port) for broker in body.brokers])
+    shown = zip(body.brokers, told, strict=True)
+    return replace(body, brokers=tuple(replace(broker, host=host, port=port) for broker, (host, port) in shown))
 
 
 def _rewrite_describe_quorum(body: Any, addresses: NodeAddresses) -> Any:

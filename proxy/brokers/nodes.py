@@ -3,10 +3,15 @@
 Node N is reached at ``FIRST + (N mod size)`` of ``--broker-ports``, the same after a restart and in every replica,
 unless ``--broker-port N=PORT`` says otherwise. Where the real brokers are is learned from every response that names
 them.
+
+A node keeps its port until a response that lists all brokers names another one for that port, and not this node: then
+it has left. Not sooner: for a moment brokers may list different ones, such as when one has just joined, and its clients
+are to notice nothing of that. From then on connections to the port go to its new node, which tells a client that still
+looks for the old one where its partitions are now.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from protocol.errors import ProtocolError
 from proxy.config.config import Address, Config, format_address
@@ -84,6 +89,24 @@ class Nodes:
         self._real[node_id] = address
         self._node_at_port[proxy_port] = node_id
         return self._host, proxy_port
+
+    def advertise_all(self, brokers: Sequence[tuple[int, str, int]]) -> list[Address]:
+        """Told where all brokers are (node id, host, port of each): as `advertise`, and who else had a port has left.
+
+        Raises BrokerPortConflict when two of them have one port of the proxy; nothing is remembered then.
+        """
+        node_at_port: dict[int, int] = {}
+        for node_id, _, _ in brokers:
+            proxy_port = self.port_of(node_id)
+            other_id = node_at_port.setdefault(proxy_port, node_id)
+            if other_id != node_id:
+                raise BrokerPortConflict(proxy_port, node_id, other_id)
+        for proxy_port, node_id in node_at_port.items():
+            left_id = self._node_at_port.get(proxy_port)
+            if left_id is not None and left_id != node_id:
+                del self._node_at_port[proxy_port], self._real[left_id]
+                event(_log, logging.INFO, "broker_left", node=left_id, proxy_port=proxy_port, port_now_of=node_id)
+        return [self.advertise(*broker) for broker in brokers]
 
     def broker_behind(self, port: int) -> Address | None:
         """The real address behind a port of the proxy; None while its node is not known."""

@@ -6,6 +6,7 @@ which are bytes to kio, come from `record_batch` and `set_entry`.
 
 import datetime
 import string
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from struct import pack
@@ -30,10 +31,15 @@ class Addresses:
 
     def __init__(self) -> None:
         self.told: list[tuple[int, str, int]] = []
+        self.lists: list[list[tuple[int, str, int]]] = []
 
     def advertise(self, node_id: int, host: str, port: int) -> tuple[str, int]:
         self.told.append((node_id, host, port))
         return PROXY_HOST, proxy_port(node_id)
+
+    def advertise_all(self, brokers: Sequence[tuple[int, str, int]]) -> list[tuple[str, int]]:
+        self.lists.append(list(brokers))
+        return [(PROXY_HOST, proxy_port(node_id)) for node_id, _, _ in brokers]
 
 
 def proxy_port(node_id: int) -> int:

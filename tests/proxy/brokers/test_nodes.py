@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kio.index import load_response_schema
 
 from protocol.apis import METADATA
@@ -60,6 +63,65 @@ def test_two_nodes_on_one_port_are_an_error_that_names_the_way_out() -> None:
         known.advertise(21, "kafka-21", 9092)
     assert (info.value.port, info.value.node_id, info.value.other_id) == (19_094, 21, 1)
     assert known.broker_behind(19_094) == ("kafka-1", 9092)
+
+
+def test_a_node_that_has_left_gives_its_port_to_the_one_that_took_its_place(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    known, _ = nodes(broker_ports=range(20_000, 20_008))
+    known.advertise_all([(1, "kafka-1", 9092), (2, "kafka-2", 9092)])
+    told = known.advertise_all([(1, "kafka-1", 9092), (10, "kafka-10", 9092)])
+    assert told == [("127.0.0.1", 20_001), ("127.0.0.1", 20_002)]
+    assert known.broker_behind(20_002) == ("kafka-10", 9092)
+    assert known.known() == {1: ("kafka-1", 9092), 10: ("kafka-10", 9092)}
+    left = [fields for name, fields in lines_of(caplog.records) if name == "broker_left"]
+    assert left == [{"node": 2, "proxy_port": 20_002, "port_now_of": 10}]
+
+
+def test_a_node_keeps_its_port_while_no_other_has_it_in_a_list() -> None:
+    """One broker's list may lack a node that has just joined: its clients are to notice nothing."""
+    known, _ = nodes(broker_ports=range(20_000, 20_008))
+    known.advertise_all([(1, "kafka-1", 9092), (2, "kafka-2", 9092)])
+    known.advertise_all([(1, "kafka-1", 9092)])
+    known.advertise_all([])
+    assert known.broker_behind(20_002) == ("kafka-2", 9092)
+
+
+def test_a_response_that_does_not_name_all_brokers_says_of_none_that_it_has_left() -> None:
+    known, _ = nodes(broker_ports=range(20_000, 20_008))
+    known.advertise_all([(2, "kafka-2", 9092)])
+    with pytest.raises(BrokerPortConflict):
+        known.advertise(10, "kafka-10", 9092)
+    assert known.broker_behind(20_002) == ("kafka-2", 9092)
+
+
+def test_two_nodes_of_one_list_on_one_port_are_an_error_and_change_nothing() -> None:
+    known, _ = nodes(broker_ports=range(20_000, 20_008))
+    known.advertise_all([(1, "kafka-1", 9092), (2, "kafka-2", 9092)])
+    with pytest.raises(BrokerPortConflict, match=r"nodes 2 and 10 both map to port 20002.*--broker-port 10=PORT"):
+        known.advertise_all([(9, "kafka-9", 9092), (2, "kafka-2b", 9092), (10, "kafka-10", 9092)])
+    assert known.known() == {1: ("kafka-1", 9092), 2: ("kafka-2", 9092)}
+
+
+@given(lists=st.lists(st.lists(st.integers(0, 8), unique=True, max_size=4), max_size=12))
+def test_each_port_leads_to_the_node_that_was_named_for_it_last(lists: list[list[int]]) -> None:
+    known, _ = nodes(broker_ports=range(20_000, 20_003), broker_port={8: 20_001})
+    node_at_port: dict[int, int] = {}
+    for number, node_ids in enumerate(lists):
+        ports = [20_001 if node == 8 else 20_000 + node % 3 for node in node_ids]
+        brokers = [(node, f"kafka-{node}", 9000 + number) for node in node_ids]
+        if len(set(ports)) < len(ports):
+            with pytest.raises(BrokerPortConflict):
+                known.advertise_all(brokers)
+        else:
+            assert known.advertise_all(brokers) == [("127.0.0.1", port) for port in ports]
+            node_at_port.update(zip(ports, node_ids, strict=True))
+            assert all(known.known()[node] == (host, port) for node, host, port in brokers)
+        assert sorted(known.known()) == sorted(node_at_port.values())
+        for port in range(20_000, 20_003):
+            real = known.broker_behind(port)
+            assert (None if real is None else real[0]) == (
+                f"kafka-{node_at_port[port]}" if port in node_at_port else None
+            )
 
 
 def test_a_node_that_moves_keeps_its_port() -> None:
@@ -205,6 +267,29 @@ async def test_a_conflict_closes_that_connection_and_says_what_to_do(
     assert "--broker-port 2=PORT" in fields["detail"]
     await other.send(heartbeat(1))
     assert await broker_of_other.frame() == heartbeat(1)
+
+
+async def test_who_takes_a_departed_brokers_place_is_reached_through_its_port(open_stage: OpenStage) -> None:
+    stage = open_stage(broker_ports=free_ports(1))
+    old, new = ScriptedBroker(), ScriptedBroker()
+    try:
+        client, broker = await stage.pair()
+        told = await learn(client, broker, {1: old.address})
+        holding_on = await stage.client(told[1][1])
+        await holding_on.send(heartbeat(1))
+        at_old = await old.accept()
+        assert await at_old.frame() == heartbeat(1)
+        assert await learn(client, broker, {2: new.address}) == {2: told[1]}
+        await at_old.send(heartbeat_answer(1))
+        assert await holding_on.frame() == heartbeat_answer(1), "a connection that stands is not touched"
+        to_node = await stage.client(told[1][1])
+        await to_node.send(heartbeat(2))
+        assert await (await new.accept()).frame() == heartbeat(2)
+        assert not any(stage.metrics.protocol_errors.values())
+    finally:
+        stage.close()
+        old.close()
+        new.close()
 
 
 async def test_a_port_that_no_tcp_has_is_no_defect(open_stage: OpenStage) -> None:
