@@ -29,6 +29,10 @@ class Failed(Protocol):
     def __call__(self, reason: str, address: str, detail: str) -> None: ...
 
 
+class GaveUp(Protocol):
+    def __call__(self) -> None: ...
+
+
 class Upstream:
     """Resolves and connects; shared by all sessions."""
 
@@ -39,12 +43,15 @@ class Upstream:
         self._resolved: dict[Address, tuple[int, list[SocketAddress]]] = {}
         self._resolving: dict[Address, Future[list[SocketAddress]]] = {}
 
-    def connect(self, candidates: Sequence[Address], connected: Connected, failed: Failed) -> "Attempt":
-        """Try ``candidates`` in order. Exactly one of the callbacks is called, once, unless the attempt is cancelled.
+    def connect(
+        self, candidates: Sequence[Address], connected: Connected, failed: Failed, gave_up: GaveUp
+    ) -> "Attempt":
+        """Try ``candidates`` in order, until one answers, unless the attempt is cancelled.
 
-        ``failed`` gets the last candidate's reason (a metric label), its address and a sentence.
+        ``failed`` is called for each that does not: with a reason (a metric label), its address and a sentence. In the
+        end exactly one of ``connected`` and ``gave_up`` is called, once.
         """
-        attempt = Attempt(self, candidates, connected, failed)
+        attempt = Attempt(self, candidates, connected, failed, gave_up)
         attempt.next_candidate()
         return attempt
 
@@ -86,13 +93,31 @@ class Upstream:
 class Attempt:
     """One session's way to a broker."""
 
-    __slots__ = ("_address", "_candidates", "_connected", "_failed", "_left", "_sock", "_timer", "_upstream")
+    __slots__ = (
+        "_address",
+        "_candidates",
+        "_connected",
+        "_failed",
+        "_gave_up",
+        "_left",
+        "_sock",
+        "_timer",
+        "_upstream",
+    )
 
-    def __init__(self, upstream: Upstream, candidates: Sequence[Address], connected: Connected, failed: Failed) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        candidates: Sequence[Address],
+        connected: Connected,
+        failed: Failed,
+        gave_up: GaveUp,
+    ) -> None:
         self._upstream = upstream
         self._candidates = list(reversed(candidates))
         self._connected = connected
         self._failed = failed
+        self._gave_up = gave_up
         self._address: Address = candidates[0]
         self._left: list[SocketAddress] = []
         self._sock: socket.socket | None = None
@@ -105,6 +130,7 @@ class Attempt:
         self._close_socket()
         self._connected = _nobody_connected
         self._failed = _nobody_failed
+        self._gave_up = _nobody_gave_up
 
     def next_candidate(self) -> None:
         self._address = self._candidates.pop()
@@ -183,10 +209,11 @@ class Attempt:
             self._give_up_on_address(reason, detail)
 
     def _give_up_on_address(self, reason: str, detail: str) -> None:
+        self._failed(reason, format_address(self._address), detail)
         if self._candidates:
             self.next_candidate()
         else:
-            self._failed(reason, format_address(self._address), detail)
+            self._gave_up()
 
     def _unregister(self) -> None:
         if self._timer is not None:
@@ -207,4 +234,8 @@ def _nobody_connected(upstream: socket.socket) -> None:
 
 
 def _nobody_failed(reason: str, address: str, detail: str) -> None:
+    pass
+
+
+def _nobody_gave_up() -> None:
     pass

@@ -161,7 +161,7 @@ class Session:
 
     def connect(self, candidates: Sequence[Address]) -> None:
         """Begin to connect to the first of ``candidates`` that answers."""
-        attempt = self.shared.upstream.connect(candidates, self._on_connected, self._on_not_connected)
+        attempt = self.shared.upstream.connect(candidates, self._on_connected, self._on_unreachable, self.close)
         if self.state is State.CONNECTING:
             self._attempt = attempt
 
@@ -175,13 +175,12 @@ class Session:
         self.response_flow.resume(CONNECTING)
         self.request_flow.resume(CONNECTING)
 
-    def _on_not_connected(self, reason: str, address: str, detail: str) -> None:
-        shared = self.shared
-        shared.metrics.upstream_error(reason)
+    def _on_unreachable(self, reason: str, address: str, detail: str) -> None:
+        """One of several perhaps: a bootstrap server that is down while others answer should not go unseen."""
+        self.shared.metrics.upstream_error(reason)
         self._say(
             logging.WARNING, "upstream_unreachable", (reason, address), address=address, reason=reason, detail=detail
         )
-        self.close()
 
     # ---- identity and limits
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.brokers.upstream import RESOLVED_FOR_NS, Upstream
+from proxy.config.config import format_address
 from tests.proxy.conversation import LOOPBACK, Clock, ScriptedBroker, Stage, lines_of, nobody_accepts, until
 from tests.proxy.frames import heartbeat, heartbeat_answer
 
@@ -22,15 +23,20 @@ def nobody_listens() -> tuple[str, int]:
         return address
 
 
-async def test_the_next_bootstrap_server_when_one_refuses(open_stage: OpenStage) -> None:
-    broker = ScriptedBroker()
+async def test_the_next_bootstrap_server_when_one_refuses(
+    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker, dead = ScriptedBroker(), nobody_listens()
     try:
-        stage = open_stage(bootstrap_servers=(nobody_listens(), broker.address))
+        stage = open_stage(bootstrap_servers=(dead, broker.address))
         for number in range(4):
             client = await stage.client()
             await client.send(heartbeat(number))
             assert await (await broker.accept()).frame() == heartbeat(number)
-        assert not any(stage.metrics.upstream_errors.values()), "no session failed"
+        errors = {reason: count for reason, count in stage.metrics.upstream_errors.items() if count}
+        assert errors == {"connect_refused": 2}, "every other session begins with the one that is down"
+        [said] = [fields for name, fields in lines_of(caplog.records) if name == "upstream_unreachable"]
+        assert (said["address"], said["reason"]) == (format_address(dead), "connect_refused")
     finally:
         broker.close()
 
@@ -55,9 +61,10 @@ async def test_all_down_is_a_quick_close_and_they_come_back(
     stage = open_stage(bootstrap_servers=(first, second))
     for _ in range(5):
         await (await stage.client()).closed()
-    assert stage.metrics.upstream_errors["connect_refused"] == 5
+    assert stage.metrics.upstream_errors["connect_refused"] == 10
     said = [fields for name, fields in lines_of(caplog.records) if name == "upstream_unreachable"]
-    assert 1 <= len(said) <= 2, "one for each address, not for each client"
+    assert {fields["address"] for fields in said} == {format_address(first), format_address(second)}
+    assert len(said) == 2, "one for each address, not for each client"
     assert {fields["reason"] for fields in said} == {"connect_refused"}
     server = socket.create_server(first)
     try:
@@ -95,6 +102,26 @@ async def test_the_next_bootstrap_server_when_one_does_not_answer(
             client = await stage.client()
             await client.send(heartbeat(1))
             assert await (await broker.accept()).frame() == heartbeat(1)
+            assert stage.metrics.upstream_errors["connect_timeout"] == 1
+    finally:
+        broker.close()
+
+
+async def test_a_name_that_does_not_resolve_beside_one_that_answers(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = ScriptedBroker()
+    try:
+        stage = open_stage(bootstrap_servers=(("kafka.invalid", 9092), broker.address))
+
+        async def unknown(host: str, port: int) -> list[Any]:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+        monkeypatch.setattr(stage.shared.upstream, "_look_up", unknown)
+        client = await stage.client()
+        await client.send(heartbeat(1))
+        assert await (await broker.accept()).frame() == heartbeat(1)
+        assert stage.metrics.upstream_errors["name_resolution"] == 1
     finally:
         broker.close()
 
