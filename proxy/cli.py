@@ -17,7 +17,7 @@ import cloup
 
 from proxy.config.errors import BindError, ConfigError, StartError
 from proxy.config.limits_help import CommandWithLimits
-from proxy.config.option_types import ENVIRONMENT_PREFIX, IGNORE_ENVIRONMENT
+from proxy.config.option_types import ENVIRONMENT_PREFIX, IGNORE_ENVIRONMENT, Setting
 from proxy.config.options import GROUPS
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _fail(error: StartError, code: int) -> NoReturn:
 
 def _misspelt_variables(ctx: click.Context, environment: Mapping[str, str]) -> list[tuple[str, dict[str, object]]]:
     """Variables that look like one of ours. No error: Kubernetes sets such names for a Service of this name."""
-    known = [param.envvar for param in ctx.command.params if isinstance(param.envvar, str)]
+    known = [variable for param in ctx.command.params if isinstance(param, Setting) for variable in param.variables]
     found: list[tuple[str, dict[str, object]]] = []
     for variable in environment:
         if variable.startswith(ENVIRONMENT_PREFIX) and variable not in known:

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from proxy.config.config import Config, format_address, is_wildcard
 from proxy.config.errors import ConfigError, Problem
-from proxy.config.option_types import ENVIRONMENT_PREFIX, Invalid, place_of
+from proxy.config.option_types import ENVIRONMENT_PREFIX, Invalid, Setting, place_of
 from proxy.config.quotas_file import FLAG, Listeners, distinct, entries_together, quotas_in_force, read_quotas_file
 from proxy.config.toml_file import file_problems
 from proxy.config.values import MAX_PORT
@@ -53,6 +53,7 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True) -> Config:
         ]
         if not wrong and value is not None:
             given[_RENAMED.get(name, name)] = value
+    problems += _variables_at_odds(ctx)
     wrong_names = {name for name, value in ctx.params.items() if name in _CONFIG_FIELDS and isinstance(value, Invalid)}
 
     if need_upstream and file_was_read and ctx.params["bootstrap_servers"] is None:
@@ -73,6 +74,16 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True) -> Config:
         raise ConfigError(problems)
     given.setdefault("bootstrap_servers", ())
     return Config(**{name: value for name, value in given.items() if name in _CONFIG_FIELDS})
+
+
+def _variables_at_odds(ctx: click.Context) -> Iterator[Problem]:
+    """Two variables of one option that say different things, where the environment decides."""
+    for option in ctx.command.params:
+        if isinstance(option, Setting) and ctx.get_parameter_source(str(option.name)) is ParameterSource.ENVIRONMENT:
+            (first, value), *others = option.variables_set().items()
+            for other, other_value in others:
+                if other_value != value:
+                    yield Problem(f"{other} {other_value!r}", f"{first} says {value!r}", "set one of them only")
 
 
 def _place(ctx: click.Context, name: str, value: str) -> str:

@@ -6,6 +6,7 @@ So everything that is wrong can be listed at once (`proxy.config.checks`), where
 from __future__ import annotations
 
 import difflib
+import os
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,12 +74,23 @@ class Switch(click.types.BoolParamType):
 
 
 class Setting(cloup.Option):
-    """An option of `run`: its environment variable counts except for `check-config`, and its help has a layout."""
+    """An option of `run`: its environment variables count except for `check-config`, and its help has a layout.
+
+    A flag of two names has a variable for each: `alias_envvars` are those besides `envvar`.
+    """
+
+    def __init__(self, *args: Any, alias_envvars: Sequence[str] = (), **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.variables = (str(self.envvar), *alias_envvars)
+
+    def variables_set(self) -> dict[str, str]:
+        """What its variables say, those that are set and not empty; the first one counts."""
+        return {variable: value for variable in self.variables if (value := os.environ.get(variable))}
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         if ctx.meta.get(IGNORE_ENVIRONMENT):
             return None
-        return super().resolve_envvar_value(ctx)
+        return next(iter(self.variables_set().values()), None)
 
     def get_help_record(self, ctx: click.Context) -> Any:
         """What the option does, and on a line of its own its default and its variable."""
@@ -97,7 +109,8 @@ def place_of(ctx: click.Context, name: str, given: object) -> str:
     """Where a value came from, as its user wrote it: `--listen 'foo'`, a variable, or a key of the file."""
     source = ctx.get_parameter_source(name)
     if source is ParameterSource.ENVIRONMENT:
-        return f"{ENVIRONMENT_PREFIX}{name.upper()} {given!r}"
+        [option] = (param for param in ctx.command.params if isinstance(param, Setting) and param.name == name)
+        return f"{next(iter(option.variables_set()))} {given!r}"
     if source is ParameterSource.DEFAULT_MAP:
         return f"{ctx.params['config']}: {name} = {given!r}"
     flag = "--" + name.replace("_", "-")

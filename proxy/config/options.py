@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 
 
 def _setting(*flags: str, **attributes: Any) -> Callable[[Any], Any]:
-    name = flags[0].lstrip("-").partition("/")[0].replace("-", "_")
+    name, *aliases = (flag.lstrip("-").partition("/")[0].replace("-", "_") for flag in flags)
     return cloup.option(
         *flags,
         name,
         cls=Setting,
         envvar=ENVIRONMENT_PREFIX + name.upper(),
+        alias_envvars=tuple(ENVIRONMENT_PREFIX + alias.upper() for alias in aliases),
         metavar=getattr(attributes["type"], "metavar", None),
         **attributes,
     )
@@ -47,7 +48,8 @@ UPSTREAM: Final = cloup.option_group(
         "--bootstrap-server",
         type=Checked("HOST:PORT[,HOST:PORT...]", values.parse_addresses),
         show_default="none, required",
-        help="Brokers to forward to; the other brokers are learnt from them.",
+        help="Brokers to forward to; the other brokers are learnt from them. The variable may be named after either "
+        "flag.",
     ),
 )
 

@@ -29,5 +29,6 @@ def errors(*arguments: str) -> list[str]:
 def forget_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment of whoever runs the tests is nobody's configuration here."""
     for option in run.params:
-        if isinstance(option, Setting) and isinstance(option.envvar, str):
-            monkeypatch.delenv(option.envvar, raising=False)
+        if isinstance(option, Setting):
+            for variable in option.variables:
+                monkeypatch.delenv(variable, raising=False)

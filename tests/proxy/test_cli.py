@@ -317,8 +317,10 @@ def test_the_start_names_a_port_outside_of_the_range_by_its_node() -> None:
 def test_a_variable_that_is_almost_one_of_ours_is_pointed_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:  # so that the process ends by itself
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        result = finished("run", *LOCAL, "--metrics-listen", address, KAFKA_QUOTA_PROXY_QUOTAS_FIL="x")
+        variables = {"KAFKA_QUOTA_PROXY_QUOTAS_FIL": "x", "KAFKA_QUOTA_PROXY_BOOTSTRAP_SERVER": "kafka:9092"}
+        result = finished("run", *LOCAL, "--metrics-listen", address, **variables)
     assert result.returncode == 1
+    assert "BOOTSTRAP_SERVER" not in result.stderr, "the name of an alias is as good"
     assert "WARN unknown_environment_variable variable=KAFKA_QUOTA_PROXY_QUOTAS_FIL" in result.stderr
     assert "did_you_mean=KAFKA_QUOTA_PROXY_QUOTAS_FILE" in result.stderr
 

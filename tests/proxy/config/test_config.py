@@ -177,6 +177,33 @@ def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -
     assert config(*UPSTREAM).listen == ("127.0.0.1", 19092)
 
 
+@pytest.mark.parametrize("variable", ["KAFKA_QUOTA_PROXY_BOOTSTRAP_SERVERS", "KAFKA_QUOTA_PROXY_BOOTSTRAP_SERVER"])
+def test_a_flag_of_two_names_has_a_variable_for_each(variable: str, toml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "a:1,b:2")
+    assert config().bootstrap_servers == (("a", 1), ("b", 2))
+    in_file = ("--config", str(toml('bootstrap_servers = "c:3"\n')))
+    assert config(*in_file).bootstrap_servers == (("a", 1), ("b", 2)), "environment over file"
+    assert config(*UPSTREAM).bootstrap_servers == (("broker", 9092),), "flag over environment"
+    monkeypatch.setenv(variable, "kafka")
+    assert [message.splitlines()[0] for message in errors()] == [
+        f"error: {variable} 'kafka': expected HOST:PORT[,HOST:PORT...]"
+    ]
+
+
+def test_both_variables_of_a_flag_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_QUOTA_PROXY_BOOTSTRAP_SERVERS", "a:1")
+    monkeypatch.setenv("KAFKA_QUOTA_PROXY_BOOTSTRAP_SERVER", "a:1")
+    assert config().bootstrap_servers == (("a", 1),)
+    monkeypatch.setenv("KAFKA_QUOTA_PROXY_BOOTSTRAP_SERVER", "b:2")
+    assert errors() == [
+        "error: KAFKA_QUOTA_PROXY_BOOTSTRAP_SERVER 'b:2': KAFKA_QUOTA_PROXY_BOOTSTRAP_SERVERS says 'a:1'\n"
+        "  set one of them only"
+    ]
+    assert config(*UPSTREAM).bootstrap_servers == (("broker", 9092),), "the flag decides, whatever they say"
+    monkeypatch.setenv("KAFKA_QUOTA_PROXY_BOOTSTRAP_SERVERS", "")
+    assert config().bootstrap_servers == (("b", 2),)
+
+
 def test_the_file_may_be_named_by_a_variable(toml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_QUOTA_PROXY_CONFIG", str(toml('bootstrap_servers = ["a:1", "b:2"]\n')))
     assert config().bootstrap_servers == (("a", 1), ("b", 2))
