@@ -167,6 +167,7 @@ class Server:
         max_wait_ns = int(config.max_connection_hold_seconds * NS_PER_SECOND)
         self.shared.gate = ConnectionGate(self.shared, ConnectionQuotas(registry, max_wait_ns))
         registry.observers.append(lambda _entities: self.shared.throttling.limits_changed())
+        registry.observers.append(self.shared.gate.limits_changed)
         metrics.limits_in_use = registry.limits_in_use
         metrics.produced = lambda: registry.produced(self._clock())
         metrics.in_flight = lambda: sum(len(session.in_flight) for session in self.shared.sessions)

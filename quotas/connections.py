@@ -4,28 +4,38 @@ A connection beyond `connections` is refused. One beyond a rate waits for as lon
 it is recorded when it is accepted, and its wait is the violation's throttle time with it included, so each one of a
 crowd waits a little longer than the one before. One that would have to wait too long is not recorded, as Kafka takes
 back the record of a connection beyond an address's rate: it has no part in what the others wait.
+
+When limits change, those that wait look again (`look_again`), and never wait longer for it than they were told.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from quotas.entity import TOTAL, AnyEntity, Kind, Named
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from quotas.admission.limit import Limit
     from quotas.registry.registry import Registry
 
+_KINDS: Final = (Kind.IP, Kind.LISTENER, Kind.TOTAL)
 
-class Verdict(NamedTuple):
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
     """What becomes of a new connection.
 
     admitted     False: it is to be closed, after `wait_ns`
-    wait_ns      nanoseconds for which it is not served
+    wait_ns      nanoseconds for which it is not served, from when it came
     limit_name   which limit asks for the longest wait, or refuses; None: none does
     entity       whose limit that is
     limit_value  connections per second, or connections
+    recorded_in  the limits on rates that count it
     """
 
     admitted: bool
@@ -33,6 +43,16 @@ class Verdict(NamedTuple):
     limit_name: str | None = None
     entity: AnyEntity | None = None
     limit_value: float = 0
+    recorded_in: tuple[Limit, ...] = field(default=(), compare=False, repr=False)
+
+
+class Held(NamedTuple):
+    """A connection that waits for its rates: where it came from and to, by which verdict, and when it came."""
+
+    ip: str
+    listener: tuple[str, ...]
+    verdict: Verdict
+    since_ns: int
 
 
 WELCOME = Verdict(True)
@@ -69,24 +89,37 @@ class ConnectionQuotas:
         """What the rates alone say of a new connection, which is recorded. `opened` asks them, but not for a connection
         that it refuses: where that is served all the same, as in a dry run, it counts for its rates too.
         """
-        limits = [
-            self._registry.place_limit(CONNECTION_CREATION_RATE, kind, *names) for kind, names in _places(ip, listener)
-        ]
-        longest_ns = 0
-        worst: Limit | None = None
-        for limit in limits:
-            if limit is not None:
-                wait_ns = limit.algorithm.record(1, now_ns)
-                if wait_ns > longest_ns:
-                    longest_ns, worst = wait_ns, limit
-        if worst is None:
-            return WELCOME
-        if longest_ns <= self._max_wait_ns:
-            return Verdict(True, longest_ns, worst.name, worst.entity, worst.rate)
-        for limit in limits:
-            if limit is not None:
-                limit.algorithm.record(-1, now_ns)
-        return Verdict(False, self._max_wait_ns, worst.name, worst.entity, worst.rate)
+        return self._record(self._rates(ip, listener), self._max_wait_ns, now_ns)
+
+    def concerned_by(self, changed: Iterable[AnyEntity]) -> bool:
+        """Whether a change of these entities may concern somebody who waits."""
+        return any(isinstance(entity, Named) and entity.kind in _KINDS for entity in changed)
+
+    def look_again(self, held: Sequence[Held], now_ns: int) -> list[Verdict]:
+        """What the limits of now say of those that wait, in the order in which they were recorded.
+
+        Who was admitted keeps its place in each limit that still is the one it was recorded in: it waits for those
+        before it, and not for those behind. In a limit that is new to it, it is recorded now. Who was to be turned
+        away is asked for anew, behind all others. Nobody waits longer than it was told. Costs O(held).
+        """
+        limits = [self._rates(each.ip, each.listener) for each in held]
+        for each, own in zip(held, limits, strict=True):
+            if each.verdict.admitted:
+                for limit in own:
+                    if limit not in each.verdict.recorded_in:
+                        limit.algorithm.record(1, now_ns)
+        behind: Counter[Limit] = Counter()
+        verdicts = [each.verdict for each in held]
+        for nth in reversed(range(len(held))):
+            if verdicts[nth].admitted:
+                asked = [(limit.algorithm.wait_ns(-behind[limit], now_ns), limit) for limit in limits[nth]]
+                verdicts[nth] = _at_most(held[nth], _longest(asked, limits[nth]), now_ns)
+                behind.update(limits[nth])
+        for nth, each in enumerate(held):
+            if not each.verdict.admitted:
+                left_ns = max(0, each.since_ns + each.verdict.wait_ns - now_ns)
+                verdicts[nth] = _at_most(each, self._record(limits[nth], left_ns, now_ns), now_ns)
+        return verdicts
 
     def closed(self, ip: str, listener: tuple[str, ...]) -> None:
         """It is closed."""
@@ -96,6 +129,35 @@ class ConnectionQuotas:
                 self._open[owner] = left
             else:
                 del self._open[owner]
+
+    def _rates(self, ip: str, listener: tuple[str, ...]) -> tuple[Limit, ...]:
+        found = [
+            self._registry.place_limit(CONNECTION_CREATION_RATE, kind, *names) for kind, names in _places(ip, listener)
+        ]
+        return tuple([limit for limit in found if limit is not None])
+
+    def _record(self, limits: tuple[Limit, ...], max_wait_ns: int, now_ns: int) -> Verdict:
+        """Record a connection in all of them; take it back where it would wait for longer than `max_wait_ns`."""
+        verdict = _longest([(limit.algorithm.record(1, now_ns), limit) for limit in limits], limits)
+        if verdict.wait_ns <= max_wait_ns:
+            return verdict
+        for limit in limits:
+            limit.algorithm.record(-1, now_ns)
+        return replace(verdict, admitted=False, wait_ns=max_wait_ns, recorded_in=())
+
+
+def _longest(asked: Iterable[tuple[int, Limit]], recorded_in: tuple[Limit, ...]) -> Verdict:
+    """The verdict of the limit that asks for the longest wait, the first of them where several do."""
+    wait_ns, worst = max(asked, key=lambda each: each[0], default=(0, None))
+    if worst is None or not wait_ns:
+        return Verdict(True, recorded_in=recorded_in)
+    return Verdict(True, wait_ns, worst.name, worst.entity, worst.rate, recorded_in)
+
+
+def _at_most(held: Held, verdict: Verdict, now_ns: int) -> Verdict:
+    """A verdict of `now_ns`, from when the connection came, and with no longer a wait than it was told."""
+    waited_ns = now_ns - held.since_ns
+    return replace(verdict, wait_ns=min(held.verdict.wait_ns, waited_ns + verdict.wait_ns))
 
 
 def _places(ip: str, listener: tuple[str, ...]) -> tuple[tuple[Kind, tuple[str, ...]], ...]:

@@ -40,7 +40,7 @@ from proxy.sessions.shared import ANONYMOUS, Shared
 from proxy.sessions.throttling import Held
 from quotas.admission.client_limits import ClientLimits
 from quotas.admission.limit import Limit, LimitSet
-from quotas.connections import Verdict
+from quotas.connections import Held as ConnectionHeld
 
 #: How long a broker may take to read what a client that has gone sent last.
 FLUSH_TIMEOUT_SECONDS = 30.0
@@ -125,7 +125,7 @@ class Session:
         self._attempt: Attempt | None = None
         self._timer: TimerHandle | None = None
         #: Over its connection rate: by which verdict, and since when.
-        self.waits_to_be_served: tuple[Verdict, int] | None = None
+        self.waits_to_be_served: ConnectionHeld | None = None
         self.in_flight: InFlight = deque()
         #: Draining, or the client has gone: no new frame is begun.
         self.is_closing = False
@@ -149,15 +149,22 @@ class Session:
 
     # ---- opening
 
-    def wait_to_be_served(self, verdict: Verdict, now_ns: int, then: Callable[[], None]) -> None:
-        """Do nothing for the time of the verdict; ``then`` is called at its end, if the session still is there."""
-        self.waits_to_be_served = (verdict, now_ns)
-        self._timer = self.shared.loop.call_later(verdict.wait_ns / 1_000_000_000, self._has_waited, then)
+    def wait_to_be_served(
+        self, held: ConnectionHeld, left_ns: int, then: "Callable[[Session, ConnectionHeld], None]"
+    ) -> None:
+        """Do nothing for so long; ``then`` is called at its end, if the session still is there.
 
-    def _has_waited(self, then: Callable[[], None]) -> None:
+        Called again while it waits, that takes the place of what it was told before.
+        """
+        if self._timer is not None:
+            self._timer.cancel()
+        self.waits_to_be_served = held
+        self._timer = self.shared.loop.call_later(left_ns / 1_000_000_000, self._has_waited, held, then)
+
+    def _has_waited(self, held: ConnectionHeld, then: "Callable[[Session, ConnectionHeld], None]") -> None:
         self.waits_to_be_served = None
         self._timer = None
-        then()
+        then(self, held)
 
     def connect(self, candidates: Sequence[Address]) -> None:
         """Begin to connect to the first of ``candidates`` that answers."""

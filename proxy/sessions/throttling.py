@@ -291,8 +291,8 @@ class Throttling:
                 remaining_ns, waited_ns = session.not_before_ns - now_ns, 0
                 name, entity, value = limit.name, str(limit.entity), limit.rate
             elif session.waits_to_be_served is not None:
-                verdict, since_ns = session.waits_to_be_served
-                mode, waited_ns = "pause", now_ns - since_ns
+                verdict = session.waits_to_be_served.verdict
+                mode, waited_ns = "pause", now_ns - session.waits_to_be_served.since_ns
                 remaining_ns = max(0, verdict.wait_ns - waited_ns)
                 name, entity, value = verdict.limit_name or "", str(verdict.entity), verdict.limit_value
             else:

@@ -51,7 +51,9 @@ class Algorithm(Protocol):
         """How long until out of debt; 0 when it is."""
 
     def wait_ns(self, amount: int, now_ns: int, /) -> int:
-        """How long until `amount` could be charged without leaving debt."""
+        """How long until `amount` could be charged without leaving debt; of a negative one, how long the debt would be
+        had so much not been charged.
+        """
 
     def headroom(self, now_ns: int, /) -> int:
         """Whole units that can be charged before it is in debt."""

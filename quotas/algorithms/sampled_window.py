@@ -235,6 +235,8 @@ class SampledWindow:
         kept = self._kept
         if kept is None or self._end_ms(kept) <= now_ms:
             return debt
+        if amount < 0 and now_ms < self._warm_until_ms:
+            return debt  # no window is forgotten yet, and what is left in them may be within the bound
         kept = kept[0] + amount, kept[1]
         return kept if self._end_ms(kept) > (now_ms if debt is None else self._end_ms(debt)) else debt
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+from math import ceil
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.algorithms.algorithm import SAMPLED_WINDOW, TOKEN_BUCKET, AlgorithmSettings
-from quotas.connections import WELCOME, ConnectionQuotas, Verdict
-from quotas.entity import DEFAULT, TOTAL, AnyEntity, Kind, Named
+from quotas.algorithms.algorithm import ALGORITHMS, SAMPLED_WINDOW, TOKEN_BUCKET, AlgorithmSettings
+from quotas.connections import WELCOME, ConnectionQuotas, Held, Verdict
+from quotas.entity import DEFAULT, TOTAL, AnyEntity, Entity, Kind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
+from quotas.registry.change import Change
 from quotas.registry.registry import Registry
 
 SECOND = 1_000_000_000
@@ -138,7 +142,7 @@ def test_seed_000_the_31st_connection_waits(entity: Named) -> None:
     owner = Named(Kind.IP, IP) if entity.kind is Kind.IP else entity
     verdict = quotas.opened(IP, LISTENER, 750 * MS)
     assert verdict == Verdict(True, 283 * MS, CONNECTION_CREATION_RATE, owner, 30)  # until 31/30 s: 33 ms in the next
-    assert quotas.opened(IP, LISTENER, 1000 * MS) == verdict._replace(wait_ns=67 * MS)
+    assert quotas.opened(IP, LISTENER, 1000 * MS) == replace(verdict, wait_ns=67 * MS)
 
 
 def test_when_the_first_second_is_over_the_31st_waits_33_ms() -> None:
@@ -216,3 +220,189 @@ def test_a_clock_that_goes_back_lets_nobody_in_sooner() -> None:
     assert quotas.opened(IP, LISTENER, 10 * SECOND) == WELCOME
     assert quotas.opened(IP, LISTENER, 5 * SECOND).wait_ns == SECOND
     assert quotas.opened(IP, LISTENER, 10 * SECOND).wait_ns == 2 * SECOND
+
+
+# ---- when limits change
+
+
+class Crowd:
+    """Connections of one address, each with what it was told, and limits that change while they wait."""
+
+    def __init__(
+        self, *limits: tuple[AnyEntity, int], algorithm: str | None = TOKEN_BUCKET, max_wait_ns: int = MAX_WAIT_NS
+    ) -> None:
+        entries = [
+            QuotaEntry(entity, {CONNECTION_CREATION_RATE: value}, algorithm=algorithm) for entity, value in limits
+        ]
+        self.registry = Registry(entries, settings=TWO_SAMPLES)
+        self.quotas = ConnectionQuotas(self.registry, max_wait_ns)
+        self.held: list[Held] = []
+
+    def come(self, count: int, now_ns: int = 0, ip: str = IP) -> None:
+        verdicts = [self.quotas.opened(ip, LISTENER, now_ns) for _ in range(count)]
+        self.held += [Held(ip, LISTENER, verdict, now_ns) for verdict in verdicts if verdict.wait_ns]
+
+    def change(self, entity: AnyEntity, rate: int | None, now_ns: int = 0) -> list[Verdict]:
+        self.registry.alter([Change(entity, CONNECTION_CREATION_RATE, rate)], now_ns)
+        return self.look_again(now_ns)
+
+    def look_again(self, now_ns: int) -> list[Verdict]:
+        verdicts = self.quotas.look_again(self.held, now_ns)
+        self.held = [each._replace(verdict=verdict) for each, verdict in zip(self.held, verdicts, strict=True)]
+        return verdicts
+
+
+def waits_ms(verdicts: list[Verdict]) -> list[float]:
+    return [verdict.wait_ns / MS for verdict in verdicts]
+
+
+def test_at_a_higher_rate_each_waits_for_those_before_it_and_not_for_those_behind() -> None:
+    crowd = Crowd((TOTAL, 10))
+    crowd.come(14)
+    assert waits_ms([each.verdict for each in crowd.held]) == [100, 200, 300, 400]
+    verdicts = crowd.change(TOTAL, 20, 50 * MS)  # half a connection has been paid back
+    assert waits_ms(verdicts) == [50 + 25, 50 + 75, 50 + 125, 50 + 175], "from when they came"
+    assert verdicts[0] == Verdict(True, 75 * MS, CONNECTION_CREATION_RATE, TOTAL, 20)
+    assert waits_ms(crowd.look_again(60 * MS)) == waits_ms(verdicts), "to ask once more changes nothing"
+
+
+def test_at_a_lower_rate_nobody_waits_longer_than_it_was_told() -> None:
+    crowd = Crowd((TOTAL, 10))
+    crowd.come(13)
+    verdicts = crowd.change(TOTAL, 1, 50 * MS)
+    assert waits_ms(verdicts) == [100, 200, 300]
+    assert {verdict.limit_value for verdict in verdicts} == {1}
+    assert crowd.quotas.opened(IP, LISTENER, 50 * MS).wait_ns == 3500 * MS, "who comes now has the new rate"
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_without_the_limit_everybody_is_welcome_again(algorithm: str) -> None:
+    crowd = Crowd((TOTAL, 1), algorithm=algorithm, max_wait_ns=1500 * MS)
+    crowd.come(100)
+    crowd.come(5, 6 * SECOND)  # after the first tick of an average
+    assert False in [each.verdict.admitted for each in crowd.held]
+    verdicts = crowd.change(TOTAL, None, 6 * SECOND + 10 * MS)
+    assert all(verdict.admitted and verdict.limit_name is None for verdict in verdicts)
+    ends = [each.since_ns + each.verdict.wait_ns for each in crowd.held]
+    assert max(ends) <= 6 * SECOND + 10 * MS
+
+
+def test_another_limit_goes_on_asking_when_the_longest_is_gone() -> None:
+    crowd = Crowd((ANY_IP, 2), (TOTAL, 4))
+    crowd.come(6)
+    assert waits_ms([each.verdict for each in crowd.held]) == [500, 1000, 1500, 2000]
+    verdicts = crowd.change(ANY_IP, None)
+    assert waits_ms(verdicts) == [0, 0, 250, 500]
+    assert verdicts[3] == Verdict(True, 500 * MS, CONNECTION_CREATION_RATE, TOTAL, 4)
+
+
+def test_a_limit_that_is_new_counts_those_that_wait() -> None:
+    """As if they came now: they have not been served under any other."""
+    crowd = Crowd((ANY_IP, 2))
+    crowd.come(6)
+    crowd.registry.alter([Change(TOTAL, CONNECTION_CREATION_RATE, 2)], 0)
+    assert waits_ms(crowd.look_again(0)) == [500, 1000, 1500, 2000], "no longer than they were told"
+    assert waits_ms(crowd.look_again(0)) == [500, 1000, 1500, 2000]
+    assert waits_ms(crowd.change(ANY_IP, None)) == [0, 0, 1500, 2000], "each recorded in the total once: 3 in 1.5 s"
+
+
+@pytest.mark.parametrize("rate", [2, 4])
+def test_who_was_to_be_turned_away_is_asked_for_anew_behind_the_others(rate: int) -> None:
+    crowd = Crowd((TOTAL, 1), max_wait_ns=2 * SECOND)
+    crowd.come(5)
+    assert [each.verdict.admitted for each in crowd.held] == [True, True, False, False]
+    verdicts = crowd.change(TOTAL, rate)
+    assert waits_ms(verdicts) == [1000 / rate, 2000 / rate, 3000 / rate, 4000 / rate]
+    assert all(verdict.admitted for verdict in verdicts)
+
+
+def test_who_still_would_wait_too_long_is_turned_away_when_it_was_told_and_counts_for_nothing() -> None:
+    crowd = Crowd((TOTAL, 1), max_wait_ns=2 * SECOND)
+    crowd.come(6)
+    verdicts = crowd.change(TOTAL, 2, 100 * MS)
+    assert waits_ms(verdicts) == [550, 1050, 1550, 2000, 2000]
+    assert [verdict.admitted for verdict in verdicts] == [True, True, True, False, False]
+    assert verdicts[4] == Verdict(False, 2 * SECOND, CONNECTION_CREATION_RATE, TOTAL, 2)
+    assert crowd.quotas.opened(IP, LISTENER, 100 * MS).wait_ns == 1950 * MS, "behind three"
+
+
+@pytest.mark.parametrize(
+    ("entity", "concerned"),
+    [
+        (ANY_IP, True),
+        (Named(Kind.IP, IP), True),
+        (Named(Kind.LISTENER, "9093"), True),
+        (TOTAL, True),
+        (Named(Kind.TOPIC, "flights"), False),
+        (Named(Kind.RESOURCE_GROUP, "etl"), False),
+        (Entity("alice", DEFAULT), False),
+    ],
+)
+def test_whose_change_concerns_those_that_wait(entity: AnyEntity, concerned: bool) -> None:
+    assert quotas_of().concerned_by(frozenset([entity])) == concerned
+
+
+ARRIVALS = st.lists(st.tuples(st.integers(0, 900), st.integers(1, 6)), max_size=12)
+"""Milliseconds since the ones before, and how many come at once."""
+
+
+@given(ARRIVALS, st.integers(1, 20), st.integers(1, 40), st.integers(0, 1500))
+def test_waits_after_a_change_are_those_of_a_bucket_in_plain_numbers(
+    arrivals: list[tuple[int, int]], rate: int, new_rate: int, after_ms: int
+) -> None:
+    """The model: of each connection what it owed when it came, paid back at the old rate and then at the new one."""
+    crowd = Crowd((TOTAL, rate), max_wait_ns=10**15)
+    level, now_ns = Fraction(rate), 0
+    owed: list[tuple[Fraction, int]] = []  # connections that were to be paid back, and when that began
+    for pause_ms, count in arrivals:
+        now_ns += pause_ms * MS
+        level = min(Fraction(rate), level + Fraction(rate * pause_ms, 1000))
+        crowd.come(count, now_ns)
+        owed += [(nth - level, now_ns) for nth in range(1, count + 1) if nth > level]
+        level -= count
+    now_ns += after_ms * MS
+    told = [each.verdict.wait_ns for each in crowd.held]
+    assert told == [ceil(debt * SECOND / rate) for debt, _ in owed]
+    expected = []
+    for (debt, since_ns), told_ns in zip(owed, told, strict=True):
+        left = max(Fraction(0), debt - Fraction(rate * (now_ns - since_ns), SECOND))
+        expected.append(min(told_ns, now_ns - since_ns + ceil(left * SECOND / new_rate)))
+    assert [verdict.wait_ns for verdict in crowd.change(TOTAL, new_rate, now_ns)] == expected
+
+
+@given(
+    st.sampled_from(ALGORITHMS),
+    ARRIVALS,
+    st.lists(
+        st.tuples(
+            st.integers(0, 3000),
+            st.sampled_from([TOTAL, ANY_IP, Named(Kind.IP, IP), Named(Kind.LISTENER, "bootstrap")]),
+            st.none() | st.integers(1, 40),
+        ),
+        max_size=6,
+    ),
+)
+def test_no_change_makes_anybody_wait_longer_or_pass_those_before_it(
+    algorithm: str, arrivals: list[tuple[int, int]], changes: list[tuple[int, AnyEntity, int | None]]
+) -> None:
+    crowd = Crowd((TOTAL, 3), (ANY_IP, 2), algorithm=algorithm, max_wait_ns=10**15)
+    now_ns = 0
+    for pause_ms, count in arrivals:
+        now_ns += pause_ms * MS
+        crowd.come(count, now_ns)
+    in_order = _ends(crowd) == sorted(_ends(crowd))
+    for pause_ms, entity, rate in changes:
+        now_ns += pause_ms * MS
+        before = _ends(crowd)
+        crowd.change(entity, rate, now_ns)
+        assert all(now <= told for now, told in zip(_ends(crowd), before, strict=True))
+        if in_order:
+            later = [end for end in _ends(crowd) if end > now_ns]
+            assert later == sorted(later)
+    for entity in (TOTAL, ANY_IP, Named(Kind.IP, IP), Named(Kind.LISTENER, "bootstrap")):
+        crowd.change(entity, None, now_ns)
+    assert all(end <= now_ns for end in _ends(crowd))
+
+
+def _ends(crowd: Crowd) -> list[int]:
+    return [each.since_ns + each.verdict.wait_ns for each in crowd.held]

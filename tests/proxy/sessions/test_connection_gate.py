@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.sessions.session import State
+from proxy.sessions.session import Session, State
+from quotas.connections import Held
 from quotas.spec.parse import parse_spec
-from tests.proxy.conversation import LOOPBACK, Stage, lines_of, readable_bytes, until
+from tests.proxy.conversation import LOOPBACK, Peer, Stage, lines_of, readable_bytes, until
 from tests.proxy.dialogue import alter
-from tests.proxy.frames import heartbeat, heartbeat_answer, produce
+from tests.proxy.frames import correlation_of, heartbeat, heartbeat_answer, produce
 
 OpenStage = Callable[..., Stage]
 
@@ -206,6 +207,140 @@ async def test_one_that_waits_holds_its_place(open_stage: OpenStage, hold: float
     if hold < 1:
         await client.closed()
         assert stage.metrics.rejected["connection_creation_rate"] == 1
+
+
+# Limits that change while somebody waits
+
+
+async def crowd(stage: Stage, count: int) -> list[Peer]:
+    """So many that wait, in their order; each has sent a heartbeat by which the broker knows it."""
+    clients = []
+    for nth in range(count):
+        client = await stage.client()
+        await client.send(heartbeat(100 + nth))
+        clients.append(client)
+        await waiting(stage, nth + 1)
+    return clients
+
+
+async def served(stage: Stage) -> int:
+    """Which one of the crowd is served next."""
+    broker = await stage.broker.accept()
+    return correlation_of(await broker.frame()) - 100
+
+
+def remaining(stage: Stage) -> list[float]:
+    """Seconds for which those that wait still do, the shortest first."""
+    return sorted(each.remaining_seconds for each in stage.shared.throttling.waiting(stage.shared.sessions))
+
+
+async def test_a_rate_taken_away_lets_all_in_at_once_and_in_their_order(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=5.5)
+    await stage.pair()
+    await crowd(stage, 7)
+    assert remaining(stage) == [2, 3, 4, 5, 5.5, 5.5, 5.5], "the last three are to be turned away"
+    alter(stage, "total=true,connection_creation_rate=1", away=True)
+    assert remaining(stage) == [0] * 7
+    assert [await served(stage) for _ in range(7)] == list(range(7))
+    assert sum(stage.metrics.rejected.values()) == 0
+    await waiting(stage, 0)
+
+
+async def test_a_rate_that_is_raised_is_waited_for_at_the_new_rate(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=100)
+    await stage.pair()
+    await crowd(stage, 3)
+    stage.clock.pass_seconds(0.5)
+    assert remaining(stage) == [1.5, 2.5, 3.5]
+    alter(stage, "total=true,connection_creation_rate=2")
+    assert remaining(stage) == [0, 1, 1.5], "2, 3 and 4 connections are 2 a second at 1, 1.5 and 2 s"
+    assert await served(stage) == 0
+    alter(stage, "total=true,connection_creation_rate=100")
+    assert [await served(stage), await served(stage)] == [1, 2]
+
+
+async def test_a_rate_that_is_lowered_holds_nobody_longer(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[parse_spec("total=true,connection_creation_rate=20")])
+    for _ in range(20):
+        await stage.pair()
+    await crowd(stage, 2)
+    assert remaining(stage) == [1.05, 1.1]
+    stage.clock.pass_seconds(1.04)
+    alter(stage, "total=true,connection_creation_rate=1")
+    assert remaining(stage) == [0.01, 0.06]
+    assert [await served(stage), await served(stage)] == [0, 1]
+
+
+async def test_one_that_was_to_be_turned_away_may_come_in_at_a_higher_rate(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=3)
+    await stage.pair()
+    await crowd(stage, 4)
+    alter(stage, "total=true,connection_creation_rate=2")
+    assert remaining(stage) == [0, 1.5, 2, 2.5]
+    alter(stage, "total=true,connection_creation_rate=4")
+    assert remaining(stage)[-1] == 1.25, "the fourth and the fifth have been recorded once, in their order"
+    alter(stage, "total=true,connection_creation_rate=5")
+    assert [await served(stage) for _ in range(4)] == list(range(4))
+    assert sum(stage.metrics.rejected.values()) == 0
+
+
+async def test_one_that_still_is_to_be_turned_away_is_so_when_it_was_told(
+    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=0.05)
+    await stage.pair()
+    client = await stage.client()
+    await waiting(stage)
+    stage.clock.pass_seconds(0.01)
+    alter(stage, "ip=<default>,connection_creation_rate=1")
+    assert remaining(stage) == [0.04]
+    await client.closed()
+    assert stage.metrics.rejected["connection_creation_rate"] == 1
+    assert lines_of(caplog.records)[-1][1]["held_seconds"] == 0.05, "from when it came"
+
+
+async def test_a_limit_of_something_else_moves_nobody(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=100)
+    await stage.pair()
+    [client] = await crowd(stage, 1)
+    timer = stage.session_of(client)._timer
+    for spec in ("topic=flights,bytes_in_rate=1", "client-id=etl,producer_byte_rate=1"):
+        alter(stage, spec)
+    assert stage.session_of(client)._timer is timer
+    stage.shared.registry.replace([], stage.clock())
+    assert await served(stage) == 0
+
+
+async def test_those_that_have_gone_are_not_looked_at_again(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=100)
+    await stage.pair()
+    clients = await crowd(stage, 3)
+    stage.session_of(clients[1]).drain()
+    await clients[1].closed()
+    alter(stage, "total=true,connection_creation_rate=1", away=True)
+    assert [await served(stage), await served(stage)] == [0, 2]
+    alter(stage, "total=true,connection_creation_rate=1")
+    await waiting(stage, 0)
+
+
+async def test_a_great_many_are_let_in_a_few_at_a_time_and_all_of_them(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.sessions.connection_gate.SERVED_AT_ONCE", 3)
+    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=100)
+    await stage.pair()
+    await crowd(stage, 10)
+    told_ms = []
+    wait = Session.wait_to_be_served
+
+    def told(session: Session, held: Held, left_ns: int, then: Callable[[Session, Held], None]) -> None:
+        told_ms.append(left_ns / 1_000_000)
+        wait(session, held, left_ns, then)
+
+    monkeypatch.setattr(Session, "wait_to_be_served", told)
+    alter(stage, "total=true,connection_creation_rate=1", away=True)
+    assert told_ms == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4]
+    assert [await served(stage) for _ in range(10)] == list(range(10))
 
 
 async def test_a_dry_run_lets_everybody_in_and_says_whom_it_would_not(

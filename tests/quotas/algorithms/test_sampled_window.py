@@ -471,6 +471,16 @@ def test_a_refund_at_once_is_as_if_nothing_had_been_charged() -> None:
     assert window.headroom(0) == 50
 
 
+def test_under_the_first_window_rule_too() -> None:
+    window = with_first_window(20)
+    window.record(15, 0)
+    assert window.record(15, 0) == 1500 * MS
+    assert window.wait_ns(-9, 0) == 1050 * MS, "21 are 20 a second after so long"
+    assert window.wait_ns(-10, 0) == 0
+    assert window.record(-15, 0) == 0
+    assert window.headroom(0) == 5
+
+
 def test_a_window_ends_and_the_rate_jumps_as_in_kafka() -> None:
     """After idleness one empty window is counted in for a second, and none from then on."""
     window = kafkas(30, samples=2)
