@@ -2,12 +2,16 @@
 
 The file is looked at by `stat`, once a second, rather than through inotify: that works for an editor's rename, for the
 symbolic links by which Kubernetes swaps a ConfigMap, and on network file systems alike.
+
+A file that is refused for nothing but a host name that does not resolve may be right a little later: it is tried again
+every 30 seconds, and what is wrong is not logged again while it is the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -20,10 +24,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from proxy.config.config import Config
+    from proxy.config.errors import Problem
     from proxy.config.quotas_file import Quotas
     from proxy.observability.metrics import Metrics
 
 LOOK_EVERY_SECONDS: Final = 1.0
+TRY_AGAIN_AFTER_NS: Final = 30_000_000_000
+"""How long after a refusal for a name that does not resolve the file is tried again."""
 MAX_PROBLEMS_LOGGED: Final = 20
 
 _log = logging.getLogger(__name__)
@@ -33,7 +40,7 @@ class QuotasWatch:
     """Watches `config.quotas_file`, which must be given (ValueError otherwise).
 
     `quotas` are those in force now. `take_over` gets all that are to be in force instead; it is called in the event
-    loop, and puts them into the registry and wakes who waits.
+    loop, and puts them into the registry and wakes who waits. `clock` returns monotonic nanoseconds.
     """
 
     def __init__(
@@ -42,6 +49,7 @@ class QuotasWatch:
         quotas: Quotas,
         take_over: Callable[[Quotas], None],
         metrics: Metrics,
+        clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         if config.quotas_file is None:
             raise ValueError("there is no quotas file to watch")
@@ -50,6 +58,9 @@ class QuotasWatch:
         self._quotas = quotas
         self._take_over = take_over
         self._metrics = metrics
+        self._clock = clock
+        self._refused: tuple[Problem, ...] = ()
+        self._try_again_ns: int | None = None
         self._seen: tuple[int, ...] | str | None = "never looked"
         self._asked = asyncio.Event()
 
@@ -70,13 +81,15 @@ class QuotasWatch:
     async def look(self) -> bool:
         """Look once; True when quotas were taken over. What was in force stays so when the file is wrong or gone."""
         seen = await asyncio.to_thread(_fingerprint, self._path)
-        if seen == self._seen:
+        is_new = seen != self._seen
+        if not is_new and (self._try_again_ns is None or self._clock() < self._try_again_ns):
             return False
         self._seen = seen  # of before the reading: a change during it is seen next time
+        self._try_again_ns = None
         try:
             quotas = await asyncio.to_thread(quotas_in_force, self._config)
         except ConfigError as error:
-            self._refuse(error)
+            self._refuse(error, is_new=is_new)
             return False
         self._metrics.config_reloaded(ok=True)
         if quotas == self._quotas:
@@ -95,8 +108,13 @@ class QuotasWatch:
         )
         return True
 
-    def _refuse(self, error: ConfigError) -> None:
+    def _refuse(self, error: ConfigError, *, is_new: bool) -> None:
         self._metrics.config_reloaded(ok=False)
+        if all(problem.may_pass for problem in error.problems):
+            self._try_again_ns = self._clock() + TRY_AGAIN_AFTER_NS
+        before, self._refused = self._refused, error.problems
+        if not is_new and error.problems == before:
+            return
         for problem in error.problems[:MAX_PROBLEMS_LOGGED]:
             logs.event(
                 _log,

@@ -116,7 +116,7 @@ class Server:
         self.start(loop)
         watch = None
         if self.config.quotas_file is not None:
-            watch = QuotasWatch(self.config, self._quotas, self._take_over, self.metrics)
+            watch = QuotasWatch(self.config, self._quotas, self._take_over, self.metrics, self._clock)
         loop.add_signal_handler(signal.SIGHUP, _say_there_is_nothing_to_reload if watch is None else watch.read_again)
         readiness = Readiness(self.config.bootstrap_servers, self._clock)
         try:

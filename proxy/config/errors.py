@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong: where (a flag, variable or key, with its value), what, and what would be right."""
+    """One thing that is wrong: where (a flag, variable or key, with its value), what, and what would be right.
+
+    `may_pass`: it may be right at another time though nothing is changed, as a host name that does not resolve now.
+    """
 
     place: str
     message: str
     hint: str | None = None
+    may_pass: bool = False
 
     def __str__(self) -> str:
         lines = [f"error: {self.place}: {self.message}"]

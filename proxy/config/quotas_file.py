@@ -106,7 +106,7 @@ def read_quotas_file(path: Path, *, place: str | None = None) -> FileQuotas:
     try:
         entries = load_quotas(data, addresses_of, settings=(SHARE,))
     except SpecErrors as error:
-        problems += [Problem(f"{path}: {one.place}", one.message, one.hint) for one in error.errors]
+        problems += [Problem(f"{path}: {one.place}", one.message, one.hint, one.may_pass) for one in error.errors]
     if problems:
         raise ConfigError(problems)
     return FileQuotas(entries, share)

@@ -19,6 +19,7 @@ class SpecError:
     suggestion  what was probably meant
     allowed     what would be right, where that is a list
     advice      what to do, where it is not
+    may_pass    the same text may be right at another time: a host name that is not resolvable now
     """
 
     place: str
@@ -26,6 +27,7 @@ class SpecError:
     suggestion: str | None = None
     allowed: tuple[str, ...] = ()
     advice: str | None = None
+    may_pass: bool = False
 
     @property
     def hint(self) -> str | None:
@@ -65,16 +67,18 @@ class Refusal(ValueError):
         suggestion: str | None = None,
         allowed: tuple[str, ...] = (),
         advice: str | None = None,
+        may_pass: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.suggestion = suggestion
         self.allowed = allowed
         self.advice = advice
+        self.may_pass = may_pass
 
     def at(self, place: str) -> SpecError:
         """The error that this is at that place."""
-        return SpecError(place, self.message, self.suggestion, self.allowed, self.advice)
+        return SpecError(place, self.message, self.suggestion, self.allowed, self.advice, self.may_pass)
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:

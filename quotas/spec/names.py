@@ -87,8 +87,12 @@ def _ip_name(text: str, resolve: Resolve | None) -> str:
     if found is None and resolve is not None:
         found = next((ip for ip in map(canonical_ip, resolve(text)) if ip is not None), None)
     if found is None:
-        advice = "a network is no entity: name each address, or use <default>" if "/" in text else None
-        raise Refusal(f"{text} is not a valid IP or resolvable host.", advice=advice)  # Kafka's words
+        is_network = "/" in text
+        raise Refusal(
+            f"{text} is not a valid IP or resolvable host.",  # Kafka's words
+            advice="a network is no entity: name each address, or use <default>" if is_network else None,
+            may_pass=resolve is not None and not is_network,
+        )
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from proxy.config.quotas_file import Quotas, quotas_in_force
 from proxy.observability.metrics import Metrics
 from proxy.quotas_watch import MAX_PROBLEMS_LOGGED, QuotasWatch
 from quotas.spec.parse import parse_spec
-from tests.proxy.conversation import PATIENCE_SECONDS
+from tests.proxy.conversation import PATIENCE_SECONDS, Clock
 
 FIVE = '[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "5MB"\n'
 NONE = Quotas((), 1)
@@ -22,7 +23,7 @@ SEVEN = '[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "7MB"\n'
 
 
 class Watched:
-    """A quotas file, a watch on it, and what the watch has taken over so far: rates by entity."""
+    """A quotas file, a watch on it, and what the watch has taken over so far: the one limit of each entity."""
 
     def __init__(self, path: Path, text: str) -> None:
         self.path = path
@@ -36,13 +37,15 @@ class Watched:
         self.metrics = Metrics(self.config)
         self.taken: list[dict[str, int]] = []
         self.shares: list[float] = []
-        self.watch = QuotasWatch(self.config, quotas_in_force(self.config), self._take_over, self.metrics)
+        self.clock = Clock()
+        quotas = quotas_in_force(self.config)
+        self.watch = QuotasWatch(self.config, quotas, self._take_over, self.metrics, self.clock)
 
     def reload_ok(self) -> bool:
         return self.metrics.reload_ok
 
     def _take_over(self, quotas: Quotas) -> None:
-        self.taken.append({str(entry.entity): int(entry.limits["producer_byte_rate"]) for entry in quotas.entries})
+        self.taken.append({str(entry.entity): int(*entry.limits.values()) for entry in quotas.entries})
         self.shares.append(quotas.share)
 
 
@@ -119,6 +122,89 @@ async def test_a_wrong_file_is_refused_whole_until_it_is_right(
     assert watched.reload_ok()
     watched.path.write_text(SEVEN)
     assert await watched.watch.look()
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What the system's resolver knows: host names and their addresses."""
+    known: dict[str, str] = {}
+
+    def look_up(name: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+        if name not in known:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (known[name], 0))]
+
+    monkeypatch.setattr("proxy.config.host_names.socket.getaddrinfo", look_up)
+    return known
+
+
+def of_address(name: str) -> str:
+    return f'[[quota]]\nip = "{name}"\nconnections = 5\n'
+
+
+async def test_a_name_that_does_not_resolve_is_asked_for_again_every_30_seconds_and_logged_once(
+    watched: Watched, names: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    await watched.watch.look()
+    watched.path.write_text(SEVEN + of_address("spark-driver"))
+    for seconds in (0, 1, 29, 30, 30):
+        watched.clock.pass_seconds(seconds)
+        assert not await watched.watch.look()
+    assert [record.getMessage() for record in caplog.records] == ["quotas_refused", "quotas_kept"]
+    assert not watched.reload_ok()
+    names["spark-driver"] = "10.0.0.7"
+    watched.clock.pass_seconds(29.9)
+    assert not await watched.watch.look()
+    watched.clock.pass_seconds(0.1)
+    assert await watched.watch.look()
+    assert watched.taken == [{"client-id:flag": 1, "client-id:etl": 7_000_000, "ip:10.0.0.7": 5}]
+    assert watched.reload_ok()
+    names["spark-driver"] = "10.0.0.8"
+    watched.clock.pass_seconds(100)
+    assert not await watched.watch.look(), "a file that was taken over is not tried again"
+
+
+async def test_what_is_wrong_is_logged_again_when_it_is_something_else(
+    watched: Watched, names: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    watched.path.write_text(of_address("one") + of_address("two"))
+    await watched.watch.look()
+    names["one"] = "10.0.0.1"
+    watched.clock.pass_seconds(30)
+    await watched.watch.look()
+    refused = [record for record in caplog.records if record.getMessage() == "quotas_refused"]
+    assert [record.__dict__["fields"]["place"].rpartition(" ")[2] for record in refused] == [
+        "quota[0].ip",
+        "quota[1].ip",
+        "quota[1].ip",
+    ]
+    watched.path.write_text(of_address("one") + of_address("two") + "\n")
+    await watched.watch.look()
+    watched.watch.read_again()
+    await watched.watch.look()
+    assert [record.getMessage() for record in caplog.records].count("quotas_kept") == 4, "a change, and a signal"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        of_address("spark-driver") + "[[quota]]\nclient-id = 'a'\n",
+        of_address("10.0.0.0/8"),
+        "quota_share = 2\n" + of_address("spark-driver"),
+        "[[quota]",
+    ],
+)
+async def test_a_file_that_no_name_can_put_right_is_not_tried_again(
+    watched: Watched, names: dict[str, str], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched.path.write_text(text)
+    await watched.watch.look()
+    names["spark-driver"] = "10.0.0.7"
+    reads = []
+    monkeypatch.setattr(watched.metrics, "config_reloaded", lambda *, ok: reads.append(ok))
+    watched.clock.pass_seconds(31)
+    await watched.watch.look()
+    assert reads == []
 
 
 async def test_a_file_that_goes_away_and_comes_back(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
