@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from protocol.produce_errors import refused_share
+from protocol.produce_errors import refused_shares
 from protocol.produce_walk import ProduceRequestWalk, TopicUsage, usual_usage
 from protocol.topics import Topic
 from proxy.sessions.request_kind import RequestKind
@@ -159,19 +159,19 @@ class ProduceUsage:
     def answered(self, version: int, response: memoryview, now_ns: int) -> None:
         """The broker has answered the oldest request that is not answered: what it refused did not get into the log.
 
-        ``response``: from its correlation id on.
+        ``response``: from its correlation id on. How much of a long one is looked at is bounded there too.
         """
         if not self._passed or self._passed[0][0] != int.from_bytes(response[:4], "big", signed=True):
             return  # of a request that was not walked
         usages = self._passed.popleft()[1]
-        refused = refused_share(version, bytes(response))
-        if not refused:
-            return
+        refused = refused_shares(version, response)
         registry = self._session.shared.registry
         for usage in usages:
-            share = refused.get(usage.topic)
+            share = refused.of(usage.topic)
+            if not share:
+                continue
             name = self._name_of(usage.topic)
-            if share is not None and name is not None:
+            if name is not None:
                 registry.records_refused(name, int(usage.record_bytes * share), int(usage.messages * share), now_ns)
 
     # ---- inside
