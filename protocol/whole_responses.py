@@ -79,9 +79,19 @@ def _rewrite_describe_cluster(body: Any, addresses: NodeAddresses) -> Any:
     if getattr(body, "endpoint_type", None) == CONTROLLER_ENDPOINTS:
         # The proxy does not stand before controllers, so there is no address to give.
         return replace(body, brokers=tuple(replace(node, host="", port=-1) for node in body.brokers))
-    told = addresses.advertise_all([(broker.broker_id, broker.host, broker.port) for broker in body.brokers])
-    shown = zip(body.brokers, told, strict=True)
-    return replace(body, brokers=tuple(replace(broker, host=host, port=port) for broker, (host, port) in shown))
+    # KIP-1073: fenced brokers are named where a client asks for them. None of them can be reached, and one that was
+    # retired stays fenced until somebody unregisters it.
+    living = [broker for broker in body.brokers if not _is_fenced(broker)]
+    told = iter(addresses.advertise_all([(broker.broker_id, broker.host, broker.port) for broker in living]))
+    brokers = []
+    for broker in body.brokers:
+        host, port = ("", -1) if _is_fenced(broker) else next(told)
+        brokers.append(replace(broker, host=host, port=port))
+    return replace(body, brokers=tuple(brokers))
+
+
+def _is_fenced(broker: Any) -> bool:
+    return getattr(broker, "is_fenced", False)
 
 
 def _rewrite_describe_quorum(body: Any, addresses: NodeAddresses) -> Any:
