@@ -6,27 +6,21 @@ last one is remembered and compared with one ``startswith``: that is the fast pa
 """
 
 from asyncio import AbstractEventLoop
-from collections.abc import Mapping
 from socket import socket
 from struct import Struct
 from typing import TYPE_CHECKING
 
 from protocol.api_versions import unsupported_version_answer
-from protocol.apis import SHARE_FETCH
 from protocol.errors import MalformedFrame, ProtocolError
-from protocol.fetch import lower_fetch_budget
-from protocol.request_header import (
-    PREFIX_SIZE,
-    peek_request,
-)
+from protocol.request_header import PREFIX_SIZE, peek_request
 from proxy.sessions import mutations
 from proxy.sessions.buffers import READ_SIZE, Buffers
+from proxy.sessions.frame_admission import FrameAdmission
 from proxy.sessions.produce_usage import LOOKAHEAD, ProduceUsage
 from proxy.sessions.pump import IN_FLIGHT, Pump
 from proxy.sessions.request_kind import Data, RequestKind
-from quotas.admission.decision import ADMITTED, Decision
-from quotas.admission.demand import Demand
-from quotas.admission.limit import Limit, LimitSet, Ticket
+from quotas.admission.decision import ADMITTED
+from quotas.admission.limit import Ticket
 
 if TYPE_CHECKING:
     from proxy.sessions.session import Session
@@ -37,9 +31,6 @@ MAX_IN_FLIGHT = 1_000
 MAX_OWED_BYTES = 65_536
 #: Close to its limit a session reads only to the end of the current frame plus this much of the next one's head.
 HEAD_READ_SIZE = 128
-#: A share consumer acknowledges with its next ShareFetch, and what it acquired is locked for it for 30 s by default
-#: (``group.share.record.lock.duration.ms``, KIP-932): a hold takes a third of that at most.
-LONGEST_SHARE_HOLD_NS = 10_000_000_000
 #: What is read at once while a request goes by that has more topics in it than one turn looks at.
 DENSE_READ_SIZE = 16_384
 
@@ -58,12 +49,10 @@ class RequestFlow(Pump):
         "_clock",
         "_registry",
         "_unfinished",
-        "_until_ns",
         "_usage",
+        "admission",
         "discarding",
         "kind",
-        "near_limit",
-        "ticket",
     )
 
     def __init__(
@@ -75,14 +64,9 @@ class RequestFlow(Pump):
         #: The current frame is answered here: its bytes go nowhere.
         self.discarding = False
         self.kind: RequestKind | None = None
-        #: The last data frame came near its limit or beyond.
-        self.near_limit = False
-        #: That of the held frame, while it is looked at again because it is its turn.
-        self.ticket: Ticket | None = None
+        self.admission = FrameAdmission(session)
         #: What Produce requests carry, for a client whose limits ask for it.
         self._usage: ProduceUsage | None = None
-        #: When the held frame passes at the latest; 0: there is none, or it waits as long as it takes.
-        self._until_ns = 0
         #: More was read than one turn looks at: the next one goes on with what was kept, before anything is read.
         self._unfinished = False
 
@@ -126,7 +110,7 @@ class RequestFlow(Pump):
             return False
         self.write(self.buffers.view[:end])
         self.remaining = stop - end
-        if self.near_limit:
+        if self.admission.near_limit:
             self._set_want(0)
         elif self.want != READ_SIZE:
             self.want = READ_SIZE
@@ -139,7 +123,7 @@ class RequestFlow(Pump):
 
         ``ahead``: bytes that are needed beyond what is kept.
         """
-        narrow = self.near_limit and not self.session.shared.config.dry_run
+        narrow = self.admission.near_limit and not self.session.shared.config.dry_run
         self.want = max(self.remaining + HEAD_READ_SIZE, ahead) if narrow else READ_SIZE
         if self._usage is not None and self._usage.is_dense:
             self.want = min(self.want, DENSE_READ_SIZE)
@@ -180,15 +164,15 @@ class RequestFlow(Pump):
                         if ahead > 0 and self.buffers.read_size == READ_SIZE:
                             break
                         usage = self._usage_of_session()
-                        passes = self._take_walked(usage, kind, pos, end, length, now_ns)
+                        passes = self.admission.walked(usage, kind, self.buffers.data, pos, end, now_ns)
                     else:
-                        passes = self._take_produce(kind, length, now_ns)
+                        passes = self.admission.produce(kind, length, now_ns)
                     if not passes:
                         break
                     session.entity.produce_bytes += length
                     session.entity.requests += 1
                 elif kind.data is _FETCH:
-                    if not self._take_fetch(kind, pos, now_ns):
+                    if not self.admission.fetch(kind, self.buffers.data, pos, now_ns):
                         break
                 elif kind.runs:
                     session.limits.requests.charge(1, now_ns)
@@ -252,7 +236,7 @@ class RequestFlow(Pump):
         decision = usage.walk_on(self.buffers.data, 0, min(end, frame_end), now_ns)
         if decision is not ADMITTED:
             self.session.shared.throttling.notify_later(self.session, decision, now_ns)
-            self.near_limit = True
+            self.admission.near_limit = True
         if not usage.is_walking:
             self.remaining = 0
             self._scan(0, frame_end, end)
@@ -284,7 +268,7 @@ class RequestFlow(Pump):
         startswith = buf.startswith
         append = session.in_flight.append
         limits = session.limits
-        if kind.data is _PRODUCE and (limits.decides_each or self.ticket is not None):
+        if kind.data is _PRODUCE and (limits.decides_each or self.admission.ticket is not None):
             return -1
         alike, tail, size, shortest, longest, answered = kind.run
         first = pos
@@ -307,7 +291,7 @@ class RequestFlow(Pump):
                     for _ in range(count):
                         session.in_flight.pop()
                 return -1
-            self.near_limit = left < READ_SIZE
+            self.admission.near_limit = left < READ_SIZE
             entity = session.entity
             entity.produce_bytes += total
             entity.requests += count
@@ -352,108 +336,6 @@ class RequestFlow(Pump):
             session.identify(header.client_id)
         return kind
 
-    def _take_produce(self, kind: RequestKind, length: int, now_ns: int) -> bool:
-        """Let a Produce request pass or hold it. True when it passes now."""
-        decision, amounts = self._ask(self.session.limits.produce, length, now_ns)
-        self.near_limit = decision is not ADMITTED or amounts is None or _is_near(amounts, length, now_ns)
-        if decision is not ADMITTED and not self._act(decision, kind, length, now_ns, amounts):
-            return False
-        self.ticket = None
-        return True
-
-    def _ask(self, limits: LimitSet, size: int, now_ns: int) -> tuple[Decision, Mapping[Limit, int] | None]:
-        """Ask these limits of bytes, and those of requests; the amounts, where they are not all of them `size`."""
-        requests = self.session.limits.requests
-        if not requests.limits:
-            return limits.admit(size, now_ns, self.ticket), None
-        demand = Demand()
-        demand.add(limits.limits, size)
-        demand.add(requests.limits, 1)
-        return demand.admit(now_ns, self.ticket), demand.amounts
-
-    def _usage_of_session(self) -> ProduceUsage:
-        if self._usage is None:
-            self._usage = ProduceUsage(self.session)
-        return self._usage
-
-    def _take_walked(
-        self, usage: ProduceUsage, kind: RequestKind, pos: int, end: int, length: int, now_ns: int
-    ) -> bool:
-        """The same for one whose topics, records or producer ids are limited."""
-        decision = usage.admit(kind, self.buffers.data, pos, end, now_ns, self.ticket)
-        self.near_limit = decision is not ADMITTED or _is_near(usage.amounts, length, now_ns)
-        if decision is not ADMITTED and not self._act(decision, kind, length, now_ns, usage.amounts):
-            usage.held()
-            return False
-        self.ticket = None
-        usage.passed(kind, _unpack_prefix(self.buffers.data, pos)[2], now_ns)
-        return True
-
-    def _act(
-        self,
-        decision: Decision,
-        kind: RequestKind,
-        length: int,
-        now_ns: int,
-        amounts: Mapping[Limit, int] | None = None,
-    ) -> bool:
-        """Do what a Decision other than "passes, no debt" asks; True when the frame passes now.
-
-        ``amounts``: what the limits count of it, where they do not all count its bytes.
-        """
-        session = self.session
-        throttling = session.shared.throttling
-        if decision.admitted:
-            throttling.notify_later(session, decision, now_ns)
-            return True
-        until_ns = None
-        if kind.api_key == SHARE_FETCH:
-            if not self._until_ns:  # it may be held again, by another limit or at new rates: the time runs on
-                self._until_ns = now_ns + LONGEST_SHARE_HOLD_NS
-            until_ns = self._until_ns
-            if now_ns >= until_ns:
-                session.limits.requests.charge(1, now_ns)
-                return True
-        limit = decision.limit
-        return throttling.hold(
-            session,
-            decision,
-            length,
-            answered=kind.expects_response,
-            now_ns=now_ns,
-            units=None if amounts is None or limit is None else amounts.get(limit),
-            ticket=self.ticket,
-            until_ns=until_ns,
-        )
-
-    def _take_fetch(self, kind: RequestKind, pos: int, now_ns: int) -> bool:
-        """Let a fetch pass with the budget that is left, or hold it.
-
-        It is charged what the last one brought, and put right when its response is seen: so several that wait for one
-        limit do not all pass at once.
-        """
-        session = self.session
-        limits = session.limits
-        fetch = limits.fetch
-        reserved = 0
-        if fetch.limits or limits.requests.limits:
-            headroom = fetch.headroom(now_ns)
-            expected = session.last_fetch_size
-            decision, amounts = self._ask(fetch, expected, now_ns)
-            if decision.admitted:
-                reserved = expected
-            elif not self._act(decision, kind, expected, now_ns, amounts):
-                return False
-            elif self.ticket is not None:
-                session.shared.throttling.give_up(self.ticket)
-            if kind.budget_at and not session.shared.config.dry_run:
-                budget = headroom // (limits.open_fetches + 1)
-                lower_fetch_budget(self.buffers.data, pos + kind.header.body_offset, kind.version, budget)
-        self.ticket = None
-        self._until_ns = 0
-        session.fetch_opened(reserved)
-        return True
-
     def _pass_mutation(self, kind: RequestKind, pos: int, frame_end: int, now_ns: int) -> None:
         """Forward what the limits let pass of a request that creates or deletes partitions, or answer it."""
         session = self.session
@@ -473,6 +355,11 @@ class RequestFlow(Pump):
                 responses.owed_bytes += notice.size
         if responses.owed_bytes > MAX_OWED_BYTES:
             self.pause(IN_FLIGHT)
+
+    def _usage_of_session(self) -> ProduceUsage:
+        if self._usage is None:
+            self._usage = ProduceUsage(self.session)
+        return self._usage
 
     # ---- turns
 
@@ -500,9 +387,9 @@ class RequestFlow(Pump):
 
     def look_again(self, ticket: Ticket) -> None:
         """It is this session's turn: look at the held frame again."""
-        self.ticket = ticket
+        self.admission.ticket = ticket
         self.parse(self.restore_kept())
-        self.ticket = None
+        self.admission.ticket = None
         held = self.session.held
         if held is None or held.ticket is not ticket:
             # It has passed, or more of it must come before it is decided upon anew.
@@ -531,8 +418,3 @@ class RequestFlow(Pump):
 
     def on_flushed(self) -> None:
         self.session.on_requests_flushed()
-
-
-def _is_near(amounts: Mapping[Limit, int], length: int, now_ns: int) -> bool:
-    """Whether a read full of requests like this one, of ``length`` bytes, would bring one of the limits into debt."""
-    return any(limit.algorithm.headroom(now_ns) * length < amount * READ_SIZE for limit, amount in amounts.items())

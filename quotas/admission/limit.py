@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.fair_queue import FairQueue
+from quotas.algorithms.algorithm import NS_PER_SECOND
 from quotas.algorithms.producer_ids import ProducerIdQuota
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Limit:
         rate = self.algorithm.rate
         if not rate:  # a topic whose share of the total is nothing
             return 0
-        return -(-self.waiters.queued * rate.denominator * 1_000_000_000 // rate.numerator)
+        return -(-self.waiters.queued * rate.denominator * NS_PER_SECOND // rate.numerator)
 
     def wait(self, waiter: object, size: int) -> None:
         """A frame of `size` units waits for this limit; see `FairQueue.push`."""
@@ -253,6 +254,10 @@ class LimitSet:
             (0 if limit.waiters.waiting else limit.algorithm.headroom(now_ns) for limit in self.limits),
             default=UNLIMITED,
         )
+
+    def earned(self, span_ns: int) -> int:
+        """Whole units that the slowest of the limits earns in `span_ns`; `UNLIMITED` without limits."""
+        return min((limit.algorithm.rate * span_ns // NS_PER_SECOND for limit in self.limits), default=UNLIMITED)
 
 
 def admit_all(amounts: Mapping[Limit, int], now_ns: int, ticket: Ticket | None = None) -> Decision:

@@ -17,7 +17,7 @@ import pytest
 
 from protocol.apis import FETCH, SHARE_FETCH
 from proxy.config.quotas_file import Quotas, quotas_in_force
-from proxy.sessions import request_flow, throttling
+from proxy.sessions import frame_admission, throttling
 from proxy.sessions.buffers import READ_SIZE
 from proxy.sessions.request_flow import HEAD_READ_SIZE, RequestFlow
 from proxy.sessions.session import State
@@ -422,11 +422,23 @@ async def test_a_fetch_asks_for_no_more_than_the_limit_has_left(open_stage: Open
     assert await broker.frame() == fetch(5, client_id="other")
 
 
+@pytest.mark.parametrize(("rate", "first", "second"), [("1MB", 10_000, 5_000), ("150", 1, 1)])
+async def test_where_nothing_is_left_fetches_may_bring_a_little(
+    open_stage: OpenStage, rate: str, first: int, second: int
+) -> None:
+    stage = open_stage(quotas=[without_burst(f"client-id=etl,consumer_byte_rate={rate}")])
+    client, broker = await stage.pair()
+    await client.send(fetch(1))
+    assert fetch_max_bytes(await broker.frame()) == first, "what the client earns in 10 ms, and at least a byte"
+    await client.send(fetch(2))
+    assert fetch_max_bytes(await broker.frame()) == second, "two are open: half for each"
+
+
 async def test_a_fetch_is_charged_by_its_response_and_the_next_one_held(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[FETCH_FAST])
     client, broker = await stage.pair()
     await client.send(fetch(1))
-    assert fetch_max_bytes(await broker.frame()) == 1, "nothing is left, and one byte is the floor"
+    assert fetch_max_bytes(await broker.frame()) == 10_000, "nothing is left: what it earns in 10 ms"
     answer = fetched(1, size=9_991)
     await broker.send(answer)
     assert len(await client.frame()) == len(answer)
@@ -441,8 +453,8 @@ async def test_a_fetch_is_charged_by_its_response_and_the_next_one_held(open_sta
 async def test_only_a_shared_consumers_fetch_passes_at_a_deadline(
     open_stage: OpenStage, api: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert request_flow.LONGEST_SHARE_HOLD_NS == 10_000_000_000, "a third of the default acquisition lock of 30 s"
-    monkeypatch.setattr(request_flow, "LONGEST_SHARE_HOLD_NS", 10_000_000)
+    assert frame_admission.LONGEST_SHARE_HOLD_NS == 10_000_000_000, "a third of the default acquisition lock of 30 s"
+    monkeypatch.setattr(frame_admission, "LONGEST_SHARE_HOLD_NS", 10_000_000)
     stage = open_stage(quotas=[FETCH_SLOW])
     client, broker = await stage.pair()
     sent = [request(SHARE_FETCH, 1, number, bytes(30)) if api == SHARE_FETCH else fetch(number) for number in (1, 2)]
@@ -480,7 +492,7 @@ async def test_only_a_shared_consumers_fetch_passes_at_a_deadline(
 async def test_a_shared_consumers_fetch_that_passes_at_its_deadline_is_a_request_that_counts(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_flow, "LONGEST_SHARE_HOLD_NS", 10_000_000)
+    monkeypatch.setattr(frame_admission, "LONGEST_SHARE_HOLD_NS", 10_000_000)
     stage = open_stage(quotas=[without_burst("client-id=etl,request_rate=1")])
     client, broker = await stage.pair()
     for number in (1, 2):

@@ -99,6 +99,12 @@ def test_a_turn_at_one_limit_is_none_at_another() -> None:
     assert limit_set((a, b)).admit(1, 0, its_turn(a)) == Decision(False, 0, b, (b,))
 
 
+def test_what_is_earned_is_what_the_slowest_earns() -> None:
+    limits = limit_set((limit_of(1000), limit_of(300)))
+    assert limits.earned(SECOND // 100) == 3
+    assert NO_LIMITS.earned(SECOND) == UNLIMITED
+
+
 def test_headroom_is_the_smallest_and_refund_gives_back_to_all() -> None:
     a, b = limit_of(100, name="a"), limit_of(70, name="b")
     limits = limit_set((a, b))
