@@ -13,13 +13,13 @@ from click.core import ParameterSource
 from proxy.config.config import Config, format_address, is_wildcard
 from proxy.config.errors import ConfigError, Problem
 from proxy.config.option_types import ENVIRONMENT_PREFIX, Invalid, Setting, place_of
-from proxy.config.quotas_file import FLAG, Listeners, distinct, entries_together, quotas_in_force, read_quotas_file
+from proxy.config.quotas_file import FileQuotas, Listeners, entries_together, quotas_in_force, read_quotas_file
 from proxy.config.toml_file import file_problems
 from proxy.config.values import MAX_PORT
 from quotas.entity import Entity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     import click
@@ -174,26 +174,18 @@ def _take_advertised_host(ctx: click.Context, given: dict[str, Any]) -> Iterator
 
 def _check_quotas(ctx: click.Context, given: Mapping[str, Any]) -> list[Problem]:
     """What is wrong with the quotas file, and with the entries of flags and file together."""
-    problems: list[Problem] = []
     path: Path | None = given.get("quotas_file")
-    all_known = "quotas" in given and not isinstance(ctx.params["quotas_file"], Invalid)
-    in_file: Sequence[QuotaEntry] = ()
+    in_file = FileQuotas()
     if path is not None:
-        try:
-            in_file = read_quotas_file(path, place=place_of(ctx, "quotas_file", str(path))).entries
-        except ConfigError as error:
-            problems += error.problems
-            all_known = False
-    by_flag: Sequence[QuotaEntry] = given.get("quotas", ())
-    listeners = _listeners(ctx, given)
-    if not all_known:  # then it is not known whether they fit together
-        distinct(by_flag, FLAG, listeners, problems)
-        return problems
+        in_file = read_quotas_file(path, place=place_of(ctx, "quotas_file", str(path)))
+    specs = ctx.params["quota"]
+    by_flag = [entry for entry in specs if not isinstance(entry, Invalid)]
+    all_known = len(by_flag) == len(specs) and not isinstance(ctx.params["quotas_file"], Invalid)
     try:
-        entries_together(by_flag, in_file, path, listeners)
+        entries_together(by_flag, in_file, path, _listeners(ctx, given), all_flags_known=all_known)
     except ConfigError as error:
-        problems += error.problems
-    return problems
+        return list(error.problems)
+    return []
 
 
 def _listeners(ctx: click.Context, given: Mapping[str, Any]) -> Listeners:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from quotas.admission.topic_thresholds import ThresholdError, check_thresholds
 from quotas.entity import TOTAL, Kind, Named
@@ -10,11 +10,16 @@ from quotas.limit_kinds import BYTES_THRESHOLD, MESSAGES_THRESHOLD, TOTAL_BYTES_
 from quotas.spec.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from fractions import Fraction
 
     from quotas.entity import AnyEntity
     from quotas.entry import QuotaEntry
+
+Wrong: TypeAlias = "tuple[AnyEntity | None, Mapping[str, int | Fraction]]"
+"""An entry with which something is wrong: whom it is for, None when that cannot be said, and the limits that could be
+read of it.
+"""
 
 _TOTAL_OF: Final = {BYTES_THRESHOLD: TOTAL_BYTES_THRESHOLD, MESSAGES_THRESHOLD: TOTAL_MESSAGES_THRESHOLD}
 
@@ -32,20 +37,30 @@ def duplicates(placed: Iterable[tuple[str, AnyEntity]]) -> list[SpecError]:
     return errors
 
 
-def threshold_errors(entries: Sequence[QuotaEntry]) -> list[SpecError]:
+def threshold_errors(entries: Iterable[QuotaEntry], wrong: Sequence[Wrong] = ()) -> list[SpecError]:
     """Thresholds of topics that no total holds together (seed 004): one error for bytes, one for messages.
 
     The entities are distinct. The errors have no place: it is no one entry that is wrong.
+
+    `wrong` are other entries, with which something is wrong by itself; they take the place of an entry of the same
+    entity. Their thresholds count as far as they could be read, and nothing is an error here that may be right once
+    they are.
     """
+    if any(whom is None for whom, _ in wrong):
+        return []
+    limits_of: dict[AnyEntity | None, Mapping[str, int | Fraction]] = {each.entity: each.limits for each in entries}
+    limits_of.update(wrong)
+    total_is_wrong = any(whom == TOTAL for whom, _ in wrong)
     errors = []
     for name, total_name in _TOTAL_OF.items():
-        total: int | Fraction | None = None
-        explicit: dict[str, int | Fraction] = {}
-        for entry in entries:
-            if entry.entity == TOTAL:
-                total = entry.limits.get(total_name)
-            elif name in entry.limits and isinstance(entry.entity, Named) and entry.entity.kind is Kind.TOPIC:
-                explicit[str(entry.entity.name)] = entry.limits[name]
+        total = limits_of.get(TOTAL, {}).get(total_name)
+        if total is None and total_is_wrong:
+            continue
+        explicit = {
+            str(entity.name): limits[name]
+            for entity, limits in limits_of.items()
+            if name in limits and isinstance(entity, Named) and entity.kind is Kind.TOPIC
+        }
         try:
             check_thresholds(name, total, explicit)
         except ThresholdError as error:

@@ -15,7 +15,7 @@ from quotas.spec.names import CLIENT_ID, ENTITY_KEYS, MEMBER_KEYS, RESOURCE_GROU
 from quotas.spec.options import OPTION_KEYS, Options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from fractions import Fraction
 
     from quotas.entity import AnyEntity, Name
@@ -48,11 +48,15 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read of one entry: whom it is for (None when that cannot be said), and the entry or the errors."""
+    """What was read of one entry: whom it is for (None when that cannot be said), and the entry or the errors.
+
+    `limits` are those that could be read, whatever else is wrong.
+    """
 
     entity: AnyEntity | None
     entry: QuotaEntry | None
     errors: tuple[SpecError, ...]
+    limits: Mapping[str, int | Fraction]
 
 
 def read_entry(place: str, items: Sequence[Item], resolve: Resolve | None = None) -> Reading:
@@ -64,10 +68,10 @@ def read_entry(place: str, items: Sequence[Item], resolve: Resolve | None = None
     entity = reader.entity()
     group = reader.group()
     if entity is None or reader.errors:
-        return Reading(entity, None, tuple(reader.errors))
+        return Reading(entity, None, tuple(reader.errors), reader.limits)
     options = reader.options
     entry = QuotaEntry(entity, reader.limits, options.mode, options.algorithm, options.burst_seconds, group)
-    return Reading(entity, entry, ())
+    return Reading(entity, entry, (), reader.limits)
 
 
 class _Reader:

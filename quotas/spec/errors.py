@@ -47,7 +47,7 @@ class SpecError:
 
 
 class SpecErrors(ValueError):
-    """Everything that is wrong with a SPEC or a file, in the order of the text."""
+    """Everything that is wrong with a SPEC, in the order of the text."""
 
     def __init__(self, errors: Iterable[SpecError]) -> None:
         self.errors = tuple(errors)

@@ -1,17 +1,18 @@
-"""The quotas file: `[[quota]]` and `[[resource-group]]` tables, as TOML gives them, to entries or to every error."""
+"""The quotas file: `[[quota]]` and `[[resource-group]]` tables, as TOML gives them, to entries and every error."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from quotas.entity import DEFAULT_NAME
-from quotas.spec.batch import duplicates
+from quotas.entity import DEFAULT_NAME, Kind, Named
 from quotas.spec.entry import Item, read_entry
-from quotas.spec.errors import Refusal, SpecError, SpecErrors, closest
+from quotas.spec.errors import Refusal, SpecError, closest
 from quotas.spec.names import MEMBER_KEYS, RESOURCE_GROUP, TOTAL_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from fractions import Fraction
 
     from quotas.entity import AnyEntity
     from quotas.entry import QuotaEntry
@@ -24,50 +25,70 @@ _DOTTED: Final = ("bytes", "messages", TOTAL_KEY)
 """What the limits with dots in their names begin with. Without quotes such a key makes tables within tables."""
 
 
+class Placed(NamedTuple):
+    """What was read of one table.
+
+    place    where it stands: "quota[2]"
+    entity   whom it is for; None when that cannot be said, or when this is no table
+    entry    None when something is wrong with what it says
+    limits   those that could be read, whatever else is wrong
+    """
+
+    place: str
+    entity: AnyEntity | None = None
+    entry: QuotaEntry | None = None
+    limits: Mapping[str, int | Fraction] = MappingProxyType({})
+
+
+class FileEntries(NamedTuple):
+    """What was read of a file: its tables, in its order, and what is wrong with each of them.
+
+    A group without a name is left out of the first: nothing that is wrong with several tables depends on it.
+    """
+
+    placed: tuple[Placed, ...]
+    errors: tuple[SpecError, ...]
+
+
 def load_quotas(
     data: Mapping[str, object], resolve: Resolve | None = None, *, settings: tuple[str, ...] = ()
-) -> list[QuotaEntry]:
-    """The entries of a parsed quotas file, in its order. Raises SpecErrors with every error in it.
+) -> FileEntries:
+    """The entries of a parsed quotas file, and every error in them. What is wrong with several of them together is not
+    looked for (`quotas.spec.batch`).
 
     `resolve` finds the address of an ip that is given as a host name. `settings` are keys of the file as a whole, which
     the caller reads: they are passed over where they belong, above all tables.
     """
     known = (*_SECTIONS, *settings)
     errors: list[SpecError] = []
-    entries: list[QuotaEntry] = []
+    placed: list[Placed] = []
     for section, tables in data.items():
         if section in settings:
             continue
         if section not in _SECTIONS:
             errors.append(SpecError(section, f"unknown key {section!r}", closest(section, known), known))
+            placed.append(Placed(section))
         elif not isinstance(tables, list):
             advice = f"write [[{section}]], with two brackets"
             errors.append(SpecError(section, "expected a list of tables", advice=advice))
+            placed.append(Placed(section))
         else:
-            errors += _load_tables(section, tables, entries, resolve, settings)
-    if errors:
-        raise SpecErrors(errors)
-    return entries
+            for index, table in enumerate(tables):
+                errors += _load_table(section, f"{section}[{index}]", table, placed, resolve, settings)
+    return FileEntries(tuple(placed), tuple(errors))
 
 
-def _load_tables(
-    section: str, tables: list[object], entries: list[QuotaEntry], resolve: Resolve | None, settings: tuple[str, ...]
+def _load_table(
+    section: str, place: str, table: object, placed: list[Placed], resolve: Resolve | None, settings: tuple[str, ...]
 ) -> list[SpecError]:
-    errors: list[SpecError] = []
-    placed: list[tuple[str, AnyEntity]] = []
-    for index, table in enumerate(tables):
-        place = f"{section}[{index}]"
-        if not isinstance(table, dict):
-            errors.append(SpecError(place, f"expected a table, not {table!r}"))
-            continue
-        own = {key: value for key, value in table.items() if key not in settings}
-        reading = read_entry(place, list(_items(section, own)), resolve)
-        errors += [*_misplaced(section, place, table, settings), *reading.errors]
-        if reading.entity is not None:
-            placed.append((place, reading.entity))
-        if reading.entry is not None:
-            entries.append(reading.entry)
-    return errors + duplicates(placed)
+    if not isinstance(table, dict):
+        placed.append(Placed(place))
+        return [SpecError(place, f"expected a table, not {table!r}")]
+    own = {key: value for key, value in table.items() if key not in settings}
+    reading = read_entry(place, list(_items(section, own)), resolve)
+    if section == QUOTA or (isinstance(reading.entity, Named) and reading.entity.kind is Kind.RESOURCE_GROUP):
+        placed.append(Placed(place, reading.entity, reading.entry, reading.limits))
+    return [*_misplaced(section, place, table, settings), *reading.errors]
 
 
 def _misplaced(section: str, place: str, table: Mapping[str, object], settings: tuple[str, ...]) -> Iterator[SpecError]:

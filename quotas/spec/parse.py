@@ -22,13 +22,22 @@ from quotas.entry import QuotaEntry
 from quotas.spec.batch import duplicates, threshold_errors
 from quotas.spec.entry import Item, read_entry
 from quotas.spec.errors import SpecError, SpecErrors
-from quotas.spec.file import load_quotas
+from quotas.spec.file import Placed, load_quotas
 from quotas.spec.text import SpecSyntaxError, split_spec
 
 if TYPE_CHECKING:
     from quotas.spec.names import Resolve
 
-__all__ = ["QuotaEntry", "SpecError", "SpecErrors", "duplicates", "load_quotas", "parse_spec", "threshold_errors"]
+__all__ = [
+    "Placed",
+    "QuotaEntry",
+    "SpecError",
+    "SpecErrors",
+    "duplicates",
+    "load_quotas",
+    "parse_spec",
+    "threshold_errors",
+]
 
 
 def parse_spec(text: str, resolve: Resolve | None = None) -> QuotaEntry:

@@ -40,7 +40,9 @@ def of_file(file: str, path: Path) -> tuple[list[QuotaEntry], float]:
     """The same of this text, which is put into the file at `path`."""
     path.write_text(file, encoding="utf-8")
     found = read_quotas_file(path)
-    return list(found.entries), 1.0 if found.share is None else found.share
+    assert found.problems == ()
+    entries = [placed.entry for placed in found.placed if placed.entry is not None]
+    return entries, 1.0 if found.share is None else found.share
 
 
 def test_examples_come_in_pairs() -> None:

@@ -176,7 +176,8 @@ def test_two_names_of_one_listener_are_one_entity(quotas_file: Callable[[str], t
         "[[quota]]\nlistener = 9000\nconnections = 6\n[[quota]]\nlistener = 'bootstrap'\nconnections = 7\n"
     )
     assert errors(*UPSTREAM, *at_9000, *twice) == [
-        f"error: {twice[1]}: listener:bootstrap is given twice\n  put its limits into one entry"
+        f"error: {twice[1]}: quota[1]: listener:bootstrap has an entry already: quota[0]\n"
+        "  put all limits of an entity into one entry"
     ]
 
 
@@ -187,7 +188,7 @@ def test_a_port_that_this_proxy_does_not_listen_on(quotas_file: Callable[[str], 
     message = "listener:9102: this proxy does not listen on port 9102\n  allowed: bootstrap, <default>, 9100-9101, 9200"
     assert errors(*UPSTREAM, *ports, *quotas("listener=9102,connections=1")) == [f"error: --quota: {message}"]
     in_file = quotas_file("[[quota]]\nlistener = 9102\nconnections = 1\n")
-    assert errors(*UPSTREAM, *ports, *in_file) == [f"error: {in_file[1]}: {message}"]
+    assert errors(*UPSTREAM, *ports, *in_file) == [f"error: {in_file[1]}: quota[0]: {message}"]
 
 
 @pytest.mark.parametrize("ports", [("--broker-ports", "0"), ("--listen", "127.0.0.1:0")])
@@ -274,6 +275,70 @@ def test_what_is_not_known_is_no_reason_to_refuse_the_rest(quotas_file: Callable
     assert "unknown unit 'MX'" in message
     (message,) = errors(*UPSTREAM, *quotas("topic=a,bytes.in.per.sec.threshold=5MB"), *quotas_file("[[quota]"))
     assert "is not TOML" in message
+
+
+# All at once
+
+
+def test_what_is_wrong_with_all_together_is_said_beside_what_is_wrong_with_each(
+    quotas_file: Callable[[str], tuple[str, str]],
+) -> None:
+    flag, path = quotas_file(
+        "quota_share = 2\n"
+        + "[[quota]]\nlistener = 5555\nconnections = 5\n"
+        + "[[quota]]\nlistener = 5556\nconnections = 'X'\n"
+        + "[[quota]]\nuser = 'a'\nproducer_byte_rat = 1\n"
+        + "[[quota]]\nuser = 'a'\nproducer_byte_rate = 1\n"
+        + "[[quota]]\ntotal.bytes.in.per.sec.threshold = '10MB'\nconnections = 'X'\n"
+        + topic_table("a", "5MB")
+        + topic_table("b", "7MB")
+        + "[[resource-group]]\nuser = 'a'\nproducer_byte_rate = 1\n"
+    )
+    twice = quotas("client-id=b,producer_byte_rate=1", "client-id=b,producer_byte_rate=2")
+    found = [message.partition("\n")[0] for message in errors(*UPSTREAM, flag, path, *twice)]
+    quota = f"error: {path}: quota"
+    assert found == [
+        f"error: {path}: quota_share = 2: expected a fraction above 0 and at most 1, such as 0.25",
+        f"{quota}[1].connections: expected a number, not 'X'",
+        f"{quota}[2].producer_byte_rat: unknown limit 'producer_byte_rat'",
+        f"{quota}[4].connections: expected a number, not 'X'",
+        f"error: {path}: resource-group[0]: a resource-group needs a name",
+        "error: --quota: client-id:b is given twice",
+        f"{quota}[0]: listener:5555: this proxy does not listen on port 5555",
+        f"{quota}[1]: listener:5556: this proxy does not listen on port 5556",
+        f"{quota}[3]: user:a has an entry already: quota[2]",
+        f"error: {path}: {BEYOND}",
+    ]
+
+
+def test_flags_that_are_right_are_judged_beside_one_that_is_wrong() -> None:
+    two = "listener=5555,connections=1", "client-id=a,producer_byte_rat=1"
+    unknown, nowhere = errors(*UPSTREAM, *quotas(*two))
+    assert "unknown limit 'producer_byte_rat'" in unknown
+    assert "--quota: listener:5555: this proxy does not listen on port 5555" in nowhere
+
+
+def test_a_file_that_cannot_be_read_hides_nothing_of_the_flags(quotas_file: Callable[[str], tuple[str, str]]) -> None:
+    no_toml, twice = errors(*UPSTREAM, *quotas_file("[[quota]"), *quotas(*["client-id=b,producer_byte_rate=1"] * 2))
+    assert "is not TOML" in no_toml
+    assert "--quota: client-id:b is given twice" in twice
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "[[quota]]\ntotal.bytes.in.per.sec.threshold = '10XB'\n",
+        "[[quota]]\ntotals = true\n'total.bytes.in.per.sec.threshold' = '20MB'\n",
+        "[quotas]\n",
+    ],
+)
+def test_a_sum_that_an_entry_may_put_right_once_it_is_right_itself_is_not_said(
+    quotas_file: Callable[[str], tuple[str, str]], wrong: str
+) -> None:
+    by_flag = quotas(TOTAL, "topic=c,bytes.in.per.sec.threshold=7MB")
+    found = errors(*UPSTREAM, *by_flag, *quotas_file(topic_table("a", "5MB") + wrong))
+    assert found
+    assert not [message for message in found if "would sum to" in message]
 
 
 # What is allowed but likely not meant

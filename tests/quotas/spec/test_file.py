@@ -17,21 +17,26 @@ from quotas.limit_kinds import (
     TOTAL_MESSAGES_THRESHOLD,
 )
 from quotas.resource_groups import ResourceGroup
-from quotas.spec.parse import SpecErrors, load_quotas
+from quotas.spec.file import FileEntries, Placed
+from quotas.spec.parse import load_quotas
 
 ABOVE = "write it above the first table: below one, TOML takes it for a part of that"
 STAR = r"a * stands only at the end, not as in 'a*b'; write \* for a star in a name"
 
 
+def entries_of(found: FileEntries) -> list[QuotaEntry]:
+    """The entries of a file with which nothing is wrong."""
+    assert found.errors == ()
+    return [placed.entry for placed in found.placed if placed.entry is not None]
+
+
 def load(text: str) -> list[QuotaEntry]:
-    return load_quotas(tomllib.loads(text))
+    return entries_of(load_quotas(tomllib.loads(text)))
 
 
 def errors_of(text: str) -> list[tuple[str, str, str | None]]:
     """Place, message and hint of each."""
-    with pytest.raises(SpecErrors) as caught:
-        load(text)
-    return [(error.place, error.message, error.hint) for error in caught.value.errors]
+    return [(error.place, error.message, error.hint) for error in load_quotas(tomllib.loads(text)).errors]
 
 
 def test_a_file_reads_as_the_contract_shows() -> None:
@@ -66,8 +71,7 @@ def test_a_file_reads_as_the_contract_shows() -> None:
 
 
 def test_an_empty_file_holds_nobody() -> None:
-    assert load_quotas({}) == []
-    assert load_quotas({"quota": [], "resource-group": []}) == []
+    assert load_quotas({}) == load_quotas({"quota": [], "resource-group": []}) == FileEntries((), ())
 
 
 def test_the_other_entities() -> None:
@@ -90,7 +94,8 @@ def test_the_other_entities() -> None:
 
 
 def test_a_host_name_is_looked_up() -> None:
-    (entry,) = load_quotas({"quota": [{"ip": "node-1", "connections": 1}]}, {"node-1": ["10.0.0.7"]}.__getitem__)
+    data = {"quota": [{"ip": "node-1", "connections": 1}]}
+    (entry,) = entries_of(load_quotas(data, {"node-1": ["10.0.0.7"]}.__getitem__))
     assert entry.entity == Named(Kind.IP, "10.0.0.7")
 
 
@@ -219,14 +224,12 @@ def test_every_error_of_a_file_is_found_with_its_place() -> None:
         ("quota[5].listener", "expected a name in quotes, not True"),
         ("quota[5].ip", "10.0.0.0/8 is not a valid IP or resolvable host."),
         ("quota[5]", "Invalid quota entity combination, ip and listener"),
-        ("quota[2]", "client-id:a has an entry already: quota[0]"),
         ("resource-group[0]", "a resource-group needs a name"),
         ("resource-group[1].client-id[2]", "expected a name in quotes, not 5"),
         ("resource-group[1].topic[0]", "<default> is no member of a group"),
         ("resource-group[1].user", STAR),
         ("resource-group[1].client-id[1]", STAR),
         ("resource-group[2]", "a resource group without members: give it a user, a client-id or a topic"),
-        ("resource-group[2]", "resource-group:etl has an entry already: resource-group[1]"),
     ]  # fmt: skip
     hints = {place: hint for place, _, hint in found}
     assert hints["quotas"] == "did you mean 'quota'? allowed: quota, resource-group"
@@ -239,13 +242,13 @@ def test_every_error_of_a_file_is_found_with_its_place() -> None:
 
 def test_settings_of_the_file_stand_above_all_tables() -> None:
     data = {"share": 7, "quota": [{"client-id": "a", "producer_byte_rate": 5}]}
-    assert load_quotas(data, settings=("share",)) == [QuotaEntry(Entity(client_id="a"), {PRODUCER_BYTE_RATE: 5})]
+    (entry,) = entries_of(load_quotas(data, settings=("share",)))
+    assert entry == QuotaEntry(Entity(client_id="a"), {PRODUCER_BYTE_RATE: 5})
     data["quota"] = [{"client-id": "a", "producer_byte_rate": 5, "share": 7}]
     data["resource-group"] = [{"name": "g", "user": "a", "producer_byte_rate": 5, "share": 7}]
     data["shares"] = 7
-    with pytest.raises(SpecErrors) as caught:
-        load_quotas(data, settings=("share",))
-    assert [(error.place, error.message, error.hint) for error in caught.value.errors] == [
+    found = load_quotas(data, settings=("share",))
+    assert [(error.place, error.message, error.hint) for error in found.errors] == [
         ("quota[0].share", "share is for the whole file", ABOVE),
         ("resource-group[0].share", "share is for the whole file", ABOVE),
         ("shares", "unknown key 'shares'", "did you mean 'share'? allowed: quota, resource-group, share"),
@@ -285,8 +288,27 @@ def test_a_name_of_a_group_that_is_not_called_name() -> None:
     ],
 )
 def test_a_file_of_another_shape_is_refused(data: dict[str, object], place: str, says: str) -> None:
-    with pytest.raises(SpecErrors) as caught:
-        load_quotas(data)
-    (error,) = caught.value.errors
+    (error,) = load_quotas(data).errors
     assert error.place == place
     assert f"{place}: {says}" in str(error)
+
+
+def test_of_a_table_that_is_wrong_is_told_what_could_be_read() -> None:
+    topic = Named(Kind.TOPIC, "t")
+    data = {
+        "quota": [
+            {"topic": "t", BYTES_THRESHOLD: 5, MESSAGES_THRESHOLD: "5X"},
+            {"topik": "t", BYTES_THRESHOLD: 5},
+            5,
+            {"topic": "t", BYTES_THRESHOLD: 6},
+        ],
+        "resource-group": [{"client-id": "a", "producer_byte_rate": 5}],
+        "quotas": [],
+    }
+    assert load_quotas(data).placed == (
+        Placed("quota[0]", topic, None, {BYTES_THRESHOLD: 5}),
+        Placed("quota[1]", None, None, {BYTES_THRESHOLD: 5}),
+        Placed("quota[2]"),
+        Placed("quota[3]", topic, QuotaEntry(topic, {BYTES_THRESHOLD: 6}), {BYTES_THRESHOLD: 6}),
+        Placed("quotas"),
+    )

@@ -303,7 +303,8 @@ def test_any_name_can_be_quoted_in_a_spec_and_in_a_file(name: str, produce: int,
     in_file = '"<default>"' if name == "<default>" else name
     table = {"user": in_file, PRODUCER_BYTE_RATE: produce, CONSUMER_BYTE_RATE: f"{fetch}"}
     if name != '"<default>"':
-        assert load_quotas({"quota": [table]}) == [entry]
+        (placed,) = load_quotas({"quota": [table]}).placed
+        assert placed.entry == entry
 
 
 def test_an_error_without_a_hint_is_one_line() -> None:
