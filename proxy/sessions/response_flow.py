@@ -111,6 +111,7 @@ class ResponseFlow(Pump):
         in_flight = session.in_flight
         longest = self._longest
         buf = self.buffers.data
+        is_awaited = session.request_flow.awaits_produce_responses
         self.remaining = 0
         try:
             while end - pos >= _HEAD_SIZE:
@@ -132,16 +133,13 @@ class ResponseFlow(Pump):
                 response = kind.response
                 if response is _PRODUCE:
                     throttle_ms = session.notice_ms() if session.not_before_ns else 0
-                    if (
-                        throttle_ms
-                        or kind.version >= PRODUCE_ENDPOINTS_FROM
-                        or session.request_flow.awaits_produce_responses
-                    ):
+                    if throttle_ms or is_awaited or kind.version >= PRODUCE_ENDPOINTS_FROM:
                         if frame_end > end:
                             self._hold_whole(start, pos, end, frame_end)
                             return
                         finish_produce_response(buf, pos + 4, frame_end, kind.version, throttle_ms)
-                        session.request_flow.on_produce_response(kind, self.buffers.view[pos + 4 : frame_end])
+                        if is_awaited:
+                            session.request_flow.on_produce_response(kind, self.buffers.view[pos + 4 : frame_end])
                     in_flight.popleft()
                     pos = frame_end
                 elif response is _UNSEEN:
