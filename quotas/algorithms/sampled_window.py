@@ -19,6 +19,7 @@ Where this is not Kafka, on purpose:
   rule.
 - Debt is kept: what a charge left behind is paid in full, though the windows it stood in are forgotten before. (With
   Kafka another connection of the same client would pass then.) A charge while such a debt lasts is added to it.
+  While the first-window rule holds nothing has been forgotten: there, giving back leaves what the windows alone say.
 - What finds debt is held before it is charged; Kafka's next request is charged and then held.
 - Kafka's clock has milliseconds: times are rounded down to them, and a debt ends at a whole one.
 

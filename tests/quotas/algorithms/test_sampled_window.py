@@ -85,6 +85,8 @@ class SlowWindow:
     def kept_ms(self, amount: int, now_ms: int) -> int:
         if self.kept is None or self.due_ms(*self.kept) <= now_ms:
             return 0
+        if amount < 0 and self.is_warming_up(now_ms):
+            return 0  # no window has been forgotten: what is left in them is all that is owed
         total, since_ms = self.kept
         return max(0, self.due_ms(total + amount, since_ms) - now_ms)
 
