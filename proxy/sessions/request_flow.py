@@ -105,6 +105,8 @@ class RequestFlow(Pump):
         stop = self._pass_run(kind, 0, end, self._clock())
         if stop < end:
             if stop > 0:
+                if self._usage is not None:
+                    self._usage.begin_turn()
                 self._scan(0, stop, end)
                 return True
             return False

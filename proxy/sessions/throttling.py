@@ -6,7 +6,8 @@ is next.
 """
 
 import logging
-from asyncio import AbstractEventLoop, TimerHandle
+from asyncio import AbstractEventLoop, Handle, TimerHandle
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -27,8 +28,8 @@ _log = logging.getLogger("proxy.sessions.throttling")
 
 NS_PER_MS = 1_000_000
 NS_PER_SECOND = 1_000_000_000
-#: So many frames pass at one go when it is their turn; then the loop sees to others, for a millisecond at least.
-TURNS_AT_ONCE = 64
+#: Those whose turn it is are served for so long at one go; then the loop sees to others, for a millisecond at least.
+LONGEST_PASS_NS = 5_000_000
 #: The rest of a frame that has passed, the head of the next one, and what must be seen of that to decide upon it.
 READS_TO_NEXT_FRAME = 3
 
@@ -60,6 +61,9 @@ class Throttling:
         self._max_notice_ns = config.max_throttle_ms * NS_PER_MS
         self._dry_run = config.dry_run
         self._timers: dict[Limit, TimerHandle] = {}
+        #: Those who may look at their held frames again, each with what it waited for.
+        self._looking_again: deque[tuple[Session, Held | None]] = deque()
+        self._next_look: Handle | None = None
         self._lines = RateLimited()
 
     # ---- telling
@@ -158,15 +162,33 @@ class Throttling:
 
     def limits_changed(self) -> None:
         """Limits were replaced: everyone who waits looks again under the new ones, in the order of their turns."""
-        waiting = []
-        for limit in list(self._timers):
+        limits = list(self._timers)
+        for limit in limits:
             self._disarm(limit)
+        self._all_look_again(limits)
+
+    def _all_look_again(self, limits: Iterable[Limit]) -> None:
+        """Nobody waits for these limits any more; who has to wait again queues up again."""
+        for limit in limits:
             while limit.waiters.waiting:
-                waiting.append(limit.waiters.pop())
-        for session in waiting:  # only now: who has to wait again queues up again
-            self._release(session)
+                session = limit.waiters.pop()
+                self._looking_again.append((session, session.held))
+        if self._next_look is None:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """For so long as one pass may take; the others in the loop's next round."""
+        now_ns = self._clock()
+        ends_ns = now_ns + LONGEST_PASS_NS
+        while self._looking_again and now_ns < ends_ns:
+            session, held = self._looking_again.popleft()
+            if session.held is held:  # it is still there
+                self._release(session)
+            now_ns = self._clock()
+        self._next_look = self._loop.call_soon(self._look_again) if self._looking_again else None
 
     def close(self) -> None:
+        self._looking_again.clear()
         for limit in list(self._timers):
             self._disarm(limit)
 
@@ -188,20 +210,27 @@ class Throttling:
 
         Who has passed shows its next frame at once. The queue is fair among those that are in it: a session of small
         frames that came back only in the loop's next round would get one of them for each large one of another.
+
+        Where there is room for all, all go at once: else those that never stop sending would find each other waiting
+        for ever, and pass a frame at a time, however little of the limit that uses.
         """
         self._timers.pop(limit, None)
         waiters = limit.waiters
-        turns = TURNS_AT_ONCE
-        while waiters.waiting and turns and not limit.debt_ns(self._clock()):
+        now_ns = self._clock()
+        ends_ns = now_ns + LONGEST_PASS_NS
+        while waiters.waiting and now_ns < ends_ns and not limit.debt_ns(now_ns):
+            if limit.has_room_for_all(now_ns):
+                self._all_look_again((limit,))
+                break
             session = waiters.pop()
             self._release(session)
             for _ in range(READS_TO_NEXT_FRAME):
                 if session.held is None:
                     session.request_flow.read_on()
-            turns -= 1
+            now_ns = self._clock()
         self._disarm(limit)
         if waiters.waiting:
-            self._arm(limit, limit.debt_ns(self._clock()))
+            self._arm(limit, limit.debt_ns(now_ns))
 
     def _on_deadline(self, session: "Session", until_ns: int) -> None:
         """It has waited as long as it may: it leaves the queue out of its turn."""
@@ -292,6 +321,8 @@ class Throttling:
                 name, entity, value = limit.name, str(limit.entity), limit.rate
             elif session.waits_to_be_served is not None:
                 verdict = session.waits_to_be_served.verdict
+                if verdict.limit_name is None:  # its limit is gone: it is about to be served
+                    continue
                 mode, waited_ns = "pause", now_ns - session.waits_to_be_served.since_ns
                 remaining_ns = max(0, verdict.wait_ns - waited_ns)
                 name, entity, value = verdict.limit_name or "", str(verdict.entity), verdict.limit_value

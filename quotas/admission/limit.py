@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from quotas.algorithms.algorithm import Algorithm
     from quotas.entity import AnyEntity
 
+SPARE_NS: Final = 20_000_000
+"""What a limit earns in this time may be there though everybody wants more: whoever wakes the waiters is late at times.
+"""
 UNLIMITED: Final = (1 << 63) - 1
 """The headroom where no limit applies."""
 
@@ -108,6 +111,12 @@ class Limit:
         if not rate:  # a topic whose share of the total is nothing
             return 0
         return -(-self.waiters.queued * rate.denominator * NS_PER_SECOND // rate.numerator)
+
+    def has_room_for_all(self, now_ns: int) -> bool:
+        """Whether all frames that wait fit, and so much besides that it is not the limit that they wait for."""
+        algorithm = self.algorithm
+        spare = algorithm.rate * min(SPARE_NS, algorithm.burst_ns // 2) // NS_PER_SECOND
+        return algorithm.headroom(now_ns) > self.waiters.queued + spare
 
     def wait(self, waiter: object, size: int) -> None:
         """A frame of `size` units waits for this limit; see `FairQueue.push`."""

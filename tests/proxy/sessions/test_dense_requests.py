@@ -228,3 +228,20 @@ async def test_a_request_that_waits_for_a_limit_and_then_takes_many_turns(open_s
     assert await broker.frame() == heartbeat(3)
     await sending
     assert accepted(stage) == 3 * TOPICS + 1_000
+
+
+async def test_what_one_turn_looked_at_does_not_count_against_the_next(open_stage: OpenStage) -> None:
+    """A turn that begins with a request like the one before may look at as much as any."""
+    stage = open_stage(quotas=[without_burst("topic=hot,bytes_in_rate=1"), ANY_TOPIC])
+    other, broker_of_other = await stage.pair()
+    overdraws = produce_records(1, {"hot": [batch(1, 70)]})
+    await other.send(overdraws)
+    assert await broker_of_other.frame() == overdraws
+    client, broker = await stage.pair()
+    first = dense(1, WORK_AT_ONCE // 2 - 2) + heartbeat(2)
+    await client.send(first)
+    assert await broker.read(len(first)) == first
+    records = [batch(1, 70)]
+    await client.send(heartbeat(3) + produce_records(4, {"a": records, "b": records, "c": records, "hot": records}))
+    await until(lambda: stage.paused().get("quota", 0) == 1)
+    assert await broker.frame() == heartbeat(3)

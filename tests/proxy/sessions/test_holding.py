@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from itertools import chain
+from typing import Any
 
 import pytest
 
@@ -23,7 +25,7 @@ from proxy.sessions.request_flow import HEAD_READ_SIZE, RequestFlow
 from proxy.sessions.session import State
 from quotas.admission.limit import Limit
 from quotas.spec.parse import parse_spec
-from tests.proxy.conversation import Peer, Stage, lines_of, until, without_burst
+from tests.proxy.conversation import Clock, Peer, Stage, lines_of, until, without_burst
 from tests.proxy.frames import (
     batch,
     correlation_of,
@@ -226,12 +228,13 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def test_each_turn_is_for_one_frame(open_stage: OpenStage, order: list[int]) -> None:
-    """One session has three frames at hand when its turn comes, and there is room for all: the other is next."""
-    stage = open_stage(quotas=[parse_spec("client-id=etl,producer_byte_rate=1MB")])
+    """One session has three frames at hand when its turn comes, and there is a little room: the other is next."""
+    quota = replace(parse_spec("client-id=etl,producer_byte_rate=1MB"), burst_seconds=Fraction(1, 13_000))
+    stage = open_stage(quotas=[quota])
     many, broker_of_many = await stage.pair()
     one, broker_of_one = await stage.pair()
-    await many.send(produce(0, 1_100_000))
-    assert await broker_of_many.frame() == produce(0, 1_100_000)
+    await many.send(produce(0, 100_000))
+    assert await broker_of_many.frame() == produce(0, 100_000)
     await many.send(b"".join(produce(number, 5) for number in (1, 2, 3)))
     await held(stage)
     assert stage.shared.buffers.buffered_bytes == 3 * len(produce(1, 5)), "all three have been read"
@@ -245,11 +248,33 @@ async def test_each_turn_is_for_one_frame(open_stage: OpenStage, order: list[int
     assert order == [1, 10, 2], "nobody else waits any more: the third goes with the second"
 
 
-async def test_turns_at_one_go_are_bounded(
-    open_stage: OpenStage, order: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There is room for all five, and still the loop sees to others in between."""
-    monkeypatch.setattr(throttling, "TURNS_AT_ONCE", 2)
+class Ticking(Clock):
+    """A little time passes whenever somebody looks: a fifth of what a pass may take."""
+
+    def __call__(self) -> int:
+        self.now_ns += throttling.LONGEST_PASS_NS // 5
+        return self.now_ns
+
+
+async def crowd(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch, number: int
+) -> tuple[Stage, Clock, list[tuple[Peer, Peer]]]:
+    """A stage on which so many wait, each with a frame of its own number: 1, 2, ..."""
+    monkeypatch.setattr(throttling, "LONGEST_PASS_NS", 500_000)
+    clock = Ticking()
+    stage = open_stage(quotas=[parse_spec("client-id=etl,producer_byte_rate=1MB")], real_clock=clock)
+    first, broker = await stage.pair()
+    await first.send(produce(0, 1_400_000))
+    assert await broker.frame() == produce(0, 1_400_000)
+    pairs = [await stage.pair() for _ in range(number)]
+    for nth, (client, _) in enumerate(pairs, 1):
+        await client.send(produce(nth, 6))
+        await held(stage, nth)
+    return stage, clock, pairs
+
+
+async def test_one_pass_is_bounded(open_stage: OpenStage, order: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those whose turn it is are many, and still the loop sees to others in between."""
     served: list[list[int]] = []
     serve = throttling.Throttling._serve
 
@@ -259,18 +284,57 @@ async def test_turns_at_one_go_are_bounded(
         served.append(list(order))
 
     monkeypatch.setattr(throttling.Throttling, "_serve", recording)
-    stage = open_stage(quotas=[parse_spec("client-id=etl,producer_byte_rate=1MB")])
-    first, broker = await stage.pair()
-    await first.send(produce(0, 1_100_000))
-    assert await broker.frame() == produce(0, 1_100_000)
-    pairs = [await stage.pair() for _ in range(5)]
-    for number, (client, _) in enumerate(pairs, 1):
-        await client.send(produce(number, 6))
-        await held(stage, number)
-    stage.clock.pass_seconds(60)
+    monkeypatch.setattr(Limit, "has_room_for_all", lambda *_: False)
+    _, clock, pairs = await crowd(open_stage, monkeypatch, 7)
+    clock.pass_seconds(60)
     for number, (_, broker) in enumerate(pairs, 1):
         assert await broker.frame() == produce(number, 6)
-    assert [each for each in served if each] == [[1, 2], [3, 4], [5]]
+    assert list(chain.from_iterable(served)) == list(range(1, 8))
+    assert max(len(each) for each in served) <= 5
+
+
+@pytest.mark.parametrize(("burst_seconds", "overdraw"), [(1, 1_200_000), (0.03, 200_000)])
+async def test_the_queue_ends_when_there_is_room_for_all(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch, burst_seconds: float, overdraw: int
+) -> None:
+    """Else clients that never stop sending would find each other waiting for ever, and pass a frame at a time."""
+    quota = replace(parse_spec("client-id=etl,producer_byte_rate=1MB"), burst_seconds=Fraction(burst_seconds))
+    stage = open_stage(quotas=[quota])
+    first, broker = await stage.pair()
+    await first.send(produce(0, overdraw))
+    assert await broker.frame() == produce(0, overdraw)
+    pairs = [await stage.pair() for _ in range(4)]
+    sent = b"".join(produce(number, 6) for number in range(40))
+    for client, _ in pairs:
+        await client.send(sent)
+    await held(stage, 4)
+    holds = 0
+    hold = throttling.Throttling.hold
+
+    def counting(self: throttling.Throttling, *args: Any, **kwargs: Any) -> bool:
+        nonlocal holds
+        holds += 1
+        return hold(self, *args, **kwargs)
+
+    monkeypatch.setattr(throttling.Throttling, "hold", counting)
+    stage.clock.pass_seconds(60)
+    for _, broker in pairs:
+        assert await broker.read(len(sent)) == sent
+    assert holds <= 2 * len(pairs)
+
+
+async def test_a_change_of_limits_lets_a_crowd_look_again_in_portions(
+    open_stage: OpenStage, order: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, _, pairs = await crowd(open_stage, monkeypatch, 7)
+    order.clear()
+    stage.server._take_over(Quotas((parse_spec("client-id=nobody,producer_byte_rate=1"),), 1))
+    assert 0 < len(order) <= 5
+    gone, _ = pairs.pop()
+    gone.reset()
+    for number, (_, broker) in enumerate(pairs, 1):
+        assert await broker.frame() == produce(number, 6)
+    assert order == list(range(1, 7))
 
 
 async def test_those_who_wait_keep_their_turns_when_limits_are_replaced(
