@@ -55,10 +55,6 @@ class Held(NamedTuple):
     since_ns: int
 
 
-WELCOME = Verdict(True)
-"""The usual answer."""
-
-
 class ConnectionQuotas:
     """Counts the connections of this process. Each `opened` is followed by one `closed`, also where it was refused.
 
@@ -101,6 +97,7 @@ class ConnectionQuotas:
         Who was admitted keeps its place in each limit that still is the one it was recorded in: it waits for those
         before it, and not for those behind. In a limit that is new to it, it is recorded now. Who was to be turned
         away is asked for anew, behind all others. Nobody waits longer than it was told. Costs O(held).
+        An algorithm that knows no wait for an amount (`Algorithm.wait_ns`) lets all admitted ones wait for its debt.
         """
         limits = [self._rates(each.ip, each.listener) for each in held]
         for each, own in zip(held, limits, strict=True):

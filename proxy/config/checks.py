@@ -87,7 +87,7 @@ def _variables_at_odds(ctx: click.Context) -> Iterator[Problem]:
 
 
 def _place(ctx: click.Context, name: str, value: str) -> str:
-    """The same for a value that was parsed; a default is shown too, since the user may not have written it."""
+    """As `place_of`, for a value that was parsed; a default is shown too, since the user may not have written it."""
     if ctx.get_parameter_source(name) is ParameterSource.DEFAULT:
         return f"--{name.replace('_', '-')} {value!r} (the default)"
     return place_of(ctx, name, value)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import click
 
-_FILE_PROBLEMS: Final = "proxy.config.options.file_problems"
+_FILE_PROBLEMS: Final = "proxy.config.toml_file.file_problems"
 
 
 def file_problems(ctx: click.Context) -> list[Problem]:

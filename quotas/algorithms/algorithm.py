@@ -52,7 +52,7 @@ class Algorithm(Protocol):
 
     def wait_ns(self, amount: int, now_ns: int, /) -> int:
         """How long until `amount` could be charged without leaving debt; of a negative one, how long the debt would be
-        had so much not been charged.
+        had so much not been charged. Where amounts do not make a rate's debt (EWMA, thresholds): the debt as it is.
         """
 
     def headroom(self, now_ns: int, /) -> int:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quotas.algorithms.algorithm import ALGORITHMS, SAMPLED_WINDOW, TOKEN_BUCKET, AlgorithmSettings
-from quotas.connections import WELCOME, ConnectionQuotas, Held, Verdict
+from quotas.connections import ConnectionQuotas, Held, Verdict
 from quotas.entity import DEFAULT, TOTAL, AnyEntity, Entity, Kind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
@@ -37,7 +37,7 @@ def quotas_of(
 
 def test_without_limits_everybody_is_welcome() -> None:
     quotas = quotas_of()
-    assert [quotas.opened(IP, LISTENER, 0) for _ in range(100)] == [WELCOME] * 100
+    assert [quotas.opened(IP, LISTENER, 0) for _ in range(100)] == [Verdict(True)] * 100
     assert quotas.open_now(TOTAL) == quotas.open_now(Named(Kind.IP, IP)) == 100
 
 
@@ -56,14 +56,14 @@ def test_without_limits_everybody_is_welcome() -> None:
 )
 def test_one_beyond_those_at_a_time_is_refused_until_one_goes(configured: AnyEntity, named: AnyEntity) -> None:
     quotas = quotas_of((configured, CONNECTIONS, 2))
-    assert [quotas.opened(IP, LISTENER, 0) for _ in range(2)] == [WELCOME] * 2
+    assert [quotas.opened(IP, LISTENER, 0) for _ in range(2)] == [Verdict(True)] * 2
     refused = Verdict(False, 0, CONNECTIONS, named, 2.0)
     assert quotas.opened(IP, LISTENER, 0) == refused
     quotas.closed(IP, LISTENER)  # the refused one
     assert quotas.opened(IP, LISTENER, 0) == refused
     quotas.closed(IP, LISTENER)
     quotas.closed(IP, LISTENER)
-    assert quotas.opened(IP, LISTENER, 0) == WELCOME
+    assert quotas.opened(IP, LISTENER, 0) == Verdict(True)
 
 
 def test_the_address_is_named_before_the_listener_and_that_before_the_total() -> None:
@@ -77,7 +77,7 @@ def test_the_address_is_named_before_the_listener_and_that_before_the_total() ->
 
 def test_a_default_is_so_many_for_each_address() -> None:
     quotas = quotas_of((ANY_IP, CONNECTIONS, 1))
-    assert quotas.opened(IP, LISTENER, 0) == quotas.opened(OTHER_IP, LISTENER, 0) == WELCOME
+    assert quotas.opened(IP, LISTENER, 0) == quotas.opened(OTHER_IP, LISTENER, 0) == Verdict(True)
     assert not quotas.opened(IP, LISTENER, 0).admitted
 
 
@@ -90,18 +90,18 @@ def test_a_number_of_connections_is_not_scaled_by_the_share_and_a_rate_is() -> N
 
 def test_a_refused_connection_takes_no_part_in_the_rates() -> None:
     quotas = quotas_of((Named(Kind.IP, IP), CONNECTIONS, 1), (TOTAL, CONNECTION_CREATION_RATE, 2))
-    assert quotas.opened(IP, LISTENER, 0) == WELCOME
+    assert quotas.opened(IP, LISTENER, 0) == Verdict(True)
     assert [quotas.opened(IP, LISTENER, 0).limit_name for _ in range(5)] == [CONNECTIONS] * 5
-    assert quotas.opened(OTHER_IP, LISTENER, 0) == WELCOME
+    assert quotas.opened(OTHER_IP, LISTENER, 0) == Verdict(True)
 
 
 def test_one_that_is_served_though_it_was_refused_takes_part_in_the_rates() -> None:
     quotas = quotas_of(
         (Named(Kind.IP, IP), CONNECTIONS, 1), (TOTAL, CONNECTION_CREATION_RATE, 2), algorithm=TOKEN_BUCKET
     )
-    assert quotas.opened(IP, LISTENER, 0) == WELCOME
+    assert quotas.opened(IP, LISTENER, 0) == Verdict(True)
     assert quotas.opened(IP, LISTENER, 0).limit_name == CONNECTIONS
-    assert quotas.created(IP, LISTENER, 0) == WELCOME
+    assert quotas.created(IP, LISTENER, 0) == Verdict(True)
     over = Verdict(True, SECOND // 2, CONNECTION_CREATION_RATE, TOTAL, 2)
     assert quotas.created(IP, LISTENER, 0) == over
     assert quotas.open_now(TOTAL) == 2, "they were counted when they came"
@@ -138,7 +138,7 @@ def test_seed_000_the_31st_connection_waits(entity: Named) -> None:
     """30/s, 2 samples of 1 s, one connection every 25 ms: the first window counts whole, so 30 pass in its second."""
     quotas = quotas_of((entity, CONNECTION_CREATION_RATE, 30))
     for event in range(30):
-        assert quotas.opened(IP, LISTENER, event * 25 * MS) == WELCOME
+        assert quotas.opened(IP, LISTENER, event * 25 * MS) == Verdict(True)
     owner = Named(Kind.IP, IP) if entity.kind is Kind.IP else entity
     verdict = quotas.opened(IP, LISTENER, 750 * MS)
     assert verdict == Verdict(True, 283 * MS, CONNECTION_CREATION_RATE, owner, 30)  # until 31/30 s: 33 ms in the next
@@ -148,7 +148,7 @@ def test_seed_000_the_31st_connection_waits(entity: Named) -> None:
 def test_when_the_first_second_is_over_the_31st_waits_33_ms() -> None:
     quotas = quotas_of((TOTAL, CONNECTION_CREATION_RATE, 30))
     for event in range(30):
-        assert quotas.opened(IP, LISTENER, event * 25 * MS) == WELCOME
+        assert quotas.opened(IP, LISTENER, event * 25 * MS) == Verdict(True)
     assert quotas.opened(IP, LISTENER, 1000 * MS).wait_ns == 33 * MS
 
 
@@ -156,7 +156,7 @@ def test_with_kafkas_rule_it_would_not() -> None:
     entry = QuotaEntry(TOTAL, {CONNECTION_CREATION_RATE: 30})
     registry = Registry([entry], settings=AlgorithmSettings(window_num=2, first_window=False))
     quotas = ConnectionQuotas(registry, MAX_WAIT_NS)
-    assert [quotas.opened(IP, LISTENER, event * 25 * MS) for event in range(31)] == [WELCOME] * 31
+    assert [quotas.opened(IP, LISTENER, event * 25 * MS) for event in range(31)] == [Verdict(True)] * 31
 
 
 def test_each_of_a_crowd_waits_a_little_longer() -> None:
@@ -174,12 +174,12 @@ def test_the_longest_wait_of_address_listener_and_total_counts() -> None:
         (TOTAL, CONNECTION_CREATION_RATE, 4),
         algorithm=TOKEN_BUCKET,
     )
-    assert quotas.opened(IP, LISTENER, 0) == WELCOME
+    assert quotas.opened(IP, LISTENER, 0) == Verdict(True)
     assert quotas.opened(IP, LISTENER, 0) == Verdict(True, SECOND, CONNECTION_CREATION_RATE, listener, 1)
     assert quotas.opened(IP, ("9093",), 0) == Verdict(
         True, SECOND // 2, CONNECTION_CREATION_RATE, Named(Kind.IP, IP), 2
     )
-    assert quotas.opened(OTHER_IP, ("9093",), 0) == WELCOME
+    assert quotas.opened(OTHER_IP, ("9093",), 0) == Verdict(True)
     assert quotas.opened("10.0.0.3", ("9094",), 0) == Verdict(True, SECOND // 4, CONNECTION_CREATION_RATE, TOTAL, 4)
 
 
@@ -202,7 +202,7 @@ def test_who_would_wait_too_long_is_turned_away_and_takes_no_part_in_what_others
     admitted = sum(verdict.admitted for verdict in verdicts)
     assert admitted <= 1
     for number in range(98 - admitted):
-        assert quotas.opened(f"10.1.0.{number}", LISTENER, 0) == WELCOME
+        assert quotas.opened(f"10.1.0.{number}", LISTENER, 0) == Verdict(True)
     assert quotas.opened(OTHER_IP, LISTENER, 0).limit_name == CONNECTION_CREATION_RATE
     assert quotas.opened(IP, LISTENER, 0) == turned_away
     assert quotas.opened(IP, LISTENER, 4 * SECOND).admitted
@@ -210,14 +210,14 @@ def test_who_would_wait_too_long_is_turned_away_and_takes_no_part_in_what_others
 
 def test_a_default_rate_is_one_for_each_address() -> None:
     quotas = quotas_of((ANY_IP, CONNECTION_CREATION_RATE, 1))
-    assert quotas.opened(IP, LISTENER, 0) == quotas.opened(OTHER_IP, LISTENER, 0) == WELCOME
+    assert quotas.opened(IP, LISTENER, 0) == quotas.opened(OTHER_IP, LISTENER, 0) == Verdict(True)
     verdict = quotas.opened(IP, LISTENER, 0)
     assert (verdict.entity, verdict.limit_value) == (Named(Kind.IP, IP), 1)
 
 
 def test_a_clock_that_goes_back_lets_nobody_in_sooner() -> None:
     quotas = quotas_of((TOTAL, CONNECTION_CREATION_RATE, 1), algorithm=TOKEN_BUCKET)
-    assert quotas.opened(IP, LISTENER, 10 * SECOND) == WELCOME
+    assert quotas.opened(IP, LISTENER, 10 * SECOND) == Verdict(True)
     assert quotas.opened(IP, LISTENER, 5 * SECOND).wait_ns == SECOND
     assert quotas.opened(IP, LISTENER, 10 * SECOND).wait_ns == 2 * SECOND
 
