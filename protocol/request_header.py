@@ -25,6 +25,8 @@ from protocol.errors import (
 REQUEST_PREFIX = Struct(">ihhi")
 #: Bytes of a frame before the client id's length.
 PREFIX_SIZE = 12
+#: They as three numbers: length, API key and version as one, correlation id.
+unpack_prefix = Struct(">iii").unpack_from
 #: A header (client id, tags, transactional id) longer than this is refused: two 32 KiB names and some tags fit.
 MAX_HEADER_SIZE = 131_072
 #: Kafka defines no tag for the request header; one that arrives byte by byte is read again each time, so few may come.

@@ -1,11 +1,11 @@
 """Asks the limits about one data frame at a time, and does what their Decision says: pass, tell, or hold."""
 
 from collections.abc import Mapping
-from struct import Struct
 from typing import TYPE_CHECKING
 
 from protocol.apis import SHARE_FETCH
 from protocol.fetch import lower_fetch_budget
+from protocol.request_header import unpack_prefix
 from proxy.sessions.buffers import READ_SIZE
 from proxy.sessions.produce_usage import ProduceUsage
 from proxy.sessions.request_kind import RequestKind
@@ -22,8 +22,6 @@ LONGEST_SHARE_HOLD_NS = 10_000_000_000
 #: However little is left, the fetches of a client may bring as much as it earns in this time, all together. With less a
 #: consumer at its limit would ask thousands of times a second for a batch each.
 SMALLEST_FETCH_NS = 10_000_000
-#: Length, API key and version as one, correlation id.
-_unpack_prefix = Struct(">iii").unpack_from
 
 
 class FrameAdmission:
@@ -55,8 +53,8 @@ class FrameAdmission:
 
     def walked(self, usage: ProduceUsage, kind: RequestKind, buf: bytearray, pos: int, end: int, now_ns: int) -> bool:
         """The Produce request at ``pos`` of a client whose topics, records or producer ids are limited."""
-        length, _, correlation_id = _unpack_prefix(buf, pos)
-        decision = usage.admit(kind, buf, pos, end, now_ns, self.ticket)
+        length, _, correlation_id = unpack_prefix(buf, pos)
+        decision = usage.admit(kind, length, buf, pos, end, now_ns, self.ticket)
         self.near_limit = decision is not ADMITTED or _is_near(usage.amounts, length, now_ns)
         if decision is not ADMITTED and not self._act(decision, kind, length, now_ns, usage.amounts):
             usage.held()

@@ -96,10 +96,11 @@ class ProduceUsage:
         self.work_left = WORK_AT_ONCE
 
     def admit(
-        self, kind: RequestKind, buf: bytearray, pos: int, end: int, now_ns: int, ticket: Ticket | None
+        self, kind: RequestKind, length: int, buf: bytearray, pos: int, end: int, now_ns: int, ticket: Ticket | None
     ) -> Decision:
-        """Ask the limits about the request at ``pos``, of which the bytes up to ``end`` are there, and charge them."""
-        length = int.from_bytes(buf[pos : pos + 4], "big")
+        """Ask the limits about the request of ``length`` bytes at ``pos``, and charge them. Its bytes up to ``end`` are
+        there.
+        """
         self._see(kind, buf, pos, end, length)
         limits = self._session.limits
         demand = self._demand = Demand()

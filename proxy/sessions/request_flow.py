@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from protocol.api_versions import unsupported_version_answer
 from protocol.errors import MalformedFrame, ProtocolError
-from protocol.request_header import PREFIX_SIZE, peek_request
+from protocol.request_header import PREFIX_SIZE, peek_request, unpack_prefix
 from proxy.sessions import mutations
 from proxy.sessions.buffers import READ_SIZE, Buffers
 from proxy.sessions.frame_admission import FrameAdmission
@@ -37,8 +37,6 @@ DENSE_READ_SIZE = 16_384
 # An enum member costs a slow look-up on its class, and these are asked for each read.
 _PRODUCE = Data.PRODUCE
 _FETCH = Data.FETCH
-#: Length, API key and version as one, correlation id.
-_unpack_prefix = Struct(">iii").unpack_from
 _length = Struct(">i")
 
 
@@ -74,14 +72,14 @@ class RequestFlow(Pump):
         """Forward what may pass of ``buffers.data[:end]``; keep the rest."""
         pos = self.remaining
         kind = self.kind
-        if not pos and kind is not None and kind.runs and self._take_run(kind, end):
-            return
         usage = self._usage
         if usage is not None:
             usage.begin_turn()
-            if usage.is_walking:
-                self._walk_on(usage, end)
-                return
+        if not pos and kind is not None and kind.runs and self._take_run(kind, end):
+            return
+        if usage is not None and usage.is_walking:
+            self._walk_on(usage, end)
+            return
         if pos >= end:
             self.remaining = pos - end
             if not self.discarding:
@@ -105,8 +103,6 @@ class RequestFlow(Pump):
         stop = self._pass_run(kind, 0, end, self._clock())
         if stop < end:
             if stop > 0:
-                if self._usage is not None:
-                    self._usage.begin_turn()
                 self._scan(0, stop, end)
                 return True
             return False
@@ -154,7 +150,7 @@ class RequestFlow(Pump):
                 kind = self._kind_at(kind, pos, end)
                 if kind is None:
                     break
-                length, _, correlation_id = _unpack_prefix(self.buffers.data, pos)
+                length, _, correlation_id = unpack_prefix(self.buffers.data, pos)
                 if kind.data is _PRODUCE:
                     if session.limits.walks:
                         if usage is not None and usage.has_done_enough:
@@ -276,7 +272,7 @@ class RequestFlow(Pump):
         first = pos
         count = 0
         while end - pos >= size:
-            length, seen, correlation_id = _unpack_prefix(buf, pos)
+            length, seen, correlation_id = unpack_prefix(buf, pos)
             if seen != alike or not shortest <= length <= longest or not startswith(tail, pos + PREFIX_SIZE):
                 break
             if answered:
@@ -308,7 +304,7 @@ class RequestFlow(Pump):
         """The kind of the request at ``pos``: ``kind`` if it is like the one before. None: more bytes are needed."""
         buf = self.buffers.data
         if kind is not None and end - pos >= kind.size:
-            length, seen, _ = _unpack_prefix(buf, pos)
+            length, seen, _ = unpack_prefix(buf, pos)
             longest = self.session.shared.config.socket_request_max_bytes
             if (
                 seen == kind.alike
@@ -342,7 +338,7 @@ class RequestFlow(Pump):
         """Forward what the limits let pass of a request that creates or deletes partitions, or answer it."""
         session = self.session
         responses = session.response_flow
-        correlation_id = _unpack_prefix(self.buffers.data, pos)[2]
+        correlation_id = unpack_prefix(self.buffers.data, pos)[2]
         request = bytes(self.buffers.view[pos + 4 : frame_end])
         forwarded, notice = mutations.limited(session, kind, request, now_ns)
         session.limits.requests.charge(1, now_ns)
