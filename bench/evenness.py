@@ -21,7 +21,7 @@ from deploy.local.errors import PlaygroundError
 from deploy.local.evenness import MEAN_TOLERANCE, SHARE_THAT_MUST_HOLD, Evenness, measure, share_holding
 from deploy.local.settings import Address
 from deploy.local.tap import Tap
-from pipeline.broker_quota import producer_byte_rate
+from pipeline.demo.broker_quota import producer_byte_rate
 
 NAME = "evenness"
 LIMIT = 5_000_000

@@ -54,8 +54,12 @@ SPARK_KAFKA = ArtifactSet(
     ),
     False,
 )
+# Delta Lake for the usage tables. Spark ships its other dependencies (ANTLR) itself.
+SPARK_DELTA = ArtifactSet(
+    "spark-delta-4.0.0", ("io.delta:delta-spark_2.13:4.0.0", "io.delta:delta-storage:4.0.0"), False
+)
 BROKERS = {"4.3.1": KAFKA_4_3_1, "3.9.1": KAFKA_3_9_1}
-ALL_SETS = {each.name: each for each in (KAFKA_4_3_1, KAFKA_3_9_1, KAFKA_TOOLS, SPARK_KAFKA)}
+ALL_SETS = {each.name: each for each in (KAFKA_4_3_1, KAFKA_3_9_1, KAFKA_TOOLS, SPARK_KAFKA, SPARK_DELTA)}
 
 
 def ensure(
@@ -92,6 +96,11 @@ def class_path(*sets: ArtifactSet) -> str:
 def spark_jars() -> str:
     """The value for Spark's `spark.jars`: its Kafka connector as a comma-separated list. Fetches what is missing."""
     return ",".join(str(jar) for jar in ensure(SPARK_KAFKA))
+
+
+def usage_jars() -> str:
+    """The value for Spark's `spark.jars`: the Kafka connector and Delta Lake. Fetches what is missing."""
+    return ",".join(str(jar) for each in (SPARK_KAFKA, SPARK_DELTA) for jar in ensure(each))
 
 
 def read_pins(path: Path) -> dict[str, str]:

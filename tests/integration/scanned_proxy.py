@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from deploy.local.cluster import KafkaCluster
 from deploy.local.settings import Address
-from pipeline.address_scan import ScanningRelay
-from pipeline.proxy_process import reserve_port
+from pipeline.demo.address_scan import ScanningRelay
+from pipeline.demo.proxy_process import reserve_port
 from tests.integration.proxy_process import ProxyProcess, eventually
 
 CLIENT_SIDE = "127.0.0.9"

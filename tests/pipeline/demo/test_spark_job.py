@@ -8,11 +8,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from deploy.local import artifacts
 from deploy.local.cluster import KafkaCluster
-from pipeline import broker_quota, flights
-from pipeline.client_metrics import longest_notice_seconds
-from pipeline.produce_flights import JobFailedError, produce, read_flights
+from pipeline.demo import broker_quota, flights
+from pipeline.demo.client_metrics import longest_notice_seconds
+from pipeline.demo.produce_flights import JobFailedError, produce, read_flights
+from pipeline.demo.verify import Tally, TopicUnreadableError, compare, read_topic
 from pipeline.spark_session import spark_session
-from pipeline.verify import Tally, TopicUnreadableError, compare, read_topic
 
 ROWS = 3_000
 

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from deploy.local.evenness import BIN_TOLERANCE, holds, measure
-from pipeline.runs import Run
-from pipeline.verify import Tally
+from pipeline.demo.runs import Run
+from pipeline.demo.verify import Tally
 
 _BUSY_LOAD_PER_CORE = 2.5
 TABLE_NOTES = (

@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 from deploy.local.frames import DataFrame
-from pipeline.picture import draw, summary
-from pipeline.progress import RunProgress
-from pipeline.report import (
+from pipeline.demo.picture import draw, summary
+from pipeline.demo.progress import RunProgress
+from pipeline.demo.report import (
     ScanResult,
     no_address_seen,
     nothing_lost,
@@ -17,8 +17,8 @@ from pipeline.report import (
     results_table,
     verdict_rows,
 )
-from pipeline.runs import Plan, Run
-from pipeline.verify import Tally
+from pipeline.demo.runs import Plan, Run
+from pipeline.demo.verify import Tally
 
 LIMIT = 5_000_000.0
 SECOND_NS = 1_000_000_000

@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from deploy.local.evenness import BIN_NS, bins_per_second
 from deploy.local.frames import DataFrame as TapFrame
 from deploy.local.tap import Tap
-from pipeline.client_metrics import longest_notice_seconds
-from pipeline.produce_flights import JobFailedError, produce
-from pipeline.progress import RunProgress
+from pipeline.demo.client_metrics import longest_notice_seconds
+from pipeline.demo.produce_flights import JobFailedError, produce
+from pipeline.demo.progress import RunProgress
 from pipeline.spark_session import kill_spark
 
 _LOOK_SECONDS = 0.25

@@ -2,7 +2,7 @@
 
 It knows nothing of the proxy. Whether its bytes are held to a quota is decided by the address alone:
 
-    python -m pipeline.produce_flights --bootstrap-servers 127.0.0.1:19092 --topic flights --client-id flights-etl
+    python -m pipeline.demo.produce_flights --bootstrap-servers 127.0.0.1:19092 --topic flights --client-id flights-etl
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 
 from deploy.local import artifacts
 from deploy.local.errors import PlaygroundError
-from pipeline.flights import FLIGHTS, prepare
+from pipeline.demo.flights import FLIGHTS, prepare
 from pipeline.spark_session import SparkStartError, spark_session
 
 # Settings of the Java producer inside Spark's sink.
@@ -78,7 +78,7 @@ def _reason(error: Exception) -> str:
 
 def main() -> int:
     """Run the job on its own. Returns the exit code: 1, and one line on stderr, when it fails."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.produce_flights", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m pipeline.demo.produce_flights", description=__doc__)
     parser.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT[,...]")
     parser.add_argument("--topic", default="flights")
     parser.add_argument("--client-id", default="flights-etl")

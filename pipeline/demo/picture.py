@@ -11,7 +11,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from pipeline.runs import Run
+from pipeline.demo.runs import Run
 
 # Of Okabe and Ito's palette: told apart with any colour vision.
 _COLOURS = ("#0072B2", "#009E73", "#D55E00")

@@ -26,14 +26,14 @@ from deploy.local.cluster import KafkaCluster
 from deploy.local.errors import BrokerFailed, PlaygroundError
 from deploy.local.java import find_java
 from deploy.local.tap import Tap
-from pipeline import broker_quota, flights
-from pipeline.address_scan import ScanningRelay
-from pipeline.broker_quota import BrokerQuotaError
-from pipeline.picture import draw
-from pipeline.produce_flights import JobFailedError, read_flights
-from pipeline.progress import RunProgress
-from pipeline.proxy_process import ProxyFailedError, ProxyProcess, reserve_port
-from pipeline.report import (
+from pipeline.demo import broker_quota, flights
+from pipeline.demo.address_scan import ScanningRelay
+from pipeline.demo.broker_quota import BrokerQuotaError
+from pipeline.demo.picture import draw
+from pipeline.demo.produce_flights import JobFailedError, read_flights
+from pipeline.demo.progress import RunProgress
+from pipeline.demo.proxy_process import ProxyFailedError, ProxyProcess, reserve_port
+from pipeline.demo.report import (
     TABLE_NOTES,
     ScanResult,
     Verdict,
@@ -43,9 +43,9 @@ from pipeline.report import (
     results_table,
     verdict_rows,
 )
-from pipeline.runs import Plan, Run, run_job
+from pipeline.demo.runs import Plan, Run, run_job
+from pipeline.demo.verify import Tally, TopicUnreadableError, compare, read_topic
 from pipeline.spark_session import SparkStartError, spark_session
-from pipeline.verify import Tally, TopicUnreadableError, compare, read_topic
 
 CLIENT_ID = "flights-etl"
 # As many as Spark has cores here. A request carries at most one batch of 16 KiB for each: 0.7 % of a second's 5 MB.
