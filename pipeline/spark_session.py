@@ -4,7 +4,7 @@ import logging
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,19 +30,24 @@ class SparkStartError(Exception):
 
 @contextmanager
 def spark_session(
-    connector_jars: str, *, app_name: str = "flights-etl", log: Path | None = None
+    connector_jars: str,
+    *,
+    app_name: str = "flights-etl",
+    log: Path | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
     """A session on two local cores with the Kafka connector loaded. Its JVM is gone when this returns.
 
     connector_jars: paths, separated by commas. The connector comes as files (`spark.jars`), since `spark.jars.packages`
     would resolve it on every start and fails on a half-filled ~/.m2.
+    settings: Spark settings that replace and add to those given here.
     log: where the JVM's own output goes; by default it is thrown away with the session's other scratch files.
     Raises SparkStartError.
     """
     with tempfile.TemporaryDirectory(prefix="flights-spark-") as scratch:
         log_config = Path(scratch, "log4j2.properties")
         log_config.write_text(_QUIET_LOGS)
-        settings = {
+        all_settings = {
             "spark.master": "local[2]",
             "spark.app.name": app_name,
             "spark.jars": connector_jars,
@@ -55,9 +60,10 @@ def spark_session(
             "spark.sql.shuffle.partitions": "2",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
+            **(settings or {}),
         }
         logging.getLogger("py4j").setLevel(logging.ERROR)
-        _start_jvm(settings, Path(scratch), log or Path(scratch, "spark.log"))
+        _start_jvm(all_settings, Path(scratch), log or Path(scratch, "spark.log"))
         try:
             spark = SparkSession.builder.getOrCreate()
             try:

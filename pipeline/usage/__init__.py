@@ -1,0 +1,19 @@
+"""The usage pipeline: from the proxy's cumulative counters to who used what, who waited for whom, and what it cost.
+
+    Kafka topic ─ jobs.ingest ─▶ records, quarantine
+                  jobs.report ─▶ samples ▶ deltas ▶ usage_hourly, throttling_hourly ▶ chargeback_daily,
+                                 noisy_neighbours, quota_recommendations, bypass_check ▶ HTML, CSV, Parquet, FOCUS
+
+records      the published record format: a JSON Schema, and its validator
+schemas      every Delta table: columns, partitions, retention
+transforms/  DataFrame in, DataFrame out; no input or output, no action
+tables       reads and writes Delta tables; makes each write idempotent
+jobs/        what runs on a cluster: ingest, report, close, simulate, snapshots, import
+owners, price_list, quotas_file
+             TOML that people write
+page/        the self-contained HTML report
+fleet        generates the usage of a fleet that does not exist, for the demo, tests and benchmarks
+session, cli how it starts: `python -m pipeline.usage`, or spark-submit
+
+Nothing here imports the proxy. Only `jobs.simulate` imports `quotas`.
+"""

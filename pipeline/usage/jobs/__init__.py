@@ -1,0 +1,1 @@
+"""What runs: reads tables, calls transforms, writes tables."""

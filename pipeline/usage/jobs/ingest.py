@@ -1,0 +1,95 @@
+"""Structured Streaming from the usage topic to `records` and `quarantine`, each record exactly once over restarts.
+
+A micro-batch is written under the stream's own id and its batch number. After a crash between the two tables Spark runs
+the batch again from its checkpoint, and Delta skips the table that has it. The id belongs to the checkpoint: a fixed id
+with a new checkpoint would drop writes, since batch numbers begin again at 0.
+
+There is no watermark and no deduplication: counters are cumulative, so the report takes late and repeated records.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from pipeline.usage.tables import Warehouse
+from pipeline.usage.transforms.parsing import invalid, parsed, valid
+
+COMPACT_EVERY: Final = 50
+"""Micro-batches between two compactions of the dates they wrote to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The usage topic. options: of Spark's Kafka source, such as `kafka.security.protocol`, replace those given here.
+
+    max_offsets: records in one micro-batch at most, which bounds its memory.
+    """
+
+    bootstrap_servers: str
+    topic: str
+    max_offsets: int = 2_000_000
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since 1970-01-01 UTC."""
+    return time.time_ns() // 1_000_000
+
+
+def ingest(
+    warehouse: Warehouse,
+    source: Source,
+    checkpoint: str,
+    *,
+    trigger_s: float | None = None,
+    now_ms: Callable[[], int] = wall_clock_ms,
+) -> StreamingQuery:
+    """Start the stream and return it. One writer for each warehouse.
+
+    checkpoint: a folder for the stream's offsets, kept over restarts. trigger_s: seconds between micro-batches; None
+    takes what is there now, in batches of `max_offsets`, and ends (`availableNow`).
+    """
+    for name in ("records", "quarantine"):
+        warehouse.create(name)
+    reader = warehouse.spark.readStream.format("kafka")
+    options = {
+        "kafka.bootstrap.servers": source.bootstrap_servers,
+        "subscribe": source.topic,
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": f"{source.max_offsets}",
+        # Offsets that retention removed before they were read are in the log and in the topic's own figures; to stop
+        # for them would lose the rest too.
+        "failOnDataLoss": "false",
+        **source.options,
+    }
+    for name, setting in options.items():
+        reader = reader.option(name, setting)
+
+    def write(batch: DataFrame, number: int) -> None:
+        write_batch(warehouse, batch, stream_id(warehouse.spark, checkpoint), number, now_ms())
+
+    writer = reader.load().writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
+    if trigger_s is None:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{trigger_s} seconds").start()
+
+
+def write_batch(warehouse: Warehouse, batch: DataFrame, app_id: str, number: int, now_ms: int) -> None:
+    """Write one micro-batch of Kafka rows; a second time it changes nothing."""
+    rows = parsed(batch, now_ms=now_ms)
+    warehouse.append_once("quarantine", invalid(rows), app_id, number)
+    warehouse.append_once("records", valid(rows), app_id, number)
+    if number % COMPACT_EVERY == COMPACT_EVERY - 1:
+        warehouse.compact("records")
+
+
+def stream_id(spark: SparkSession, checkpoint: str) -> str:
+    """The id that Spark gave the stream of a checkpoint: the same after each restart, another for a new checkpoint."""
+    text = spark.read.text(f"{checkpoint.rstrip('/')}/metadata").first()["value"]
+    found: str = json.loads(text)["id"]
+    return found

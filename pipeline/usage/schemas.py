@@ -1,0 +1,210 @@
+"""Every Delta table of the pipeline: its columns, what it is partitioned by, and how long its versions are kept.
+
+Money is decimal: `cost` with 10 places (of one row, before rounding), `amount` with 2. Counters are 64-bit integers.
+Times are UTC timestamps, except the raw `_ms` columns of records.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from pipeline.usage.records import THROTTLE, USAGE
+
+QUARTER_MS: Final = 900_000
+"""The grain of deltas: zones of half and of quarter hours have their midnight on a boundary."""
+DAY_MS: Final = 86_400_000
+LOOKBACK_DAYS: Final = 8
+"""How far back the previous sample of a series is looked for. A sidecar sends each live series every 10 minutes."""
+UNALLOCATED: Final = "unallocated"
+COST: Final = "decimal(28,10)"
+AMOUNT: Final = "decimal(18,2)"
+
+SERIES_COMMON: Final = ("sidecar", "incarnation", "start_time_ms", "listener", "labels", "user", "client_id")
+"""What every series is identified by; `labels` is canonical JSON, its keys sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of record.
+
+    own: what identifies a series besides SERIES_COMMON; counters: cumulative columns; nullable: those of the counters
+    that may be null.
+    """
+
+    name: str
+    own: tuple[str, ...]
+    counters: tuple[str, ...]
+    gauges: tuple[str, ...] = ()
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        return (*SERIES_COMMON, *self.own)
+
+    @property
+    def delta_keys(self) -> tuple[str, ...]:
+        """What a delta keeps of its series: all but the run of the process and its listener."""
+        return ("sidecar", "labels", "user", "client_id", *self.own)
+
+
+USAGE_KIND: Final = Kind(USAGE, ("topic", "direction"), ("bytes", "record_bytes", "requests", "messages"))
+THROTTLE_KIND: Final = Kind(
+    THROTTLE,
+    ("limit", "entity"),
+    ("throttled_ms", "delayed_bytes", "refused_bytes", "would_have_bytes"),
+    ("limit_value",),
+)
+KINDS: Final = (USAGE_KIND, THROTTLE_KIND)
+
+_RECORD_FIELDS: Final = (
+    "schema int, kind string, sidecar string, incarnation string, seq bigint, time_ms bigint, start_time_ms bigint, "
+    "listener string, labels {labels}, user string, client_id string, topic string, direction string, bytes bigint, "
+    "record_bytes bigint, requests bigint, messages bigint, limit string, entity string, throttled_ms bigint, "
+    "delayed_bytes bigint, refused_bytes bigint, would_have_bytes bigint, limit_value double"
+)
+JSON_RECORD: Final = _RECORD_FIELDS.format(labels="map<string,string>")
+"""A record as `from_json` reads it."""
+_KAFKA: Final = "kafka_partition int, kafka_offset bigint, kafka_time timestamp"
+RECORDS: Final = f"date date, {_RECORD_FIELDS.format(labels='string')}, {_KAFKA}"
+QUARANTINE: Final = f"date date, reason string, value binary, key binary, topic string, {_KAFKA}"
+
+_USAGE_SUMS: Final = "bytes bigint, record_bytes bigint, messages bigint, requests bigint"
+_THROTTLE_SUMS: Final = "throttled_ms bigint, delayed_bytes bigint, refused_bytes bigint, would_have_bytes bigint"
+_SERIES: Final = (
+    "sidecar string, incarnation string, start_time_ms bigint, listener string, labels string, user string, "
+    "client_id string"
+)
+
+
+def _ranges(counters: tuple[str, ...]) -> str:
+    return ", ".join(f"first_{name} bigint, last_{name} bigint" for name in counters)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table. columns: DDL; by: its partition columns; replaced: written a date at a time, else appended to."""
+
+    name: str
+    columns: str
+    by: tuple[str, ...] = ()
+    comment: str = ""
+
+
+def _samples(kind: Kind, own: str, gauges: str = "") -> Table:
+    columns = f"date date, quarter bigint, {_SERIES}, {own}, first_ms bigint, last_ms bigint, {_ranges(kind.counters)}"
+    return Table(f"{kind.name}_samples", columns + gauges, ("date",), "series by quarter hour: first and last counter")
+
+
+def _series_daily(kind: Kind, own: str) -> Table:
+    lasts = ", ".join(f"last_{name} bigint" for name in kind.counters)
+    return Table(
+        f"{kind.name}_series_daily",
+        f"date date, {_SERIES}, {own}, first_ms bigint, last_ms bigint, {lasts}",
+        ("date",),
+        "each series by day: its last counters, from which the next day goes on",
+    )
+
+
+_DELTA_END: Final = "split_bytes bigint, longest_gap_ms bigint"
+_USAGE_OWN: Final = "topic string, direction string"
+_THROTTLE_OWN: Final = "limit string, entity string"
+
+TABLES: Final = {
+    table.name: table
+    for table in (
+        Table("records", RECORDS, ("date", "kind"), "every valid record as it came"),
+        Table("quarantine", QUARANTINE, ("date",), "records that are not valid: why, and their raw bytes"),
+        _samples(USAGE_KIND, _USAGE_OWN),
+        _samples(THROTTLE_KIND, _THROTTLE_OWN, ", limit_value double"),
+        _series_daily(USAGE_KIND, _USAGE_OWN),
+        _series_daily(THROTTLE_KIND, _THROTTLE_OWN),
+        Table(
+            "usage_deltas",
+            f"source_date date, time timestamp, sidecar string, labels string, user string, client_id string, "
+            f"{_USAGE_OWN}, {_USAGE_SUMS}, {_DELTA_END}",
+            ("source_date",),
+            "usage by quarter hour and sidecar; source_date is that of the record which ended the delta",
+        ),
+        Table(
+            "throttle_deltas",
+            f"source_date date, time timestamp, sidecar string, labels string, user string, client_id string, "
+            f"{_THROTTLE_OWN}, {_THROTTLE_SUMS}, limit_value double, split_throttled_ms bigint, longest_gap_ms bigint",
+            ("source_date",),
+            "throttling by quarter hour and sidecar",
+        ),
+        Table(
+            "usage_hourly",
+            f"date date, hour timestamp, team string, user string, client_id string, {_USAGE_OWN}, {_USAGE_SUMS}, "
+            "split_bytes bigint, longest_gap_ms bigint, source string",
+            ("date",),
+            "who used what, by hour",
+        ),
+        Table(
+            "throttling_hourly",
+            f"date date, hour timestamp, team string, user string, client_id string, {_THROTTLE_OWN}, "
+            f"{_THROTTLE_SUMS}, limit_value double",
+            ("date",),
+            "who was throttled by which limit, by hour",
+        ),
+        Table(
+            "noisy_neighbours",
+            "date date, hour timestamp, limit string, entity string, sidecar string, team string, user string, "
+            "client_id string, bytes bigint, share double, own_throttled_ms bigint, victims bigint, "
+            "victims_throttled_ms bigint, caused_throttled_ms double",
+            ("date",),
+            "of each shared limit: who took which share of it, and whom that delayed",
+        ),
+        Table(
+            "quota_recommendations",
+            "team string, user string, client_id string, limit string, entity string, current_limit double, "
+            "used_p50 double, used_p95 double, used_p99 double, demand_p99 double, demand_is_lower_bound boolean, "
+            "by_hour array<struct<hour:int,p50:double,p95:double,p99:double,throttled_share:double>>, "
+            "headroom double, proposed double, why string, confidence string, intervals bigint, "
+            "throttled_intervals bigint, days bigint, "
+            "mean_record_bytes double, max_offsets_per_trigger bigint, buffer_drain_s double, buffer_fits boolean",
+            (),
+            "what each quota should be, and why",
+        ),
+        Table(
+            "chargeback_daily",
+            "date date, team string, user string, client_id string, topic string, axis string, "
+            f"quantity decimal(20,0), cost {COST}, amount {AMOUNT}, "
+            "currency string, source string, charge_class string, closed_period string",
+            ("date",),
+            "what it cost, by day",
+        ),
+        Table(
+            "closed_periods",
+            "period string, first_day date, end_day date, usage_deltas_version bigint, storage_version bigint, "
+            f"price_list string, owners string, total {AMOUNT}, rows bigint, fingerprint bigint, closed_at timestamp",
+            (),
+            "billing periods that are closed, with the table versions they are computed from",
+        ),
+        Table(
+            "storage_snapshots",
+            "date date, time timestamp, topic string, partitions bigint, size_bytes bigint, end_offsets bigint",
+            ("date",),
+            "partitions, bytes on disk and log end offsets of each topic at one time",
+        ),
+        Table(
+            "broker_topic_hourly",
+            "date date, hour timestamp, topic string, record_bytes bigint, messages bigint",
+            ("date",),
+            "what the brokers themselves counted, by topic and hour",
+        ),
+        Table(
+            "bypass_check",
+            "date date, hour timestamp, topic string, measure string, broker_count bigint, seen_count bigint, "
+            "unseen_count bigint, unseen_share double",
+            ("date",),
+            "which topics get data that no sidecar saw",
+        ),
+        Table(
+            "report_runs",
+            "run_id string, at timestamp, records_version bigint, first_date date, last_date date, dates bigint",
+            (),
+            "every run of the report, and up to which version of the records it has read",
+        ),
+    )
+}
+
+RETENTION: Final = "interval 400 days"
+"""Delta's log and removed files are kept for 13 months, so that a closed period can be computed again."""

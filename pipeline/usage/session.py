@@ -1,0 +1,58 @@
+"""How the jobs get their Spark session: from spark-submit where that started them, else a local one."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+REQUIRED = {
+    # Every time in the tables is UTC.
+    "spark.sql.session.timeZone": "UTC",
+    # A sum or a cast that overflows is an error, not a null or a wrapped number.
+    "spark.sql.ansi.enabled": "true",
+}
+LOCAL = {
+    **DELTA,
+    **REQUIRED,
+    # Delta's own state in as many tasks as it has by default takes seconds on a small table.
+    "spark.databricks.delta.snapshotPartitions": "1",
+    # Each column expression would be noted with its place in the source, at several calls into the JVM.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.dataFrameQueryContext.enabled": "false",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+}
+
+
+@contextmanager
+def session(
+    *, cores: int = 2, memory: str = "1g", shuffle_partitions: int = 4, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """The session for one command. Started by spark-submit it is the cluster's, else a local one that ends with this.
+
+    The arguments are for the local one; `settings` are more Spark settings.
+    Raises pipeline.spark_session.SparkStartError, deploy.local's PlaygroundError when the jars cannot be fetched.
+    """
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        spark = SparkSession.builder.getOrCreate()
+        for name, setting in REQUIRED.items():
+            spark.conf.set(name, setting)
+        yield spark
+        return
+    # Not on the clusters that spark-submit reaches.
+    from deploy.local import artifacts
+    from pipeline.spark_session import spark_session
+
+    more = {
+        **LOCAL,
+        "spark.master": f"local[{cores}]",
+        "spark.driver.memory": memory,
+        "spark.sql.shuffle.partitions": f"{shuffle_partitions}",
+        **(settings or {}),
+    }
+    with spark_session(artifacts.usage_jars(), app_name="usage", settings=more) as spark:
+        yield spark

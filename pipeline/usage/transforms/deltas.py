@@ -1,0 +1,156 @@
+"""Records to samples, samples to deltas by quarter hour.
+
+Counters are cumulative within a series, and a series begins at 0. So of each series and quarter hour only the smallest
+and the largest counter matter. A lost record is made up for by the next one. A repeated record, or one out of order,
+changes nothing. A restart or a reset makes another series. Whatever arrives, the deltas of a series add up to its
+largest counter, to the byte.
+
+A delta that crosses quarter hours is split in proportion to time. The parts are differences of one rising step
+function, so they add up to the delta.
+"""
+
+from collections.abc import Sequence
+from datetime import date
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+from pipeline.usage.schemas import DAY_MS, LOOKBACK_DAYS, QUARTER_MS, Kind
+
+_MAX_SPLIT_MS = LOOKBACK_DAYS * DAY_MS
+
+
+def samples(records: DataFrame, kind: Kind) -> DataFrame:
+    """One row for each series and quarter hour: when its first and last record were, its smallest and largest counters.
+
+    A hash aggregation over primitive types: no sort of the records, partial before the shuffle, so a series with many
+    records makes no task longer than others.
+    """
+    ranges: list[Column] = []
+    for counter in kind.counters:
+        ranges += [f.min(counter).alias(f"first_{counter}"), f.max(counter).alias(f"last_{counter}")]
+    gauges = [f.max(gauge).alias(gauge) for gauge in kind.gauges]
+    quarter = f.floor(f.col("time_ms") / QUARTER_MS).cast("bigint")
+    return (
+        records.where(f.col("kind") == kind.name)
+        .groupBy(f.col("date"), quarter.alias("quarter"), *kind.series)
+        .agg(f.min("time_ms").alias("first_ms"), f.max("time_ms").alias("last_ms"), *ranges, *gauges)
+    )
+
+
+def series_daily(sampled: DataFrame, kind: Kind) -> DataFrame:
+    """One row for each series and date: where it ended that day."""
+    lasts = [f.max(f"last_{counter}").alias(f"last_{counter}") for counter in kind.counters]
+    return sampled.groupBy("date", *kind.series).agg(
+        f.min("first_ms").alias("first_ms"), f.max("last_ms").alias("last_ms"), *lasts
+    )
+
+
+def dates_to_compute(daily: DataFrame, kind: Kind, changed: Sequence[date]) -> DataFrame:
+    """`date`: the changed dates, and for each series of them the next date on which it has a record.
+
+    Late data of a date moves the start of the delta that ends on the series' next date.
+    """
+    ordered = Window.partitionBy(*kind.series).orderBy("date")
+    following = daily.select(
+        "date", f.lead("date").over(ordered).alias("next"), f.col("date").isin(changed).alias("is")
+    )
+    return following.where("is").select(f.explode(f.array_compact(f.array("date", "next"))).alias("date")).distinct()
+
+
+def deltas(sampled: DataFrame, daily: DataFrame, kind: Kind) -> DataFrame:
+    """One row for each quarter hour and what a delta keeps of its series: `kind.delta_keys`.
+
+    sampled: the samples of the dates to compute, all of each date. daily: `series_daily` of other dates before them,
+    from which their first deltas start; rows of dates that `sampled` has too are ignored.
+    Columns: source_date (date of the sample that ended the delta), time (start of the quarter hour, UTC), the keys,
+    the counters' deltas, split_<first counter> (the part that was split over quarter hours), longest_gap_ms.
+    """
+    return _by_quarter(_steps(_ordered(sampled, daily, kind), kind), kind)
+
+
+def _ordered(sampled: DataFrame, daily: DataFrame, kind: Kind) -> DataFrame:
+    """Samples, and the days before as samples that have no delta of their own (`is_known`)."""
+    day_ends = f.floor(f.col("last_ms") / QUARTER_MS).cast("bigint")
+    known = daily.select(
+        "date",
+        day_ends.alias("quarter"),
+        *kind.series,
+        "first_ms",
+        "last_ms",
+        *(f.col(f"last_{counter}").alias(f"first_{counter}") for counter in kind.counters),
+        *(f"last_{counter}" for counter in kind.counters),
+        *(f.lit(None).cast("double").alias(gauge) for gauge in kind.gauges),
+        f.lit(True).alias("is_known"),
+    )
+    dates = sampled.select("date").distinct()
+    known = known.join(f.broadcast(dates), "date", "left_anti")
+    return sampled.withColumn("is_known", f.lit(False)).unionByName(known)
+
+
+def _steps(ordered: DataFrame, kind: Kind) -> DataFrame:
+    """Of each sample: when the previous one was, the delta since then, and the delta within."""
+    window = Window.partitionBy(*kind.series).orderBy("quarter")
+    before = window.rowsBetween(Window.unboundedPreceding, -1)
+    reached = {f"reached_{each}": f.coalesce(f.max(f"last_{each}").over(before), f.lit(0)) for each in kind.counters}
+    previous = f.coalesce(f.max("last_ms").over(before), f.col("start_time_ms"))
+    rows = ordered.withColumns({"previous_ms": previous, **reached}).where(~f.col("is_known"))
+    parts = {}
+    for counter in kind.counters:
+        first, last, so_far = f.col(f"first_{counter}"), f.col(f"last_{counter}"), f.col(f"reached_{counter}")
+        # A clock that was set back puts a later counter into an earlier quarter: then nothing is counted twice.
+        # greatest() skips nulls, but a counter that is not measured has to stay null.
+        parts[f"between_{counter}"] = f.when(last.isNotNull(), f.greatest(first - so_far, f.lit(0)))
+        parts[f"within_{counter}"] = f.when(last.isNotNull(), f.greatest(last - f.greatest(first, so_far), f.lit(0)))
+    return rows.withColumns(parts)
+
+
+def _by_quarter(steps: DataFrame, kind: Kind) -> DataFrame:
+    end = f.col("first_ms")
+    # Bounds the number of rows that one sample can become; a clock set back makes a span of nothing.
+    start = f.greatest(f.least(f.col("previous_ms"), end), end - _MAX_SPLIT_MS)
+    spread = steps.withColumn("from_ms", start).withColumn(
+        "each", f.explode(f.sequence(f.floor(start / QUARTER_MS).cast("bigint"), f.col("quarter")))
+    )
+    is_last = f.col("each") == f.col("quarter")
+    parts = []
+    for counter in kind.counters:
+        between = f.col(f"between_{counter}")
+        part = _until(f.col("each") + 1, between) - _until(f.col("each"), between)
+        within = f.when(is_last, f.col(f"within_{counter}")).otherwise(f.lit(0))
+        parts.append((part + within).cast("bigint").alias(counter))
+    first = kind.counters[0]
+    is_split = f.floor(f.col("from_ms") / QUARTER_MS) != f.col("quarter")
+    split = f.when(
+        is_split,
+        _until(f.col("each") + 1, f.col(f"between_{first}")) - _until(f.col("each"), f.col(f"between_{first}")),
+    )
+    pieces = spread.select(
+        f.col("date").alias("source_date"),
+        f.timestamp_millis(f.col("each") * QUARTER_MS).alias("time"),
+        *kind.delta_keys,
+        *parts,
+        f.coalesce(split, f.lit(0)).cast("bigint").alias("split"),
+        (end - f.col("from_ms")).alias("gap_ms"),
+        *kind.gauges,
+    )
+    return pieces.groupBy("source_date", "time", *kind.delta_keys).agg(
+        *(f.sum(counter).alias(counter) for counter in kind.counters),
+        f.sum("split").alias(f"split_{first}"),
+        f.max("gap_ms").alias("longest_gap_ms"),
+        *(f.max(gauge).alias(gauge) for gauge in kind.gauges),
+    )
+
+
+def _until(quarter: Column, delta: Column) -> Column:
+    """How much of a delta over (from_ms, first_ms] came before a quarter hour began."""
+    from_ms, to_ms = f.col("from_ms"), f.col("first_ms")
+    boundary = quarter * QUARTER_MS
+    share = (boundary - from_ms).cast("double") / (to_ms - from_ms).cast("double")
+    # In this order: at and after the end all of it, so that what rounding leaves is in the last part.
+    return (
+        f.when((boundary >= to_ms) & (quarter > f.col("quarter")), delta)
+        .when(boundary <= from_ms, f.lit(0))
+        .when(boundary >= to_ms, delta)
+        .otherwise(f.least(f.floor(delta.cast("double") * share).cast("bigint"), delta))
+    )

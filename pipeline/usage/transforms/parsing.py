@@ -1,0 +1,146 @@
+"""Kafka values to typed records, and for each value that is none the reason.
+
+The rules are those of `record_v1.schema.json`, and two that need a clock: a record from the future, and one older than
+the tables keep. Differences from the schema: an unknown field is ignored, and a JSON number with a zero fraction is not
+a whole number here.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from pipeline.usage.records import MAX_COUNT, MAX_LABELS, MAX_TEXT, SCHEMA_VERSION
+from pipeline.usage.schemas import JSON_RECORD, THROTTLE_KIND, USAGE_KIND
+
+CLOCK_AHEAD_MS = 600_000
+"""A record may be this far ahead of the clock of the ingesting driver."""
+OLDEST_DAYS = 400
+MAX_BYTES_PER_S = 125_000_000_000
+"""1 Tbit/s: a counter that grew faster than any network card is not believed."""
+_CORRUPT = "_corrupt_record"
+
+
+def parsed(kafka: DataFrame, *, now_ms: int) -> DataFrame:
+    """Rows of Spark's Kafka source to the columns of `records`, with `reason` (null for a valid record) and the raw
+    `value`, `key` and `kafka_topic`.
+
+    now_ms: the wall clock in milliseconds since 1970-01-01 UTC. One scan of the JSON for each record.
+    """
+    record = f.from_json(
+        f.col("value").cast("string"), f"{JSON_RECORD}, {_CORRUPT} string", {"columnNameOfCorruptRecord": _CORRUPT}
+    )
+    read = kafka.select(
+        record.alias("record"),
+        f.col("value"),
+        f.col("key"),
+        f.col("topic").alias("kafka_topic"),
+        f.col("partition").alias("kafka_partition"),
+        f.col("offset").alias("kafka_offset"),
+        f.col("timestamp").alias("kafka_time"),
+        # Not deterministic as far as Spark knows, so that it does not move a later filter in front of the parsing and
+        # parse each record twice. Used by `valid` and `invalid`; else it would be removed.
+        f.monotonically_increasing_id().alias("row"),
+    )
+    flat = read.select("*", "record.*").drop("record")
+    labels = f.when(f.size("labels") == 0, f.lit("{}")).otherwise(
+        f.to_json(f.map_from_entries(f.array_sort(f.map_entries("labels"))))
+    )
+    return (
+        flat.withColumn("reason", reason(now_ms))
+        .withColumn("labels", labels)
+        .withColumn("date", f.to_date(f.timestamp_millis(f.col("time_ms"))))
+    )
+
+
+def valid(rows: DataFrame) -> DataFrame:
+    """Of `parsed`: the records."""
+    return rows.where(f.col("reason").isNull() & (f.col("row") >= 0))
+
+
+def invalid(rows: DataFrame) -> DataFrame:
+    """Of `parsed`: the rows of `quarantine`; their date is the one on which Kafka got them."""
+    return rows.where(f.col("reason").isNotNull() & (f.col("row") >= 0)).select(
+        f.to_date("kafka_time").alias("date"),
+        "reason",
+        "value",
+        "key",
+        f.col("kafka_topic").alias("topic"),
+        "kafka_partition",
+        "kafka_offset",
+        "kafka_time",
+    )
+
+
+def reason(now_ms: int) -> Column:
+    """Why a record is not valid; the first reason that applies, null when there is none."""
+    checks: list[tuple[Column, Column | str]] = [
+        (f.col("value").isNull(), "no value"),
+        (
+            f.col(_CORRUPT).isNotNull() | f.coalesce(f.col("schema"), f.col("seq")).isNull(),
+            "broken JSON or a wrong type",
+        ),
+        (_differs("schema", SCHEMA_VERSION), "unknown schema version"),
+        (~f.coalesce(f.col("kind").isin(USAGE_KIND.name, THROTTLE_KIND.name), f.lit(False)), "unknown kind"),
+        *((_bad_name(name), f"{name} is missing or empty or too long") for name in ("sidecar", "incarnation")),
+        *((_bad_text(name), f"{name} is missing or too long") for name in ("listener", "user", "client_id")),
+        (_bad_labels(), "labels are missing or too many or too long"),
+        *(
+            (_bad_count(name), f"{name} is missing or negative or absurd")
+            for name in ("seq", "time_ms", "start_time_ms")
+        ),
+        (f.col("time_ms") > now_ms + CLOCK_AHEAD_MS, "time_ms is in the future"),
+        (f.col("time_ms") < now_ms - OLDEST_DAYS * 86_400_000, f"time_ms is more than {OLDEST_DAYS} days ago"),
+        (f.col("start_time_ms") > f.col("time_ms"), "start_time_ms is after time_ms"),
+        *_usage_checks(),
+        *_throttle_checks(),
+    ]
+    found = f.when(checks[0][0], checks[0][1])
+    for failed, text in checks[1:]:
+        found = found.when(failed, text)
+    return found
+
+
+def _usage_checks() -> list[tuple[Column, str]]:
+    usage = f.col("kind") == USAGE_KIND.name
+    elapsed_ms = f.col("time_ms") - f.col("start_time_ms") + 60_000
+    return [
+        (usage & ~f.coalesce(f.col("direction").isin("produce", "fetch"), f.lit(False)), "unknown direction"),
+        (usage & (f.length("topic") > MAX_TEXT), "topic is too long"),
+        *((usage & _bad_count(name), f"{name} is missing or negative or absurd") for name in ("bytes", "requests")),
+        *((usage & _bad_optional(name), f"{name} is negative or absurd") for name in ("record_bytes", "messages")),
+        (usage & (f.col("bytes") / elapsed_ms > MAX_BYTES_PER_S / 1000), "bytes grew faster than 1 Tbit/s"),
+    ]
+
+
+def _throttle_checks() -> list[tuple[Column, str]]:
+    throttle = f.col("kind") == THROTTLE_KIND.name
+    value = f.col("limit_value")
+    return [
+        *((throttle & _bad_name(name), f"{name} is missing or empty or too long") for name in ("limit", "entity")),
+        *((throttle & _bad_count(name), f"{name} is missing or negative or absurd") for name in THROTTLE_KIND.counters),
+        (throttle & (f.coalesce(value, f.lit(0.0)) < 0), "limit_value is negative"),
+    ]
+
+
+def _differs(name: str, expected: int) -> Column:
+    return f.coalesce(f.col(name) != expected, f.lit(True))
+
+
+def _bad_name(name: str) -> Column:
+    return f.coalesce(~f.length(name).between(1, MAX_TEXT), f.lit(True))
+
+
+def _bad_text(name: str) -> Column:
+    return f.coalesce(f.length(name) > MAX_TEXT, f.lit(True))
+
+
+def _bad_labels() -> Column:
+    too_long = f.exists(f.map_values("labels"), lambda each: f.coalesce(f.length(each) > MAX_TEXT, f.lit(True)))
+    return f.coalesce((f.size("labels") > MAX_LABELS) | too_long, f.lit(True))
+
+
+def _bad_count(name: str) -> Column:
+    return f.coalesce(~f.col(name).between(0, MAX_COUNT), f.lit(True))
+
+
+def _bad_optional(name: str) -> Column:
+    return f.coalesce(~f.col(name).between(0, MAX_COUNT), f.lit(False))

@@ -1,0 +1,38 @@
+"""A Spark session for the modules of this folder. Each module has its own: other tests start and end Spark too."""
+
+import gc
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.usage.session import session
+from pipeline.usage.tables import Warehouse
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """PySpark's collect() leaves its socket to the garbage collector."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """One core, 1 GB of heap, UTC, with Delta and Kafka. For a few rows, compiled code takes longer than it saves."""
+    few_rows = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    with session(cores=1, shuffle_partitions=1, settings=few_rows) as running:
+        yield running
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+@pytest.fixture
+def warehouse(spark: SparkSession, tmp_path: Path) -> Warehouse:
+    """Tables of this test only."""
+    return Warehouse(spark, str(tmp_path / "warehouse"))

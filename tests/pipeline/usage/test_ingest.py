@@ -1,0 +1,107 @@
+"""The stream from a real Kafka topic into Delta: exactly once, late data, bad records, restarts."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from deploy.local.cluster import KafkaCluster
+from pipeline.usage import records
+from pipeline.usage.jobs import ingest as job
+from pipeline.usage.jobs.ingest import Source, ingest
+from pipeline.usage.tables import Warehouse
+from tests.pipeline.usage.fleets import NOON_MS, throttle_record, usage_record
+
+DAY_MS = 86_400_000
+
+
+class Topic:
+    """A topic of its own on the shared broker."""
+
+    def __init__(self, cluster: KafkaCluster, name: str) -> None:
+        self.source = Source(cluster.bootstrap_servers, name, max_offsets=5)
+        self._producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+
+    def send(self, made: Sequence[dict[str, Any] | bytes]) -> None:
+        for each in made:
+            raw = each if isinstance(each, bytes) else records.value(each)
+            its_key = b"" if isinstance(each, bytes) else records.key(each)
+            self._producer.produce(self.source.topic, raw, its_key)
+        assert self._producer.flush(30) == 0
+
+
+@pytest.fixture
+def topic(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> Topic:
+    return Topic(kafka_cluster, unique_name("usage"))
+
+
+def run(warehouse: Warehouse, topic: Topic, checkpoint: Path) -> None:
+    query = ingest(warehouse, topic.source, str(checkpoint), now_ms=lambda: NOON_MS)
+    assert query.awaitTermination(120)
+
+
+def sequence_numbers(warehouse: Warehouse) -> Counter[int]:
+    return Counter(row["seq"] for row in warehouse.read("records").select("seq").collect())
+
+
+@pytest.mark.timeout(300)
+def test_each_record_arrives_once_over_restarts_and_crashes(
+    warehouse: Warehouse, topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    topic.send([usage_record(seq=seq) for seq in range(12)])
+    run(warehouse, topic, checkpoint)
+    assert sequence_numbers(warehouse) == Counter(range(12))
+
+    topic.send([usage_record(seq=12), throttle_record(seq=13), b"{broken", usage_record(seq=14, bytes=-1)])
+    original = job.write_batch
+
+    def crash_after_writing(*arguments: Any) -> None:
+        original(*arguments)
+        raise RuntimeError("killed before Spark notes the batch as done")
+
+    monkeypatch.setattr(job, "write_batch", crash_after_writing)
+    query = ingest(warehouse, topic.source, str(checkpoint), now_ms=lambda: NOON_MS)
+    with pytest.raises(Exception, match="killed before Spark notes"):
+        query.awaitTermination(120)
+    monkeypatch.undo()
+    run(warehouse, topic, checkpoint)
+    assert sequence_numbers(warehouse) == Counter(range(14))
+    quarantine = {row["reason"]: bytes(row["value"]) for row in warehouse.read("quarantine").collect()}
+    assert quarantine == {
+        "broken JSON or a wrong type": b"{broken",
+        "bytes is missing or negative or absurd": records.value(usage_record(seq=14, bytes=-1)),
+    }
+
+    late = usage_record(seq=15, time_ms=NOON_MS - 3 * DAY_MS, start_time_ms=NOON_MS - 3 * DAY_MS)
+    version = warehouse.version("records")
+    topic.send([late])
+    run(warehouse, topic, checkpoint)
+    assert sequence_numbers(warehouse)[15] == 1
+    assert [str(each) for each in warehouse.dates_changed_since("records", version)] == ["2026-01-02"]
+
+
+@pytest.mark.timeout(300)
+def test_a_new_checkpoint_is_another_stream_and_drops_nothing(
+    warehouse: Warehouse, topic: Topic, tmp_path: Path, spark: SparkSession
+) -> None:
+    topic.send([usage_record(seq=seq) for seq in range(3)])
+    run(warehouse, topic, tmp_path / "first")
+    run(warehouse, topic, tmp_path / "second")
+    assert sequence_numbers(warehouse) == Counter({0: 2, 1: 2, 2: 2})
+    assert job.stream_id(spark, str(tmp_path / "first")) != job.stream_id(spark, str(tmp_path / "second"))
+
+
+@pytest.mark.timeout(300)
+def test_compaction_is_no_change_of_data(warehouse: Warehouse, topic: Topic, tmp_path: Path) -> None:
+    topic.send([usage_record(seq=seq) for seq in range(7)])
+    run(warehouse, topic, tmp_path / "checkpoint")
+    version = warehouse.version("records")
+    warehouse.compact("records")
+    assert warehouse.version("records") > version
+    assert warehouse.dates_changed_since("records", version) == []
+    assert sequence_numbers(warehouse) == Counter(range(7))
