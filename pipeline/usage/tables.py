@@ -42,8 +42,8 @@ class Warehouse:
         )
 
     def read(self, name: str, version: int | None = None) -> DataFrame:
-        """The table, empty if it does not exist yet; `version` reads it as it was (time travel)."""
-        if version is None and not self.exists(name):
+        """The table, empty if it does not exist yet; `version` reads it as it was (time travel), empty for -1."""
+        if version == -1 or (version is None and not self.exists(name)):
             return self.spark.createDataFrame([], TABLES[name].columns)
         reader = self.spark.read.format("delta")
         if version is not None:

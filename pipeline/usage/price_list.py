@@ -1,0 +1,169 @@
+"""What traffic costs: a TOML file with prices, with invoices to share out, or with both.
+
+currency = "EUR"
+zone = "Europe/Berlin"            # whose midnight ends a day
+provider = "Platform team"        # for FOCUS: who sells, and in whose name
+account = "kafka-prod"
+
+[[price]]
+axis = "network_in"               # network_in, network_out, requests, storage, partitions
+amount = "0.09"                   # in quotes: a decimal, not a double
+per = "GB"
+from = 2026-01-01                 # first day
+until = 2027-01-01                # the day after the last one
+
+[[invoice]]                       # its total is shared out by measured use of one axis
+id = "INV-2026-01"
+axis = "network_in"
+total = "12000.00"
+fixed = "2000.00"                 # of which so much is divided evenly among the teams that used anything
+from = 2026-01-01
+until = 2026-02-01
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal, InvalidOperation
+from itertools import pairwise
+from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+AXES: Final = ("network_in", "network_out", "requests", "storage", "partitions")
+UNITS: Final = {
+    "network_in": ("B", "MB", "GB", "TB", "MiB", "GiB", "TiB"),
+    "network_out": ("B", "MB", "GB", "TB", "MiB", "GiB", "TiB"),
+    "requests": ("request", "million requests"),
+    "storage": ("GB-hour", "GiB-hour", "TB-hour"),
+    "partitions": ("partition-hour",),
+}
+SIZES: Final = {
+    "B": 1, "MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+    "request": 1, "million requests": 10**6,
+    "GB-hour": 10**9, "GiB-hour": 2**30, "TB-hour": 10**12, "partition-hour": 1,
+}  # fmt: skip
+_TOP: Final = {"currency", "zone", "provider", "account", "price", "invoice"}
+
+
+class PriceListError(Exception):
+    """A price list is wrong; the text names the place and says what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """amount for each `size` units of the axis, on days from `first` to before `until`."""
+
+    axis: str
+    amount: Decimal
+    per: str
+    first: date
+    until: date
+
+    @property
+    def size(self) -> int:
+        return SIZES[self.per]
+
+
+@dataclass(frozen=True, slots=True)
+class Invoice:
+    """total is shared out over the days from `first` to before `until`; `fixed` of it evenly among teams."""
+
+    id: str
+    axis: str
+    total: Decimal
+    fixed: Decimal
+    first: date
+    until: date
+
+
+@dataclass(frozen=True, slots=True)
+class PriceList:
+    """A whole file. zone: name of a time zone."""
+
+    currency: str
+    zone: str
+    provider: str
+    account: str
+    prices: tuple[Price, ...]
+    invoices: tuple[Invoice, ...]
+    text: str
+
+
+def parse(text: str) -> PriceList:
+    """A price list's text. Raises PriceListError."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PriceListError(f"not TOML: {error}") from error
+    unknown = sorted(set(data) - _TOP)
+    if unknown:
+        raise PriceListError(f"{unknown[0]}: unknown key; allowed: {', '.join(sorted(_TOP))}")
+    zone = data.get("zone", "UTC")
+    try:
+        ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, ValueError, TypeError) as error:
+        raise PriceListError(f"zone: there is no time zone {zone!r}") from error
+    currency = data.get("currency")
+    if not isinstance(currency, str) or not (len(currency) == 3 and currency.isascii() and currency.isupper()):
+        raise PriceListError("currency: three capital letters of ISO 4217 are needed, such as EUR")
+    prices = tuple(_price(f"price[{index}]", each) for index, each in enumerate(data.get("price", [])))
+    invoices = tuple(_invoice(f"invoice[{index}]", each) for index, each in enumerate(data.get("invoice", [])))
+    _check_overlaps(prices)
+    provider, account = data.get("provider", "Kafka platform"), data.get("account", "kafka")
+    return PriceList(currency, zone, provider, account, prices, invoices, text)
+
+
+def _price(place: str, table: Mapping[str, Any]) -> Price:
+    axis = _axis(place, table)
+    per = table.get("per")
+    if per not in UNITS[axis]:
+        raise PriceListError(f"{place}.per: {per!r} is no unit of {axis}; allowed: {', '.join(UNITS[axis])}")
+    first, until = _period(place, table)
+    return Price(axis, _decimal(f"{place}.amount", table.get("amount"), 6), per, first, until)
+
+
+def _invoice(place: str, table: Mapping[str, Any]) -> Invoice:
+    first, until = _period(place, table)
+    total = _decimal(f"{place}.total", table.get("total"), 2)
+    fixed = _decimal(f"{place}.fixed", table.get("fixed", "0"), 2)
+    if fixed > total:
+        raise PriceListError(f"{place}.fixed: {fixed} is more than the total of {total}")
+    if not isinstance(table.get("id"), str):
+        raise PriceListError(f"{place}.id: the invoice's number is needed, in quotes")
+    return Invoice(table["id"], _axis(place, table), total, fixed, first, until)
+
+
+def _axis(place: str, table: Mapping[str, Any]) -> str:
+    axis = table.get("axis")
+    if axis not in AXES:
+        raise PriceListError(f"{place}.axis: {axis!r} is none; allowed: {', '.join(AXES)}")
+    return str(axis)
+
+
+def _decimal(place: str, value: object, places: int) -> Decimal:
+    if not isinstance(value, str):
+        raise PriceListError(f"{place}: write the amount in quotes, so that it stays a decimal")
+    try:
+        amount = Decimal(value)
+    except InvalidOperation as error:
+        raise PriceListError(f"{place}: {value!r} is no decimal number") from error
+    if not amount.is_finite() or amount < 0 or amount >= 10**6 * 10**places:
+        raise PriceListError(f"{place}: {value!r} is negative or too large")
+    if amount != round(amount, places):
+        raise PriceListError(f"{place}: {value!r} has more than {places} decimal places")
+    return amount
+
+
+def _period(place: str, table: Mapping[str, Any]) -> tuple[date, date]:
+    first, until = table.get("from"), table.get("until", date(9999, 1, 1))
+    if type(first) is not date or type(until) is not date or first >= until:
+        raise PriceListError(f"{place}: from and until are days such as 2026-01-31, without quotes, from before until")
+    return first, until
+
+
+def _check_overlaps(prices: tuple[Price, ...]) -> None:
+    ordered = sorted(prices, key=lambda price: (price.axis, price.first))
+    for earlier, later in pairwise(ordered):
+        if earlier.axis == later.axis and later.first < earlier.until:
+            raise PriceListError(f"price: {later.axis} has two prices on {later.first}")

@@ -1,0 +1,186 @@
+"""Quantities to decimal costs, and costs to cents that add up to the whole.
+
+Decimals from end to end. A row's cost has 10 places; what is billed has 2, by largest remainders in two steps: the
+cents of a date and axis go to teams, a team's cents to its rows. So each sum of amounts is the rounded sum of the
+costs, and an invoice's total is reached to the cent.
+"""
+
+from collections.abc import Sequence
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+from pipeline.usage.price_list import Invoice, Price, PriceList
+from pipeline.usage.schemas import AMOUNT, COST, UNALLOCATED
+
+ROW = ("team", "user", "client_id", "topic")
+FIXED = "fixed"
+CORRECTION = "Correction"
+_QUANTITY = "decimal(18,0)"
+
+
+def quantities(usage: DataFrame, storage: DataFrame, team: Column, zone: str) -> DataFrame:
+    """usage_deltas and storage_snapshots to one row for each date (of the zone), ROW and axis: quantity.
+
+    Units: bytes, requests, byte-hours, partition-hours. A day of storage is the mean of its snapshots over 24 hours.
+    """
+    used = _dated(usage, zone, team)
+    bytes_in = f.when(f.col("direction") == "produce", f.col("bytes"))
+    bytes_out = f.when(f.col("direction") == "fetch", f.col("bytes"))
+    summed = used.groupBy("date", *ROW).agg(
+        *(
+            f.sum(amount.cast(_QUANTITY)).alias(axis)
+            for axis, amount in (("network_in", bytes_in), ("network_out", bytes_out), ("requests", f.col("requests")))
+        )
+    )
+    nothing = f.lit(None).cast("string")
+    with_owner = storage.withColumns({"user": nothing, "client_id": nothing, "labels": f.lit("{}")})
+    kept = (
+        _dated(with_owner, zone, team)
+        .groupBy("date", *ROW)
+        .agg(
+            *(
+                f.round(f.avg(f.col(column).cast("decimal(20,0)")) * 24).cast(_QUANTITY).alias(axis)
+                for axis, column in (("storage", "size_bytes"), ("partitions", "partitions"))
+            )
+        )
+    )
+    long = summed.unpivot(["date", *ROW], ["network_in", "network_out", "requests"], "axis", "quantity")
+    more = kept.unpivot(["date", *ROW], ["storage", "partitions"], "axis", "quantity")
+    return long.unionByName(more).where(f.col("quantity") > 0)
+
+
+def chargeback_daily(measured: DataFrame, prices: PriceList) -> DataFrame:
+    """`quantities` to chargeback_daily, by the price list's prices and invoices. Rows without a price cost nothing."""
+    parts = [_priced(measured, each) for each in prices.prices]
+    rated = reduce(DataFrame.unionByName, parts) if parts else _unpriced(measured).limit(0)
+    rows = rated.unionByName(_without_price(measured, prices.prices))
+    # The cents of a date and axis: the rounded sum of its costs.
+    group = ["date", "axis", "source"]
+    wholes = rows.groupBy(*group).agg(f.round(f.sum("cost"), 2).cast(AMOUNT).alias("whole"))
+    rows = in_cents(rows.join(wholes, group), group)
+    for invoice in prices.invoices:
+        rows = rows.unionByName(_shared_out(measured, invoice))
+    return rows.withColumns(
+        {
+            "currency": f.lit(prices.currency),
+            "charge_class": f.lit(None).cast("string"),
+            "closed_period": f.lit(None).cast("string"),
+        }
+    )
+
+
+def in_cents(rows: DataFrame, group: Sequence[str]) -> DataFrame:
+    """Add `amount`: each `whole` (the same in all rows of a group, with 2 places) shared out by largest remainders.
+
+    The costs of a group add up to its whole, but for rounding. First the cents go to each (date, team) of the group,
+    then to their rows, so that no window holds more than the rows of one team and day. Ties go by name. Drops `whole`.
+    """
+    team = [*dict.fromkeys([*group, "date", "team"])]
+    by_team = rows.groupBy(*team).agg(f.sum("cost").cast(COST).alias("cost"), f.first("whole").alias("whole"))
+    teams = _largest_remainders(by_team, list(group), ["date", "team"]).select(*team, f.col("amount").alias("whole"))
+    return _largest_remainders(rows.drop("whole").join(teams, team), team, ["user", "client_id", "topic"]).drop("whole")
+
+
+def _largest_remainders(rows: DataFrame, group: list[str], ties: list[str]) -> DataFrame:
+    window = Window.partitionBy(*group)
+    down = f.floor(f.col("cost") * 100)
+    missing = (f.col("whole") * 100).cast("bigint") - f.sum("down").over(window)
+    rest = f.col("cost") * 100 - f.col("down")
+    rank = f.row_number().over(window.orderBy(f.desc(rest), *(f.asc_nulls_first(each) for each in ties)))
+    count = f.count("*").over(window)
+    each = f.floor(f.col("missing") / f.col("rows")).cast("bigint")
+    extra = each + (f.col("rank") <= f.col("missing") - each * f.col("rows")).cast("bigint")
+    cents = (f.col("down") + extra).cast("decimal(18,0)")
+    return (
+        rows.withColumn("down", down.cast("bigint"))
+        .withColumns({"missing": missing, "rank": rank, "rows": count})
+        .withColumn("amount", (cents / 100).cast(AMOUNT))
+        .drop("down", "missing", "rank", "rows")
+    )
+
+
+def corrections(frozen: DataFrame, now: DataFrame, period: str) -> DataFrame:
+    """Rows of class Correction: what a closed period would cost by now, minus what it was closed with.
+
+    frozen, now: chargeback_daily rows of the period's days. Only rows whose amount or quantity changed.
+    """
+    keys = ["date", *ROW, "axis", "source", "currency"]
+    values = ("quantity", "cost", "amount")
+    signed = [
+        rows.select(*keys, *((f.col(name) * sign).alias(name) for name in values))
+        for rows, sign in ((frozen, -1), (now, 1))
+    ]
+    changed = signed[0].unionByName(signed[1]).groupBy(*keys).agg(*(f.sum(name).alias(name) for name in values))
+    return changed.where((f.col("amount") != 0) | (f.col("quantity") != 0)).withColumns(
+        {"charge_class": f.lit(CORRECTION), "closed_period": f.lit(period)}
+    )
+
+
+def _dated(rows: DataFrame, zone: str, team: Column) -> DataFrame:
+    return rows.withColumns({"team": team, "date": f.to_date(f.from_utc_timestamp("time", zone))})
+
+
+def _priced(measured: DataFrame, price: Price) -> DataFrame:
+    """quantity(18,0) x amount(12,6) is exact in 31 digits; divided by the unit's size it is rounded at 13 places."""
+    amount = f.lit(price.amount).cast("decimal(12,6)")
+    cost = (f.col("quantity").cast(_QUANTITY) * amount / f.lit(price.size).cast("decimal(13,0)")).cast(COST)
+    return (
+        measured.where((f.col("axis") == price.axis) & _within(price.first, price.until))
+        .withColumn("cost", cost)
+        .withColumn("source", f.lit("price"))
+    )
+
+
+def _unpriced(measured: DataFrame) -> DataFrame:
+    return measured.withColumns({"cost": f.lit(0).cast(COST), "source": f.lit("price")})
+
+
+def _without_price(measured: DataFrame, prices: Sequence[Price]) -> DataFrame:
+    """Quantities stay complete: they add up to the bytes that were measured, with or without a price."""
+    has_price = f.lit(False)
+    for price in prices:
+        has_price |= (f.col("axis") == price.axis) & _within(price.first, price.until)
+    return _unpriced(measured.where(~has_price))
+
+
+def _shared_out(measured: DataFrame, invoice: Invoice) -> DataFrame:
+    """An invoice by measured shares, its fixed part evenly; all of it to `unallocated` where nothing was measured."""
+    own = measured.where((f.col("axis") == invoice.axis) & _within(invoice.first, invoice.until))
+    source = f.lit(f"invoice {invoice.id}")
+    variable = invoice.total - invoice.fixed
+    nobody = own.sparkSession.range(1).select(
+        f.lit(invoice.first).alias("date"),
+        f.lit(UNALLOCATED).alias("team"),
+        *(f.lit(None).cast("string").alias(name) for name in ROW[1:]),
+        f.lit(invoice.axis).alias("axis"),
+        f.lit(0).cast(_QUANTITY).alias("quantity"),
+    )
+    used = own.unionByName(nobody.join(own.select(f.lit(1).alias("any")).limit(1), how="left_anti", on=f.lit(True)))
+    weight = f.greatest(f.col("quantity"), f.lit(1)).cast(_QUANTITY)
+    total = f.broadcast(used.agg(f.sum(weight).cast("decimal(20,0)").alias("total")))
+    # 18 digits x 10 digits / 20 digits keeps 11 places.
+    share = (weight * f.lit(variable).cast("decimal(10,2)") / f.col("total")).cast(COST)
+    by_use = used.crossJoin(total).withColumns({"cost": share, "source": source, "whole": f.lit(variable).cast(AMOUNT)})
+    evenly = used.groupBy("date", "team").agg(f.lit(0).cast(_QUANTITY).alias("quantity"))
+    evenly = evenly.withColumns(
+        {name: f.lit(None).cast("string") for name in ROW[1:]}
+        | {"axis": f.lit(FIXED), "source": source, "whole": f.lit(invoice.fixed).cast(AMOUNT)}
+    )
+    days = evenly.groupBy("team").agg(f.count("*").alias("days"))
+    teams = f.broadcast(days.agg(f.count("*").alias("teams")))
+    # Each team the same, over the days on which it used anything.
+    part = f.lit(invoice.fixed).cast("decimal(10,2)") / (f.col("days") * f.col("teams")).cast("decimal(10,0)")
+    evenly = evenly.join(f.broadcast(days), "team").crossJoin(teams).withColumn("cost", part.cast(COST))
+    parts = [in_cents(by_use.drop("total"), ["axis", "source"])]
+    if invoice.fixed:
+        parts.append(in_cents(evenly.drop("days", "teams"), ["axis", "source"]))
+    rows = reduce(DataFrame.unionByName, parts)
+    # An invoice's row costs what it is billed with.
+    # Its quantity stands in the row that has the price, or none: the quantities add up to what was measured.
+    return rows.withColumns({"cost": f.col("amount").cast(COST), "quantity": f.lit(0).cast(_QUANTITY)})
+
+
+def _within(first: object, until: object) -> Column:
+    return (f.col("date") >= f.lit(first)) & (f.col("date") < f.lit(until))

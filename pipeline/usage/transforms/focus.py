@@ -1,0 +1,122 @@
+"""chargeback_daily to FOCUS 1.2, the FinOps Open Cost and Usage Specification.
+
+Column ids, feature levels and types are those of the specification's tag v1.2. Our own columns begin with `x_`.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from pipeline.usage.price_list import PriceList
+from pipeline.usage.schemas import COST, UNALLOCATED
+
+
+@dataclass(frozen=True, slots=True)
+class FocusColumn:
+    """One column of FOCUS. kind: String, Decimal or Date/Time; values: those allowed, empty for any."""
+
+    name: str
+    kind: str
+    nullable: bool
+    values: tuple[str, ...] = ()
+
+
+_CATEGORIES: Final = ("Usage", "Purchase", "Tax", "Credit", "Adjustment")
+_SERVICES: Final = (
+    "AI and Machine Learning", "Analytics", "Business Applications", "Compute", "Databases", "Developer Tools",
+    "Multicloud", "Identity", "Integration", "Internet of Things", "Management and Governance", "Media", "Migration",
+    "Mobile", "Networking", "Security", "Storage", "Web", "Other",
+)  # fmt: skip
+MANDATORY: Final = (
+    FocusColumn("BilledCost", "Decimal", False),
+    FocusColumn("BillingAccountId", "String", False),
+    FocusColumn("BillingAccountName", "String", True),
+    FocusColumn("BillingCurrency", "String", False),
+    FocusColumn("BillingPeriodEnd", "Date/Time", False),
+    FocusColumn("BillingPeriodStart", "Date/Time", False),
+    FocusColumn("ChargeCategory", "String", False, _CATEGORIES),
+    FocusColumn("ChargeClass", "String", True, ("Correction",)),
+    FocusColumn("ChargeDescription", "String", True),
+    FocusColumn("ChargePeriodEnd", "Date/Time", False),
+    FocusColumn("ChargePeriodStart", "Date/Time", False),
+    FocusColumn("ContractedCost", "Decimal", False),
+    FocusColumn("EffectiveCost", "Decimal", False),
+    FocusColumn("InvoiceIssuerName", "String", False),
+    FocusColumn("ListCost", "Decimal", False),
+    FocusColumn("PricingQuantity", "Decimal", True),
+    FocusColumn("PricingUnit", "String", True),
+    FocusColumn("ProviderName", "String", False),
+    FocusColumn("PublisherName", "String", False),
+    FocusColumn("ServiceCategory", "String", False, _SERVICES),
+    FocusColumn("ServiceName", "String", False),
+)
+"""Every column that FOCUS 1.2 makes mandatory."""
+
+_UNITS: Final = {
+    "network_in": "Bytes",
+    "network_out": "Bytes",
+    "requests": "Requests",
+    "storage": "Byte-Hours",
+    "partitions": "Partition-Hours",
+}
+
+
+def focus(charges: DataFrame, prices: PriceList) -> DataFrame:
+    """chargeback_daily to FOCUS 1.2. Days and months are those of the price list's zone, written in UTC.
+
+    Teams are sub accounts, topics are resources. A correction keeps the period that it corrects.
+    """
+    zone = prices.zone
+    month = f.trunc("date", "month")
+    amount = f.col("amount").cast(COST)
+    # Adjustments have no quantity; the standard wants null there.
+    is_usage = f.col("quantity") != 0
+    return charges.select(
+        amount.alias("BilledCost"),
+        f.lit(prices.account).alias("BillingAccountId"),
+        f.lit(prices.account).alias("BillingAccountName"),
+        f.col("currency").alias("BillingCurrency"),
+        _instant(f.add_months(month, 1), zone).alias("BillingPeriodEnd"),
+        _instant(month, zone).alias("BillingPeriodStart"),
+        f.lit("Usage").alias("ChargeCategory"),
+        f.col("charge_class").alias("ChargeClass"),
+        f.concat_ws(" ", f.lit("Kafka"), "axis", f.lit("by"), "client_id").alias("ChargeDescription"),
+        f.lit("Usage-Based").alias("ChargeFrequency"),
+        _instant(f.date_add("date", 1), zone).alias("ChargePeriodEnd"),
+        _instant(f.col("date"), zone).alias("ChargePeriodStart"),
+        f.when(is_usage, f.col("quantity")).alias("ConsumedQuantity"),
+        f.when(is_usage, _unit()).alias("ConsumedUnit"),
+        amount.alias("ContractedCost"),
+        amount.alias("EffectiveCost"),
+        f.lit(prices.provider).alias("InvoiceIssuerName"),
+        amount.alias("ListCost"),
+        f.when(is_usage, f.col("quantity")).alias("PricingQuantity"),
+        f.when(is_usage, _unit()).alias("PricingUnit"),
+        f.lit(prices.provider).alias("ProviderName"),
+        f.lit(prices.provider).alias("PublisherName"),
+        f.col("topic").alias("ResourceId"),
+        f.col("topic").alias("ResourceName"),
+        f.when(f.col("topic").isNotNull(), "Topic").alias("ResourceType"),
+        f.lit("Integration").alias("ServiceCategory"),
+        f.lit("Apache Kafka").alias("ServiceName"),
+        f.when(f.col("team") != UNALLOCATED, f.col("team")).alias("SubAccountId"),
+        f.when(f.col("team") != UNALLOCATED, f.col("team")).alias("SubAccountName"),
+        f.col("axis").alias("x_Axis"),
+        f.col("user").alias("x_User"),
+        f.col("client_id").alias("x_ClientId"),
+        f.col("source").alias("x_Source"),
+        f.col("cost").alias("x_UnroundedCost"),
+        f.col("closed_period").alias("x_CorrectsPeriod"),
+    )
+
+
+def _unit() -> Column:
+    units = f.create_map(*(f.lit(each) for pair in _UNITS.items() for each in pair))
+    return units[f.col("axis")]
+
+
+def _instant(day: Column, zone: str) -> Column:
+    """Midnight of a day in the zone, as FOCUS writes times: UTC, to the second, with Z."""
+    return f.date_format(f.to_utc_timestamp(day.cast("timestamp"), zone), "yyyy-MM-dd'T'HH:mm:ss'Z'")
