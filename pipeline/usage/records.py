@@ -7,11 +7,11 @@ built-in functions, and those that need a clock.
 import json
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
+from importlib.resources import files
 from typing import Any, Final
 
 SCHEMA_VERSION: Final = 1
-SCHEMA_PATH: Final = Path(__file__).with_name("record_v1.schema.json")
+SCHEMA_FILE: Final = files("pipeline.usage").joinpath("record_v1.schema.json")
 
 USAGE: Final = "usage"
 THROTTLE: Final = "throttle"
@@ -24,7 +24,7 @@ MAX_LABELS: Final = 32
 @cache
 def schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) as a dict."""
-    parsed: dict[str, Any] = json.loads(SCHEMA_PATH.read_text(encoding="utf-8"))
+    parsed: dict[str, Any] = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     return parsed
 
 

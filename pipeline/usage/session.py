@@ -50,6 +50,8 @@ def session(
     more = {
         **LOCAL,
         "spark.master": f"local[{cores}]",
+        # The Python workers of `simulate` start in Spark's scratch folder, and import this project.
+        "spark.executorEnv.PYTHONPATH": str(artifacts.PROJECT),
         "spark.driver.memory": memory,
         "spark.sql.shuffle.partitions": f"{shuffle_partitions}",
         **(settings or {}),

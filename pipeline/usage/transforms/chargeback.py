@@ -53,9 +53,7 @@ def quantities(usage: DataFrame, storage: DataFrame, team: Column, zone: str) ->
 
 def chargeback_daily(measured: DataFrame, prices: PriceList) -> DataFrame:
     """`quantities` to chargeback_daily, by the price list's prices and invoices. Rows without a price cost nothing."""
-    parts = [_priced(measured, each) for each in prices.prices]
-    rated = reduce(DataFrame.unionByName, parts) if parts else _unpriced(measured).limit(0)
-    rows = rated.unionByName(_without_price(measured, prices.prices))
+    rows = _priced(measured, prices.prices)
     # The cents of a date and axis: the rounded sum of its costs.
     group = ["date", "axis", "source"]
     wholes = rows.groupBy(*group).agg(f.round(f.sum("cost"), 2).cast(AMOUNT).alias("whole"))
@@ -122,27 +120,18 @@ def _dated(rows: DataFrame, zone: str, team: Column) -> DataFrame:
     return rows.withColumns({"team": team, "date": f.to_date(f.from_utc_timestamp("time", zone))})
 
 
-def _priced(measured: DataFrame, price: Price) -> DataFrame:
-    """quantity(18,0) x amount(12,6) is exact in 31 digits; divided by the unit's size it is rounded at 13 places."""
-    amount = f.lit(price.amount).cast("decimal(12,6)")
-    cost = (f.col("quantity").cast(_QUANTITY) * amount / f.lit(price.size).cast("decimal(13,0)")).cast(COST)
-    return (
-        measured.where((f.col("axis") == price.axis) & _within(price.first, price.until))
-        .withColumn("cost", cost)
-        .withColumn("source", f.lit("price"))
-    )
+def _priced(measured: DataFrame, prices: Sequence[Price]) -> DataFrame:
+    """Add cost. Rows without a price cost 0 and stay: the quantities add up to what was measured.
 
-
-def _unpriced(measured: DataFrame) -> DataFrame:
-    return measured.withColumns({"cost": f.lit(0).cast(COST), "source": f.lit("price")})
-
-
-def _without_price(measured: DataFrame, prices: Sequence[Price]) -> DataFrame:
-    """Quantities stay complete: they add up to the bytes that were measured, with or without a price."""
-    has_price = f.lit(False)
+    quantity(18,0) x amount(12,6) is exact in 31 digits; divided by the unit's size it is rounded at 13 places.
+    """
+    amount, size = f.lit(0).cast("decimal(12,6)"), f.lit(1).cast("decimal(13,0)")
     for price in prices:
-        has_price |= (f.col("axis") == price.axis) & _within(price.first, price.until)
-    return _unpriced(measured.where(~has_price))
+        applies = (f.col("axis") == price.axis) & _within(price.first, price.until)
+        amount = f.when(applies, f.lit(price.amount).cast("decimal(12,6)")).otherwise(amount)
+        size = f.when(applies, f.lit(price.size).cast("decimal(13,0)")).otherwise(size)
+    cost = (f.col("quantity").cast(_QUANTITY) * amount / size).cast(COST)
+    return measured.withColumns({"cost": cost, "source": f.lit("price")})
 
 
 def _shared_out(measured: DataFrame, invoice: Invoice) -> DataFrame:

@@ -1,0 +1,73 @@
+"""How many records per second: ingest (JSON parsed, checked, written twice: records and quarantine) and report's core.
+
+The records are Kafka rows in Parquet, so that the figure is that of the pipeline and not of a broker. Ten times the
+data shows whether the cost is linear.
+"""
+
+import shutil
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from pipeline.usage import fleet
+from pipeline.usage.jobs.demo import as_records
+from pipeline.usage.jobs.ingest import wall_clock_ms, write_batch
+from pipeline.usage.jobs.report import compute_deltas
+from pipeline.usage.schemas import KINDS
+from pipeline.usage.tables import Warehouse
+
+
+def bench(spark: SparkSession, folder: Path, records: int, series: int) -> dict[str, float]:
+    """Print and return records per second, by step and size: a tenth of `records`, then all of them."""
+    rates: dict[str, float] = {}
+    for count in (records // 10, records):
+        shutil.rmtree(folder, ignore_errors=True)
+        warehouse = Warehouse(spark, str(folder / "warehouse"))
+        made = _fleet(count, series)
+        rates[f"ingest {made.records:,}"] = _ingest(warehouse, made, folder)
+        rates[f"report {made.records:,}"] = _report(warehouse, made)
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, rate in rates.items():
+        print(f"{name:>24} records: {rate:>10,.0f} records/s")
+    return rates
+
+
+def _fleet(records: int, series: int) -> fleet.Fleet:
+    """A day of so many records: more series, the same interval."""
+    start = datetime.combine(datetime.now(UTC).date() - timedelta(days=1), datetime.min.time(), UTC)
+    steps = max(1, records * 8 // (series * 9))
+    return fleet.Fleet(int(start.timestamp() * 1000), steps * 60 / 86_400, interval_s=60, series=series)
+
+
+def _ingest(warehouse: Warehouse, made: fleet.Fleet, folder: Path) -> float:
+    rows = str(folder / "kafka.parquet")
+    columns = [f.col(name) for name in fleet.records(warehouse.spark, made).columns if name not in ("date", "labels")]
+    labels = f.map_from_arrays(f.array().cast("array<string>"), f.array().cast("array<string>")).alias("labels")
+    value = f.to_json(f.struct(*columns, labels), {"ignoreNullFields": "false"}).cast("binary")
+    fleet.records(warehouse.spark, made).select(
+        value.alias("value"),
+        f.col("sidecar").cast("binary").alias("key"),
+        f.lit("usage").alias("topic"),
+        f.lit(0).alias("partition"),
+        f.lit(0).cast("bigint").alias("offset"),
+        f.current_timestamp().alias("timestamp"),
+    ).write.parquet(rows)
+    batch = warehouse.spark.read.parquet(rows)
+    for name in ("records", "quarantine"):
+        warehouse.create(name)
+    started = time.perf_counter()
+    write_batch(warehouse, batch, "bench", 0, wall_clock_ms())
+    return made.records / (time.perf_counter() - started)
+
+
+def _report(warehouse: Warehouse, made: fleet.Fleet) -> float:
+    if warehouse.read("records").count() != made.records:
+        warehouse.replace("records", as_records(fleet.records(warehouse.spark, made)))
+    dates = sorted(row["date"] for row in warehouse.read("records").select("date").distinct().collect())
+    started = time.perf_counter()
+    for kind in KINDS:
+        compute_deltas(warehouse, kind, dates)
+    return made.records / (time.perf_counter() - started)

@@ -1,0 +1,80 @@
+"""`make demo-usage`: the usage of 50 sidecars over two weeks, made up, through every table to the HTML report."""
+
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from pipeline.usage import fleet, owners, price_list
+from pipeline.usage.jobs.export import export, export_focus
+from pipeline.usage.jobs.report import Rules, report
+from pipeline.usage.page.content import render
+from pipeline.usage.tables import Warehouse
+
+SHOWN = (
+    "usage_hourly",
+    "throttling_hourly",
+    "chargeback_daily",
+    "noisy_neighbours",
+    "quota_recommendations",
+    "bypass_check",
+)
+_BYPASSED = "topic-3"
+
+
+class DemoError(Exception):
+    """The demo cannot run; the text says why."""
+
+
+def demo(spark: SparkSession, folder: Path, days: int) -> Path:
+    """Write records, run the report, export, print a row of each table. Returns the path of the HTML file."""
+    if days < 1:
+        raise DemoError("--days: at least one day is needed")
+    folder.mkdir(parents=True, exist_ok=True)
+    warehouse = Warehouse(spark, str(folder / f"warehouse-{datetime.now(UTC):%Y%m%dT%H%M%S}"))
+    start = datetime.combine(datetime.now(UTC).date() - timedelta(days=days), datetime.min.time(), UTC)
+    # One record in 20 minutes for each series, so that two weeks stay small.
+    made = fleet.Fleet(int(start.timestamp() * 1000), days, interval_s=1_200, series=1_000)
+    started = time.monotonic()
+    warehouse.append("records", as_records(fleet.records(spark, made)))
+    print(f"{made.records:,} records of {made.sidecars} sidecars, {days} days: {time.monotonic() - started:.0f} s")
+    prices = price_list.parse(fleet.EXAMPLE_PRICES)
+    _broker_counts(warehouse)
+    started = time.monotonic()
+    dates = report(warehouse, Rules(owners.parse(fleet.EXAMPLE_OWNERS), prices))
+    print(f"report over {len(dates)} dates: {time.monotonic() - started:.0f} s")
+    for name in SHOWN:
+        rows = warehouse.read(name)
+        print(f"\n{name}: {rows.count():,} rows, one of them:")
+        row = rows.orderBy(f.rand(1)).first()
+        print("\n".join(f"    {key:24} {value}" for key, value in row.asDict().items()) if row else "    none")
+    written = export(warehouse, str(folder / "export"), "csv")
+    written.append(export_focus(warehouse, str(folder / "export"), "csv", prices))
+    page = folder / "usage.html"
+    page.write_text(render(warehouse), encoding="utf-8")
+    print("\n" + "\n".join(f"export: {each}" for each in written))
+    print(f"tables: {warehouse.root}")
+    print(f"report: {page}")
+    return page
+
+
+def as_records(made: DataFrame) -> DataFrame:
+    """Records as if Kafka had brought them."""
+    nothing = f.lit(None)
+    return made.withColumns({"kafka_partition": nothing, "kafka_offset": nothing, "kafka_time": nothing})
+
+
+def _broker_counts(warehouse: Warehouse) -> None:
+    """What brokers would have counted: the same, but for one topic that got a tenth more round the proxy."""
+    from pipeline.usage.schemas import USAGE_KIND
+    from pipeline.usage.transforms.deltas import deltas, samples, series_daily
+
+    sampled = samples(warehouse.read("records"), USAGE_KIND)
+    found = deltas(sampled, series_daily(sampled, USAGE_KIND), USAGE_KIND).where("direction = 'produce'")
+    extra = f.when(f.col("topic") == _BYPASSED, 1.1).otherwise(1.0)
+    counted = found.groupBy(f.to_date("time").alias("date"), f.date_trunc("hour", "time").alias("hour"), "topic").agg(
+        *(f.floor(f.sum(name) * f.first(extra)).cast("bigint").alias(name) for name in ("record_bytes", "messages"))
+    )
+    warehouse.append("broker_topic_hourly", counted)

@@ -1,0 +1,53 @@
+"""Tables as files for other tools: CSV, Parquet, and charges in FOCUS 1.2."""
+
+from datetime import date
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from pipeline.usage.price_list import PriceList
+from pipeline.usage.tables import Warehouse
+from pipeline.usage.transforms.focus import focus
+
+EXPORTED: Final = (
+    "usage_hourly",
+    "throttling_hourly",
+    "chargeback_daily",
+    "noisy_neighbours",
+    "quota_recommendations",
+    "bypass_check",
+)
+FORMATS: Final = ("csv", "parquet")
+
+
+def export(warehouse: Warehouse, folder: str, file_format: str, tables: tuple[str, ...] = EXPORTED) -> list[str]:
+    """Write each table to its own folder, as Spark writes files: one for each task. Returns the folders."""
+    written = []
+    for name in tables:
+        target = f"{folder.rstrip('/')}/{name}.{file_format}"
+        _write(warehouse.read(name), target, file_format)
+        written.append(target)
+    return written
+
+
+def export_focus(
+    warehouse: Warehouse, folder: str, file_format: str, prices: PriceList, days: tuple[date, date] | None = None
+) -> str:
+    """chargeback_daily of days from the first to before the second, as FOCUS 1.2. Returns the folder."""
+    charges = warehouse.read("chargeback_daily")
+    if days is not None:
+        charges = charges.where((f.col("date") >= f.lit(days[0])) & (f.col("date") < f.lit(days[1])))
+    target = f"{folder.rstrip('/')}/focus-1.2.{file_format}"
+    _write(focus(charges, prices), target, file_format)
+    return target
+
+
+def _write(rows: DataFrame, target: str, file_format: str) -> None:
+    if file_format == "csv":
+        # CSV has no lists: they are written as JSON.
+        lists = [field.name for field in rows.schema if field.dataType.typeName() == "array"]
+        rows = rows.withColumns({name: f.to_json(name) for name in lists}) if lists else rows
+        rows.write.mode("overwrite").option("header", "true").csv(target)
+    else:
+        rows.write.mode("overwrite").parquet(target)

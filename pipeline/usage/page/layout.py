@@ -1,0 +1,42 @@
+"""The HTML file around the figures."""
+
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from typing import Final
+
+_STYLE: Final = files("pipeline.usage.page").joinpath("style.css").read_text(encoding="utf-8")
+_COLOURS: Final = "".join(
+    f".c{n}{{fill:var(--k{n})}}.s{n}{{stroke:var(--k{n})}}.b{n}{{background:var(--k{n})}}" for n in range(8)
+)
+
+
+def page(title: str, subtitle: str, tiles: Sequence[tuple[str, str]], sections: Sequence[str]) -> str:
+    """The whole file. tiles: (value, what it is)."""
+    boxes = "".join(f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for value, name in tiles)
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_STYLE}{_COLOURS}</style></head><body><main>"
+        f'<h1>{escape(title)}</h1><p>{escape(subtitle)}</p><div class="tiles">{boxes}</div>{"".join(sections)}'
+        "</main></body></html>\n"
+    )
+
+
+def section(title: str, question: str, *parts: str) -> str:
+    return f"<section><h2>{escape(title)}</h2><p>{escape(question)}</p>{''.join(parts)}</section>"
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> str:
+    """Numbers are set to the right. `empty` is shown where there are no rows."""
+    if not rows:
+        return f'<div class="scroll none">{escape(empty)}</div>'
+    head = "".join(f"<th>{escape(each)}</th>" for each in headers)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(value: object) -> str:
+    text = "" if value is None else str(value)
+    is_number = text[:1].isdigit() or text[:1] in ("-", "≥")
+    return f'<td class="n">{escape(text)}</td>' if is_number else f"<td>{escape(text)}</td>"
