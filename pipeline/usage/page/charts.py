@@ -13,7 +13,10 @@ COLOURS: Final = 8
 
 
 def stacked_bars(days: Sequence[str], series: Mapping[str, Sequence[float]], unit: str, title: str) -> str:
-    """One bar for each day, a part for each series (at most COLOURS). values: same length as days, not negative."""
+    """One bar for each day, a part for each series (at most COLOURS; the nth has colour n). values: one for each day.
+
+    A negative value is left out.
+    """
     tops = [sum(values[index] for values in series.values()) for index in range(len(days))]
     scale = _Scale(max(tops, default=0.0))
     step = (WIDTH - _LEFT - _RIGHT) / max(1, len(days))
@@ -50,25 +53,33 @@ def line(times: Sequence[str], values: Sequence[float], unit: str, title: str, c
     return _figure(title, unit, scale, marks, _day_labels([each[:10] for each in times], step), "")
 
 
-def bars(names: Sequence[str], values: Sequence[float], unit: str, title: str, colour: int = 2) -> str:
-    """Horizontal bars, one below the other, each with its name and value."""
+def bars(names: Sequence[str], values: Sequence[float], texts: Sequence[str], title: str, colour: int = 2) -> str:
+    """Horizontal bars, one below the other, each with its name and its value as text."""
     largest = max(values, default=0.0) or 1.0
     height = 24 * len(names) + 6
     label = 210
     rows = []
-    for index, (name, value) in enumerate(zip(names, values, strict=True)):
+    for index, (name, value, text) in enumerate(zip(names, values, texts, strict=True)):
         y = 24 * index + 4
         width = (WIDTH - label - 130) * value / largest
         rows.append(
             f'<text class="name" x="{label - 8}" y="{y + 12}">{escape(_short(name, 30))}</text>'
             f'<rect class="c{colour}" x="{label}" y="{y}" width="{width:.1f}" height="16" rx="2">'
             f"<title>{escape(name)}</title></rect>"
-            f'<text class="value" x="{label + width + 6:.1f}" y="{y + 12}">{number_text(value)} {escape(unit)}</text>'
+            f'<text class="value" x="{label + width + 6:.1f}" y="{y + 12}">{escape(text)}</text>'
         )
     return (
         f'<figure><figcaption>{escape(title)}</figcaption><svg viewBox="0 0 {WIDTH} {height}" role="img" '
         f'aria-label="{escape(title)}">{"".join(rows)}</svg></figure>'
     )
+
+
+def duration_text(seconds: float) -> str:
+    """90 → "1.5 min"."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if abs(seconds) >= size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:.3g} s"
 
 
 def number_text(value: float) -> str:
@@ -113,6 +124,7 @@ def _day_labels(days: Sequence[str], step: float) -> str:
     return "".join(
         f'<text class="day" x="{_LEFT + (index + 0.5) * step:.1f}" y="{HEIGHT - 8}">{escape(days[index][5:10])}</text>'
         for index in firsts[::every]
+        if index * step < WIDTH - _LEFT - _RIGHT - 30 or index == 0
     )
 
 

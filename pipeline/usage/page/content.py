@@ -7,7 +7,7 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from pipeline.usage.page.charts import COLOURS, bars, line, number_text, stacked_bars
+from pipeline.usage.page.charts import COLOURS, bars, duration_text, line, number_text, stacked_bars
 from pipeline.usage.page.layout import page, section, table
 from pipeline.usage.tables import Warehouse
 
@@ -26,14 +26,16 @@ def render(warehouse: Warehouse) -> str:
     tiles = [
         (f"{number_text(span[2] or 0)}B", "passed the sidecars"),
         (f"{span[3]:,}", "client ids"),
-        (f"{number_text(waited_s)} s", "clients were throttled"),
+        (duration_text(waited_s), "clients were throttled"),
         *((f"{row[1]:,} {row[0]}", "charged") for row in money),
     ]
+    # The same colour for a team in each figure.
+    teams = [row[0] for row in _top(hourly, ["team"], f.sum("bytes"))[: COLOURS - 1]]
     sections = [
-        _usage(hourly),
+        _usage(hourly, teams),
         _throttling(throttling),
         _neighbours(warehouse.read("noisy_neighbours")),
-        _charges(charges),
+        _charges(charges, teams),
         _recommendations(warehouse.read("quota_recommendations")),
         _bypass(warehouse.read("bypass_check")),
     ]
@@ -42,10 +44,10 @@ def render(warehouse: Warehouse) -> str:
     return page("Kafka usage", f"{between}; made {made} UTC", tiles, sections)
 
 
-def _usage(hourly: DataFrame) -> str:
+def _usage(hourly: DataFrame, teams: Sequence[str]) -> str:
     parts = []
     for direction, title in (("produce", "Produced by team and day"), ("fetch", "Fetched by team and day")):
-        parts.append(_by_day(hourly.where(f.col("direction") == direction), f.sum("bytes"), "bytes", title))
+        parts.append(_by_day(hourly.where(f.col("direction") == direction), f.sum("bytes"), "bytes", title, teams))
     top = _top(hourly, ["team", "user", "client_id", "direction"], f.sum("bytes"))
     rows = [[*row[:4], f"{number_text(row[4])}B"] for row in top]
     found = table(["team", "user", "client id", "direction", "bytes"], rows, "No usage.")
@@ -66,9 +68,9 @@ def _throttling(throttling: DataFrame) -> str:
 
 def _neighbours(noisy: DataFrame) -> str:
     by_team = _top(noisy, ["team"], f.sum("caused_throttled_ms"))
-    figure = bars(
-        [row[0] for row in by_team], [row[1] / 1000 for row in by_team], "s", "Cost of waiting: by causing team"
-    )
+    seconds = [row[1] / 1000 for row in by_team]
+    names = [row[0] for row in by_team]
+    figure = bars(names, seconds, [*map(duration_text, seconds)], "Waiting, by the team that caused it")
     top = (
         noisy.groupBy("limit", "entity", "team", "client_id")
         .agg(f.sum("caused_throttled_ms").alias("caused"), f.avg("share"), f.max("victims"), f.sum("own_throttled_ms"))
@@ -84,8 +86,8 @@ def _neighbours(noisy: DataFrame) -> str:
     return section("Noisy neighbours", "Who delayed whom on a shared limit?", figure if by_team else "", found)
 
 
-def _charges(charges: DataFrame) -> str:
-    figure = _by_day(charges.withColumn("hour", f.col("date")), f.sum("amount"), "", "Charges by team and day")
+def _charges(charges: DataFrame, teams: Sequence[str]) -> str:
+    figure = _by_day(charges.withColumn("hour", f.col("date")), f.sum("amount"), "", "Charges by team and day", teams)
     rows = [
         [row[0], row[1], f"{row[2]:,}", row[3]]
         for row in charges.groupBy("team", "axis", "currency")
@@ -133,9 +135,9 @@ def _bypass(found: DataFrame) -> str:
     )
 
 
-def _by_day(rows: DataFrame, amount: Column, unit: str, title: str) -> str:
-    """Stacked bars by team: the seven largest, and the rest as one."""
-    largest = [row[0] for row in _top(rows, ["team"], amount)[: COLOURS - 1]]
+def _by_day(rows: DataFrame, amount: Column, unit: str, title: str, teams: Sequence[str]) -> str:
+    """Stacked bars by team: those of `teams` (the largest), and the rest as one."""
+    largest = list(teams)
     team = f.when(f.col("team").isin(largest), f.col("team")).otherwise("all others") if largest else f.col("team")
     summed = rows.groupBy(f.to_date("hour").alias("day"), team.alias("team")).agg(amount.alias("amount"))
     found = {(str(row[0]), row[1]): float(row[2]) for row in summed.orderBy("day").limit(HOURS).collect()}

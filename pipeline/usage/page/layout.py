@@ -31,12 +31,19 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], empty: str) 
     """Numbers are set to the right. `empty` is shown where there are no rows."""
     if not rows:
         return f'<div class="scroll none">{escape(empty)}</div>'
-    head = "".join(f"<th>{escape(each)}</th>" for each in headers)
+    numbers = [_is_number(each) for each in rows[0]]
+    head = "".join(
+        f"<th{' class=n' if number else ''}>{escape(each)}</th>" for each, number in zip(headers, numbers, strict=True)
+    )
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _cell(value: object) -> str:
     text = "" if value is None else str(value)
-    is_number = text[:1].isdigit() or text[:1] in ("-", "≥")
-    return f'<td class="n">{escape(text)}</td>' if is_number else f"<td>{escape(text)}</td>"
+    return f'<td class="n">{escape(text)}</td>' if _is_number(value) else f"<td>{escape(text)}</td>"
+
+
+def _is_number(value: object) -> bool:
+    text = str(value)[:1]
+    return text.isdigit() or text in ("-", "≥")

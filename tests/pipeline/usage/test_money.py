@@ -1,0 +1,161 @@
+"""Money: costs are decimals, cents add up, invoices are reached to the cent, FOCUS 1.2 is met."""
+
+import re
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from pipeline.usage import price_list
+from pipeline.usage.fleet import EXAMPLE_PRICES
+from pipeline.usage.price_list import PriceListError
+from pipeline.usage.transforms.chargeback import chargeback_daily, corrections, quantities
+from pipeline.usage.transforms.focus import MANDATORY, focus
+
+SPARK = settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+MEASURED = "date date, team string, user string, client_id string, topic string, axis string, quantity decimal(18,0)"
+INVOICE = """
+[[invoice]]
+id = "INV-1"
+axis = "network_in"
+total = "1000.01"
+fixed = "100.00"
+from = 2026-01-01
+until = 2026-02-01
+"""
+
+
+def measured(spark: SparkSession, rows: list[tuple[Any, ...]]) -> DataFrame:
+    """rows: (day of January, team, client id, topic, axis, quantity)."""
+    columns = MEASURED.replace("date date", "day int").replace("decimal(18,0)", "bigint").replace("user string, ", "")
+    frame = spark.createDataFrame(rows, columns).withColumn("date", f.make_date(f.lit(2026), f.lit(1), "day"))
+    frame = frame.withColumns({"user": f.lit("u"), "quantity": f.col("quantity").cast("decimal(18,0)")})
+    return frame.select("date", "team", "user", "client_id", "topic", "axis", "quantity")
+
+
+ROW = st.tuples(
+    st.integers(1, 31),
+    st.sampled_from(["a", "b", "unallocated"]),
+    st.sampled_from(["c1", "c2", "c3"]),
+    st.sampled_from(["t1", None]),
+    st.sampled_from(["network_in", "network_in", "network_out", "requests", "storage"]),
+    st.one_of(st.integers(1, 10**6), st.integers(1, 10**15)),
+)
+
+
+@pytest.mark.timeout(300)
+@SPARK
+@given(rows=st.lists(ROW, min_size=1, max_size=60, unique_by=lambda row: row[:5]))
+def test_amounts_add_up_to_the_cent_and_quantities_to_the_byte(spark: SparkSession, rows: list[Any]) -> None:
+    prices = price_list.parse(EXAMPLE_PRICES + INVOICE)
+    found = chargeback_daily(measured(spark, rows), prices).collect()
+    by_group: dict[Any, list[Decimal]] = {}
+    for row in found:
+        by_group.setdefault((row["source"], row["date"], row["axis"]), []).append(row["amount"])
+    costs: dict[Any, Decimal] = {}
+    for row in found:
+        key = (row["source"], row["date"], row["axis"])
+        costs[key] = costs.get(key, Decimal(0)) + row["cost"]
+    for key, amounts in by_group.items():
+        if key[0] == "price":
+            assert abs(sum(amounts) - costs[key]) <= Decimal("0.005"), key
+    invoice = [row["amount"] for row in found if row["source"] == "invoice INV-1"]
+    assert sum(invoice) == Decimal("1000.01")
+    assert min(invoice) >= 0
+    for axis in {row[4] for row in rows}:
+        kept = sum(row["quantity"] for row in found if row["axis"] == axis)
+        assert kept == sum(row[5] for row in rows if row[4] == axis)
+
+
+def test_a_cost_is_exact_where_a_double_is_not(spark: SparkSession) -> None:
+    rows = measured(spark, [(1, "a", "c", None, "network_in", 12_345_678_901_234_567)])
+    prices = price_list.parse(
+        'currency = "EUR"\n[[price]]\naxis = "network_in"\namount = "0.1"\nper = "B"\nfrom = 2026-01-01'
+    )
+    assert chargeback_daily(rows, prices).first()["cost"] == Decimal("1234567890123456.7")
+
+
+def test_an_invoice_without_any_use_is_unallocated(spark: SparkSession) -> None:
+    prices = price_list.parse('currency = "EUR"\n' + INVOICE)
+    found = chargeback_daily(measured(spark, [(1, "a", "c", None, "requests", 5)]), prices)
+    rows = found.where("source <> 'price'").collect()
+    assert {row["team"] for row in rows} == {"unallocated"}
+    assert sum(row["amount"] for row in rows) == Decimal("1000.01")
+
+
+def test_the_fixed_part_is_the_same_for_each_team(spark: SparkSession) -> None:
+    rows = [(day, "a", "c", None, "network_in", 10**9) for day in range(1, 8)] + [(3, "b", "c", None, "network_in", 1)]
+    found = chargeback_daily(measured(spark, rows), price_list.parse('currency = "EUR"\n' + INVOICE))
+    fixed = found.where("axis = 'fixed'").groupBy("team").agg(f.sum("amount").alias("amount")).collect()
+    assert {row["team"]: row["amount"] for row in fixed} == {"a": Decimal("50.00"), "b": Decimal("50.00")}
+
+
+def test_corrections_are_what_changed(spark: SparkSession) -> None:
+    prices = price_list.parse(EXAMPLE_PRICES)
+    before = [(1, "a", "c", "t", "network_in", 10**9), (1, "b", "c", "t", "network_in", 10**9)]
+    frozen = chargeback_daily(measured(spark, before), prices)
+    now = chargeback_daily(measured(spark, [(1, "a", "c", "t", "network_in", 3 * 10**9), before[1]]), prices)
+    (row,) = corrections(frozen, now, "2026-01").collect()
+    assert (row["team"], row["amount"], row["quantity"]) == ("a", Decimal("0.18"), 2 * 10**9)
+    assert (row["charge_class"], row["closed_period"]) == ("Correction", "2026-01")
+    assert corrections(frozen, frozen, "2026-01").count() == 0
+
+
+def test_a_day_is_one_of_the_zone_even_of_half_an_hour(spark: SparkSession) -> None:
+    """In India, UTC+5:30, 18:30 UTC is midnight."""
+    usage = spark.sql(
+        "select timestamp'2026-01-05 18:15:00' as time, 'u' as user, 'c' as client_id, 't' as topic, '{}' as labels, "
+        "'produce' as direction, 1L as bytes, 0L as requests union all "
+        "select timestamp'2026-01-05 18:30:00', 'u', 'c', 't', '{}', 'produce', 2L, 0L"
+    )
+    storage = spark.sql("select current_timestamp() as time, 't' as topic, 1L as partitions, 1L as size_bytes").limit(0)
+    found = quantities(usage, storage, f.lit("a"), "Asia/Kolkata").collect()
+    assert {(str(row["date"]), int(row["quantity"])) for row in found} == {("2026-01-05", 1), ("2026-01-06", 2)}
+
+
+def test_the_export_has_every_mandatory_column_of_focus_1_2(spark: SparkSession) -> None:
+    prices = price_list.parse(EXAMPLE_PRICES + INVOICE)
+    rows = [(1, "a", "c", "t", "network_in", 10**9), (2, "unallocated", "d", None, "requests", 7)]
+    found = focus(chargeback_daily(measured(spark, rows), prices), prices)
+    types = {field.name: field.dataType.typeName() for field in found.schema}
+    exported = found.collect()
+    assert exported
+    for column in MANDATORY:
+        assert types[column.name] == ("decimal" if column.kind == "Decimal" else "string"), column
+        values = [row[column.name] for row in exported]
+        assert column.nullable or None not in values, column
+        if column.kind == "Date/Time":
+            assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", value) for value in values), column
+        if column.values:
+            assert {value for value in values if value is not None} <= set(column.values), column
+    standard = {column.name for column in MANDATORY}
+    assert all(name.startswith("x_") or name[0].isupper() for name in types)
+    assert standard <= set(types)
+    first = next(row for row in exported if row["x_Axis"] == "network_in" and row["x_Source"] == "price")
+    # Midnight in Berlin, in winter.
+    assert (first["ChargePeriodStart"], first["ChargePeriodEnd"]) == ("2025-12-31T23:00:00Z", "2026-01-01T23:00:00Z")
+    assert (first["BillingPeriodStart"], first["BillingPeriodEnd"]) == ("2025-12-31T23:00:00Z", "2026-01-31T23:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('currency = "euro"', "currency: three capital letters"),
+        ('currency = "EUR"\nzone = "Mars"', "zone: there is no time zone 'Mars'"),
+        ('currency = "EUR"\ncolour = 1', "colour: unknown key"),
+        ('currency = "EUR"\n[[price]]\naxis = "air"', "price[0].axis: 'air' is none"),
+        (EXAMPLE_PRICES.replace('"0.09"', "0.09"), "price[0].amount: write the amount in quotes"),
+        (EXAMPLE_PRICES.replace('"0.09"', '"0.0000001"'), "price[0].amount: '0.0000001' has more than 6"),
+        (EXAMPLE_PRICES.replace('"GB"', '"stone"'), "price[0].per: 'stone' is no unit"),
+        (EXAMPLE_PRICES + EXAMPLE_PRICES.split("\n\n", 1)[1], "price: network_in has two prices"),
+        ('currency = "EUR"\n' + INVOICE.replace('"100.00"', '"2000"'), "invoice[0].fixed: 2000 is more"),
+    ],
+)
+def test_a_wrong_price_list_is_refused_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(PriceListError) as raised:
+        price_list.parse(text)
+    assert message in str(raised.value)
