@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
@@ -10,6 +10,7 @@ from pipeline.usage.records import key, value
 
 NOON_MS = int(datetime(2026, 1, 5, 12, tzinfo=UTC).timestamp() * 1000)
 MINUTE_MS = 60_000
+KafkaRow: TypeAlias = tuple[bytes | None, bytes | None, str, int, int, datetime]
 
 
 def usage_record(**changes: Any) -> dict[str, Any]:
@@ -55,12 +56,12 @@ def throttle_record(**changes: Any) -> dict[str, Any]:
     }
 
 
-def kafka_row(record: dict[str, Any], offset: int = 0) -> tuple[bytes, bytes, str, int, int, datetime]:
+def kafka_row(record: dict[str, Any], offset: int = 0) -> KafkaRow:
     """A record as a row of Spark's Kafka source; columns in KAFKA_COLUMNS."""
     return raw_row(value(record), key(record), offset)
 
 
-def raw_row(raw: bytes | None, its_key: bytes | None = None, offset: int = 0):  # type: ignore[no-untyped-def]
+def raw_row(raw: bytes | None, its_key: bytes | None = None, offset: int = 0) -> KafkaRow:
     return (raw, its_key, "usage", 0, offset, datetime.fromtimestamp(NOON_MS / 1000))  # noqa: DTZ006 - Spark wants local
 
 
