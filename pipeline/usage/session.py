@@ -13,6 +13,8 @@ DELTA = {
 REQUIRED = {
     # Every time in the tables is UTC.
     "spark.sql.session.timeZone": "UTC",
+    # A task has a file open for each date that it writes to, up to so many; else it sorts its rows by date first.
+    "spark.sql.maxConcurrentOutputFileWriters": "32",
     # A sum or a cast that overflows is an error, not a null or a wrapped number.
     "spark.sql.ansi.enabled": "true",
 }

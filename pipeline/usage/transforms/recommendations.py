@@ -21,6 +21,8 @@ BUFFER_MEMORY = 33_554_432
 DELIVERY_TIMEOUT_S = 120
 """Defaults of Kafka's Java producer."""
 _LIMITS = {"producer_byte_rate": "produce", "consumer_byte_rate": "fetch"}
+_ROUNDING = 1e-9
+"""Of a product of doubles."""
 _CLIENT = ("team", "user", "client_id", "limit", "entity")
 _QUARTERS_PER_DAY = 86_400_000 // QUARTER_MS
 
@@ -90,7 +92,10 @@ def demand(sampled: DataFrame) -> DataFrame:
     reached = (
         rows.withColumn("survives", survives)
         .groupBy(*_CLIENT)
-        .agg(f.min(f.when(f.col("survives") <= 0.01, f.col("rate"))).alias("reached"), f.max("rate").alias("largest"))
+        .agg(
+            f.min(f.when(f.col("survives") <= 0.01 + _ROUNDING, f.col("rate"))).alias("reached"),
+            f.max("rate").alias("largest"),
+        )
     )
     return reached.select(
         *_CLIENT,
