@@ -4,6 +4,7 @@ argparse, and nothing but PySpark and the standard library: it runs on clusters 
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
@@ -164,7 +165,9 @@ def _ingest(given: argparse.Namespace) -> int:
     with session(cores=given.cores, memory=given.memory) as spark:
         query = ingest.ingest(Warehouse(spark, given.warehouse), source, checkpoint, trigger_s=given.every)
         query.awaitTermination()
-        rows = sum(progress["numInputRows"] for progress in query.recentProgress)
+        # Not numInputRows: each batch is read twice, for records and for quarantine.
+        sources = [source for progress in query.recentProgress for source in progress["sources"]]
+        rows = sum(_offsets(source["endOffset"]) - _offsets(source["startOffset"]) for source in sources)
     print(f"{rows:,} records of {given.topic} were read into {given.warehouse}")
     return 0
 
@@ -292,6 +295,12 @@ def _bench(given: argparse.Namespace) -> int:
     with session(cores=given.cores, memory=given.memory, shuffle_partitions=8) as spark:
         bench.bench(spark, given.output.resolve(), given.records, given.series)
     return 0
+
+
+def _offsets(text: str | None) -> int:
+    """The sum of all partitions' offsets in one source's progress."""
+    topics = json.loads(text) if text else {}
+    return sum(offset for partitions in topics.values() for offset in partitions.values())
 
 
 def _pairs(texts: Sequence[str]) -> dict[str, str]:

@@ -41,7 +41,8 @@ def _rows(jvm: Any, admin: Any, now: datetime) -> list[tuple[Any, ...]]:
     partitions = {name: len(description.partitions()) for name, description in topics.items()}
     sizes: dict[str, int] = defaultdict(int)
     brokers = jvm.java.util.ArrayList()
-    for node in admin.describeCluster().nodes().get():
+    # py4j iterates lists, sets and maps, but no other collection.
+    for node in jvm.java.util.ArrayList(admin.describeCluster().nodes().get()):
         brokers.add(node.id())
     for directories in admin.describeLogDirs(brokers).allDescriptions().get().values():
         for directory in directories.values():

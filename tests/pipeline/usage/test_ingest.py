@@ -13,6 +13,7 @@ from deploy.local.cluster import KafkaCluster
 from pipeline.usage import records
 from pipeline.usage.jobs import ingest as job
 from pipeline.usage.jobs.ingest import Source, ingest
+from pipeline.usage.jobs.snapshots import snapshot
 from pipeline.usage.tables import Warehouse
 from tests.pipeline.usage.fleets import NOON_MS, throttle_record, usage_record
 
@@ -105,3 +106,12 @@ def test_compaction_is_no_change_of_data(warehouse: Warehouse, topic: Topic, tmp
     assert warehouse.version("records") > version
     assert warehouse.dates_changed_since("records", version) == []
     assert sequence_numbers(warehouse) == Counter(range(7))
+
+
+@pytest.mark.timeout(300)
+def test_a_snapshot_notes_partitions_sizes_and_end_offsets(warehouse: Warehouse, topic: Topic) -> None:
+    topic.send([usage_record(seq=seq) for seq in range(7)])
+    snapshot(warehouse, topic.source.bootstrap_servers, {})
+    row = warehouse.read("storage_snapshots").where(f"topic = '{topic.source.topic}'").first()
+    assert (row["partitions"], row["end_offsets"]) == (1, 7)
+    assert row["size_bytes"] > 7 * 300
