@@ -4,7 +4,7 @@ argparse, and nothing but PySpark and the standard library: it runs on clusters 
 """
 
 import argparse
-import json
+import ast
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
@@ -298,8 +298,8 @@ def _bench(given: argparse.Namespace) -> int:
 
 
 def _offsets(text: str | None) -> int:
-    """The sum of all partitions' offsets in one source's progress."""
-    topics = json.loads(text) if text else {}
+    """The sum of all partitions' offsets in one source's progress, which PySpark gives as the text of a dict."""
+    topics = ast.literal_eval(text or "None") or {}
     return sum(offset for partitions in topics.values() for offset in partitions.values())
 
 
