@@ -1,6 +1,6 @@
-"""What can be seen from outside.
+"""Metrics, health and logs.
 
 metrics     counts, in plain integers                 exposition  the same as Prometheus families and text
-tallies     the counters beneath them                 admin       /metrics /healthz /readyz /throttles
-logs        one event per line, text or JSON
+tallies     counters and sums over a window           labels      names from the wire as label values
+admin       /metrics /healthz /readyz /throttles      logs        one event per line, text or JSON
 """

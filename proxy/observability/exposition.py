@@ -1,4 +1,4 @@
-"""`Metrics` as Prometheus families and text, built in small steps so that a scrape never holds the event loop for long.
+"""`Metrics` as Prometheus families and text, built in steps of about 2 ms: the event loop runs between them.
 
 Names, labels and units are a contract: prefix `kafka_quota_proxy_`, base units, `_total` for counters.
 """
@@ -6,35 +6,36 @@ Names, labels and units are a contract: prefix `kafka_quota_proxy_`, base units,
 from __future__ import annotations
 
 import asyncio
+import logging
 import platform
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from proxy.observability.metrics import OTHER, Metrics
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from proxy.observability.metrics import LimitInUse
-    from proxy.observability.tallies import EntityMetrics, Histogram
+from proxy.observability.labels import entity_label
+from proxy.observability.logs import event
+from proxy.observability.metrics import OTHER, LimitInUse, Metrics
+from proxy.observability.tallies import EntityMetrics, Histogram
 
 T = TypeVar("T")
 
 PREFIX: Final = "kafka_quota_proxy_"
 SLICE: Final = 50
-"""How many entities' samples are built and written before the event loop gets its turn: a millisecond or two."""
+"""Entities per step: the event loop runs between two steps, after 1 to 2 ms."""
 HISTOGRAM_SLICE: Final = 5
-"""The same for histograms, where an entity has some 15 lines for each limit that throttled it."""
+"""The same for histograms: an entity has about 15 lines for each limit that throttled it."""
 SUM_SLICE: Final = 1_000
-"""The same for limits that are only summed up."""
+"""The same for limits that are only added up."""
+
+_log = logging.getLogger("proxy.observability.exposition")
 
 
 class Exposition(NamedTuple):
-    """What to answer a scrape: the whole body, and its content type."""
+    """The response to a scrape: the whole body, and its content type."""
 
     body: bytes
     content_type: str
@@ -42,7 +43,7 @@ class Exposition(NamedTuple):
 
 @cache
 def own_version() -> str:
-    """The version of this distribution."""
+    """The version of this distribution. The first call reads files: make it while descriptors are available."""
     try:
         return version("kafka-quota-proxy")
     except PackageNotFoundError:
@@ -50,14 +51,14 @@ def own_version() -> str:
 
 
 async def expose(metrics: Metrics, accept: str = "") -> Exposition:
-    """The exposition in the format that the Accept header asks for, giving way to the event loop between slices."""
+    """The exposition in the format that the Accept header asks for. The event loop runs between slices."""
     encode, content_type = choose_encoder(accept)
     end = b"# EOF\n" if "openmetrics" in content_type else b""
     parts: list[bytes] = []
     previous = ""
     for family in families(metrics):
         text = encode(_OneFamily(family)).removesuffix(end)
-        if family.name == previous:  # another slice of the same family: HELP and TYPE have been said
+        if family.name == previous:  # a further slice of one family has no HELP and TYPE
             text = b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"#"))
         previous = family.name
         parts.append(text)
@@ -66,7 +67,7 @@ async def expose(metrics: Metrics, accept: str = "") -> Exposition:
 
 
 class _OneFamily:
-    """As much of a CollectorRegistry as the encoders of prometheus_client ask for."""
+    """The part of a CollectorRegistry that the encoders of prometheus_client call."""
 
     def __init__(self, family: Metric) -> None:
         self._family = family
@@ -76,7 +77,7 @@ class _OneFamily:
 
 
 def families(metrics: Metrics) -> Iterator[Metric]:
-    """Every family, large ones in slices: the same name several times in a row."""
+    """Every family. A large one comes in slices: several families of one name in a row."""
     metrics.tick(metrics.clock_ns())
     yield from _whole_process(metrics)
     yield _requests(metrics)
@@ -89,14 +90,30 @@ def families(metrics: Metrics) -> Iterator[Metric]:
     yield from map(_throttle_time_avg, slices)
     yield from _limits(metrics)
     yield _produced(metrics)
-    yield from metrics.process_registry.collect()
+    yield from _process(metrics)
+
+
+def _process(metrics: Metrics) -> Iterator[Metric]:
+    """The families of prometheus_client's collectors, without those of a collector that fails.
+
+    ProcessCollector opens files in /proc, which fails when the process is out of descriptors: the scrape that would
+    show this must not fail with it.
+    """
+    for collector in metrics.process_collectors:
+        try:
+            found = list(collector.collect())
+        except Exception:  # noqa: BLE001 - a library's code: any of its errors costs its own families only
+            if not metrics.process_metrics_failed:
+                event(_log, logging.WARNING, "process_metrics_left_out", exc_info=True)
+            metrics.process_metrics_failed = True
+        else:
+            yield from found
 
 
 def _produced(metrics: Metrics) -> Metric:
     family = GaugeMetricFamily(
         PREFIX + "produced_rate",
-        "One-minute rate of records produced per second, in bytes or messages, by what became of them; only where a "
-        "total threshold is set.",
+        "One-minute rate of records produced, in bytes or messages per second, by outcome; needs a total threshold.",
         labels=["unit", "outcome"],
     )
     for unit, outcome, rate in metrics.produced():
@@ -116,36 +133,39 @@ def _whole_process(metrics: Metrics) -> Iterator[Metric]:
         "python_version": platform.python_version(),
         "event_loop": metrics.event_loop,
     }
-    build = GaugeMetricFamily(PREFIX + "build_info", "What is running; the value is always 1.", labels=list(info))
+    build = GaugeMetricFamily(
+        PREFIX + "build_info", "Version, Python and event loop; the value is always 1.", labels=list(info)
+    )
     build.add_metric(list(info.values()), 1)
     yield build
-    yield _gauge("connections", "Client connections that are open now.", metrics.connections)
+    yield _gauge("connections", "Open client connections.", metrics.connections)
     yield _paused(metrics.paused)
     yield _gauge("in_flight_requests", "Requests forwarded to a broker and not answered yet.", metrics.in_flight())
     yield _gauge(
         "buffered_bytes",
-        "Bytes held in memory because the side they go to did not take them yet.",
+        "Bytes in memory that their receiver has not taken yet.",
         metrics.buffered_bytes,
     )
     yield _by_reason("connections_rejected", "Client connections closed right after being accepted.", metrics.rejected)
     yield _by_reason("accept_errors", "Attempts to accept a client connection that failed.", metrics.accept_errors)
     yield _by_reason("upstream_errors", "Connections to a broker that failed.", metrics.upstream_errors)
     yield _by_reason(
-        "protocol_errors", "Connections closed because of bytes that cannot be parsed.", metrics.protocol_errors
+        "protocol_errors", "Connections closed because their bytes cannot be parsed.", metrics.protocol_errors
     )
     dropped = CounterMetricFamily(
-        PREFIX + "dropped_frames", "Held requests dropped because their client hung up and will send them again."
+        PREFIX + "dropped_frames",
+        "Held requests that were dropped because their client hung up; clients send such requests again.",
     )
     dropped.add_metric([], metrics.dropped_frames)
     yield dropped
     lag = HistogramMetricFamily(
-        PREFIX + "event_loop_lag_seconds", "How much later than asked for a timer of the event loop fired.", labels=[]
+        PREFIX + "event_loop_lag_seconds", "How late a timer of the event loop fired.", labels=[]
     )
     lag.add_metric([], _buckets(metrics.lag), metrics.lag.sum_seconds)
     yield lag
     yield _gauge(
         "config_last_reload_successful",
-        "1: the quotas file was last taken over whole; 0: it was refused whole, and the quotas before it still hold.",
+        "1: the quotas file was applied when last read; 0: it was refused, and the quotas before it stay in force.",
         int(metrics.reload_ok),
     )
 
@@ -157,7 +177,7 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 def _paused(paused: Mapping[str, int]) -> Metric:
     family = GaugeMetricFamily(
         PREFIX + "paused_connections",
-        "Connections that are not being read now, by reason; one may have several.",
+        "Connections that are not read now, by reason; a connection may have several reasons.",
         labels=["reason"],
     )
     for reason, count in paused.items():
@@ -239,39 +259,38 @@ def _throttle_time_avg(entities: Sequence[EntityMetrics]) -> Metric:
     return family
 
 
+_LIMIT_TEXT: Final = "The rate that a limit allows, in its unit per second (other: the sum)."
+_DEBT_TEXT: Final = "How long the limit takes to pay off its debt, 0: none (other: the longest)."
+
+
 def _limits(metrics: Metrics) -> Iterator[Metric]:
-    """Rates and debts of the limits in use; what is beyond the bound is summed up under the entity `other`."""
+    """Rates and debts of the limits in use. Limits after the bound are added up under the entity `other`, and limits
+    whose entities have one label under that label.
+    """
     limits = list(metrics.limits_in_use())
     shown, rest = limits[: metrics.max_entities], limits[metrics.max_entities :]
     if rest:
         metrics.announce_other("limits")
     now_ns = metrics.clock_ns()
-    slices = list(_sliced(shown, SLICE))
-    for part in slices:
-        family = _limit_family("quota_limit", "The rate that a limit allows, in its unit per second (other: the sum).")
+    totals: dict[tuple[str, str], tuple[float, float]] = {}
+    for part in _sliced(shown, SLICE):
         for limit in part:
-            family.add_metric([limit.name, str(limit.entity)], limit.rate)
-        yield family
-    totals: dict[str, tuple[float, float]] = {}
-    if rest:
-        for part in _sliced(rest, SUM_SLICE):
-            _sum_up(part, now_ns, totals)
-            yield _limit_family("quota_limit", "")  # nothing to show yet, but the event loop gets its turn
-        family = _limit_family("quota_limit", "")
-        for name, (rate, _) in totals.items():
-            family.add_metric([name, OTHER], rate)
-        yield family
-    for part in slices:
-        family = _limit_family(
-            "quota_debt_seconds", "How long the limit takes to pay off its debt, 0: none (other: the longest)."
-        )
+            _add(totals, entity_label(limit.entity), limit, now_ns)
+        yield _limit_family("quota_limit", _LIMIT_TEXT)  # empty: the event loop runs between two families
+    for part in _sliced(rest, SUM_SLICE):
         for limit in part:
-            family.add_metric([limit.name, str(limit.entity)], limit.debt_ns(now_ns) / 1e9)
+            _add(totals, OTHER, limit, now_ns)
+        yield _limit_family("quota_limit", _LIMIT_TEXT)
+    slices = list(_sliced(list(totals.items()), SLICE))
+    for rows in slices:
+        family = _limit_family("quota_limit", _LIMIT_TEXT)
+        for labels, (rate, _) in rows:
+            family.add_metric(labels, rate)
         yield family
-    if rest:
-        family = _limit_family("quota_debt_seconds", "")
-        for name, (_, debt_seconds) in totals.items():
-            family.add_metric([name, OTHER], debt_seconds)
+    for rows in slices:
+        family = _limit_family("quota_debt_seconds", _DEBT_TEXT)
+        for labels, (_, debt_seconds) in rows:
+            family.add_metric(labels, debt_seconds)
         yield family
 
 
@@ -279,8 +298,8 @@ def _limit_family(name: str, text: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(PREFIX + name, text, labels=["limit", "entity"])
 
 
-def _sum_up(limits: Sequence[LimitInUse], now_ns: int, totals: dict[str, tuple[float, float]]) -> None:
-    """Add to `totals`, by the limits' name: the sum of the rates, and the longest debt in seconds."""
-    for limit in limits:
-        rate, debt_seconds = totals.get(limit.name, (0.0, 0.0))
-        totals[limit.name] = (rate + limit.rate, max(debt_seconds, limit.debt_ns(now_ns) / 1e9))
+def _add(totals: dict[tuple[str, str], tuple[float, float]], label: str, limit: LimitInUse, now_ns: int) -> None:
+    """Add a limit to `totals`, by name and entity label: the sum of the rates, and the longest debt in seconds."""
+    key = (limit.name, label)
+    rate, debt_seconds = totals.get(key, (0.0, 0.0))
+    totals[key] = (rate + limit.rate, max(debt_seconds, limit.debt_ns(now_ns) / 1e9))

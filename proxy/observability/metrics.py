@@ -1,28 +1,27 @@
 """What the proxy counts.
 
-The hot path increments plain integers (`Cell.value`, `EntityMetrics.produce_bytes`); `exposition` turns them
-into Prometheus families only when someone scrapes. Label values that come from the wire are bounded: beyond
-`max_metric_entities` clients, the rest is counted as `other`, and the log says so once.
+The hot path increments plain integers (`Cell.value`, `EntityMetrics.produce_bytes`); `exposition` turns them into
+Prometheus families at a scrape. The number of entities is bounded: after `max_metric_entities` clients, further ones
+are counted as `other`, and the log reports that once. `labels` bounds the names themselves.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from protocol.errors import ProtocolError
+from proxy.config.config import Config
 from proxy.observability import logs
+from proxy.observability.labels import label_value
 from proxy.observability.tallies import WINDOW_SLOT_NS, Cell, EntityMetrics, Histogram
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from proxy.config.config import Config
 
 OTHER: Final = "other"
 
@@ -30,13 +29,12 @@ THROTTLE_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 LAG_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 ENTITY_IDLE_NS: Final = 3_600_000_000_000
-"""An entity that counted nothing for an hour makes room for others, as Kafka's own quota sensors do."""
+"""An entity that counted nothing for an hour is forgotten, as Kafka's own quota sensors are."""
 
 MAX_REQUEST_CELLS: Final = 4096
-MAX_LABEL_CHARS: Final = 256
 
-# Known from the start, so that a rate over each of them exists before its first event. New reasons may be added freely:
-# they come from the code, never from the wire.
+# Each reason has a series from the start, so that a rate over it exists before its first event. Reasons come from the
+# code, never from the wire, so new ones are not bounded.
 PAUSE_REASONS: Final = (
     "connecting",
     "quota",
@@ -59,7 +57,7 @@ UPSTREAM_ERROR_REASONS: Final = (
 
 
 class LimitInUse(Protocol):
-    """What the metrics need to know of a `quotas.admission.limit.Limit`."""
+    """The part of a `quotas.admission.limit.Limit` that the metrics read."""
 
     @property
     def name(self) -> str: ...
@@ -73,7 +71,7 @@ class LimitInUse(Protocol):
 class Metrics:
     """All that this process counts.
 
-    Sessions use `request_cell` and `entity` once and keep what they get. The server keeps the plain attributes up to
+    Sessions call `request_cell` and `entity` once and keep the result. The server keeps the plain attributes up to
     date (`connections`, `buffered_bytes`, `paused`, `dropped_frames`), sets the callables `in_flight` and
     `limits_in_use`, and calls `tick` at least once a second.
     """
@@ -86,7 +84,7 @@ class Metrics:
 
         self.requests: dict[tuple[str, str], Cell] = {}
         self._entities: dict[tuple[str, str], EntityMetrics] = {}
-        # Forgotten here, but a session still holds and increments them.
+        # Expired, but a session still has and increments them.
         self._dormant: WeakValueDictionary[tuple[str, str], EntityMetrics] = WeakValueDictionary()
         self._other: EntityMetrics | None = None
         self._other_announced: set[str] = set()
@@ -108,11 +106,13 @@ class Metrics:
         #: One-minute rates where a total threshold asks for them: unit, outcome, units per second.
         self.produced: Callable[[], Iterable[tuple[str, str, float]]] = tuple
 
-        # Not the library's global registry: two proxies in one process (tests) must not share anything.
-        self.process_registry = CollectorRegistry()
-        ProcessCollector(registry=self.process_registry)
-        PlatformCollector(registry=self.process_registry)
-        GCCollector(registry=self.process_registry)
+        # No collector is in the library's global registry: two proxies in one process (tests) share nothing.
+        self.process_collectors: list[Collector] = [
+            ProcessCollector(registry=None),
+            PlatformCollector(registry=None),
+            GCCollector(registry=CollectorRegistry()),
+        ]
+        self.process_metrics_failed = False
 
     # What the server and the sessions call
 
@@ -136,7 +136,7 @@ class Metrics:
         if label_key != key:
             return self.entity(*label_key)
         found = self._dormant.get(key)
-        if key == (OTHER, OTHER):  # a client of that very name must not become a second series with the same labels
+        if key == (OTHER, OTHER):  # a client of that name has the series of `other`
             return self._shared_other()
         if len(self._entities) + len(self._dormant) - (found is not None) >= self.max_entities:
             if found is not None:
@@ -177,11 +177,11 @@ class Metrics:
         _count(self.accept_errors, reason)
 
     def loop_lag(self, seconds: float) -> None:
-        """How much later than asked for a timer of the loop fired."""
+        """Count a timer of the event loop that fired `seconds` late."""
         self.lag.observe(max(0.0, seconds))
 
     def config_reloaded(self, *, ok: bool) -> None:
-        """The quotas file changed and was taken over whole (ok), or refused whole."""
+        """The quotas file changed and was applied as a whole (ok), or refused as a whole."""
         self.reload_ok = ok
 
     def tick(self, now_ns: int) -> None:
@@ -195,7 +195,7 @@ class Metrics:
     def expire(self, now_ns: int) -> None:
         """Forget entities that counted nothing for an hour.
 
-        One that a session still holds goes on being shown until the session lets go of it.
+        An entity that a session still has is shown until the session drops it.
         """
         for key, entity in list(self._entities.items()):
             if entity.idle_ns(now_ns) >= ENTITY_IDLE_NS:
@@ -203,14 +203,14 @@ class Metrics:
                 self._dormant[key] = entity
 
     def entities(self) -> Iterator[EntityMetrics]:
-        """All that are shown: those in use, those that a session still holds, and `other`."""
+        """All that a scrape shows: entities in use, expired ones that a session still has, and `other`."""
         yield from self._entities.values()
         yield from self._dormant.values()
         if self._other is not None:
             yield self._other
 
     def announce_other(self, what: str) -> None:
-        """Say once that there are more `what` (clients, limits) than the metrics tell apart."""
+        """Log once that there are more `what` (clients, limits) than `max_metric_entities`."""
         if what not in self._other_announced:
             self._other_announced.add(what)
             logs.event(
@@ -219,15 +219,8 @@ class Metrics:
                 "metric_entities_exhausted",
                 what=what,
                 max_metric_entities=self.max_entities,
-                effect="further ones are counted as 'other'; raise --max-metric-entities to tell them apart",
+                effect="further ones are counted as 'other'; raise --max-metric-entities to show them one by one",
             )
-
-
-def label_value(name: str) -> str:
-    """A name from the wire as a label value: encodable, and of bounded length."""
-    if len(name) > MAX_LABEL_CHARS:
-        name = f"{name[: MAX_LABEL_CHARS - 1]}…"
-    return name if name.isascii() else name.encode("utf-8", "replace").decode("utf-8")
 
 
 def _reasons_below(error: type[ProtocolError]) -> list[str]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import re
+import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -12,16 +15,20 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client.registry import Collector
 
 from proxy.config.config import Config
 from proxy.observability.exposition import PREFIX, SUM_SLICE, expose, families
+from proxy.observability.labels import MAX_LABEL_CHARS, REPLACEMENT, label_value
 from proxy.observability.metrics import ENTITY_IDLE_NS, MAX_REQUEST_CELLS, Metrics
 from proxy.observability.tallies import WINDOW_SLOT_NS, WINDOW_SLOTS, Histogram, ThrottleWindow
+from quotas.entity import Entity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from prometheus_client.metrics_core import Metric
 
@@ -68,7 +75,7 @@ class FixedLimit:
     """A limit whose debt does not change."""
 
     name: str
-    entity: str
+    entity: object
     rate: float
     debt_seconds: float = 0.0
 
@@ -277,16 +284,131 @@ def test_what_an_idle_session_still_holds_is_shown_until_it_lets_go(clock: Clock
     assert list(metrics.entities()) == []
 
 
-@given(user=st.text(max_size=400), client_id=st.text(max_size=400))
-def test_any_name_from_the_wire_gives_a_scrape_that_parses(user: str, client_id: str) -> None:
+NAMES = st.text(st.characters(), max_size=400) | st.text(
+    st.sampled_from('a\r\n\0"\\\x85\u2028\ud800\udc80 '), max_size=6
+)
+"""Names as they may come from the wire. `st.characters()` includes surrogates."""
+
+FORMATS = ("", "application/openmetrics-text; version=1.0.0")
+
+_SAMPLE = re.compile(
+    r"""[a-zA-Z_:][a-zA-Z0-9_:]*                                              # name
+        (?:\{[a-z_]+="(?:[^"\\]|\\[\\"n])*"(?:,[a-z_]+="(?:[^"\\]|\\[\\"n])*")*\})?    # labels
+        [ ](?:[+-]?[0-9.e+-]+|[+-]Inf|NaN)                                     # value""",
+    re.VERBOSE,
+)
+
+
+def check_lines(body: bytes) -> None:
+    """Each line of an exposition is a comment or one sample, whatever a parser takes for the end of a line."""
+    text = body.decode("utf-8")
+    assert text.endswith("\n")
+    lines = text.split("\n")[:-1]
+    assert text.splitlines() == lines, "no character besides the line feed ends a line"
+    assert all(line.isprintable() for line in lines)
+    for line in lines:
+        assert re.match(r"# (HELP|TYPE) [a-zA-Z_:]|# EOF$", line) or _SAMPLE.fullmatch(line), line
+    series = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
+    assert len(set(series)) == len(series), "a series appears once"
+
+
+@given(user=NAMES, client_id=NAMES, limit_of=NAMES.filter(bool), accept=st.sampled_from(FORMATS))
+def test_any_name_from_the_wire_gives_a_scrape_that_parses(
+    user: str, client_id: str, limit_of: str, accept: str
+) -> None:
     metrics = metrics_with(Clock())
     metrics.entity(user, client_id).produce_bytes += 1
     metrics.entity(user + "\udc80", client_id).produce_bytes += 1
     metrics.throttled("producer_byte_rate", user, client_id, "notify", 1, 0)
-    shown = asyncio.run(scrape(metrics))
+    owners = [Entity(user or "u", limit_of), Entity(None, limit_of + "\r"), Entity(None, limit_of + "\0")]
+    metrics.limits_in_use = lambda: [FixedLimit("producer_byte_rate", owner, 1) for owner in owners]
+    check_lines(asyncio.run(expose(metrics, accept)).body)
+    shown = asyncio.run(scrape(metrics, accept))
     produced = [one for one in shown["bytes"].samples if one.labels["direction"] == "produce"]
     assert sum(sample.value for sample in produced) == 2
-    assert all(len(text) <= 256 for sample in produced for text in sample.labels.values())
+    assert all(len(text) <= MAX_LABEL_CHARS for sample in produced for text in sample.labels.values())
+    assert sum(sample.value for sample in shown["quota_limit"].samples) == 3
+
+
+@pytest.mark.parametrize("name", ["a\rb", "a\0b", "a\nb", "a\x85b", "a\u2028b", "a\x1bb", "a\ud800b", "a\u202eb"])
+def test_names_that_differ_only_in_replaced_characters_are_one_series(clock: Clock, name: str) -> None:
+    metrics = metrics_with(clock)
+    metrics.entity("u", name).produce_bytes += 1
+    metrics.entity("u", "a\tb").produce_bytes += 2
+    metrics.limits_in_use = lambda: [
+        FixedLimit("producer_byte_rate", Entity(None, name), 10, debt_seconds=1),
+        FixedLimit("producer_byte_rate", Entity(None, "a\tb"), 20, debt_seconds=3),
+    ]
+    shown = asyncio.run(scrape(metrics))
+    label = f"a{REPLACEMENT}b"
+    assert value(shown, "bytes", "bytes_total", direction="produce", user="u", client_id=label) == 3
+    limit = {"limit": "producer_byte_rate", "entity": f"client-id:{label}"}
+    assert value(shown, "quota_limit", **limit) == 30
+    assert value(shown, "quota_debt_seconds", **limit) == 3
+
+
+def test_long_names_stay_apart_and_short(clock: Clock) -> None:
+    """1,000 client ids of 32 kB once made a scrape of 65 MB."""
+    metrics = metrics_with(clock)
+    ids = ["x" * 32_000 + str(number) for number in range(100)]
+    metrics.limits_in_use = lambda: [FixedLimit("producer_byte_rate", Entity('"' * 32_000, one), 1) for one in ids]
+    for one in ids:
+        metrics.entity("u", one).produce_bytes += 1
+    assert len({label_value(one) for one in ids}) == 100
+    exposition = asyncio.run(expose(metrics))
+    check_lines(exposition.body)
+    assert len(exposition.body) < 500_000
+    assert len(asyncio.run(scrape(metrics))["quota_limit"].samples) == 100
+
+
+@given(NAMES)
+def test_a_label_is_printable_bounded_and_the_same_when_cut_again(name: str) -> None:
+    label = label_value(name)
+    assert label.isprintable()
+    assert len(label) <= MAX_LABEL_CHARS
+    assert label_value(label) == label
+    if name.isprintable() and len(name) <= MAX_LABEL_CHARS:
+        assert label == name
+
+
+class FailingCollector(Collector):
+    """As ProcessCollector when /proc cannot be opened, or says what float() does not take."""
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("process_half_done", "Not to be shown.", value=1)
+        raise OSError(24, "Too many open files")
+
+
+async def test_a_collector_that_fails_costs_only_its_own_families(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = metrics_with(clock)
+    metrics.process_collectors[0] = FailingCollector()
+    with caplog.at_level(logging.WARNING, "proxy.observability.exposition"):
+        shown = await scrape(metrics)
+        await scrape(metrics)
+    assert "process_half_done" not in shown
+    assert "python_info" in shown
+    assert value(shown, "connections") == 0
+    assert [record.getMessage() for record in caplog.records] == ["process_metrics_left_out"]
+
+
+def test_out_of_descriptors_a_scrape_has_no_process_metrics_and_all_others() -> None:
+    code = (
+        "import asyncio, resource\n"
+        "from proxy.config.config import Config\n"
+        "from proxy.observability.exposition import expose, own_version\n"
+        "from proxy.observability.metrics import Metrics\n"
+        "async def main():\n"
+        "    metrics = Metrics(Config(bootstrap_servers=()))\n"
+        "    expected = own_version()\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))\n"
+        "    body = (await expose(metrics)).body.decode()\n"
+        "    print('process_open_fds' in body, f'version=\"{expected}\"' in body, 'connections 0' in body)\n"
+        "asyncio.run(main())\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (result.stdout, result.returncode) == ("False True True\n", 0), result.stderr
 
 
 def test_request_cells_are_bounded(clock: Clock) -> None:
@@ -400,7 +522,7 @@ async def test_a_large_scrape_lets_others_run_in_between(clock: Clock) -> None:
 class AskedLimit(FixedLimit):
     """And it notes each time that somebody asks for its debt."""
 
-    asked: list[str] = field(default_factory=list)
+    asked: list[object] = field(default_factory=list)
 
     def debt_ns(self, now_ns: int, /) -> int:
         self.asked.append(self.entity)
@@ -409,7 +531,7 @@ class AskedLimit(FixedLimit):
 
 def test_limits_that_are_only_summed_up_take_turns_with_the_loop_too(clock: Clock) -> None:
     metrics = metrics_with(clock, max_metric_entities=1)
-    asked: list[str] = []
+    asked: list[object] = []
     limits = [AskedLimit("producer_byte_rate", f"client-id:{number}", 1, asked=asked) for number in range(5_001)]
     metrics.limits_in_use = lambda: limits
     most = 0
