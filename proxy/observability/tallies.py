@@ -1,13 +1,11 @@
-"""The plain counters beneath the metrics: integers that the hot path increments, and sums over a sliding window."""
+"""The plain counters of the metrics: integers that the hot path increments, and sums over a sliding window."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 WINDOW_SLOTS: Final = 10
 WINDOW_SLOT_NS: Final = 3_000_000_000
@@ -24,7 +22,7 @@ class Cell:
 
 
 class Histogram:
-    """Counts of observations in seconds, by upper bound (inclusive), as Prometheus has them."""
+    """Counts of observations in seconds, by upper bound (inclusive), as in Prometheus."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -46,7 +44,7 @@ class Histogram:
         return self._sum
 
     def cumulative(self) -> Iterator[tuple[float, int]]:
-        """Each upper bound, the last one infinite, with how many observations were not above it."""
+        """Each upper bound, the last one infinite, with the number of observations up to it."""
         cumulated = 0
         for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
             cumulated += count
@@ -56,21 +54,20 @@ class Histogram:
 class ThrottleWindow:
     """Largest and mean throttle time per request over the last 30 s (KIP-13's "max/avg request throttle time").
 
-    Requests that were not throttled count as 0 in the mean, so both are 0 when nobody is throttled.
+    The mean is over all requests of the window, throttled or not; both values are 0 when no request was throttled.
+    `roll` must be called at least once per slot, or the requests of a slot without a call are dated to the next one.
+    `slot` in the constructor is that of the entity's creation: no request is older.
     """
 
-    __slots__ = ("_requests_at", "_throttles")
+    __slots__ = ("_requests_before", "_throttles")
 
-    def __init__(self) -> None:
+    def __init__(self, slot: int) -> None:
         self._throttles: deque[tuple[int, list[float]]] = deque()  # (slot, [max, sum, count]), oldest first
-        self._requests_at: deque[tuple[int, int]] = deque()  # (slot, requests before it), while something was throttled
+        self._requests_before: deque[tuple[int, int]] = deque([(slot, 0)])  # (slot, requests before it), oldest first
 
     def record(self, seconds: float, slot: int, requests: int) -> None:
-        """`requests`: how many requests the entity has made so far, in all."""
-        self.roll(slot, requests)
-        if not self._requests_at:
-            # The one being recorded is among `requests` already; nothing is known of those before it.
-            self._requests_at.append((slot, max(0, requests - 1)))
+        """Add one throttled request. `requests`: all requests of the entity so far, this one included."""
+        self.roll(slot, requests - 1)
         if not self._throttles or self._throttles[-1][0] != slot:
             self._throttles.append((slot, [0.0, 0.0, 0.0]))
         totals = self._throttles[-1][1]
@@ -79,32 +76,30 @@ class ThrottleWindow:
         totals[2] += 1
 
     def roll(self, slot: int, requests: int) -> None:
-        """Forget what is older than the window. Call at least once per slot for a mean over every request."""
+        """Drop what is older than the window. `requests`: all requests of the entity so far."""
         oldest = slot - WINDOW_SLOTS + 1
         while self._throttles and self._throttles[0][0] < oldest:
             self._throttles.popleft()
-        if not self._throttles:
-            self._requests_at.clear()
-            return
-        if self._requests_at[-1][0] != slot:
-            self._requests_at.append((slot, requests))
-        while len(self._requests_at) > 1 and self._requests_at[1][0] <= oldest:
-            self._requests_at.popleft()
+        before = self._requests_before
+        if before[-1][0] != slot:
+            before.append((slot, max(0, requests)))
+        while len(before) > 1 and before[1][0] <= oldest:
+            before.popleft()
 
     def max_and_mean(self, requests: int) -> tuple[float, float]:
-        """Seconds, as of the last `roll`."""
+        """Seconds, as of the last `roll`. `requests`: all requests of the entity so far."""
         if not self._throttles:
             return 0.0, 0.0
         largest = max(totals[0] for _, totals in self._throttles)
         total = sum(totals[1] for _, totals in self._throttles)
         throttled = sum(totals[2] for _, totals in self._throttles)
-        return largest, total / max(throttled, requests - self._requests_at[0][1])
+        return largest, total / max(throttled, requests - self._requests_before[0][1])
 
 
 class EntityMetrics:
     """The counters of one (user, client id).
 
-    The session increments `requests` for each data request, and one of the byte counts by what was charged.
+    The session increments `requests` for each data request, and a byte count by the bytes charged.
     """
 
     __slots__ = (
@@ -127,12 +122,12 @@ class EntityMetrics:
         self.fetch_bytes = 0
         self.requests = 0
         self.throttles: dict[tuple[str, str], Histogram] = {}  # by (limit, mode): both come from the code
-        self.window = ThrottleWindow()
+        self.window = ThrottleWindow(now_ns // WINDOW_SLOT_NS)
         self._seen = (0, 0, 0, 0)
         self._changed_at_ns = now_ns
 
     def idle_ns(self, now_ns: int) -> int:
-        """How long nothing has been counted, as far as calls of this method tell."""
+        """Time since a call of this method first saw the present counts."""
         seen = (self.produce_bytes, self.fetch_bytes, self.requests, sum(h.count for h in self.throttles.values()))
         if seen != self._seen:
             self._seen = seen

@@ -164,7 +164,7 @@ async def test_what_is_counted_is_shown(clock: Clock, accept: str) -> None:
     assert value(shown, "throttle_seconds", "throttle_seconds_bucket", le="2.5", **throttle) == 1
     assert value(shown, "throttle_seconds", "throttle_seconds_bucket", le="+Inf", **throttle) == 1
     assert value(shown, "throttle_time_max_seconds", **etl) == 1.8
-    assert value(shown, "throttle_time_avg_seconds", **etl) == 1.8
+    assert value(shown, "throttle_time_avg_seconds", **etl) == 0.9
     assert value(shown, "quota_limit", **limit) == 5_000_000
     assert value(shown, "quota_debt_seconds", **limit) == 1.8
     assert value(shown, "connections") == 7
@@ -423,58 +423,69 @@ def test_request_cells_are_bounded(clock: Clock) -> None:
 class TestThrottleWindow:
     """Seed: "Max request throttle time ... If not throttled, it will simply expose 0. Avg request throttle time"."""
 
-    def test_nobody_throttled_is_zero(self) -> None:
-        window = ThrottleWindow()
+    def test_without_a_throttle_both_are_zero(self) -> None:
+        window = ThrottleWindow(100)
         window.roll(100, 5000)
         assert window.max_and_mean(5000) == (0, 0)
 
     def test_the_mean_is_over_all_requests_of_the_window(self) -> None:
-        window = ThrottleWindow()
-        window.record(4.0, 100, 1)  # the first request
+        window = ThrottleWindow(100)
+        window.record(4.0, 100, 1)
         window.record(2.0, 100, 2)
         assert window.max_and_mean(2) == (4.0, 3.0)
         assert window.max_and_mean(6) == (4.0, 1.0), "four more that were not throttled"
 
-    def test_what_is_older_than_the_window_is_forgotten(self) -> None:
-        window = ThrottleWindow()
-        window.record(4.0, 100, 1)
-        for slot in range(101, 100 + WINDOW_SLOTS):
-            window.roll(slot, 10)
-            assert window.max_and_mean(10)[0] == 4.0
-        window.roll(100 + WINDOW_SLOTS, 10)
-        assert window.max_and_mean(10) == (0, 0)
-
-    def test_requests_of_before_the_window_do_not_dilute_the_mean(self) -> None:
-        window = ThrottleWindow()
-        requests = 0
-        for slot in range(100, 200):
-            window.roll(slot, requests)
-            requests += 10
-            window.record(1.0, slot, requests)
-        largest, mean = window.max_and_mean(requests)
-        assert largest == 1.0
-        assert mean == pytest.approx(0.1)
+    def test_requests_before_the_first_throttle_count(self) -> None:
+        """99 free requests, then one of 5 s: the mean is 0.05 s, not 5 s."""
+        window = ThrottleWindow(100)
+        window.roll(101, 60)
+        window.record(5.0, 102, 100)
+        assert window.max_and_mean(100) == (5.0, 0.05)
 
     def test_without_a_count_of_requests_the_mean_is_over_the_throttled_ones(self) -> None:
-        window = ThrottleWindow()
+        window = ThrottleWindow(100)
         window.record(4.0, 100, 0)
         window.record(2.0, 100, 0)
         assert window.max_and_mean(0) == (4.0, 3.0)
 
     @given(
-        st.lists(st.tuples(st.floats(0, 100), st.integers(0, 15), st.integers(0, 5)), max_size=60),
+        st.lists(
+            st.tuples(st.integers(0, WINDOW_SLOTS + 2), st.lists(st.none() | st.floats(0, 100), max_size=5)),
+            max_size=30,
+        )
     )
-    def test_the_mean_is_never_above_the_largest_nor_below_zero(self, steps: list[tuple[float, int, int]]) -> None:
-        window = ThrottleWindow()
-        slot = requests = 0
-        for seconds, slots, others in steps:
-            slot += slots
-            requests += others
-            window.roll(slot, requests)
-            requests += 1
-            window.record(seconds, slot, requests)
-            largest, mean = window.max_and_mean(requests)
-            assert 0 <= mean <= largest * (1 + 1e-9)
+    def test_it_agrees_with_a_list_of_all_requests(self, steps: list[tuple[int, list[float | None]]]) -> None:
+        """Each step: so many slots pass, with a `roll` in each; then requests, None for one that was not throttled."""
+        window = ThrottleWindow(0)
+        slot = 0
+        requests: list[tuple[int, float | None]] = []
+        for slots, made in steps:
+            for _ in range(slots):
+                slot += 1
+                window.roll(slot, len(requests))
+            for seconds in made:
+                requests.append((slot, seconds))
+                if seconds is not None:
+                    window.record(seconds, slot, len(requests))
+            seen = [seconds for at, seconds in requests if at > slot - WINDOW_SLOTS]
+            throttled = [seconds for seconds in seen if seconds is not None]
+            largest, mean = window.max_and_mean(len(requests))
+            assert largest == max(throttled, default=0)
+            assert mean == pytest.approx(sum(throttled) / len(seen) if throttled else 0)
+
+
+async def test_the_mean_of_a_scrape_counts_requests_before_the_first_throttle(clock: Clock) -> None:
+    metrics = metrics_with(clock)
+    entity = metrics.entity("u", "c")
+    entity.requests += 9
+    clock.now_ns += WINDOW_SLOT_NS
+    metrics.tick(clock.now_ns)
+    entity.requests += 1
+    metrics.throttled("producer_byte_rate", "u", "c", "notify", 2.0, clock.now_ns)
+    labels = {"user": "u", "client_id": "c"}
+    assert value(await scrape(metrics), "throttle_time_avg_seconds", **labels) == pytest.approx(0.2)
+    clock.now_ns += WINDOW_NS - WINDOW_SLOT_NS
+    assert value(await scrape(metrics), "throttle_time_avg_seconds", **labels) == 2.0, "the nine are too old now"
 
 
 async def test_the_window_slides_with_the_clock_at_a_scrape(clock: Clock) -> None:
