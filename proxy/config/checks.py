@@ -32,8 +32,11 @@ DEFAULT_BROKER_PORTS: Final = 20
 _RENAMED: Final = {
     "drain_timeout": "drain_timeout_seconds",
     "max_connection_hold": "max_connection_hold_seconds",
+    "metrics_allowed_host": "metrics_allowed_hosts",
     "quota": "quotas",
+    "stalled_client_timeout": "stalled_client_timeout_seconds",
 }
+_REPEATABLE: Final = frozenset({"quota", "broker_port", "metrics_allowed_host"})
 _CONFIG_FIELDS: Final = frozenset(field.name for field in fields(Config))
 
 
@@ -46,7 +49,7 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True) -> Config:
     file_was_read = not problems
     given: dict[str, Any] = {}
     for name, value in ctx.params.items():
-        values = value if isinstance(value, tuple) and name in {"quota", "broker_port"} else (value,)
+        values = value if isinstance(value, tuple) and name in _REPEATABLE else (value,)
         wrong = [item for item in values if isinstance(item, Invalid)]
         problems += [
             Problem(place_of(ctx, name, item.given), message, hint) for item in wrong for message, hint in item.findings

@@ -85,6 +85,7 @@ class Config:
     dry_run: bool = False
 
     metrics_listen: Address = ("127.0.0.1", 19404)
+    metrics_allowed_hosts: tuple[str, ...] = ()
     max_metric_entities: int = 1000
     log_format: LogFormat = "text"
     log_level: LogLevel = "info"
@@ -93,5 +94,6 @@ class Config:
     socket_request_max_bytes: int = 104_857_600
     socket_response_max_bytes: int = 1_073_741_824
     max_buffered_bytes: int = 268_435_456
+    stalled_client_timeout_seconds: float = 30.0
     pass_unknown_apis: bool = False
     event_loop: EventLoopName = "uvloop"

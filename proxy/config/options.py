@@ -204,7 +204,16 @@ OBSERVABILITY: Final = cloup.option_group(
         "--metrics-listen",
         type=Checked("HOST:PORT", _ADDRESS),
         default="127.0.0.1:19404",
-        help="HTTP: /metrics /healthz /readyz /throttles. Port 0: any free port.",
+        help="Address of HTTP: /metrics /healthz /readyz /throttles. Port 0: any free port.",
+    ),
+    _setting(
+        "--metrics-allowed-host",
+        type=Checked("NAME", values.parse_host),
+        multiple=True,
+        show_default="none",
+        help="A host name by which scrapers reach --metrics-listen. Requests for IP addresses, localhost and the "
+        "listen host are always answered; any other Host gets 421, so that no web page can read this port through a "
+        "browser (DNS rebinding). Repeatable; in the environment separated by ';'.",
     ),
     _setting(
         "--max-metric-entities",
@@ -250,7 +259,15 @@ SECURITY: Final = cloup.option_group(
         "--max-buffered-bytes",
         type=Checked("BYTES", values.parse_size),
         default="256MiB",
-        help="Memory for bytes that wait for a slow receiver, all connections together; reading rests near it.",
+        help="Memory for bytes that slow receivers have not taken yet, for all connections together. When it is used "
+        "up, connections are not read, and /readyz reports it.",
+    ),
+    _setting(
+        "--stalled-client-timeout",
+        type=Checked("DURATION", values.parse_duration),
+        default="30s",
+        help="While that memory is used up, a peer that takes no byte for this long is closed; the connection that "
+        "holds most bytes is closed first. 500ms, 30s, 2m.",
     ),
     _setting(
         "--pass-unknown-apis/--no-pass-unknown-apis",

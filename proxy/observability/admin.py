@@ -1,44 +1,41 @@
-"""The HTTP side of the proxy, in the same event loop, on a port of its own: metrics, health, and who waits now.
+"""The admin port: /metrics, /healthz, /readyz and /throttles over HTTP, in the proxy's event loop.
 
-It decides nothing. The server hands it callables that say how things stand, and it puts their answers into HTTP.
+It decides nothing. The server passes callables that return the state, and this module puts it into HTTP.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from aiohttp import web
-
+from proxy.config.config import Config
 from proxy.config.errors import BindError
-from proxy.observability.exposition import expose
+from proxy.observability.exposition import expose, own_version
+from proxy.observability.http_request import Request
+from proxy.observability.http_server import HttpServer, Response, text_response
 from proxy.observability.logs import text_value
+from proxy.observability.metrics import Metrics
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from aiohttp.typedefs import Handler
-
-    from proxy.config.config import Config
-    from proxy.observability.metrics import Metrics
-
-READINESS_TIMEOUT_SECONDS: Final = 15.0
+READINESS_TIMEOUT_SECONDS: Final = 1.0
 MAX_WAITING_SHOWN: Final = 1000
 
 INDEX: Final = """kafka-quota-proxy
 
 /metrics    Prometheus metrics (text, or OpenMetrics by the Accept header)
-/healthz    200: the listeners are bound and the event loop turns
-/readyz     200: a bootstrap server answered lately, else 503 and why
-/throttles  who waits now, for which limit of which entity, how long (JSON; a table for Accept: text/plain)
+/healthz    200: the process works; also while it drains
+/readyz     200: new connections are served; else 503 and why: draining, memory, no bootstrap server answers
+/throttles  connections that a quota holds now: limit, entity, time (JSON; a table for Accept: text/plain)
 """
+
+_VARY: Final = (("Vary", "Accept"),)
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Whether something is as it should be, and the sentence that a person reads about it."""
+    """Whether a check passed, and one sentence for a person."""
 
     ok: bool
     reason: str
@@ -46,7 +43,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class WaitingClient:
-    """One connection that is held by a quota now: who, by which limit of which entity, for how long."""
+    """One connection that a quota holds now: the client, the limit and its entity, and for how long."""
 
     user: str
     client_id: str
@@ -61,14 +58,14 @@ class WaitingClient:
 
 
 class AdminServer:
-    """The running HTTP server. `port` is the bound one, also when port 0 was asked for."""
+    """The running HTTP server. `port` is the bound one, also for port 0."""
 
-    def __init__(self, runner: web.AppRunner, port: int) -> None:
-        self._runner = runner
+    def __init__(self, server: HttpServer, port: int) -> None:
+        self._server = server
         self.port = port
 
     async def close(self) -> None:
-        await self._runner.cleanup()
+        await self._server.close()
 
 
 async def start_admin(
@@ -79,32 +76,19 @@ async def start_admin(
     readiness: Callable[[], Awaitable[Status]],
     throttles: Callable[[], Sequence[WaitingClient]],
 ) -> AdminServer:
-    """Serve on `config.metrics_listen` until closed. Raises BindError when that address cannot be had."""
-    pages = _Pages(metrics, health, readiness, throttles)
-    app = web.Application(middlewares=[_point_to_index])
-    app.router.add_get("/", pages.index)
-    app.router.add_get("/metrics", pages.metrics)
-    app.router.add_get("/healthz", pages.healthz)
-    app.router.add_get("/readyz", pages.readyz)
-    app.router.add_get("/throttles", pages.throttles)
-    # The access log would be a line per scrape; signals belong to the server.
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
-    await runner.setup()
-    host, port = config.metrics_listen
+    """Serve on `config.metrics_listen` until closed. Raises BindError when that address cannot be bound.
+
+    Requests must name an IP address, `localhost`, the host of `config.metrics_listen` or one of
+    `config.metrics_allowed_hosts` as their Host.
+    """
+    own_version()  # read it while descriptors are available
+    names = {name.lower().removesuffix(".") for name in (config.metrics_listen[0], *config.metrics_allowed_hosts)}
+    server = HttpServer(_Pages(metrics, health, readiness, throttles).respond, names)
     try:
-        await web.TCPSite(runner, host, port).start()
+        port = await server.listen(config.metrics_listen)
     except OSError as error:
-        await runner.cleanup()
         raise BindError("--metrics-listen", config.metrics_listen, error) from error
-    return AdminServer(runner, runner.addresses[0][1])
-
-
-@web.middleware
-async def _point_to_index(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except web.HTTPNotFound:
-        return web.Response(status=404, text=f"404: nothing here\n\n{INDEX}")
+    return AdminServer(server, port)
 
 
 class _Pages:
@@ -120,41 +104,54 @@ class _Pages:
         self._readiness = readiness
         self._throttles = throttles
         self._scraping = asyncio.Lock()
+        self._pages: dict[str, Callable[[Request], Awaitable[Response]]] = {
+            "/": self._index,
+            "/metrics": self._exposition,
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+            "/throttles": self._waiting,
+        }
 
-    async def index(self, _request: web.Request) -> web.Response:
-        return web.Response(text=INDEX)
+    async def respond(self, request: Request) -> Response:
+        page = self._pages.get(request.path)
+        if page is None:
+            return text_response(f"404: nothing here\n\n{INDEX}", 404)
+        return await page(request)
 
-    async def metrics(self, request: web.Request) -> web.Response:
-        async with self._scraping:  # many scrapers at once must not add up to a busy loop
-            exposition = await expose(self._metrics, ",".join(request.headers.getall("Accept", ())))
-        return web.Response(body=exposition.body, headers={"Content-Type": exposition.content_type})
+    async def _index(self, _request: Request) -> Response:
+        return text_response(INDEX)
 
-    async def healthz(self, _request: web.Request) -> web.Response:
+    async def _exposition(self, request: Request) -> Response:
+        async with self._scraping:  # one scrape at a time: many scrapers must not add up to a busy loop
+            exposition = await expose(self._metrics, request.accept)
+        return Response(exposition.body, exposition.content_type, fields=_VARY)
+
+    async def _healthz(self, _request: Request) -> Response:
         return _status_response(self._health())
 
-    async def readyz(self, _request: web.Request) -> web.Response:
+    async def _readyz(self, _request: Request) -> Response:
         try:
             async with asyncio.timeout(READINESS_TIMEOUT_SECONDS):
                 status = await self._readiness()
         except TimeoutError:
-            status = Status(ok=False, reason=f"no bootstrap server answered within {READINESS_TIMEOUT_SECONDS:g} s")
+            status = Status(ok=False, reason=f"no answer within {READINESS_TIMEOUT_SECONDS:g} s")
         return _status_response(status)
 
-    async def throttles(self, request: web.Request) -> web.Response:
+    async def _waiting(self, request: Request) -> Response:
         waiting = sorted(self._throttles(), key=lambda client: client.remaining_seconds, reverse=True)
         shown = waiting[:MAX_WAITING_SHOWN]
-        if prefers_plain_text(",".join(request.headers.getall("Accept", ()))):
-            return web.Response(text=waiting_table(shown, total=len(waiting)), headers={"Vary": "Accept"})
+        if prefers_plain_text(request.accept):
+            return text_response(waiting_table(shown, total=len(waiting)), fields=_VARY)
         body = {"total": len(waiting), "waiting": [asdict(client) for client in shown]}
-        return web.json_response(body, headers={"Vary": "Accept"}, dumps=lambda value: json.dumps(value) + "\n")
+        return Response(json.dumps(body).encode() + b"\n", "application/json; charset=utf-8", fields=_VARY)
 
 
-def _status_response(status: Status) -> web.Response:
-    return web.Response(status=200 if status.ok else 503, text=status.reason + "\n")
+def _status_response(status: Status) -> Response:
+    return text_response(status.reason + "\n", 200 if status.ok else 503)
 
 
 def prefers_plain_text(accept: str) -> bool:
-    """Whether an Accept header asks for text/plain rather than JSON, which everyone else gets."""
+    """Whether an Accept header prefers text/plain to JSON. Without a preference, JSON is sent."""
     weights: dict[str, float] = {}
     for part in accept.lower().split(","):
         media_type, *parameters = (piece.strip() for piece in part.split(";"))
@@ -175,9 +172,9 @@ _RIGHT_ALIGNED: Final = frozenset({"LIMIT VALUE", "WAITED", "REMAINING"})
 
 
 def waiting_table(waiting: Sequence[WaitingClient], *, total: int) -> str:
-    """One aligned line per client under a line of headings, or one sentence when nobody waits."""
+    """One aligned line per client under a line of headings, or one sentence when no connection is held."""
     if not waiting:
-        return "nobody waits\n"
+        return "no connection is held\n"
     rows = [
         (
             text_value(client.client_id),

@@ -67,12 +67,14 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         *("--max-throttle-ms", "1000"),
         "--dry-run",
         *("--metrics-listen", "[::1]:0"),
+        *("--metrics-allowed-host", "Proxy.svc", "--metrics-allowed-host", "metrics"),
         *("--max-metric-entities", "10"),
         *("--log-format", "json", "--log-level", "debug"),
         *("--drain-timeout", "500ms"),
         *("--socket-request-max-bytes", "1MB"),
         *("--socket-response-max-bytes", "2MiB"),
         *("--max-buffered-bytes", "3MB"),
+        *("--stalled-client-timeout", "5s"),
         "--pass-unknown-apis",
         *("--event-loop", "asyncio"),
     )
@@ -100,6 +102,7 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         "max_connection_hold_seconds": 1.5,
         "dry_run": True,
         "metrics_listen": ("::1", 0),
+        "metrics_allowed_hosts": ("Proxy.svc", "metrics"),
         "max_metric_entities": 10,
         "log_format": "json",
         "log_level": "debug",
@@ -107,6 +110,7 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         "socket_request_max_bytes": 1_000_000,
         "socket_response_max_bytes": 2_097_152,
         "max_buffered_bytes": 3_000_000,
+        "stalled_client_timeout_seconds": 5.0,
         "pass_unknown_apis": True,
         "event_loop": "asyncio",
     }
@@ -124,6 +128,8 @@ WAYS = [
     ("--quota-window-num", "2", "3", "4", "quota_window_num", 2),
     ("--max-connection-hold", "1s", "2s", '"3s"', "max_connection_hold_seconds", 1.0),
     ("--producer-id-quota-window-count", "1", "2", "3", "producer_id_quota_window_count", 1),
+    ("--stalled-client-timeout", "1s", "2s", "3", "stalled_client_timeout_seconds", 1.0),
+    ("--metrics-allowed-host", "a", "b;c", '["d"]', "metrics_allowed_hosts", ("a",)),
     ("--broker-port", "1=2001", "1=2002", '["1=2003"]', "broker_port", {1: 2001}),
 ]
 

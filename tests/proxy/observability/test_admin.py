@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from aiohttp import ClientSession
@@ -42,12 +43,13 @@ async def _ready() -> Status:
 
 @asynccontextmanager
 async def admin(
+    config: Config = CONFIG,
     *,
     health: Callable[[], Status] = lambda: Status(ok=True, reason="fine"),
     readiness: Callable[[], Awaitable[Status]] = _ready,
     throttles: Callable[[], Sequence[WaitingClient]] = tuple,
 ) -> AsyncIterator[ClientSession]:
-    server = await start_admin(CONFIG, Metrics(CONFIG), health=health, readiness=readiness, throttles=throttles)
+    server = await start_admin(config, Metrics(config), health=health, readiness=readiness, throttles=throttles)
     try:
         async with ClientSession(f"http://127.0.0.1:{server.port}") as client:
             yield client
@@ -80,8 +82,8 @@ async def test_metrics_in_the_format_that_is_asked_for() -> None:
 
 
 async def test_health_and_readiness_say_why() -> None:
-    async with admin(health=lambda: Status(ok=False, reason="draining")) as client:
-        assert await text_of(client.get("/healthz")) == (503, "text/plain", "draining\n")
+    async with admin(health=lambda: Status(ok=False, reason="no listener")) as client:
+        assert await text_of(client.get("/healthz")) == (503, "text/plain", "no listener\n")
         assert await text_of(client.get("/readyz")) == (200, "text/plain", "broker-1:9092 answers\n")
 
     async def no_broker() -> Status:
@@ -90,6 +92,32 @@ async def test_health_and_readiness_say_why() -> None:
     async with admin(readiness=no_broker) as client:
         assert await text_of(client.get("/healthz")) == (200, "text/plain", "fine\n")
         assert await text_of(client.get("/readyz")) == (503, "text/plain", "no bootstrap server answers ApiVersions\n")
+
+
+async def test_a_page_that_fails_is_logged_and_the_next_one_works(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> Status:
+        raise RuntimeError("a defect")
+
+    async with admin(health=fail) as client:
+        assert await text_of(client.get("/healthz")) == (500, "text/plain", "this page failed; the log says why\n")
+        assert (await text_of(client.get("/readyz")))[0] == 200
+    assert [record.getMessage() for record in caplog.records] == ["page_failed"]
+
+
+async def test_which_names_the_port_answers_to() -> None:
+    config = replace(CONFIG, metrics_listen=("localhost", 0), metrics_allowed_hosts=("Proxy.svc.",))
+    async with admin(config) as client:
+        for host in ("localhost", "LOCALHOST:19404", "127.0.0.1", "10.0.0.7:19404", "[::1]:19404", "proxy.svc:1"):
+            assert (await text_of(client.get("/healthz", headers={"Host": host})))[0] == 200, host
+        for host in ("evil.example", "127.0.0.1.evil.example", "proxy.svc.evil", ""):
+            status, _, text = await text_of(client.get("/healthz", headers={"Host": host}))
+            assert status == 421, host
+            assert "--metrics-allowed-host" in text
+
+
+async def test_the_host_of_metrics_listen_is_answered() -> None:
+    async with admin(replace(CONFIG, metrics_listen=("localhost", 0))) as client:
+        assert (await text_of(client.get("/healthz")))[0] == 200
 
 
 async def test_a_readiness_that_never_answers_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +129,7 @@ async def test_a_readiness_that_never_answers_is_not_ready(monkeypatch: pytest.M
 
     async with admin(readiness=hang) as client:
         status, _, text = await text_of(client.get("/readyz"))
-    assert (status, text) == (503, "no bootstrap server answered within 0.01 s\n")
+    assert (status, text) == (503, "no answer within 0.01 s\n")
 
 
 async def test_who_waits_as_json_by_default() -> None:
@@ -150,7 +178,9 @@ async def test_nobody_waits() -> None:
     async with admin() as client:
         async with client.get("/throttles") as response:
             assert await response.json() == {"total": 0, "waiting": []}
-        assert (await text_of(client.get("/throttles", headers={"Accept": "text/plain"})))[2] == "nobody waits\n"
+        assert (await text_of(client.get("/throttles", headers={"Accept": "text/plain"})))[
+            2
+        ] == "no connection is held\n"
 
 
 async def test_a_crowd_is_cut_and_those_who_wait_longest_come_first() -> None:
@@ -203,9 +233,11 @@ async def test_what_is_not_there_and_what_is_not_allowed() -> None:
         status, kind, text = await text_of(client.get("/metric"))
         assert (status, kind) == (404, "text/plain")
         assert "/metrics" in text
-        async with client.post("/metrics") as response:
-            assert response.status == 405
-            assert response.headers["Allow"] == "GET,HEAD"
+        for send in (client.post, client.put, client.delete, client.options):
+            async with send("/metrics", data=b"ignored") as response:
+                assert response.status == 405
+                assert response.headers["Allow"] == "GET, HEAD"
+                assert await response.text() == "405: this port serves GET and HEAD only\n"
 
 
 @pytest.mark.parametrize("page", ["/", "/metrics", "/healthz", "/readyz", "/throttles"])

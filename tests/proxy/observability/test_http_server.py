@@ -1,0 +1,161 @@
+"""The bounds of the HTTP server, over raw sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from proxy.observability import http_server
+from proxy.observability.http_request import Request
+from proxy.observability.http_server import MAX_CONNECTIONS, MAX_HEAD_BYTES, HttpServer, Response, text_response
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+HALF = REQUEST[:20]
+
+
+async def _echo(request: Request) -> Response:
+    return text_response(f"{request.method} {request.path}")
+
+
+@asynccontextmanager
+async def serving(respond: Callable[[Request], Awaitable[Response]] = _echo) -> AsyncIterator[int]:
+    server = HttpServer(respond, ())
+    try:
+        yield await server.listen(("127.0.0.1", 0))
+    finally:
+        await server.close()
+
+
+@asynccontextmanager
+async def connection(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+async def response_of(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """Status and body of the next response."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    length = next(line for line in head.split("\r\n") if line.startswith("Content-Length: "))
+    return int(head.split()[1]), await reader.readexactly(int(length.split()[1]))
+
+
+async def test_requests_follow_each_other_on_one_connection_however_they_are_cut() -> None:
+    async with serving() as port, connection(port) as (reader, writer):
+        for at in range(len(REQUEST)):
+            writer.write(REQUEST[at : at + 1])
+            await writer.drain()
+        assert await response_of(reader) == (200, b"GET /")
+        writer.write(REQUEST * 2)
+        assert await response_of(reader) == (200, b"GET /")
+        assert await response_of(reader) == (200, b"GET /")
+
+
+@pytest.mark.parametrize("sent", [b"", HALF, REQUEST, REQUEST + HALF], ids=["nothing", "half", "idle", "half again"])
+async def test_a_connection_without_a_whole_head_in_time_is_closed(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert http_server.HEAD_TIMEOUT_SECONDS == 10
+    monkeypatch.setattr(http_server, "HEAD_TIMEOUT_SECONDS", 0.05)
+    async with serving() as port, connection(port) as (reader, writer):
+        writer.write(sent)
+        if sent.startswith(REQUEST):
+            assert await response_of(reader) == (200, b"GET /")
+        assert await reader.read() == b""
+
+
+async def test_one_byte_at_a_time_does_not_lengthen_the_time_for_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "HEAD_TIMEOUT_SECONDS", 0.1)
+    async with serving() as port, connection(port) as (reader, writer):
+        ended = asyncio.ensure_future(reader.read())
+        while not ended.done():
+            writer.write(b"x")
+            await asyncio.wait({ended}, timeout=0.01)
+        assert ended.cancelled() or ended.exception() or ended.result() == b""
+
+
+async def test_a_response_that_is_not_taken_in_time_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "RESPONSE_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 1)
+
+    async def respond(request: Request) -> Response:
+        return Response(bytes(50_000_000)) if request.path == "/much" else text_response("ok")
+
+    async with serving(respond) as port, connection(port) as (_, writer):
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(REQUEST.replace(b"/", b"/much", 1))
+        statuses = await statuses_until_served(port)
+    assert statuses[0] == 503, "the first connection is the only one allowed until it is cut"
+
+
+async def statuses_until_served(port: int) -> list[int]:
+    """The status of one connection after the other, up to the first 200."""
+    statuses = [0]
+    while statuses[-1] != 200:
+        async with connection(port) as (reader, writer):
+            writer.write(REQUEST)
+            statuses.append((await response_of(reader))[0])
+    return statuses[1:]
+
+
+async def test_a_head_without_an_end_is_refused_at_its_bound() -> None:
+    async with serving() as port, connection(port) as (reader, writer):
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * MAX_HEAD_BYTES)
+        status, body = await response_of(reader)
+    assert (status, body) == (431, b"431: a request head has at most 8192 bytes\n")
+
+
+async def test_the_number_of_connections_is_bounded_and_the_newest_is_refused() -> None:
+    async with serving() as port:
+        half_sent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
+        for _, writer in half_sent:
+            writer.write(HALF)
+        async with connection(port) as (reader, writer):
+            writer.write(REQUEST)
+            status, body = await response_of(reader)
+            assert (status, body) == (503, b"64 connections are open, which is the limit of this port\n")
+        for reader, writer in half_sent:
+            writer.write(REQUEST[20:])
+            assert await response_of(reader) == (200, b"GET /")
+        half_sent[0][1].transport.abort()
+        assert set(await statuses_until_served(port)) <= {200, 503}, "one that ends makes room for another"
+        for _, writer in half_sent:
+            writer.transport.abort()
+
+
+async def test_a_body_is_never_taken_for_a_request() -> None:
+    async with serving() as port, connection(port) as (reader, writer):
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 35\r\n\r\n" + REQUEST)
+        writer.write_eof()
+        assert await response_of(reader) == (200, b"GET /")
+        assert await reader.read() == b""
+
+
+async def test_http_1_0_and_an_unknown_method() -> None:
+    async with serving() as port:
+        async with connection(port) as (reader, writer):
+            writer.write(b"GET / HTTP/1.0\r\n\r\n")
+            assert await response_of(reader) == (200, b"GET /")
+            writer.write_eof()
+            assert await reader.read() == b""
+        async with connection(port) as (reader, writer):
+            writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n" + bytes(100_000))
+            assert await response_of(reader) == (405, b"405: this port serves GET and HEAD only\n")
+
+
+async def test_closing_ends_every_connection() -> None:
+    server = HttpServer(_echo, ())
+    port = await server.listen(("127.0.0.1", 0))
+    async with connection(port) as (reader, writer), connection(port) as (other, _):
+        writer.write(REQUEST + HALF)
+        assert await response_of(reader) == (200, b"GET /")
+        await server.close()
+        for one in (reader, other):
+            assert await one.read() == b""
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
