@@ -1,75 +1,123 @@
-"""Whether the brokers can be reached: a bootstrap server answered ApiVersions, which is allowed before SASL."""
+"""Whether new connections are served: the proxy takes them, and a bootstrap server answers ApiVersions.
+
+ApiVersions is allowed before SASL. A check returns within `ANSWER_WITHIN_SECONDS` whatever the brokers do: the probe
+runs in the background, and a check that is sooner returns the last answer.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
 
+from proxy.brokers.upstream import PLAINTEXT_HINT
 from proxy.config.config import Address, format_address
 from proxy.observability.admin import Status
 
-#: An answer is believed for this long, so that probes of many watchers cost the brokers little.
+#: A check probes again after this time, so that probes of many watchers cost the brokers little.
 FRESH_FOR_NS = 3_000_000_000
+#: While a probe runs, an older answer counts for this long.
+BELIEVED_FOR_NS = 30_000_000_000
+ANSWER_WITHIN_SECONDS = 0.5
 PROBE_TIMEOUT_SECONDS = 3.0
-_MAX_ANSWER = 1_048_576
+_MAX_ANSWER_BYTES = 1_048_576
 #: ApiVersions v0, correlation id 1, a null client id.
 _API_VERSIONS_REQUEST = b"\x00\x00\x00\x0a\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff"
 
 
-class Readiness:
-    """Asks when somebody wants to know, at most once every few seconds."""
+def _always_ready() -> None:
+    return None
 
-    def __init__(self, servers: Sequence[Address], clock: Callable[[], int]) -> None:
+
+class Readiness:
+    """Probes the bootstrap servers when checked, at most once every `FRESH_FOR_NS`, one probe at a time.
+
+    `not_ready` returns one sentence while this proxy serves no new connection (it drains, or reading is paused for
+    memory), else None. The brokers are not asked then. `clock` returns monotonic nanoseconds.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[Address],
+        clock: Callable[[], int],
+        not_ready: Callable[[], str | None] = _always_ready,
+    ) -> None:
         self._servers = servers
         self._clock = clock
-        self._asked_ns: int | None = None
-        self._last = Status(False, "not asked yet")
-        self._lock = asyncio.Lock()
+        self._not_ready = not_ready
+        self._answered_ns: int | None = None
+        self._last = Status(False, "")
+        self._probe: asyncio.Future[None] | None = None
 
     async def check(self) -> Status:
-        """Ready or not, and why."""
-        async with self._lock:
-            if self._asked_ns is None or self._clock() - self._asked_ns >= FRESH_FOR_NS:
-                self._last = await self._ask()
-                self._asked_ns = self._clock()
+        """Ready or not, and why. Returns within `ANSWER_WITHIN_SECONDS`."""
+        reason = self._not_ready()
+        if reason is not None:
+            return Status(False, reason)
+        if self._is_younger_than(FRESH_FOR_NS):
             return self._last
+        if self._probe is None or self._probe.done():
+            self._probe = asyncio.ensure_future(self._ask())
+        probe = self._probe
+        await asyncio.wait({probe}, timeout=ANSWER_WITHIN_SECONDS)
+        if probe.done():
+            probe.result()
+            return self._last
+        if self._is_younger_than(BELIEVED_FOR_NS):
+            return self._last
+        names = ", ".join(format_address(server) for server in self._servers)
+        return Status(False, f"no bootstrap server has answered ApiVersions yet; asked: {names}")
 
-    async def _ask(self) -> Status:
+    def close(self) -> None:
+        """Cancel the probe."""
+        if self._probe is not None:
+            self._probe.cancel()
+
+    def _is_younger_than(self, age_ns: int) -> bool:
+        return self._answered_ns is not None and self._clock() - self._answered_ns < age_ns
+
+    async def _ask(self) -> None:
         """Ask all servers at once: the first good answer decides."""
-        probes = [asyncio.ensure_future(_answers(server)) for server in self._servers]
+        probes = [asyncio.ensure_future(_answer_of(server)) for server in self._servers]
         failures = []
         try:
             for probe in asyncio.as_completed(probes):
                 status = await probe
                 if status.ok:
-                    return status
+                    break
                 failures.append(status.reason)
+            else:
+                status = Status(False, "no bootstrap server answers ApiVersions: " + "; ".join(sorted(failures)))
         finally:
             for task in probes:
                 task.cancel()
-        return Status(False, "no bootstrap server answers ApiVersions: " + "; ".join(sorted(failures)))
+        self._last = status
+        self._answered_ns = self._clock()
 
 
-async def _answers(server: Address) -> Status:
+async def _answer_of(server: Address) -> Status:
     name = format_address(server)
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
             await _probe(server)
     except TimeoutError:
         return Status(False, f"{name}: no answer within {PROBE_TIMEOUT_SECONDS:g} s")
-    except (OSError, EOFError, ValueError) as error:
+    except asyncio.IncompleteReadError as error:
+        return Status(False, f"{name}: closed the connection after {len(error.partial)} bytes: {PLAINTEXT_HINT}")
+    except ConnectionResetError as error:
+        return Status(False, f"{name}: {error}: {PLAINTEXT_HINT}")
+    except (OSError, ValueError) as error:
         return Status(False, f"{name}: {error}")
     return Status(True, f"{name} answers")
 
 
 async def _probe(server: Address) -> None:
-    """Raises OSError, EOFError or ValueError when this is no Kafka broker that answers."""
+    """Raises OSError, IncompleteReadError or ValueError unless a Kafka broker answers."""
     reader, writer = await asyncio.open_connection(*server)
     try:
         writer.write(_API_VERSIONS_REQUEST)
         length = int.from_bytes(await reader.readexactly(4), "big", signed=True)
-        if not 10 <= length <= _MAX_ANSWER:
-            raise ValueError("its answer is not Kafka's")
+        if not 10 <= length <= _MAX_ANSWER_BYTES:
+            raise ValueError(f"its response is not Kafka's: {PLAINTEXT_HINT}")
         answer = await reader.readexactly(length)
         if answer[:6] != b"\x00\x00\x00\x01\x00\x00":
-            raise ValueError("its answer to ApiVersions is an error")
+            raise ValueError("its response to ApiVersions is an error")
     finally:
         writer.close()

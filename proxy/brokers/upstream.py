@@ -1,7 +1,7 @@
-"""Opens connections to the brokers, without ever blocking the loop.
+"""Opens connections to the brokers without blocking the event loop.
 
-Each attempt runs by callbacks: name resolution in the loop's resolver (cached, so that a thousand clients ask once),
-a non-blocking ``connect``, the next candidate after a failure.
+An attempt is a chain of callbacks: name resolution by the loop's resolver (cached, so that 1,000 clients need one
+look-up), a non-blocking ``connect``, the next candidate after a failure.
 """
 
 import errno
@@ -14,11 +14,14 @@ from typing import Any, Protocol
 
 from proxy.config.config import Address, format_address
 
+#: For the log line of `closed_early`: a broker that closed a connection before its first response.
+CLOSED_EARLY = "closed_early"
+PLAINTEXT_HINT = "is this a TLS or SASL listener? This version connects in plaintext"
 CONNECT_TIMEOUT_SECONDS = 5.0
 RESOLVED_FOR_NS = 30_000_000_000
 
 SocketAddress = tuple[int, tuple[Any, ...]]
-"""Address family and what ``connect`` takes."""
+"""Address family, and the argument of ``connect``."""
 
 
 class Connected(Protocol):
@@ -39,24 +42,24 @@ class Upstream:
     def __init__(self, loop: AbstractEventLoop, clock: Callable[[], int]) -> None:
         self.loop = loop
         self._clock = clock
-        self._literals: dict[Address, list[SocketAddress]] = {}  # one for each broker that was ever named
+        self._literals: dict[Address, list[SocketAddress]] = {}  # one for each broker ever named
         self._resolved: dict[Address, tuple[int, list[SocketAddress]]] = {}
         self._resolving: dict[Address, Future[list[SocketAddress]]] = {}
 
     def connect(
         self, candidates: Sequence[Address], connected: Connected, failed: Failed, gave_up: GaveUp
     ) -> "Attempt":
-        """Try ``candidates`` in order, until one answers, unless the attempt is cancelled.
+        """Try ``candidates`` in order until one accepts the connection.
 
-        ``failed`` is called for each that does not: with a reason (a metric label), its address and a sentence. In the
-        end exactly one of ``connected`` and ``gave_up`` is called, once.
+        ``failed`` is called for each that does not: with a reason (a metric label), its address and a sentence. Then
+        either ``connected`` or ``gave_up`` is called, once; after a cancel, none of the three.
         """
         attempt = Attempt(self, candidates, connected, failed, gave_up)
         attempt.next_candidate()
         return attempt
 
     def resolve(self, address: Address) -> "list[SocketAddress] | Future[list[SocketAddress]]":
-        """Socket addresses where they are at hand, else a future of them."""
+        """Socket addresses of a literal or from the cache, else a future of them."""
         literal = self._literals.get(address)
         if literal is not None:
             return literal
@@ -91,7 +94,7 @@ class Upstream:
 
 
 class Attempt:
-    """One session's way to a broker."""
+    """One session's attempt to connect to a broker."""
 
     __slots__ = (
         "_address",
@@ -124,13 +127,13 @@ class Attempt:
         self._timer: TimerHandle | None = None
 
     def cancel(self) -> None:
-        """Give up; no callback is called any more."""
+        """Stop the attempt; no callback is called after this."""
         self._candidates.clear()
         self._left.clear()
         self._close_socket()
-        self._connected = _nobody_connected
-        self._failed = _nobody_failed
-        self._gave_up = _nobody_gave_up
+        self._connected = _ignore_connected
+        self._failed = _ignore_failed
+        self._gave_up = _ignore_gave_up
 
     def next_candidate(self) -> None:
         self._address = self._candidates.pop()
@@ -142,7 +145,7 @@ class Attempt:
             self._next_socket_address()
 
     def _on_resolved(self, done: "Future[list[SocketAddress]]") -> None:
-        if self._connected is _nobody_connected:
+        if self._connected is _ignore_connected:
             return
         if done.cancelled():
             self._give_up_on_address("name_resolution", "the look-up was cancelled")
@@ -161,10 +164,10 @@ class Attempt:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             code = sock.connect_ex(sockaddr)
-        except OSError as error:  # no descriptor, above all
+        except OSError as error:  # most often: no descriptor is left
             self._on_error(error.errno or errno.EIO)
             return
-        except OverflowError:  # a port that no TCP has, named by a broker
+        except OverflowError:  # a broker named a port above 65535
             self._on_error(errno.EINVAL)
             return
         if code == errno.EINPROGRESS:
@@ -229,13 +232,13 @@ class Attempt:
             self._sock = None
 
 
-def _nobody_connected(upstream: socket.socket) -> None:
+def _ignore_connected(upstream: socket.socket) -> None:
     upstream.close()
 
 
-def _nobody_failed(reason: str, address: str, detail: str) -> None:
+def _ignore_failed(reason: str, address: str, detail: str) -> None:
     pass
 
 
-def _nobody_gave_up() -> None:
+def _ignore_gave_up() -> None:
     pass

@@ -146,6 +146,17 @@ def _whole_process(metrics: Metrics) -> Iterator[Metric]:
         "Bytes in memory that their receiver has not taken yet.",
         metrics.buffered_bytes,
     )
+    yield _gauge(
+        "memory_paused",
+        "1: connections are not read because --max-buffered-bytes is used up; 0: they are.",
+        int(metrics.memory_paused),
+    )
+    stalled = CounterMetricFamily(
+        PREFIX + "stalled_connections_closed",
+        "Connections closed because their peer took no byte for --stalled-client-timeout while memory was used up.",
+    )
+    stalled.add_metric([], metrics.stalled_closed)
+    yield stalled
     yield _by_reason("connections_rejected", "Client connections closed right after being accepted.", metrics.rejected)
     yield _by_reason("accept_errors", "Attempts to accept a client connection that failed.", metrics.accept_errors)
     yield _by_reason("upstream_errors", "Connections to a broker that failed.", metrics.upstream_errors)

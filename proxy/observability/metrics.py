@@ -40,7 +40,9 @@ PAUSE_REASONS: Final = (
     "quota",
     "write_backpressure",
     "memory",
+    "response_memory",
     "in_flight",
+    "turn",
     "drain",
     "end_of_stream",
 )
@@ -52,6 +54,7 @@ UPSTREAM_ERROR_REASONS: Final = (
     "connect_failed",
     "name_resolution",
     "connection_reset",
+    "closed_early",
     "closed_mid_frame",
 )
 
@@ -72,8 +75,8 @@ class Metrics:
     """All that this process counts.
 
     Sessions call `request_cell` and `entity` once and keep the result. The server keeps the plain attributes up to
-    date (`connections`, `buffered_bytes`, `paused`, `dropped_frames`), sets the callables `in_flight` and
-    `limits_in_use`, and calls `tick` at least once a second.
+    date (`connections`, `buffered_bytes`, `memory_paused`, `paused`, `dropped_frames`, `stalled_closed`), sets the
+    callables `in_flight`, `limits_in_use` and `produced`, and calls `tick` at least once a second.
     """
 
     def __init__(self, config: Config, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
@@ -100,6 +103,8 @@ class Metrics:
         self.dropped_frames = 0
         self.connections: int = 0
         self.buffered_bytes: int = 0
+        self.memory_paused: bool = False
+        self.stalled_closed: int = 0
         self.paused: dict[str, int] = dict.fromkeys(PAUSE_REASONS, 0)
         self.in_flight: Callable[[], int] = lambda: 0
         self.limits_in_use: Callable[[], Iterable[LimitInUse]] = tuple

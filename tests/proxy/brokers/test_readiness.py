@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from proxy.brokers import readiness
-from proxy.brokers.readiness import FRESH_FOR_NS, Readiness
+from proxy.brokers.readiness import BELIEVED_FOR_NS, FRESH_FOR_NS, Readiness
+from proxy.observability.admin import Status
 from tests.proxy.conversation import NS_PER_SECOND, ScriptedBroker, Stage, nobody_accepts
 from tests.proxy.frames import frame
 
@@ -43,16 +44,30 @@ async def test_a_server_that_answers_is_enough(open_stage: OpenStage, split: boo
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        pytest.param(b"", "0 bytes read", id="hangs up"),
-        pytest.param(GOOD[:9], "5 bytes read", id="hangs up in its answer"),
-        pytest.param(frame(struct.pack(">ihi", 1, 35, 0)), "its answer to ApiVersions is an error", id="error"),
+        pytest.param(b"", "closed the connection after 0 bytes: is this a TLS or SASL listener?", id="hangs up"),
+        pytest.param(GOOD[:9], "closed the connection after 5 bytes", id="hangs up in its answer"),
+        pytest.param(frame(struct.pack(">ihi", 1, 35, 0)), "its response to ApiVersions is an error", id="error"),
         pytest.param(
-            frame(struct.pack(">ihi", 2, 0, 0)), "its answer to ApiVersions is an error", id="another's answer"
+            frame(struct.pack(">ihi", 2, 0, 0)), "its response to ApiVersions is an error", id="another's answer"
         ),
-        pytest.param(frame(struct.pack(">ih", 1, 0)), "its answer is not Kafka's", id="too short"),
-        pytest.param(b"\xff\xff\xff\xff", "its answer is not Kafka's", id="length below zero"),
-        pytest.param(struct.pack(">i", 1_048_577), "its answer is not Kafka's", id="length above the bound"),
-        pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", "its answer is not Kafka's", id="HTTP"),
+        pytest.param(
+            frame(struct.pack(">ih", 1, 0)),
+            "its response is not Kafka's: is this a TLS or SASL listener?",
+            id="too short",
+        ),
+        pytest.param(
+            b"\xff\xff\xff\xff", "its response is not Kafka's: is this a TLS or SASL listener?", id="length below zero"
+        ),
+        pytest.param(
+            struct.pack(">i", 1_048_577),
+            "its response is not Kafka's: is this a TLS or SASL listener?",
+            id="length above the bound",
+        ),
+        pytest.param(
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            "its response is not Kafka's: is this a TLS or SASL listener?",
+            id="HTTP",
+        ),
     ],
 )
 async def test_a_server_that_says_anything_else_is_not(open_stage: OpenStage, answer: bytes, reason: str) -> None:
@@ -118,14 +133,53 @@ async def test_an_answer_is_believed_for_a_while(open_stage: OpenStage) -> None:
     assert not (await ready.check()).ok, "a bad answer is believed as long"
 
 
-async def test_one_who_asks_no_more_costs_the_others_nothing(open_stage: OpenStage) -> None:
+async def test_a_check_that_is_cancelled_leaves_the_probe_to_the_others(open_stage: OpenStage) -> None:
     stage = open_stage()
     ready = Readiness([stage.broker.address], stage.clock)
     first, second = (asyncio.ensure_future(ready.check()) for _ in range(2))
     peer = await stage.broker.accept()
     assert await peer.frame() == ASKED
     first.cancel()
-    await peer.closed()
-    await asked(stage.broker, GOOD)
+    await peer.send(GOOD)
     assert (await second).ok
     assert first.cancelled()
+
+
+async def test_a_check_returns_soon_whatever_the_brokers_do(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a probe hangs: no answer yet, later the last answer until it is too old; one probe at a time."""
+    assert readiness.ANSWER_WITHIN_SECONDS < 1
+    monkeypatch.setattr(readiness, "ANSWER_WITHIN_SECONDS", 0.01)
+    monkeypatch.setattr(readiness, "PROBE_TIMEOUT_SECONDS", 60)
+    stage = open_stage()
+    ready = Readiness([stage.broker.address], stage.clock)
+    for _ in range(3):
+        status = await ready.check()
+        assert not status.ok
+        assert status.reason == (
+            f"no bootstrap server has answered ApiVersions yet; asked: 127.0.0.1:{stage.broker.address[1]}"
+        )
+    await asked(stage.broker, GOOD)
+    while not (await ready.check()).ok:
+        pass
+    stage.clock.pass_seconds(BELIEVED_FOR_NS / NS_PER_SECOND - 0.001)
+    assert (await ready.check()).ok, "the last answer, while the next probe hangs"
+    peer = await stage.broker.accept()
+    stage.clock.pass_seconds(0.001)
+    assert not (await ready.check()).ok, "the last answer is too old"
+    ready.close()
+    await peer.closed()
+
+
+async def test_a_proxy_that_serves_no_new_connection_is_not_ready_and_asks_no_broker(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    reason: str | None = "draining"
+    ready = Readiness([stage.broker.address], stage.clock, lambda: reason)
+    assert await ready.check() == Status(False, "draining")
+    reason = None
+    checked = asyncio.ensure_future(ready.check())
+    await asked(stage.broker, GOOD)
+    assert (await checked).ok
+    reason = "reading is paused"
+    assert await ready.check() == Status(False, "reading is paused"), "whatever the last answer"

@@ -50,6 +50,8 @@ CONTRACT = {
     "connections_rejected": ("counter", {"reason"}),
     "accept_errors": ("counter", {"reason"}),
     "buffered_bytes": ("gauge", set()),
+    "memory_paused": ("gauge", set()),
+    "stalled_connections_closed": ("counter", set()),
     "event_loop_lag_seconds": ("histogram", set()),
     "upstream_errors": ("counter", {"reason"}),
     "protocol_errors": ("counter", {"reason"}),
@@ -121,7 +123,9 @@ async def test_every_family_of_the_contract_exists_before_anything_happened(cloc
     assert value(shown, "config_last_reload_successful") == 1
     assert value(shown, "upstream_errors", "upstream_errors_total", reason="connect_refused") == 0
     assert value(shown, "protocol_errors", "protocol_errors_total", reason="frame_too_large") == 0
-    assert value(shown, "paused_connections", reason="quota") == 0
+    for reason in ("quota", "turn", "response_memory"):
+        assert value(shown, "paused_connections", reason=reason) == 0
+    assert value(shown, "upstream_errors", "upstream_errors_total", reason="closed_early") == 0
     assert "process_resident_memory_bytes" in shown
     assert "python_info" in shown
 
@@ -143,6 +147,8 @@ def fill(metrics: Metrics, clock: Clock) -> None:
     metrics.paused["quota"] = 2
     metrics.in_flight = lambda: 5
     metrics.dropped_frames = 1
+    metrics.memory_paused = True
+    metrics.stalled_closed = 3
     metrics.limits_in_use = lambda: [FixedLimit("producer_byte_rate", "client-id:etl", 5_000_000, 1.8)]
     metrics.config_reloaded(ok=False)
 
@@ -171,6 +177,8 @@ async def test_what_is_counted_is_shown(clock: Clock, accept: str) -> None:
     assert value(shown, "paused_connections", reason="quota") == 2
     assert value(shown, "in_flight_requests") == 5
     assert value(shown, "buffered_bytes") == 4096
+    assert value(shown, "memory_paused") == 1
+    assert value(shown, "stalled_connections_closed", "stalled_connections_closed_total") == 3
     assert value(shown, "connections_rejected", "connections_rejected_total", reason="max_connections") == 1
     assert value(shown, "accept_errors", "accept_errors_total", reason="descriptors_exhausted") == 1
     assert value(shown, "upstream_errors", "upstream_errors_total", reason="connect_refused") == 1
