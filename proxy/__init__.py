@@ -2,7 +2,7 @@
 
 From the outside in; each imports only what stands below it:
 
-    cli             the commands: run, check-config
+    cli             the entry point: signals first        commands        run, check-config
     server          binds, ties together, drains
     listener        accepts in batches                    quotas_watch    the quotas file again, whenever it changes
     sessions/       one client connection and its broker connection: the hot path, and the holding

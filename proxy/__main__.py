@@ -2,4 +2,4 @@
 
 from proxy.cli import main
 
-main(prog_name="kafka-quota-proxy")
+main()

@@ -1,7 +1,7 @@
 """What one proxy process was asked to do, checked and in final units.
 
 `Config` is the only thing the rest of the shell sees of flags, environment variables and files. It is built once by
-`proxy.cli` and never changes; what may change while the process runs (the quotas file) is named here, read elsewhere.
+`proxy.commands` and never changes; what may change while the process runs (the quotas file) is named here, read elsewhere.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.cli import run
+from proxy.commands import run
 from proxy.config.checks import config_of
 from proxy.config.config import Config
 from proxy.config.errors import ConfigError

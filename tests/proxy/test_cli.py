@@ -17,8 +17,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from proxy import server
-from proxy.cli import _serve, main
-from proxy.cli import run as run_command
+from proxy.commands import _serve, main
+from proxy.commands import run as run_command
 from proxy.config.config import Config
 from proxy.config.limits_help import COUNTS
 from proxy.config.option_types import Setting
@@ -297,6 +297,50 @@ def test_a_clean_end_is_exit_code_0(stop: signal.Signals, event_loop: str) -> No
         assert process.wait(timeout=30) == 0
 
 
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = int(re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)[1], 16)  # type: ignore[index]
+    return bool(caught >> (number - 1) & 1)
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT], ids=lambda stop: stop.name)
+def test_a_signal_during_the_start_is_a_clean_end_too(stop: signal.Signals) -> None:
+    """It comes as soon as a handler of the proxy's own exists, long before the proxy listens."""
+    with subprocess.Popen(
+        command("run", *LOCAL), stderr=subprocess.PIPE, text=True, env=clean_environment()
+    ) as process:
+        while not catches(process.pid, signal.SIGTERM):
+            assert process.poll() is None
+        process.send_signal(stop)
+        _, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stderr) == (0, "stopped before it started\n")
+
+
+def test_the_handlers_of_the_start_are_there_before_anything_slow_is_loaded() -> None:
+    probe = (
+        "import signal, sys\n"
+        "sys.argv[1:] = ['run', '--help']\n"
+        "import proxy.cli\n"
+        "def loaded(number, handler):\n"
+        "    print(number.name, sorted({'click', 'cloup', 'asyncio', 'logging'} & set(sys.modules)))\n"
+        "signal.signal = loaded\n"
+        "proxy.cli.main()\n"
+    )
+    result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout.splitlines()[:3] == ["SIGHUP []", "SIGINT []", "SIGTERM []"]
+
+
+def test_a_check_of_a_configuration_that_is_stopped_does_not_end_as_a_good_one(tmp_path: Path) -> None:
+    pipe = tmp_path / "proxy.toml"
+    os.mkfifo(pipe)
+    with subprocess.Popen(command("check-config", str(pipe)), env=clean_environment()) as process:
+        opened = os.open(pipe, os.O_WRONLY)  # returns when the command opens it to read
+        process.terminate()
+        assert process.wait(timeout=30) == -signal.SIGTERM
+        os.close(opened)
+
+
 def test_the_start_says_what_it_does_and_what_is_likely_not_meant() -> None:
     with running(*LOCAL, "--quota", "user=alice,producer_byte_rate=5MB") as (_, lines):
         events = {line["event"]: line for line in lines}
@@ -373,7 +417,7 @@ def test_what_nobody_foresaw_is_one_line_and_a_traceback_only_at_debug(
 def test_help_loads_neither_the_server_nor_http() -> None:
     probe = (
         "import sys\n"
-        "from proxy.cli import main\n"
+        "from proxy.commands import main\n"
         "main(['run', '--help'], standalone_mode=False)\n"
         "slow = {'aiohttp', 'kio', 'uvloop', 'prometheus_client', 'asyncio'}\n"
         "print(sorted(slow & set(sys.modules)), file=sys.stderr)\n"

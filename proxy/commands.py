@@ -1,0 +1,155 @@
+"""The commands of `kafka-quota-proxy`: `run`, `check-config`, `--version`.
+
+Exit codes: 0 after a clean drain, 2 for a bad configuration, 1 for anything else; one message on stderr, no traceback.
+Slow imports (the server, HTTP, Kafka's schemas) are made only by the command that needs them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn
+
+import click
+import cloup
+
+from proxy.config.config import Config
+from proxy.config.errors import BindError, ConfigError, StartError
+from proxy.config.limits_help import CommandWithLimits
+from proxy.config.option_types import ENVIRONMENT_PREFIX, IGNORE_ENVIRONMENT, Setting
+from proxy.config.options import GROUPS
+
+EXIT_FAILURE: Final = 1
+EXIT_BAD_CONFIG: Final = 2
+
+_CONTEXT_SETTINGS: Final = cloup.Context.settings(
+    help_option_names=["-h", "--help"],
+    formatter_settings=cloup.HelpFormatter.settings(max_width=110, col1_max_width=34, row_sep=None),
+)
+
+
+@cloup.group(context_settings=_CONTEXT_SETTINGS)
+@cloup.version_option(package_name="kafka-quota-proxy", prog_name="kafka-quota-proxy")
+def main() -> None:
+    """A proxy that speaks Kafka's protocol and holds each client to its quota, evenly, every second.
+
+    Start with a rehearsal: it forwards everything and only says what it would have throttled.
+
+    \b
+      kafka-quota-proxy run --dry-run --bootstrap-servers broker-1:9092 \\
+          --quota 'client-id=<default>,producer_byte_rate=5MB'
+
+    Then point bootstrap.servers of your client at 127.0.0.1:19092.
+
+    Exit codes: 0 after a clean drain on SIGTERM or SIGINT, 2 for a bad configuration, 1 for anything else.
+    """
+
+
+def _all_groups(command: Callable[..., Any]) -> Callable[..., Any]:
+    for group in reversed(GROUPS):
+        command = group(command)
+    return command
+
+
+@main.command("run", cls=CommandWithLimits)
+@_all_groups
+@click.pass_context
+def run(ctx: click.Context, /, **_options: object) -> None:
+    """Forward Kafka traffic and hold clients to their quotas, until SIGTERM or SIGINT.
+
+    Rehearse first: --dry-run forwards everything and only counts and logs what it would have throttled.
+
+    \b
+      kafka-quota-proxy run --dry-run --bootstrap-servers broker-1:9092 \\
+          --quota 'client-id=<default>,producer_byte_rate=5MB'
+
+    Then the same without --dry-run, as a sidecar that gives all its traffic one name:
+
+    \b
+      kafka-quota-proxy run --bootstrap-servers broker-1:9092 \\
+          --client-id spark-etl --quota 'client-id=spark-etl,producer_byte_rate=5MB'
+
+    Each option is taken from its flag, else from its environment variable, else from the file of --config, else it has
+    its default. An empty variable counts as not set.
+    """
+    from proxy.config.checks import config_of, warnings_of
+    from proxy.observability import logs
+
+    try:
+        config = config_of(ctx)
+    except ConfigError as error:
+        _fail(error, EXIT_BAD_CONFIG)
+    logs.configure(config.log_format, config.log_level)
+    logger = logging.getLogger(__name__)
+    for name, fields in [*warnings_of(config), *_misspelt_variables(ctx, os.environ)]:
+        logs.event(logger, logging.WARNING, name, exc_info=False, **fields)
+    sys.exit(_serve(config))
+
+
+def _serve(config: Config) -> int:
+    """Run the server; whatever ends it early becomes one line on stderr and an exit code."""
+    from proxy import server
+
+    try:
+        return server.run(config)
+    except ConfigError as error:
+        _fail(error, EXIT_BAD_CONFIG)
+    except BindError as error:
+        _fail(error, EXIT_FAILURE)
+    except Exception as error:
+        if config.log_level == "debug":
+            logging.getLogger(__name__).debug("failed", exc_info=True)
+        text = " ".join(str(error).split()) or "no further details"
+        click.echo(f"error: {type(error).__name__}: {text}", err=True)
+        click.echo("  --log-level debug shows where", err=True)
+        return EXIT_FAILURE
+
+
+@main.command("check-config")
+@cloup.option(
+    "--quotas-file",
+    type=cloup.Path(dir_okay=False),
+    metavar="FILE.toml",
+    help="Check this quotas file too, in place of the one that FILE names.",
+)
+@cloup.argument("file", type=cloup.Path(dir_okay=False), metavar="FILE", help="A file for `run --config`.")
+@click.pass_context
+def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> None:
+    """Check a configuration file, and the quotas file that goes with it, without starting anything.
+
+    Prints what was found and exits with 0, or lists everything that is wrong with its place and exits with 2. Flags and
+    environment variables that `run` may get are not looked at.
+
+    \b
+      kafka-quota-proxy check-config --quotas-file quotas.toml proxy.toml
+    """
+    from proxy.config.checks import config_of, summary_of
+
+    ctx.meta[IGNORE_ENVIRONMENT] = True
+    arguments = ["--config", file, *(["--quotas-file", quotas_file] if quotas_file else [])]
+    with run.make_context("run", arguments, parent=ctx) as run_context:
+        try:
+            config = config_of(run_context, need_upstream=False)
+        except ConfigError as error:
+            _fail(error, EXIT_BAD_CONFIG)
+    click.echo(f"{file}: ok: {summary_of(config)}")
+
+
+def _fail(error: StartError, code: int) -> NoReturn:
+    click.echo(str(error), err=True)
+    sys.exit(code)
+
+
+def _misspelt_variables(ctx: click.Context, environment: Mapping[str, str]) -> list[tuple[str, dict[str, object]]]:
+    """Variables that look like one of ours. No error: Kubernetes sets such names for a Service of this name."""
+    known = [variable for param in ctx.command.params if isinstance(param, Setting) for variable in param.variables]
+    found: list[tuple[str, dict[str, object]]] = []
+    for variable in environment:
+        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in known:
+            close = difflib.get_close_matches(variable, known, n=1, cutoff=0.93)
+            if close:
+                found.append(("unknown_environment_variable", {"variable": variable, "did_you_mean": close[0]}))
+    return found
