@@ -34,9 +34,9 @@ _CONTEXT_SETTINGS: Final = cloup.Context.settings(
 @cloup.group(context_settings=_CONTEXT_SETTINGS)
 @cloup.version_option(package_name="kafka-quota-proxy", prog_name="kafka-quota-proxy")
 def main() -> None:
-    """A proxy that speaks Kafka's protocol and holds each client to its quota, evenly, every second.
+    """A proxy for Kafka clients that enforces quotas evenly, in every second.
 
-    Start with a rehearsal: it forwards everything and only says what it would have throttled.
+    Begin with a dry run: it forwards everything, and counts and logs what it would have throttled.
 
     \b
       kafka-quota-proxy run --dry-run --bootstrap-servers broker-1:9092 \\
@@ -58,39 +58,42 @@ def _all_groups(command: Callable[..., Any]) -> Callable[..., Any]:
 @_all_groups
 @click.pass_context
 def run(ctx: click.Context, /, **_options: object) -> None:
-    """Forward Kafka traffic and hold clients to their quotas, until SIGTERM or SIGINT.
+    """Forward Kafka traffic and enforce quotas, until SIGTERM or SIGINT.
 
-    Rehearse first: --dry-run forwards everything and only counts and logs what it would have throttled.
+    Begin with --dry-run: it forwards everything, and counts and logs what it would have throttled.
 
     \b
       kafka-quota-proxy run --dry-run --bootstrap-servers broker-1:9092 \\
           --quota 'client-id=<default>,producer_byte_rate=5MB'
 
-    Then the same without --dry-run, as a sidecar that gives all its traffic one name:
+    Then without --dry-run, as a sidecar that meters all its traffic under one client id:
 
     \b
       kafka-quota-proxy run --bootstrap-servers broker-1:9092 \\
           --client-id spark-etl --quota 'client-id=spark-etl,producer_byte_rate=5MB'
 
-    Each option is taken from its flag, else from its environment variable, else from the file of --config, else it has
-    its default. An empty variable counts as not set.
+    The value of an option comes from its flag, else its environment variable, else the file of --config, else its
+    default. An empty variable counts as not set. Clients and brokers connect in plaintext: TLS is not in this version.
     """
-    from proxy.config.checks import config_of, warnings_of
+    from proxy.config.cautions import warnings_of
+    from proxy.config.checks import config_of
+    from proxy.config.quotas_file import quotas_in_force
     from proxy.observability import logs
 
     try:
         config = config_of(ctx)
+        cautions = warnings_of(config, quotas_in_force(config))
     except ConfigError as error:
         _fail(error, EXIT_BAD_CONFIG)
     logs.configure(config.log_format, config.log_level)
     logger = logging.getLogger(__name__)
-    for name, fields in [*warnings_of(config), *_misspelt_variables(ctx, os.environ)]:
+    for name, fields in [*cautions, *_misspelt_variables(ctx, os.environ)]:
         logs.event(logger, logging.WARNING, name, exc_info=False, **fields)
     sys.exit(_serve(config))
 
 
 def _serve(config: Config) -> int:
-    """Run the server; whatever ends it early becomes one line on stderr and an exit code."""
+    """Run the server; an error that ends it becomes one line on stderr and an exit code."""
     from proxy import server
 
     try:
@@ -120,22 +123,33 @@ def _serve(config: Config) -> int:
 def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> None:
     """Check a configuration file, and the quotas file that goes with it, without starting anything.
 
-    Prints what was found and exits with 0, or lists everything that is wrong with its place and exits with 2. Flags and
-    environment variables that `run` may get are not looked at.
+    Prints a summary and exits with 0, or lists every error with its place and exits with 2. Entries that can apply to
+    no client are listed as warnings. Flags and environment variables of `run` are ignored.
 
     \b
       kafka-quota-proxy check-config --quotas-file quotas.toml proxy.toml
     """
+    from proxy.config.cautions import never_matching
     from proxy.config.checks import config_of, summary_of
+    from proxy.config.quotas_file import quotas_in_force
 
     ctx.meta[IGNORE_ENVIRONMENT] = True
     arguments = ["--config", file, *(["--quotas-file", quotas_file] if quotas_file else [])]
     with run.make_context("run", arguments, parent=ctx) as run_context:
         try:
             config = config_of(run_context, need_upstream=False)
+            cautions = never_matching(config, quotas_in_force(config))
         except ConfigError as error:
             _fail(error, EXIT_BAD_CONFIG)
+    for _, fields in cautions:
+        click.echo(_warning(fields), err=True)
     click.echo(f"{file}: ok: {summary_of(config)}")
+
+
+def _warning(fields: Mapping[str, object]) -> str:
+    if "further_entries" in fields:
+        return f"warning: {fields['further_entries']} further entries apply to no client"
+    return f"warning: {fields['entity']}: {fields['effect']} ({fields['flag']})"
 
 
 def _fail(error: StartError, code: int) -> NoReturn:
@@ -144,7 +158,7 @@ def _fail(error: StartError, code: int) -> NoReturn:
 
 
 def _misspelt_variables(ctx: click.Context, environment: Mapping[str, str]) -> list[tuple[str, dict[str, object]]]:
-    """Variables that look like one of ours. No error: Kubernetes sets such names for a Service of this name."""
+    """Variables almost named like one of ours. No error: Kubernetes sets such names for a Service of this name."""
     known = [variable for param in ctx.command.params if isinstance(param, Setting) for variable in param.variables]
     found: list[tuple[str, dict[str, object]]] = []
     for variable in environment:

@@ -1,10 +1,10 @@
-"""Keeps the quotas those of the quotas file: reads it again when it changes, takes it over whole or not at all.
+"""Watches the quotas file: reads it again when it changes, and applies it as a whole or not at all.
 
-The file is looked at by `stat`, once a second, rather than through inotify: that works for an editor's rename, for the
-symbolic links by which Kubernetes swaps a ConfigMap, and on network file systems alike.
+It calls `stat` once a second instead of using inotify: this works for an editor's rename, for the symbolic links by
+which Kubernetes swaps a ConfigMap, and on network file systems.
 
-A file that is refused for nothing but a host name that does not resolve may be right a little later: it is tried again
-every 30 seconds, and what is wrong is not logged again while it is the same.
+A file whose only problem is a host name that does not resolve may become valid unchanged: it is read again every 30
+seconds, and its problems are logged again only when they change.
 """
 
 from __future__ import annotations
@@ -12,25 +12,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
-from proxy.config.errors import ConfigError
-from proxy.config.quotas_file import quotas_in_force
+from proxy.config.cautions import quota_warnings
+from proxy.config.config import Config
+from proxy.config.errors import ConfigError, Problem
+from proxy.config.quotas_file import Quotas, quotas_in_force
 from proxy.observability import logs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from proxy.config.config import Config
-    from proxy.config.errors import Problem
-    from proxy.config.quotas_file import Quotas
-    from proxy.observability.metrics import Metrics
+from proxy.observability.metrics import Metrics
 
 LOOK_EVERY_SECONDS: Final = 1.0
 TRY_AGAIN_AFTER_NS: Final = 30_000_000_000
-"""How long after a refusal for a name that does not resolve the file is tried again."""
+"""A file that was refused only for a host name that does not resolve is read again after this time."""
 MAX_PROBLEMS_LOGGED: Final = 20
 
 _log = logging.getLogger(__name__)
@@ -39,8 +35,8 @@ _log = logging.getLogger(__name__)
 class QuotasWatch:
     """Watches `config.quotas_file`, which must be given (ValueError otherwise).
 
-    `quotas` are those in force now. `take_over` gets all that are to be in force instead; it is called in the event
-    loop, and puts them into the registry and wakes who waits. `clock` returns monotonic nanoseconds.
+    `quotas` are those in force now. `take_over` is called in the event loop with the quotas that replace them; it puts
+    them into the registry and wakes the waiters. `clock` returns monotonic nanoseconds.
     """
 
     def __init__(
@@ -65,7 +61,7 @@ class QuotasWatch:
         self._asked = asyncio.Event()
 
     async def run(self) -> None:
-        """Look once a second, and whenever asked to, until cancelled."""
+        """Call `look` once a second, and after `read_again`, until cancelled."""
         while True:
             await self.look()
             with suppress(TimeoutError):
@@ -79,12 +75,12 @@ class QuotasWatch:
         self._asked.set()
 
     async def look(self) -> bool:
-        """Look once; True when quotas were taken over. What was in force stays so when the file is wrong or gone."""
+        """Read the file if it changed; True when it was applied. A wrong or missing file changes nothing."""
         seen = await asyncio.to_thread(_fingerprint, self._path)
         is_new = seen != self._seen
         if not is_new and (self._try_again_ns is None or self._clock() < self._try_again_ns):
             return False
-        self._seen = seen  # of before the reading: a change during it is seen next time
+        self._seen = seen  # from before the reading: a change during it is found next time
         self._try_again_ns = None
         try:
             quotas = await asyncio.to_thread(quotas_in_force, self._config)
@@ -106,6 +102,8 @@ class QuotasWatch:
             share=quotas.share,
             share_before=before.share,
         )
+        for name, fields in quota_warnings(self._config, quotas):
+            logs.event(_log, logging.WARNING, name, exc_info=False, **fields)
         return True
 
     def _refuse(self, error: ConfigError, *, is_new: bool) -> None:
@@ -132,15 +130,15 @@ class QuotasWatch:
             problems=len(error.problems),
             entries=len(self._quotas.entries),
             share=self._quotas.share,
-            effect="the quotas of before stay in force until the file is right",
+            effect="the quotas before the change stay in force until the file is valid",
         )
 
 
 def _fingerprint(path: Path) -> tuple[int, ...] | None:
-    """Changes whenever the file may have changed; None: it cannot be looked at."""
+    """A value that differs when the file may have changed; None when `stat` fails."""
     try:
         found = path.stat()
     except OSError:
         return None
-    # The time of a change of its status too: a file that could not be read may be readable now.
+    # The ctime too: permissions may have changed, so that the file can be read now.
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev

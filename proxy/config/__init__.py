@@ -1,6 +1,7 @@
-"""From what a user wrote to one frozen `Config`, or a list of every error.
+"""From flags, environment and files to one frozen `Config`, or a list of every error.
 
-options ─▶ option_types ─▶ values                     each option once; what its text must look like (host_names)
-toml_file, quotas_file ─▶ checks ─▶ config            what options must be together, or an `errors` list
-limits_help     what the help says about SPEC
+options ─▶ option_types ─▶ values                     each option once, and the form of its value (host_names)
+toml_file, quotas_file ─▶ checks, ports ─▶ config     the options together, or an `errors` list
+cautions                                              what is allowed but most likely not meant
+limits_help                                           the keys of SPEC, for the help
 """

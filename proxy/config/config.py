@@ -1,20 +1,18 @@
-"""What one proxy process was asked to do, checked and in final units.
+"""The configuration of one proxy process, checked and in final units.
 
-`Config` is the only thing the rest of the shell sees of flags, environment variables and files. It is built once by
-`proxy.commands` and never changes; what may change while the process runs (the quotas file) is named here, read elsewhere.
+The rest of the shell reads only `Config`, no flag, environment variable or file. `proxy.commands` builds it once, and
+it never changes. The quotas file may change while the process runs: `Config` has its path.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from quotas.spec.parse import QuotaEntry
+from quotas.entry import QuotaEntry
 
 Address = tuple[str, int]
 """A host (name or IP literal, without brackets) and a TCP port."""
@@ -27,7 +25,7 @@ EventLoopName = Literal["uvloop", "asyncio"]
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether the host means every interface, so that one can listen on it but not connect to it: 0.0.0.0, [::], 0."""
+    """Whether the host means every interface: a socket can listen on it, but not connect to it (0.0.0.0, [::], 0)."""
     try:
         return ip_address(host).is_unspecified
     except ValueError:
@@ -35,13 +33,13 @@ def is_wildcard(host: str) -> bool:
 
 
 def format_address(address: Address) -> str:
-    """`host:port` as a user writes it: an IPv6 literal stands in brackets."""
+    """`host:port`, with an IPv6 literal in brackets."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def unmapped(host: str) -> str:
-    """An IPv4 address that came mapped into IPv6, as a socket for both shows it, as itself."""
+    """An IPv4 address without the `::ffff:` that a socket for both families puts before it."""
     return host.removeprefix("::ffff:") if "." in host else host
 
 
@@ -50,13 +48,16 @@ class Config:
     """The configuration of one proxy process. The defaults are those of the command line.
 
     `broker_ports` is the range that node ids map onto, None: a port that the kernel chooses for each node.
-    `broker_port` maps a node id to the port that it has in place of its place in the range.
-    `quotas` are the entries given by flags; those of `quotas_file` replace entries of the same entity.
-    `quota_share` is in (0, 1] and scales every rate, unless `quotas_file` gives another one.
-    `quota_algorithm` is for entries that name none; connection_creation_rate has sampled windows unless its entry says
-    otherwise. `quota_window_num` windows of `quota_window_size_seconds` are what they count over; `first_window` spares
-    a newcomer's rate the windows that it never had.
-    `max_connection_hold_seconds`: a connection over a rate waits as long at most, and is closed after that.
+    `broker_port` maps a node id to a port of its own, in place of one of the range.
+    `quotas` are the entries given by flags; entries of `quotas_file` replace those of the same entity.
+    `quota_share` is in (0, 1] and scales every rate; the share in `quotas_file` replaces it.
+    `quota_algorithm` is for entries that name none; connection_creation_rate uses sampled windows unless its entry
+    names an algorithm. Sampled windows are `quota_window_num` windows of `quota_window_size_seconds`; with
+    `first_window`, the rate of a new entity is measured over the windows since its start.
+    `max_connection_hold_seconds`: the longest wait of a connection over its rate; then it is closed.
+    `metrics_allowed_hosts`: further names that the Host field of a request to `metrics_listen` may have.
+    `stalled_client_timeout_seconds`: while `max_buffered_bytes` is used up, a peer that takes no byte for this long is
+    closed.
     """
 
     bootstrap_servers: tuple[Address, ...]

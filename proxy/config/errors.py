@@ -1,29 +1,24 @@
-"""What can be wrong before the proxy serves anyone.
+"""The errors that keep the proxy from starting.
 
 StartError
-├── ConfigError    what was asked for makes no sense; names every place   exit code 2
-└── BindError      an address cannot be listened on; names its flag       exit code 1
+├── ConfigError    the configuration is wrong; lists every error          exit code 2
+└── BindError      an address cannot be bound; names its flag             exit code 1
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from proxy.config.config import format_address
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from proxy.config.config import Address
+from proxy.config.config import Address, format_address
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong: where (a flag, variable or key, with its value), what, and what would be right.
+    """One error: its place (a flag, variable or key, with its value), a message, and how to correct it.
 
-    `may_pass`: it may be right at another time though nothing is changed, as a host name that does not resolve now.
+    `may_pass`: it may disappear without a change, as a host name that does not resolve now.
     """
 
     place: str
@@ -39,11 +34,11 @@ class Problem:
 
 
 class StartError(Exception):
-    """The proxy cannot start. Its text is for the user: what happened, where, what to do."""
+    """The proxy cannot start. `str()` is the message for the user: what happened, where, what to do."""
 
 
 class ConfigError(StartError):
-    """Everything that is wrong with the configuration, not just the first of it."""
+    """Every error in the configuration, not only the first."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__(*problems)
@@ -54,7 +49,7 @@ class ConfigError(StartError):
 
 
 class BindError(StartError):
-    """`address`, which `flag` asked for, cannot be listened on."""
+    """The `address` of `flag` cannot be bound."""
 
     def __init__(self, flag: str, address: Address, error: OSError) -> None:
         super().__init__(flag, address, error)
@@ -64,6 +59,6 @@ class BindError(StartError):
 
     def __str__(self) -> str:
         code = self.error.errno
-        # asyncio puts the address into its text too; a look-up's codes are below zero, and not the system's.
+        # asyncio's text has the address too; the codes of name resolution are negative, and none of the system's.
         reason = os.strerror(code) if code is not None and code > 0 else self.error.strerror or str(self.error)
         return f"error: {self.flag}: cannot listen on {format_address(self.address)}: {reason}"

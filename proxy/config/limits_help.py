@@ -1,9 +1,10 @@
-"""What `run --help` says about SPEC: the keys for whom a quota is, and each limit with whose it may be."""
+"""The part of `run --help` about SPEC: the keys of scopes, limits and options."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import click
 import cloup
 
 from quotas.limit_kinds import (
@@ -24,25 +25,22 @@ from quotas.limit_kinds import (
 )
 from quotas.spec.limits import owners_of
 
-if TYPE_CHECKING:
-    import click
-
-_WHOM: Final = (
+_SCOPES: Final = (
     ("user=, client-id=", "A client by its user, its client id, or both; each name has a limit of its own."),
     ("ip=", "An address, or a host name."),
-    ("topic=", "A topic, whoever produces to it."),
+    ("topic=", "A topic, for all producers together."),
     ("listener=", "'bootstrap' (where clients connect first), or the port of a broker; HOST:PORT is its port."),
     ("total=true", "All traffic of this process."),
     (
         "resource-group=",
-        "A name for what stands beside it: user=, client-id= and topic=, each any number of times; spark-* is all that "
-        "begin with spark-. They share the limit.",
+        "A name for members in the same entry: user=, client-id= and topic=, each repeatable; spark-* is every name "
+        "that begins with spark-. The members share the limit.",
     ),
-    ("...=<default>", "Each one without an entry of its own; not for total and resource-group."),
+    ("...=<default>", "Each name without an entry of its own; not for total and resource-group."),
 )
 _OPTIONS: Final = (
     ("mode=", "auto or notify, in place of the proxy's throttle mode."),
-    ("action=", "hold: what becomes of records beyond a limit on records."),
+    ("action=", "hold: what happens to records over a limit on records."),
     ("algorithm=", "token-bucket, sampled-window or ewma, in place of the proxy's algorithm."),
     ("burst_seconds=", "Size of the token bucket as seconds of the rate, 1 by default."),
 )
@@ -54,10 +52,10 @@ COUNTS: Final = {
     PRODUCER_IDS_RATE: "new producer ids per producer id window, an hour by default",
     BYTES_IN_RATE: "bytes of records produced per second",
     MESSAGES_IN_RATE: "records produced per second",
-    BYTES_THRESHOLD: "bytes_in_rate while all topics together are beyond their total",
-    MESSAGES_THRESHOLD: "the same in records",
-    TOTAL_BYTES_THRESHOLD: "that total; topics without a threshold share what is left of it",
-    TOTAL_MESSAGES_THRESHOLD: "the same in records",
+    BYTES_THRESHOLD: "bytes of records per second, enforced while all topics together exceed the total",
+    MESSAGES_THRESHOLD: "records per second, enforced while all topics together exceed the total",
+    TOTAL_BYTES_THRESHOLD: "the total of the thresholds in bytes; topics without one share the rest of it",
+    TOTAL_MESSAGES_THRESHOLD: "the total of the thresholds in records; topics without one share the rest of it",
     CONNECTION_CREATION_RATE: "new connections per second",
     CONNECTIONS: "connections at a time",
 }
@@ -71,9 +69,9 @@ class CommandWithLimits(cloup.Command):
         """Write the keys of SPEC after the options."""
         limits = [(f"{name}=", f"{COUNTS[name]} ({', '.join(owners_of(kind))})") for name, kind in LIMIT_KINDS.items()]
         for title, rows in (
-            ("Whom a quota is for", _WHOM),
-            ("What it limits, and for whom that can be", limits),
-            ("How it is held", _OPTIONS),
+            ("Scopes of a quota", _SCOPES),
+            ("Limits, with the scopes they can have", limits),
+            ("Options of a quota", _OPTIONS),
         ):
             with formatter.section(title):
                 formatter.write_dl(rows)

@@ -1,6 +1,6 @@
-"""How click parses the options of this proxy: a value that is wrong becomes an `Invalid` in its place.
+"""How click parses the options of this proxy: a wrong value becomes an `Invalid` in its place.
 
-So everything that is wrong can be listed at once (`proxy.config.checks`), where click itself stops at the first.
+So `proxy.config.checks` can list every error at once, where click stops at the first.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,8 +21,6 @@ from proxy.config import values
 from proxy.config.values import InvalidValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     _ParamType = click.ParamType[object]
 else:
     _ParamType = click.ParamType  # generic only since click 8.5
@@ -33,19 +32,19 @@ QUOTA_TABLES_ELSEWHERE: Final = (
     "[[quota]] and [[resource-group]] tables stand in a file of their own: name it with quotas_file"
 )
 IGNORE_ENVIRONMENT: Final = "proxy.config.options.ignore_environment"
-"""Key in the context's meta: `check-config` checks a file, whatever the environment of that shell says."""
+"""Key in the context's meta: `check-config` checks a file, without the environment of its shell."""
 
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """Stands where a value should be: what was given, and what is wrong with it, each as message and hint."""
+    """In the place of a value: the text given, and its errors, each as message and hint."""
 
     given: object
     findings: tuple[tuple[str, str | None], ...]
 
 
 class Checked(_ParamType):
-    """Parses with a function of `proxy.config.values`; what that refuses becomes an `Invalid`."""
+    """Parses by a function of `proxy.config.values`; a value that it refuses becomes an `Invalid`."""
 
     envvar_list_splitter = None
 
@@ -84,7 +83,7 @@ class Setting(cloup.Option):
         self.variables = (str(self.envvar), *alias_envvars)
 
     def variables_set(self) -> dict[str, str]:
-        """What its variables say, those that are set and not empty; the first one counts."""
+        """The values of its variables that are set and not empty; the first one counts."""
         return {variable: value for variable in self.variables if (value := os.environ.get(variable))}
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
@@ -93,7 +92,7 @@ class Setting(cloup.Option):
         return next(iter(self.variables_set().values()), None)
 
     def get_help_record(self, ctx: click.Context) -> Any:
-        """What the option does, and on a line of its own its default and its variable."""
+        """The help text, and on a line of its own the default and the variable."""
         default = str(self.show_default) if isinstance(self.show_default, str) else str(self.default)
         origin = f"[default: {default}; env: {self.envvar}]"
 
@@ -106,7 +105,7 @@ class Setting(cloup.Option):
 
 
 def place_of(ctx: click.Context, name: str, given: object) -> str:
-    """Where a value came from, as its user wrote it: `--listen 'foo'`, a variable, or a key of the file."""
+    """The origin of a value, as its user wrote it: `--listen 'foo'`, a variable, or a key of the file."""
     source = ctx.get_parameter_source(name)
     if source is ParameterSource.ENVIRONMENT:
         [option] = (param for param in ctx.command.params if isinstance(param, Setting) and param.name == name)
@@ -118,7 +117,7 @@ def place_of(ctx: click.Context, name: str, given: object) -> str:
 
 
 def one_of(*allowed: str, later: Sequence[str] = ()) -> Checked:
-    """One of the words; those that are part of the contract but of a `later` version are refused by that reason."""
+    """One of the words; the words of a `later` version are refused with that reason."""
 
     def parse(value: object) -> str:
         word = str(value).strip().lower()
@@ -134,7 +133,7 @@ def one_of(*allowed: str, later: Sequence[str] = ()) -> Checked:
 
 
 def quota_spec(value: object) -> object:
-    # Only a run that names quotas needs them.
+    # Imported only by a run with quotas.
     from proxy.config.host_names import addresses_of
     from quotas.spec.parse import SpecErrors, parse_spec
 

@@ -1,12 +1,14 @@
 """The options of `kafka-quota-proxy run`, each defined once: flag, environment variable, TOML key, default, help.
 
-click finds each value: the flag, then the environment, then the file of --config as its default map, then the default.
+click takes each value from the flag, else the environment, else the file of --config (its default map), else the
+default.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import cloup
 
@@ -21,9 +23,6 @@ from proxy.config.option_types import (
     quota_spec,
 )
 from proxy.config.toml_file import take_defaults_from
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def _setting(*flags: str, **attributes: Any) -> Callable[[Any], Any]:
@@ -48,8 +47,8 @@ UPSTREAM: Final = cloup.option_group(
         "--bootstrap-server",
         type=Checked("HOST:PORT[,HOST:PORT...]", values.parse_addresses),
         show_default="none, required",
-        help="Brokers to forward to; the other brokers are learnt from them. The variable may be named after either "
-        "flag.",
+        help="Brokers to forward to, in plaintext; responses name the other brokers. The variable may be named after "
+        "either flag.",
     ),
 )
 
@@ -59,7 +58,7 @@ LISTENING: Final = cloup.option_group(
         "--listen",
         type=Checked("HOST:PORT", _ADDRESS),
         default="127.0.0.1:19092",
-        help="Where clients connect first: their bootstrap.servers. Port 0: any free port.",
+        help="Address for the bootstrap.servers of clients. Port 0: any free port.",
     ),
     _setting(
         "--broker-ports",
@@ -72,19 +71,20 @@ LISTENING: Final = cloup.option_group(
         type=Checked("NODE=PORT", values.parse_node_port),
         multiple=True,
         show_default="none",
-        help="Another port for one broker, where two would share one. Repeatable; in the environment separated by ';'.",
+        help="A port of its own for one broker, where two would share one. Repeatable; in the environment separated "
+        "by ';'.",
     ),
     _setting(
         "--advertised-host",
         type=Checked("HOST", values.parse_host),
         show_default="the listen host",
-        help="Host that clients are told in place of the brokers'. Needed when listening on 0.0.0.0 or [::].",
+        help="Host that responses name in place of the brokers' hosts. Required when listening on 0.0.0.0 or [::].",
     ),
     _setting(
         "--drain-timeout",
         type=Checked("DURATION", values.parse_duration),
         default="20s",
-        help="After SIGTERM: how long requests that are under way may take to finish. 500ms, 20s, 2m.",
+        help="After SIGTERM: time for requests in flight to finish. 500ms, 20s, 2m.",
     ),
 )
 
@@ -93,76 +93,77 @@ QUOTAS: Final = cloup.option_group(
     _setting(
         "--client-id",
         type=Checked("NAME", values.parse_name),
-        show_default="what each client says",
-        help="Meter everything under this client id. Spark's executors make up their own, which say nothing.",
+        show_default="the client id that each client sends",
+        help="Meter all clients under this client id. Spark generates client ids unless kafka.client.id is set.",
     ),
     _setting(
         "--principal",
         type=Checked("NAME", values.parse_name),
         show_default="ANONYMOUS",
-        help="Meter everything under this user.",
+        help="Meter all clients under this user. Identities from SASL and TLS are not read in this version.",
     ),
     _setting(
         "--quota",
         type=Checked("SPEC", quota_spec),
         multiple=True,
         show_default="none",
-        help="KEY=VALUE[,KEY=VALUE...]. Whom it is for: user, client-id, or both; or one of ip, topic, listener, "
-        "total=true, resource-group with its members; <default>: each without an entry of its own. What it allows: "
-        "limits, listed at the end; 5MB is 5,000,000 bytes a second. How: mode, action, algorithm, burst_seconds. "
+        help="KEY=VALUE[,KEY=VALUE...]. The scope: user, client-id, or both; or one of ip, topic, listener, "
+        "total=true, resource-group with its members; <default>: each name without an entry of its own. The limits: "
+        "listed at the end; 5MB is 5,000,000 bytes per second. Options: mode, action, algorithm, burst_seconds. "
         "Repeatable; in the environment separated by ';' or line ends.",
     ),
     _setting(
         "--quotas-file",
         type=Checked("FILE.toml", file_path),
         show_default="none",
-        help="[[quota]] and [[resource-group]] tables with the keys of SPEC, and quota_share above them. Watched, and "
-        "reloaded as a whole. An entry of the file replaces the --quota of the same entity, quota_share --quota-share.",
+        help="[[quota]] and [[resource-group]] tables with the keys of SPEC, and quota_share above them. The proxy "
+        "watches the file and applies a change as a whole. An entry of the file replaces the --quota of the same "
+        "entity; quota_share replaces --quota-share.",
     ),
     _setting(
         "--quota-share",
         type=Checked("FRACTION", values.parse_fraction),
         default="1.0",
-        help="Scale every rate: 1/N when N proxies are to keep one total together. A limit is per proxy process. To "
-        "change it while running, give it as quota_share in the --quotas-file.",
+        help="Factor for every rate: 1/N when N proxies share one total, since a limit is per proxy process. Use "
+        "quota_share in the --quotas-file to change it while the proxy runs.",
     ),
     _setting(
         "--quota-algorithm",
         type=one_of("token-bucket", "sampled-window", "ewma"),
         default="token-bucket",
-        help="How a rate is measured where its entry does not say: with a token bucket, even in every second; over "
-        "windows, as brokers do; or as a moving average of one minute. connection_creation_rate: over windows.",
+        help="Algorithm of entries without one: a token bucket, even in every second; sampled windows, as in brokers; "
+        "or a moving average of one minute. connection_creation_rate: sampled windows.",
     ),
     _setting(
         "--quota-window-num",
         type=Checked("N", values.whole_number(1, 10_000)),
         default="11",
-        help="Windows of sampled-window, as the broker's quota.window.num.",
+        help="Number of windows of sampled-window, as the broker's quota.window.num.",
     ),
     _setting(
         "--quota-window-size-seconds",
         type=Checked("S", values.number_of_seconds),
         default="1",
-        help="Length of one such window, as the broker's setting of this name.",
+        help="Length of one window, as the broker's quota.window.size.seconds.",
     ),
     _setting(
         "--first-window",
         type=Checked("on|off", values.parse_on_off),
         default="on",
-        help="Measure a newcomer's rate over the windows it has had, one at least. off, as brokers do: as if it had "
-        "been idle before, so that it may begin with a burst.",
+        help="on: the rate of a new client is measured over its windows so far, at least one. off, as in brokers: as "
+        "if it had been idle before, so it can begin with a burst.",
     ),
     _setting(
         "--producer-id-quota-window-size-seconds",
         type=Checked("S", values.whole_number(1, 31_536_000)),
         default="3600",
-        help="How long a producer id is known: producer_ids_rate allows so many new ones within this time.",
+        help="Window of producer_ids_rate, which limits the new producer ids within it.",
     ),
     _setting(
         "--producer-id-quota-window-count",
         type=Checked("N", values.whole_number(1, 1000)),
         default="4",
-        help="Parts of that time; the ids of one part are forgotten together.",
+        help="Parts of that window; the ids of one part expire together.",
     ),
 )
 
@@ -172,29 +173,28 @@ ENFORCEMENT: Final = cloup.option_group(
         "--throttle-mode",
         type=one_of("auto", "notify", later=("delay", "pause")),
         default="auto",
-        help="What a client over its quota is told: notify writes throttle_time_ms into the response; auto does where "
-        "the version has the field. Either way its next data frame is held until it is due. delay, pause: not in this "
+        help="notify: the response to a client over its quota contains throttle_time_ms. auto: the same, where the "
+        "version has the field. In both, the next data request is held until it is due. delay, pause: not in this "
         "version.",
     ),
     _setting(
         "--max-throttle-ms",
         type=Checked("MS", values.whole_number(1)),
         default="5000",
-        help="Longest throttle_time_ms that a client is told; the rest of the debt stays and holds.",
+        help="Largest throttle_time_ms in a response; the rest of the debt remains.",
     ),
     _setting(
         "--max-connection-hold",
         type=Checked("DURATION", values.parse_duration),
         default="8s",
-        help="How long a connection over connection_creation_rate may wait until it is served; one that would have to "
-        "wait longer is closed.",
+        help="Longest wait of a connection over connection_creation_rate; one with a longer wait is closed after it.",
     ),
     _setting(
         "--dry-run/--no-dry-run",
         type=Switch(),
         default=False,
         show_default="off",
-        help="Decide, count and log, but touch nothing: see what a quota would do before it does it.",
+        help="Decide, count and log, but forward everything unchanged.",
     ),
 )
 
@@ -219,19 +219,19 @@ OBSERVABILITY: Final = cloup.option_group(
         "--max-metric-entities",
         type=Checked("N", values.whole_number(1, 1_000_000)),
         default="1000",
-        help="Clients that metrics tell apart; those beyond are counted as 'other'.",
+        help="Number of clients with metrics of their own; further ones are counted as 'other'.",
     ),
     _setting(
         "--log-format",
         type=one_of("text", "json"),
         default="text",
-        help="Lines of key=value, or one JSON object per line; to stderr.",
+        help="Log lines as key=value, or as one JSON object each; on stderr.",
     ),
     _setting(
         "--log-level",
         type=one_of("debug", "info", "warn", "error"),
         default="info",
-        help="The least severe lines to log. Tracebacks show at debug only.",
+        help="Lowest severity to log. Tracebacks are logged at debug only.",
     ),
 )
 
@@ -241,19 +241,19 @@ SECURITY: Final = cloup.option_group(
         "--socket-request-max-bytes",
         type=Checked("BYTES", values.parse_size),
         default="104857600",
-        help="Longest request, as the broker's setting of this name. 100MB, 256MiB.",
+        help="Longest request, as the broker's socket.request.max.bytes. 100MB, 256MiB.",
     ),
     _setting(
         "--socket-response-max-bytes",
         type=Checked("BYTES", values.parse_size),
         default="1073741824",
-        help="Longest response. A Fetch may carry more than fetch.max.bytes (50 MiB by default) when one batch does.",
+        help="Longest response. A Fetch response is longer than fetch.max.bytes (50 MiB by default) when one batch is.",
     ),
     _setting(
         "--max-connections",
         type=Checked("N", values.whole_number(1, 10_000_000)),
         default="10000",
-        help="Client connections at a time; those beyond are closed, and counted.",
+        help="Open client connections; further ones are closed and counted.",
     ),
     _setting(
         "--max-buffered-bytes",
@@ -274,8 +274,8 @@ SECURITY: Final = cloup.option_group(
         type=Switch(),
         default=False,
         show_default="off",
-        help="Forward APIs that this proxy does not know. They may show clients a broker's real address, and so a way "
-        "round the quota.",
+        help="Forward APIs that this proxy does not know. Their responses may contain a broker's real address, by "
+        "which a client can bypass the quota.",
     ),
 )
 
@@ -287,15 +287,15 @@ PROCESS: Final = cloup.option_group(
         is_eager=True,
         expose_value=True,
         show_default="none",
-        help="All of these options from a file: keys are the names with underscores, repeatable ones are lists. A flag "
-        "wins over the environment, that over the file.",
+        help="Options from a file: keys are the names with underscores, repeatable ones are lists. A flag overrides "
+        "the environment, which overrides the file.",
         callback=lambda ctx, _param, value: take_defaults_from(ctx, value),
     ),
     _setting(
         "--event-loop",
         type=one_of("uvloop", "asyncio"),
         default="uvloop",
-        help="uvloop is the fast one.",
+        help="uvloop is faster.",
     ),
 )
 

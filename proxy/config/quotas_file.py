@@ -1,36 +1,31 @@
-"""The file of `--quotas-file`: read whole or refused whole, and put over the entries of the flags."""
+"""The file of `--quotas-file`: read or refused as a whole; its entries replace entries of the flags."""
 
 from __future__ import annotations
 
 import stat
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
+from proxy.config.config import Address, Config
 from proxy.config.errors import ConfigError, Problem
 from proxy.config.host_names import addresses_of
 from proxy.config.toml_file import read_toml
 from proxy.config.values import InvalidValue, parse_fraction
-from quotas.entity import DEFAULT_NAME, Default, Kind, Named
+from quotas.entity import DEFAULT_NAME, AnyEntity, Default, Kind, Named
+from quotas.spec.batch import Wrong
 from quotas.spec.names import BOOTSTRAP
-from quotas.spec.parse import Placed, duplicates, load_quotas, threshold_errors
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from proxy.config.config import Address, Config
-    from quotas.entity import AnyEntity
-    from quotas.spec.batch import Wrong
-    from quotas.spec.parse import QuotaEntry, SpecError
+from quotas.spec.parse import Placed, QuotaEntry, SpecError, duplicates, load_quotas, threshold_errors
 
 FLAG: Final = "--quota"
 SHARE: Final = "quota_share"
-"""The key of the file that takes the place of `--quota-share`."""
+"""The key of the file that replaces `--quota-share`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """What is in force: the entries, each entity once, and the share that scales every rate, in (0, 1]."""
+    """The quotas in force: the entries, each entity once, and the share that scales every rate, in (0, 1]."""
 
     entries: tuple[QuotaEntry, ...]
     share: float
@@ -38,12 +33,11 @@ class Quotas:
 
 @dataclass(frozen=True, slots=True)
 class FileQuotas:
-    """What one reading of the file found.
+    """The result of reading the file once.
 
-    placed     its tables, in its order, those that are wrong too; one without an entity stands for a file that could
-               not be read at all
-    share      None when it leaves that to the flag
-    problems   what is wrong with the file, and with each of its tables
+    placed     its tables, in its order, wrong ones included; one without an entity for a file that cannot be read
+    share      None when the file has none
+    problems   the errors of the file, and of each table
     """
 
     placed: tuple[Placed, ...] = ()
@@ -53,7 +47,7 @@ class FileQuotas:
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """The ports that this proxy listens on, as far as they are known before it does.
+    """The ports that this proxy will listen on, as far as they are known before.
 
     bootstrap   the port of --listen, 0 when the kernel chooses it
     brokers     the ports that stand for brokers; empty when the kernel chooses them
@@ -64,19 +58,19 @@ class Listeners:
 
     @classmethod
     def of(cls, listen: Address, broker_ports: range | None, broker_port: Mapping[int, int]) -> Listeners:
-        """Those of a configuration (see `proxy.config.config.Config`)."""
+        """The listeners of a configuration (see `proxy.config.config.Config`)."""
         if broker_ports is None:
             return cls(listen[1], ())
         return cls(listen[1], (broker_ports, *(range(port, port + 1) for port in broker_port.values())))
 
     def named(self, entity: AnyEntity) -> AnyEntity:
-        """The entity; where it is the listener of --listen by its port, by its name."""
+        """The entity; the port of --listen becomes `listener=bootstrap`."""
         if isinstance(entity, Named) and entity.kind is Kind.LISTENER and entity.name == str(self.bootstrap):
             return Named(Kind.LISTENER, BOOTSTRAP)
         return entity
 
     def problems(self, entity: AnyEntity, place: str) -> list[Problem]:
-        """One, for a port that this proxy does not listen on: its limits would hold nobody."""
+        """One problem for a port that this proxy does not listen on: no connection would have these limits."""
         if not isinstance(entity, Named) or entity.kind is not Kind.LISTENER or not self.brokers:
             return []
         port = entity.name
@@ -88,12 +82,12 @@ class Listeners:
 
 
 def read_quotas_file(path: Path, *, place: str | None = None) -> FileQuotas:
-    """What the file says, and every problem: unreadable, no TOML, a wrong share, wrong entries.
+    """Read the file, with every problem: unreadable, no TOML, a wrong share, wrong entries.
 
-    A pipe is refused: it can be read once only, and opening it may take for ever, where a file is read again and again.
+    A pipe is refused: the file is read again and again, a pipe can be read once, and opening it may block for ever.
 
-    `place` names the file in a problem with the file as such; default: the flag. Blocks for the reading of the file and
-    for the resolution of host names in it.
+    `place` names the file in problems of the whole file; default: the flag. Blocks while it reads the file and resolves
+    host names in it.
     """
     problems: list[Problem] = []
     place = place or f"--quotas-file {str(path)!r}"
@@ -120,7 +114,7 @@ def _at(path: Path, errors: Iterable[SpecError]) -> list[Problem]:
 
 
 def _is_stream(path: Path) -> bool:
-    """A pipe, a device or a socket; what cannot be looked at is told of by who reads it."""
+    """Whether this is a pipe, a device or a socket. False when `stat` fails: reading it reports the error."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -129,10 +123,10 @@ def _is_stream(path: Path) -> bool:
 
 
 def quotas_in_force(config: Config) -> Quotas:
-    """Those of the flags and of the file as it stands now. An entry of the file replaces the flag's of the same entity,
-    and so does the share.
+    """The quotas of the flags and of the file as it is now. An entry of the file replaces the flag's entry of the same
+    entity; the share of the file replaces the flag's.
 
-    Raises ConfigError when the file cannot be taken over. Blocks as `read_quotas_file`.
+    Raises ConfigError when the file has a problem. Blocks as `read_quotas_file`.
     """
     in_file = FileQuotas() if config.quotas_file is None else read_quotas_file(config.quotas_file)
     listeners = Listeners.of(config.listen, config.broker_ports, config.broker_port)
@@ -148,11 +142,11 @@ def entries_together(
     *,
     all_flags_known: bool = True,
 ) -> tuple[QuotaEntry, ...]:
-    """Those of flags and of the file at `path`. Raises ConfigError with all that is wrong with the file, and with the
+    """The entries of flags and of the file at `path`. Raises ConfigError with every problem of the file, and of the
     entries together.
 
-    Tables that are wrong are judged by whom they are for, as far as that can be said; and nothing is called wrong that
-    they, or flags that are not known, might put right.
+    A wrong table counts by its entity, where that is known. No problem is reported that a wrong table or an unknown
+    flag could solve once it is correct.
     """
     problems = list(in_file.problems)
     by_entity = _distinct(by_flag, listeners, problems)
@@ -179,7 +173,7 @@ def entries_together(
 def _distinct(
     entries: Iterable[QuotaEntry], listeners: Listeners, problems: list[Problem]
 ) -> dict[AnyEntity, QuotaEntry]:
-    """The entries of flags by their entities, and a problem more for each that is there already or nowhere."""
+    """The entries of flags by entity; adds a problem for an entity given twice, and for a listener that is none."""
     by_entity: dict[AnyEntity, QuotaEntry] = {}
     for entry in entries:
         entity = listeners.named(entry.entity)

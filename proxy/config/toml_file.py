@@ -1,25 +1,27 @@
-"""The file of `--config`: its keys become click's default map, and what is wrong with it is put on record."""
+"""The file of `--config`: its keys become click's default map, and its problems are collected in the context."""
 
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import click
 
 from proxy.config.errors import Problem
 from proxy.config.option_types import QUOTA_TABLES_ELSEWHERE, Setting, place_of
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import click
+_TOTAL_AS_VALUE: Final = re.compile(r"^[ \t]*total[ \t]*=", re.MULTILINE)
+_TOTAL_AS_TABLE: Final = re.compile(r"^[ \t]*(total\.[a-z.]+)[ \t]*=", re.MULTILINE)
 
 _FILE_PROBLEMS: Final = "proxy.config.toml_file.file_problems"
 
 
 def file_problems(ctx: click.Context) -> list[Problem]:
-    """What is wrong with the file of --config as a file: unreadable, no TOML, unknown keys."""
+    """The problems of the file of --config as a file: unreadable, no TOML, unknown keys."""
     problems: list[Problem] = ctx.meta.setdefault(_FILE_PROBLEMS, [])
     return problems
 
@@ -46,7 +48,7 @@ def take_defaults_from(ctx: click.Context, path: object) -> object:
             defaults[key] = value
     quotas_file = defaults.get("quotas_file")
     if isinstance(quotas_file, str) and quotas_file:
-        # Beside the file that names it, wherever the process was started.
+        # Relative to the file that names it, not to the working directory.
         defaults["quotas_file"] = str(path.parent / quotas_file)
     ctx.default_map = defaults
     return path
@@ -62,13 +64,25 @@ def _unknown_key(path: Path, key: str, value: object, known: Sequence[str]) -> P
 
 
 def read_toml(path: Path, *, place: str, problems: list[Problem]) -> Mapping[str, object]:
-    """The tables of a TOML file, or nothing and a problem more, at `place`, which names the file."""
+    """The tables of a TOML file; or none, and a problem is added at `place`, which names the file."""
+    text = ""
     try:
-        return tomllib.loads(path.read_bytes().decode("utf-8"))
+        text = path.read_bytes().decode("utf-8")
+        return tomllib.loads(text)
     except OSError as error:
         problems.append(Problem(place, f"cannot be read: {error.strerror or error}"))
     except UnicodeDecodeError as error:
         problems.append(Problem(place, f"is not UTF-8 at byte {error.start}"))
     except tomllib.TOMLDecodeError as error:
-        problems.append(Problem(place, f"is not TOML: {error}"))
+        problems.append(Problem(place, f"is not TOML: {error}", _total_hint(text)))
     return {}
+
+
+def _total_hint(text: str) -> str | None:
+    """How to write thresholds of the total: in TOML, `total = true` and `total.bytes... = ` exclude each other."""
+    dotted = _TOTAL_AS_TABLE.search(text)
+    if dotted is None or not _TOTAL_AS_VALUE.search(text):
+        return None
+    return f"total = true cannot stand beside {dotted[1]}: leave total = true out, or write the key in quotes, as " + (
+        f'in "{dotted[1]}" = "50MB"'
+    )

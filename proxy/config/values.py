@@ -1,27 +1,25 @@
-"""From the text a user writes to a value in final units: addresses, port ranges, durations, sizes.
+"""From text to a value in final units: addresses, port ranges, durations, sizes.
 
-Each `parse_*` takes a str (or, from TOML, also a number where that is natural) and raises `InvalidValue`, whose message
-says what was expected and whose hint says how to get there.
+Each `parse_*` takes a str (or, from TOML, also a number) and raises `InvalidValue`: its message has the expected form,
+its hint the correction.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from proxy.config.config import Address
+from proxy.config.config import Address
 
 MAX_PORT: Final = 65_535
 INT32_MAX: Final = 2_147_483_647
 
 
 class InvalidValue(ValueError):
-    """`message`: what was expected. `hint`: what to do, when there is more to say.
+    """`message`: the expected form. `hint`: how to correct the value, or None.
 
-    `more` are further things that are wrong with the same value, as messages and hints.
+    `more` are further errors of the same value, as messages and hints.
     """
 
     def __init__(self, message: str, hint: str | None = None, more: Sequence[tuple[str, str | None]] = ()) -> None:
@@ -36,7 +34,7 @@ def parse_name(value: object) -> str:
     text = _text(value, "a name")
     if not text.strip():
         raise InvalidValue(
-            "expected a name, not an empty one", "leave the option out to use what each client says itself"
+            "expected a name, not an empty one", "leave the option out to use the name that each client sends"
         )
     if not text.isprintable():
         raise InvalidValue("expected a name without control characters")
@@ -47,7 +45,7 @@ def parse_address(value: object, *, zero_port: bool = False) -> Address:
     """`HOST:PORT`; an IPv6 literal stands in brackets, as in `[::1]:19092`. Port 0 (any free port) if `zero_port`."""
     text = _text(value, "HOST:PORT").strip()
     if "://" in text:
-        raise InvalidValue("expected HOST:PORT", "leave the scheme away: addresses are plain host:port here")
+        raise InvalidValue("expected HOST:PORT", "leave the scheme out: addresses are plain host:port here")
     host, colon, port_text = text.rpartition(":")
     if not colon:
         raise InvalidValue("expected HOST:PORT", "the port is missing" if text else None)
@@ -168,7 +166,7 @@ def parse_size(value: object) -> int:
 
 
 SMALLEST_FRACTION: Final = 1e-6
-"""One millionth of the smallest rate still makes waits that can be told."""
+"""One millionth of the smallest rate still gives waits that fit the arithmetic."""
 
 
 def parse_fraction(value: object) -> float:

@@ -56,20 +56,12 @@ def parse_request(head: bytes) -> Request:
     if major != "1":
         raise RequestError(505, "this port serves HTTP/1.1 and HTTP/1.0")
     fields = _fields(lines)
-    hosts = fields.get("host", [])
-    if len(hosts) > 1 or (not hosts and minor != "0"):
-        raise RequestError(400, "a request has exactly one Host field")
-    authority = hosts[0] if hosts else None
-    absolute = _ABSOLUTE.fullmatch(target)
-    if absolute is not None:
-        authority, target = absolute[1], absolute[2] or "/"
-    if not target.startswith("/"):
-        raise RequestError(400, "the request target is no path")
+    authority, path = _location(target, fields.get("host", []), is_required=minor != "0")
     connection = {option.strip().lower() for value in fields.get("connection", ()) for option in value.split(",")}
     has_body = "transfer-encoding" in fields or fields.get("content-length", ["0"]) != ["0"]
     return Request(
         method=method,
-        path=target.partition("?")[0],
+        path=path,
         host=None if authority is None else _host(authority),
         accept=",".join(fields.get("accept", ())),
         keep_alive=minor != "0" and "close" not in connection and not has_body,
@@ -105,6 +97,19 @@ def _fields(lines: list[str]) -> dict[str, list[str]]:
             raise RequestError(400, "a header line is no HTTP field")
         fields.setdefault(match[1].lower(), []).append(match[2])
     return fields
+
+
+def _location(target: str, hosts: list[str], *, is_required: bool) -> tuple[str | None, str]:
+    """Authority and path of a request target; an absolute one has precedence over the Host field."""
+    if len(hosts) > 1 or (is_required and not hosts):
+        raise RequestError(400, "a request has exactly one Host field")
+    authority = hosts[0] if hosts else None
+    absolute = _ABSOLUTE.fullmatch(target)
+    if absolute is not None:
+        authority, target = absolute[1], absolute[2] or "/"
+    if not target.startswith("/"):
+        raise RequestError(400, "the request target is no path")
+    return authority, target.partition("?")[0]
 
 
 def _host(authority: str) -> str:

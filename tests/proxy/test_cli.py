@@ -88,13 +88,13 @@ def without_spaces(text: str) -> str:
 
 def test_the_help_of_run_names_every_limit_and_whose_it_may_be() -> None:
     assert set(COUNTS) == set(LIMIT_NAMES)
-    text = without_spaces(invoke("run", "--help").output.split("What it limits")[1])
+    text = without_spaces(invoke("run", "--help").output.split("Limits, with the scopes")[1])
     for name, kind in LIMIT_KINDS.items():
         assert without_spaces(f"{name}= {COUNTS[name]} ({', '.join(owners_of(kind))})") in text
 
 
 def test_the_help_of_run_names_every_other_key_of_a_spec() -> None:
-    text = invoke("run", "--help").output.split("Whom a quota is for")[1]
+    text = invoke("run", "--help").output.split("Scopes of a quota:")[1]
     for key in (*ENTITY_KEYS, *OPTION_KEYS):
         assert re.search(rf"[ ,]{key}=", text), key
 
@@ -167,6 +167,19 @@ def test_a_good_file(files: Path) -> None:
     assert result.stdout == (
         "proxy.toml: ok: forwards to broker:9092; listens on 127.0.0.1:19092; 2 quota entries (with quotas.toml)\n"
     )
+
+
+def test_an_entry_that_applies_to_no_client_is_a_warning(files: Path) -> None:
+    (files / "proxy.toml").write_text(
+        'client_id = "etl"\nquota = ["client-id=spark-etl,producer_byte_rate=5MB"]\nbootstrap_servers = "broker:9092"\n'
+    )
+    result = invoke("check-config", "proxy.toml")
+    assert (result.exit_code, result.stderr) == (
+        0,
+        "warning: client-id:spark-etl: every client has the client id 'etl', so this entry applies to no client "
+        "(--client-id etl)\n",
+    )
+    assert result.stdout.startswith("proxy.toml: ok: ")
 
 
 def test_what_is_wrong_between_files_is_found(files: Path) -> None:
@@ -342,8 +355,12 @@ def test_a_check_of_a_configuration_that_is_stopped_does_not_end_as_a_good_one(t
 
 
 def test_the_start_says_what_it_does_and_what_is_likely_not_meant() -> None:
-    with running(*LOCAL, "--quota", "user=alice,producer_byte_rate=5MB") as (_, lines):
+    flags = ("--client-id", "etl", "--quota", "client-id=spark-etl,request_rate=1")
+    with running(*LOCAL, "--quota", "user=alice,producer_byte_rate=5MB", *flags) as (_, lines):
         events = {line["event"]: line for line in lines}
+    assert events["quota_never_matches"]["level"] == "WARN"
+    assert events["quota_never_matches"]["entity"] == "client-id:spark-etl"
+    assert events["quota_never_matches"]["flag"] == "--client-id etl"
     assert events["user_quota_without_principal"]["level"] == "WARN"
     assert events["listening"]["upstream"] == "127.0.0.1:1"
     assert re.fullmatch(r"127\.0\.0\.1:\d+", events["listening"]["bootstrap"])

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from proxy.config.checks import summary_of, warnings_of
+from proxy.config.cautions import warnings_of
+from proxy.config.checks import summary_of
 from proxy.config.config import Config
 from proxy.config.quotas_file import quotas_in_force
 from tests.proxy.command_line import UPSTREAM, config, errors, forget_environment
@@ -328,14 +329,14 @@ def test_nothing_to_forward_to() -> None:
         ),
         (
             ("--listen", "0.0.0.0:9000"),
-            "error: --listen '0.0.0.0:9000': needs --advertised-host HOST\n  clients are told where each broker is to "
-            "be reached, and nobody can connect to '0.0.0.0': give the host name or IP address under which clients "
-            "reach this proxy",
+            "error: --listen '0.0.0.0:9000': needs --advertised-host HOST\n  responses name this host as that of every "
+            "broker, and a client cannot connect to '0.0.0.0': give the host name or IP address by which clients reach "
+            "this proxy",
         ),
         (
             ("--advertised-host", "0.0.0.0"),  # noqa: S104
-            "error: --advertised-host '0.0.0.0': is no address that a client could connect to\n"
-            "  give the host name or IP address under which clients reach this proxy",
+            "error: --advertised-host '0.0.0.0': is no address that a client can connect to\n"
+            "  give the host name or IP address by which clients reach this proxy",
         ),
         (
             ("--listen", "127.0.0.1:65530"),
@@ -458,7 +459,8 @@ def test_a_quotas_file_that_is_not_there() -> None:
 
 
 def test_passing_unknown_apis_is_warned_about() -> None:
-    assert [name for name, _ in warnings_of(config(*UPSTREAM, "--pass-unknown-apis"))] == ["unknown_apis_pass"]
+    found = config(*UPSTREAM, "--pass-unknown-apis")
+    assert [name for name, _ in warnings_of(found, quotas_in_force(found))] == ["unknown_apis_pass"]
 
 
 def test_the_summary_of_a_configuration() -> None:

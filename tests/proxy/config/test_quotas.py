@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config.checks import summary_of, warnings_of
+from proxy.config.cautions import MAX_LISTED, Caution, warnings_of
+from proxy.config.checks import summary_of
 from proxy.config.errors import ConfigError
 from proxy.config.quotas_file import quotas_in_force
 from quotas.limit_kinds import LIMIT_NAMES
@@ -41,6 +42,12 @@ def quotas_file(tmp_path: Path) -> Callable[[str], tuple[str, str]]:
 
 def quotas(*specs: str) -> tuple[str, ...]:
     return tuple(argument for spec in specs for argument in ("--quota", spec))
+
+
+def cautions(arguments: tuple[str, ...]) -> list[Caution]:
+    """The warnings of a command line."""
+    found = config(*arguments)
+    return warnings_of(found, quotas_in_force(found))
 
 
 def in_force(*arguments: str) -> dict[str, dict[str, float]]:
@@ -353,10 +360,10 @@ def test_a_sum_that_an_entry_may_put_right_once_it_is_right_itself_is_not_said(
     ],
 )
 def test_user_quotas_without_a_principal_are_warned_about(spec: str, entity: str) -> None:
-    ((name, told),) = warnings_of(config(*UPSTREAM, *quotas(spec)))
+    ((name, told),) = cautions((*UPSTREAM, *quotas(spec)))
     assert name == "user_quota_without_principal"
     assert told["entities"] == entity
-    assert warnings_of(config(*UPSTREAM, *quotas(spec), "--principal", "alice")) == []
+    assert cautions((*UPSTREAM, *quotas(spec), "--principal", "alice")) == []
 
 
 def test_quotas_of_others_need_no_principal() -> None:
@@ -366,15 +373,81 @@ def test_quotas_of_others_need_no_principal() -> None:
         "resource-group=g,client-id=a,request_rate=1",
         "total,connections=1",
     )
-    assert warnings_of(config(*UPSTREAM, *quotas(*specs))) == []
+    assert cautions((*UPSTREAM, *quotas(*specs))) == []
 
 
 def test_a_burst_that_no_bucket_has_is_warned_about() -> None:
     specs = quotas("client-id=a,request_rate=1,burst_seconds=2")
     by_entry = quotas("client-id=b,request_rate=1,burst_seconds=2,algorithm=token-bucket")
-    assert warnings_of(config(*UPSTREAM, *specs)) == []
-    ((name, told),) = warnings_of(config(*UPSTREAM, *specs, *by_entry, "--quota-algorithm", "ewma"))
+    assert cautions((*UPSTREAM, *specs)) == []
+    ((name, told),) = cautions((*UPSTREAM, *specs, *by_entry, "--quota-algorithm", "ewma"))
     assert (name, told["entities"]) == ("burst_without_bucket", "client-id:a")
+
+
+@pytest.mark.parametrize(
+    ("spec", "flags", "warned"),
+    [
+        ("client-id=spark-etl,request_rate=1", ("--client-id", "etl"), ["--client-id etl"]),
+        ("client-id=etl,request_rate=1", ("--client-id", "etl"), []),
+        ("client-id=<default>,request_rate=1", ("--client-id", "etl"), []),
+        ("client-id=spark-etl,request_rate=1", (), []),
+        ("user=bob,request_rate=1", ("--principal", "alice"), ["--principal alice"]),
+        ("user=alice,request_rate=1", ("--principal", "alice"), []),
+        ("user=alice,client-id=b,request_rate=1", ("--principal", "alice", "--client-id", "a"), ["--client-id a"]),
+        ("topic=a,bytes_in_rate=1", ("--client-id", "etl"), []),
+        ("resource-group=g,client-id=spark-*,request_rate=1", ("--client-id", "etl"), ["--client-id etl"]),
+        ("resource-group=g,client-id=et*,request_rate=1", ("--client-id", "etl"), []),
+        ("resource-group=g,client-id=a,topic=b,bytes_in_rate=1", ("--client-id", "etl"), []),
+        (
+            "resource-group=g,client-id=a,user=alice,request_rate=1",
+            ("--client-id", "etl", "--principal", "alice"),
+            [],
+        ),
+        ("resource-group=g,user=bob,request_rate=1", ("--principal", "alice"), ["--principal alice"]),
+    ],
+)
+def test_an_entry_that_applies_to_no_client_is_warned_about(
+    spec: str, flags: tuple[str, ...], warned: list[str]
+) -> None:
+    found = cautions((*UPSTREAM, *quotas(spec), *flags))
+    assert [fields["flag"] for name, fields in found if name == "quota_never_matches"] == warned
+    for name, fields in found:
+        assert name == "quota_never_matches"
+        assert str(fields["entity"]) in "user:alice,client-id:b user:bob client-id:spark-etl resource-group:g"
+
+
+def test_entries_that_apply_to_no_client_are_listed_up_to_a_bound() -> None:
+    specs = quotas(*(f"client-id=c{number},request_rate=1" for number in range(MAX_LISTED + 3)))
+    found = cautions((*UPSTREAM, *specs, "--client-id", "etl"))
+    assert len(found) == MAX_LISTED + 1
+    assert found[-1] == ("quotas_never_match", {"further_entries": 3})
+
+
+TOTAL_THRESHOLD = {"total": {"total.bytes.in.per.sec.threshold": 50_000_000.0, "producer_byte_rate": 5_000_000.0}}
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        'total.bytes.in.per.sec.threshold = "50MB"',
+        'total = true\n"total.bytes.in.per.sec.threshold" = "50MB"',
+        '"total.bytes.in.per.sec.threshold" = "50MB"\ntotal = true',
+    ],
+)
+def test_both_ways_to_write_a_threshold_of_the_total(table: str, quotas_file: Callable[[str], tuple[str, str]]) -> None:
+    assert in_force(*quotas_file(f'[[quota]]\n{table}\nproducer_byte_rate = "5MB"\n')) == TOTAL_THRESHOLD
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_way_that_toml_refuses_gets_the_right_spelling(
+    order: int, quotas_file: Callable[[str], tuple[str, str]]
+) -> None:
+    lines = ["total = true", 'total.bytes.in.per.sec.threshold = "50MB"'][::order]
+    (message,) = errors(*UPSTREAM, *quotas_file("\n".join(["[[quota]]", *lines])))
+    assert message.splitlines()[1] == (
+        "  total = true cannot stand beside total.bytes.in.per.sec.threshold: leave total = true out, or write the key "
+        'in quotes, as in "total.bytes.in.per.sec.threshold" = "50MB"'
+    )
 
 
 def test_the_summary_counts_entries_of_every_kind() -> None:

@@ -58,7 +58,7 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
         ("foo:" + "9" * 5000, None),
         ("::1:9092", "an IPv6 address stands in brackets, as in [::1]:19092"),
         ("[foo]:9092", "brackets are for IPv6 addresses only, as in [::1]:19092"),
-        ("kafka://foo:9092", "leave the scheme away: addresses are plain host:port here"),
+        ("kafka://foo:9092", "leave the scheme out: addresses are plain host:port here"),
         ("fo o:9092", "'fo o' is no host name or IP address"),
         ("a,b:9092", "'a,b' is no host name or IP address"),
     ],

@@ -25,7 +25,7 @@ SEVEN = '[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "7MB"\n'
 class Watched:
     """A quotas file, a watch on it, and what the watch has taken over so far: the one limit of each entity."""
 
-    def __init__(self, path: Path, text: str) -> None:
+    def __init__(self, path: Path, text: str, client_id: str | None = None) -> None:
         self.path = path
         path.write_text(text)
         self.config = Config(
@@ -33,6 +33,7 @@ class Watched:
             quotas=(parse_spec("client-id=flag,producer_byte_rate=1"),),
             quotas_file=path,
             quota_share=0.5,
+            client_id=client_id,
         )
         self.metrics = Metrics(self.config)
         self.taken: list[dict[str, int]] = []
@@ -96,6 +97,19 @@ async def test_a_wrong_share_changes_nothing(watched: Watched, caplog: pytest.Lo
     assert fields["place"] == f"{watched.path}: quota_share = 25"
     assert fields["message"] == "expected a fraction above 0 and at most 1, such as 0.25"
     assert caplog.records[1].__dict__["fields"]["share"] == 0.5
+
+
+async def test_a_reload_warns_about_entries_that_apply_to_no_client(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched = Watched(tmp_path / "quotas.toml", FIVE, client_id="etl")
+    watched.path.write_text(SEVEN.replace('"etl"', '"spark-etl"'))
+    assert await watched.watch.look()
+    warned = [record.__dict__["fields"] for record in caplog.records if record.getMessage() == "quota_never_matches"]
+    assert [(str(fields["entity"]), fields["flag"]) for fields in warned] == [
+        ("client-id:flag", "--client-id etl"),
+        ("client-id:spark-etl", "--client-id etl"),
+    ]
 
 
 async def test_a_change_between_start_and_the_first_look_is_not_missed(watched: Watched) -> None:

@@ -1,0 +1,99 @@
+"""What a configuration allows but most likely does not mean: one log event each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from proxy.config.config import Config
+from proxy.config.quotas_file import Quotas
+from quotas.entity import Entity
+from quotas.entry import QuotaEntry
+from quotas.resource_groups import parse_pattern
+
+MAX_LISTED: Final = 20
+"""Entries listed of each kind: a file may have a million."""
+
+Caution = tuple[str, dict[str, object]]
+"""The name of a log event, and its fields."""
+
+
+def warnings_of(config: Config, quotas: Quotas) -> list[Caution]:
+    """All warnings about a configuration with these quotas."""
+    found = quota_warnings(config, quotas)
+    if config.pass_unknown_apis:
+        effect = "responses of unknown APIs are forwarded unread: they may name a broker's real address"
+        found.append(("unknown_apis_pass", {"effect": effect}))
+    return found
+
+
+def quota_warnings(config: Config, quotas: Quotas) -> list[Caution]:
+    """Warnings about the quotas, which may change with each reload of the quotas file."""
+    found: list[Caution] = []
+    named = [str(entry.entity) for entry in quotas.entries if _is_of_users(entry)]
+    if named and config.principal is None:
+        effect = "client identities are not read from SASL or TLS: without --principal every user is ANONYMOUS"
+        found.append(("user_quota_without_principal", {"entities": _listed(named), "effect": effect}))
+    bursts = [str(entry.entity) for entry in quotas.entries if entry.burst_seconds is not None and not entry.algorithm]
+    if bursts and config.quota_algorithm != "token-bucket":
+        effect = f"burst_seconds is for token buckets, and --quota-algorithm is {config.quota_algorithm}"
+        found.append(("burst_without_bucket", {"entities": _listed(bursts), "effect": effect}))
+    return found + never_matching(config, quotas)
+
+
+def never_matching(config: Config, quotas: Quotas) -> list[Caution]:
+    """Warnings about entries that can apply to no client, because a flag gives every client the same name."""
+    found: list[Caution] = [("quota_never_matches", fields) for fields in _never_matching(config, quotas)]
+    rest = len(found) - MAX_LISTED
+    return found[:MAX_LISTED] + ([("quotas_never_match", {"further_entries": rest})] if rest > 0 else [])
+
+
+def _never_matching(config: Config, quotas: Quotas) -> Iterator[dict[str, object]]:
+    for flag, kind, name in (("--client-id", "client id", config.client_id), ("--principal", "user", config.principal)):
+        if name is None:
+            continue
+        for entry in quotas.entries:
+            if not _may_match(entry, kind, name, config):
+                yield {
+                    "entity": entry.entity,
+                    "flag": f"{flag} {name}",
+                    "effect": f"every client has the {kind} {name!r}, so this entry applies to no client",
+                }
+
+
+def _may_match(entry: QuotaEntry, kind: str, name: str, config: Config) -> bool:
+    """Whether a client of this name can have the entry, as far as this kind of name decides."""
+    if isinstance(entry.entity, Entity):
+        wanted = entry.entity.client_id if kind == "client id" else entry.entity.user
+        return not isinstance(wanted, str) or wanted == name
+    group = entry.group
+    if group is None or group.topics:
+        return True
+    of_kind, of_other, other = (
+        (group.client_ids, group.users, config.principal)
+        if kind == "client id"
+        else (group.users, group.client_ids, config.client_id)
+    )
+    if any(map(_matches(name), of_kind)) or not of_kind:
+        return True
+    return bool(of_other) if other is None else any(map(_matches(other), of_other))
+
+
+def _matches(name: str) -> Callable[[str], bool]:
+    def matches(text: str) -> bool:
+        pattern = parse_pattern(text)
+        return name.startswith(pattern.text) if pattern.is_prefix else name == pattern.text
+
+    return matches
+
+
+def _is_of_users(entry: QuotaEntry) -> bool:
+    """Whether it names users: alone, with a client id, or as members of a group."""
+    if isinstance(entry.entity, Entity):
+        return entry.entity.user is not None
+    return entry.group is not None and bool(entry.group.users)
+
+
+def _listed(entities: list[str]) -> str:
+    rest = len(entities) - MAX_LISTED
+    return ", ".join(entities[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,149 @@
+"""The ports and hosts of a configuration: their defaults, and that no port is used twice.
+
+Each function reads the parsed options in `given`, by field of `Config`, sets what follows from them, and yields what is
+wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import click
+from click.core import ParameterSource
+
+from proxy.config.config import Address, format_address, is_wildcard
+from proxy.config.errors import Problem
+from proxy.config.option_types import Invalid, place_of
+from proxy.config.values import MAX_PORT
+
+DEFAULT_BROKER_PORTS: Final = 20
+
+_OWN: Final = "each needs its own"
+
+
+def take_ports(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]:
+    """Set `broker_ports` and `broker_port`, and check that each port has one use."""
+    listen: Address = given["listen"]
+    ports = given.get("broker_ports")
+    if ports is None and listen[1] > 0:
+        ports = range(listen[1] + 1, listen[1] + 1 + DEFAULT_BROKER_PORTS)
+        if ports[-1] > MAX_PORT:
+            yield Problem(
+                _place(ctx, "listen", format_address(listen)),
+                f"leaves no room for {DEFAULT_BROKER_PORTS} broker ports after it",
+                "give --broker-ports FIRST-LAST",
+            )
+            return
+    given["broker_ports"] = ports or None
+    owners: dict[int, str] = {}
+    yield from _take_exceptions(ctx, given, owners)
+    range_name = _range_name(ctx, ports)
+    yield from _check_listen_port(listen, ports, range_name, owners)
+    yield from _check_metrics_port(ctx, given, ports, range_name, owners)
+    yield from _check_upstream(ctx, given, {listen[1], *(ports or ()), *owners} - {0})
+
+
+def _range_name(ctx: click.Context, ports: range | None) -> str:
+    if not ports:
+        return ""
+    is_default = ctx.params.get("broker_ports") is None
+    return f"--broker-ports {ports[0]}-{ports[-1]}" + (
+        f" (the default: the {DEFAULT_BROKER_PORTS} ports after the listen port)" if is_default else ""
+    )
+
+
+def _take_exceptions(ctx: click.Context, given: dict[str, Any], owners: dict[int, str]) -> Iterator[Problem]:
+    """Set `broker_port`, port by node, and `owners`, the flag by port."""
+    nodes: dict[int, int] = {}
+    for node, port in given.get("broker_port", ()):
+        place = place_of(ctx, "broker_port", f"{node}={port}")
+        if node in nodes:
+            yield Problem(place, f"node {node} has a port already: {nodes[node]}")
+        elif port in owners:
+            yield Problem(place, f"port {port} is taken already by {owners[port]}")
+        nodes.setdefault(node, port)
+        owners.setdefault(port, f"--broker-port {node}={port}")
+    given["broker_port"] = nodes
+
+
+def _check_listen_port(
+    listen: Address, ports: range | None, range_name: str, owners: Mapping[int, str]
+) -> Iterator[Problem]:
+    if not listen[1]:
+        return
+    if ports and listen[1] in ports:
+        yield Problem(range_name, f"contains the port of --listen {format_address(listen)}", _OWN)
+    if listen[1] in owners:
+        yield Problem(owners[listen[1]], f"is the port of --listen {format_address(listen)}", _OWN)
+
+
+def _check_metrics_port(
+    ctx: click.Context, given: Mapping[str, Any], ports: range | None, range_name: str, owners: Mapping[int, str]
+) -> Iterator[Problem]:
+    listen: Address = given["listen"]
+    metrics: Address | None = given.get("metrics_listen")
+    if not metrics or not metrics[1] or not _same_interface(metrics[0], listen[0]):
+        return
+    place = _place(ctx, "metrics_listen", format_address(metrics))
+    if metrics[1] == listen[1]:
+        yield Problem(place, "is the address of --listen too", "each needs its own port")
+    elif ports and metrics[1] in ports:
+        yield Problem(place, f"is in the range {range_name}", "move --metrics-listen or --broker-ports")
+    elif metrics[1] in owners:
+        yield Problem(place, f"is the port of {owners[metrics[1]]}", _OWN)
+
+
+def _check_upstream(ctx: click.Context, given: Mapping[str, Any], own_ports: set[int]) -> Iterator[Problem]:
+    """A bootstrap server that is this proxy itself: connections would go round for ever."""
+    listen: Address = given["listen"]
+    own_hosts = [listen[0], given.get("advertised_host") or listen[0]]
+    if is_wildcard(listen[0]):
+        own_hosts.append("localhost")
+    for host, port in given.get("bootstrap_servers", ()):
+        if port in own_ports and any(_same_host(host, own) for own in own_hosts):
+            yield Problem(
+                place_of(ctx, "bootstrap_servers", format_address((host, port))),
+                "is a port that this proxy listens on itself",
+                "it names the real brokers; clients are given the address of --listen",
+            )
+
+
+def take_advertised_host(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]:
+    """Set `advertised_host`, by default to the listen host, and check that a client can connect to it."""
+    listen: Address = given["listen"]
+    advertised: str | None = given.get("advertised_host")
+    if advertised is None:
+        if is_wildcard(listen[0]) and not isinstance(ctx.params.get("advertised_host"), Invalid):
+            yield Problem(
+                _place(ctx, "listen", format_address(listen)),
+                "needs --advertised-host HOST",
+                "responses name this host as that of every broker, and a client cannot connect to "
+                f"{listen[0]!r}: give the host name or IP address by which clients reach this proxy",
+            )
+        given["advertised_host"] = listen[0]
+    elif is_wildcard(advertised):
+        yield Problem(
+            place_of(ctx, "advertised_host", advertised),
+            "is no address that a client can connect to",
+            "give the host name or IP address by which clients reach this proxy",
+        )
+
+
+def _place(ctx: click.Context, name: str, value: str) -> str:
+    """As `place_of`, for a parsed value; a default is shown as one, for the user may not have written it."""
+    if ctx.get_parameter_source(name) is ParameterSource.DEFAULT:
+        return f"--{name.replace('_', '-')} {value!r} (the default)"
+    return place_of(ctx, name, value)
+
+
+_LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def _same_interface(one: str, other: str) -> bool:
+    """Whether listening on the same port of both cannot work."""
+    return is_wildcard(one) or is_wildcard(other) or _same_host(one, other)
+
+
+def _same_host(one: str, other: str) -> bool:
+    return one.lower() == other.lower() or {one.lower(), other.lower()} <= _LOOPBACK_NAMES
