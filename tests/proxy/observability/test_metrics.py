@@ -431,7 +431,7 @@ def test_request_cells_are_bounded(clock: Clock) -> None:
 class TestThrottleWindow:
     """Seed: "Max request throttle time ... If not throttled, it will simply expose 0. Avg request throttle time"."""
 
-    def test_without_a_throttle_both_are_zero(self) -> None:
+    def test_nobody_throttled_is_zero(self) -> None:
         window = ThrottleWindow(100)
         window.roll(100, 5000)
         assert window.max_and_mean(5000) == (0, 0)
