@@ -1,4 +1,4 @@
-"""Listening sockets: accepted in batches, and at rest for a moment when descriptors run out."""
+"""Listening sockets: they accept in batches, and pause for a moment when descriptors run out."""
 
 import errno
 import logging
@@ -10,11 +10,11 @@ from proxy.config.config import Address
 from proxy.observability.logs import event
 from proxy.observability.metrics import Metrics
 
-#: At most this many connections for each wake-up, so that a storm of them leaves room for traffic.
+#: Connections accepted per wake-up at most, so that a burst of them leaves time for traffic.
 ACCEPT_BATCH = 64
 BACKLOG = 4_096
-#: How long accepting rests when the process is out of descriptors or memory.
-REST_SECONDS = 0.1
+#: Pause of accepting when the process is out of descriptors or memory.
+PAUSE_SECONDS = 0.1
 
 _EXHAUSTED = {
     errno.EMFILE: "descriptors_exhausted",
@@ -40,13 +40,13 @@ class Listener:
         self._loop = loop
         self._accepted = accepted
         self._metrics = metrics
-        self._rest: TimerHandle | None = None
+        self._resume: TimerHandle | None = None
         host, port = address
         info = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         sock = socket.socket(info[0], socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # Linux hands both on to accepted sockets, which saves two calls for each connection.
+            # On Linux accepted sockets inherit both, which saves two calls for each connection.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.bind(info[4])
@@ -77,19 +77,19 @@ class Listener:
             self._metrics.accept_error("aborted" if error.errno == errno.ECONNABORTED else "other")
             return
         self._metrics.accept_error(reason)
-        event(_log, logging.WARNING, "accept_rests", reason=reason, port=self.port, seconds=REST_SECONDS)
+        event(_log, logging.WARNING, "accept_paused", reason=reason, port=self.port, seconds=PAUSE_SECONDS)
         self._loop.remove_reader(self._sock.fileno())
-        self._rest = self._loop.call_later(REST_SECONDS, self._go_on)
+        self._resume = self._loop.call_later(PAUSE_SECONDS, self._resume_accepting)
 
-    def _go_on(self) -> None:
-        self._rest = None
+    def _resume_accepting(self) -> None:
+        self._resume = None
         self._loop.add_reader(self._sock.fileno(), self._on_acceptable)
 
     def close(self) -> None:
-        """Stop accepting; what waits in the backlog is refused."""
-        if self._rest is not None:
-            self._rest.cancel()
-            self._rest = None
+        """Stop accepting; connections in the backlog are refused."""
+        if self._resume is not None:
+            self._resume.cancel()
+            self._resume = None
         else:
             self._loop.remove_reader(self._sock.fileno())
         self._sock.close()

@@ -1,13 +1,11 @@
-"""Which broker stands behind which port of the proxy.
+"""The map between brokers and ports of the proxy.
 
-Node N is reached at ``FIRST + (N mod size)`` of ``--broker-ports``, the same after a restart and in every replica,
-unless ``--broker-port N=PORT`` says otherwise. Where the real brokers are is learned from every response that names
-them.
+Node N has the port ``FIRST + (N mod size)`` of ``--broker-ports``, the same after a restart and in every replica, or
+the port of ``--broker-port N=PORT``. Every response that names brokers updates their real addresses.
 
-A node keeps its port until a response that lists all brokers names another one for that port, and not this node: then
-it has left. Not sooner: for a moment brokers may list different ones, such as when one has just joined, and its clients
-are to notice nothing of that. From then on connections to the port go to its new node, which tells a client that still
-looks for the old one where its partitions are now.
+A node keeps its port until a response that lists all brokers has another node for that port, and not this one: then the
+node has left. Not sooner, because brokers may list different sets for a moment, for instance when one has just joined.
+Connections to the port then go to its new node, whose Metadata responses name the leaders of all partitions.
 """
 
 import logging
@@ -21,7 +19,7 @@ _log = logging.getLogger("proxy.brokers.nodes")
 
 
 class BrokerPortConflict(ProtocolError):
-    """Two living nodes map onto one port: the operator must give one of them a port of its own."""
+    """Two nodes map to one port: the operator must give one of them a port of its own."""
 
     reason = "broker_port_conflict"
 
@@ -52,11 +50,11 @@ class Nodes:
         self._chosen: dict[int, int] = {}
 
     def fixed_ports(self) -> list[int]:
-        """All ports to bind at start."""
+        """All ports to bind at the start."""
         return sorted({*(self._ports or ()), *self._exceptions.values()})
 
     def port_of(self, node_id: int) -> int:
-        """The proxy's port for a node; binds one where the kernel chooses."""
+        """The proxy's port for a node; binds one where the kernel chooses ports."""
         port = self._exceptions.get(node_id)
         if port is not None:
             return port
@@ -67,7 +65,7 @@ class Nodes:
         return self._chosen[node_id]
 
     def advertise(self, node_id: int, host: str, port: int) -> Address:
-        """Told where a broker really is: remembers it and says what the client may see.
+        """Remember the real address of a broker; returns the address that clients receive.
 
         Raises BrokerPortConflict when another node has that port of the proxy.
         """
@@ -91,7 +89,7 @@ class Nodes:
         return self._host, proxy_port
 
     def advertise_all(self, brokers: Sequence[tuple[int, str, int]]) -> list[Address]:
-        """Told where all brokers are (node id, host, port of each): as `advertise`, and who else had a port has left.
+        """As `advertise`, for a list of all brokers (node id, host, port of each); other nodes of these ports left.
 
         Raises BrokerPortConflict when two of them have one port of the proxy; nothing is remembered then.
         """
@@ -109,7 +107,7 @@ class Nodes:
         return [self.advertise(*broker) for broker in brokers]
 
     def broker_behind(self, port: int) -> Address | None:
-        """The real address behind a port of the proxy; None while its node is not known."""
+        """The real address for a port of the proxy; None while its node is not known."""
         node_id = self._node_at_port.get(port)
         return None if node_id is None else self._real[node_id]
 

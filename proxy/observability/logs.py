@@ -2,8 +2,8 @@
 
     2026-11-21T08:00:00.123Z WARN throttled client_id=etl peer=127.0.0.1:51344 limit=producer_byte_rate throttle_ms=1800
 
-Client ids, principals and error texts come from the wire. So a value is quoted and escaped whenever it could be taken
-for more than one value, a second line or a terminal command, and it is cut when it is long. No input can forge a line.
+Client ids, principals and error texts come from the wire. A value is quoted and escaped whenever it could be read as
+several values, a second line or a terminal command, and a long value is cut. No input can forge a line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
 MAX_VALUE_CHARS: Final = 512
-"""Longer values are cut: a client id may have 32,767 bytes, and a log line must stay readable."""
+"""Longer values are cut: a client id may have 32,767 bytes."""
 
 LEVELS: Final[Mapping[str, int]] = {
     "debug": logging.DEBUG,
@@ -49,12 +49,12 @@ def event(logger: logging.Logger, level: int, name: str, /, *, exc_info: bool = 
 
 
 def text_value(value: object) -> str:
-    """One logfmt value: as it is where that is unambiguous, else in double quotes with JSON's escapes."""
+    """One logfmt value: plain where that is unambiguous, else in double quotes with JSON's escapes."""
     text = _plain(value)
     if text and text.isprintable() and _NEEDS_QUOTES.isdisjoint(text):
         return text
     quoted = json.dumps(text, ensure_ascii=False)
-    # json.dumps escapes what JSON must; terminals and log readers also act on U+0085, U+2028, bidi marks and the like.
+    # json.dumps escapes what JSON requires; terminals and log readers also act on U+0085, U+2028 and bidi marks.
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in quoted)
 
 
@@ -78,7 +78,7 @@ def _json_value(value: object) -> object:
 
 
 class _EventFormatter(logging.Formatter):
-    """What both formats share: a record's time, level, event and fields, whoever logged it."""
+    """The common part of both formats: a record's time, level, event and fields."""
 
     def __init__(self, *, tracebacks: bool) -> None:
         super().__init__()
@@ -131,10 +131,10 @@ class JsonFormatter(_EventFormatter):
 
 
 def configure(log_format: str, log_level: str, *, stream: TextIO | None = None) -> None:
-    """Send the events of this process to `stream` (default: stderr), replacing what was configured before.
+    """Send the events of this process to `stream` (default: stderr), in place of an earlier configuration.
 
-    `log_format` is text or json, `log_level` one of LEVELS. Libraries (asyncio, aiohttp) are heard from level warn on,
-    or all of them at debug.
+    `log_format` is text or json, `log_level` one of LEVELS. Records of libraries (asyncio) are logged from level warn
+    on, at debug all of them.
     """
     level = LEVELS[log_level]
     tracebacks = level <= logging.DEBUG
@@ -149,9 +149,9 @@ def configure(log_format: str, log_level: str, *, stream: TextIO | None = None) 
 
 
 class RateLimited:
-    """Lets one line per key and interval through and counts the rest. Pure: the time is passed in.
+    """Admits one line per key and interval and counts the others. Pure: the time is passed in.
 
-    At most `max_keys` keys are remembered; those beyond share one line per interval, since they may come from the wire.
+    It remembers at most `max_keys` keys, since keys may come from the wire; further keys share one line per interval.
     """
 
     def __init__(self, interval_ns: int = 5_000_000_000, max_keys: int = 1000) -> None:
@@ -160,7 +160,7 @@ class RateLimited:
         self._seen: OrderedDict[Hashable, list[int]] = OrderedDict()  # key -> [time of its last line, suppressed since]
 
     def admit(self, key: Hashable, now_ns: int) -> int | None:
-        """None: say nothing. Else: log now, and so many lines of this key were suppressed since its last one."""
+        """None: do not log. Else log now; the number is how many lines of this key were suppressed since its last."""
         entry = self._seen.get(key)
         if entry is None and len(self._seen) >= self._max_keys:
             oldest = next(iter(self._seen))
@@ -173,7 +173,7 @@ class RateLimited:
             entry[1] += 1
             return None
         self._seen[key] = [now_ns, 0]
-        self._seen.move_to_end(key)  # so that the first key is always the one whose line is the oldest
+        self._seen.move_to_end(key)  # the first key always has the oldest line
         return entry[1] if entry is not None else 0
 
     def _fresh(self, entry: list[int], now_ns: int) -> bool:

@@ -77,7 +77,7 @@ class Exhausted:
 async def test_accepting_rests_when_the_process_is_exhausted_and_goes_on(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch, code: int, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("proxy.listener.REST_SECONDS", 0.01)
+    monkeypatch.setattr("proxy.listener.PAUSE_SECONDS", 0.01)
     stage = open_stage()
     other, broker_of_other = await stage.pair()
     listener = stage.server._listeners[stage.port]
@@ -90,7 +90,7 @@ async def test_accepting_rests_when_the_process_is_exhausted_and_goes_on(
     broker = await stage.broker.accept()
     assert exhausted.left == 0
     assert stage.metrics.accept_errors[reason] == 3, "one try for each rest: it does not spin"
-    assert [fields["reason"] for name, fields in lines_of(caplog.records) if name == "accept_rests"] == [reason] * 3
+    assert [fields["reason"] for name, fields in lines_of(caplog.records) if name == "accept_paused"] == [reason] * 3
     await client.send(heartbeat(2))
     assert await broker.frame() == heartbeat(2)
 
@@ -105,7 +105,7 @@ async def test_a_connection_that_was_aborted_in_the_backlog_costs_nothing(open_s
 
 
 async def test_closing_while_accepting_rests(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.listener.REST_SECONDS", 0.002)
+    monkeypatch.setattr("proxy.listener.PAUSE_SECONDS", 0.002)
     stage = open_stage()
     loop = asyncio.get_running_loop()
     failed: list[object] = []
