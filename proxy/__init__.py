@@ -1,12 +1,12 @@
 """The shell: sockets, event loop, clock, configuration, metrics. It makes no quota or protocol decision of its own.
 
-From the outside in; each imports only what stands below it:
+From the outside in; each imports only what is listed after it:
 
     cli             the entry point: signals first        commands        run, check-config
     server          binds, ties together, drains
     listener        accepts in batches                    quotas_watch    the quotas file again, whenever it changes
     sessions/       one client connection and its broker connection: the hot path, and the holding
-    brokers/        which broker stands behind which port, and how it is reached
+    brokers/        the map between brokers and ports, and connections to them
     observability/  what can be seen from outside: metrics, /throttles, health, logs
     config/         from what a user wrote to one frozen Config, or every error at once
 """

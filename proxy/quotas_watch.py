@@ -24,8 +24,8 @@ from proxy.config.quotas_file import Quotas, quotas_in_force
 from proxy.observability import logs
 from proxy.observability.metrics import Metrics
 
-LOOK_EVERY_SECONDS: Final = 1.0
-TRY_AGAIN_AFTER_NS: Final = 30_000_000_000
+POLL_SECONDS: Final = 1.0
+RETRY_AFTER_NS: Final = 30_000_000_000
 """A file that was refused only for a host name that does not resolve is read again after this time."""
 MAX_PROBLEMS_LOGGED: Final = 20
 
@@ -56,16 +56,16 @@ class QuotasWatch:
         self._metrics = metrics
         self._clock = clock
         self._refused: tuple[Problem, ...] = ()
-        self._try_again_ns: int | None = None
-        self._seen: tuple[int, ...] | str | None = "never looked"
+        self._retry_ns: int | None = None
+        self._seen: tuple[int, ...] | str | None = "not read yet"
         self._asked = asyncio.Event()
 
     async def run(self) -> None:
-        """Call `look` once a second, and after `read_again`, until cancelled."""
+        """Call `poll` once a second, and after `read_again`, until cancelled."""
         while True:
-            await self.look()
+            await self.poll()
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY_SECONDS):
+                async with asyncio.timeout(POLL_SECONDS):
                     await self._asked.wait()
             self._asked.clear()
 
@@ -74,14 +74,14 @@ class QuotasWatch:
         self._seen = "asked to read it"
         self._asked.set()
 
-    async def look(self) -> bool:
+    async def poll(self) -> bool:
         """Read the file if it changed; True when it was applied. A wrong or missing file changes nothing."""
         seen = await asyncio.to_thread(_fingerprint, self._path)
         is_new = seen != self._seen
-        if not is_new and (self._try_again_ns is None or self._clock() < self._try_again_ns):
+        if not is_new and (self._retry_ns is None or self._clock() < self._retry_ns):
             return False
         self._seen = seen  # from before the reading: a change during it is found next time
-        self._try_again_ns = None
+        self._retry_ns = None
         try:
             quotas = await asyncio.to_thread(quotas_in_force, self._config)
         except ConfigError as error:
@@ -109,7 +109,7 @@ class QuotasWatch:
     def _refuse(self, error: ConfigError, *, is_new: bool) -> None:
         self._metrics.config_reloaded(ok=False)
         if all(problem.may_pass for problem in error.problems):
-            self._try_again_ns = self._clock() + TRY_AGAIN_AFTER_NS
+            self._retry_ns = self._clock() + RETRY_AFTER_NS
         before, self._refused = self._refused, error.problems
         if not is_new and error.problems == before:
             return

@@ -1,6 +1,6 @@
-"""The brokers, as the proxy knows them.
+"""Brokers: their ports, connections to them, and whether they answer.
 
-nodes       which broker stands behind which port
-upstream    connects to them
-readiness   do they answer?
+nodes       the map between brokers and ports
+upstream    opens connections
+readiness   probes the bootstrap servers for /readyz
 """

@@ -84,7 +84,7 @@ def _variables_at_odds(ctx: click.Context) -> Iterator[Problem]:
             (first, value), *others = option.variables_set().items()
             for other, other_value in others:
                 if other_value != value:
-                    yield Problem(f"{other} {other_value!r}", f"{first} says {value!r}", "set one of them only")
+                    yield Problem(f"{other} {other_value!r}", f"{first} is {value!r}", "set one of them only")
 
 
 def _check_quotas(ctx: click.Context, given: Mapping[str, Any]) -> list[Problem]:

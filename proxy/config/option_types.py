@@ -29,7 +29,7 @@ ENVIRONMENT_PREFIX: Final = "KAFKA_QUOTA_PROXY_"
 NOT_IN_THIS_VERSION: Final = "not in this version"
 _SPEC_EXPECTED: Final = "expected a SPEC as text, such as 'client-id=etl,producer_byte_rate=5MB'"
 QUOTA_TABLES_ELSEWHERE: Final = (
-    "[[quota]] and [[resource-group]] tables stand in a file of their own: name it with quotas_file"
+    "[[quota]] and [[resource-group]] tables belong into a file of their own: name it by quotas_file"
 )
 IGNORE_ENVIRONMENT: Final = "proxy.config.options.ignore_environment"
 """Key in the context's meta: `check-config` checks a file, without the environment of its shell."""

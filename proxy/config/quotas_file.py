@@ -50,7 +50,7 @@ class Listeners:
     """The ports that this proxy will listen on, as far as they are known before.
 
     bootstrap   the port of --listen, 0 when the kernel chooses it
-    brokers     the ports that stand for brokers; empty when the kernel chooses them
+    brokers     the ports of brokers; empty when the kernel chooses them
     """
 
     bootstrap: int

@@ -42,7 +42,7 @@ def parse_name(value: object) -> str:
 
 
 def parse_address(value: object, *, zero_port: bool = False) -> Address:
-    """`HOST:PORT`; an IPv6 literal stands in brackets, as in `[::1]:19092`. Port 0 (any free port) if `zero_port`."""
+    """`HOST:PORT`; an IPv6 literal is in brackets, as in `[::1]:19092`. Port 0 (any free port) if `zero_port`."""
     text = _text(value, "HOST:PORT").strip()
     if "://" in text:
         raise InvalidValue("expected HOST:PORT", "leave the scheme out: addresses are plain host:port here")
@@ -64,7 +64,7 @@ def parse_address(value: object, *, zero_port: bool = False) -> Address:
 
 
 def parse_host(value: object) -> str:
-    """A host name or IP literal without port; an IPv6 literal may stand in brackets."""
+    """A host name or IP literal without port; an IPv6 literal may be in brackets."""
     host = _text(value, "HOST").strip()
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -109,7 +109,7 @@ def parse_port_range(value: object) -> range:
 
 
 def parse_node_port(value: object) -> tuple[int, int]:
-    """`NODE=PORT`: the node id of a broker and the port that stands for it."""
+    """`NODE=PORT`: the node id of a broker, and its port of the proxy."""
     node_text, _, port_text = _text(value, "NODE=PORT").partition("=")
     node, port = _digits(node_text.strip()), _digits(port_text.strip())
     if node is None or node > INT32_MAX or port is None or not 1 <= port <= MAX_PORT:
@@ -144,7 +144,7 @@ def parse_duration(value: object) -> float:
 
 
 def number_of_seconds(value: object) -> float:
-    """Seconds, above 0 and at most a day, as a plain number: the option's name says the unit."""
+    """Seconds, above 0 and at most a day, as a plain number: the option's name has the unit."""
     expected = "expected a number of seconds, above 0 and at most 86400"
     number, unit = _quantity(value, expected)
     if unit or not 0.001 <= number <= 86_400:
@@ -153,7 +153,7 @@ def number_of_seconds(value: object) -> float:
 
 
 def parse_size(value: object) -> int:
-    """Bytes, from `256MiB`, `100MB` or a plain number. From 1 to 2,147,483,647 (what Kafka's length field can say)."""
+    """Bytes, from `256MiB`, `100MB` or a plain number. From 1 to 2,147,483,647 (the range of Kafka's length field)."""
     expected = "expected a size such as 104857600, 100MB or 256MiB"
     number, unit = _quantity(value, expected)
     factor = _SIZE_UNITS.get(unit.lower())

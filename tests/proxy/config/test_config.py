@@ -203,7 +203,7 @@ def test_both_variables_of_a_flag_must_agree(monkeypatch: pytest.MonkeyPatch) ->
     assert config().bootstrap_servers == (("a", 1),)
     monkeypatch.setenv("KAFKA_QUOTA_PROXY_BOOTSTRAP_SERVER", "b:2")
     assert errors() == [
-        "error: KAFKA_QUOTA_PROXY_BOOTSTRAP_SERVER 'b:2': KAFKA_QUOTA_PROXY_BOOTSTRAP_SERVERS says 'a:1'\n"
+        "error: KAFKA_QUOTA_PROXY_BOOTSTRAP_SERVER 'b:2': KAFKA_QUOTA_PROXY_BOOTSTRAP_SERVERS is 'a:1'\n"
         "  set one of them only"
     ]
     assert config(*UPSTREAM).bootstrap_servers == (("broker", 9092),), "the flag decides, whatever they say"
@@ -434,7 +434,7 @@ def test_a_quotas_file_given_as_configuration(toml: Any) -> None:
     path = toml('[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "5MB"\n')
     (message,) = errors(*UPSTREAM, "--config", str(path))
     assert message.endswith(
-        "\n  [[quota]] and [[resource-group]] tables stand in a file of their own: name it with quotas_file"
+        "\n  [[quota]] and [[resource-group]] tables belong into a file of their own: name it by quotas_file"
     )
 
 

@@ -56,29 +56,29 @@ def watched(tmp_path: Path) -> Watched:
 
 
 async def test_an_unchanged_file_changes_nothing(watched: Watched) -> None:
-    assert not await watched.watch.look()
+    assert not await watched.watch.poll()
     os.utime(watched.path, (1, 1))
-    assert not await watched.watch.look(), "touched, but with the same entries"
+    assert not await watched.watch.poll(), "touched, but with the same entries"
     assert watched.taken == []
     assert watched.reload_ok()
 
 
 async def test_a_changed_file_is_taken_over_whole_with_the_entries_of_the_flags(watched: Watched) -> None:
-    await watched.watch.look()
+    await watched.watch.poll()
     watched.path.write_text(SEVEN + '[[quota]]\nclient-id = "more"\nproducer_byte_rate = 9\n')
-    assert await watched.watch.look()
+    assert await watched.watch.poll()
     assert watched.taken == [{"client-id:flag": 1, "client-id:etl": 7_000_000, "client-id:more": 9}]
-    assert not await watched.watch.look()
+    assert not await watched.watch.poll()
 
 
 async def test_the_share_of_the_file_is_taken_over_with_its_entries_and_goes_back_to_the_flags(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await watched.watch.look()
+    await watched.watch.poll()
     with caplog.at_level(logging.INFO, "proxy"):
         for text in ("quota_share = 0.25\n" + FIVE, "quota_share = 0.125\n" + SEVEN, SEVEN):
             watched.path.write_text(text)
-            assert await watched.watch.look()
+            assert await watched.watch.poll()
     assert [(share, rates["client-id:etl"]) for share, rates in zip(watched.shares, watched.taken, strict=True)] == [
         (0.25, 5_000_000),
         (0.125, 7_000_000),
@@ -89,9 +89,9 @@ async def test_the_share_of_the_file_is_taken_over_with_its_entries_and_goes_bac
 
 
 async def test_a_wrong_share_changes_nothing(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
-    await watched.watch.look()
+    await watched.watch.poll()
     watched.path.write_text("quota_share = 25\n" + SEVEN)
-    assert not await watched.watch.look()
+    assert not await watched.watch.poll()
     assert (watched.taken, watched.reload_ok()) == ([], False)
     fields = caplog.records[0].__dict__["fields"]
     assert fields["place"] == f"{watched.path}: quota_share = 25"
@@ -104,7 +104,7 @@ async def test_a_reload_warns_about_entries_that_apply_to_no_client(
 ) -> None:
     watched = Watched(tmp_path / "quotas.toml", FIVE, client_id="etl")
     watched.path.write_text(SEVEN.replace('"etl"', '"spark-etl"'))
-    assert await watched.watch.look()
+    assert await watched.watch.poll()
     warned = [record.__dict__["fields"] for record in caplog.records if record.getMessage() == "quota_never_matches"]
     assert [(str(fields["entity"]), fields["flag"]) for fields in warned] == [
         ("client-id:flag", "--client-id etl"),
@@ -114,16 +114,16 @@ async def test_a_reload_warns_about_entries_that_apply_to_no_client(
 
 async def test_a_change_between_start_and_the_first_look_is_not_missed(watched: Watched) -> None:
     watched.path.write_text(SEVEN)
-    assert await watched.watch.look()
+    assert await watched.watch.poll()
 
 
 async def test_a_wrong_file_is_refused_whole_until_it_is_right(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await watched.watch.look()
+    await watched.watch.poll()
     with caplog.at_level(logging.INFO, "proxy"):
         watched.path.write_text(SEVEN + '[[quota]]\nclient-id = "b"\nproducer_byte_rat = 1\n')
-        assert not await watched.watch.look()
+        assert not await watched.watch.poll()
     assert watched.taken == []
     assert not watched.reload_ok()
     assert [record.getMessage() for record in caplog.records] == ["quotas_refused", "quotas_kept"]
@@ -132,10 +132,10 @@ async def test_a_wrong_file_is_refused_whole_until_it_is_right(
     assert fields["hint"].startswith("did you mean 'producer_byte_rate'?")
 
     watched.path.write_text(FIVE)
-    assert not await watched.watch.look(), "as it was before: nothing to take over"
+    assert not await watched.watch.poll(), "as it was before: nothing to take over"
     assert watched.reload_ok()
     watched.path.write_text(SEVEN)
-    assert await watched.watch.look()
+    assert await watched.watch.poll()
 
 
 @pytest.fixture
@@ -159,33 +159,33 @@ def of_address(name: str) -> str:
 async def test_a_name_that_does_not_resolve_is_asked_for_again_every_30_seconds_and_logged_once(
     watched: Watched, names: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    await watched.watch.look()
+    await watched.watch.poll()
     watched.path.write_text(SEVEN + of_address("spark-driver"))
     for seconds in (0, 1, 29, 30, 30):
         watched.clock.pass_seconds(seconds)
-        assert not await watched.watch.look()
+        assert not await watched.watch.poll()
     assert [record.getMessage() for record in caplog.records] == ["quotas_refused", "quotas_kept"]
     assert not watched.reload_ok()
     names["spark-driver"] = "10.0.0.7"
     watched.clock.pass_seconds(29.9)
-    assert not await watched.watch.look()
+    assert not await watched.watch.poll()
     watched.clock.pass_seconds(0.1)
-    assert await watched.watch.look()
+    assert await watched.watch.poll()
     assert watched.taken == [{"client-id:flag": 1, "client-id:etl": 7_000_000, "ip:10.0.0.7": 5}]
     assert watched.reload_ok()
     names["spark-driver"] = "10.0.0.8"
     watched.clock.pass_seconds(100)
-    assert not await watched.watch.look(), "a file that was taken over is not tried again"
+    assert not await watched.watch.poll(), "a file that was taken over is not tried again"
 
 
 async def test_what_is_wrong_is_logged_again_when_it_is_something_else(
     watched: Watched, names: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     watched.path.write_text(of_address("one") + of_address("two"))
-    await watched.watch.look()
+    await watched.watch.poll()
     names["one"] = "10.0.0.1"
     watched.clock.pass_seconds(30)
-    await watched.watch.look()
+    await watched.watch.poll()
     refused = [record for record in caplog.records if record.getMessage() == "quotas_refused"]
     assert [record.__dict__["fields"]["place"].rpartition(" ")[2] for record in refused] == [
         "quota[0].ip",
@@ -193,9 +193,9 @@ async def test_what_is_wrong_is_logged_again_when_it_is_something_else(
         "quota[1].ip",
     ]
     watched.path.write_text(of_address("one") + of_address("two") + "\n")
-    await watched.watch.look()
+    await watched.watch.poll()
     watched.watch.read_again()
-    await watched.watch.look()
+    await watched.watch.poll()
     assert [record.getMessage() for record in caplog.records].count("quotas_kept") == 4, "a change, and a signal"
 
 
@@ -212,30 +212,30 @@ async def test_a_file_that_no_name_can_put_right_is_not_tried_again(
     watched: Watched, names: dict[str, str], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched.path.write_text(text)
-    await watched.watch.look()
+    await watched.watch.poll()
     names["spark-driver"] = "10.0.0.7"
     reads = []
     monkeypatch.setattr(watched.metrics, "config_reloaded", lambda *, ok: reads.append(ok))
     watched.clock.pass_seconds(31)
-    await watched.watch.look()
+    await watched.watch.poll()
     assert reads == []
 
 
 async def test_a_file_that_goes_away_and_comes_back(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
-    await watched.watch.look()
+    await watched.watch.poll()
     watched.path.unlink()
-    assert not await watched.watch.look()
-    assert not await watched.watch.look(), "said once, not every second"
+    assert not await watched.watch.poll()
+    assert not await watched.watch.poll(), "said once, not every second"
     assert [record.getMessage() for record in caplog.records] == ["quotas_refused", "quotas_kept"]
     assert not watched.reload_ok()
     watched.path.write_text(SEVEN)
-    assert await watched.watch.look()
+    assert await watched.watch.poll()
     assert watched.reload_ok()
 
 
 async def test_a_file_of_which_only_the_status_changed_is_read_again(watched: Watched) -> None:
     """Neither its size nor the time of its last change differ: so it is where a file is only made readable."""
-    await watched.watch.look()
+    await watched.watch.poll()
     before = watched.path.stat()
     watched.path.write_text(SEVEN)
     while watched.path.stat().st_ctime_ns == before.st_ctime_ns:  # a file system's clock has ticks
@@ -243,27 +243,27 @@ async def test_a_file_of_which_only_the_status_changed_is_read_again(watched: Wa
     os.utime(watched.path, ns=(before.st_atime_ns, before.st_mtime_ns))
     after = watched.path.stat()
     assert (after.st_mtime_ns, after.st_size, after.st_ino) == (before.st_mtime_ns, before.st_size, before.st_ino)
-    assert await watched.watch.look()
+    assert await watched.watch.poll()
     assert watched.taken[-1]["client-id:etl"] == 7_000_000
 
 
 async def test_a_pipe_in_its_place_is_refused_and_not_waited_for(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await watched.watch.look()
+    await watched.watch.poll()
     watched.path.unlink()
     os.mkfifo(watched.path)
     ours = os.open(watched.path, os.O_RDWR)
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            assert not await watched.watch.look()
+            assert not await watched.watch.poll()
     finally:
         os.close(ours)  # who reads it sees its end now
     assert (watched.taken, watched.reload_ok()) == ([], False)
     assert caplog.records[0].__dict__["fields"]["message"] == "is no regular file"
     watched.path.unlink()
     watched.path.write_text(SEVEN)
-    assert await watched.watch.look()
+    assert await watched.watch.poll()
 
 
 async def test_a_swapped_symbolic_link_is_a_change(tmp_path: Path) -> None:
@@ -275,22 +275,22 @@ async def test_a_swapped_symbolic_link_is_a_change(tmp_path: Path) -> None:
     link.symlink_to("one")
     watched = Watched(link / "quotas.toml", FIVE)
     os.utime(tmp_path / "one" / "quotas.toml", (1, 1))
-    await watched.watch.look()
+    await watched.watch.poll()
     (tmp_path / "next").symlink_to("two")
     (tmp_path / "next").replace(link)
-    assert await watched.watch.look()
+    assert await watched.watch.poll()
     assert watched.taken[-1]["client-id:etl"] == 7_000_000
 
 
 async def test_a_file_full_of_errors_does_not_flood_the_log(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
     watched.path.write_text("[[quota]]\nx = 1\n" * 1000)
-    await watched.watch.look()
+    await watched.watch.poll()
     assert len(caplog.records) == MAX_PROBLEMS_LOGGED + 1
     assert caplog.records[-1].__dict__["fields"]["problems"] >= 1000
 
 
 async def test_it_runs_until_cancelled(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.quotas_watch.LOOK_EVERY_SECONDS", 0.001)
+    monkeypatch.setattr("proxy.quotas_watch.POLL_SECONDS", 0.001)
     taken = asyncio.Event()
     watch = QuotasWatch(watched.config, NONE, lambda _quotas: taken.set(), watched.metrics)
     running = asyncio.ensure_future(watch.run())
@@ -306,7 +306,7 @@ async def test_it_runs_until_cancelled(watched: Watched, monkeypatch: pytest.Mon
 async def test_it_reads_again_when_asked_to_though_nothing_changed(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("proxy.quotas_watch.LOOK_EVERY_SECONDS", 3600)
+    monkeypatch.setattr("proxy.quotas_watch.POLL_SECONDS", 3600)
     read = asyncio.Event()
     watched.path.write_text("[[quota]]\nx = 1\n")
     watch = QuotasWatch(watched.config, NONE, lambda _quotas: None, watched.metrics)
