@@ -15,7 +15,7 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test test-nightly bench lint types check format lock jars clean java
+.PHONY: help setup demo demo-usage test test-nightly bench lint types check format lock jars clean java
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ setup: $(SYNCED) ## install everything into .venv, so that .venv/bin/kafka-quota
 
 demo: setup java ## 336,776 flights through Spark, the proxy and a real broker: does the quota hold?
 	@$(BIN)/python -m pipeline.demo $(ARGS)
+
+demo-usage: setup java ## two weeks of 50 sidecars, made up: every table, and a report in HTML
+	@$(BIN)/python -m pipeline.usage demo $(ARGS)
 
 test: setup jars ## all tests, against real brokers; without the long nightly ones
 	@$(BIN)/python -m pytest -m "not nightly" $(ARGS)

@@ -128,6 +128,7 @@ def test_growth_of_end_offsets_is_messages(spark: SparkSession) -> None:
     assert found == {12: 100, 13: 100, 14: 100}
 
 
+@pytest.mark.nightly
 def test_history_of_brokers_is_imported_and_marked(spark: SparkSession, warehouse: Warehouse, tmp_path: Path) -> None:
     """A counter that restarts in between counts on from 0."""
     start = int(NOON.timestamp())

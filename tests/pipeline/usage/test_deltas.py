@@ -64,6 +64,7 @@ def test_totals_are_those_of_the_last_records_whatever_the_order(spark: SparkSes
 @pytest.mark.timeout(300)
 @SPARK
 @given(drawn=fleets())
+@pytest.mark.nightly
 def test_some_dates_first_and_others_later_give_what_all_at_once_gives(spark: SparkSession, drawn: Drawn) -> None:
     """As the report does it: deltas of the dates that changed, series_daily of all."""
     sampled = samples(records_frame(spark, drawn.arrived), USAGE_KIND).cache()

@@ -87,6 +87,7 @@ def test_each_record_arrives_once_over_restarts_and_crashes(
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.nightly
 def test_a_new_checkpoint_is_another_stream_and_drops_nothing(
     warehouse: Warehouse, topic: Topic, tmp_path: Path, spark: SparkSession
 ) -> None:

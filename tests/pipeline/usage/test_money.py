@@ -94,6 +94,7 @@ def test_the_fixed_part_is_the_same_for_each_team(spark: SparkSession) -> None:
     assert {row["team"]: row["amount"] for row in fixed} == {"a": Decimal("50.00"), "b": Decimal("50.00")}
 
 
+@pytest.mark.nightly
 def test_corrections_are_what_changed(spark: SparkSession) -> None:
     prices = price_list.parse(EXAMPLE_PRICES)
     before = [(1, "a", "c", "t", "network_in", 10**9), (1, "b", "c", "t", "network_in", 10**9)]

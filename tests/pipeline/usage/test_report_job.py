@@ -36,6 +36,7 @@ def rows(frame: DataFrame) -> Counter[tuple[Any, ...]]:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.nightly
 def test_totals_reconcile_and_late_data_gives_what_data_in_time_would_have(
     spark: SparkSession, warehouse: Warehouse
 ) -> None:
