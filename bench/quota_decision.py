@@ -18,7 +18,8 @@ from bench.options import Options
 from bench.processes import Cores
 from bench.report import Figure, show
 from quotas.admission.client_limits import ClientLimits
-from quotas.admission.limit import Limit, LimitSet, limit_set
+from quotas.admission.limit import Limit
+from quotas.admission.limit_set import LimitSet, limit_set
 from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entity import DEFAULT, TOTAL, Entity, Kind, Named
 from quotas.entry import QuotaEntry

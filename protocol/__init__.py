@@ -1,28 +1,36 @@
 """Kafka's wire protocol, as far as the proxy needs it: bytes in, facts out.
 
-No sockets, no clock, no asyncio; the standard library and `kio` (Kafka's own schemas as a codec) are all it stands on.
+No sockets, no clock, no asyncio. It needs only the standard library and `kio` (a codec generated from Kafka's schemas).
 
-    errors            what can be wrong with bytes: the only exceptions that come out of here
-    apis              the table: how each API is treated, in which versions
-    request_header    what stands in the first bytes of a request, read on the hot path
+    errors            errors in bytes: the only exceptions that functions of this package raise
+    apis              the table: the treatment of each API, its versions, the place of its throttle time
+    request_header    the first bytes of a request, parsed on the hot path; lengths of frames
+    throttle_time     throttle_time_ms raised where it has a fixed place
     api_versions      ApiVersions: ranges cut to the table, the client's software
-    addresses         the question that every rewrite asks: what may the client see of a broker's address?
-    metadata          Metadata: the brokers, which come first, replaced; the topics streamed untouched
+    addresses         which address a client receives in place of a broker's: an interface
+    rewriting         which walk rewrites the response of which API
+    rewriting_walk    the base of these walks: they consume a response and write what the client receives
+    broker_list       the array of all brokers, in Metadata and DescribeCluster responses
+    metadata          Metadata: the brokers rewritten, the topics forwarded unchanged
+    find_coordinator  FindCoordinator responses: addresses replaced
+    describe_cluster  DescribeCluster responses: addresses replaced
+    describe_configs  DescribeConfigs responses: addresses hidden; requests: do they name a broker?
+    describe_quorum   DescribeQuorum responses: listeners of controllers left out
     metadata_topics   Metadata: the topics, which follow: names, ids, numbers of partitions
-    topic_metadata_request  Metadata: the question for topics known by id only
-    whole_responses   small responses held whole: FindCoordinator, DescribeCluster, DescribeConfigs, DescribeQuorum
-    produce           Produce responses: throttle time, node endpoints hidden
-    produce_errors    Produce responses: which topics the broker refused
-    produce_walk      Produce requests: bytes, messages and producer ids of each topic while bytes stream by
-    fetch             Fetch requests and responses: budget, throttle time, node endpoints hidden while bytes stream by
-    share             ShareFetch and ShareAcknowledge responses: node endpoints hidden while bytes stream by
-    topic_mutations   CreateTopics, DeleteTopics, CreatePartitions: partitions counted, topics refused
-    topics            how topics are spoken of: by name or by id
+    topic_metadata_request  Metadata: a request for topics of which only the id is known
+    produce           Produce responses: throttle time raised, node endpoints hidden, errors counted by topic
+    produce_walk      Produce requests: bytes, messages and producer ids of each topic
+    fetch             Fetch requests: budget, brokers refused; Fetch responses: node endpoints hidden
+    share             ShareFetch and ShareAcknowledge responses: node endpoints hidden
+    topic_mutations   CreateTopics, DeleteTopics, CreatePartitions requests: partitions counted, topics cut out
+    mutation_responses  their responses: refused topics, throttle time
+    topics            types of topics: by name or by id
     node_endpoints    how broker addresses at the end of data responses are hidden without a change of length
-    walk              what the streaming walks have in common
-    messages          kio, behind a check of every length: it aborts the process on counts that cannot be
+    structs_walk      arrays of structs of a fixed size, skipped while bytes arrive
+    walk              the base of the walks, which process a frame while its bytes arrive
+    messages          kio, after a check of every length: kio aborts the process on impossible counts
     wire              varints, strings and tag buffers, bounded
 
-A *response* starts at its correlation id, after the four bytes of its length. Bytes that nobody asked about are never
-looked at, and every length is checked against the end of its frame before it is used.
+A *response* starts at its correlation id, after the four bytes of its length. Only bytes that a function needs are
+read, and every length is checked against the end of its frame before it is used.
 """

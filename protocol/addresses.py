@@ -1,22 +1,22 @@
-"""The one question that every rewrite asks."""
+"""The interface through which rewriting walks learn the address that a client receives in place of a broker's."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 
 class NodeAddresses(Protocol):
-    """Knows under which address a client reaches each broker through the proxy."""
+    """Maps each broker to the address under which clients reach it through the proxy."""
 
     def advertise(self, node_id: int, host: str, port: int) -> tuple[str, int]:
-        """What a client may see in place of a broker's own `host` and `port`.
+        """The host and port that a client receives in place of a broker's own.
 
-        Called once for every broker address found in a response, before that response goes out, so an
-        implementation may take the call as news about the broker and listen for it first.
+        Called for every different address in a response before that response is sent. So an implementation may learn
+        the address of a broker from the call and listen for that broker first.
         """
         ...
 
     def advertise_all(self, brokers: Sequence[tuple[int, str, int]]) -> Sequence[tuple[str, int]]:
-        """The same for a list that names all brokers of the cluster: who is not in it is not there now.
+        """The same for a list of all brokers of the cluster: a broker that is not in it has left.
 
         Args:
             brokers: node id, host and port of each.

@@ -1,95 +1,230 @@
-"""ApiVersions: what broker and client may speak through the proxy, and who the client is."""
+"""ApiVersions: the versions that broker and client may use through the proxy, and the client's software.
 
-from dataclasses import replace
+A response, whose header has no tags in any version (KIP-511):
+
+    correlation id int32, error code int16,
+    API keys array: API key int16, min version int16, max version int16, tag buffer (3+)
+    throttle time int32 (1+), tag buffer (3+): features, in tags 0 to 3
+"""
+
 from functools import lru_cache
 from struct import Struct
 from typing import Any
 
-from kio.index import load_request_schema, load_response_schema
+from kio.index import load_request_schema
 from kio.schema.api_versions.v0.response import ApiVersion, ApiVersionsResponse
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i16
 
 from protocol.apis import API_VERSIONS, APIS
-from protocol.errors import UnsupportedVersion
+from protocol.errors import MalformedFrame, TruncatedFrame, UnsupportedVersion
 from protocol.messages import decode, encode
-from protocol.wire import skip
+from protocol.wire import encode_varint, skip, unsigned_varint
 
+FIRST_WITH_THROTTLE = 1
 FIRST_WITH_CLIENT_SOFTWARE = 3
+FIRST_FLEXIBLE = 3
 
-_LONGEST_REMEMBERED = 16_384
-_UNSUPPORTED_VERSION = ErrorCode.unsupported_version.value
-_BODY = 4  # behind the correlation id: the header of this response has no tags in any version (KIP-511)
-_CORRELATION_ID = Struct(">i")
+MAX_RESPONSE = 16_384
+"""Bytes of a response from its correlation id on. Kafka 4.3's has about 600."""
+MAX_API_KEYS = 1_000
+"""Kafka 4.3 has 93. This many take about a millisecond."""
+
+_MAX_TAGS = 256
+_LAST_KNOWN_TAG = 3
+_UNSUPPORTED_VERSION: int = ErrorCode.unsupported_version.value
+_BODY = 4  # after the correlation id
+_INT32 = Struct(">i")
 _ERROR_CODE = Struct(">h")
+_RANGE = Struct(">hhh")
+_RANGE_WITH_TAGS = Struct(">hhhB")
 
 
 def negotiate(response: bytes, version: int, *, pass_unknown_apis: bool) -> bytes:
-    """A broker's ApiVersions response, cut to what the table lets pass.
+    """A broker's ApiVersions response, cut to the versions that the table lets pass.
 
-    Each range becomes its intersection with the table's; what is empty then, and keys that the table does not list, are
-    left out. Features and everything else stay. The ranges of Produce start at 0 on brokers that refuse anything below
-    3, since librdkafka wants it so (KAFKA-18659): this passes as well.
+    Each range becomes its intersection with the table's range. Empty ranges and keys that the table does not list are
+    left out, and so are tags that no version defines. Features and everything else stay. Brokers that refuse Produce
+    below 3 offer it from 0 all the same, because librdkafka needs that (KAFKA-18659); this passes too.
 
     A broker that does not know the version answers with error 35 and the body of version 0 whatever was asked
-    (KIP-511), and the client asks again: this is cut and passed on like any other.
+    (KIP-511), and the client asks again. Such a response is cut in the same way.
 
     Args:
         response: the whole response from its correlation id on.
         version: of the request that this answers.
-        pass_unknown_apis: keep the keys that the table does not list, as they are.
+        pass_unknown_apis: keep the keys that the table does not list, unchanged.
+
+    Raises:
+        UnsupportedVersion: the table does not let this version pass.
+        MalformedFrame: the bytes are no such response, or above `MAX_RESPONSE` or `MAX_API_KEYS`.
+    """
+    if len(response) > MAX_RESPONSE:
+        raise MalformedFrame(f"an ApiVersions response of at most {MAX_RESPONSE} bytes", MAX_RESPONSE)
+    version = _body_version(response, version)
+    return response[:_BODY] + _cut(response[_BODY:], version, pass_unknown_apis)
+
+
+def raise_api_versions_throttle(response: bytes, version: int, throttle_time_ms: int) -> bytes:
+    """The response with the larger of its own throttle time and `throttle_time_ms`.
+
+    Args:
+        response: what `negotiate` returned. It stays unchanged where it has no throttle time: in version 0, and with
+            error 35.
+        version: of the request that this answers.
 
     Raises:
         UnsupportedVersion: the table does not let this version pass.
         MalformedFrame: the bytes are no such response.
     """
+    version = _body_version(response, version)
+    if version < FIRST_WITH_THROTTLE:
+        return response
+    count, at = _read_count(response, _BODY + _ERROR_CODE.size, version)
+    if version >= FIRST_FLEXIBLE:
+        if response[at + _RANGE.size : at + count * _RANGE_WITH_TAGS.size : _RANGE_WITH_TAGS.size].count(0) != count:
+            raise MalformedFrame("API keys without tags", at)
+        at += count * _RANGE_WITH_TAGS.size
+    else:
+        at += count * _RANGE.size
+    behind = skip(at, _INT32.size, len(response), 0, "throttle time")
+    if _INT32.unpack_from(response, at)[0] >= throttle_time_ms:
+        return response
+    return response[:at] + _INT32.pack(throttle_time_ms) + response[behind:]
+
+
+def _body_version(response: bytes, version: int) -> int:
+    """The version whose layout the body has."""
     api = APIS[API_VERSIONS]
     if not api.covers(version):
         raise UnsupportedVersion(api.name, version)
-    skip(_BODY, 2, len(response), 0, "error code")
-    if _ERROR_CODE.unpack_from(response, _BODY)[0] == _UNSUPPORTED_VERSION:
-        version = 0
-    cut = _cut_known if len(response) <= _LONGEST_REMEMBERED else _cut
-    return response[:_BODY] + cut(response[_BODY:], version, pass_unknown_apis)
+    skip(_BODY, _ERROR_CODE.size, len(response), 0, "error code")
+    return 0 if _ERROR_CODE.unpack_from(response, _BODY)[0] == _UNSUPPORTED_VERSION else version
 
 
-def _cut(body_bytes: bytes, version: int, pass_unknown_apis: bool) -> bytes:
-    body: Any = decode(load_response_schema(API_VERSIONS, version), body_bytes, 0)
+# Every connection begins with this response, and a broker's is always the same: without the cache a storm of new
+# connections would spend much of its time here (`python -m bench --only connections`).
+@lru_cache(maxsize=64)
+def _cut(body: bytes, version: int, pass_unknown_apis: bool) -> bytes:
+    count, pos = _read_count(body, _ERROR_CODE.size, version)
+    flexible = version >= FIRST_FLEXIBLE
+    ranges, pos, tags_left = _read_ranges(body, pos, count) if flexible else _read_plain_ranges(body, pos, count)
+    kept = _intersections(ranges, pass_unknown_apis)
+    if not flexible:
+        behind = skip(pos, _INT32.size if version >= FIRST_WITH_THROTTLE else 0, len(body), 0, "throttle time")
+        rest = body[pos:behind]
+        encoded = _INT32.pack(len(kept)) + b"".join([_RANGE.pack(*one) for one in kept])
+    else:
+        behind = skip(pos, _INT32.size, len(body), 0, "throttle time")
+        rest, behind = _known_tags(body, behind, tags_left)
+        rest = body[pos : pos + _INT32.size] + rest
+        encoded = encode_varint(len(kept) + 1) + b"".join([_RANGE_WITH_TAGS.pack(*one, 0) for one in kept])
+    if behind != len(body):
+        raise MalformedFrame("the end of ApiVersions: bytes after its last field", _BODY + behind)
+    return body[: _ERROR_CODE.size] + encoded + rest
+
+
+def _intersections(ranges: list[tuple[int, int, int]], pass_unknown_apis: bool) -> list[tuple[int, int, int]]:
     kept = []
-    for offered in body.api_keys:
-        known = APIS.get(offered.api_key)
-        if known is None:
+    for api_key, min_version, max_version in ranges:
+        api = APIS.get(api_key)
+        if api is None:
             if pass_unknown_apis:
-                kept.append(offered)
+                kept.append((api_key, min_version, max_version))
             continue
-        lowest, highest = max(offered.min_version, known.min_version), min(offered.max_version, known.max_version)
+        lowest, highest = max(min_version, api.min_version), min(max_version, api.max_version)
         if lowest <= highest:
-            kept.append(replace(offered, min_version=lowest, max_version=highest))
-    return encode(replace(body, api_keys=tuple(kept)))
+            kept.append((api_key, lowest, highest))
+    return kept
 
 
-# Every connection begins with this response, and a broker's is always the same: a storm of new connections would spend
-# most of its time here otherwise (`python -m bench --only connections`).
-_cut_known = lru_cache(maxsize=64)(_cut)
+def _read_count(body: bytes, pos: int, version: int) -> tuple[int, int]:
+    """The number of API keys, each of which fits into the bytes, and the position after it."""
+    at = pos
+    if version >= FIRST_FLEXIBLE:
+        count, pos = unsigned_varint(body, pos, len(body), 0, "API key count")
+        count -= 1
+        size = _RANGE_WITH_TAGS.size
+    else:
+        pos = skip(pos, _INT32.size, len(body), 0, "API key count")
+        count = _INT32.unpack_from(body, at)[0]
+        size = _RANGE.size
+    if not 0 <= count <= MAX_API_KEYS:
+        raise MalformedFrame(f"API key count, at most {MAX_API_KEYS}", at)
+    if count * size > len(body) - pos:
+        raise TruncatedFrame("API key count", at)
+    return count, pos
+
+
+Ranges = tuple[list[tuple[int, int, int]], int, int]
+"""API key, lowest and highest version of each API; the position after them; how many more tags may be read."""
+
+
+def _read_plain_ranges(body: bytes, pos: int, count: int) -> Ranges:
+    behind = pos + count * _RANGE.size
+    return list(_RANGE.iter_unpack(body[pos:behind])), behind, _MAX_TAGS
+
+
+def _read_ranges(body: bytes, pos: int, count: int) -> Ranges:
+    stride = _RANGE_WITH_TAGS.size
+    behind = pos + count * stride
+    if body[pos + _RANGE.size : behind : stride].count(0) == count:  # as always: no tags
+        return [one[:3] for one in _RANGE_WITH_TAGS.iter_unpack(body[pos:behind])], behind, _MAX_TAGS
+    ranges, tags_left = [], _MAX_TAGS
+    for _ in range(count):
+        at, pos = pos, skip(pos, _RANGE.size, len(body), 0, "API key")
+        ranges.append(_RANGE.unpack_from(body, at))
+        tags, pos = _read_tags(body, pos, tags_left)
+        tags_left -= len(tags)
+    return ranges, pos, tags_left
+
+
+def _known_tags(body: bytes, pos: int, most: int) -> tuple[bytes, int]:
+    """A tag buffer without the tags that no version defines, and the position after it."""
+    tags, pos = _read_tags(body, pos, most)
+    known = [encoded for tag, encoded in tags if tag <= _LAST_KNOWN_TAG]
+    return encode_varint(len(known)) + b"".join(known), pos
+
+
+def _read_tags(body: bytes, pos: int, most: int) -> tuple[list[tuple[int, bytes]], int]:
+    """Each tag with its bytes, the number included, and the position after the tag buffer."""
+    at, end = pos, len(body)
+    count, pos = unsigned_varint(body, pos, end, 0, "tag count")
+    if count > most:
+        raise MalformedFrame(f"tag count, at most {_MAX_TAGS} in all", at)
+    tags = []
+    for _ in range(count):
+        at = pos
+        tag, pos = unsigned_varint(body, pos, end, 0, "tag")
+        size, pos = unsigned_varint(body, pos, end, 0, "tag size")
+        pos = skip(pos, size, end, 0, "tagged field")
+        tags.append((tag, body[at:pos]))
+    return tags, pos
+
+
+def _unsupported_version_body() -> bytes:
+    api = APIS[API_VERSIONS]
+    only = ApiVersion(api_key=i16(api.key), min_version=i16(api.min_version), max_version=i16(api.max_version))
+    return encode(ApiVersionsResponse(error_code=ErrorCode.unsupported_version, api_keys=(only,)))
+
+
+_UNSUPPORTED_VERSION_BODY = _unsupported_version_body()
 
 
 def unsupported_version_answer(correlation_id: int) -> bytes:
     """The proxy's own answer to a version that the table does not list, as a broker would give it (KIP-511).
 
-    It is in version 0, says error 35 and lists the versions of ApiVersions alone; the client then asks in one of those.
-    Without length prefix.
+    It has the layout of version 0 and error 35, and lists the versions of ApiVersions alone. The client then asks again
+    in one of those. Without length prefix.
     """
-    api = APIS[API_VERSIONS]
-    only = ApiVersion(api_key=i16(api.key), min_version=i16(api.min_version), max_version=i16(api.max_version))
-    body = ApiVersionsResponse(error_code=ErrorCode.unsupported_version, api_keys=(only,))
-    return _CORRELATION_ID.pack(correlation_id) + encode(body)
+    return _INT32.pack(correlation_id) + _UNSUPPORTED_VERSION_BODY
 
 
 def client_software(body: bytes, version: int) -> tuple[str, str]:
     """Name and version of the client's software (KIP-511), from the body of its request; empty before version 3.
 
     Raises:
-        UnsupportedVersion: the table does not let this version pass, and the body is not to be read.
+        UnsupportedVersion: the table does not let this version pass.
         MalformedFrame: the bytes are no such request.
     """
     api = APIS[API_VERSIONS]

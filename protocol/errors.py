@@ -1,26 +1,26 @@
-"""What can be wrong with Kafka bytes.
+"""Errors in Kafka bytes.
 
     ProtocolError
-    ├── NegativeFrameLength     a frame's length prefix is below zero
-    ├── NotKafka                the first bytes are another protocol's: TLS, HTTP, SSH
-    ├── FrameTooLarge           a frame's length prefix is above the bound
-    ├── UnknownApi              a request names an API that the table does not list
-    ├── UnsupportedVersion      a request's version is outside the table's range
-    ├── MalformedFrame          a frame's bytes are not what its API and version say
-    │   └── TruncatedFrame      a field reaches beyond the end of its frame
-    ├── CorrelationMismatch     a response answers another request than the oldest one in flight
-    └── UnexpectedResponse      a response came while no request was in flight
+    ├── NegativeFrameLength     the length prefix of a frame is negative
+    ├── NotKafka                the first bytes belong to another protocol: TLS, HTTP, SSH
+    ├── FrameTooLarge           the length prefix of a frame is above the limit
+    ├── UnknownApi              the API of a request is not in the table
+    ├── UnsupportedVersion      the version of a request is outside of the table's range
+    ├── ReplicaFetch            a Fetch request comes from a broker
+    ├── MalformedFrame          the bytes of a frame do not match its API and version
+    │   └── TruncatedFrame      a field extends beyond the end of its frame
+    ├── CorrelationMismatch     a response does not match the oldest request in flight
+    └── UnexpectedResponse      a response arrived while no request was in flight
 
-Whatever bytes a peer sends, functions of this package return or raise one of these. Each carries values; `reason` is
-the metric label, and `offset` says where: bytes from the start of the frame after its length prefix, -1 for the prefix
-itself.
+For any input, functions of this package return, or raise one of these errors. `reason` is the metric label. `offset` is
+the position of the error: bytes from the start of the frame after its length prefix, -1 for the prefix itself.
 """
 
 from typing import ClassVar
 
 
 class ProtocolError(Exception):
-    """A peer sent bytes that are not Kafka's protocol as the proxy speaks it. Costs that connection, nothing else."""
+    """A peer sent bytes that are not valid Kafka protocol. The proxy closes this connection; no other is affected."""
 
     reason: ClassVar[str] = "protocol_error"
 
@@ -30,6 +30,8 @@ class ProtocolError(Exception):
 
 
 class NegativeFrameLength(ProtocolError):
+    """`length`: the frame length, in bytes."""
+
     reason = "negative_frame_length"
 
     def __init__(self, length: int) -> None:
@@ -38,39 +40,55 @@ class NegativeFrameLength(ProtocolError):
 
 
 class NotKafka(ProtocolError):
-    """The first bytes of a connection are another protocol's. `protocol`: tls, http or ssh."""
+    """The first bytes of a connection belong to another protocol. `protocol`: tls, http or ssh."""
 
     reason = "not_kafka"
 
     def __init__(self, protocol: str) -> None:
-        super().__init__(f"these are {protocol} bytes, not Kafka's", -1)
+        super().__init__(f"the peer sent {protocol} bytes instead of Kafka protocol", -1)
         self.protocol = protocol
 
 
 class FrameTooLarge(ProtocolError):
+    """`length` and `limit`: bytes."""
+
     reason = "frame_too_large"
 
     def __init__(self, length: int, limit: int) -> None:
-        super().__init__(f"frame length {length} is above the bound of {limit} bytes", -1)
+        super().__init__(f"frame length {length} is above the limit of {limit} bytes", -1)
         self.length = length
         self.limit = limit
 
 
 class UnknownApi(ProtocolError):
+    """`api_key`: Kafka's number of the API."""
+
     reason = "unknown_api"
 
     def __init__(self, api_key: int) -> None:
-        super().__init__(f"API key {api_key} is not one that the proxy lets pass", 0)
+        super().__init__(f"the proxy does not forward API key {api_key}", 0)
         self.api_key = api_key
 
 
 class UnsupportedVersion(ProtocolError):
+    """`api_name`: Kafka's name of the API."""
+
     reason = "unsupported_version"
 
     def __init__(self, api_name: str, version: int) -> None:
-        super().__init__(f"{api_name} version {version} is not one that the proxy lets pass", 2)
+        super().__init__(f"the proxy does not forward {api_name} version {version}", 2)
         self.api_name = api_name
         self.version = version
+
+
+class ReplicaFetch(ProtocolError):
+    """`replica_id`: id of the broker that replicates, as the Fetch request has it."""
+
+    reason = "replica_fetch"
+
+    def __init__(self, replica_id: int, offset: int) -> None:
+        super().__init__(f"Fetch request of replica {replica_id}: the proxy serves clients, not brokers", offset)
+        self.replica_id = replica_id
 
 
 class MalformedFrame(ProtocolError):
@@ -84,11 +102,13 @@ class MalformedFrame(ProtocolError):
 
 
 class TruncatedFrame(MalformedFrame):
+    """The frame ends within the field that `what` names."""
+
     reason = "truncated_frame"
 
 
 class CorrelationMismatch(ProtocolError):
-    """Kafka answers the requests of a connection in their order, so this is a broken peer, not a late answer."""
+    """`expected` and `found`: correlation ids. Kafka answers the requests of a connection in order."""
 
     reason = "correlation_mismatch"
 
@@ -99,7 +119,9 @@ class CorrelationMismatch(ProtocolError):
 
 
 class UnexpectedResponse(ProtocolError):
+    """A response arrived while no request was in flight."""
+
     reason = "unexpected_response"
 
     def __init__(self) -> None:
-        super().__init__("a response came while no request was in flight", 0)
+        super().__init__("a response arrived while no request was in flight", 0)

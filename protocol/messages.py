@@ -1,10 +1,10 @@
-"""Small messages and structs decoded and encoded whole, with kio, behind a walk by kio's own schema.
+"""Small messages and structs decoded and encoded whole, with kio, after a check of their bytes by kio's own schema.
 
-kio's native reader is made for bytes that are as they should be. It takes room for as many items as an array's count
-says before it has seen one, so that a count of two thousand million aborts the process, and it refuses tags and error
-codes that it does not know, although a broker may send new ones in an old version (KIP-482). So everything is first
-walked field by field: every count and length must stay inside of the bytes, unknown tags are left out (nobody could
-say whether they hold an address), and unknown error codes become UNKNOWN_SERVER_ERROR, as clients read them.
+kio's native reader expects valid bytes. It allocates an array by its count before it reads an item, so that a count of
+two thousand million aborts the process, and it refuses tags and error codes that it does not know, although a broker
+may send new ones in an old version (KIP-482). So every message is first copied field by field: each count and length
+must fit into the bytes, unknown tags are left out (they might contain an address), and unknown error codes become
+UNKNOWN_SERVER_ERROR, as clients read them.
 """
 
 import io
@@ -24,9 +24,8 @@ from protocol.errors import MalformedFrame, TruncatedFrame
 from protocol.wire import encode_varint, skip, unsigned_varint
 
 E = TypeVar("E", bound=Entity)
-Pass = Callable[[bytes, int, bytearray], int]
-"""Passes one value that starts at a position, never beyond the bytes; appends it as kio shall read it, and returns the
-position behind it."""
+Copier = Callable[[bytes, int, bytearray], int]
+"""Checks the value at a position, appends it in the form that kio reads, and returns the position after it."""
 
 _SIZES = {
     "bool": 1, "int8": 1, "uint8": 1,
@@ -42,28 +41,28 @@ _UNKNOWN_ERROR = _INT16.pack(ErrorCode.unknown_server_error)
 
 
 def read(entity: type[E], data: bytes, start: int) -> tuple[E, int]:
-    """Decodes the message or struct that starts at `data[start]`; returns it and the position behind it.
+    """Decodes the message or struct that starts at `data[start]`; returns it and the position after it.
 
     Raises:
         TruncatedFrame: `data` ends within it.
-        MalformedFrame: it is nothing of this type. The offset is an index of `data`.
+        MalformedFrame: it is not of this type. The offset is an index of `data`.
     """
     readable = bytearray()
-    behind = _pass_of(entity)(data, start, readable)
+    after = _copier_of(entity)(data, start, readable)
     try:
         decoded, size = entity_reader(entity)(bytes(readable), 0)
     except (SerialError, ValueError, OverflowError) as error:  # null where none may be, text that is no UTF-8
         raise MalformedFrame(f"{entity.__name__} ({error})", start) from error
     if size != len(readable):
         raise MalformedFrame(f"{entity.__name__}: its own length", start)
-    return decoded, behind
+    return decoded, after
 
 
 def decode(entity: type[E], data: bytes, start: int) -> E:
     """Decodes `data[start:]`, all of it, as `read` does."""
-    decoded, behind = read(entity, data, start)
-    if behind != len(data):
-        raise MalformedFrame(f"{entity.__name__}: bytes behind its last field", behind)
+    decoded, after = read(entity, data, start)
+    if after != len(data):
+        raise MalformedFrame(f"{entity.__name__}: bytes after its last field", after)
     return decoded
 
 
@@ -74,23 +73,25 @@ def encode(message: Entity) -> bytes:
 
 
 @cache
-def _pass_of(entity: type[Entity]) -> Pass:
-    """For a type of kio's: its fields in their order, then its tag buffer."""
+def _copier_of(entity: type[Entity]) -> Copier:
+    """For a type of kio: its fields in order, then its tag buffer."""
     flexible = entity.__flexible__
-    untagged = [_field_pass(field, flexible) for field in fields(entity) if "tag" not in field.metadata]
+    untagged = [_field_copier(field, flexible) for field in fields(entity) if "tag" not in field.metadata]
     tagged = {
-        int(field.metadata["tag"]): _field_pass(field, flexible) for field in fields(entity) if "tag" in field.metadata
+        int(field.metadata["tag"]): _field_copier(field, flexible)
+        for field in fields(entity)
+        if "tag" in field.metadata
     }
 
-    def pass_entity(data: bytes, pos: int, out: bytearray) -> int:
-        for pass_field in untagged:
-            pos = pass_field(data, pos, out)
-        return _pass_tags(data, pos, out, tagged) if flexible else pos
+    def copy_entity(data: bytes, pos: int, out: bytearray) -> int:
+        for copy_field in untagged:
+            pos = copy_field(data, pos, out)
+        return _copy_tags(data, pos, out, tagged) if flexible else pos
 
-    return pass_entity
+    return copy_entity
 
 
-def _pass_tags(data: bytes, pos: int, out: bytearray, tagged: dict[int, Pass]) -> int:
+def _copy_tags(data: bytes, pos: int, out: bytearray, tagged: dict[int, Copier]) -> int:
     end = len(data)
     known = 0
     entries = bytearray()
@@ -98,86 +99,86 @@ def _pass_tags(data: bytes, pos: int, out: bytearray, tagged: dict[int, Pass]) -
     for _ in range(count):  # each takes two bytes or more, so a false count ends at `end`
         tag, pos = unsigned_varint(data, pos, end, 0, "tag")
         size, pos = unsigned_varint(data, pos, end, 0, "tag size")
-        behind = skip(pos, size, end, 0, "tagged field")
+        after = skip(pos, size, end, 0, "tagged field")
         if tag in tagged:
             content = bytearray()
-            if tagged[tag](data, pos, content) != behind:
+            if tagged[tag](data, pos, content) != after:
                 raise MalformedFrame(f"tag {tag}: its size is not its content's", pos)
             entries += encode_varint(tag) + encode_varint(len(content)) + content
             known += 1
-        pos = behind
+        pos = after
     out += encode_varint(known) + entries
     return pos
 
 
-def _field_pass(field: Field[Any], flexible: bool) -> Pass:
+def _field_copier(field: Field[Any], flexible: bool) -> Copier:
     annotation: Any = field.type
     nullable = get_origin(annotation) is UnionType
     if nullable:
         annotation = next(argument for argument in get_args(annotation) if argument is not type(None))
     if get_origin(annotation) is tuple:
         item = get_args(annotation)[0]
-        return _pass_array(_item_pass(item, field, flexible), flexible, nullable)
+        return _copy_array(_item_copier(item, field, flexible), flexible, nullable)
     if nullable and is_dataclass(annotation):
         raise TypeError(f"{field.name}: a nullable struct, which no message read here has")
-    return _item_pass(annotation, field, flexible)
+    return _item_copier(annotation, field, flexible)
 
 
-def _item_pass(item: Any, field: Field[Any], flexible: bool) -> Pass:
+def _item_copier(item: Any, field: Field[Any], flexible: bool) -> Copier:
     if is_dataclass(item):
         entity: Any = item
-        return _pass_of(entity)
+        return _copier_of(entity)
     kafka_type = field.metadata["kafka_type"]
     if kafka_type in _SIZES:
-        return _pass_fixed(_SIZES[kafka_type])
+        return _copy_fixed(_SIZES[kafka_type])
     if kafka_type == "error_code":
-        return _pass_error_code
+        return _copy_error_code
     if flexible:
-        return _pass_compact
-    return _pass_prefixed(_INT16 if kafka_type == "string" else _INT32)
+        return _copy_compact
+    return _copy_prefixed(_INT16 if kafka_type == "string" else _INT32)
 
 
-def _pass_fixed(size: int) -> Pass:
-    def pass_fixed(data: bytes, pos: int, out: bytearray) -> int:
-        behind = skip(pos, size, len(data), 0, "field")
-        out += data[pos:behind]
-        return behind
+def _copy_fixed(size: int) -> Copier:
+    def copy_fixed(data: bytes, pos: int, out: bytearray) -> int:
+        after = skip(pos, size, len(data), 0, "field")
+        out += data[pos:after]
+        return after
 
-    return pass_fixed
+    return copy_fixed
 
 
-def _pass_error_code(data: bytes, pos: int, out: bytearray) -> int:
-    behind = skip(pos, 2, len(data), 0, "error code")
+def _copy_error_code(data: bytes, pos: int, out: bytearray) -> int:
+    after = skip(pos, 2, len(data), 0, "error code")
     known = _INT16.unpack_from(data, pos)[0] in _KNOWN_ERROR_CODES
-    out += data[pos:behind] if known else _UNKNOWN_ERROR
-    return behind
+    out += data[pos:after] if known else _UNKNOWN_ERROR
+    return after
 
 
-def _pass_compact(data: bytes, pos: int, out: bytearray) -> int:
+def _copy_compact(data: bytes, pos: int, out: bytearray) -> int:
     """A string or bytes of a flexible version."""
     at = pos
     size, pos = unsigned_varint(data, pos, len(data), 0, "length")
-    behind = skip(pos, max(0, size - 1), len(data), 0, "string")
-    out += data[at:behind]
-    return behind
+    after = skip(pos, max(0, size - 1), len(data), 0, "string")
+    out += data[at:after]
+    return after
 
 
-def _pass_prefixed(length: Struct) -> Pass:
+def _copy_prefixed(length: Struct) -> Copier:
     """A string or bytes of other versions."""
 
-    def pass_prefixed(data: bytes, pos: int, out: bytearray) -> int:
-        behind = skip(pos, length.size, len(data), 0, "length")
-        behind = skip(behind, max(0, length.unpack_from(data, pos)[0]), len(data), 0, "string")
-        out += data[pos:behind]
-        return behind
+    def copy_prefixed(data: bytes, pos: int, out: bytearray) -> int:
+        after = skip(pos, length.size, len(data), 0, "length")
+        after = skip(after, max(0, length.unpack_from(data, pos)[0]), len(data), 0, "string")
+        out += data[pos:after]
+        return after
 
-    return pass_prefixed
+    return copy_prefixed
 
 
-def _pass_array(pass_item: Pass, flexible: bool, nullable: bool) -> Pass:
-    fewest = -1 if nullable else 0  # -1: null, which kio would hand on for any array
+def _copy_array(copy_item: Copier, flexible: bool, nullable: bool) -> Copier:
+    fewest = -1 if nullable else 0  # -1: null, which kio would return for any array
 
-    def pass_array(data: bytes, pos: int, out: bytearray) -> int:
+    def copy_array(data: bytes, pos: int, out: bytearray) -> int:
         at, end = pos, len(data)
         if flexible:
             count, pos = unsigned_varint(data, pos, end, 0, "count")
@@ -191,7 +192,7 @@ def _pass_array(pass_item: Pass, flexible: bool, nullable: bool) -> Pass:
             raise TruncatedFrame("array", at)
         out += data[at:pos]
         for _ in range(count):
-            pos = pass_item(data, pos, out)
+            pos = copy_item(data, pos, out)
         return pos
 
-    return pass_array
+    return copy_array

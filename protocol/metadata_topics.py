@@ -1,6 +1,6 @@
-"""The topics of a Metadata response, read while it streams by: names, ids, numbers of partitions.
+"""The topics of a Metadata response, read while it arrives: names, ids, numbers of partitions.
 
-The walk begins where `metadata.MetadataPrefix` ends, behind the brokers:
+The walk begins where `metadata.MetadataPrefix` ends, after the brokers:
 
     cluster id nullable string (2+), controller id int32 (1+),
     topics array: error code int16, name string (nullable 12+), topic id (10+), is internal bool (1+), partitions array:
@@ -9,8 +9,8 @@ The walk begins where `metadata.MetadataPrefix` ends, behind the brokers:
       authorized operations int32 (8+), tag buffer (9+)
     cluster authorized operations int32 (8-10), error code int16 (13+), tag buffer (9+)
 
-A cluster may have 100,000 partitions, and every client asks for all of them when it may. So partitions that are alike,
-as those of one topic usually are, are passed many at once.
+A cluster may have 100,000 partitions, and clients often ask for all of them. Most partitions of a topic have the same
+shape, so these are skipped many at once.
 """
 
 from struct import Struct
@@ -31,10 +31,10 @@ FIRST_WITH_TOPIC_IDS = 10
 FIRST_WITH_ERROR_CODE = 13
 
 _SMALLEST_TOPIC = 8
-_LONGEST_LOOKED_AT = 0x7E  # a name's length and a partition count are read quickly where they take one byte
-_TOPIC_LOOK = 4 + _LONGEST_LOOKED_AT + TOPIC_ID_SIZE + 1 + 4
-_ALIKE_FROM = 8  # fewer partitions are passed one by one: to look whether they are alike takes as long as this many
-_ALIKE_UP_TO = 512  # partitions looked at together
+_LONGEST_QUICK = 0x7E  # a name's length and a partition count are read quickly where they take one byte
+_TOPIC_LOOK = 4 + _LONGEST_QUICK + TOPIC_ID_SIZE + 1 + 4
+_EQUAL_FROM = 8  # fewer partitions are skipped one by one: to compare them takes as long
+_EQUAL_UP_TO = 512  # partitions compared at once
 
 _int16 = Struct(">h").unpack_from
 _int32 = Struct(">i").unpack_from
@@ -49,7 +49,7 @@ class MetadataTopicsWalk(FrameWalk):
         Args:
             version: of the request that is answered.
             frame_length: bytes of the response from its correlation id on, as the broker sent it.
-            start: how many of them `MetadataPrefix.rewrite` replaced: the first byte shown is the one behind.
+            start: how many of them `MetadataPrefix.rewrite` replaced: the walk begins after them.
         """
         api = APIS[METADATA]
         if not api.covers(version):
@@ -60,13 +60,16 @@ class MetadataTopicsWalk(FrameWalk):
         self._fixed = 14 if version >= FIRST_WITH_LEADER_EPOCH else 10  # bytes of a partition before its arrays
         self._arrays = 3 if version >= FIRST_WITH_OFFLINE_REPLICAS else 2
         self._smallest_partition = self._fixed + (self._arrays + 1 if self._compact else 4 * self._arrays)
-        self._behind_name = (TOPIC_ID_SIZE if version >= FIRST_WITH_TOPIC_IDS else 0) + (version >= FIRST_WITH_INTERNAL)
+        self._after_name_size = (TOPIC_ID_SIZE if version >= FIRST_WITH_TOPIC_IDS else 0) + (
+            version >= FIRST_WITH_INTERNAL
+        )
+        self._operations = 4 if version >= FIRST_WITH_TOPIC_OPERATIONS else 0
         self._topics: list[TopicPartitions] = []
 
     def take(self) -> list[TopicPartitions]:
-        """The topics without error whose heads were seen since the last call, in the order of the response.
+        """The topics without error whose heads were read since the last call, in the order of the response.
 
-        It grows with the topics that are seen: take it after each `advance`.
+        The list grows with each topic: take it after each `advance`.
         """
         topics = self._topics
         self._topics = []
@@ -79,24 +82,9 @@ class MetadataTopicsWalk(FrameWalk):
             yield from self._skip(max(0, size), "cluster id")
         if version >= FIRST_WITH_CONTROLLER:
             yield from self._skip(4, "controller id")
-        operations = 4 if version >= FIRST_WITH_TOPIC_OPERATIONS else 0
         topics = yield from self._items(compact, _SMALLEST_TOPIC, "topic count")
         for _ in range(topics):
-            left = self._read_topic_at_hand()
-            if left < 0:
-                left = yield from self._read_topic()
-            while left:
-                left = self._pass_partitions_at_hand(left)
-                if left:
-                    yield from self._walk_partition()
-                    left -= 1
-            tags = self._pos + operations
-            if compact and tags < self._end and not self._buf[tags]:
-                self._pos = tags + 1
-                continue
-            yield from self._skip(operations, "authorized operations of a topic")
-            if compact:
-                yield from self._skip_tags()
+            yield from self._walk_topic()
         if FIRST_WITH_TOPIC_OPERATIONS <= version <= LAST_WITH_CLUSTER_OPERATIONS:
             yield from self._skip(4, "authorized operations of the cluster")
         if version >= FIRST_WITH_ERROR_CODE:
@@ -104,33 +92,55 @@ class MetadataTopicsWalk(FrameWalk):
         if compact:
             yield from self._skip_tags()
 
+    def _walk_topic(self) -> Steps:
+        left = self._read_topic_at_hand()
+        if left < 0:
+            left = yield from self._read_topic()
+        while left:
+            left = self._skip_partitions_at_hand(left)
+            if self.work_left <= 0 and self._pos < self._end:
+                yield
+            elif left:
+                yield from self._walk_partition()
+                left -= 1
+        tags = self._pos + self._operations
+        if self._compact and tags < self._end and not self._buf[tags]:
+            self._pos = tags + 1
+        else:
+            yield from self._skip(self._operations, "authorized operations of a topic")
+            if self._compact:
+                yield from self._skip_tags()
+        self.work_left -= 1
+        if self.work_left <= 0 and self._pos < self._end:
+            yield
+
     def _read_topic_at_hand(self) -> int:
-        """The number of a topic's partitions, if all before them has come and is short. Else -1: nothing was read."""
+        """The number of a topic's partitions, if its head is complete and short. Else -1, and nothing was read."""
         buf, pos = self._buf, self._pos
         if self._end - pos < _TOPIC_LOOK:
             return -1
         if self._compact:
             name = pos + 3
-            behind = pos + 2 + buf[pos + 2]
+            after = pos + 2 + buf[pos + 2]
         else:
             name = pos + 4
-            behind = name + _int16(buf, pos + 2)[0]
-        if not 0 <= behind - name <= _LONGEST_LOOKED_AT:
+            after = name + _int16(buf, pos + 2)[0]
+        if not 0 <= after - name <= _LONGEST_QUICK:
             return -1
-        at = behind + self._behind_name
+        at = after + self._after_name_size
         if self._compact:
             partitions = buf[at] - 1
             at += 1
         else:
             partitions = _int32(buf, at)[0]
             at += 4
-        if not 0 <= partitions <= _LONGEST_LOOKED_AT or partitions * self._smallest_partition > self._limit - at:
+        if not 0 <= partitions <= _LONGEST_QUICK or partitions * self._smallest_partition > self._limit - at:
             return -1
         try:
-            text = buf[name:behind].decode()
+            text = buf[name:after].decode()
         except UnicodeDecodeError:
             return -1
-        self._report(_int16(buf, pos)[0], text, bytes(buf[behind : behind + TOPIC_ID_SIZE]), partitions)
+        self._report(_int16(buf, pos)[0], text, bytes(buf[after : after + TOPIC_ID_SIZE]), partitions)
         self._pos = at
         return partitions
 
@@ -145,10 +155,10 @@ class MetadataTopicsWalk(FrameWalk):
             text = name.decode()
         except UnicodeDecodeError:
             raise MalformedFrame("topic name as UTF-8", at) from None
-        behind_name = yield from self._collect(self._behind_name, "topic id, is internal")
+        after_name = yield from self._collect(self._after_name_size, "topic id, is internal")
         partitions = yield from self._items(self._compact, self._smallest_partition, "partition count")
         if size >= 0:  # null goes with an error: there is no topic of that id
-            self._report(error, text, behind_name[:TOPIC_ID_SIZE], partitions)
+            self._report(error, text, after_name[:TOPIC_ID_SIZE], partitions)
         return partitions
 
     def _report(self, error: int, name: str, topic_id: bytes, partitions: int) -> None:
@@ -156,27 +166,32 @@ class MetadataTopicsWalk(FrameWalk):
             known = self._version >= FIRST_WITH_TOPIC_IDS and topic_id != NO_TOPIC_ID
             self._topics.append(TopicPartitions(name, topic_id if known else None, partitions))
 
-    def _pass_partitions_at_hand(self, left: int) -> int:
-        """Passes partitions that came whole. Returns how many are left."""
-        pos, end = self._pos, self._end
+    def _skip_partitions_at_hand(self, left: int) -> int:
+        """Skips partitions that are complete. Returns how many are left.
+
+        Partitions that are compared together count as one piece of `work_left`: 512 take 3.4 us, one 0.4 us.
+        """
+        pos, end, work_left = self._pos, self._end, self.work_left
         alone = 0
-        while left:
+        while left and work_left > 0:
             size = self._partition_at_hand(pos)
             if not size:
                 break
             here = 1
-            if left >= _ALIKE_FROM and not alone:
-                here = self._alike(pos, size, min(left, (end - pos) // size, _ALIKE_UP_TO))
-                alone = _ALIKE_UP_TO if here == 1 else 1
+            if left >= _EQUAL_FROM and not alone:
+                here = self._equal(pos, size, min(left, (end - pos) // size, _EQUAL_UP_TO))
+                alone = _EQUAL_UP_TO if here == 1 else 1
             if alone:
                 alone -= 1
             pos += here * size
             left -= here
+            work_left -= 1
         self._pos = pos
+        self.work_left = work_left
         return left
 
     def _partition_at_hand(self, pos: int) -> int:
-        """Bytes of the partition at `pos`; 0 if it did not come whole, or has tags or long arrays."""
+        """Bytes of the partition at `pos`; 0 if it is not complete, or has tags or long arrays."""
         buf, end = self._buf, self._end
         at = pos + self._fixed
         if self._compact:
@@ -194,11 +209,11 @@ class MetadataTopicsWalk(FrameWalk):
             at += 4 + 4 * count
         return at - pos if at <= end else 0
 
-    def _alike(self, pos: int, size: int, most: int) -> int:
+    def _equal(self, pos: int, size: int, most: int) -> int:
         """How many of the `most` partitions from `pos` on have the shape of the first: all of them, or 1.
 
-        All of them are there, and the first has `size` bytes. If the others have as many, their array lengths stand at
-        that stride, and each is the first one's.
+        All of them are complete, and the first has `size` bytes. If the others have the same size, their array lengths
+        stand at that stride and are equal to those of the first.
         """
         buf = self._buf
         columns: list[int] = []
@@ -212,10 +227,11 @@ class MetadataTopicsWalk(FrameWalk):
                 at += 4 + 4 * _int32(buf, at)[0]
         if self._compact:
             columns.append(at)  # the tag count
-        behind = pos + most * size
-        return most if all(buf[column:behind:size].count(buf[column]) == most for column in columns) else 1
+        after = pos + most * size
+        return most if all(buf[column:after:size].count(buf[column]) == most for column in columns) else 1
 
     def _walk_partition(self) -> Steps:
+        self.work_left -= 1
         yield from self._skip(self._fixed, "partition")
         for _ in range(self._arrays):
             count = yield from self._items(self._compact, 4, "replicas")

@@ -1,4 +1,4 @@
-"""Produce responses: throttle time filled in, node endpoints hidden.
+"""Produce responses: throttle time raised, node endpoints hidden, errors counted.
 
     correlation id int32, tag buffer (9+),
     responses array: name string (0-12) or topic id (13), partitions array:
@@ -8,26 +8,39 @@
       tag buffer (9+)
     throttle time int32 (1+), tag buffer (9+; tag 0 is NodeEndpoints, 10+)
 
-Up to version 8 the throttle time is the frame's last four bytes. From 9 on its place is found by a walk, which looks
-only at what tells lengths, and NodeEndpoints are hidden as `node_endpoints` has it. The response keeps its length.
+Up to version 8 the throttle time is the last four bytes of the frame. From version 9 on a walk finds it, which reads
+only lengths, and hides NodeEndpoints as described in `node_endpoints`. The length of the response stays the same.
 """
 
+from fractions import Fraction
 from struct import Struct
+from typing import NamedTuple
 
-from protocol.errors import MalformedFrame, TruncatedFrame
-from protocol.node_endpoints import hide_tagged_node_endpoints
-from protocol.wire import skip, skip_compact_string, skip_tags, unsigned_varint
+from protocol.apis import APIS, PRODUCE
+from protocol.errors import MalformedFrame, UnsupportedVersion
+from protocol.node_endpoints import EndpointsWalk
+from protocol.throttle_time import INT32, raise_int32
+from protocol.topics import TOPIC_ID_SIZE, Topic
+from protocol.walk import Reading, Steps
 
 FIRST_WITH_THROTTLE = 1
+FIRST_WITH_APPEND_TIME = 2
+FIRST_WITH_LOG_START = 5
+FIRST_WITH_RECORD_ERRORS = 8
 FIRST_FLEXIBLE = 9
 FIRST_WITH_NODE_ENDPOINTS = 10
 FIRST_WITH_TOPIC_IDS = 13
 
-INT32 = Struct(">i")
+MAX_PIECES = 2_000
+"""Topics, partitions and record errors of a response whose errors are counted: all of them in a response with 1,000
+topics of one partition."""
 
-# The usual response has one topic, one partition and no error text:
+_THROTTLE_SIZE = 4
+_SMALLEST_OLD_RESPONSE = 12  # correlation id, topic count, throttle time
+
+# The usual response has one topic, one partition and no error message:
 # correlation id; no tags, 1 topic + 1; topic; 1 partition + 1; index to log start offset;
-# no record errors, no message, no tags, no tags; throttle; no tags.
+# no record errors, no message, no tags, no tags; throttle time; no tags.
 _USUAL_WITH_ID = Struct(">4xH16xB30xIiB")
 _USUAL_LENGTHS = 0x01000000
 _FROM_END_TO_THROTTLE = 5
@@ -38,116 +51,283 @@ _USUAL_WITH_NAME = {
 }
 _NAME_SIZE_LESS_ONE = Struct(">4xHB0xB30xIiB").size - 1
 
-_ID_SIZE = 16
-_PARTITION_FIXED = 30
-_USUAL_PARTITION = _PARTITION_FIXED + 3  # no record errors, no message, no tags: bytes 1, 0, 0
-
 _usual_with_id = _USUAL_WITH_ID.unpack_from
 _USUAL_WITH_ID_SIZE = _USUAL_WITH_ID.size
 
 
-def finish_produce_response(buf: bytearray, start: int, end: int, version: int, throttle_time_ms: int) -> int:
-    """Makes the response in `buf[start:end]` ready for the client, in place.
+def finish_usual_produce_response(buf: bytearray, start: int, end: int, version: int, throttle_time_ms: int) -> bool:
+    """Raises the throttle time of the response in `buf[start:end]`, in place, if the response has the usual shape.
+
+    From version 9 on that is one topic with one partition, without error messages and tags. Up to version 8 it is any
+    response; its structure is not checked. Error codes are not read: to count them, use `ProduceResponseWalk`.
 
     Args:
-        start: where the correlation id is.
-        version: of the request that this answers, 0 to 13.
-        throttle_time_ms: what the proxy has to tell; the response says the larger of this and the broker's own.
+        start: index of the correlation id.
+        end: where the response ends; all of it must be in `buf`.
+        version: of the request, 0 to 13.
+        throttle_time_ms: the proxy's; the response then contains the larger of this and the broker's.
 
     Returns:
-        The throttle time that the response holds now, in milliseconds; 0 for version 0, which has no such field.
-
-    Raises:
-        MalformedFrame: the bytes are no Produce response of this version. Nothing of it may be forwarded.
+        False if the response has another shape. Nothing is changed then: use `ProduceResponseWalk`.
     """
     if version >= FIRST_WITH_TOPIC_IDS:
-        if end - start == _USUAL_WITH_ID_SIZE:
-            topics, partitions, lengths, throttle, tags = _usual_with_id(buf, start)
-            if topics == 2 and partitions == 2 and lengths == _USUAL_LENGTHS and tags == 0:
-                if throttle_time_ms > throttle:
-                    INT32.pack_into(buf, end - _FROM_END_TO_THROTTLE, throttle_time_ms)
-                    return throttle_time_ms
-                return throttle  # type: ignore[no-any-return]  # a struct's int32
-        return _finish_flexible(buf, start, end, version, throttle_time_ms)
-    if version >= FIRST_FLEXIBLE:
+        if end - start != _USUAL_WITH_ID_SIZE:
+            return False
+        topics, partitions, lengths, throttle, tags = _usual_with_id(buf, start)
+    elif version >= FIRST_FLEXIBLE:
         usual_with_name = _USUAL_WITH_NAME.get(end - start)
-        if usual_with_name is not None:
-            topics, name, partitions, lengths, throttle, tags = usual_with_name(buf, start)
-            named = name == end - start - _NAME_SIZE_LESS_ONE
-            if named and topics == 2 and partitions == 2 and lengths == _USUAL_LENGTHS and tags == 0:
-                if throttle_time_ms > throttle:
-                    INT32.pack_into(buf, end - _FROM_END_TO_THROTTLE, throttle_time_ms)
-                    return throttle_time_ms
-                return throttle  # type: ignore[no-any-return]  # a struct's int32
-        return _finish_flexible(buf, start, end, version, throttle_time_ms)
-    if version < FIRST_WITH_THROTTLE:
-        return 0
-    if end - start < 12:  # correlation id, array length, throttle time
-        raise TruncatedFrame("Produce response", 0)
-    return _raise_throttle(buf, end - 4, throttle_time_ms)
-
-
-def _raise_throttle(buf: bytearray, at: int, throttle_time_ms: int) -> int:
-    throttle: int = INT32.unpack_from(buf, at)[0]
-    if throttle_time_ms > throttle:
-        INT32.pack_into(buf, at, throttle_time_ms)
-        return throttle_time_ms
-    return throttle
-
-
-def _finish_flexible(buf: bytearray, start: int, end: int, version: int, throttle_time_ms: int) -> int:
-    pos = skip(start, 4, end, start, "correlation id")
-    pos = skip_tags(buf, pos, end, start)
-    topics, pos = unsigned_varint(buf, pos, end, start, "topic count")
-    by_id = version >= FIRST_WITH_TOPIC_IDS
-    for _ in range(topics - 1):  # each takes bytes, so a false count ends at `end`
-        # A position beyond `end` is found out by whatever reads there next.
-        if by_id:
-            pos += _ID_SIZE
-        elif pos < end and 0 < buf[pos] < 0x80:
-            pos += buf[pos]
-        else:
-            pos = skip_compact_string(buf, pos, end, start, "topic name")
-        # one usual partition and no tags
-        if end - pos > _USUAL_PARTITION + 1 and buf[pos] == 2 and buf[pos + 31 : pos + 35] == b"\x01\x00\x00\x00":
-            pos += 35
-            continue
-        pos = _skip_partitions(buf, pos, end, start)
-        pos = skip_tags(buf, pos, end, start)
-    throttle_at = pos
-    pos = skip(pos, 4, end, start, "throttle time")
-    if version >= FIRST_WITH_NODE_ENDPOINTS:
-        pos = hide_tagged_node_endpoints(buf, pos, end, start)
+        if usual_with_name is None:
+            return False
+        topics, name, partitions, lengths, throttle, tags = usual_with_name(buf, start)
+        if name != end - start - _NAME_SIZE_LESS_ONE:
+            return False
     else:
-        pos = skip_tags(buf, pos, end, start)
-    if pos != end:
-        raise MalformedFrame("Produce response: bytes behind its last field", pos - start)
-    return _raise_throttle(buf, throttle_at, throttle_time_ms)
+        return _finish_old_response(buf, start, end, version, throttle_time_ms)
+    if topics != 2 or partitions != 2 or lengths != _USUAL_LENGTHS or tags:
+        return False
+    if throttle_time_ms > throttle:
+        INT32.pack_into(buf, end - _FROM_END_TO_THROTTLE, throttle_time_ms)
+    return True
 
 
-def _skip_partitions(buf: bytearray, pos: int, end: int, origin: int) -> int:
-    count, pos = unsigned_varint(buf, pos, end, origin, "partition count")
-    left = count - 1
-    if left > 0:
-        # When all of them are usual they have one length, and each length byte stands at a fixed stride.
-        behind = pos + left * _USUAL_PARTITION
-        if behind <= end and (
-            buf[pos + 30 : behind : _USUAL_PARTITION].count(1) == left
-            and buf[pos + 31 : behind : _USUAL_PARTITION].count(0) == left
-            and buf[pos + 32 : behind : _USUAL_PARTITION].count(0) == left
-        ):
-            return behind
-    while left > 0:
-        left -= 1
-        pos = skip(pos, _PARTITION_FIXED, end, origin, "partition")
-        if buf[pos : pos + 3] == b"\x01\x00\x00" and pos + 3 <= end:
-            pos += 3
-            continue
-        errors, pos = unsigned_varint(buf, pos, end, origin, "record error count")
-        for _ in range(errors - 1):
-            pos = skip(pos, 4, end, origin, "batch index")
-            pos = skip_compact_string(buf, pos, end, origin, "record error message")
-            pos = skip_tags(buf, pos, end, origin)
-        pos = skip_compact_string(buf, pos, end, origin, "partition error message")
-        pos = skip_tags(buf, pos, end, origin)
-    return pos
+def _finish_old_response(buf: bytearray, start: int, end: int, version: int, throttle_time_ms: int) -> bool:
+    if version < FIRST_WITH_THROTTLE:
+        return True
+    if end - start < _SMALLEST_OLD_RESPONSE:
+        return False
+    raise_int32(buf, end - _THROTTLE_SIZE, throttle_time_ms)
+    return True
+
+
+class RefusedShares(NamedTuple):
+    """Share of each topic's partitions that have an error, 0 to 1."""
+
+    seen: dict[Topic, Fraction]
+    """By name, from version 13 on by the 16 bytes of the id: of the partitions that were counted."""
+    unseen: Fraction
+    """Of any other topic: as of all partitions that were counted. 0 if that was the whole response."""
+
+    def of(self, topic: Topic) -> Fraction:
+        return self.seen.get(topic, self.unseen)
+
+
+_SMALLEST_TOPIC = 2
+_INDEX = 4
+_OFFSET = 8
+_ERROR_CODE = 2
+_PLAIN_END = b"\x01\x00\x00"  # no record errors, no error message, no tags
+_PLAIN_PARTITION = 33  # of a flexible version, with that end
+_COMPARED_FROM = 8  # fewer partitions are read one by one: to compare them takes as long
+_COMPARED_AT_ONCE = 512  # partitions: 2.4 us
+_TOPIC_LOOK = 1 + 0x7E + 1  # a name and a partition count whose lengths take one byte
+_NO_ERROR = b"\x00\x00"
+
+
+class ProduceResponseWalk(EndpointsWalk):
+    """Walks a Produce response of any version, raises its throttle time and hides its node endpoints, in place.
+
+    It can count the partitions with errors of each topic. That is for statistics, and one response may have tens of
+    thousands of topics: so the first `MAX_PIECES` topics, partitions and record errors are counted, and the share of
+    the others is estimated from these.
+    """
+
+    def __init__(self, version: int, frame_length: int, throttle_time_ms: int, counts_errors: bool) -> None:
+        """The walk of one response.
+
+        Args:
+            version: of the request.
+            frame_length: bytes of the response from its correlation id on.
+            throttle_time_ms: the proxy's; the response then contains the larger of this and the broker's.
+            counts_errors: whether `refused_shares` is called when the walk is over.
+
+        Raises:
+            UnsupportedVersion: the version is outside of the table's range.
+        """
+        api = APIS[PRODUCE]
+        if not api.covers(version):
+            raise UnsupportedVersion(api.name, version)
+        super().__init__(frame_length)
+        self._version = version
+        self._throttle_time_ms = throttle_time_ms
+        self._compact = version >= FIRST_FLEXIBLE
+        self._by_id = version >= FIRST_WITH_TOPIC_IDS
+        offsets = 1 + (version >= FIRST_WITH_APPEND_TIME) + (version >= FIRST_WITH_LOG_START)
+        self._partition_fixed = _INDEX + _ERROR_CODE + _OFFSET * offsets
+        self._uncounted = MAX_PIECES if counts_errors else 0  # pieces that may still be counted
+        self._is_cut = not counts_errors  # some pieces were not counted
+        self._counts: dict[Topic, list[int]] = {}  # partitions with an error, partitions
+        self._topic_counts = [0, 0]  # of the current topic
+
+    def refused_shares(self) -> RefusedShares:
+        """For a walk that is over and counts errors. Of a topic that occurs twice, the last one counts."""
+        seen = {topic: Fraction(failed, total) for topic, (failed, total) in self._counts.items() if total}
+        if not self._is_cut:
+            return RefusedShares(seen, Fraction(0))
+        all_failed = sum(failed for failed, _ in self._counts.values())
+        all_counted = sum(total for _, total in self._counts.values())
+        return RefusedShares(seen, Fraction(all_failed, max(1, all_counted)))
+
+    def _walk(self) -> Steps:
+        yield from self._skip(4, "correlation id")
+        if self._compact:
+            yield from self._skip_tags()
+        topics = yield from self._items(self._compact, _SMALLEST_TOPIC, "topic count")
+        while topics and (self._compact or self._uncounted):
+            yield from self._walk_topic()
+            topics -= 1
+        self._is_cut |= topics > 0
+        if self._is_cut and not self._compact:
+            # Up to version 8 the place of the throttle time does not depend on the topics.
+            throttle_size = _THROTTLE_SIZE if self._version >= FIRST_WITH_THROTTLE else 0
+            yield from self._skip(max(0, self._limit - self._pos - throttle_size), "topics")
+        if self._version >= FIRST_WITH_THROTTLE:
+            yield from self._need(_THROTTLE_SIZE, "throttle time")
+            raise_int32(self._buf, self._pos, self._throttle_time_ms)
+            self._pos += _THROTTLE_SIZE
+        if self._version >= FIRST_WITH_NODE_ENDPOINTS:
+            yield from self._hide_tagged_endpoints()
+        elif self._compact:
+            yield from self._skip_tags()
+
+    def _walk_topic(self) -> Steps:
+        partitions = self._read_topic_at_hand()
+        if partitions < 0:
+            partitions = yield from self._read_topic()
+        while partitions:
+            if not self._compact and not self._uncounted:
+                self._is_cut = True
+                return
+            partitions = self._skip_plain_partitions(partitions)
+            if self.work_left <= 0 and self._pos < self._end:
+                yield
+            elif partitions:
+                yield from self._walk_partition()
+                partitions -= 1
+        if self._compact:
+            if self._pos < self._end and not self._buf[self._pos]:
+                self._pos += 1
+            else:
+                yield from self._skip_tags()
+        self.work_left -= 1
+        if self.work_left <= 0 and self._pos < self._end:
+            yield
+
+    def _read_topic_at_hand(self) -> int:
+        """The number of a topic's partitions, if its head is complete and short. Else -1, and nothing was read."""
+        if not self._compact or self._end - self._pos < _TOPIC_LOOK:
+            return -1
+        buf, at = self._buf, self._pos
+        after = at + (TOPIC_ID_SIZE if self._by_id else buf[at])
+        at += not self._by_id
+        if not at <= after <= at + 0x7E or not 0 < buf[after] < 0x80:
+            return -1
+        partitions = buf[after] - 1
+        if partitions * (self._partition_fixed + 3) > self._limit - after - 1:
+            return -1
+        if self._uncounted:
+            try:
+                self._begin_topic(bytes(buf[at:after]))
+            except UnicodeDecodeError:
+                return -1
+        else:
+            self._is_cut = True
+        self._pos = after + 1
+        return partitions
+
+    def _read_topic(self) -> Reading:
+        at = self._offset()
+        size = TOPIC_ID_SIZE
+        if not self._by_id:
+            size = yield from self._string_size(self._compact, "topic name")
+            if size < 0:
+                raise MalformedFrame("topic name", at)
+        if self._uncounted:
+            topic = yield from self._collect(size, "topic")
+            try:
+                self._begin_topic(topic)
+            except UnicodeDecodeError:
+                raise MalformedFrame("topic name as UTF-8", at) from None
+        else:
+            self._is_cut = True
+            yield from self._skip(size, "topic")
+        smallest = self._partition_fixed + (3 if self._compact else 0)
+        return (yield from self._items(self._compact, smallest, "partition count"))
+
+    def _begin_topic(self, topic: bytes) -> None:
+        counts = [0, 0]
+        self._counts[topic if self._by_id else topic.decode()] = counts
+        self._topic_counts = counts
+        self._uncounted -= 1
+
+    def _skip_plain_partitions(self, left: int) -> int:
+        """Skips partitions of flexible versions that are complete and have a plain end. Returns how many are left."""
+        if not self._compact:
+            return left
+        compares = True
+        while left and self.work_left > 0:
+            here = min(left, (self._end - self._pos) // _PLAIN_PARTITION, _COMPARED_AT_ONCE)
+            if here >= _COMPARED_FROM and compares:
+                compares = self._have_plain_ends(here)
+                here = here if compares else 1
+            else:
+                here = min(here, 1)
+            end_at = self._pos + self._partition_fixed
+            if not here or self._buf[end_at : end_at + 3] != _PLAIN_END:
+                break
+            if self._uncounted:
+                self._count_errors(here, _PLAIN_PARTITION)
+            else:
+                self._is_cut = True
+            self._pos += here * _PLAIN_PARTITION
+            left -= here
+            self.work_left -= 1
+        return left
+
+    def _have_plain_ends(self, partitions: int) -> bool:
+        """Whether so many partitions have a plain end. They have one size then, and each byte stands at that stride."""
+        buf, first = self._buf, self._pos + self._partition_fixed
+        after = self._pos + partitions * _PLAIN_PARTITION
+        return all(
+            buf[first + index : after : _PLAIN_PARTITION].count(value) == partitions
+            for index, value in enumerate(_PLAIN_END)
+        )
+
+    def _count_errors(self, partitions: int, stride: int) -> None:
+        """Of the partitions from the current position on, as many as may still be counted."""
+        counted = min(partitions, self._uncounted)
+        self._uncounted -= counted
+        self._is_cut |= counted < partitions
+        buf, first = self._buf, self._pos + _INDEX
+        failed = sum(buf[at : at + 2] != _NO_ERROR for at in range(first, first + counted * stride, stride))
+        self._topic_counts[0] += failed
+        self._topic_counts[1] += counted
+
+    def _walk_partition(self) -> Steps:
+        self.work_left -= 1
+        yield from self._need(self._partition_fixed, "partition")
+        if self._uncounted:
+            self._count_errors(1, self._partition_fixed)
+        else:
+            self._is_cut = True
+        self._pos += self._partition_fixed
+        if self._version >= FIRST_WITH_RECORD_ERRORS:
+            errors = yield from self._items(self._compact, 4, "record error count")
+            for _ in range(errors):
+                yield from self._walk_record_error()
+            yield from self._skip_message("partition error message")
+        if self._compact:
+            yield from self._skip_tags()
+
+    def _walk_record_error(self) -> Steps:
+        yield from self._skip(4, "batch index")
+        yield from self._skip_message("record error message")
+        if self._compact:
+            yield from self._skip_tags()
+        self._uncounted = max(0, self._uncounted - 1)
+        self.work_left -= 1
+        if self.work_left <= 0 and self._pos < self._end:
+            yield
+
+    def _skip_message(self, what: str) -> Steps:
+        size = yield from self._string_size(self._compact, what)
+        yield from self._skip(max(0, size), what)

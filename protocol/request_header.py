@@ -1,17 +1,21 @@
-"""What stands in the first tens of bytes of a request: enough for every quota that needs no look at the records.
+"""The first bytes of a request: all that a quota needs unless it depends on topics or records.
 
-A request on the wire is ``length int32, api_key int16, api_version int16, correlation_id int32, client_id nullable
-string``, in flexible versions a tag buffer (request header v2), then the body. A Produce body opens with the
-transactional id and ``acks``. Nothing behind that is looked at. Sources: KIP-482, ``RequestHeader.json``,
-``ProduceRequest.json``.
+A request on the wire is
 
-``client_id`` has a two-byte length in every header version; a null client id reads as ``""``, as in the broker.
+    length int32, api key int16, api version int16, correlation id int32, client id nullable string,
+    tag buffer (flexible versions: request header v2), body
+
+A Produce body begins with the transactional id (3+) and acks. A ShareFetch body begins with group id and member id, a
+share session epoch and the fields of the budget; for Fetch see `fetch`. What follows is not read here. Sources:
+KIP-482, `RequestHeader.json`, `ProduceRequest.json`, `FetchRequest.json`, `ShareFetchRequest.json`.
+
+The client id has a length of two bytes in every header version. A null client id is read as `""`, as in the broker.
 """
 
 from dataclasses import dataclass
 from struct import Struct
 
-from protocol.apis import API_VERSIONS, APIS, PRODUCE, Api, Treatment
+from protocol.apis import API_VERSIONS, APIS, FETCH, PRODUCE, SHARE_FETCH, Api, Treatment
 from protocol.errors import (
     FrameTooLarge,
     MalformedFrame,
@@ -21,51 +25,82 @@ from protocol.errors import (
     UnsupportedVersion,
 )
 
-#: ``length, api_key, api_version, correlation_id`` of a request: the first 12 bytes of its frame.
 REQUEST_PREFIX = Struct(">ihhi")
-#: Bytes of a frame before the client id's length.
+"""Length, API key, API version and correlation id of a request: the first 12 bytes of its frame."""
 PREFIX_SIZE = 12
-#: They as three numbers: length, API key and version as one, correlation id.
+"""Bytes of a frame before the client id's length."""
+_length_and_key = Struct(">ih").unpack_from
 unpack_prefix = Struct(">iii").unpack_from
-#: A header (client id, tags, transactional id) longer than this is refused: two 32 KiB names and some tags fit.
+"""The same bytes as three numbers: length, API key and version as one, correlation id."""
 MAX_HEADER_SIZE = 131_072
-#: Kafka defines no tag for the request header; one that arrives byte by byte is read again each time, so few may come.
+"""A longer header (client id, tags, transactional id, or group id and member id) is refused. There is room for three
+names of 32 KiB and some tags."""
 MAX_HEADER_TAGS = 16
+"""Kafka defines no tag for the request header. One that arrives byte by byte is parsed again each time, so the number
+is small."""
+
+FIRST_FETCH_WITH_MAX_BYTES = 3
+"""Versions 0 to 2 have no `max_bytes` for the whole response (KIP-74)."""
+FIRST_FETCH_WITHOUT_REPLICA_ID = 15
+"""In later versions the replica id is in a tagged field (KIP-903)."""
+
+_REPLICA_ID_SIZE = 4
+_MAX_WAIT_SIZE = 4
+_SHARE_SESSION_EPOCH_SIZE = 4
+_BUDGET_SIZE = 8
 
 _INT16 = Struct(">h")
 _FOREIGN_PROTOCOLS = (
     (b"\x16\x03", "tls"),
+    (b"\x15\x03", "tls"),
     (b"GET ", "http"),
     (b"POST", "http"),
     (b"HEAD", "http"),
     (b"PUT ", "http"),
     (b"PRI ", "http"),
+    (b"HTTP", "http"),
     (b"SSH-", "ssh"),
 )
+TLS_ALERT_LENGTH = 0x15030000
+"""The first four bytes of a TLS alert are this frame length (353 MB) or slightly more, which a limit may permit. Pass
+each length from here on to `check_frame_length`, also if it is within the limit."""
+_TLS_ALERT_LENGTHS = frozenset(TLS_ALERT_LENGTH + (minor << 8) for minor in range(5))
+"""SSL 3.0 to TLS 1.3. An alert is shorter than 256 bytes, so the first byte of its own length is 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestHeader:
-    """What the first bytes of one request say.
-
-    ``size`` counts the bytes from the frame's start that were looked at, ``body_offset`` those before the body; both
-    include the four bytes of the length. ``acks`` is None for anything but Produce.
-    """
+    """The first bytes of one request. All sizes and offsets are bytes from the start of the frame, with its length."""
 
     api: Api
     version: int
     client_id: str
     size: int
+    """Bytes that are equal in requests of the same kind, except for length and correlation id: up to the body, for
+    Produce up to and with `acks`, for ShareFetch up to and with the member id."""
     body_offset: int
+    """Bytes before the body."""
     acks: int | None
+    """Of a Produce request."""
+    budget_offset: int | None
+    """Of a Fetch (3+) or ShareFetch request: offset of `min_bytes`, followed by `max_bytes`, two int32."""
+    needed: int
+    """Bytes that must be in the buffer before the request is handled; `size` or more. A shorter frame is malformed."""
 
 
 def check_frame_length(buf: bytearray, pos: int, length: int, limit: int) -> None:
-    """Refuse a length that no Kafka frame has, before anything is allocated for it.
+    """Refuses a length that no Kafka frame has, before memory is allocated for it. For requests and responses.
 
-    Raises NotKafka (with the protocol it looks like), NegativeFrameLength or FrameTooLarge.
+    Args:
+        pos: index of the length prefix, whose four bytes are in `buf`.
+        length: its value.
+        limit: the largest length that is accepted, in bytes.
+
+    Raises:
+        NotKafka: the bytes begin as TLS (a handshake, or an alert in response to a plain request), HTTP or SSH.
+        NegativeFrameLength, FrameTooLarge
     """
-    if 0 <= length <= limit:
+    if 0 <= length <= limit and length not in _TLS_ALERT_LENGTHS:
         return
     start = bytes(buf[pos : pos + 4])
     for signature, name in _FOREIGN_PROTOCOLS:
@@ -77,9 +112,11 @@ def check_frame_length(buf: bytearray, pos: int, length: int, limit: int) -> Non
 
 
 def find_api(api_key: int, version: int, *, pass_unknown_apis: bool = False) -> Api:
-    """The table's row for a request, or the error that closes its connection: UnknownApi, UnsupportedVersion.
+    """The table's row for a request. ApiVersions is accepted in any version: unknown ones have a response (KIP-511).
 
-    ApiVersions passes in any version: its unknown versions have an answer of their own (KIP-511).
+    Raises:
+        UnknownApi: the API is not in the table.
+        UnsupportedVersion: the version is outside of the table's range.
     """
     api = APIS.get(api_key)
     if api is None:
@@ -91,9 +128,9 @@ def find_api(api_key: int, version: int, *, pass_unknown_apis: bool = False) -> 
             min_version=0,
             max_version=32767,
             flexible_from=None,
-            treatment=Treatment.OPAQUE,
+            treatment=Treatment.FORWARD,
             throttle_from=None,
-            throttle_first=False,
+            throttle_at=None,
         )
     if not api.covers(version) and api_key != API_VERSIONS:
         raise UnsupportedVersion(api.name, version)
@@ -103,49 +140,94 @@ def find_api(api_key: int, version: int, *, pass_unknown_apis: bool = False) -> 
 def peek_request(
     buf: bytearray, pos: int, end: int, max_length: int, *, pass_unknown_apis: bool = False
 ) -> RequestHeader | None:
-    """Read the header of the request whose frame begins at ``pos``; ``buf[pos:end]`` is what has arrived of it.
+    """Parses the header of the request that begins at `pos`; `buf[pos:end]` is what has arrived of it, or more.
 
-    None: more bytes are needed. Raises a ProtocolError for what can be no request.
+    Returns:
+        None if more bytes are needed.
+
+    Raises:
+        ProtocolError: the bytes are no request that the proxy forwards.
     """
     have = end - pos
     if have < PREFIX_SIZE + 2:
         if have >= 4:
-            length = int.from_bytes(buf[pos : pos + 4], "big", signed=True)
-            check_frame_length(buf, pos, length, max_length)
-            if length < PREFIX_SIZE + 2 - 4:
-                raise MalformedFrame("the request header", length)
+            _check_request_length(buf, pos, int.from_bytes(buf[pos : pos + 4], "big", signed=True), max_length)
         return None
     length, api_key, version, _ = REQUEST_PREFIX.unpack_from(buf, pos)
-    check_frame_length(buf, pos, length, max_length)
-    if length < PREFIX_SIZE + 2 - 4:
-        raise MalformedFrame("the request header", length)
+    _check_request_length(buf, pos, length, max_length)
     api = find_api(api_key, version, pass_unknown_apis=pass_unknown_apis)
     frame_end = pos + 4 + length
     reader = _HeaderReader(buf, pos + PREFIX_SIZE, min(end, frame_end), frame_end <= end, pos)
     try:
-        client_id = reader.nullable_string()
-        flexible = api.is_flexible(version)
-        if flexible:
-            reader.skip_tags()
-        body_offset = reader.pos - pos
-        acks = None
-        if api_key == PRODUCE:
-            if version >= 3:
-                reader.skip_transactional_id(compact=flexible)
-            acks = reader.int16()
+        header = _read_header(reader, api, version)
     except _NeedMore:
         if have > MAX_HEADER_SIZE:
             raise MalformedFrame("a request header of sane size", MAX_HEADER_SIZE) from None
         return None
-    return RequestHeader(api, version, client_id, reader.pos - pos, body_offset, acks)
+    if header.needed > 4 + length:
+        raise MalformedFrame("the request's first fields", length)
+    return header
+
+
+def may_contain_produce(data: bytes) -> bool:
+    """Whether a Produce request, whole or not, begins in `data`, which starts with a frame and may end anywhere.
+
+    `data` comes from a client that has gone: its other requests need no response any more.
+    """
+    pos = 0
+    while len(data) - pos >= 6:
+        length, api_key = _length_and_key(data, pos)
+        if api_key == PRODUCE:
+            return True
+        if length < 0:
+            return False
+        pos += 4 + length
+    return False
+
+
+def _check_request_length(buf: bytearray, pos: int, length: int, max_length: int) -> None:
+    check_frame_length(buf, pos, length, max_length)
+    if length < PREFIX_SIZE + 2 - 4:
+        raise MalformedFrame("the request header", length)
+
+
+def _read_header(reader: "_HeaderReader", api: Api, version: int) -> RequestHeader:
+    client_id = reader.nullable_string()
+    flexible = api.is_flexible(version)
+    if flexible:
+        reader.skip_tags()
+    body_offset = reader.pos - reader.frame_start
+    acks = None
+    if api.key == PRODUCE:
+        if version >= 3:
+            reader.skip_string("the transactional id's length", compact=flexible)
+        acks = reader.int16()
+    elif api.key == SHARE_FETCH:
+        reader.skip_string("the group id's length", compact=flexible)
+        reader.skip_string("the member id's length", compact=flexible)
+    size = reader.pos - reader.frame_start
+    budget_offset = _budget_offset(api.key, version, size)
+    needed = size if budget_offset is None else budget_offset + _BUDGET_SIZE
+    if api.key == FETCH and budget_offset is None:
+        needed += _REPLICA_ID_SIZE
+    return RequestHeader(api, version, client_id, size, body_offset, acks, budget_offset, needed)
+
+
+def _budget_offset(api_key: int, version: int, size: int) -> int | None:
+    if api_key == SHARE_FETCH:
+        return size + _SHARE_SESSION_EPOCH_SIZE + _MAX_WAIT_SIZE
+    if api_key == FETCH and version >= FIRST_FETCH_WITH_MAX_BYTES:
+        replica_id = _REPLICA_ID_SIZE if version < FIRST_FETCH_WITHOUT_REPLICA_ID else 0
+        return size + replica_id + _MAX_WAIT_SIZE
+    return None
 
 
 class _NeedMore(Exception):
-    """The bytes at hand end inside the header."""
+    """The bytes in the buffer end inside the header."""
 
 
 class _HeaderReader:
-    """Reads header fields from ``buf[pos:end]``; ``whole`` says that the frame itself ends at ``end``."""
+    """Reads header fields from `buf[pos:end]`. `whole`: the frame ends at `end`."""
 
     __slots__ = ("buf", "end", "frame_start", "pos", "whole")
 
@@ -196,8 +278,8 @@ class _HeaderReader:
             self.unsigned_varint()
             self._advance(self.unsigned_varint())
 
-    def skip_transactional_id(self, *, compact: bool) -> None:
+    def skip_string(self, what: str, *, compact: bool) -> None:
         size = self.unsigned_varint() - 1 if compact else self.int16()
         if size < -1 or size > 32767:
-            raise MalformedFrame("the transactional id's length", self.pos - self.frame_start - 4)
+            raise MalformedFrame(what, self.pos - self.frame_start - 4)
         self._advance(max(size, 0))

@@ -1,6 +1,6 @@
-"""ShareFetch and ShareAcknowledge responses (KIP-932), versions 1 and 2: node endpoints hidden while bytes stream by.
+"""ShareFetch and ShareAcknowledge responses (KIP-932), versions 1 and 2: node endpoints hidden while bytes arrive.
 
-Both are flexible throughout and end alike:
+Both are flexible in all versions, and have the same layout:
 
     correlation id int32, tag buffer,
     throttle time int32, error code int16, error message nullable string,
@@ -17,32 +17,24 @@ A ShareFetch partition is
     records bytes, acquired records array: first offset int64, last offset int64, delivery count int16, tag buffer
     tag buffer
 
-and a ShareAcknowledge partition the same without the three lines of acknowledge error, records, acquired records.
-Where there are endpoints, what follows their array is swallowed with them (Kafka has no tags there); see
+and a ShareAcknowledge partition the same without acknowledge error code and message, records and acquired records.
+If there are endpoints, one tag covers them and what follows their array (Kafka has no tags there): see
 `node_endpoints`.
 """
 
 from typing import ClassVar
 
-from protocol.errors import TruncatedFrame, UnsupportedVersion
-from protocol.fetch import FIRST_FLEXIBLE, patch_fetch_throttle
-from protocol.node_endpoints import SWALLOWING_MIN, swallowing
-from protocol.walk import FrameWalk, Steps
+from protocol.errors import UnsupportedVersion
+from protocol.node_endpoints import EndpointsWalk
+from protocol.topics import TOPIC_ID_SIZE
+from protocol.walk import Steps
 
 FIRST_VERSION = 1
 LAST_VERSION = 2
 
-_TOPIC_ID = 16
-_NO_ENDPOINTS = (0, 1)  # a null array, which no broker sends, and an empty one
 
-
-def patch_share_fetch_throttle(buf: bytearray, start: int, throttle_time_ms: int) -> int:
-    """As `fetch.patch_fetch_throttle`, for a ShareFetch response of any version: all have the layout of Fetch 12+."""
-    return patch_fetch_throttle(buf, start, FIRST_FLEXIBLE, throttle_time_ms)
-
-
-class _ShareResponseWalk(FrameWalk):
-    """What the two have in common."""
+class _ShareResponseWalk(EndpointsWalk):
+    """The part of the layout that both responses share."""
 
     _name: ClassVar[str]
     _lock_timeout_from: ClassVar[int]
@@ -61,33 +53,28 @@ class _ShareResponseWalk(FrameWalk):
         yield from self._skip_compact("error message")
         if self._version >= self._lock_timeout_from:
             yield from self._skip(4, "acquisition lock timeout")
-        topics = yield from self._count(_TOPIC_ID + 2, "topic count")
+        topics = yield from self._count(TOPIC_ID_SIZE + 2, "topic count")
         for _ in range(topics):
-            yield from self._skip(_TOPIC_ID, "topic id")
+            yield from self._skip(TOPIC_ID_SIZE, "topic id")
             partitions = yield from self._count(self._partition_min, "partition count")
             for _ in range(partitions):
                 yield from self._walk_partition()
-                yield from self._skip_tags()
+                yield from self._end_piece()
+            yield from self._end_piece()
+        yield from self._hide_endpoint_array()
+
+    def _end_piece(self) -> Steps:
+        """The tag buffer of a topic or a partition."""
+        if self._pos < self._end and not self._buf[self._pos]:
+            self._pos += 1
+        else:
             yield from self._skip_tags()
-        yield from self._hide_node_endpoints()
+        self.work_left -= 1
+        if self.work_left <= 0 and self._pos < self._end:
+            yield
 
     def _walk_partition(self) -> Steps:
         raise NotImplementedError
-
-    def _hide_node_endpoints(self) -> Steps:
-        yield from self._need(1, "node endpoints")
-        if self._buf[self._pos] in _NO_ENDPOINTS:
-            yield from self._skip(1, "node endpoints")
-            yield from self._skip_tags()
-            return
-        size = self._limit - self._pos
-        if size < SWALLOWING_MIN:
-            raise TruncatedFrame("node endpoints", self._offset())
-        first = swallowing(size)
-        yield from self._need(len(first), "node endpoints")
-        self._buf[self._pos : self._pos + len(first)] = first
-        yield from self._skip(len(first), "node endpoints")
-        yield from self._blank(size - len(first), "node endpoints")
 
 
 class ShareFetchResponseWalk(_ShareResponseWalk):

@@ -1,10 +1,10 @@
-"""How topics are spoken of: by name or by id (KIP-516), and what is known of one."""
+"""Types of topics: by name or by id (KIP-516)."""
 
 from typing import NamedTuple
 
 TOPIC_ID_SIZE = 16
 NO_TOPIC_ID = bytes(TOPIC_ID_SIZE)
-"""What stands for "none" on the wire."""
+"""The id on the wire if there is none."""
 
 Topic = str | bytes
 """A topic's name, or the 16 bytes of its id."""

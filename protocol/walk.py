@@ -1,9 +1,9 @@
-"""Walks over a frame while its bytes stream by: mostly a response, and the requests that are metered by topic.
+"""Walks over a frame while its bytes stream through the proxy: most responses, and requests that are metered by topic.
 
-A walk is told the length of its frame and then shown the frame's bytes, some at a time and wherever they lie in a
-buffer. It looks only at what tells lengths, may change single bytes in place, and says up to where the bytes are final.
-Record bytes are passed over without being collected or looked at. It is written as a generator that yields wherever it
-needs bytes that have not come yet, so that it reads as the layout reads.
+A walk is created with the length of its frame. It is then shown the frame's bytes, some at a time, at any place of a
+buffer. It reads only the fields it needs, may change single bytes in place, and returns the position up to which the
+bytes are final. Record bytes are skipped without being collected. A walk is a generator that yields where it needs
+bytes that have not arrived, so that the code has the order of the layout.
 """
 
 from collections.abc import Generator, Iterator
@@ -21,43 +21,47 @@ _INT32 = Struct(">i")
 
 
 class FrameWalk:
-    """Walks one frame. A subclass gives the layout, in `_walk`."""
+    """Walks one frame. A subclass defines the layout, in `_walk`."""
 
-    # Class attributes, so that a walk that is over in one call costs little to begin.
+    # Class attributes, so that a walk that ends in its first call is cheap to create.
     _buf = bytearray()
     _pos = 0
-    """Where the walk is."""
+    """Position of the walk in `_buf`."""
     _end = 0
-    """Where the bytes shown end."""
+    """Position after the last byte shown."""
     _limit = 0
-    """Where the frame ends, most often beyond `_end`."""
+    """Position after the frame's last byte, most often greater than `_end`."""
     _steps: Iterator[None] | None = None
     work_left = 1 << 62
-    """How many pieces (topics, partitions, batches, tagged fields) the next `advance` may look at, and two more that
-    end with the last. It counts down; for callers to set, where one read may hold more than there is time for at once.
+    """How many pieces (topics, partitions, batches, tagged fields) the next `advance` may read, plus two at most. A
+    piece takes a few microseconds. It counts down. Callers set it before each call to bound the time of the call.
     """
 
     def __init__(self, frame_length: int, start: int = 0) -> None:
-        """The walk of a whole frame, or of what follows its first bytes.
+        """A walk of a whole frame, or of the part after its first bytes.
 
         Args:
-            frame_length: bytes of the frame, as the four bytes before it tell.
-            start: where in the frame the walk begins.
+            frame_length: bytes of the frame, without its length prefix.
+            start: offset in the frame of the first byte that is walked.
         """
         self._frame_length = frame_length
         self._left = frame_length - start  # bytes of the frame that are not final yet
 
     def advance(self, buf: bytearray, pos: int, end: int) -> int:
-        """Walks on over `buf[pos:end]`, the frame's bytes from where the last call stopped.
+        """Continues over `buf[pos:end]`, the frame's bytes from the position that the last call returned.
+
+        Args:
+            end: position after the last byte that has arrived, and never after the frame's last byte.
 
         Returns:
-            Up to where bytes are final and may be forwarded. Those from there to `end`, always few, must be shown again
-            together with more. When the frame's last byte was shown, this is `end` and the walk is over. Where
-            `work_left` has come down to 0, those bytes may be many, and it goes on with them alone.
+            The position up to which bytes are final and may be forwarded. The bytes from there to `end` must be shown
+            again. Where `work_left` is above 0 they are few, and more must be shown with them. Where it is 0 or less
+            they may be many, and the next call continues with them alone. When the frame's last byte was shown this is
+            `end`, and the walk is over.
 
         Raises:
-            MalformedFrame: the frame is not what its API and version say. Nothing from `pos` on may be forwarded,
-                and the walk stays where it is.
+            MalformedFrame: the bytes do not have the layout of their API and version. Nothing from `pos` on may be
+                forwarded, and the walk does not continue.
         """
         self._buf = buf
         self._pos = pos
@@ -71,24 +75,42 @@ class FrameWalk:
 
     @property
     def is_over(self) -> bool:
-        """The frame's last byte was shown, and all of it was what it should be."""
+        """Whether the frame's last byte was read, and the whole frame has its layout."""
         return self._steps is not None and not self._left
+
+    @property
+    def frame_left(self) -> int:
+        """Bytes of the frame that are not final yet, whether they have arrived or not."""
+        return self._left
 
     def _whole(self) -> Steps:
         yield from self._walk()
-        if self._pos != self._limit:
-            raise MalformedFrame("the end of the frame: bytes behind its last field", self._offset())
+        self._check_end()
 
     def _walk(self) -> Steps:
         raise NotImplementedError
+
+    def _check_end(self) -> None:
+        if self._pos != self._limit:
+            raise MalformedFrame("the end of the frame: bytes after its last field", self._offset())
+
+    def _check_left(self, size: int, what: str) -> None:
+        """Raises where fewer than `size` bytes of the frame are left."""
+        if size > self._limit - self._pos:
+            raise TruncatedFrame(what, self._offset())
+
+    def _pause(self, pieces: int = 1) -> Steps:
+        """Counts pieces of work, and yields when there is no time for more and bytes are left to read."""
+        self.work_left -= pieces
+        if self.work_left <= 0 and self._pos < self._end:
+            yield
 
     def _offset(self) -> int:
         return self._frame_length - (self._limit - self._pos)
 
     def _need(self, size: int, what: str) -> Steps:
-        """Waits until `size` bytes are there."""
-        if size > self._limit - self._pos:
-            raise TruncatedFrame(what, self._offset())
+        """Yields until `size` bytes have arrived."""
+        self._check_left(size, what)
         while size > self._end - self._pos:
             yield
 
@@ -107,14 +129,14 @@ class FrameWalk:
         raise MalformedFrame(what, self._offset())
 
     def _count(self, smallest: int, what: str) -> Reading:
-        """Items of a compact array, 0 also when it is null; each takes `smallest` bytes or more."""
+        """Number of items of a compact array, 0 when it is null. Each item takes at least `smallest` bytes."""
         count = yield from self._varint(what)
         if (count - 1) * smallest > self._limit - self._pos:
             raise TruncatedFrame(what, self._offset())
         return max(0, count - 1)
 
     def _items(self, compact: bool, smallest: int, what: str) -> Reading:
-        """As `_count`, also for the arrays of versions that are not flexible, whose null is -1."""
+        """As `_count`, also for arrays of versions that are not flexible. Their null is -1."""
         if compact:
             return (yield from self._count(smallest, what))
         yield from self._need(4, what)
@@ -127,7 +149,7 @@ class FrameWalk:
         return max(0, count)
 
     def _size(self, compact: bool, length: Struct, what: str) -> Reading:
-        """Bytes of a string or of bytes, -1 when null; `length`: how versions that are not flexible write it."""
+        """Size of a string or of bytes, -1 when null. `length`: its type in versions that are not flexible."""
         if compact:
             return (yield from self._varint(what)) - 1
         yield from self._need(length.size, what)
@@ -138,18 +160,18 @@ class FrameWalk:
         return size
 
     def _string_size(self, compact: bool, what: str) -> Reading:
-        """Of a string, nullable or not: at most 32,767, and -1 when null."""
+        """Size of a string, nullable or not: at most 32,767, and -1 when null."""
         size = yield from self._size(compact, _INT16, what)
         if size > MAX_STRING:
             raise MalformedFrame(what, self._offset())
         return size
 
     def _bytes_size(self, compact: bool, what: str) -> Reading:
-        """Of bytes or records, nullable or not: -1 when null."""
+        """Size of bytes or records, nullable or not: -1 when null."""
         return self._size(compact, _INT32, what)
 
     def _collect(self, size: int, what: str) -> Collecting:
-        """The next `size` bytes, which should be few: they are kept here, so that none is shown twice."""
+        """The next `size` bytes, copied. The caller bounds `size`."""
         if size <= self._end - self._pos:
             self._pos += size
             return bytes(self._buf[self._pos - size : self._pos])
@@ -192,6 +214,9 @@ class FrameWalk:
             yield from self._skip(size - 1, what)
 
     def _skip_tags(self) -> Steps:
+        if self._pos < self._end and not self._buf[self._pos]:
+            self._pos += 1
+            return
         count = yield from self._varint("tag count")
         for _ in range(count):  # each takes two bytes or more, so a false count ends with the frame
             yield from self._varint("tag")
@@ -203,16 +228,24 @@ class FrameWalk:
 
     def _skip_structs(self, size: int, what: str) -> Steps:
         """A compact array of structs that are `size` bytes and a tag buffer each, nullable or not. It may be long."""
-        stride = size + 1
-        left = yield from self._count(stride, what)
+        left = yield from self._count(size + 1, what)
         while left:
-            # Those that came whole and have no tags are found by their tag counts, which stand at a fixed stride.
-            here = min(left, (self._end - self._pos) // stride, 512)
-            behind = self._pos + here * stride
-            if here and self._buf[self._pos + size : behind : stride].count(0) == here:
-                self._pos = behind
+            here = self._structs_at_hand(left, size)
+            if here:
+                self._pos += here * (size + 1)
                 left -= here
             else:
                 yield from self._skip(size, what)
                 yield from self._skip_tags()
                 left -= 1
+            yield from self._pause()
+
+    def _structs_at_hand(self, most: int, size: int) -> int:
+        """How many of the next structs of `size` bytes and a tag buffer have arrived whole and have no tags.
+
+        0 also where one of the next 512 has tags: the tag counts are found at a fixed stride only without them.
+        """
+        stride = size + 1
+        here = min(most, (self._end - self._pos) // stride, 512)
+        tag_counts = self._buf[self._pos + size : self._pos + here * stride : stride]
+        return here if tag_counts.count(0) == here else 0

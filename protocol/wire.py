@@ -1,25 +1,31 @@
-"""Primitives of Kafka's encoding that the walks share: each reads at `pos`, never at `end` or beyond.
+"""Primitives of Kafka's encoding: each reads at `pos`, never at `end` or after it.
 
 Sources: the protocol guide's "Protocol Primitive Types", and KIP-482 for unsigned varints and tag buffers.
 """
+
+from struct import Struct
 
 from protocol.errors import MalformedFrame, TruncatedFrame
 
 BytesLike = bytes | bytearray | memoryview
 
 MAX_VARINT_SIZE = 5
-"""Bytes that an unsigned varint of 32 bits takes at most."""
+"""Maximum bytes of an unsigned varint of 32 bits."""
 MAX_VARINT = 2**31 - 1
-"""Kafka's lengths, counts and tags are signed 32 bit integers on its own side."""
+"""Kafka stores lengths, counts and tags in signed 32 bit integers."""
 MAX_STRING = 2**15 - 1
 """Bytes of a string, in flexible versions as well."""
+NOT_AT_HAND = 1 << 60
+"""A position after any end: what `compact_string_end` and `plain_string_end` return for all that they do not read."""
+
+_INT16 = Struct(">h")
 
 
 def unsigned_varint(buf: BytesLike, pos: int, end: int, origin: int, what: str) -> tuple[int, int]:
-    """Returns the value and the position behind it. `origin` is where the frame starts, for error offsets.
+    """Returns the value and the position after it. `origin` is the start of the frame, for error offsets.
 
-    An encoding longer than it need be is refused: no implementation writes one, and one value must have one form where
-    single bytes are replaced.
+    An encoding longer than necessary is refused: no implementation writes one, and where single bytes are replaced,
+    each value must have one form.
     """
     value = 0
     for size in range(1, MAX_VARINT_SIZE + 1):
@@ -62,10 +68,42 @@ def skip_compact_string(buf: BytesLike, pos: int, end: int, origin: int, what: s
 
 
 def skip_tags(buf: BytesLike, pos: int, end: int, origin: int) -> int:
-    """Over a tag buffer: a count, then tag, size and bytes of each."""
+    """Skips a tag buffer: a count, then tag, size and bytes of each."""
     count, pos = unsigned_varint(buf, pos, end, origin, "tag count")
     for _ in range(count):  # each takes two bytes or more, so a false count ends at `end`
         _, pos = unsigned_varint(buf, pos, end, origin, "tag")
         size, pos = unsigned_varint(buf, pos, end, origin, "tag size")
         pos = skip(pos, size, end, origin, "tagged field")
     return pos
+
+
+def encode_string(text: bytes, compact: bool) -> bytes:
+    """A string of at most `MAX_STRING` bytes with its length: as flexible versions write it, or as others do."""
+    return (encode_varint(len(text) + 1) if compact else _INT16.pack(len(text))) + text
+
+
+def compact_string_end(buf: bytes | bytearray, pos: int, end: int) -> int:
+    """Position after a compact string, nullable or not, of at most 16,382 bytes.
+
+    For fast paths that read many fields and compare the last position with `end` once: above `end` the string has not
+    arrived whole, is longer, or is malformed. So is every string that is read from such a position.
+    """
+    if pos >= end:
+        return NOT_AT_HAND
+    size = buf[pos]
+    if size < 0x80:
+        return pos + (size or 1)
+    if pos + 1 >= end:
+        return NOT_AT_HAND
+    high = buf[pos + 1]
+    return pos + 1 + (size & 0x7F | high << 7) if 0 < high < 0x80 else NOT_AT_HAND
+
+
+def plain_string_end(buf: bytes | bytearray, pos: int, end: int) -> int:
+    """As `compact_string_end`, in versions that are not flexible: of any size."""
+    if pos + 2 > end:
+        return NOT_AT_HAND
+    size: int = _INT16.unpack_from(buf, pos)[0]
+    if size > 0:
+        return pos + 2 + size
+    return pos + 2 if size >= -1 else NOT_AT_HAND

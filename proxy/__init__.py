@@ -3,9 +3,12 @@
 From the outside in; each imports only what is listed after it:
 
     cli             the entry point: signals first        commands        run, check-config
-    server          binds, ties together, drains
+    server          ties the parts together, drains
+    ports           binds, knows where each leads         ticks           what is done ten times a second
     listener        accepts in batches                    quotas_watch    the quotas file again, whenever it changes
-    sessions/       one client connection and its broker connection: the hot path, and the holding
+    sessions/       the sockets of one client connection and its broker connection
+    streams/        what passes through them: bytes in, steps out
+    enforcement/    from what the limits say to what is done about it
     brokers/        the map between brokers and ports, and connections to them
     observability/  what can be seen from outside: metrics, /throttles, health, logs
     config/         from what a user wrote to one frozen Config, or every error at once

@@ -1,45 +1,49 @@
 """The running proxy: binds the ports, ties the parts together, drains on SIGTERM and SIGINT."""
 
 import asyncio
-import gc
 import logging
 import resource
 import secrets
 import signal
 import socket
 import time
-from asyncio import AbstractEventLoop, TimerHandle
-from collections.abc import Callable, Sequence
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from proxy.brokers.nodes import Nodes
 from proxy.brokers.readiness import Readiness
+from proxy.brokers.topic_lookup import ask_for_topics
+from proxy.brokers.topics import Topics
 from proxy.brokers.upstream import Upstream
-from proxy.config.config import Address, Config, format_address, unmapped
+from proxy.config.config import Config, format_address, unmapped
 from proxy.config.errors import BindError
 from proxy.config.quotas_file import Quotas, quotas_in_force
-from proxy.listener import Listener
-from proxy.observability.admin import Status, start_admin
-from proxy.observability.logs import RateLimited, event
+from proxy.enforcement.holds import Holds
+from proxy.enforcement.policies.table import DRY_RUN, policy_of
+from proxy.enforcement.report import Report, Waiting, waiting_clients
+from proxy.observability.admin import Status, WaitingClient, start_admin
+from proxy.observability.logs import event
 from proxy.observability.metrics import Metrics
+from proxy.ports import Ports
 from proxy.quotas_watch import QuotasWatch
-from proxy.sessions.buffers import Buffers
-from proxy.sessions.connection_gate import ConnectionGate
-from proxy.sessions.session import Session
+from proxy.sessions.gate import Gate
+from proxy.sessions.pump import PumpSet
+from proxy.sessions.session import Keeper, Origin, Session
 from proxy.sessions.shared import Shared
-from proxy.sessions.throttling import NS_PER_SECOND, Throttling
-from proxy.sessions.topic_lookup import ask_for_topics
-from proxy.sessions.topics import Topics
+from proxy.sessions.sweep import Sweep
+from proxy.sessions.turns import Turns
+from proxy.sessions.wakeups import NS_PER_SECOND, Wakeups
+from proxy.streams.context import Context
+from proxy.streams.handlers.table import Handlers
+from proxy.streams.kinds import Kinds
+from proxy.streams.memory import MemoryPool
+from proxy.ticks import Ticks, settle_garbage_collection
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.connections import ConnectionQuotas
 from quotas.registry.registry import Registry
 
-#: How often the loop's lag is measured and idle entities are looked for.
-TICK_SECONDS = 0.1
-HOUSEKEEPING_TICKS = 100
-#: Every session is looked after once in so many ticks, a part of them in each.
-SWEEP_TICKS = 10
 EXIT_CLEAN = 0
 EXIT_NOT_DRAINED = 1
 
@@ -92,20 +96,23 @@ def _say_there_is_nothing_to_reload() -> None:
     event(_log, logging.INFO, "nothing_to_reload", hint="SIGHUP reads --quotas-file again, and there is none")
 
 
-class Server:
-    """One proxy process."""
+class Server(Keeper):
+    """One proxy process. ``clock``: monotonic nanoseconds for quotas; ``work_clock``: of real time."""
 
-    def __init__(self, config: Config, clock: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(
+        self,
+        config: Config,
+        clock: Callable[[], int] = time.monotonic_ns,
+        work_clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self.config = config
         self.metrics = Metrics(config)
+        self.sessions: set[Session] = set()
         self._clock = clock
-        self._listeners: dict[int, Listener] = {}
-        self._bootstrap_port = 0
-        self._next_bootstrap = 0
+        self._work_clock = work_clock
         self._draining = False
-        self._ticks = 0
-        self._ticker: TimerHandle | None = None
-        self._to_look_after: list[Session] = []
+        self._ticks: Ticks | None = None
+        self._all_closed: asyncio.Event | None = None
 
     async def serve(self) -> int:
         """Listen, serve, drain. Returns the exit code."""
@@ -118,22 +125,20 @@ class Server:
         if self.config.quotas_file is not None:
             watch = QuotasWatch(self.config, self._quotas, self._take_over, self.metrics, self._clock)
         loop.add_signal_handler(signal.SIGHUP, _say_there_is_nothing_to_reload if watch is None else watch.read_again)
-        readiness = Readiness(self.config.bootstrap_servers, self._clock)
+        readiness = Readiness(self.config.bootstrap_servers, self._clock, self._not_ready)
         try:
             admin = await start_admin(
                 self.config,
                 self.metrics,
                 health=self._health,
                 readiness=readiness.check,
-                throttles=lambda: self.shared.throttling.waiting(self.shared.sessions),
+                throttles=self._throttles,
             )
         except BindError:
             self.close()
             raise
         self._say_hello(admin.port)
-        # What exists now lives as long as the process: keep the collector from walking it again and again.
-        gc.collect()
-        gc.freeze()
+        settle_garbage_collection()
         watching = None if watch is None else loop.create_task(watch.run())
         try:
             await stop.wait()
@@ -142,82 +147,79 @@ class Server:
             if watching is not None:
                 watching.cancel()
             self.close()
+            readiness.close()
             await admin.close()
 
     def start(self, loop: AbstractEventLoop) -> None:
         """Bind every port and begin to accept. Raises BindError."""
         config = self.config
         metrics = self.metrics
+        self.ports = Ports(loop, config, metrics, self._accepted)
         self._quotas = quotas_in_force(config)
         registry = Registry(self._quotas.entries, share=self._quotas.share, settings=_settings_of(config))
-        buffers = Buffers(loop, config.max_buffered_bytes, metrics.paused)
+        memory = MemoryPool(config.max_buffered_bytes)
+        holds = Holds()
+        report = Report(config, metrics)
+        self.context = Context(
+            config=config,
+            metrics=metrics,
+            registry=registry,
+            memory=memory,
+            nodes=Nodes(config, self.ports.open_any),
+            topics=Topics(loop, partial(ask_for_topics, config.bootstrap_servers)),
+            holds=holds,
+            policy=policy_of(DRY_RUN if config.dry_run else config.throttle_mode, report),
+        )
+        self.pumps = PumpSet(memory, Turns(loop, self._work_clock), self._clock, metrics.paused)
+        self.wakeups = Wakeups(loop, holds, self._clock)
         self.shared = Shared(
             loop=loop,
             clock=self._clock,
-            config=config,
-            metrics=metrics,
-            buffers=buffers,
-            registry=registry,
-            throttling=Throttling(loop, config, metrics, self._clock),
-            nodes=Nodes(config, self._bind_any),
-            topics=Topics(loop, partial(ask_for_topics, config.bootstrap_servers)),
+            context=self.context,
+            kinds=Kinds(Handlers(self.context), metrics),
+            pumps=self.pumps,
+            wakeups=self.wakeups,
             upstream=Upstream(loop, self._clock),
-            lines=RateLimited(),
         )
         max_wait_ns = int(config.max_connection_hold_seconds * NS_PER_SECOND)
-        self.shared.gate = ConnectionGate(self.shared, ConnectionQuotas(registry, max_wait_ns))
-        registry.observers.append(lambda _entities: self.shared.throttling.limits_changed())
-        registry.observers.append(self.shared.gate.limits_changed)
+        quotas = ConnectionQuotas(registry, max_wait_ns)
+        self.gate = Gate(loop, self._clock, quotas, report, metrics, dry_run=config.dry_run)
+        sweep = Sweep(self.sessions, memory, metrics, config.stalled_client_timeout_seconds)
+        registry.observers.append(lambda _entities: self.wakeups.limits_changed())
+        registry.observers.append(self.gate.limits_changed)
         metrics.limits_in_use = registry.limits_in_use
         metrics.produced = lambda: registry.produced(self._clock())
-        metrics.in_flight = lambda: sum(len(session.in_flight) for session in self.shared.sessions)
+        metrics.in_flight = lambda: sum(len(session.connection.in_flight) for session in self.sessions)
         try:
-            self._bootstrap_port = self._bind(config.listen, "--listen")
-            for port in self.shared.nodes.fixed_ports():
-                flag = "--broker-ports" if port in (config.broker_ports or ()) else "--broker-port"
-                self._bind((config.listen[0], port), flag)
+            self.ports.open(self.context.nodes.fixed_ports())
         except BindError:
             self.close()
             raise
-        self._tick_due = loop.time() + TICK_SECONDS
-        self._ticker = loop.call_at(self._tick_due, self._tick)
+        self._ticks = Ticks(loop, self._clock, metrics, self.pumps, registry, sweep)
 
     def close(self) -> None:
         """Close every socket at once."""
-        if self._ticker is not None:
-            self._ticker.cancel()
-        for listener in self._listeners.values():
-            listener.close()
-        self._listeners.clear()
-        for session in list(self.shared.sessions):
+        if self._ticks is not None:
+            self._ticks.close()
+        self.ports.close()
+        for session in list(self.sessions):
             session.close()
-        self.shared.throttling.close()
-        self.shared.topics.close()
+        self.wakeups.close()
+        self.context.topics.close()
 
     def _take_over(self, quotas: Quotas) -> None:
         """Put these in place of those in force."""
         self._quotas = quotas
-        self.shared.registry.replace(quotas.entries, self._clock(), share=quotas.share)
+        self.context.registry.replace(quotas.entries, self._clock(), share=quotas.share)
 
     # ---- accepting
-
-    def _bind(self, address: Address, flag: str) -> int:
-        try:
-            listener = Listener(self.shared.loop, address, self._accepted, self.metrics)
-        except OSError as error:
-            raise BindError(flag, address, error) from error
-        self._listeners[listener.port] = listener
-        return listener.port
-
-    def _bind_any(self) -> int:
-        return self._bind((self.config.listen[0], 0), "--broker-ports")
 
     def _accepted(self, client: socket.socket, peer: tuple[Any, ...], port: int) -> None:
         shared = self.shared
         if self._draining:
             client.close()
             return
-        if len(shared.sessions) >= self.config.max_connections:
+        if self.metrics.connections >= self.config.max_connections:
             self.metrics.connection_rejected("max_connections")
             client.close()
             suppressed = shared.lines.admit("max_connections", self._clock())
@@ -231,36 +233,38 @@ class Server:
                     suppressed=suppressed or None,
                 )
             return
-        listener = ("bootstrap", str(port)) if port == self._bootstrap_port else (str(port),)
-        session = Session(shared, client, unmapped(peer[0]), peer[1], listener)
-        shared.sessions.add(session)
+        session = Session(shared, client, Origin(unmapped(peer[0]), peer[1], self.ports.names_of(port)), self)
+        self.sessions.add(session)
         self.metrics.connections += 1
-        shared.gate.let_in(session, lambda: session.connect(self._brokers_behind(port)))
+        self.gate.let_in(session, lambda: session.connect(self.ports.brokers_at(port, self.context.nodes)))
 
-    def _brokers_behind(self, port: int) -> Sequence[Address]:
-        """Where a connection to this port goes: its node, or any bootstrap server while the node is not known."""
-        node = None if port == self._bootstrap_port else self.shared.nodes.broker_behind(port)
-        if node is not None:
-            return (node,)
-        servers = self.config.bootstrap_servers
-        first = self._next_bootstrap % len(servers)
-        self._next_bootstrap = first + 1
-        return servers[first:] + servers[:first]
+    def on_closed(self, session: Session) -> None:
+        self.sessions.discard(session)
+        if not session.is_abandoned:
+            self._uncount(session)
+        if self._all_closed is not None and not self.sessions:
+            self._all_closed.set()
+
+    def on_abandoned(self, session: Session) -> None:
+        self._uncount(session)
+
+    def _uncount(self, session: Session) -> None:
+        """The session counts as a connection no longer."""
+        self.metrics.connections -= 1
+        self.gate.gone(session)
 
     # ---- ending
 
     async def _drain(self, loop: AbstractEventLoop, stop: asyncio.Event) -> int:
         """Stop accepting, let requests under way finish. A second signal, or the time limit, ends it at once."""
-        sessions = self.shared.sessions
+        sessions = self.sessions
         event(
             _log, logging.INFO, "draining", connections=len(sessions), timeout_seconds=self.config.drain_timeout_seconds
         )
         self._draining = True
-        for listener in self._listeners.values():
-            listener.close()
-        self._listeners.clear()
+        self.ports.close()
         done = asyncio.Event()
-        self.shared.on_session_closed = lambda: None if sessions else done.set()
+        self._all_closed = done
         for session in list(sessions):
             session.drain()
         if not sessions:
@@ -276,28 +280,26 @@ class Server:
 
     # ---- watching
 
+    def _not_ready(self) -> str | None:
+        if self._draining:
+            return "draining"
+        if self.metrics.memory_paused:
+            return "connections are not read: --max-buffered-bytes is used up"
+        return None
+
     def _health(self) -> Status:
         if self._draining:
-            return Status(False, "draining")
-        return Status(True, f"listening on {len(self._listeners)} ports, {len(self.shared.sessions)} connections")
+            return Status(True, "draining")
+        return Status(True, f"listening on {len(self.ports)} ports, {self.metrics.connections} connections")
 
-    def _tick(self) -> None:
-        loop = self.shared.loop
-        now = loop.time()
-        self.metrics.loop_lag(now - self._tick_due)
-        self.metrics.buffered_bytes = self.shared.buffers.buffered_bytes
+    def _throttles(self) -> list[WaitingClient]:
         now_ns = self._clock()
-        self.metrics.tick(now_ns)
-        self._ticks += 1
-        if self._ticks % SWEEP_TICKS == 0:
-            self._to_look_after = list(self.shared.sessions)
-        for session in self._to_look_after[self._ticks % SWEEP_TICKS :: SWEEP_TICKS]:
-            session.look_after()
-        if self._ticks % HOUSEKEEPING_TICKS == 0:
-            self.metrics.expire(now_ns)
-            self.shared.registry.expire(now_ns)
-        self._tick_due = now + TICK_SECONDS
-        self._ticker = loop.call_at(self._tick_due, self._tick)
+        waiting = []
+        for session in self.sessions:
+            held = self.gate.wait_of(session)
+            verdict, since_ns = (None, 0) if held is None else (held.verdict, held.since_ns)
+            waiting.append(Waiting(session.identity, session.hold, verdict, since_ns))
+        return waiting_clients(waiting, now_ns)
 
     def _say_hello(self, metrics_port: int) -> None:
         """What a person wants to know first: where, where to, what holds, and for whom a limit counts."""
@@ -310,7 +312,7 @@ class Server:
             _log,
             logging.INFO,
             "listening",
-            bootstrap=format_address((host, self._bootstrap_port)),
+            bootstrap=format_address((host, self.ports.bootstrap)),
             advertised_host=config.advertised_host,
             broker_ports=",".join([broker_ports, *exceptions]),
             metrics=f"http://{format_address((config.metrics_listen[0], metrics_port))}/metrics",

@@ -1,27 +1,24 @@
 """Who may connect: `connections` at a time and `connection_creation_rate`, of an address, a listener and the total.
 
-A connection beyond `connections` is refused. One beyond a rate waits for as long as the rate asks (KIP-612, PR 12034):
+A connection above `connections` is refused. One above a rate waits as long as the rate requires (KIP-612, PR 12034):
 it is recorded when it is accepted, and its wait is the violation's throttle time with it included, so each one of a
 crowd waits a little longer than the one before. One that would have to wait too long is not recorded, as Kafka takes
-back the record of a connection beyond an address's rate: it has no part in what the others wait.
+back the record of a connection above an address's rate: it does not lengthen the wait of others.
 
-When limits change, those that wait look again (`look_again`), and never wait longer for it than they were told.
+When limits change, those that wait look again (`review`), and never wait longer for it than they were told.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from quotas.admission.limit import Limit
 from quotas.entity import TOTAL, AnyEntity, Kind, Named
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from quotas.admission.limit import Limit
-    from quotas.registry.registry import Registry
+from quotas.registry.registry import Registry
 
 _KINDS: Final = (Kind.IP, Kind.LISTENER, Kind.TOTAL)
 
@@ -46,7 +43,7 @@ class Verdict:
     recorded_in: tuple[Limit, ...] = field(default=(), compare=False, repr=False)
 
 
-class Held(NamedTuple):
+class WaitingConnection(NamedTuple):
     """A connection that waits for its rates: where it came from and to, by which verdict, and when it came."""
 
     ip: str
@@ -88,15 +85,15 @@ class ConnectionQuotas:
         return self._record(self._rates(ip, listener), self._max_wait_ns, now_ns)
 
     def concerned_by(self, changed: Iterable[AnyEntity]) -> bool:
-        """Whether a change of these entities may concern somebody who waits."""
+        """Whether a change of these entities may affect waiting connections."""
         return any(isinstance(entity, Named) and entity.kind in _KINDS for entity in changed)
 
-    def look_again(self, held: Sequence[Held], now_ns: int) -> list[Verdict]:
+    def review(self, held: Sequence[WaitingConnection], now_ns: int) -> list[Verdict]:
         """What the limits of now say of those that wait, in the order in which they were recorded.
 
         Who was admitted keeps its place in each limit that still is the one it was recorded in: it waits for those
-        before it, and not for those behind. In a limit that is new to it, it is recorded now. Who was to be turned
-        away is asked for anew, behind all others. Nobody waits longer than it was told. Costs O(held).
+        before it, and not for those after it. In a limit that is new to it, it is recorded now. Who was to be turned
+        away is decided anew, after all others. No wait becomes longer than before. Costs O(held).
         An algorithm that knows no wait for an amount (`Algorithm.wait_ns`) lets all admitted ones wait for its debt.
         """
         limits = [self._rates(each.ip, each.listener) for each in held]
@@ -139,7 +136,7 @@ class ConnectionQuotas:
         if verdict.wait_ns <= max_wait_ns:
             return verdict
         for limit in limits:
-            limit.algorithm.record(-1, now_ns)
+            limit.algorithm.refund(1, now_ns, now_ns)
         return replace(verdict, admitted=False, wait_ns=max_wait_ns, recorded_in=())
 
 
@@ -151,7 +148,7 @@ def _longest(asked: Iterable[tuple[int, Limit]], recorded_in: tuple[Limit, ...])
     return Verdict(True, wait_ns, worst.name, worst.entity, worst.rate, recorded_in)
 
 
-def _at_most(held: Held, verdict: Verdict, now_ns: int) -> Verdict:
+def _at_most(held: WaitingConnection, verdict: Verdict, now_ns: int) -> Verdict:
     """A verdict of `now_ns`, from when the connection came, and with no longer a wait than it was told."""
     waited_ns = now_ns - held.since_ns
     return replace(verdict, wait_ns=min(held.verdict.wait_ns, waited_ns + verdict.wait_ns))

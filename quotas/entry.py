@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from fractions import Fraction
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from fractions import Fraction
-
-    from quotas.entity import AnyEntity
-    from quotas.resource_groups import ResourceGroup
+from quotas.entity import AnyEntity
+from quotas.resource_groups import ResourceGroup
 
 
 @dataclass(frozen=True, slots=True)

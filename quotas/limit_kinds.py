@@ -56,10 +56,15 @@ class Measure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LimitKind:
-    """One row of the table above. `whole`: Kafka takes whole numbers only."""
+    """One row of the table above.
+
+    counts   what it counts, as `run --help` says it
+    whole    Kafka takes whole numbers only
+    """
 
     name: str
-    whose: tuple[Kind | Client, ...]
+    counts: str
+    scopes: tuple[Kind | Client, ...]
     measure: Measure
     whole: bool = True
 
@@ -76,19 +81,87 @@ _PLACES: Final = (Kind.IP, Kind.LISTENER, Kind.TOTAL)
 LIMIT_KINDS: Final = {
     kind.name: kind
     for kind in (
-        LimitKind(PRODUCER_BYTE_RATE, _TRAFFIC, Measure.BYTES),
-        LimitKind(CONSUMER_BYTE_RATE, _TRAFFIC, Measure.BYTES),
-        LimitKind(REQUEST_RATE, _TRAFFIC, Measure.RATE, whole=False),
-        LimitKind(CONTROLLER_MUTATION_RATE, _TRAFFIC, Measure.RATE, whole=False),
-        LimitKind(PRODUCER_IDS_RATE, (Client.USER,), Measure.OWN),
-        LimitKind(BYTES_IN_RATE, _RECORDS, Measure.BYTES),
-        LimitKind(MESSAGES_IN_RATE, _RECORDS, Measure.RATE, whole=False),
-        LimitKind(BYTES_THRESHOLD, (Kind.TOPIC,), Measure.OWN),
-        LimitKind(MESSAGES_THRESHOLD, (Kind.TOPIC,), Measure.OWN),
-        LimitKind(TOTAL_BYTES_THRESHOLD, (Kind.TOTAL,), Measure.OWN),
-        LimitKind(TOTAL_MESSAGES_THRESHOLD, (Kind.TOTAL,), Measure.OWN),
-        LimitKind(CONNECTION_CREATION_RATE, _PLACES, Measure.CONNECTION_RATE),
-        LimitKind(CONNECTIONS, _PLACES, Measure.OWN),
+        LimitKind(
+            PRODUCER_BYTE_RATE,
+            "bytes of Produce requests per second",
+            _TRAFFIC,
+            Measure.BYTES,
+        ),
+        LimitKind(
+            CONSUMER_BYTE_RATE,
+            "bytes of Fetch responses per second",
+            _TRAFFIC,
+            Measure.BYTES,
+        ),
+        LimitKind(
+            REQUEST_RATE,
+            "requests of every kind per second",
+            _TRAFFIC,
+            Measure.RATE,
+            whole=False,
+        ),
+        LimitKind(
+            CONTROLLER_MUTATION_RATE,
+            "partitions created or deleted per second",
+            _TRAFFIC,
+            Measure.RATE,
+            whole=False,
+        ),
+        LimitKind(
+            PRODUCER_IDS_RATE,
+            "new producer ids per producer id window, an hour by default",
+            (Client.USER,),
+            Measure.OWN,
+        ),
+        LimitKind(
+            BYTES_IN_RATE,
+            "bytes of records produced per second",
+            _RECORDS,
+            Measure.BYTES,
+        ),
+        LimitKind(
+            MESSAGES_IN_RATE,
+            "records produced per second",
+            _RECORDS,
+            Measure.RATE,
+            whole=False,
+        ),
+        LimitKind(
+            BYTES_THRESHOLD,
+            "bytes of records per second, enforced while all topics together exceed the total",
+            (Kind.TOPIC,),
+            Measure.OWN,
+        ),
+        LimitKind(
+            MESSAGES_THRESHOLD,
+            "records per second, enforced while all topics together exceed the total",
+            (Kind.TOPIC,),
+            Measure.OWN,
+        ),
+        LimitKind(
+            TOTAL_BYTES_THRESHOLD,
+            "the total of the thresholds in bytes; topics without one share the rest of it",
+            (Kind.TOTAL,),
+            Measure.OWN,
+        ),
+        LimitKind(
+            TOTAL_MESSAGES_THRESHOLD,
+            "the total of the thresholds in records; topics without one share the rest of it",
+            (Kind.TOTAL,),
+            Measure.OWN,
+        ),
+        LimitKind(
+            CONNECTION_CREATION_RATE,
+            "new connections per second",
+            _PLACES,
+            Measure.CONNECTION_RATE,
+        ),
+        LimitKind(
+            CONNECTIONS,
+            "connections at a time",
+            _PLACES,
+            Measure.OWN,
+        ),
     )
 }
 """In Kafka's spelling where Kafka has it."""

@@ -24,7 +24,7 @@ LONG_MAX: Final = (1 << 63) - 1
 SMALLEST_RATE: Final = Fraction(1, 1_000_000)
 """One in eleven and a half days; the wait for less would be longer than any proxy runs."""
 
-# At most three digits of exponent and forty of the rest: nobody makes this process compute 10 ** 999999999.
+# At most three digits of exponent and forty of the rest: no input makes this process compute 10 ** 999999999.
 _NUMBER: Final = re.compile(r"(?P<number>[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?)", re.ASCII)
 _RATE: Final = re.compile(_NUMBER.pattern + r"\s*(?P<unit>[A-Za-z]*)\s*(?:/\s*s)?", re.ASCII)
 

@@ -12,7 +12,7 @@ A member is written as a pattern:
     a\*           the name "a*": a backslash takes the star's meaning away
     a\\*          every name that begins with "a\": and a backslash's own
 
-A star stands at the end or behind a backslash, and a backslash before a star or a backslash; all else is refused.
+A star is at the end or after a backslash, and a backslash is before a star or a backslash; all else is refused.
 
 Membership is a union: a client is in a group when its user or its client id matches one pattern of it, a topic when its
 name does. One may be in any number of groups; the limits of all of them hold.
@@ -22,11 +22,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
 _SPECIAL: Final = ("\\", "*")
 
@@ -167,7 +165,7 @@ class GroupIndex:
         return self._groups[self._places[name]]
 
     def add(self, group: ResourceGroup) -> None:
-        """Put this group behind all others. Raises ValueError when its name is taken."""
+        """Add this group after all others. Raises ValueError when its name is taken."""
         if group.name in self._places:
             raise ValueError(f"there is a resource group {group.name!r} already")
         self._places[group.name] = self._next_place

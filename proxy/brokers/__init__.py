@@ -3,4 +3,6 @@
 nodes       the map between brokers and ports
 upstream    opens connections
 readiness   probes the bootstrap servers for /readyz
+topics      names, ids and partitions of topics, from Metadata responses
+topic_lookup  asks a bootstrap server for topics of which only the id is known
 """

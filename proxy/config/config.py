@@ -17,7 +17,6 @@ from quotas.entry import QuotaEntry
 Address = tuple[str, int]
 """A host (name or IP literal, without brackets) and a TCP port."""
 
-ThrottleMode = Literal["auto", "notify"]
 QuotaAlgorithm = Literal["token-bucket", "sampled-window", "ewma"]
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warn", "error"]
@@ -80,7 +79,7 @@ class Config:
     producer_id_quota_window_size_seconds: int = 3600
     producer_id_quota_window_count: int = 4
 
-    throttle_mode: ThrottleMode = "auto"
+    throttle_mode: str = "auto"
     max_throttle_ms: int = 5000
     max_connection_hold_seconds: float = 8.0
     dry_run: bool = False

@@ -7,23 +7,9 @@ from typing import Final
 import click
 import cloup
 
-from quotas.limit_kinds import (
-    BYTES_IN_RATE,
-    BYTES_THRESHOLD,
-    CONNECTION_CREATION_RATE,
-    CONNECTIONS,
-    CONSUMER_BYTE_RATE,
-    CONTROLLER_MUTATION_RATE,
-    LIMIT_KINDS,
-    MESSAGES_IN_RATE,
-    MESSAGES_THRESHOLD,
-    PRODUCER_BYTE_RATE,
-    PRODUCER_IDS_RATE,
-    REQUEST_RATE,
-    TOTAL_BYTES_THRESHOLD,
-    TOTAL_MESSAGES_THRESHOLD,
-)
-from quotas.spec.limits import owners_of
+from quotas.limit_kinds import LIMIT_KINDS
+from quotas.modes import MODES
+from quotas.parsing.limits import owners_of
 
 _SCOPES: Final = (
     ("user=, client-id=", "A client by its user, its client id, or both; each name has a limit of its own."),
@@ -39,27 +25,11 @@ _SCOPES: Final = (
     ("...=<default>", "Each name without an entry of its own; not for total and resource-group."),
 )
 _OPTIONS: Final = (
-    ("mode=", "auto or notify, in place of the proxy's throttle mode."),
+    ("mode=", f"{' or '.join(MODES)}, in place of the proxy's throttle mode."),
     ("action=", "hold: what happens to records over a limit on records."),
     ("algorithm=", "token-bucket, sampled-window or ewma, in place of the proxy's algorithm."),
     ("burst_seconds=", "Size of the token bucket as seconds of the rate, 1 by default."),
 )
-COUNTS: Final = {
-    PRODUCER_BYTE_RATE: "bytes of Produce requests per second",
-    CONSUMER_BYTE_RATE: "bytes of Fetch responses per second",
-    REQUEST_RATE: "requests of every kind per second",
-    CONTROLLER_MUTATION_RATE: "partitions created or deleted per second",
-    PRODUCER_IDS_RATE: "new producer ids per producer id window, an hour by default",
-    BYTES_IN_RATE: "bytes of records produced per second",
-    MESSAGES_IN_RATE: "records produced per second",
-    BYTES_THRESHOLD: "bytes of records per second, enforced while all topics together exceed the total",
-    MESSAGES_THRESHOLD: "records per second, enforced while all topics together exceed the total",
-    TOTAL_BYTES_THRESHOLD: "the total of the thresholds in bytes; topics without one share the rest of it",
-    TOTAL_MESSAGES_THRESHOLD: "the total of the thresholds in records; topics without one share the rest of it",
-    CONNECTION_CREATION_RATE: "new connections per second",
-    CONNECTIONS: "connections at a time",
-}
-"""What each limit counts."""
 
 
 class CommandWithLimits(cloup.Command):
@@ -67,7 +37,7 @@ class CommandWithLimits(cloup.Command):
 
     def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the keys of SPEC after the options."""
-        limits = [(f"{name}=", f"{COUNTS[name]} ({', '.join(owners_of(kind))})") for name, kind in LIMIT_KINDS.items()]
+        limits = [(f"{name}=", f"{kind.counts} ({', '.join(owners_of(kind))})") for name, kind in LIMIT_KINDS.items()]
         for title, rows in (
             ("Scopes of a quota", _SCOPES),
             ("Limits, with the scopes they can have", limits),

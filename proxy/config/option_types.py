@@ -135,7 +135,7 @@ def one_of(*allowed: str, later: Sequence[str] = ()) -> Checked:
 def quota_spec(value: object) -> object:
     # Imported only by a run with quotas.
     from proxy.config.host_names import addresses_of
-    from quotas.spec.parse import SpecErrors, parse_spec
+    from quotas.parsing.parse import SpecErrors, parse_spec
 
     if isinstance(value, dict):
         raise InvalidValue(_SPEC_EXPECTED, QUOTA_TABLES_ELSEWHERE)

@@ -23,6 +23,7 @@ from proxy.config.option_types import (
     quota_spec,
 )
 from proxy.config.toml_file import take_defaults_from
+from quotas.modes import LATER_MODES, MODES
 
 
 def _setting(*flags: str, **attributes: Any) -> Callable[[Any], Any]:
@@ -171,7 +172,7 @@ ENFORCEMENT: Final = cloup.option_group(
     "Enforcement",
     _setting(
         "--throttle-mode",
-        type=one_of("auto", "notify", later=("delay", "pause")),
+        type=one_of(*MODES, later=LATER_MODES),
         default="auto",
         help="notify: the response to a client over its quota contains throttle_time_ms. auto: the same, where the "
         "version has the field. In both, the next data request is held until it is due. delay, pause: not in this "

@@ -14,9 +14,9 @@ from proxy.config.host_names import addresses_of
 from proxy.config.toml_file import read_toml
 from proxy.config.values import InvalidValue, parse_fraction
 from quotas.entity import DEFAULT_NAME, AnyEntity, Default, Kind, Named
-from quotas.spec.batch import Wrong
-from quotas.spec.names import BOOTSTRAP
-from quotas.spec.parse import Placed, QuotaEntry, SpecError, duplicates, load_quotas, threshold_errors
+from quotas.parsing.batch import Wrong
+from quotas.parsing.names import BOOTSTRAP
+from quotas.parsing.parse import Placed, QuotaEntry, SpecError, duplicates, load_quotas, threshold_errors
 
 FLAG: Final = "--quota"
 SHARE: Final = "quota_share"

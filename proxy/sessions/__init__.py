@@ -1,10 +1,17 @@
-"""One client connection and its connection to a broker: the hot path, and the holding.
+"""The sockets of one client connection and its broker connection: reading, pausing, writing, ending.
 
-connection_gate ─▶ session ─┬─ request_flow ─▶ pump ─▶ broker      throttling: acts on the Decisions
-                            └─ response_flow ◀─ pump ◀─ broker     of `quotas`
+    gate ─▶ session ─┬─ pump client ─▶ broker ── wire      wakeups: releases held frames
+                     └─ pump broker ─▶ client ── wire      turns: shares the loop's time
 
-frame_admission may this data frame pass now?
-request_kind    what is done with such requests       produce_usage   topics, records and producer ids of a Produce
-mutations       topics created and deleted            topics          names by id, partitions (topic_lookup: asks)
-shared          what all sessions share               buffers         the one receive buffer; bytes that wait
+- `lifecycle`  states × events, as a table
+- `wire`       what a pump needs of a socket
+- `pump`       one direction: reads, passes the bytes to the stream, carries out its steps, writes
+- `turns`      a bounded share of each round of the event loop for each connection
+- `wakeups`    one timer for each limit with held frames
+- `session`    both directions, and their life
+- `sweep`      checks every session once a second
+- `gate`       admits new connections, delayed where a limit requires it
+- `shared`     the parts that all sessions share
+
+`proxy.streams` and `proxy.enforcement` decide what happens to bytes; this package carries it out.
 """

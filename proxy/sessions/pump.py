@@ -1,23 +1,25 @@
-"""One direction of a session: reads a socket into the shared buffer, lets the flow look, writes to the other socket.
+"""One direction of a session: reads a wire into the shared buffer, asks the stream, writes to the other wire.
 
 Level-triggered, one ``recv`` for each wake-up. Reading stops at once when the other side does not take bytes: that is
-the memory bound. ``remove_reader`` and ``remove_writer`` come before ``close``: libuv aborts the process otherwise.
+the memory bound. The stream returns steps (`proxy.streams.steps`); here they are carried out.
 """
 
-from asyncio import AbstractEventLoop
+from abc import abstractmethod
+from collections.abc import Callable
 from enum import IntFlag
-from socket import socket
-from typing import TYPE_CHECKING
+from typing import Final, final
 
-from protocol.errors import MalformedFrame, ProtocolError
-from proxy.sessions.buffers import READ_SIZE, SMALL_READ_SIZE, Buffers
-
-if TYPE_CHECKING:
-    from proxy.sessions.session import Session
+from protocol.errors import MalformedFrame
+from proxy.sessions.turns import FAST_TURN_NS, HEAVY_NS, TURN_NS, WORTH_COUNTING_NS, Turn, Turns
+from proxy.sessions.wire import Wire
+from proxy.streams.connection import Stream
+from proxy.streams.handlers.data import HEAD_READ_SIZE
+from proxy.streams.memory import READ_SIZE, MemoryPool
+from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, REPLACE, WAIT, YIELD
 
 
 class PauseReason(IntFlag):
-    """Why a socket is not being read. Reading goes on when no reason is left; each is a metric label."""
+    """Why a wire is not being read. Reading goes on when no reason is left; each is a metric label."""
 
     CONNECTING = 1
     QUOTA = 2
@@ -26,289 +28,457 @@ class PauseReason(IntFlag):
     IN_FLIGHT = 16
     DRAIN = 32
     END_OF_STREAM = 64
+    TURN = 128
+    RESPONSE_MEMORY = 256
 
 
-# Plain ints: an IntFlag operation costs ten times an int's, and these stand on the hot path.
-CONNECTING = int(PauseReason.CONNECTING)
-QUOTA = int(PauseReason.QUOTA)
-WRITE_BACKPRESSURE = int(PauseReason.WRITE_BACKPRESSURE)
-MEMORY = int(PauseReason.MEMORY)
-IN_FLIGHT = int(PauseReason.IN_FLIGHT)
-DRAIN = int(PauseReason.DRAIN)
-END_OF_STREAM = int(PauseReason.END_OF_STREAM)
+# Plain ints: an IntFlag operation costs ten times an int's, and these are on the hot path.
+CONNECTING: Final = int(PauseReason.CONNECTING)
+QUOTA: Final = int(PauseReason.QUOTA)
+WRITE_BACKPRESSURE: Final = int(PauseReason.WRITE_BACKPRESSURE)
+MEMORY: Final = int(PauseReason.MEMORY)
+IN_FLIGHT: Final = int(PauseReason.IN_FLIGHT)
+DRAIN: Final = int(PauseReason.DRAIN)
+END_OF_STREAM: Final = int(PauseReason.END_OF_STREAM)
+TURN: Final = int(PauseReason.TURN)
+RESPONSE_MEMORY: Final = int(PauseReason.RESPONSE_MEMORY)
 
-#: With more than this left of its frame a flow moves bulk, and takes turns with others that do.
-BULK = 65_536
+REASON_NAMES: Final = {int(reason): reason.name.lower() for reason in PauseReason if reason.name}
 
 #: Not a reason: the pump is done, nothing resumes it.
-STOPPED = 1 << 30
+STOPPED: Final = 1 << 30
+#: With more than this left of its frame a pump moves bulk, and takes turns with others that do.
+BULK: Final = 65_536
+#: The least that a pump reads at once after it had read more than one turn parses.
+_SMALLEST_READ: Final = 4_096
 
-REASON_NAMES = {int(reason): reason.name.lower() for reason in PauseReason if reason.name}
+
+class Owner:
+    """What a pump calls of its session."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def attend(self) -> None:
+        """The session has something to do besides the bytes: see `Connection.attention`."""
+
+    @abstractmethod
+    def on_hold(self, pump: "Pump") -> None:
+        """A limit holds a frame: see the stream's `hold`. The pump has been paused."""
+
+    @abstractmethod
+    def on_source_ended(self, pump: "Pump") -> None:
+        """The source ended its stream."""
+
+    @abstractmethod
+    def on_source_failed(self, pump: "Pump", error: OSError) -> None:
+        """The source's connection broke."""
+
+    @abstractmethod
+    def on_sink_failed(self, pump: "Pump", error: OSError) -> None:
+        """The sink's connection broke."""
+
+    @abstractmethod
+    def on_flushed(self, pump: "Pump") -> None:
+        """All pending bytes have been taken by the sink."""
+
+    @abstractmethod
+    def close_for(self, error: Exception) -> None:
+        """Close because of what one side sent, or of a defect in this program."""
 
 
-class Pump:
-    """Reads ``source``, writes ``sink``; ``take`` (the subclass) decides what becomes of the bytes.
+class PumpSet:
+    """What all pumps of one event loop share: memory, turns, the clock of the quotas, and a count for each reason.
 
-    ``kept`` are bytes that were read and not yet forwarded (a partial header, or what lies past a boundary where the
-    session holds), ``pending`` bytes that the sink did not take. ``want`` is how many bytes the next read may take:
-    the whole buffer, or just enough to reach the next frame's header.
+    `short`: pumps that wait for memory.
+    """
+
+    __slots__ = ("clock", "memory", "paused", "short", "turns")
+
+    def __init__(self, memory: MemoryPool, turns: Turns, clock: Callable[[], int], paused: dict[str, int]) -> None:
+        self.memory = memory
+        self.turns = turns
+        self.clock = clock
+        self.paused = paused
+        #: Pumps that are not read because memory is used up, in order.
+        self.short: dict[Pump, None] = {}
+
+    def memory_returned(self) -> None:
+        """Memory may have been given back: resume pumps that wait for it."""
+        memory = self.memory
+        for holding in memory.grant():
+            for pump in [pump for pump in self.short if pump.stream.holding is holding]:
+                del self.short[pump]
+                pump.resume(RESPONSE_MEMORY)
+        if memory.used <= memory.limit * 3 // 4:
+            for pump in [pump for pump in self.short if pump.paused & MEMORY]:
+                del self.short[pump]
+                pump.resume(MEMORY)
+
+
+@final
+class Pump(Turn):
+    """See the module.
+
+    stream      decides what happens to the bytes
+    kept        bytes that were read and not forwarded: an incomplete header, or what follows a boundary
+    unparsed    `kept` may contain more than an incomplete header: the stream parses it before the next read
+    pending     bytes that the sink did not take
+    discarding  the sink has gone: bytes are dropped
     """
 
     __slots__ = (
-        "buffers",
+        "_owner",
+        "_read_limit",
+        "_shared",
+        "_sink",
+        "discarding",
         "kept",
-        "loop",
-        "muted",
         "paused",
         "pending",
-        "queued",
-        "remaining",
-        "session",
-        "sink",
         "source",
-        "source_fd",
-        "want",
+        "stream",
+        "unparsed",
     )
 
-    def __init__(
-        self, loop: AbstractEventLoop, buffers: Buffers, session: "Session", source: socket, sink: socket
-    ) -> None:
-        self.loop = loop
-        self.buffers = buffers
-        self.session = session
+    def __init__(self, shared: PumpSet, owner: Owner, stream: Stream, source: Wire, sink: Wire) -> None:
+        super().__init__()
+        self._shared = shared
+        self._owner = owner
+        self.stream = stream
         self.source = source
-        self.source_fd = source.fileno()
-        self.sink = sink
+        self._sink = sink
         self.paused = CONNECTING
-        buffers.paused["connecting"] += 1
-        #: Bytes of the current frame that have not been forwarded yet.
-        self.remaining = 0
-        #: Waits for its turn among those that move long frames.
-        self.queued = False
+        shared.paused["connecting"] += 1
         self.kept = b""
+        self.unparsed = False
         self.pending: bytearray | None = None
-        #: Nobody is there to write to: bytes are dropped.
-        self.muted = False
-        self.want = READ_SIZE
+        self.discarding = False
+        #: Largest read: smaller after more was read than one turn parses.
+        self._read_limit = READ_SIZE
 
-    # ---- what the flow defines
-
-    def take(self, end: int) -> None:
-        """Look at ``buffers.data[:end]``, forward or keep all of it."""
-        raise NotImplementedError
-
-    def on_source_ended(self) -> None:
-        """The source said end of stream."""
-        raise NotImplementedError
-
-    def on_source_failed(self, error: OSError) -> None:
-        """The source's connection broke."""
-        raise NotImplementedError
-
-    def on_sink_failed(self, error: OSError) -> None:
-        """The sink's connection broke."""
-        raise NotImplementedError
-
-    def on_flushed(self) -> None:
-        """All pending bytes have been taken by the sink."""
-
-    # ---- reading
+    # ---- when to read
 
     def pause(self, reason: int) -> None:
-        """Stop reading for ``reason``; a reason that stands already changes nothing."""
+        """Stop reading for `reason`; no effect if it is set already."""
         before = self.paused
         if before & (reason | STOPPED):
             return
         self.paused = before | reason
-        self.buffers.paused[REASON_NAMES[reason]] += 1
+        self._shared.paused[REASON_NAMES[reason]] += 1
         if not before:
-            self.loop.remove_reader(self.source_fd)
+            self.source.stop_reading()
 
     def resume(self, reason: int) -> None:
-        """Take ``reason`` away; reading goes on when it was the last."""
+        """Remove `reason`; reading resumes when it was the last."""
         if not self.paused & reason:
             return
         self.paused &= ~reason
-        self.buffers.paused[REASON_NAMES[reason]] -= 1
-        if not self.paused and not self.queued:
-            self.go_on()
+        self._shared.paused[REASON_NAMES[reason]] -= 1
+        if not self.paused:
+            if self.unparsed or (self.source.buffers and self.source.pending()):
+                self._wait_for_turn()
+            else:
+                self.source.when_readable(self.on_readable)
 
-    def go_on(self) -> None:
-        """The last reason not to read is gone."""
-        self.loop.add_reader(self.source_fd, self.on_readable)
+    def _wait_for_turn(self) -> None:
+        if not self.paused & TURN:
+            self.pause(TURN)
+            self._shared.turns.wait(self)
 
     def on_turn(self) -> None:
-        """Its turn has come among those that wait for one (see `Buffers`)."""
-        if not self.paused:
-            self.loop.add_reader(self.source_fd, self.on_readable)
-            self.on_readable()
-
-    def stop(self) -> None:
-        """Leave the loop for good, before the sockets are closed."""
-        if not self.paused:
-            self.loop.remove_reader(self.source_fd)
+        """See `Turn`."""
+        if self.paused & STOPPED or not self.paused & TURN:
+            return
+        self.paused &= ~TURN
+        self._shared.paused["turn"] -= 1
+        if self.paused:
+            return  # the resume that removes the last reason handles `unparsed`
+        self.source.when_readable(self.on_readable)
+        if self.unparsed:
+            self.parse_kept()
         else:
-            for reason, name in REASON_NAMES.items():
-                if self.paused & reason:
-                    self.buffers.paused[name] -= 1
-        self.paused = STOPPED
-        self.muted = True
-        if self.pending is not None:
-            self.loop.remove_writer(self.sink.fileno())
-            self.buffers.release(len(self.pending))
-            self.pending = None
-        self.drop_kept()
-
-    def discard(self) -> None:
-        """Nobody is there to write to any more: drop what waits, and all that comes."""
-        self.muted = True
-        if self.pending is not None:
-            self.loop.remove_writer(self.sink.fileno())
-            self.buffers.release(len(self.pending))
-            self.pending = None
-            self.resume(WRITE_BACKPRESSURE)
-
-    def drop_kept(self) -> None:
-        """Forget the bytes that were kept aside."""
-        if self.kept:
-            self.buffers.release(len(self.kept))
-            self.kept = b""
-
-    def keep(self, start: int, end: int) -> None:
-        """Put ``buffers.data[start:end]`` aside, to be looked at again in front of what comes next.
-
-        Something must be able to come, except where it is held: then it is looked at again before the next read.
-        """
-        if start < end and not self.paused & STOPPED:
-            if end - start >= READ_SIZE and not self.paused & QUOTA:
-                raise MalformedFrame("a frame's head within the buffer", READ_SIZE)
-            self.kept = bytes(self.buffers.view[start:end])
-            self.buffers.keep(end - start)
-
-    def restore_kept(self) -> int:
-        """Put the kept bytes back at the buffer's start; returns how many."""
-        kept = self.kept
-        size = len(kept)
-        if size:
-            self.buffers.data[:size] = kept
-            self.kept = b""
-            self.buffers.release(size)
-        return size
+            self.on_readable()
 
     def on_readable(self) -> None:
         """One wake-up: at most one ``recv``."""
-        buffers = self.buffers
-        want = self.want
-        if self.remaining > BULK:
-            if not buffers.bulk_turn(self):
+        shared = self._shared
+        turns = shared.turns
+        if turns.is_busy and not turns.may_begin(self):
+            self._wait_for_turn()
+            return
+        memory = shared.memory
+        stream = self.stream
+        want = stream.want
+        if want > self._read_limit:
+            want = self._read_limit
+        if memory.is_tight:
+            want = memory.allowance(stream.holding, want, stream.remaining, HEAD_READ_SIZE)
+            if want <= 0:
+                self._wait_for_memory(MEMORY)
                 return
-            if want > buffers.bulk_read_size:
-                want = buffers.bulk_read_size
-        elif want > SMALL_READ_SIZE and buffers.small_reads:
-            want = SMALL_READ_SIZE
-        if want > buffers.read_size:
-            want = buffers.read_size
-            if not want:
-                self.pause(MEMORY)
-                buffers.when_free(self._memory_is_free)
-                return
-        kept_size = 0
+        kept = self.kept
         try:
-            if self.kept:
-                kept_size = len(self.kept)
-                room = READ_SIZE - kept_size
-                end = kept_size + self.source.recv_into(buffers.view[kept_size:], want if want < room else room)
-            else:
-                end = self.source.recv_into(buffers.data, want)
+            size = self._recv_after_kept(want) if kept else self.source.recv_into(memory.data, want)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self.on_source_failed(error)
+            self._owner.on_source_failed(self, error)
             return
-        if end == kept_size:
-            self.on_source_ended()
-            return
-        if kept_size:
-            self.restore_kept()
-        try:  # as `parse`, which costs a call more for each wake-up
-            self.take(end)
-        except ProtocolError as error:
-            self.session.close_for(error)
+        if not size:
+            self._owner.on_source_ended(self)
+        elif kept:
+            self._run(self._restore_kept() + size)
+        else:
+            self._run_whole(size)
+
+    def _run_whole(self, size: int) -> None:
+        """As `_run`, for the common case: all bytes pass in one step."""
+        shared = self._shared
+        stream = self.stream
+        try:
+            step = stream.take(0, size, shared.clock())
         except Exception as error:  # noqa: BLE001 - a defect may cost its own connection, never the process
-            self.session.close_for_defect(error)
+            self._owner.close_for(error)
+            return
+        if step != size:
+            self._run(size, step)
+            return
+        self.write(shared.memory.view[:size])
+        turns = shared.turns
+        cost_ns = FAST_TURN_NS + (size >> 2)
+        turns.used_ns += cost_ns
+        if turns.used_ns > WORTH_COUNTING_NS:
+            turns.begin_round()
+        if stream.remaining > BULK:
+            self.is_heavy = True
+            turns.heavy_used_ns += cost_ns
+        elif self.is_heavy:
+            self.is_heavy = False
+        if self._read_limit < READ_SIZE:
+            self._read_limit = min(READ_SIZE, 2 * self._read_limit)
+        if stream.connection.attention:
+            self._owner.attend()
+        if self.source.buffers:
+            self._look_for_pending()
+
+    def _recv_after_kept(self, want: int) -> int:
+        kept_size = len(self.kept)
+        return self.source.recv_into(self._shared.memory.view[kept_size:], min(want, READ_SIZE - kept_size))
+
+    def _restore_kept(self) -> int:
+        """Copy the kept bytes to the beginning of the shared buffer; returns their number."""
+        kept = self.kept
+        size = len(kept)
+        self._shared.memory.data[:size] = kept
+        self.unparsed = False
+        self._keep(b"")
+        return size
+
+    def _wait_for_memory(self, reason: int) -> None:
+        self.pause(reason)
+        self._shared.short[self] = None
+
+    def parse_kept(self) -> None:
+        """Let the stream parse the kept bytes, before the next read."""
+        if self.kept:
+            self._run(self._restore_kept())
 
     def read_on(self) -> None:
-        """Read what is there already, without waiting for the loop to tell of it; nothing while reading rests."""
-        if not self.paused and not self.queued:
-            self.on_readable()
-
-    def read_to_end(self) -> None:
-        """The source has gone: read what it left, one ``recv`` for each round of the loop, up to the end of the stream.
-
-        libuv tells of a reset once, and uvloop forgets the descriptor then, whatever is still to be read from it.
-        """
-        if not self.paused and not self.queued:
-            self.on_readable()
+        """Read what has arrived, without waiting for the loop to report it; no effect while paused."""
         if not self.paused:
-            self.loop.call_soon(self.read_to_end)
+            if self.unparsed:
+                self.parse_kept()
+            else:
+                self.on_readable()
 
-    def parse(self, end: int) -> None:
-        """Let the flow look at the bytes; an error closes this one session, whatever it is."""
+    # ---- what the stream asks for
+
+    def _run(self, end: int, first_step: int | None = None) -> None:
+        """Carry out the stream's steps for ``data[:end]``; the first of them may have been taken already."""
+        shared = self._shared
+        turns = shared.turns
+        started_ns = turns.clock()
+        is_done = False
         try:
-            self.take(end)
-        except ProtocolError as error:
-            self.session.close_for(error)
+            is_done = self._steps(end, started_ns + TURN_NS, first_step)
         except Exception as error:  # noqa: BLE001 - a defect may cost its own connection, never the process
-            self.session.close_for_defect(error)
+            self._owner.close_for(error)
+        used_ns = turns.clock() - started_ns
+        self.is_heavy = not is_done or used_ns > HEAVY_NS
+        turns.used(self, used_ns)
+        if shared.short:  # a response that was collected may have been sent
+            shared.memory_returned()
+        if self.stream.connection.attention:
+            self._owner.attend()
+        if self.source.buffers:
+            self._look_for_pending()
 
-    def _memory_is_free(self) -> None:
-        self.resume(MEMORY)
+    def _look_for_pending(self) -> None:
+        """The wire may have bytes that the event loop does not report."""
+        if not self.paused and self.source.pending():
+            self._wait_for_turn()
+
+    def _steps(self, end: int, until_ns: int, step: int | None) -> bool:
+        """Take steps until all bytes have passed or are kept. Returns whether the turn was long enough for that."""
+        stream = self.stream
+        take = stream.take
+        work_clock = self._shared.turns.clock
+        now_ns = self._shared.clock()
+        start = pos = 0
+        try:
+            while pos < end:
+                if step is None:
+                    step = take(pos, end, now_ns)
+                if step > pos:
+                    pos = step
+                elif step == REPLACE:
+                    self._forward(start, pos)
+                    if stream.output:
+                        self.write(stream.output)
+                    start = pos = stream.resume_at
+                elif step != YIELD:
+                    self._forward(start, pos)
+                    start = pos
+                    self._stop_at(step, pos, end)
+                    return True
+                step = None
+                if pos < end and work_clock() >= until_ns:
+                    self._forward(start, pos)
+                    start = pos
+                    self._break_off(pos, end)
+                    return False
+        finally:
+            self._forward(start, pos)  # after an error: what passed before it was charged, and goes on
+        if self._read_limit < READ_SIZE:
+            self._read_limit = min(READ_SIZE, 2 * self._read_limit)
+        return True
+
+    def _forward(self, start: int, end: int) -> None:
+        if start < end:
+            self.write(self._shared.memory.view[start:end])
+
+    def _break_off(self, pos: int, end: int) -> None:
+        """The turn is over before all bytes have been parsed: keep them, and read less from now on."""
+        self._read_limit = max(_SMALLEST_READ, min(pos, READ_SIZE))
+        if not self.paused & STOPPED:
+            self._keep(bytes(self._shared.memory.view[pos:end]))
+            self.unparsed = True
+            self.is_heavy = True
+            if not self.paused:
+                self._wait_for_turn()
+
+    def _stop_at(self, step: int, pos: int, end: int) -> None:
+        """Keep the bytes from `pos` on, for the reason that the step gives."""
+        if self.paused & STOPPED:
+            return
+        if step == DRAINED:
+            self.pause(DRAIN)
+            return
+        size = end - pos
+        if size >= READ_SIZE and step == NEED:
+            raise MalformedFrame("a frame's head within the buffer", READ_SIZE)
+        self._keep(bytes(self._shared.memory.view[pos:end]))
+        self.unparsed = step != NEED
+        if step == HOLD:
+            self.pause(QUOTA)
+            self._owner.on_hold(self)
+        elif step == FULL:
+            self.pause(IN_FLIGHT)
+            self.stream.connection.attention = True
+        elif step == WAIT:
+            self._wait_for_memory(RESPONSE_MEMORY)
+
+    def _keep(self, kept: bytes) -> None:
+        self.kept = kept
+        self._account()
+
+    def _account(self) -> None:
+        """Update the account of memory."""
+        shared = self._shared
+        holding = self.stream.holding
+        before = holding.counted
+        pending = self.pending
+        shared.memory.update(holding, len(self.kept), 0 if pending is None else len(pending), holding.reserved)
+        if shared.short and holding.counted < before:
+            shared.memory_returned()
 
     # ---- writing
 
-    def forward(self, start: int, end: int) -> None:
-        """Send ``buffers.data[start:end]`` on."""
-        if start < end:
-            self.write(self.buffers.view[start:end])
-
-    def write(self, data: "memoryview | bytes | bytearray") -> None:
+    def write(self, data: memoryview | bytes | bytearray) -> None:
         """Send now what the sink takes, keep the rest and stop reading until it is gone."""
-        if self.muted:
+        if self.discarding:
             return
         if self.pending is not None:
             self.pending += data
-            self.buffers.keep(len(data))
+            self._account()
             return
         try:
-            sent = self.sink.send(data)
+            sent = self._sink.send(data)
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError as error:
-            self.on_sink_failed(error)
+            self._owner.on_sink_failed(self, error)
             return
         if sent < len(data):
             self.pending = bytearray(data[sent:])
-            self.buffers.keep(len(self.pending))
+            self._account()
             self.pause(WRITE_BACKPRESSURE)
-            self.loop.add_writer(self.sink.fileno(), self.on_writable)
+            self._sink.when_writable(self._on_writable)
 
-    def on_writable(self) -> None:
-        """The sink takes bytes again."""
+    def _on_writable(self) -> None:
         pending = self.pending
         if pending is None:
             return
         try:
-            sent = self.sink.send(pending)
+            sent = self._sink.send(pending)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self.on_sink_failed(error)
+            self._owner.on_sink_failed(self, error)
             return
         del pending[:sent]
-        if not pending:
+        if pending:
+            self._account()
+        else:
+            self._drop_pending()
+            self._owner.on_flushed(self)
+
+    def _drop_pending(self) -> None:
+        self.pending = None
+        self._sink.stop_writing()
+        self._account()
+        self.resume(WRITE_BACKPRESSURE)
+
+    # ---- ends
+
+    def discard(self) -> None:
+        """The sink has gone: drop pending bytes, and all that follow."""
+        self.discarding = True
+        if self.pending is not None:
+            self._drop_pending()
+
+    def drop_kept(self) -> None:
+        """Forget the bytes that were kept."""
+        self.unparsed = False
+        if self.kept:
+            self._keep(b"")
+
+    def stop(self) -> None:
+        """Leave the loop for good, before the wires are closed."""
+        shared = self._shared
+        self.source.stop_reading()
+        for reason, name in REASON_NAMES.items():
+            if self.paused & reason:
+                shared.paused[name] -= 1
+        self.paused = STOPPED
+        self.discarding = True
+        self.kept = b""
+        self.unparsed = False
+        if self.pending is not None:
             self.pending = None
-            self.loop.remove_writer(self.sink.fileno())
-        self.buffers.release(sent)
-        if self.pending is None:
-            self.resume(WRITE_BACKPRESSURE)
-            self.on_flushed()
+            self._sink.stop_writing()
+        shared.short.pop(self, None)
+        shared.memory.forget(self.stream.holding)
+        if shared.short:
+            shared.memory_returned()

@@ -1,55 +1,47 @@
-"""One client connection and its connection to a broker.
-
-A session ties two flows together and knows how they end:
-
-    state        client ended or failed      broker ended or failed    drain                    nothing left under way
-    CONNECTING   - (seen when OPEN)          close (nobody answers)    close                    -
-    OPEN         FLUSHING, or close if       close                     DRAINING, or close if    -
-                 nothing is under way                                  nothing is under way
-    DRAINING     FLUSHING, or close          close                     -                        close
-    FLUSHING     -                           close                     -                        -
-
-FLUSHING: the client has gone; what it sent (acks=0 above all) still goes to the broker, whose end of stream then says
-that it has read everything.
-
-"Ended or failed" is what a read says. A write that fails changes no state: the bytes are dropped, and the peer is
-still read to its end, for what it sent before it went. While the client does not take bytes the broker is not read, so
-when the broker's end is seen, its last response has been passed on. No write closes a session: flows that look at what
-was read can write and go on.
-"""
+"""One client connection and its connection to a broker: carries out what streams and policies decide."""
 
 import logging
 import socket
+from abc import abstractmethod
 from asyncio import TimerHandle
-from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from enum import Enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, final
 
 from protocol.errors import ProtocolError
-from proxy.brokers.upstream import Attempt
+from protocol.request_header import may_contain_produce
+from proxy.brokers.upstream import CLOSED_EARLY, PLAINTEXT_HINT, Attempt
 from proxy.config.config import Address, format_address
+from proxy.enforcement.holds import Hold
+from proxy.enforcement.identity import Identity
 from proxy.observability.logs import event
-from proxy.observability.tallies import EntityMetrics
-from proxy.sessions.mutations import Notice
-from proxy.sessions.pump import CONNECTING, DRAIN, END_OF_STREAM
-from proxy.sessions.request_flow import RequestFlow
-from proxy.sessions.request_kind import InFlight
-from proxy.sessions.response_flow import ResponseFlow
-from proxy.sessions.shared import ANONYMOUS, Shared
-from proxy.sessions.throttling import Held
-from quotas.admission.client_limits import ClientLimits
-from quotas.admission.limit import Limit, LimitSet
-from quotas.connections import Held as ConnectionHeld
+from proxy.sessions.lifecycle import Event, State, next_state
+from proxy.sessions.pump import (
+    CONNECTING,
+    DRAIN,
+    END_OF_STREAM,
+    IN_FLIGHT,
+    MEMORY,
+    QUOTA,
+    TURN,
+    WRITE_BACKPRESSURE,
+    Owner,
+    Pump,
+)
+from proxy.sessions.shared import Shared
+from proxy.sessions.wakeups import Waiter
+from proxy.sessions.wire import Wire
+from proxy.streams.connection import Connection
+from proxy.streams.request_stream import RequestStream
+from proxy.streams.response_stream import ResponseStream
 
-#: How long a broker may take to read what a client that has gone sent last.
-FLUSH_TIMEOUT_SECONDS = 30.0
-#: tcpi_state of Linux's TCP_INFO: the peer has neither closed nor reset the connection; it is over.
-_TCP_ESTABLISHED = 1
-_TCP_CLOSE = 7
+#: How long a broker may take to read what a client sent before it went.
+FLUSH_TIMEOUT_SECONDS: Final = 30.0
 
-#: What holds before the first request has said who this is.
-_NOBODYS_LIMITS = ClientLimits("", "")
+#: How much of the unread requests of a client that has gone is searched for data.
+_PEEK_SIZE: Final = 4_096
+#: Reasons that may keep a client from being read for long.
+_STANDING: Final = WRITE_BACKPRESSURE | MEMORY | IN_FLIGHT
 
 _log = logging.getLogger("proxy.sessions.session")
 
@@ -64,408 +56,448 @@ class ClosedMidFrame(ProtocolError):
         self.missing = missing
 
 
-class State(Enum):
-    CONNECTING = "connecting"
-    OPEN = "open"
-    DRAINING = "draining"
-    FLUSHING = "flushing"
-    CLOSED = "closed"
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Address of a client, and the names of the `listener` that it connected to."""
+
+    ip: str
+    port: int
+    listener: tuple[str, ...]
 
 
-class Session:
-    """See the module. Flows read the plain attributes on the hot path.
+class Keeper:
+    """What a session calls of its creator."""
 
-    ``ip`` and ``port`` are the client's; ``listener`` are the names of the port that it came to.
+    __slots__ = ()
+
+    @abstractmethod
+    def on_closed(self, session: "Session") -> None:
+        """The session has closed. Called once."""
+
+    @abstractmethod
+    def on_abandoned(self, session: "Session") -> None:
+        """Its client has gone, and acks=0 data is still to be delivered. Called once at most."""
+
+
+class Progress:
+    """State at the last sweep: bytes left of the current request, bytes in memory, and when these last changed."""
+
+    __slots__ = ("held", "left", "since_ns")
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.held = 0
+        self.since_ns = 0
+
+
+@final
+class Session(Owner, Waiter):
+    """See the module.
+
+    hold        the frame that a limit holds, if one does
+    requests    the pump from client to broker; `responses`: the one back; both exist once a broker is connected
+    progress    for `sweep`
     """
 
     __slots__ = (
         "_attempt",
+        "_keeper",
+        "_shared",
         "_timer",
         "client",
-        "client_id",
-        "entity",
-        "held",
-        "in_flight",
-        "ip",
-        "is_closing",
-        "last_fetch_size",
-        "limits",
-        "limits_generation",
-        "listener",
-        "mutation_notices",
-        "not_before_ns",
-        "notice_limit",
-        "open_fetches",
-        "peer",
-        "request_flow",
-        "reserved",
-        "response_flow",
-        "sent_unanswered",
-        "shared",
+        "connection",
+        "hold",
+        "is_abandoned",
+        "origin",
+        "progress",
+        "requests",
+        "responses",
         "state",
         "upstream",
-        "user",
-        "waits_to_be_served",
-        "wire_client_id",
     )
 
-    limits: ClientLimits
-    entity: EntityMetrics
-    request_flow: RequestFlow
-    response_flow: ResponseFlow
+    requests: Pump
+    responses: Pump
 
-    def __init__(self, shared: Shared, client: socket.socket, ip: str, port: int, listener: tuple[str, ...]) -> None:
-        self.shared = shared
-        self.client = client
-        self.ip = ip
-        self.listener = listener
-        self.peer = format_address((ip, port))
+    def __init__(self, shared: Shared, client: socket.socket, origin: Origin, keeper: Keeper) -> None:
+        self._shared = shared
+        self.client = shared.wire_to_client(shared.loop, client)
+        self.origin = origin
+        self._keeper = keeper
+        context = shared.context
+        peer = format_address((origin.ip, origin.port))
+        self.connection = Connection(context, Identity(context.config, context.registry, context.metrics, peer))
         self.state = State.CONNECTING
-        self.upstream: socket.socket | None = None
+        self.upstream: Wire | None = None
+        self.hold: Hold | None = None
+        #: The client has gone; only acks=0 data is still to be delivered.
+        self.is_abandoned = False
         self._attempt: Attempt | None = None
         self._timer: TimerHandle | None = None
-        #: Over its connection rate: by which verdict, and since when.
-        self.waits_to_be_served: ConnectionHeld | None = None
-        self.in_flight: InFlight = deque()
-        #: Draining, or the client has gone: no new frame is begun.
-        self.is_closing = False
-        #: A request without a response (acks=0) has been forwarded: the broker may not have read it yet.
-        self.sent_unanswered = False
-        # Who this is, and what holds for it.
-        self.user = shared.config.principal or ANONYMOUS
-        self.open_fetches = 0
-        self.last_fetch_size = 0
-        #: What each open fetch has been charged, and to which limits, oldest first.
-        self.reserved: deque[tuple[LimitSet, int]] = deque()
-        #: What the response to each request under way that creates or deletes partitions has to say, oldest first.
-        self.mutation_notices: deque[Notice | None] = deque()
-        self.held: Held | None = None
-        self.not_before_ns = 0
-        self.notice_limit: Limit | None = None
-        self.wire_client_id: str | None = None
-        self.client_id = ""
-        self.limits = _NOBODYS_LIMITS
-        self.limits_generation = shared.registry.generation
+        self.progress = Progress()
+
+    @property
+    def identity(self) -> Identity:
+        return self.connection.identity
 
     # ---- opening
 
-    def wait_to_be_served(
-        self, held: ConnectionHeld, left_ns: int, then: "Callable[[Session, ConnectionHeld], None]"
-    ) -> None:
-        """Do nothing for so long; ``then`` is called at its end, if the session still is there.
-
-        Called again while it waits, that takes the place of what it was told before.
-        """
-        if self._timer is not None:
-            self._timer.cancel()
-        self.waits_to_be_served = held
-        self._timer = self.shared.loop.call_later(left_ns / 1_000_000_000, self._has_waited, held, then)
-
-    def _has_waited(self, held: ConnectionHeld, then: "Callable[[Session, ConnectionHeld], None]") -> None:
-        self.waits_to_be_served = None
-        self._timer = None
-        then(self, held)
-
     def connect(self, candidates: Sequence[Address]) -> None:
         """Begin to connect to the first of ``candidates`` that answers."""
-        attempt = self.shared.upstream.connect(candidates, self._on_connected, self._on_unreachable, self.close)
+        attempt = self._shared.upstream.connect(
+            candidates, self._on_connected, self._on_unreachable, lambda: self._on(Event.BROKER_UNREACHABLE)
+        )
         if self.state is State.CONNECTING:
             self._attempt = attempt
 
     def _on_connected(self, upstream: socket.socket) -> None:
         self._attempt = None
-        self.upstream = upstream
-        shared = self.shared
-        self.request_flow = RequestFlow(shared.loop, shared.buffers, self, self.client, upstream)
-        self.response_flow = ResponseFlow(shared.loop, shared.buffers, self, upstream, self.client)
-        self.state = State.OPEN
-        self.response_flow.resume(CONNECTING)
-        self.request_flow.resume(CONNECTING)
+        shared = self._shared
+        self.upstream = shared.wire_to_broker(shared.loop, upstream)
+        requests = RequestStream(self.connection, shared.kinds)
+        responses = ResponseStream(self.connection)
+        self.requests = Pump(shared.pumps, self, requests, self.client, self.upstream)
+        self.responses = Pump(shared.pumps, self, responses, self.upstream, self.client)
+        self._on(Event.BROKER_CONNECTED)
+        self.responses.resume(CONNECTING)
+        self.requests.resume(CONNECTING)
 
     def _on_unreachable(self, reason: str, address: str, detail: str) -> None:
-        """One of several perhaps: a bootstrap server that is down while others answer should not go unseen."""
-        self.shared.metrics.upstream_error(reason)
-        self._say(
+        """Count and log each server that fails, also where another one answers."""
+        self._shared.context.metrics.upstream_error(reason)
+        self._log(
             logging.WARNING, "upstream_unreachable", (reason, address), address=address, reason=reason, detail=detail
         )
 
-    # ---- identity and limits
+    # ---- states
 
-    def identify(self, wire_client_id: str) -> None:
-        """The client calls itself so from here on."""
-        self.wire_client_id = wire_client_id
-        fixed = self.shared.config.client_id
-        self.client_id = wire_client_id if fixed is None else fixed
-        self.resolve_limits()
-
-    def resolve_limits(self) -> None:
-        """Look up what holds for this client now; fetches under way move along."""
-        shared = self.shared
-        self.limits_generation = shared.registry.generation
-        if self.wire_client_id is None:
+    def _on(self, happened: Event) -> None:
+        """Go to the state that the table gives."""
+        before = self.state
+        after = next_state(before, happened, is_busy=self._is_busy())
+        if after is before:
             return
-        if self.open_fetches:
-            self.limits.open_fetches -= self.open_fetches
-        self.limits = shared.registry.resolve(self.user, self.client_id)
-        self.limits.open_fetches += self.open_fetches
-        if self.not_before_ns:
-            self._renew_notice()
-        self.entity = shared.metrics.entity(self.user, self.client_id)
-
-    def _renew_notice(self) -> None:
-        """What the client is told to wait for may not hold for it any more, or be paid back sooner."""
-        limits, told = self.limits, self.notice_limit
-        if told is not None and told in limits.produce.limits + limits.fetch.limits + limits.requests.limits:
-            now_ns = self.shared.clock()
-            self.not_before_ns = min(self.not_before_ns, now_ns + told.debt_ns(now_ns) + told.queued_ns())
-        else:
-            self.not_before_ns = 0
-
-    # ---- quotas
-
-    def fetch_opened(self, reserved: int) -> None:
-        """A fetch is being forwarded; it has been charged ``reserved`` bytes."""
-        self.reserved.append((self.limits.fetch, reserved))
-        self.open_fetches += 1
-        self.limits.open_fetches += 1
-
-    def on_fetch_response(self, size: int) -> None:
-        """Charge a fetch by its response: ``size`` in bytes, with the length."""
-        limits = self.limits
-        self.open_fetches -= 1
-        limits.open_fetches -= 1
-        self.last_fetch_size = size
-        self.entity.fetch_bytes += size
-        self.entity.requests += 1
-        charged, reserved = self.reserved.popleft()
-        fetch = limits.fetch
-        if charged is not fetch and charged.limits != fetch.limits:  # others hold for the client now
-            self._refund(charged, reserved)
-            reserved = 0
-        if fetch.limits:
-            now_ns = self.shared.clock()
-            decision = fetch.charge(size - reserved, now_ns)
-            if decision.wait_ns > 0:
-                self.shared.throttling.notify_later(self, decision, now_ns)
-            if size < reserved:
-                self.shared.throttling.eased(fetch.limits)
-
-    def _refund(self, charged: LimitSet, reserved: int) -> None:
-        if reserved:
-            charged.refund(reserved, self.shared.clock())
-            self.shared.throttling.eased(charged.limits)
-
-    def notice_ms(self) -> int:
-        """The throttle time that a response written now carries; 0 when there is nothing to tell."""
-        throttle_ms = self.shared.throttling.notice_ms(self.not_before_ns)
-        if not throttle_ms:
-            self.not_before_ns = 0
-        return throttle_ms
-
-    def release(self, held: Held) -> None:
-        """It is this session's turn. A frame whose client has hung up and will retry it is dropped, not duplicated."""
-        if held.answered and self._client_hung_up():
-            self.shared.metrics.dropped_frames += 1
-            self._say(logging.INFO, "held_frame_dropped", "held_frame_dropped", peer=self.peer, frame_bytes=held.size)
-            self.shared.throttling.give_up(held.ticket)
-            self.request_flow.drop_kept()
-            self.on_client_ended()
-        else:
-            held.ticket.turn = held.limit
-            self.request_flow.look_again(held.ticket)
-
-    def _client_hung_up(self) -> bool:
-        """Whether the client has closed or reset its connection, even behind data that has not been read."""
-        return _tcp_state(self.client) not in (_TCP_ESTABLISHED, None)
-
-    def look_after(self) -> None:
-        """Find connections that were reset and that the loop has forgotten (see Pump.read_to_end)."""
-        if self.upstream is not None:
-            for flow in (self.request_flow, self.response_flow):
-                if not flow.paused and _tcp_state(flow.source) == _TCP_CLOSE:
-                    flow.read_to_end()
-
-    # ---- ends
-
-    def on_client_ended(self) -> None:
-        """The client sends no more."""
-        requests = self.request_flow
-        if requests.remaining or requests.kept:
-            self._note(ClosedMidFrame(requests.remaining or None))
-        if self._is_under_way():
+        self.state = after
+        if after is State.FLUSHING:
             self._flush()
-        else:
-            self.close()
+        elif after is State.DRAINING:
+            self._begin_draining()
+        elif after is State.CLOSED:
+            self._close()
 
-    def on_client_failed(self, error: OSError) -> None:
-        """The client's connection broke."""
-        self.response_flow.discard()
-        self.on_client_ended()
-
-    def on_client_unwritable(self) -> None:
-        """The client has gone. What it sent before, and its end, are still to be read."""
-        self.response_flow.discard()
-        self.shared.loop.call_soon(self.request_flow.read_to_end)
-
-    def on_upstream_ended(self) -> None:
-        """The broker sends no more."""
-        if self.response_flow.remaining:
-            self.shared.metrics.upstream_error("closed_mid_frame")
-        self.close()
-
-    def on_upstream_failed(self, error: OSError) -> None:
-        """The broker's connection broke."""
-        if not self.request_flow.muted:
-            self._note_upstream_lost(error)
-        self.close()
-
-    def on_upstream_unwritable(self, error: OSError) -> None:
-        """The broker has gone. What it sent before, and its end, are still to be read; requests go nowhere."""
-        self._note_upstream_lost(error)
-        self.shared.throttling.forget(self)
-        self.request_flow.discard()
-        self.request_flow.pause(END_OF_STREAM)
-        self.shared.loop.call_soon(self.response_flow.read_to_end)
-
-    def _note_upstream_lost(self, error: OSError) -> None:
-        reason = "connection_reset"
-        self.shared.metrics.upstream_error(reason)
-        detail = error.strerror or str(error)
-        self._say(logging.WARNING, "upstream_lost", reason, peer=self.peer, reason=reason, detail=detail)
-
-    def on_requests_flushed(self) -> None:
-        """The broker has taken all bytes that waited for it."""
-        if self.state is State.FLUSHING:
-            self._shut_upstream()
-        else:
-            self.on_all_answered()
-
-    def on_responses_flushed(self) -> None:
-        """The client has taken all bytes that waited for it."""
-        self.on_all_answered()
-
-    def on_frame_boundary(self) -> None:
-        """While closing: the request flow has looked at what it read. Nothing new is begun at a boundary."""
-        if self.state is not State.DRAINING or self.held is not None:
-            return
-        flow = self.request_flow
-        if flow.remaining:
-            flow.want = flow.remaining
-            return
-        flow.pause(DRAIN)
-        if not self._is_under_way():
-            self.close()
-
-    def on_all_answered(self) -> None:
-        """Perhaps nothing is under way any more: while draining that is the end."""
-        if self.state is State.DRAINING and not self._is_under_way():
-            self.close()
+    def _is_busy(self) -> bool:
+        """Whether closing now could lose something: requests half sent or unread, responses half sent or owed."""
+        if self.upstream is None:
+            return False
+        requests, responses = self.requests, self.responses
+        return bool(
+            self.connection.in_flight
+            or self.hold is not None
+            or requests.stream.remaining
+            or requests.pending is not None
+            or responses.stream.remaining
+            or responses.pending is not None
+            or (self.connection.sent_unanswered and self.state is not State.DRAINING)
+        )
 
     def drain(self) -> None:
-        """Begin no new request; close when those under way are done. A held frame that will be retried is given up."""
-        if self.state is State.CONNECTING:
+        """Begin no new request; close when requests in flight are done. A held frame that is retried is dropped."""
+        self.connection.close()
+        hold = self.hold
+        if hold is not None and self.requests.stream.remaining:  # the rest of a frame that stalled: its client is slow
             self.close()
-        elif self.state is State.OPEN:
-            self.state = State.DRAINING
-            self.is_closing = True
-            held = self.held
-            if held is not None and held.answered:
-                self.shared.throttling.forget(self)
-                self.request_flow.drop_kept()
-            self.on_frame_boundary()
+            return
+        if hold is not None and hold.answered:
+            self._drop_hold(hold)
+        self._on(Event.DRAIN)
 
-    def _is_under_way(self) -> bool:
-        """Whether closing now could lose something: requests half sent or unread, responses half sent or owed."""
-        requests, responses = self.request_flow, self.response_flow
-        return bool(
-            self.in_flight
-            or self.held is not None
-            or requests.remaining
-            or requests.pending is not None
-            or responses.remaining
-            or responses.pending is not None
-            or (self.sent_unanswered and self.state is not State.DRAINING)
-        )
+    def _begin_draining(self) -> None:
+        self.connection.attention = True
+        if self.hold is None and not self.requests.stream.remaining:
+            self.requests.pause(DRAIN)
+        else:
+            self.requests.stream.want = self.requests.stream.remaining or self.requests.stream.want
+        only_unanswered = not self._is_busy()  # while draining, data without a response does not count
+        if only_unanswered and self.upstream is not None:
+            self.upstream.shutdown()  # the broker ends its stream when it has read all of it
 
     def _flush(self) -> None:
-        self.state = State.FLUSHING
-        self.is_closing = True
-        self.request_flow.pause(END_OF_STREAM)
-        self._timer = self.shared.loop.call_later(FLUSH_TIMEOUT_SECONDS, self.close)
-        if self.request_flow.pending is None:
-            self._shut_upstream()
-
-    def _shut_upstream(self) -> None:
-        if self.upstream is not None:
-            with suppress(OSError):  # it has gone already: reading it says so
-                self.upstream.shutdown(socket.SHUT_WR)
-
-    def close_for(self, error: ProtocolError) -> None:
-        """Close because of what one side sent."""
-        self._note(error)
-        self.close()
-
-    def _note(self, error: ProtocolError) -> None:
-        self.shared.metrics.protocol_error(error.reason)
-        self._say(
-            logging.WARNING,
-            "protocol_error",
-            error.reason,
-            peer=self.peer,
-            client_id=self.client_id,
-            reason=error.reason,
-            offset=error.offset,
-            detail=str(error),
-        )
-
-    def close_for_defect(self, error: Exception) -> None:
-        """Close because of a defect in this program: its connection pays, nobody else."""
-        self.shared.metrics.protocol_error("defect")
-        self._say(logging.ERROR, "defect", type(error).__name__, exc_info=True, peer=self.peer)
-        self.close()
+        self.connection.close()
+        self.requests.pause(END_OF_STREAM)
+        requests = self.requests.stream
+        assert isinstance(requests, RequestStream)  # noqa: S101 - for the type checker
+        requests.refund_rest(self._shared.clock())
+        self._shared.wakeups.rearm()
+        self._timer = self._shared.loop.call_later(FLUSH_TIMEOUT_SECONDS, self._on, Event.TIMED_OUT)
+        if self.requests.pending is None and self.upstream is not None:
+            self.upstream.shutdown()
 
     def close(self) -> None:
         """Close both connections at once and give back everything; does nothing the second time."""
-        if self.state is State.CLOSED:
-            return
-        was_connecting = self.state is State.CONNECTING
-        self.state = State.CLOSED
-        shared = self.shared
+        self._on(Event.FAILED)
+
+    def _close(self) -> None:
+        shared = self._shared
         if self._timer is not None:
             self._timer.cancel()
         if self._attempt is not None:
             self._attempt.cancel()
             self._attempt = None
-        shared.throttling.forget(self)
-        if not was_connecting:
-            self.request_flow.stop()
-            self.response_flow.stop()
-        self.client.close()
+        if self.hold is not None:
+            self._drop_hold(self.hold)
+        now_ns = shared.clock()
         if self.upstream is not None:
+            requests = self.requests.stream
+            assert isinstance(requests, RequestStream)  # noqa: S101 - for the type checker
+            requests.refund_rest(now_ns)
+            self.requests.stop()
+            self.responses.stop()
             self.upstream.close()
-        self.limits.open_fetches -= self.open_fetches
-        self.open_fetches = 0
-        while self.reserved:
-            self._refund(*self.reserved.popleft())
-        self.in_flight.clear()
-        self.mutation_notices.clear()
-        shared.sessions.discard(self)
-        shared.gate.gone(self)
-        shared.metrics.connections -= 1
-        if shared.on_session_closed is not None:
-            shared.on_session_closed()
+        self.client.close()
+        self.connection.cancel_all(now_ns)
+        shared.wakeups.rearm()
+        self._keeper.on_closed(self)
 
-    def _say(self, level: int, name: str, key: object, *, exc_info: bool = False, **fields: object) -> None:
+    # ---- holds
+
+    def on_hold(self, pump: Pump) -> None:
+        hold = pump.stream.hold
+        if hold is not None:
+            pump.stream.hold = None
+            self.connection.turn = None
+            self.hold = hold
+            self._shared.wakeups.add(self, hold)
+
+    def release(self, hold: Hold) -> None:
+        """A frame whose client has hung up and will send it again is dropped, not duplicated."""
+        if hold.answered and self.client.peer_has_gone:
+            self._drop_held_frame(hold)
+            return
+        self.hold = None
+        hold.ticket.turn = hold.limit
+        connection = self.connection
+        connection.turn = hold
+        self.requests.parse_kept()
+        if connection.turn is hold:  # more of it must come before it is decided about anew, or it is gone
+            connection.turn = None
+            self._shared.context.holds.give_up(hold.ticket, self._shared.clock())
+        if self.hold is None:
+            self.requests.resume(QUOTA)
+
+    def read_on(self) -> None:
+        self.requests.read_on()
+
+    def _drop_held_frame(self, hold: Hold) -> None:
+        """The client of a held frame has gone: the frame, and what it sent after it, is dropped."""
+        self._shared.context.metrics.dropped_frames += 1
+        self._log(
+            logging.INFO,
+            "held_frame_dropped",
+            "held_frame_dropped",
+            peer=self.identity.peer,
+            frame_bytes=hold.size,
+        )
+        self._drop_hold(hold)
+        self.requests.drop_kept()
+        self._on(Event.CLIENT_ENDED)
+
+    def _drop_hold(self, hold: Hold) -> None:
+        self.hold = None
+        self._shared.wakeups.forget(hold)
+        if self.state is not State.CLOSED:
+            self.requests.drop_kept()
+
+    # ---- what pumps tell
+
+    def attend(self) -> None:
+        """See `Connection.attention`."""
+        connection = self.connection
+        if self.state is State.CLOSED:
+            return
+        if self._shared.context.holds.changed:
+            self._shared.wakeups.rearm()
+        self._send_answers()
+        if self.requests.paused & IN_FLIGHT and connection.has_room_again:
+            self.requests.resume(IN_FLIGHT)
+        # While answers are owed: the response that ends before one of them may be the last that the broker sends.
+        connection.attention = bool(connection.is_closing or connection.owed_bytes or self.requests.paused & IN_FLIGHT)
+        if connection.is_closing:
+            self._on(Event.PROGRESS)
+
+    def _send_answers(self) -> None:
+        """Send the proxy's own responses that are due, while no other response is partly sent."""
+        responses = self.responses
+        if responses.pending is None and not responses.kept and not responses.stream.remaining:
+            frames = self.connection.take_answers()
+            if frames:
+                responses.write(frames)
+
+    def on_source_ended(self, pump: Pump) -> None:
+        if pump is self.requests:
+            self._on_client_ended()
+        else:
+            if self.responses.stream.remaining or self.responses.kept:
+                self._shared.context.metrics.upstream_error("closed_mid_frame")
+            elif self._is_unheard and self.state is not State.FLUSHING:
+                self._note_upstream_lost(None)
+            self._on(Event.BROKER_ENDED)
+
+    def on_source_failed(self, pump: Pump, error: OSError) -> None:
+        if pump is self.requests:
+            self.responses.discard()
+            self._on_client_ended()
+        else:
+            if not self.requests.discarding:
+                self._note_upstream_lost(error)
+            self._on(Event.BROKER_ENDED)
+
+    def _on_client_ended(self) -> None:
+        missing = self.requests.stream.remaining
+        if missing or self.requests.kept:
+            self._note(ClosedMidFrame(missing or None))
+        self._on(Event.CLIENT_ENDED)
+
+    def on_sink_failed(self, pump: Pump, error: OSError) -> None:
+        """The peer has gone. What it sent before, and its end, are still to be read."""
+        pump.discard()
+        if pump is self.requests:
+            self._note_upstream_lost(error)
+            if self.hold is not None:
+                self._drop_hold(self.hold)
+            self.requests.pause(END_OF_STREAM)
+            self._shared.loop.call_soon(self._read_to_end, self.responses)
+        else:
+            self._shared.loop.call_soon(self._read_to_end, self.requests)
+
+    def _read_to_end(self, pump: Pump) -> None:
+        """The source has gone: read what it left, one ``recv`` for each round of the loop, up to the end of the stream.
+
+        libuv tells of a reset once, and uvloop forgets the descriptor then, whatever is still to be read from it.
+        """
+        pump.read_on()
+        if not pump.paused & ~TURN:
+            self._shared.loop.call_soon(self._read_to_end, pump)
+
+    def on_flushed(self, pump: Pump) -> None:
+        if self.state is State.FLUSHING and pump is self.requests and self.upstream is not None:
+            self.upstream.shutdown()
+        self.attend()
+
+    # ---- once a second
+
+    def sweep(self, now_ns: int) -> None:
+        """Detect what no callback reports: clients that have gone while they are not read, and requests that stall."""
+        if self.state is State.CLOSED:  # since the sweep began
+            return
+        if self.client.peer_has_gone:
+            self._on_client_gone()
+        if self.upstream is None:
+            return
+        for pump in (self.requests, self.responses):
+            if not pump.paused and pump.source.is_broken:  # the loop has forgotten it
+                self._read_to_end(pump)
+        self._refund_if_stalled(now_ns)
+        self._note_progress(now_ns)
+
+    def _on_client_gone(self) -> None:
+        """The client has closed or reset its connection. While it is read, the read reports that."""
+        if self.upstream is None:
+            unread = self.client.peek(_PEEK_SIZE)
+            if len(unread) < _PEEK_SIZE and not may_contain_produce(unread):
+                self._on(Event.CLIENT_ENDED)
+            return
+        hold = self.hold
+        if hold is not None:
+            if hold.answered:
+                self._drop_held_frame(hold)
+            else:
+                self._abandon()
+        elif self.requests.paused & (_STANDING | DRAIN):
+            stream = self.requests.stream
+            assert isinstance(stream, RequestStream)  # noqa: S101 - for the type checker
+            if stream.is_answered or self.requests.paused & DRAIN:
+                self.requests.drop_kept()
+                self._on(Event.CLIENT_ENDED)
+            else:
+                self._abandon()
+
+    def _abandon(self) -> None:
+        """The client has gone, and what it sent last (acks=0) is still to be delivered."""
+        if not self.is_abandoned:
+            self.is_abandoned = True
+            self._keeper.on_abandoned(self)
+
+    def _refund_if_stalled(self, now_ns: int) -> None:
+        """Charge a request of which no byte arrived since the last sweep for what has arrived; for the rest later."""
+        requests, progress = self.requests, self.progress
+        stream = requests.stream
+        if stream.remaining and stream.remaining == progress.left and not requests.paused:
+            assert isinstance(stream, RequestStream)  # noqa: S101 - for the type checker
+            stream.refund_rest(now_ns)
+            self._shared.wakeups.rearm()
+        progress.left = stream.remaining
+
+    def _note_progress(self, now_ns: int) -> None:
+        progress = self.progress
+        held = self.held_bytes
+        if held != progress.held or not held:
+            progress.held = held
+            progress.since_ns = now_ns
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes in memory because a peer does not take them or does not continue; not those that a limit holds, nor
+        those that wait for memory themselves. The larger direction counts: what arrives on one side is no sign that
+        the other side is taken.
+        """
+        if self.upstream is None:
+            return 0
+        requests, responses = self.requests.stream.holding, self.responses.stream.holding
+        kept = 0 if self.hold is not None else requests.kept
+        return max(kept + requests.pending, responses.total - (responses.kept if responses.waits else 0))
+
+    # ---- errors
+
+    def close_for(self, error: Exception) -> None:
+        if isinstance(error, ProtocolError):
+            self._note(error)
+        else:  # a defect in this program: close only its connection
+            self._shared.context.metrics.protocol_error("defect")
+            self._log(logging.ERROR, "defect", type(error).__name__, exc_info=True, peer=self.identity.peer)
+        self._on(Event.FAILED)
+
+    def _note(self, error: ProtocolError) -> None:
+        self._shared.context.metrics.protocol_error(error.reason)
+        self._log(
+            logging.WARNING,
+            "protocol_error",
+            error.reason,
+            peer=self.identity.peer,
+            client_id=self.identity.client_id,
+            reason=error.reason,
+            offset=error.offset,
+            detail=str(error),
+        )
+
+    def _note_upstream_lost(self, error: OSError | None) -> None:
+        """The broker's connection broke; without an error: it closed it before its first response."""
+        reason = CLOSED_EARLY if error is None else "connection_reset"
+        self._shared.context.metrics.upstream_error(reason)
+        detail = None if error is None else error.strerror or str(error)
+        hint = PLAINTEXT_HINT if self._is_unheard else None
+        self._log(
+            logging.WARNING, "upstream_lost", reason, peer=self.identity.peer, reason=reason, detail=detail, hint=hint
+        )
+
+    @property
+    def _is_unheard(self) -> bool:
+        """Requests have been forwarded, and the broker has never sent anything."""
+        responses = self.responses.stream
+        assert isinstance(responses, ResponseStream)  # noqa: S101 - for the type checker
+        return bool(self.connection.in_flight) and not responses.has_begun
+
+    def _log(self, level: int, name: str, key: object, *, exc_info: bool = False, **fields: object) -> None:
         """Log one line, at most one of its kind every few seconds."""
-        suppressed = self.shared.lines.admit((name, key), self.shared.clock())
+        suppressed = self._shared.lines.admit((name, key), self._shared.clock())
         if suppressed is not None:
             event(_log, level, name, exc_info=exc_info, **fields, suppressed=suppressed or None)
-
-
-def _tcp_state(sock: socket.socket) -> int | None:
-    """Linux's tcpi_state; None where the system does not tell."""
-    info: int | None = getattr(socket, "TCP_INFO", None)
-    if info is None:
-        return None
-    state: int = sock.getsockopt(socket.IPPROTO_TCP, info, 1)[0]
-    return state

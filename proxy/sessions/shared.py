@@ -1,62 +1,36 @@
 """What all sessions of one proxy share."""
 
+import socket
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from protocol.request_header import RequestHeader
-from proxy.brokers.nodes import Nodes
 from proxy.brokers.upstream import Upstream
-from proxy.config.config import Config
 from proxy.observability.logs import RateLimited
-from proxy.observability.metrics import Metrics
-from proxy.sessions.buffers import Buffers
-from proxy.sessions.request_kind import RequestKind
-from proxy.sessions.throttling import Throttling
-from proxy.sessions.topics import Topics
-from quotas.registry.registry import Registry
+from proxy.sessions.pump import PumpSet
+from proxy.sessions.wakeups import Wakeups
+from proxy.sessions.wire import Wire
+from proxy.streams.context import Context
+from proxy.streams.kinds import Kinds
 
-if TYPE_CHECKING:
-    from proxy.sessions.connection_gate import ConnectionGate
-    from proxy.sessions.session import Session
-
-ANONYMOUS = "ANONYMOUS"
-"""Kafka's name for a client that did not authenticate."""
-
-#: Different request heads that are remembered; a client that invents a client id for each request costs only itself.
-MAX_REQUEST_KINDS = 4_096
+MakeWire = Callable[[AbstractEventLoop, socket.socket], Wire]
 
 
 @dataclass(slots=True, eq=False)
 class Shared:
-    """The proxy's parts as a session sees them. ``clock`` returns monotonic nanoseconds."""
+    """The proxy's parts as a session sees them.
+
+    clock            monotonic nanoseconds
+    wire_to_client   makes the wire of an accepted connection, plaintext or TLS; `wire_to_broker`: of one to a broker
+    """
 
     loop: AbstractEventLoop
     clock: Callable[[], int]
-    config: Config
-    metrics: Metrics
-    buffers: Buffers
-    registry: Registry
-    throttling: Throttling
-    nodes: Nodes
-    topics: Topics
+    context: Context
+    kinds: Kinds
+    pumps: PumpSet
+    wakeups: Wakeups
     upstream: Upstream
-    lines: RateLimited
-    gate: "ConnectionGate" = field(init=False)
-    kinds: dict[tuple[int, int, bytes], RequestKind] = field(default_factory=dict)
-    sessions: "set[Session]" = field(default_factory=set)
-    #: Called after each session that closes, while the proxy drains.
-    on_session_closed: Callable[[], None] | None = None
-
-    def kind_of(self, header: RequestHeader, tail: bytes) -> RequestKind:
-        """The one RequestKind for this head."""
-        key = (header.api.key, header.version, tail)
-        kind = self.kinds.get(key)
-        if kind is None:
-            if len(self.kinds) >= MAX_REQUEST_KINDS:
-                self.kinds.clear()
-            cell = self.metrics.request_cell(header.api.name, header.version)
-            kind = RequestKind(header, tail, cell, self.config.socket_request_max_bytes)
-            self.kinds[key] = kind
-        return kind
+    wire_to_client: MakeWire = Wire
+    wire_to_broker: MakeWire = Wire
+    lines: RateLimited = field(default_factory=RateLimited)

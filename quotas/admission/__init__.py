@@ -1,6 +1,7 @@
 """May this request pass now? `check` all, then charge.
 
-- `limit`             one limit (its bucket and who waits for it), and the set of limits that one request meets
+- `limit`             one limit: its bucket, its queue, and the tickets of the frames in the queue
+- `limit_set`         the limits that one request has to meet
 - `client_limits`     what applies to one client and one topic
 - `demand`            what one Produce request asks of limits that count different things
 - `decision`          what the limits answer

@@ -1,13 +1,10 @@
-"""What applies to one client and to one topic, looked up once and shared by all sessions."""
+"""The limits of one client and of one topic, looked up once and shared by all sessions."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from quotas.admission.limit import NO_LIMITS, Limit, LimitSet
-
-if TYPE_CHECKING:
-    from quotas.algorithms.producer_ids import ProducerIdQuota
+from quotas.admission.limit import Limit
+from quotas.admission.limit_set import NO_LIMITS, LimitSet
+from quotas.algorithms.producer_ids import ProducerIdQuota
 
 
 class ClientLimits:
@@ -20,21 +17,20 @@ class ClientLimits:
     producer_ids  charged with producer ids that are new; None without such a limit
     bytes_in, messages_in
                   of its resource groups, charged with record bytes and records, whatever the topic
-    walks         whether Produce requests must be walked for their topics, records or producer ids
+    walks         whether Produce requests must be parsed for their topics, records or producer ids
     decides_each  whether limits of different units apply to a Produce request, so that each needs a decision of its own
-    open_fetches  for the proxy to count in: fetches of this client that wait for their response
+    fetches       a slot for the proxy's ledger of this client's fetches; not read here
     """
 
     __slots__ = (
-        "__weakref__",
         "bytes_in",
         "client_id",
         "decides_each",
         "fetch",
+        "fetches",
         "generation",
         "messages_in",
         "mutations",
-        "open_fetches",
         "produce",
         "producer_ids",
         "requests",
@@ -55,7 +51,7 @@ class ClientLimits:
         self.walks = False
         self.decides_each = False
         self.generation = -1
-        self.open_fetches = 0
+        self.fetches: object | None = None
 
 
 class ProducerIdLimit:

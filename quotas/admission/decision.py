@@ -1,11 +1,10 @@
-"""What the engine answers: a frozen value, never an action. See `limit.LimitSet` and `demand.Demand`."""
+"""The result of the engine: a frozen value, never an action. See `limit_set.LimitSet` and `demand.Demand`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from quotas.admission.limit import Limit
+from quotas.admission.limit import Limit
 
 
 # A named tuple: a throttled client gets one for every frame, and a frozen dataclass takes twice as long to make.
@@ -20,12 +19,12 @@ class Decision(NamedTuple):
         Not admitted: how long to hold; 0 when the limit is out of debt already but others wait for it (their turn is
         due).
     limit
-        The limit that asks for the longest wait; None when nobody asks for any.
+        The limit with the longest wait; None without any wait.
     exceeded
-        Every limit that asks for a wait, in the order of the set; `limit` is one of them.
+        Every limit with a wait, in the order of the set; `limit` is one of them.
     topics
         Not admitted: the topics of the request whose records a limit refuses. The others could pass without them. Empty
-        where the request as a whole is refused, or no limit looks at topics.
+        where the request as a whole is refused, or no limit counts topics.
     """
 
     admitted: bool
@@ -36,4 +35,4 @@ class Decision(NamedTuple):
 
 
 ADMITTED: Final = Decision(admitted=True, wait_ns=0, limit=None)
-"""Passes and leaves no debt: the usual answer, one shared object, so that callers may compare by identity."""
+"""Passes and leaves no debt: the common result, one shared object, so that callers may compare by identity."""

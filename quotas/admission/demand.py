@@ -1,4 +1,4 @@
-"""What one Produce request asks of limits that count different things: bytes, requests, records, producer ids.
+"""The amounts of one Produce request for limits of different units: bytes, requests, records, producer ids.
 
 The request as a whole draws on the limits of the client, each of its topics on those of the topic, of the topic's and
 the client's resource groups, and of the total. All are checked before any is charged.
@@ -6,16 +6,14 @@ the client's resource groups, and of the total. All are checked before any is ch
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable
+from typing import Protocol
 
-from quotas.admission.limit import admit_all, charge_all
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from quotas.admission.client_limits import ClientLimits, TopicLimits
-    from quotas.admission.decision import Decision
-    from quotas.admission.limit import Limit, Ticket
+from quotas.admission.client_limits import ClientLimits, TopicLimits
+from quotas.admission.decision import Decision
+from quotas.admission.limit import Limit, Ticket
+from quotas.admission.limit_set import admit_all, charge_all
+from quotas.admission.topic_thresholds import TopicThreshold
 
 
 class RecordsOf(Protocol):
@@ -68,6 +66,18 @@ class Demand:
         """The topics that draw on one of these limits."""
         of_these = set(exceeded)
         return tuple(topic for topic, limits in self._by_topic.items() if not of_these.isdisjoint(limits))
+
+    def count_throttled(self, refused: Decision, ticket: Ticket, now_ns: int) -> None:
+        """Count what the thresholds of topics (seed 004) refuse of this request: each threshold once per ticket.
+
+        Call it after each refusal, the first one with the new ticket: a threshold may be the one that refuses only when
+        another limit has held the request before.
+        """
+        for limit in refused.exceeded:
+            key = limit.name, limit.entity
+            if isinstance(limit.algorithm, TopicThreshold) and key not in ticket.reported:
+                ticket.reported.add(key)
+                limit.algorithm.record_throttled(self.amounts[limit], now_ns)
 
     def charge(self, now_ns: int) -> Decision:
         """Charge all whatever their state: for what has passed already."""

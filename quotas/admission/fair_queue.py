@@ -23,15 +23,13 @@ Everything is O(log n), amortised; the state is what waits now.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable, Iterator
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+from typing import Final, Generic, TypeVar
 
 _COMPACT_FROM: Final = 64
 
-T = TypeVar("T", bound="Hashable")
+T = TypeVar("T", bound=Hashable)
 
 
 class _Flow(Generic[T]):
@@ -85,10 +83,6 @@ class FairQueue(Generic[T]):
         self.queued += size
         if len(flow.sizes) == 1:
             self._line_up(flow)
-
-    def peek(self) -> T:
-        """Whose turn it is. IndexError when nobody waits."""
-        return self._first().waiter
 
     def pop(self) -> T:
         """Serve the frame whose turn it is; returns whose it was. IndexError when nobody waits."""

@@ -18,24 +18,18 @@ The proposal behind it (seed 004 of this project) gives a broker `total.bytes.in
   meter of its own, without a level for topics.
 
 A proxy learns of an error from the response, after it has recorded the request as accepted;
-`TopicThreshold.record_error` then takes the amount back. That is exact while the meter has not ticked since (it ticks
-every five seconds). Later the next tick deducts it, and the mean stays off by little: an amount that a tick took in
-weighs a twelfth less with each tick since, the deduction does not, and what the very first tick took in undiluted is
-deducted diluted.
+`TopicThreshold.record_error` then refunds the amount: what is still in the mean of it (see `Meter.refund`).
 
 A rate moves only when its meter ticks, so what passes between two ticks has no bound (see `quotas.algorithms.ewma`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from quotas.admission.limit import UNLIMITED
 from quotas.algorithms.ewma import Meter
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class ThresholdError(ValueError):
@@ -88,7 +82,7 @@ class Thresholds:
     limit_name   the topics' limit ("bytes.in.per.sec.threshold"), for messages to users
     accepted     meter of what was let through and not answered with an error since
     erroneous    meter of what was answered with an error
-    throttled    meter of what was refused: each amount once, however often it is looked at again
+    throttled    meter of what was refused: each amount once, however often it is refused (see `Demand.count_throttled`)
     """
 
     __slots__ = (
@@ -126,11 +120,6 @@ class Thresholds:
         return self._total
 
     @property
-    def explicit_sum(self) -> int | Fraction:
-        """The sum of all explicit thresholds."""
-        return self._explicit_sum
-
-    @property
     def share(self) -> int | Fraction:
         """What each known topic without a threshold may take, or, while there is none, the first one to come."""
         share = self._share
@@ -142,10 +131,6 @@ class Thresholds:
         """The explicit threshold of a topic, else the share; `UNLIMITED` without a total."""
         explicit = self._explicit.get(topic)
         return self.share if explicit is None else explicit
-
-    def explicit_of(self, topic: str) -> int | Fraction:
-        """The explicit threshold of a topic; 0 where it has none."""
-        return self._explicit.get(topic, 0)
 
     def topic(self, name: str) -> TopicThreshold:
         """This topic, which is known from now on."""
@@ -258,15 +243,34 @@ class TopicThreshold:
         return 0
 
     def record(self, amount: int, now_ns: int) -> int:
-        """Record `amount` on topic and total whatever the state; a negative one takes back. Returns the debt."""
+        """Record `amount` on topic and total whatever the state. Returns the debt."""
         self.accepted.record(amount, now_ns)
         self._thresholds.accepted.record(amount, now_ns)
         return self.debt_ns(now_ns)
 
-    def record_error(self, amount: int, now_ns: int) -> None:
-        """The broker answered an error for `amount` of what was recorded: it is erroneous, and accepted no more."""
-        self.record(-amount, now_ns)
+    def record_capped(self, amount: int, now_ns: int) -> int:
+        """Record what leaves, after the next ticks, a debt of at most one tick, and no more. Returns the debt."""
+        thresholds = self._thresholds
+        if thresholds.total is None:
+            return self.record(amount, now_ns)
+        room = max(
+            thresholds.accepted.capped_room(thresholds.total, now_ns), self.accepted.capped_room(self.rate, now_ns)
+        )
+        return self.record(min(amount, room), now_ns)
+
+    def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
+        """Take back `amount` that was recorded on topic and total at `charged_ns`; see `Meter.refund`."""
+        self.accepted.refund(amount, charged_ns, now_ns)
+        self._thresholds.accepted.refund(amount, charged_ns, now_ns)
+
+    def record_error(self, amount: int, charged_ns: int, now_ns: int) -> None:
+        """The broker answered an error for `amount` of what was recorded at `charged_ns`: it was not accepted."""
+        self.refund(amount, charged_ns, now_ns)
         self._thresholds.record_error(amount, now_ns)
+
+    def record_throttled(self, amount: int, now_ns: int) -> None:
+        """An amount for this topic was refused, for the first time."""
+        self._thresholds.record_throttled(amount, now_ns)
 
     def spend(self, amount: int, now_ns: int) -> int:
         """Record `amount` if it fits into `headroom`. Returns what is left of that, or, nothing recorded, -1."""
@@ -314,9 +318,9 @@ class TopicThreshold:
     def settle(self, amount: int, now_ns: int) -> None:
         """A claimed frame passes: it has been recorded."""
 
-    def unclaim(self, amount: int, now_ns: int) -> None:
-        """A claimed frame will never pass: take back what was recorded for it."""
-        self.record(-amount, now_ns)
+    def unclaim(self, amount: int, claimed_ns: int, now_ns: int) -> None:
+        """A claimed frame will never pass: refund what was recorded for it at `claimed_ns`."""
+        self.refund(amount, claimed_ns, now_ns)
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
         """Set the topic's explicit threshold; there is no burst. Raises as `Thresholds.set_topic`."""

@@ -42,7 +42,17 @@ class Algorithm(Protocol):
         """Charge `amount` if out of debt. Returns the debt left, or, not charged, *minus* the wait."""
 
     def record(self, amount: int, now_ns: int, /) -> int:
-        """Charge `amount` whatever the state; a negative amount gives back. Returns the debt."""
+        """Charge `amount` whatever the state. Returns the debt."""
+
+    def record_capped(self, amount: int, now_ns: int, /) -> int:
+        """Charge of `amount` what leaves a debt of at most one second (token bucket), window (sampled windows, producer
+        ids) or tick (EWMA, thresholds), and no more. Returns the debt.
+        """
+
+    def refund(self, amount: int, charged_ns: int, now_ns: int, /) -> None:
+        """Give back `amount` units that were charged at `charged_ns`: the sample that was charged becomes smaller. Once
+        that sample is forgotten nothing is given back.
+        """
 
     def spend(self, amount: int, now_ns: int, /) -> int:
         """Charge `amount` if that leaves no debt. Returns the whole units left, or, not charged, -1."""
@@ -64,8 +74,8 @@ class Algorithm(Protocol):
     def settle(self, amount: int, now_ns: int, /) -> None:
         """A claimed frame passes."""
 
-    def unclaim(self, amount: int, now_ns: int, /) -> None:
-        """A claimed frame will never pass."""
+    def unclaim(self, amount: int, claimed_ns: int, now_ns: int, /) -> None:
+        """A claimed frame will never pass: what it was charged at `claimed_ns` is refunded."""
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int, /) -> None:
         """From `now_ns` on another rate holds; what was charged stays charged."""

@@ -19,7 +19,7 @@ def spread(number: int, salt: int) -> int:
     """64 bits of hash of an int64, as SplitMix64 mixes its state: numbers in a row share nothing, and none collide.
 
     Measured on a million numbers against `hashlib.blake2b` of the packed number: 0.45 against 0.62 µs, with the same
-    rate of false positives. `salt`: unknown to whoever chooses the numbers, so that nobody can look for collisions.
+    rate of false positives. `salt`: unknown to those that choose the numbers, so they cannot search for collisions.
     """
     mixed = (number + salt) & _64_BITS
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _64_BITS

@@ -19,10 +19,10 @@ and where the seed is silent:
 - What is seen again counts for the size of a layer too, and there is no end to it. So when all layers hold more than
   `window_count + 1` of the usual size, the next one is made for as many ids as were put in during the last step (up to
   when the newest was added). A storm then doubles the layers instead of adding one for every few ids, and a steady load
-  is back at one layer for each step, at P; only in between does each layer beyond `window_count` add its share of P.
+  is back at one layer for each step, at P; only in between does each layer above `window_count` add its share of P.
 - For a few ids the formula for the bits is wrong (one id at P = 0.2 % gets 13 bits, and five such layers together have
   4 % instead of 1 %), so no layer has fewer bits than one for 32 ids. A layer for more than 2**20 ids starts at that,
-  and grows by the rule before: a limit of 2**53 ids must not cost memory that nobody uses.
+  and grows by the rule before: a limit of 2**53 ids must not cost memory that is not used.
 """
 
 from __future__ import annotations

@@ -25,14 +25,12 @@ Rules where KIP and seed are silent:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fractions import Fraction
 from math import floor
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from quotas.algorithms.layered_bloom_filter import LayeredBloomFilter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 NS_PER_SECOND: Final = 1_000_000_000
 _BEFORE_ALL_TIME: Final = -(1 << 63)
@@ -142,18 +140,37 @@ class ProducerIdQuota:
         return -debt_ns if debt_ns else self.record(amount, now_ns)
 
     def record(self, amount: int, now_ns: int) -> int:
-        """Count `amount` whatever the state; a negative one takes back what came last.
+        """Count `amount` whatever the state.
 
-        Returns 0, also where debt is left: who brought the ids has nothing to wait for, since they are known now. The
-        debt is for whoever brings new ones.
+        Returns 0, also where debt is left: the client that brought the ids has no reason to wait, since they are known
+        now. The debt is for the next new ids.
         """
         at_ns = self._pass_time(now_ns)
         self._drop_expired(at_ns)
         if amount > 0:
             self._count(amount, at_ns)
-        else:
-            self._take_back(-amount)
         return 0
+
+    def record_capped(self, amount: int, now_ns: int) -> int:
+        """As `record`: no count leaves a debt of more than one window."""
+        return self.record(amount, now_ns)
+
+    def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
+        """Take `amount` from the step that was open at `charged_ns`; nothing if that step has expired. Where steps were
+        opened at that very time, from the newest of them first.
+        """
+        self._drop_expired(self._pass_time(now_ns))
+        steps = self._steps
+        for step in reversed(steps):
+            if step.started_ns > charged_ns:
+                continue
+            taken = min(amount, step.ids)
+            step.ids -= taken
+            self._counted -= taken
+            amount -= taken
+            if not amount or step.started_ns < charged_ns:
+                break
+        self._steps = [step for step in steps if step.ids]
 
     def spend(self, amount: int, now_ns: int) -> int:
         """Count `amount` if it still fits into the window. Returns how many more fit then, or, not counted, -1."""
@@ -183,9 +200,9 @@ class ProducerIdQuota:
     def settle(self, amount: int, now_ns: int) -> None:
         """A claimed frame passes: it has been counted."""
 
-    def unclaim(self, amount: int, now_ns: int) -> None:
-        """A claimed frame will never pass: take back what was counted for it."""
-        self.record(-amount, now_ns)
+    def unclaim(self, amount: int, claimed_ns: int, now_ns: int) -> None:
+        """A claimed frame will never pass: refund what was counted for it at `claimed_ns`."""
+        self.refund(amount, claimed_ns, now_ns)
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
         """As `set_limit`, in ids per second. The window stays: `burst_ns` is of buckets."""
@@ -221,17 +238,6 @@ class ProducerIdQuota:
             self._steps.append(newest)
         newest.ids += amount
         self._counted += amount
-
-    def _take_back(self, amount: int) -> None:
-        """From the newest step backwards, which is where it was counted a moment ago."""
-        while amount and self._steps:
-            newest = self._steps[-1]
-            taken = min(amount, newest.ids)
-            newest.ids -= taken
-            self._counted -= taken
-            amount -= taken
-            if not newest.ids:
-                self._steps.pop()
 
     def _drop_expired(self, at_ns: int) -> None:
         while self._steps and self._steps[0].expires_ns <= at_ns:

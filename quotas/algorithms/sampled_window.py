@@ -17,7 +17,13 @@ Where this is not Kafka, on purpose:
   at least W. Before W has passed the rate stands still, so the wait is the time until the rate is at most the bound,
   which is W minus the time passed more than Kafka's formula. An entity that was idle has a history and keeps Kafka's
   rule.
-- Debt is kept: what a charge left behind is paid in full, though the windows it stood in are forgotten before. (With
+- Where that rule is on, all charges since the first one count against the bound as well, until the bound changes:
+  windows that are forgotten while a debt for them is paid would be paid for by nothing.
+- Where that rule is on, a charge that comes evenly is asked for no wait (`admit` and `record` return 0), though it
+  leaves a debt for what comes too early after it: one that finds no debt, is earned by the time since the charge before
+  it, and finds the sum of the windows earned, both at 19/20 of the bound. Kafka counts k events over k - 1 intervals:
+  where fewer than ten events are in that time, an even load at 0.9 of the bound is above it at each event.
+- Debt is kept: the debt of a charge is paid in full, though its windows are forgotten before. (With
   Kafka another connection of the same client would pass then.) A charge while such a debt lasts is added to it.
   While the first-window rule holds nothing has been forgotten: there, giving back leaves what the windows alone say.
 - What finds debt is held before it is charged; Kafka's next request is charged and then held.
@@ -30,15 +36,19 @@ half a millisecond of R may be added throughout (Kafka rounds it away):
   no more passes than R * (samples + 1) * W + F for each `samples` * W, or part of it, in T
 - after a charge that leaves the sum S, taken over the time t, nothing passes for S / R - t: a charge larger than all
   windows together is paid for, however long that takes
-- under the first-window rule and until its end no more than R * max(T, W) + F passes in the first T; without it, and
-  after idleness, R * (samples - 1) * W + F may pass at once
+- under the first-window rule no more than R * max(T, W) + F passes in the first T after the first charge; without it,
+  and after idleness, R * (samples - 1) * W + F may pass at once
+- under the first-window rule charges of the same amount that come evenly at up to 0.9 of the bound find no debt and are
+  asked for no wait, but for a first one that is more than one unit and more than R * W
 
 A debt may begin, or turn out longer than was told, with no charge in between: when a window ends or is forgotten, the
 time that the sum is taken over can get shorter, and the rate jumps up. Under the first-window rule it never does.
 
-A claim counts when it is made, and its frame passes later: the above is about charges. A negative charge counts in the
-window it comes in, as in Kafka. When that is a later one than the charge it takes back,
-the sum is too small from the time the one is forgotten until the other is.
+A claim counts when it is made, and its frame passes later: the above is about charges. A refund reduces the window that
+was open when the amount was charged, and the debt that is kept by as much; once that window is forgotten it gives
+nothing. (Kafka's negative record counts in the present window: it is too much from the time the charged one is
+forgotten until the present one is.) A refund of all that the present window holds, where it was charged in one
+millisecond, closes the window as if it had not been opened.
 """
 
 from __future__ import annotations
@@ -46,6 +56,7 @@ from __future__ import annotations
 from array import array
 from fractions import Fraction
 from functools import lru_cache
+from math import floor
 from typing import Final
 
 NS_PER_MS: Final = 1_000_000
@@ -99,7 +110,7 @@ class SampledWindow:
     Raises ValueError when the rate is not above zero, there is no sample, or the window is not whole milliseconds.
     """
 
-    __slots__ = ("_before", "_closed", "_count", "_kept", "_start_ms", "_terms", "_warm_until_ms", "last_ns")
+    __slots__ = ("_before", "_closed", "_count", "_ever", "_kept", "_start_ms", "_terms", "_warm_until_ms", "last_ns")
 
     last_ns: int
     """Time of the latest charge; asking and refusing leave it alone."""
@@ -113,6 +124,7 @@ class SampledWindow:
         self._kept: tuple[int | Fraction, int] | None = None  # a total, and since when it counts
         self._warm_until_ms = _LONGEST if first_window else -_LONGEST
         self.last_ns = -_LONGEST
+        self._ever: int | None = 0 if first_window else None  # all that was charged; None: it does not count
 
     @property
     def rate(self) -> int | Fraction:
@@ -124,19 +136,15 @@ class SampledWindow:
         """All windows together, `samples` * W: after so long without a charge everything is forgotten."""
         return self._terms.forget_ms * NS_PER_MS
 
-    @property
-    def fetch_cap(self) -> int:
-        """The most that Kafka lets one Fetch ask for: `samples - 1` windows at the bound, in whole units."""
-        terms = self._terms
-        return terms.units * (terms.samples - 1) * terms.window_ms // terms.per
-
     def observed_rate(self, now_ns: int) -> Fraction:
-        """Units per second, as Kafka's metric has it."""
+        """Units per second, as Kafka's metric and the examples of seed 000 have it."""
         total, time_ms = self._measure(max(now_ns, self.last_ns) // NS_PER_MS)
         return Fraction(total * 1000, time_ms)
 
     def admit(self, amount: int, now_ns: int) -> int:
-        """Charge `amount` if out of debt. Returns the debt left in ns, or, not charged, *minus* the wait in ns."""
+        """Charge `amount` if out of debt. Returns the wait in ns that is asked for: the debt left, or 0 where it comes
+        evenly (see the module); not charged, *minus* the debt.
+        """
         if now_ns < self.last_ns:
             now_ns = self.last_ns
         now_ms = now_ns // NS_PER_MS
@@ -147,10 +155,42 @@ class SampledWindow:
         return self._charge(amount, now_ns, total, time_ms)
 
     def record(self, amount: int, now_ns: int) -> int:
-        """Charge `amount` whatever the state; a negative amount gives back. Returns the debt in ns."""
+        """Charge `amount` whatever the state. Returns the wait in ns that is asked for, as `admit`."""
         if now_ns < self.last_ns:
             now_ns = self.last_ns
         return self._charge(amount, now_ns, *self._measure(now_ns // NS_PER_MS))
+
+    def record_capped(self, amount: int, now_ns: int) -> int:
+        """Charge what leaves a debt of at most one window, now and when windows are forgotten, and no more. Returns the
+        debt in ns.
+        """
+        if now_ns < self.last_ns:
+            now_ns = self.last_ns
+        now_ms = now_ns // NS_PER_MS
+        total, time_ms = self._measure(now_ms)
+        room = self._capped_room(now_ms, total)
+        if room > 0:
+            return self._charge(min(amount, room), now_ns, total, time_ms)
+        return self.debt_ns(now_ns)
+
+    def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
+        """Give back `amount` units that were charged at `charged_ns`, at most what its window holds; nothing once that
+        window is forgotten. See the module.
+        """
+        now_ns = max(now_ns, self.last_ns)
+        now_ms, charged_ms = now_ns // NS_PER_MS, charged_ns // NS_PER_MS
+        last_ms = self.last_ns // NS_PER_MS
+        if charged_ms > last_ms or last_ms <= now_ms - self._terms.forget_ms:
+            return
+        taken = self._take_from_window(amount, charged_ms, now_ms)
+        if not taken:
+            return
+        if self._ever is not None:
+            self._ever -= taken
+        kept = self._kept
+        if kept is not None:
+            self._kept = None if now_ms < self._warm_until_ms else (kept[0] - taken, kept[1])
+            self._kept = self._debt(0, now_ms, *self._measure(now_ms))
 
     def spend(self, amount: int, now_ns: int) -> int:
         """Charge `amount` if that leaves no debt. Returns the whole units left, or, not charged, -1."""
@@ -158,7 +198,7 @@ class SampledWindow:
             now_ns = self.last_ns
         now_ms = now_ns // NS_PER_MS
         total, time_ms = self._measure(now_ms)
-        left = self._room(total, time_ms) - amount
+        left = self._room(now_ms, total, time_ms) - amount
         if left < 0 or self._debt(0, now_ms, total, time_ms) is not None:
             return -1
         self._charge(amount, now_ns, total, time_ms)
@@ -182,7 +222,7 @@ class SampledWindow:
         """Whole units that can be charged before the rate is above the bound; 0 when in debt."""
         now_ms = max(now_ns, self.last_ns) // NS_PER_MS
         total, time_ms = self._measure(now_ms)
-        return self._room(total, time_ms) if self._debt(0, now_ms, total, time_ms) is None else 0
+        return self._room(now_ms, total, time_ms) if self._debt(0, now_ms, total, time_ms) is None else 0
 
     def claim(self, amount: int, now_ns: int) -> bool:
         """Charge `amount` for a frame that passes later, whatever the state: it counts from now on. Always True."""
@@ -192,15 +232,17 @@ class SampledWindow:
     def settle(self, amount: int, now_ns: int) -> None:
         """A claimed frame passes: it has counted since its claim, nothing is left to do."""
 
-    def unclaim(self, amount: int, now_ns: int) -> None:
-        """A claimed frame will never pass: give back what it was charged."""
-        self.record(-amount, now_ns)
+    def unclaim(self, amount: int, claimed_ns: int, now_ns: int) -> None:
+        """A claimed frame will never pass: refund what it was charged at `claimed_ns`."""
+        self.refund(amount, claimed_ns, now_ns)
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
         """Hold to another bound from now on. What was counted stays, and is measured against the new bound, as in
         Kafka; a debt whose windows are forgotten stays in units. The windows are not changed: `burst_ns` has no use.
         """
         old = self._terms
+        if rate != old.rate:
+            self._ever = None
         now_ms = max(now_ns, self.last_ns) // NS_PER_MS
         measured = self._measure(now_ms)
         if self._kept is not None:
@@ -220,19 +262,105 @@ class SampledWindow:
     def _charge(self, amount: int, now_ns: int, total: int, time_ms: int) -> int:
         """`total` and `time_ms` are what `_measure` says before the charge. Returns the debt in ns."""
         now_ms = now_ns // NS_PER_MS
-        self._kept = debt = self._debt(amount, now_ms, total, time_ms)
+        debt = self._debt(amount, now_ms, total, time_ms)
+        asked = debt
+        if (
+            debt is not None
+            and self._is_even(amount, now_ns, total, time_ms)
+            and self._debt(0, now_ms, total, time_ms) is None
+        ):
+            asked = None
+        self._kept = debt
         self._advance(now_ms)
         self._count += amount
         self.last_ns = now_ns
-        return 0 if debt is None else self._end_ms(debt) * NS_PER_MS - now_ns
+        if self._ever is not None:
+            self._ever += amount
+        return 0 if asked is None else self._end_ms(asked) * NS_PER_MS - now_ns
 
-    def _room(self, total: int, time_ms: int) -> int:
+    def _is_even(self, amount: int, now_ns: int, total: int, time_ms: int) -> bool:
+        """Whether at 19/20 of the bound `amount` was earned since the charge before it, and `total` in its time. (Where
+        the first-window rule is on. The first charge ever has none before it: it is even if it is one unit.)
+        """
         terms = self._terms
-        return max(0, terms.units * time_ms // terms.per - total)
+        if not terms.warm_up_ms:
+            return False
+        if self._warm_until_ms == _LONGEST:
+            return amount <= 1
+        earned = 19 * terms.units * (now_ns - self.last_ns)
+        return 20 * amount * terms.per * NS_PER_MS <= earned and 20 * total * terms.per <= 19 * terms.units * time_ms
+
+    def _take_from_window(self, amount: int, charged_ms: int, now_ms: int) -> int:
+        """Take `amount` from the window that was open then, unless it is forgotten; returns how much it held of it."""
+        if charged_ms >= self._start_ms:
+            taken = max(0, min(amount, self._count))
+            self._count -= taken
+            if not self._count and self._start_ms == self.last_ns // NS_PER_MS:
+                self._reopen()
+            return taken
+        closed = self._closed
+        if closed is None:
+            return 0
+        forgotten_ms = now_ms - self._terms.forget_ms
+        for at in range(len(closed) - 3, -1, -3):
+            if closed[at + 1] <= forgotten_ms or closed[at + 1] < charged_ms:
+                return 0
+            if closed[at] <= charged_ms:
+                taken = max(0, min(amount, closed[at + 2]))
+                closed[at + 2] -= taken
+                self._before -= taken
+                return taken
+        return 0
+
+    def _reopen(self) -> None:
+        """The present window is empty as if it had never been opened: the one before is the present one again."""
+        closed = self._closed
+        if closed:
+            self._start_ms, last_ms, self._count = closed[-3:]
+            self._before -= self._count
+            del closed[-3:]
+            self.last_ns = last_ms * NS_PER_MS
+        else:
+            if self._warm_until_ms == self._start_ms + self._terms.warm_up_ms:
+                self._warm_until_ms = _LONGEST  # that was the first charge ever
+            self.last_ns = -_LONGEST
+
+    def _capped_room(self, now_ms: int, total: int) -> int:
+        """How much can be charged without a debt of more than one window."""
+        terms = self._terms
+        most_ms = terms.window_ms
+        if now_ms >= self._warm_until_ms:
+            # The time that the rate is taken over is never less than all windows but one, so that it stays so.
+            room = terms.units * terms.forget_ms // terms.per - total
+            if self._ever is not None:
+                first_ms = self._warm_until_ms - terms.warm_up_ms
+                room = min(room, terms.units * (now_ms - first_ms + most_ms) // terms.per - self._ever)
+        else:
+            first_ms = min(now_ms, self._warm_until_ms - terms.warm_up_ms)
+            room = terms.units * (now_ms - first_ms + most_ms) // terms.per - total
+        kept = self._kept
+        if kept is not None and self._end_ms(kept) > now_ms:
+            kept_room = terms.units * (now_ms - kept[1] + most_ms) // terms.per - kept[0]
+            room = min(room, floor(kept_room))
+        return room
+
+    def _room(self, now_ms: int, total: int, time_ms: int) -> int:
+        terms = self._terms
+        room = terms.units * time_ms // terms.per - total
+        if self._ever is not None and now_ms >= self._warm_until_ms:
+            first_ms = self._warm_until_ms - terms.warm_up_ms
+            room = min(room, terms.units * (now_ms - first_ms) // terms.per - self._ever)
+        return max(0, room)
 
     def _debt(self, amount: int, now_ms: int, total: int, time_ms: int) -> tuple[int | Fraction, int] | None:
-        """The debt a charge of `amount` would leave: that of the windows or the kept one, whichever ends later."""
+        """The debt a charge of `amount` would leave: that of the windows, the kept one, or that of all charges ever,
+        whichever ends last.
+        """
         debt = self._debt_of_windows(now_ms, total + amount, time_ms)
+        if self._ever is not None and now_ms >= self._warm_until_ms:
+            ever = self._ever + amount, self._warm_until_ms - self._terms.warm_up_ms
+            if self._end_ms(ever) > (now_ms if debt is None else self._end_ms(debt)):
+                debt = ever
         kept = self._kept
         if kept is None or self._end_ms(kept) <= now_ms:
             return debt

@@ -14,16 +14,21 @@ Rules, and where they are from:
   sooner. Credit is cut to the new burst. Unlike Kafka, the time before the change earns at the old rate, not the new.
 - in any time T at most rate * T + burst + one frame passes (see `claim` for frames that several limits hold)
 - a clock that goes back earns nothing and costs nothing: the bucket waits until the clock has caught up
+- a refund never leaves more credit than if the amount had not been charged. Without the charge the bucket would have
+  been fuller ever since, and would have lost what goes beyond the burst. So a refund gives back no more than the
+  smallest room up to the burst that the bucket had since the charge, and nothing if it was full in between.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
 NS_PER_SECOND: Final = 1_000_000_000
 _BEFORE_ALL_TIME: Final = -(1 << 63)
+_MOST_PEAKS: Final = 64
 
 
 class _Terms:
@@ -47,6 +52,59 @@ class _Terms:
         self.full = rate.numerator * burst_ns
 
 
+class _Peaks:
+    """How close to full the bucket came, and when: what bounds a refund (see `TokenBucket.refund`).
+
+    Entries are (time, room up to full) with growing times and growing rooms: a later entry with less room replaces
+    all that had more. Room is in grains. At `_MOST_PEAKS` entries neighbours are merged into one with the later time
+    and the smaller room, so that a refund may turn out smaller, never larger.
+    """
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[int, int]] = []
+
+    def add(self, at_ns: int, room: int) -> None:
+        entries = self._entries
+        while entries and entries[-1][1] >= room:
+            at_ns = max(at_ns, entries.pop()[0])
+        entries.append((at_ns, room))
+        if len(entries) >= _MOST_PEAKS:
+            self._merge()
+
+    def least_room_after(self, at_ns: int) -> int | None:
+        """The smallest room after this time; None if nothing happened since."""
+        entries = self._entries
+        first = bisect_right(entries, at_ns, key=_time_of)
+        return entries[first][1] if first < len(entries) else None
+
+    def refund(self, grains: int, charged_ns: int) -> None:
+        """From `charged_ns` on the bucket counts as fuller by so much."""
+        entries, self._entries = self._entries, []
+        for at_ns, room in entries:
+            self.add(at_ns, room - grains if at_ns > charged_ns else room)
+
+    def convert(self, new_unit: int, old_unit: int) -> None:
+        """The grains of a unit change."""
+        self._entries = [(at_ns, room * new_unit // old_unit) for at_ns, room in self._entries]
+
+    def _merge(self) -> None:
+        entries = self._entries
+        gap = (entries[-1][1] - entries[0][1]) * 2 // _MOST_PEAKS + 1
+        merged = [entries[0]]
+        for at_ns, room in entries[1:]:
+            if room - merged[-1][1] < gap:
+                merged[-1] = (at_ns, merged[-1][1])
+            else:
+                merged.append((at_ns, room))
+        self._entries = merged
+
+
+def _time_of(entry: tuple[int, int]) -> int:
+    return entry[0]
+
+
 # A default quota gives a million clients a bucket each on the same terms: these integers once, not a million times.
 _terms = lru_cache(maxsize=1024)(_Terms)
 
@@ -59,7 +117,7 @@ class TokenBucket:
     Raises ValueError when the rate is not above zero or the burst is below zero.
     """
 
-    __slots__ = ("_claimed", "_full", "_level", "_terms", "last_ns")
+    __slots__ = ("_claimed", "_full", "_full_ns", "_level", "_peaks", "_terms", "last_ns")
 
     last_ns: int
     """Time of the latest `admit`, `record` or `set_rate`; asking (`debt_ns`, `headroom`) leaves it alone."""
@@ -70,6 +128,8 @@ class TokenBucket:
         # The largest credit now: that of the terms, less what is claimed.
         self._level = self._full = self._terms.full
         self.last_ns = _BEFORE_ALL_TIME
+        self._full_ns = _BEFORE_ALL_TIME  # when it was full last
+        self._peaks: _Peaks | None = None  # since then
 
     @property
     def rate(self) -> int | Fraction:
@@ -90,8 +150,12 @@ class TokenBucket:
         if elapsed_ns > 0:
             self.last_ns = now_ns
             level += elapsed_ns * terms.earn
-            if level > self._full:
+            if level >= self._full:
                 level = self._full
+                self._full_ns = now_ns
+                self._peaks = None
+            else:
+                self._add_peak(now_ns, self._full - level)
         if level < 0:
             self._level = level
             return level // terms.earn  # floor of a negative number: the wait is rounded up
@@ -99,20 +163,45 @@ class TokenBucket:
         return 0 if level >= 0 else -(level // terms.earn)
 
     def record(self, amount: int, now_ns: int) -> int:
-        """Charge `amount` whatever the state; a negative amount gives back, up to the burst. Returns the debt in ns."""
+        """Charge `amount` whatever the state. Returns the debt in ns."""
         terms = self._terms
         level = self._level
         elapsed_ns = now_ns - self.last_ns
         if elapsed_ns > 0:
             self.last_ns = now_ns
             level += elapsed_ns * terms.earn
-            if level > self._full:
+            if level >= self._full:
                 level = self._full
-        level -= amount * terms.unit
-        if level > self._full:
-            level = self._full
-        self._level = level
+                self._full_ns = now_ns
+                self._peaks = None
+            else:
+                self._add_peak(now_ns, self._full - level)
+        self._level = level = level - amount * terms.unit
         return 0 if level >= 0 else -(level // terms.earn)
+
+    def record_capped(self, amount: int, now_ns: int) -> int:
+        """Charge what leaves a debt of at most one second, and no more. Returns the debt in ns."""
+        self._catch_up(now_ns)
+        terms = self._terms
+        lowest = -terms.earn * NS_PER_SECOND
+        if self._level > lowest:
+            self._level = max(lowest, self._level - amount * terms.unit)
+        return 0 if self._level >= 0 else -(self._level // terms.earn)
+
+    def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
+        """Give back `amount` units that were charged at `charged_ns`; see the module for how much that is.
+
+        Where the bucket's level has peaked very often since, the smallest room is known to about 3 % of the largest.
+        What it gives back is gone from that room too: another refund cannot use it again. A charge that came while the
+        clock stood back may get nothing.
+        """
+        self._catch_up(now_ns)
+        grains = self._returnable(amount * self._terms.unit, charged_ns)
+        if grains <= 0:
+            return
+        self._level = min(self._full, self._level + grains)
+        if self._peaks is not None:
+            self._peaks.refund(grains, charged_ns)
 
     def spend(self, amount: int, now_ns: int) -> int:
         """Charge `amount` if that leaves no debt. Returns the whole units left, or, not charged, -1."""
@@ -122,8 +211,12 @@ class TokenBucket:
         if elapsed_ns > 0:
             self.last_ns = now_ns
             level += elapsed_ns * terms.earn
-            if level > self._full:
+            if level >= self._full:
                 level = self._full
+                self._full_ns = now_ns
+                self._peaks = None
+            else:
+                self._add_peak(now_ns, self._full - level)
             self._level = level
         level -= amount * terms.unit
         if level < 0:
@@ -174,10 +267,19 @@ class TokenBucket:
         self._catch_up(now_ns)
         self._set_claimed(self._claimed - amount * self._terms.unit)
 
-    def unclaim(self, amount: int, now_ns: int) -> None:
-        """A claimed frame will never pass: give back what it was charged."""
-        self.settle(amount, now_ns)
-        self.record(-amount, now_ns)
+    def unclaim(self, amount: int, claimed_ns: int, now_ns: int) -> None:
+        """A claimed frame will never pass: give back what it was charged at `claimed_ns`.
+
+        While it was claimed the burst was smaller by as much, so nothing of it was lost by a full bucket; except for a
+        frame that is larger than the burst.
+        """
+        self._catch_up(now_ns)
+        grains = amount * self._terms.unit
+        beyond = min(grains, self._claimed - self._terms.full)
+        if beyond > 0:
+            grains -= beyond - self._returnable(beyond, claimed_ns)
+        self._set_claimed(self._claimed - amount * self._terms.unit)
+        self._level = min(self._full, self._level + grains)
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
         """Earn at the old rate until `now_ns` and at the new one from then on.
@@ -189,14 +291,39 @@ class TokenBucket:
         self._terms = new
         self._set_claimed(self._claimed * new.unit // old.unit)
         self._level = min(self._full, self._level * new.unit // old.unit)
+        if self._peaks is not None:
+            self._peaks.convert(new.unit, old.unit)
+        self._note_level(self.last_ns)
 
     def _set_claimed(self, grains: int) -> None:
         self._claimed = max(0, grains)
         self._full = max(0, self._terms.full - self._claimed)
 
+    def _add_peak(self, at_ns: int, room: int) -> None:
+        if self._peaks is None:
+            self._peaks = _Peaks()
+        self._peaks.add(at_ns, room)
+
+    def _note_level(self, at_ns: int) -> None:
+        """The level of now is a peak: it falls from here."""
+        if self._level >= self._full:
+            self._full_ns = at_ns
+            self._peaks = None
+        else:
+            self._add_peak(at_ns, self._full - self._level)
+
+    def _returnable(self, grains: int, charged_ns: int) -> int:
+        """How many of these grains, charged then, would be there now without the charge."""
+        if self._full_ns > charged_ns:
+            return 0
+        room = None if self._peaks is None else self._peaks.least_room_after(charged_ns)
+        return grains if room is None else min(grains, room)
+
     def _catch_up(self, now_ns: int) -> None:
-        self._level = self._level_at(now_ns)
-        self.last_ns = max(self.last_ns, now_ns)
+        if now_ns > self.last_ns:
+            self._level = self._level_at(now_ns)
+            self.last_ns = now_ns
+            self._note_level(now_ns)
 
     def _level_at(self, now_ns: int) -> int:
         elapsed_ns = now_ns - self.last_ns

@@ -4,7 +4,7 @@
 - `configured`   all entries, by entity
 - `override`     how one of a million is kept
 - `precedence`   Kafka's eight levels of user and client id
-- `change`       one limit set or taken away
+- `client_table` the clients in use
 - `limit_store`  the buckets in use
 - `topic_table`  the topics in use
 - `idle`         which ones to look at

@@ -1,10 +1,13 @@
-"""Everything that is configured, found by entity in O(1), and changed one limit at a time in O(1)."""
+"""Everything that is configured, found by entity in O(1)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from typing import Final
 
 from quotas.entity import TOTAL, AnyEntity, Default, Entity, Kind, Named
+from quotas.entry import QuotaEntry
 from quotas.limit_kinds import (
     BYTES_IN_RATE,
     BYTES_THRESHOLD,
@@ -18,19 +21,11 @@ from quotas.registry.override import Applies, Compactor, Override, apply, limits
 from quotas.registry.precedence import QuotaTable
 from quotas.resource_groups import GroupIndex
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from fractions import Fraction
-
-    from quotas.entry import QuotaEntry
-
 THRESHOLDS: Final = {BYTES_THRESHOLD: TOTAL_BYTES_THRESHOLD, MESSAGES_THRESHOLD: TOTAL_MESSAGES_THRESHOLD}
 """The threshold of a topic, and the total that belongs to it."""
 
 _OF_RECORDS: Final = frozenset((BYTES_IN_RATE, MESSAGES_IN_RATE, TOTAL_BYTES_THRESHOLD, TOTAL_MESSAGES_THRESHOLD))
 _OF_MUTATIONS: Final = frozenset((CONTROLLER_MUTATION_RATE,))
-
-_Key = TypeVar("_Key")
 
 
 class Configured:
@@ -80,22 +75,17 @@ class Configured:
         override = self.get(entity)
         return {} if override is None else limits_of(override)
 
-    def set(self, entity: AnyEntity, limit_name: str, rate: int | Fraction | None) -> None:
-        """Set one limit of an entity, or with None take it away; its entry's options stay."""
-        self.put(entity, self._compactor.changed(self.get(entity), limit_name, rate))
-
-    def put(self, entity: AnyEntity, override: Override | None) -> Override | None:
-        """Set the whole entry of an entity, or with None take it away; returns the one that was there."""
+    def put(self, entity: AnyEntity, override: Override) -> None:
+        """Set the entry of an entity."""
         before = self.get(entity)
         self._of_records += _count(override, _OF_RECORDS) - _count(before, _OF_RECORDS)
         self._of_mutations += _count(override, _OF_MUTATIONS) - _count(before, _OF_MUTATIONS)
         if isinstance(entity, Entity):
             self.clients.put(entity, override)
         elif isinstance(entity.name, Default):
-            _put_or_pop(self._defaults, entity.kind, override)
+            self._defaults[entity.kind] = override
         else:
-            _put_or_pop(self._named[entity.kind], entity.name, override)
-        return before
+            self._named[entity.kind][entity.name] = override
 
     def find(self, kind: Kind, *names: str) -> dict[str, Applies]:
         """What applies to an entity that is no client. Where it goes by several names, a limit is that of the first
@@ -126,31 +116,12 @@ class Configured:
         name = "" if isinstance(bucket.name, Default) else bucket.name
         return self.find(bucket.kind, name).get(limit_name)
 
-    def concerns_others(self, entity: AnyEntity, limit_name: str) -> bool:
-        """Whether changing this limit of this entity may concern buckets that the entity does not own.
-
-        A default does. A user does where defaults give pairs of this user a bucket, since its own level is stronger
-        (see `quotas.registry.precedence`). So does the total threshold: without it no topic has one.
-        """
-        if isinstance(entity, Named):
-            return isinstance(entity.name, Default) or limit_name in THRESHOLDS.values()
-        if isinstance(entity.user, Default) or isinstance(entity.client_id, Default):
-            return True
-        return entity.client_id is None and self.clients.has_pairs_of_any_user
-
     def topics_with(self, limit_name: str) -> Iterator[tuple[str, int | Fraction]]:
         """Every topic that has this limit of its own, and the value."""
         for topic, override in self._named[Kind.TOPIC].items():
             rate = limits_of(override).get(limit_name)
             if rate is not None:
                 yield topic, rate
-
-
-def _put_or_pop(level: dict[_Key, Override], key: _Key, override: Override | None) -> None:
-    if override is None:
-        level.pop(key, None)
-    else:
-        level[key] = override
 
 
 def _count(override: Override | None, limit_names: frozenset[str]) -> int:

@@ -5,10 +5,8 @@ Kafka's sensors of quotas expire after an hour too (`INACTIVE_SENSOR_EXPIRATION_
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
+from typing import Final, Generic, TypeVar
 
 IDLE_NS: Final = 3600 * 1_000_000_000
 _SLOT_NS: Final = 60 * 1_000_000_000
@@ -29,14 +27,14 @@ class Idle(Generic[T]):
         """Something new; it is looked at an hour after the next call of `due`."""
         self._new.append(thing)
 
-    def look_again(self, thing: T, due_ns: int) -> None:
+    def check_at(self, thing: T, due_ns: int) -> None:
         """It was not idle, or may not go yet: look again then."""
         self._due.setdefault(due_ns // _SLOT_NS + 1, []).append(thing)
 
     def due(self, now_ns: int) -> Iterator[T]:
-        """What is to be looked at now; the caller forgets it or says when to `look_again`."""
+        """What is to be looked at now; the caller forgets it or says when to `check_at`."""
         for thing in self._new:
-            self.look_again(thing, now_ns + IDLE_NS)
+            self.check_at(thing, now_ns + IDLE_NS)
         self._new.clear()
         now_slot = now_ns // _SLOT_NS
         for slot in [slot for slot in self._due if slot <= now_slot]:  # at most 62 slots exist

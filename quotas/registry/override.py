@@ -1,16 +1,14 @@
-"""How a configured entry is kept: compact, since there may be a million that nobody ever asks for."""
+"""How a configured entry is kept: compact, since there may be a million that are never looked up."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from fractions import Fraction
-
-    from quotas.entity import AnyEntity
-    from quotas.entry import QuotaEntry
+from quotas.entity import AnyEntity
+from quotas.entry import QuotaEntry
 
 NS_PER_SECOND: Final = 1_000_000_000
 
@@ -61,16 +59,6 @@ class Compactor:
             return latest
         self._latest[override[0]] = override
         return override
-
-    def changed(self, override: Override | None, name: str, rate: int | Fraction | None) -> Override | None:
-        """The override with one limit set, or with None taken away; None when no limit is left."""
-        shape = Shape(()) if override is None else override[0]
-        limits = {} if override is None else limits_of(override)
-        if rate is None:
-            limits.pop(name, None)
-        else:
-            limits[name] = rate
-        return self._of(replace(shape, names=tuple(limits)), limits) if limits else None
 
     def _of(self, shape: Shape, limits: Mapping[str, int | Fraction]) -> Override:
         return (self._shapes.setdefault(shape, shape), *limits.values())

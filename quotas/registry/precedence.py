@@ -20,13 +20,11 @@ A million overrides are held as compact values (`override`): one dict per level 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from quotas.entity import DEFAULT, Default, Entity
 from quotas.registry.override import Applies, Override, apply
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _ANY_PAIR: Final = Entity(DEFAULT, DEFAULT)
 _ANY_USER: Final = Entity(DEFAULT)
@@ -63,11 +61,6 @@ class QuotaTable:
         levels = (self._by_pair, self._pair_user, self._by_user, self._pair_any, self._by_client)
         single = (self._any_pair, self._any_user, self._any_client)
         return sum(map(len, levels)) + sum(override is not None for override in single)
-
-    @property
-    def has_pairs_of_any_user(self) -> bool:
-        """Whether levels 4 or 5, which are weaker than a user's own, are configured."""
-        return bool(self._pair_any) or self._any_pair is not None
 
     def find(self, user: str, client_id: str) -> dict[str, Applies]:
         """What applies to this client, by the name of the limit; a limit that no level names is missing."""
@@ -116,8 +109,8 @@ class QuotaTable:
         level, key = self._place(entity)
         return level.get(key)
 
-    def put(self, entity: Entity, override: Override | None) -> None:
-        """Set the entry of this entity, or with None take it away."""
+    def put(self, entity: Entity, override: Override) -> None:
+        """Set the entry of this entity."""
         match entity.user, entity.client_id:
             case Default(), Default():
                 self._any_pair = override
@@ -127,10 +120,7 @@ class QuotaTable:
                 self._any_client = override
             case _:
                 level, key = self._place(entity)
-                if override is None:
-                    level.pop(key, None)
-                else:
-                    level[key] = override
+                level[key] = override
 
     def _place(self, entity: Entity) -> tuple[dict[str, Override], str]:
         """The dict of an entity with one real name at least, and its key there."""

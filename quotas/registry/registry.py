@@ -2,23 +2,28 @@
 
 Two kinds of state, with two ways to end:
 
-- `ClientLimits`, one per (user, client id) that somebody holds: kept weakly, so it ends with the last session that uses
-  it, and clients that come under a thousand random ids leave nothing behind.
-- `Limit`, one per bucket: outlives its sessions, so that nobody sheds debt by reconnecting, and ends after an hour
-  without use (Kafka's sensors do the same), when it owes nothing and nobody waits.
+- `ClientLimits`, one per (user, client id): ends when no session has used it for one to two hours, or sooner when very
+  many names come (see `quotas.registry.client_table`).
+- `Limit`, one per bucket: outlives its sessions, so that a reconnect does not clear debt, and ends after an hour
+  without use (Kafka's sensors do the same), when it has no debt and no waiters.
 
-`generation` grows whenever sessions have to look again (`resolve`), which is a dict lookup for each of them. So a
-change costs O(1), however many clients there are (see `quotas.registry.limit_store` for what follows a default).
+`generation` grows whenever sessions have to call `resolve` again, which is a dict lookup for each of them. So no change
+has to find the sessions that it concerns.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
-from weakref import WeakValueDictionary
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fractions import Fraction
 
-from quotas.admission.client_limits import ClientLimits, ProducerIdLimit
-from quotas.admission.limit import limit_set
+from quotas.admission.client_limits import ClientLimits, ProducerIdLimit, TopicLimits
+from quotas.admission.limit import Limit
+from quotas.admission.limit_set import limit_set
+from quotas.admission.topic_thresholds import Thresholds
 from quotas.algorithms.algorithm import AlgorithmSettings
+from quotas.algorithms.producer_ids import ProducerIdQuota
+from quotas.entity import AnyEntity, Kind
+from quotas.entry import QuotaEntry
 from quotas.limit_kinds import (
     BYTES_IN_RATE,
     BYTES_THRESHOLD,
@@ -31,23 +36,11 @@ from quotas.limit_kinds import (
     REQUEST_RATE,
 )
 from quotas.rates import exact
-from quotas.registry.change import check_changes
+from quotas.registry.client_table import ClientTable
 from quotas.registry.configured import Configured
 from quotas.registry.limit_store import LimitStore
+from quotas.registry.override import Applies
 from quotas.registry.topic_table import TopicTable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from fractions import Fraction
-
-    from quotas.admission.client_limits import TopicLimits
-    from quotas.admission.limit import Limit
-    from quotas.admission.topic_thresholds import Thresholds
-    from quotas.algorithms.producer_ids import ProducerIdQuota
-    from quotas.entity import AnyEntity, Kind
-    from quotas.entry import QuotaEntry
-    from quotas.registry.change import Change
-    from quotas.registry.override import Applies
 
 
 class Registry:
@@ -74,7 +67,7 @@ class Registry:
         settings = AlgorithmSettings() if settings is None else settings
         self._store = LimitStore(Configured(entries), settings, _exact_share(share))
         self._topics = TopicTable(self._store)
-        self._clients: WeakValueDictionary[tuple[str, str], ClientLimits] = WeakValueDictionary()
+        self._clients = ClientTable()
 
     def __len__(self) -> int:
         """Configured entities."""
@@ -99,25 +92,28 @@ class Registry:
 
     def resolve(self, user: str, client_id: str) -> ClientLimits:
         """The limits of this client: one object for all its sessions, and one bucket for each entity."""
-        key = (user, client_id)
-        client = self._clients.get(key)
-        if client is None:
-            client = self._clients[key] = ClientLimits(user, client_id)
+        client, has_rotated = self._clients.get(user, client_id)
+        if has_rotated:
+            self.generation += 1
         if client.generation != self.generation:
             self._bring_up_to_date(client)
         return client
+
+    def is_in_use(self, limit: Limit) -> bool:
+        """Whether this very limit is in force: not replaced, forgotten or removed since it was looked up."""
+        return self._store.is_in_use(limit)
 
     def topic(self, name: str, now_ns: int) -> TopicLimits:
         """The limits of records produced to this topic."""
         return self._topics.get(name, self.generation, now_ns)
 
-    def records_of_nobody(self) -> TopicLimits:
+    def records_of_unknown_topic(self) -> TopicLimits:
         """The limits of records whose topic is not known: the total's."""
-        return self._topics.nobody()
+        return self._topics.unknown_topic()
 
-    def records_refused(self, topic: str, record_bytes: int, messages: int, now_ns: int) -> None:
-        """The broker answered an error for records that were charged to a topic: they are not in the log."""
-        self._topics.refused(topic, record_bytes, messages, now_ns)
+    def records_refused(self, topic: str, record_bytes: int, messages: int, charged_ns: int, now_ns: int) -> None:
+        """The broker answered an error for records that were charged to a topic then: they are not in the log."""
+        self._topics.refused(topic, record_bytes, messages, charged_ns, now_ns)
 
     def place_limit(self, limit_name: str, kind: Kind, *names: str) -> Limit | None:
         """The limit of an address, a listener (under any of its names) or the total; None without one."""
@@ -143,22 +139,6 @@ class Registry:
 
     # ---- changing
 
-    def alter(self, changes: Iterable[Change], now_ns: int) -> None:
-        """Make these changes as one step: when one cannot be made nothing changes. Costs O(changes).
-
-        Raises ThresholdError when the explicit thresholds of topics would sum beyond the total, and ValueError as
-        `check_changes`.
-        """
-        batch = tuple(changes)
-        check_changes(batch)
-        self._topics.check_changes(batch)
-        if not batch:
-            return
-        self.generation += 1
-        self._store.change(batch, now_ns)
-        self._topics.change(batch)
-        self._tell(frozenset(change.entity for change in batch))
-
     def replace(self, entries: Iterable[QuotaEntry], now_ns: int, *, share: float | Fraction | None = None) -> None:
         """Put these quotas in place of all there were, as one step: when the entries cannot be used nothing changes.
 
@@ -177,12 +157,12 @@ class Registry:
     def expire(self, now_ns: int) -> int:
         """Forget the limits that were idle for an hour; returns how many. Call it about once a minute.
 
-        Costs O(limits that are due for a look): each is looked at once an hour.
+        Costs O(limits that are due for a check): each is checked once an hour.
         """
         self._topics.expire(now_ns)
         forgotten = self._store.expire(now_ns)
-        if forgotten:
-            self.generation += 1  # a session that was idle as long must not charge a bucket that nobody else sees
+        if self._clients.expire(now_ns) or forgotten:
+            self.generation += 1  # a session that was idle as long must not charge a bucket that is not in use
         return forgotten
 
     # ---- inside
@@ -207,7 +187,9 @@ class Registry:
         if PRODUCER_IDS_RATE not in own:
             return None
         limit = self._store.get(PRODUCER_IDS_RATE, own[PRODUCER_IDS_RATE])
-        return ProducerIdLimit(limit, cast("ProducerIdQuota", limit.algorithm))  # nothing else measures it
+        known = limit.algorithm
+        assert isinstance(known, ProducerIdQuota)  # nothing else measures it  # noqa: S101
+        return ProducerIdLimit(limit, known)
 
     def _tell(self, entities: frozenset[AnyEntity] | None) -> None:
         for observer in self.observers:

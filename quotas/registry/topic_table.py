@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from quotas.admission.client_limits import TopicLimits
 from quotas.admission.limit import Limit
-from quotas.admission.topic_thresholds import ThresholdError, Thresholds, TopicThreshold, check_thresholds
+from quotas.admission.topic_thresholds import Thresholds, TopicThreshold, check_thresholds
 from quotas.entity import TOTAL, Kind, Named
 from quotas.limit_kinds import BYTES_IN_RATE, BYTES_THRESHOLD, MESSAGES_IN_RATE, MESSAGES_THRESHOLD
-from quotas.registry.configured import THRESHOLDS
+from quotas.registry.configured import THRESHOLDS, Configured
 from quotas.registry.idle import IDLE_NS, Idle
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from fractions import Fraction
-
-    from quotas.registry.change import Change
-    from quotas.registry.configured import Configured
-    from quotas.registry.limit_store import LimitStore
-    from quotas.registry.override import Applies
-
+from quotas.registry.limit_store import LimitStore
+from quotas.registry.override import Applies
 
 MAX_TOPICS: Final = 100_000
-"""More than clusters have. Of more names than this, which somebody makes up, those without an entry of their own count
+"""More than clusters have. Of more names than this, which are invented, those without an entry of their own count
 for the total alone, until others have been idle for an hour."""
 
 
@@ -49,7 +41,7 @@ class TopicTable:
         topic = self._topics.get(name)
         if topic is None:
             if len(self._topics) >= MAX_TOPICS and not self._store.configured.limits_of(Named(Kind.TOPIC, name)):
-                return self.nobody()
+                return self.unknown_topic()
             topic = self._topics[name] = TopicLimits(name)
             self._idle.watch(topic)
         topic.last_ns = max(topic.last_ns, now_ns)
@@ -65,21 +57,21 @@ class TopicTable:
             topic.generation = generation
         return topic
 
-    def nobody(self) -> TopicLimits:
+    def unknown_topic(self) -> TopicLimits:
         """The limits of records whose topic is not known: the total's."""
-        nobody = TopicLimits("")
+        limits = TopicLimits("")
         found = [self._store.configured.of_total()]
-        nobody.bytes_in = self._store.get_all(BYTES_IN_RATE, found)
-        nobody.messages_in = self._store.get_all(MESSAGES_IN_RATE, found)
-        return nobody
+        limits.bytes_in = self._store.get_all(BYTES_IN_RATE, found)
+        limits.messages_in = self._store.get_all(MESSAGES_IN_RATE, found)
+        return limits
 
-    def refused(self, topic: str, record_bytes: int, messages: int, now_ns: int) -> None:
-        """The broker answered an error for records that were charged to a topic: they are not in the log."""
+    def refused(self, topic: str, record_bytes: int, messages: int, charged_ns: int, now_ns: int) -> None:
+        """The broker answered an error for records that were charged to a topic then: they are not in the log."""
         entity = Named(Kind.TOPIC, topic)
         for name, amount in ((BYTES_THRESHOLD, record_bytes), (MESSAGES_THRESHOLD, messages)):
             limit = self._store.find(name, entity)
             if limit is not None and isinstance(limit.algorithm, TopicThreshold):
-                limit.algorithm.record_error(amount, now_ns)
+                limit.algorithm.record_error(amount, charged_ns, now_ns)
 
     def _threshold(self, name: str, topic: str) -> tuple[Limit, ...]:
         thresholds = self.thresholds[name]
@@ -99,29 +91,6 @@ class TopicTable:
         for name, total_name in THRESHOLDS.items():
             check_thresholds(name, configured.limits_of(TOTAL).get(total_name), dict(configured.topics_with(name)))
 
-    def check_changes(self, changes: Sequence[Change]) -> None:
-        """Whether the thresholds would still fit with these changes. Raises ThresholdError."""
-        for name, thresholds in self.thresholds.items():
-            total, topics = self._changed(name, changes)
-            explicit_sum = thresholds.explicit_sum + sum(
-                (rate or 0) - thresholds.explicit_of(topic) for topic, rate in topics.items()
-            )
-            if explicit_sum > (total or 0):
-                raise ThresholdError(name, explicit_sum, total)
-
-    def change(self, changes: Sequence[Change]) -> None:
-        """Take over changes that fit together, in an order in which each fits."""
-        for name, thresholds in self.thresholds.items():
-            total, topics = self._changed(name, changes)
-            if total is not None and total > (thresholds.total or 0):
-                thresholds.set_total(total)
-            # Those that become smaller come first: they make room.
-            growth = {topic: (rate or 0) - thresholds.explicit_of(topic) for topic, rate in topics.items()}
-            for topic in sorted(topics, key=growth.__getitem__):
-                thresholds.set_topic(topic, topics[topic])
-            if total != thresholds.total:
-                thresholds.set_total(total)
-
     def replace(self) -> None:
         """Take over all that is configured now."""
         configured, scaled = self._store.configured, self._store.scaled
@@ -131,26 +100,11 @@ class TopicTable:
             self.thresholds[name].replace(None if total is None else scaled(total), explicit)
 
     def expire(self, now_ns: int) -> None:
-        """Forget the topics that nobody has produced to for an hour."""
+        """Forget the topics without records for an hour."""
         for topic in self._idle.due(now_ns):
             if topic.last_ns + IDLE_NS > now_ns:
-                self._idle.look_again(topic, topic.last_ns + IDLE_NS)
+                self._idle.check_at(topic, topic.last_ns + IDLE_NS)
                 continue
             del self._topics[topic.name]
             for thresholds in self.thresholds.values():
                 thresholds.forget(topic.name)
-
-    def _changed(
-        self, name: str, changes: Sequence[Change]
-    ) -> tuple[int | Fraction | None, dict[str, int | Fraction | None]]:
-        """With these changes: the total threshold, and those of topics that are among them; all with the share."""
-        total = self.thresholds[name].total
-        topics: dict[str, int | Fraction | None] = {}
-        for change in changes:
-            rate = None if change.rate is None else self._store.scaled(change.rate)
-            match change.entity:
-                case Named(Kind.TOTAL) if change.limit_name == THRESHOLDS[name]:
-                    total = rate
-                case Named(Kind.TOPIC, str(topic)) if change.limit_name == name:
-                    topics[topic] = rate
-        return total, topics

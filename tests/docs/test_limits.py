@@ -11,10 +11,10 @@ from proxy.config.quotas_file import read_quotas_file
 from proxy.config.values import parse_fraction
 from quotas.algorithms.algorithm import ALGORITHMS, NS_PER_SECOND, AlgorithmSettings
 from quotas.limit_kinds import LIMIT_KINDS, PRODUCER_BYTE_RATE
-from quotas.spec.limits import owners_of
-from quotas.spec.names import ENTITY_KEYS
-from quotas.spec.options import OPTION_KEYS
-from quotas.spec.parse import QuotaEntry, duplicates, parse_spec, threshold_errors
+from quotas.parsing.limits import owners_of
+from quotas.parsing.names import ENTITY_KEYS
+from quotas.parsing.options import OPTION_KEYS
+from quotas.parsing.parse import QuotaEntry, duplicates, parse_spec, threshold_errors
 from tests.docs.pages import LIMITS_PAGE, ROOT, blocks, rows
 
 PAGE = LIMITS_PAGE.read_text(encoding="utf-8")

@@ -144,7 +144,7 @@ class Walk(Protocol):
 
 
 def streamed(walk: Walk, frame: bytes, sizes: list[int]) -> bytes:
-    """What a walk lets pass of a frame that arrives in chunks of these sizes, and then in one for the rest.
+    """What a walk returns as final of a frame that arrives in chunks of these sizes, and then in one for the rest.
 
     As the session does it: bytes not final yet are kept aside and shown again with the next chunk, elsewhere in a
     buffer whose other bytes are none of the walk's business.
@@ -169,6 +169,28 @@ def streamed(walk: Walk, frame: bytes, sizes: list[int]) -> bytes:
         assert len(kept) <= 64, "a walk keeps few bytes waiting"
     assert kept == b""
     return passed
+
+
+class BoundedWalk(Walk, Protocol):
+    work_left: int
+
+
+class Resting:
+    """A walk that may process `work` pieces at once, and continues until it needs more bytes."""
+
+    def __init__(self, walk: BoundedWalk, work: int) -> None:
+        self.walk = walk
+        self.work = work
+        self.rests = 0
+
+    def advance(self, buf: bytearray, pos: int, end: int) -> int:
+        while True:
+            self.walk.work_left = self.work
+            pos = self.walk.advance(buf, pos, end)
+            assert self.walk.work_left >= -2, "a batch, its partition and its topic may end together"
+            if self.walk.work_left > 0 or pos == end:
+                return pos
+            self.rests += 1
 
 
 chunk_sizes = st.lists(st.integers(0, 40), max_size=30) | st.just([1] * 5_000)

@@ -12,7 +12,13 @@ from kio.index import load_payload_module, load_request_schema
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
-from protocol.api_versions import client_software, negotiate, unsupported_version_answer
+from protocol.api_versions import (
+    MAX_RESPONSE,
+    client_software,
+    negotiate,
+    raise_api_versions_throttle,
+    unsupported_version_answer,
+)
 from protocol.apis import API_VERSIONS, APIS
 from protocol.errors import MalformedFrame, UnsupportedVersion
 from protocol.messages import encode
@@ -39,8 +45,7 @@ def offer(version: int, *offered: tuple[int, int, int], error: ErrorCode = Error
     )
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@given(data=st.data(), pass_unknown_apis=st.booleans())
+@given(data=st.data(), version=st.sampled_from(VERSIONS), pass_unknown_apis=st.booleans())
 def test_ranges_are_intersections(version: int, data: st.DataObject, pass_unknown_apis: bool) -> None:
     body = data.draw(
         responses(
@@ -117,8 +122,7 @@ def test_the_proxys_own_answer() -> None:
     assert unsupported_version_answer(-(2**31))[:4] == b"\x80\x00\x00\x00"
 
 
-@pytest.mark.parametrize("version", [3, 4])
-@given(data=st.data())
+@given(data=st.data(), version=st.integers(3, 4))
 def test_client_software(version: int, data: st.DataObject) -> None:
     request: Any = data.draw(messages(load_request_schema(API_VERSIONS, version)))
 
@@ -152,3 +156,86 @@ def test_cut_short_or_too_long(version: int) -> None:
     for broken in [*(response[:size] for size in range(len(response))), response + b"\x00"]:
         with pytest.raises(MalformedFrame):
             negotiate(broken, version, pass_unknown_apis=False)
+
+
+@given(data=st.data(), version=st.sampled_from(VERSIONS), throttle_time_ms=st.integers(0, 2**31 - 1))
+def test_throttle_is_the_larger_one(version: int, data: st.DataObject, throttle_time_ms: int) -> None:
+    body = data.draw(responses(API_VERSIONS, version, error_code=NOT_UNSUPPORTED))
+    cut = negotiate(response_bytes(API_VERSIONS, version, body), version, pass_unknown_apis=True)
+
+    after = parsed(API_VERSIONS, version, raise_api_versions_throttle(cut, version, throttle_time_ms))
+
+    before = parsed(API_VERSIONS, version, cut)
+    if version >= 1:
+        throttle_time = max(before.throttle_time, datetime.timedelta(milliseconds=throttle_time_ms))
+        before = replace(before, throttle_time=throttle_time)
+    assert after == before
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_throttle_of_each_version(version: int) -> None:
+    response = offer(version, (0, 0, 13), (18, 0, 4))
+    raised = raise_api_versions_throttle(response, version, 0x01020304)
+    assert (b"\x01\x02\x03\x04" in raised) is (version >= 1)
+    assert len(raised) == len(response)
+    assert raise_api_versions_throttle(raised, version, 5) == raised
+    if version >= 1:
+        for size in range(len(response) - (1 if version >= 3 else 0)):
+            with pytest.raises(MalformedFrame):
+                raise_api_versions_throttle(response[:size], version, 5)
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+def test_an_answer_in_version_0_has_no_throttle_time(version: int) -> None:
+    answer = offer(0, (18, 0, 9), error=ErrorCode.unsupported_version)
+    assert raise_api_versions_throttle(answer, version, 5_000) == answer
+
+
+def test_tags() -> None:
+    """Those that no version defines are left out, wherever they are; features stay."""
+    start = CORRELATION_ID + bytes(2)
+    features = b"\x00\x01\x01" + b"\x01\x08" + bytes(8)
+    unknown = b"\x63\x04host"
+    response = (
+        start + b"\x03"
+        + b"\x00\x03\x00\x00\x00\x01" + b"\x01" + unknown
+        + b"\x00\x12\x00\x00\x00\x04" + b"\x00"
+        + bytes(4) + b"\x03" + features + unknown
+    )  # fmt: skip
+    cut = negotiate(response, 3, pass_unknown_apis=False)
+    assert cut == (
+        start
+        + b"\x03"
+        + b"\x00\x03\x00\x00\x00\x01\x00"
+        + b"\x00\x12\x00\x00\x00\x04\x00"
+        + bytes(4)
+        + b"\x02"
+        + features
+    )
+    with pytest.raises(MalformedFrame):
+        raise_api_versions_throttle(response, 3, 1)
+
+
+@pytest.mark.parametrize("version", [0, 3])
+def test_too_many_api_keys(version: int) -> None:
+    most = negotiate(offer(version, *[(3, 0, 13)] * 1_000), version, pass_unknown_apis=False)
+    assert len(parsed(API_VERSIONS, version, most).api_keys) == 1_000
+    with pytest.raises(MalformedFrame, match="API key count"):
+        negotiate(offer(version, *[(3, 0, 13)] * 1_001), version, pass_unknown_apis=False)
+
+
+def test_too_many_tags_and_too_many_bytes() -> None:
+    start = CORRELATION_ID + bytes(2) + b"\x01" + bytes(4)
+    tags = b"\x80\x02" + b"\x63\x00" * 256
+    assert negotiate(start + tags, 3, pass_unknown_apis=False) == start + b"\x00"
+    with pytest.raises(MalformedFrame, match="tag count"):
+        negotiate(start + b"\x81\x02" + b"\x63\x00" * 257, 3, pass_unknown_apis=False)
+    for size, refused in ((MAX_RESPONSE, False), (MAX_RESPONSE + 1, True)):
+        content = size - len(start) - 4
+        response = start + b"\x01\x00" + bytes([content & 0x7F | 0x80, content >> 7]) + bytes(content)
+        assert len(response) == size
+        if refused:
+            with pytest.raises(MalformedFrame, match="16384"):
+                negotiate(response, 3, pass_unknown_apis=False)
+        else:
+            assert negotiate(response, 3, pass_unknown_apis=False) == response

@@ -102,31 +102,44 @@ def test_names_and_flexible_versions(newest: dict[int, Definition], older: dict[
             assert api.flexible_from == older[key].flexible_from, api.name
 
 
+FIXED_SIZES = {"bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uuid": 16}
+
+
 def test_throttle_times(newest: dict[int, Definition]) -> None:
     for key, api in APIS.items():
-        places = [
-            (index, int(field["versions"].rstrip("+")))
-            for index, field in enumerate(newest[key].response["fields"])
-            if field["name"] == "ThrottleTimeMs"
-        ]
-        if not places:
-            assert api.throttle_from is None, api.name
-            assert not api.throttle_first, api.name
+        fields = newest[key].response["fields"]
+        names = [field["name"] for field in fields]
+        if "ThrottleTimeMs" not in names:
+            assert (api.throttle_from, api.throttle_at) == (None, None), api.name
             continue
-        [(index, first_version)] = places
-        assert api.throttle_from == first_version, api.name
-        assert api.throttle_first == (index == 0), api.name
+        index = names.index("ThrottleTimeMs")
+        assert api.throttle_from == int(fields[index]["versions"].rstrip("+")), api.name
+        sizes = [FIXED_SIZES.get(field["type"]) if field["versions"] == "0+" else None for field in fields[:index]]
+        assert api.throttle_at == (None if None in sizes else sum(size or 0 for size in sizes)), api.name
 
 
-def test_no_response_with_an_address_is_opaque(newest: dict[int, Definition]) -> None:
-    """Whatever has a port names an endpoint. A new one in Kafka's definitions fails here."""
+ADDRESSES_REPLACED_OR_HIDDEN = {
+    Treatment.PRODUCE,
+    Treatment.FETCH,
+    Treatment.METADATA,
+    Treatment.REWRITE,
+    Treatment.HIDE,
+}
+
+
+def test_no_response_with_an_address_is_forwarded_unchanged(newest: dict[int, Definition]) -> None:
+    """Each field named Port is part of an endpoint. A new one in Kafka's definitions fails here."""
     for key, api in APIS.items():
         if '"Port"' in json.dumps(newest[key].response) and key not in CLIENT_ENDPOINTS:
-            assert api.treatment in (Treatment.REWRITE, Treatment.PEEK), api.name
+            assert api.treatment in ADDRESSES_REPLACED_OR_HIDDEN, api.name
+
+
+def test_each_treatment_is_used() -> None:
+    assert {api.treatment for api in APIS.values()} == set(Treatment)
 
 
 def test_kio_reads_every_version_that_is_decoded() -> None:
-    decoded = (Treatment.NEGOTIATE, Treatment.REWRITE, Treatment.INSPECT)
+    decoded = (Treatment.NEGOTIATE, Treatment.REWRITE, Treatment.METADATA, Treatment.HIDE, Treatment.INSPECT)
     for api in APIS.values():
         if api.treatment in decoded:
             for version in range(api.min_version, api.max_version + 1):

@@ -1,34 +1,28 @@
-"""Fetch: responses that stream by, and the budget in requests."""
+"""Fetch: responses while they arrive; sender and budget of requests."""
 
 import datetime
-from struct import pack, unpack_from
+from struct import pack
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kio.index import load_payload_module, load_request_schema
+from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_reader
 from kio.static.constants import EntityType
 
 from protocol.apis import FETCH
-from protocol.errors import MalformedFrame, TruncatedFrame, UnsupportedVersion
-from protocol.fetch import (
-    FETCH_BUDGET_BYTES,
-    FETCH_THROTTLE_BYTES,
-    FetchResponseWalk,
-    fetch_budget_offset,
-    lower_fetch_budget,
-    patch_fetch_throttle,
-)
+from protocol.errors import MalformedFrame, ReplicaFetch, TruncatedFrame, UnsupportedVersion
+from protocol.fetch import FetchRequestWalk, FetchResponseWalk, check_consumer_fetch, lower_fetch_budget
 from protocol.messages import encode
+from protocol.wire import encode_varint
 from tests.protocol.kafka_messages import (
     REAL_HOST,
     REAL_HOSTS,
+    Resting,
     chunk_sizes,
-    messages,
     parsed,
+    requests,
     response_bytes,
     responses,
     streamed,
@@ -68,14 +62,17 @@ def response_of(version: int, *topics: list[Any], error: ErrorCode = ErrorCode.n
     return response_bytes(FETCH, version, body)
 
 
-@pytest.mark.parametrize("version", WALKED)
-@given(data=st.data(), sizes=chunk_sizes)
-def test_any_response_in_any_splits(version: int, data: st.DataObject, sizes: list[int]) -> None:
+@given(data=st.data(), version=st.sampled_from(WALKED), sizes=chunk_sizes, work=st.integers(1, 6))
+def test_any_response_in_any_splits_a_few_pieces_at_a_time(
+    data: st.DataObject, version: int, sizes: list[int], work: int
+) -> None:
     body = data.draw(responses(FETCH, version, host=REAL_HOSTS))
     response = response_bytes(FETCH, version, body)
+    walk = FetchResponseWalk(version, len(response))
 
-    passed = streamed(FetchResponseWalk(version, len(response)), response, sizes)
+    passed = streamed(Resting(walk, work), response, sizes)
 
+    assert walk.is_over
     assert len(passed) == len(response)
     assert REAL_HOST.encode() not in passed
     after = parsed(FETCH, version, passed)
@@ -227,75 +224,205 @@ def test_other_versions_have_no_walk(version: int) -> None:
         FetchResponseWalk(version, 100)
 
 
-@pytest.mark.parametrize("version", range(4, 19))
-@given(data=st.data(), throttle_time_ms=st.integers(0, 2**31 - 1))
-def test_throttle_in_the_first_bytes(version: int, data: st.DataObject, throttle_time_ms: int) -> None:
-    body = data.draw(responses(FETCH, version))
-    response = bytearray(b"\xa5" + response_bytes(FETCH, version, body)[:FETCH_THROTTLE_BYTES])
-    before = bytes(response)
-
-    throttle = patch_fetch_throttle(response, 1, version, throttle_time_ms)
-
-    assert throttle == max(throttle_time_ms, body.throttle_time // datetime.timedelta(milliseconds=1))
-    at = 6 if version >= 12 else 5
-    assert response == before[:at] + pack(">i", throttle) + before[at + 4 :]
-
-
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_throttle_of_old_versions(version: int) -> None:
-    response = bytearray(b"\x00\x00\x00\x07" + pack(">ii", 40, 0))
-    assert patch_fetch_throttle(response, 0, version, 30) == 40
-    assert patch_fetch_throttle(response, 0, version, 50) == 50
-    assert response == b"\x00\x00\x00\x07" + pack(">ii", 50, 0)
-
-
-def test_version_0_has_no_throttle() -> None:
-    response = bytearray(b"\x00\x00\x00\x07" + bytes(8))
-    assert patch_fetch_throttle(response, 0, 0, 30) == 0
-    assert response == b"\x00\x00\x00\x07" + bytes(8)
+def dense(what: str, count: int) -> bytes:
+    """Of version 18: as many pieces as fit into so many bytes."""
+    tags = b"\x01\x05\x00"
+    head = bytes(30)
+    plain = head + b"\x01" + bytes(4) + b"\x01" + b"\x00"
+    start = b"\x00\xc0\xff\xee" + bytes(11)
+    many = encode_varint(count + 1)
+    one_topic = b"\x02" + bytes(16)
+    return {
+        "topics": start + many + (bytes(16) + b"\x01\x00") * count + b"\x00",
+        "topics with tags": start + many + (bytes(16) + b"\x01" + tags) * count + b"\x00",
+        "partitions": start + one_topic + many + plain * count + b"\x00" + b"\x00",
+        "partitions with tags": start + one_topic + many + (plain[:-1] + tags) * count + b"\x00" + b"\x00",
+        "aborted transactions": start
+        + one_topic
+        + b"\x02"
+        + head
+        + many
+        + (bytes(17) * 3 + bytes(16) + tags) * (count // 4)
+        + bytes(4)
+        + b"\x01\x00\x00\x00",
+        "tagged fields": start + b"\x01" + encode_varint(count) + b"\x05\x00" * count,
+    }[what]
 
 
-def test_tags_in_the_response_header() -> None:
+@pytest.mark.parametrize(
+    "what",
+    ["topics", "topics with tags", "partitions", "partitions with tags", "aborted transactions", "tagged fields"],
+)
+def test_the_densest_responses_rest(what: str) -> None:
+    count = 4_000
+    response = dense(what, count)
+    resting = Resting(FetchResponseWalk(18, len(response)), 50)
+
+    assert streamed(resting, response, []) == response
+    assert resting.rests >= count // 4 // 53
+
+
+# The sender of requests
+
+
+@pytest.mark.parametrize("version", range(15))
+@pytest.mark.parametrize("replica_id", [-1, -2])
+def test_consumers(version: int, replica_id: int) -> None:
+    check_consumer_fetch(bytearray(b"\xff" * 3 + pack(">i", replica_id)), 3, version)
+
+
+@pytest.mark.parametrize("version", range(15))
+@pytest.mark.parametrize("replica_id", [0, 1, 2**31 - 1, -3, -(2**31)])
+def test_brokers_are_refused(version: int, replica_id: int) -> None:
+    with pytest.raises(ReplicaFetch) as caught:
+        check_consumer_fetch(bytearray(b"\xff" * 3 + pack(">i", replica_id)), 3, version)
+    assert caught.value.replica_id == replica_id
+    assert "serves clients" in str(caught.value)
+
+
+@pytest.mark.parametrize("version", [15, 18])
+def test_later_versions_do_not_begin_with_the_sender(version: int) -> None:
+    check_consumer_fetch(bytearray(pack(">i", 500)), 0, version)
+
+
+REQUESTS = [15, 16, 17, 18]
+BODY_START = 23
+CONSUMERS = (-1, -2)
+
+
+def walk_request(version: int, body: bytes, sizes: list[int], work: int = 1 << 40) -> Resting:
+    walk = FetchRequestWalk(version, BODY_START + len(body), BODY_START)
+    resting = Resting(walk, work)
+    assert streamed(resting, body, sizes) == body, "nothing is changed"
+    assert walk.is_over
+    return resting
+
+
+@given(
+    data=st.data(),
+    version=st.sampled_from(REQUESTS),
+    sizes=chunk_sizes,
+    work=st.integers(1, 5),
+)
+def test_any_request_in_any_splits(data: st.DataObject, version: int, sizes: list[int], work: int) -> None:
+    body: Any = data.draw(requests(FETCH, version, replica_id=REPLICA_IDS))
+    replica_id = body.replica_state.replica_id
+    if replica_id in CONSUMERS:
+        walk_request(version, encode(body), sizes, work)
+        return
+    with pytest.raises(ReplicaFetch) as caught:
+        walk_request(version, encode(body), sizes, work)
+    assert caught.value.replica_id == replica_id
+
+
+REPLICA_IDS = st.sampled_from([-1, -2]) | st.integers(-(2**31), 2**31 - 1)
+
+
+def request_of(version: int, *topics: int, replica_id: int = -1, forgotten: int = 0) -> bytes:
+    """Topics by their number of partitions."""
+    module: Any = load_payload_module(FETCH, version, EntityType.request)
+    one = module.FetchPartition(partition=1, fetch_offset=4711, partition_max_bytes=1_048_576)
+    gone = module.ForgottenTopic(topic_id=None, partitions=(1, 2))
+    body = module.FetchRequest(
+        replica_state=module.ReplicaState(replica_id=replica_id),
+        max_wait=datetime.timedelta(milliseconds=500),
+        min_bytes=1,
+        topics=tuple(module.FetchTopic(topic_id=None, partitions=(one,) * partitions) for partitions in topics),
+        forgotten_topics_data=(gone,) * forgotten,
+    )
+    return encode(body)
+
+
+@pytest.mark.parametrize("version", REQUESTS)
+@pytest.mark.parametrize("topics", [[], [1], [0, 1], [126, 127, 128], [500], [1_500], [1] * 200])
+@pytest.mark.parametrize("forgotten", [0, 3])
+def test_shapes_of_requests(version: int, topics: list[int], forgotten: int) -> None:
+    for sizes in ([], [50] * 3_000):
+        walk_request(version, request_of(version, *topics, forgotten=forgotten), sizes)
+        with pytest.raises(ReplicaFetch):
+            walk_request(version, request_of(version, *topics, replica_id=0, forgotten=forgotten), sizes)
+
+
+@pytest.mark.parametrize("version", REQUESTS)
+def test_every_split_of_a_request_in_two(version: int) -> None:
+    consumer, broker = request_of(version, 2, 1, forgotten=1), request_of(version, 2, 1, replica_id=7, forgotten=1)
+    for first in range(len(broker)):
+        walk_request(version, consumer, [min(first, len(consumer))])
+        with pytest.raises(ReplicaFetch) as caught:
+            walk_request(version, broker, [first])
+        assert broker[caught.value.offset - BODY_START :][:4] == pack(">i", 7)
+
+
+@pytest.mark.parametrize("tag", [0, 2, 127, 300])
+def test_other_tags_of_a_request(tag: int) -> None:
+    """The cluster id, and any that Kafka may add: only ReplicaState is read."""
+    body = request_of(15, 1)
+    assert body[-1] == 0
+    content = pack(">i", 7) + bytes(9)
+    walk_request(15, body[:-1] + b"\x01" + encode_varint(tag) + bytes([len(content)]) + content, [])
+    both = b"\x02" + encode_varint(tag) + b"\x04" + bytes(4) + b"\x01" + bytes([len(content)]) + content
+    with pytest.raises(ReplicaFetch):
+        walk_request(15, body[:-1] + both, [])
+
+
+def test_replica_state_too_short_for_a_replica_id() -> None:
     with pytest.raises(MalformedFrame):
-        patch_fetch_throttle(bytearray(b"\x00\x00\x00\x07\x01\x05\x00" + bytes(8)), 0, 12, 30)
+        walk_request(15, request_of(15)[:-1] + b"\x01\x01\x03\xff\xff\xff", [])
 
 
-@pytest.mark.parametrize("version", range(4, 19))
-@given(data=st.data(), budget=st.integers(-5, 2**31 - 1))
-def test_budget(version: int, data: st.DataObject, budget: int) -> None:
-    schema: Any = load_request_schema(FETCH, version)
-    body = data.draw(messages(schema))
-    buf = bytearray(b"\xa5" * 5 + encode(body))
-    offset = fetch_budget_offset(version)
-    assert offset is not None
-    wait = body.max_wait // datetime.timedelta(milliseconds=1) if hasattr(body, "max_wait") else body.max_wait_ms
-    assert unpack_from(">iii", buf, 5 + offset) == (wait, body.min_bytes, body.max_bytes)
-
-    lower_fetch_budget(buf, 5, version, budget)
-
-    after: Any = entity_reader(schema)(bytes(buf), 5)[0]
-    assert after.max_bytes == max(1, min(budget, body.max_bytes))
-    assert after.min_bytes == min(body.min_bytes, after.max_bytes)
-    assert after.topics == body.topics
-    assert len(buf) == 5 + len(encode(body))
-
-
-def test_budget_of_version_3() -> None:
-    buf = bytearray(pack(">iiiii", -1, 500, 1, 50_000_000, 0))
-    lower_fetch_budget(buf, 0, 3, 1_000)
-    assert buf == pack(">iiiii", -1, 500, 1, 1_000, 0)
-
-
-@pytest.mark.parametrize("version", [0, 1, 2])
-def test_no_budget_before_version_3(version: int) -> None:
-    buf = bytearray(pack(">iiii", -1, 500, 1, 0))
-    assert fetch_budget_offset(version) is None
-    lower_fetch_budget(buf, 0, version, 10)
-    assert buf == pack(">iiii", -1, 500, 1, 0)
-
-
-def test_a_budget_that_has_not_come() -> None:
-    buf = bytearray(FETCH_BUDGET_BYTES)
-    lower_fetch_budget(buf, 0, 14, 10)
+@pytest.mark.parametrize("version", REQUESTS)
+def test_requests_cut_short_and_too_long(version: int) -> None:
+    body = request_of(version, 2, 1, forgotten=1)
+    for length in range(1, len(body)):
+        for sizes in ([], [1] * length):
+            with pytest.raises(TruncatedFrame):
+                walk_request(version, body[:length], sizes)
     with pytest.raises(MalformedFrame):
-        lower_fetch_budget(buf[:-1], 0, 14, 10)
+        walk_request(version, body + b"\x00", [])
+
+
+@pytest.mark.parametrize("what", ["topics", "partitions with tags", "forgotten topics", "tagged fields"])
+def test_the_densest_requests_rest(what: str) -> None:
+    count, tags = 4_000, b"\x01\x05\x00"
+    many = encode_varint(count + 1)
+    body = {
+        "topics": many + (bytes(16) + b"\x01\x00") * count + b"\x01\x01\x00",
+        "partitions with tags": b"\x02" + bytes(16) + many + (bytes(32) + tags) * count + b"\x00\x01\x01\x00",
+        "forgotten topics": b"\x01" + many + (bytes(16) + b"\x01\x00") * count + b"\x01\x00",
+        "tagged fields": b"\x01\x01\x01" + encode_varint(count) + b"\x05\x00" * count,
+    }[what]
+    assert walk_request(18, bytes(21) + body, [], 50).rests >= count // 53
+
+
+@pytest.mark.parametrize("version", [0, 14, 19])
+def test_other_versions_have_no_request_walk(version: int) -> None:
+    with pytest.raises(UnsupportedVersion):
+        FetchRequestWalk(version, 100, 0)
+
+
+# The budget of requests
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+
+
+def lowered(min_bytes: int, max_bytes: int, budget: int) -> tuple[int, int]:
+    """And what stands before and after them is not changed."""
+    buf = bytearray(b"\xa5" * 5 + pack(">ii", min_bytes, max_bytes) + b"\xa5" * 5)
+    returned = lower_fetch_budget(buf, 5, budget)
+    assert buf[:5] == buf[-5:] == b"\xa5" * 5
+    after_min, after_max = (int.from_bytes(buf[at : at + 4], "big", signed=True) for at in (5, 9))
+    assert returned == after_max
+    return after_min, after_max
+
+
+@given(min_bytes=INT32, max_bytes=INT32, budget=st.integers(-5, 2**31 - 1))
+def test_the_budget_is_lowered_and_never_raised(min_bytes: int, max_bytes: int, budget: int) -> None:
+    after_min, after_max = lowered(min_bytes, max_bytes, budget)
+    assert after_max == (min(max_bytes, max(1, budget)))
+    assert after_min == (min(min_bytes, after_max) if after_max < max_bytes else min_bytes)
+
+
+def test_a_request_that_asks_for_nothing_is_not_changed() -> None:
+    """A ShareFetch request that renews locks: brokers refuse any other value."""
+    assert lowered(0, 0, 1_000) == (0, 0)
+    assert lowered(0, 0, -1) == (0, 0)

@@ -1,9 +1,12 @@
-"""Produce responses, versions 3 to 13 as kio writes them and 0 to 2 built by hand."""
+"""Produce responses, versions 3 to 13 as kio writes them and 0 to 2 built by hand: fast path and walk."""
 
 import datetime
+from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from struct import pack
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -12,23 +15,70 @@ from kio.index import load_payload_module, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
-from protocol.apis import PRODUCE
-from protocol.errors import MalformedFrame
+from protocol.apis import APIS, PRODUCE
+from protocol.errors import MalformedFrame, TruncatedFrame, UnsupportedVersion
 from protocol.messages import decode
-from protocol.produce import finish_produce_response
-from tests.protocol.kafka_messages import REAL_HOST, REAL_HOSTS, header, parsed, response_bytes, responses
+from protocol.produce import (
+    FIRST_FLEXIBLE,
+    FIRST_WITH_TOPIC_IDS,
+    MAX_PIECES,
+    ProduceResponseWalk,
+    RefusedShares,
+    finish_usual_produce_response,
+)
+from protocol.topics import NO_TOPIC_ID, Topic
+from protocol.wire import encode_varint
+from tests.protocol.kafka_messages import (
+    CORRELATION_ID,
+    REAL_HOST,
+    REAL_HOSTS,
+    Resting,
+    chunk_sizes,
+    header,
+    parsed,
+    response_bytes,
+    responses,
+    streamed,
+)
 
+VERSIONS = range(APIS[PRODUCE].max_version + 1)
 KIO_VERSIONS = range(3, 14)
+FLEXIBLE_VERSIONS = range(9, 14)
 THROTTLES = st.integers(0, 2**31 - 1)
+MILLISECOND = datetime.timedelta(milliseconds=1)
+TOO_LARGE = ErrorCode.message_too_large.value
 
 
-def finish(response: bytes, version: int, throttle_time_ms: int) -> tuple[bytes, int]:
-    """Within a larger buffer, whose other bytes must stay."""
+def finish_usual(response: bytes, version: int, throttle_time_ms: int) -> bytes | None:
+    """By the fast path, within a larger buffer, whose other bytes must stay. None: it does not apply."""
     buf = bytearray(b"\xa5" * 3 + response + b"\x00\x02" * 8)
-    throttle = finish_produce_response(buf, 3, 3 + len(response), version, throttle_time_ms)
+    finished = finish_usual_produce_response(buf, 3, 3 + len(response), version, throttle_time_ms)
     assert buf[:3] == b"\xa5" * 3
     assert buf[3 + len(response) :] == b"\x00\x02" * 8
-    return bytes(buf[3 : 3 + len(response)]), throttle
+    after = bytes(buf[3 : 3 + len(response)])
+    assert finished or after == response
+    return after if finished else None
+
+
+def walk_over(response: bytes, version: int, throttle_time_ms: int, sizes: Sequence[int] = ()) -> bytes:
+    walk = ProduceResponseWalk(version, len(response), throttle_time_ms, False)
+    finished = streamed(walk, response, list(sizes))
+    assert walk.is_over
+    return finished
+
+
+def finish(response: bytes, version: int, throttle_time_ms: int) -> bytes:
+    """By the walk, and by the fast path where it applies: with the same result."""
+    finished = walk_over(response, version, throttle_time_ms)
+    assert finish_usual(response, version, throttle_time_ms) in (None, finished)
+    return finished
+
+
+def refused_shares(version: int, response: bytes, sizes: Sequence[int] = (), work: int = 1 << 40) -> RefusedShares:
+    walk = ProduceResponseWalk(version, len(response), 0, True)
+    assert streamed(Resting(walk, work), response, list(sizes)) == response
+    assert walk.is_over
+    return walk.refused_shares()
 
 
 def succeeded(version: int, index: int, **changes: Any) -> Any:
@@ -53,25 +103,45 @@ def one_partition(version: int, name: str = "flights") -> bytes:
     return response_of(version, [succeeded(version, 3)], name=name)
 
 
-@pytest.mark.parametrize("version", KIO_VERSIONS)
-@given(data=st.data(), throttle_time_ms=THROTTLES)
-def test_throttle_is_the_larger_one_and_no_address_is_left(
-    version: int, data: st.DataObject, throttle_time_ms: int
+@given(
+    data=st.data(),
+    version=st.sampled_from(KIO_VERSIONS),
+    throttle_time_ms=THROTTLES,
+    sizes=chunk_sizes,
+    work=st.integers(1, 5),
+    counts_errors=st.booleans(),
+)
+def test_any_response_in_any_splits_a_few_pieces_at_a_time(
+    data: st.DataObject, version: int, throttle_time_ms: int, sizes: list[int], work: int, counts_errors: bool
 ) -> None:
-    body = data.draw(responses(PRODUCE, version, host=REAL_HOSTS))
+    body: Any = data.draw(responses(PRODUCE, version, host=REAL_HOSTS))
     response = response_bytes(PRODUCE, version, body)
+    walk = ProduceResponseWalk(version, len(response), throttle_time_ms, counts_errors)
 
-    finished, throttle = finish(response, version, throttle_time_ms)
+    finished = streamed(Resting(walk, work), response, sizes)
 
-    brokers_own = body.throttle_time // datetime.timedelta(milliseconds=1)
-    assert throttle == max(throttle_time_ms, brokers_own)
+    assert walk.is_over
     assert len(finished) == len(response)
     assert REAL_HOST.encode() not in finished
     after = parsed(PRODUCE, version, finished)
-    assert after.throttle_time == datetime.timedelta(milliseconds=throttle)
+    assert after.throttle_time == max(throttle_time_ms * MILLISECOND, body.throttle_time)
     assert after.responses == body.responses
     if version >= 10:
         assert after.node_endpoints == ()
+    if counts_errors:
+        topics: list[tuple[Topic, list[int]]] = []
+        for each in body.responses:
+            by_id = version >= FIRST_WITH_TOPIC_IDS
+            topic = each.name if not by_id else NO_TOPIC_ID if each.topic_id is None else each.topic_id.bytes
+            topics.append((topic, [partition.error_code.value for partition in each.partition_responses]))
+        assert walk.refused_shares() == RefusedShares(shares(topics), Fraction(0))
+
+
+@given(data=st.data(), version=st.sampled_from(KIO_VERSIONS), throttle_time_ms=THROTTLES)
+def test_the_fast_path_does_what_the_walk_does_or_nothing(
+    data: st.DataObject, version: int, throttle_time_ms: int
+) -> None:
+    finish(response_bytes(PRODUCE, version, data.draw(responses(PRODUCE, version))), version, throttle_time_ms)
 
 
 @pytest.mark.parametrize("version", KIO_VERSIONS)
@@ -79,23 +149,24 @@ def test_throttle_is_the_larger_one_and_no_address_is_left(
 def test_usual_response(version: int, name: str) -> None:
     response = one_partition(version, name=name)
 
-    assert finish(response, version, 0) == (response, 0)
-    throttled, throttle = finish(response, version, 1_800)
-    assert throttle == 1_800
+    assert finish(response, version, 0) == response
+    throttled = finish(response, version, 1_800)
+    if version < 9 or version >= 13 or len(name) <= 126:
+        assert finish_usual(response, version, 1_800) == throttled
     assert parsed(PRODUCE, version, throttled).throttle_time == datetime.timedelta(milliseconds=1_800)
-    assert finish(throttled, version, 5) == (throttled, 1_800)
+    assert finish(throttled, version, 5) == throttled
 
 
-@pytest.mark.parametrize("version", range(9, 14))
+@pytest.mark.parametrize("version", FLEXIBLE_VERSIONS)
 def test_any_other_byte_in_a_usual_response_is_read_as_kio_reads_it(version: int) -> None:
-    """So the short way is taken only where it is right."""
+    """So the fast path is taken only where it is right."""
     response = one_partition(version)
     topic_end = 6 + (16 if version >= 13 else response[6])
     # Where kio may refuse what no length depends on: a name that is no UTF-8, a time beyond all calendars, and an array
     # that is null, which is as long as an empty one.
     record_errors = topic_end + 31
     contents = {*range(7, topic_end), *range(topic_end + 1, topic_end + 31)}
-    for index in range(5, len(response)):  # behind the header, which kio is not shown
+    for index in range(5, len(response)):  # after the header, which kio does not read
         for value in {0, 1, 2, 3, 4, 0x7F, 0x80, 0xFF, response[index] ^ 1} - {response[index]}:
             other = bytearray(response)
             other[index] = value
@@ -104,15 +175,16 @@ def test_any_other_byte_in_a_usual_response_is_read_as_kio_reads_it(version: int
             except MalformedFrame:
                 before = None
             try:
-                throttle = finish_produce_response(other, 0, len(other), version, 100)
+                finished = finish(bytes(other), version, 100)
             except MalformedFrame:
                 assert before is None
+                assert finish_usual(bytes(other), version, 100) is None
                 continue
             assert before is not None or index in contents or (index == record_errors and value == 0)
             if before is not None:
-                assert throttle == max(100, before.throttle_time // datetime.timedelta(milliseconds=1))
-                after = decode(load_response_schema(PRODUCE, version), bytes(other), 5)
-                assert after == replace(before, throttle_time=datetime.timedelta(milliseconds=throttle))
+                throttle = max(100 * MILLISECOND, before.throttle_time)
+                after = decode(load_response_schema(PRODUCE, version), finished, 5)
+                assert after == replace(before, throttle_time=throttle)
 
 
 @pytest.mark.parametrize("version", [9, 12, 13])
@@ -126,52 +198,72 @@ def test_many_partitions(version: int, partitions: int, failed: int | None) -> N
         made[failed] = succeeded(version, 9, record_errors=(error,), error_message="no")
     response = response_of(version, made, topics=2)
 
-    finished, throttle = finish(response, version, 7)
+    finished = finish(response, version, 7)
 
-    assert throttle == 7
     assert parsed(PRODUCE, version, finished).responses == parsed(PRODUCE, version, response).responses
     assert parsed(PRODUCE, version, finished).throttle_time == datetime.timedelta(milliseconds=7)
 
 
 @pytest.mark.parametrize("version", [9, 12, 13])
 @pytest.mark.parametrize("message", ["", "\x00", "\x00" * 33, "\x01\x00\x00"])
-def test_a_message_that_looks_like_the_lengths_behind_it(version: int, message: str) -> None:
+def test_a_message_that_looks_like_the_lengths_after_it(version: int, message: str) -> None:
     usual = succeeded(version, 1)
     response = response_of(version, [usual, succeeded(version, 2, error_message=message), usual], topics=2)
 
-    finished, _ = finish(response, version, 7)
+    finished = finish(response, version, 7)
 
     assert parsed(PRODUCE, version, finished).responses == parsed(PRODUCE, version, response).responses
 
 
+@pytest.mark.parametrize("version", [9, 13])
+def test_every_split_in_two(version: int) -> None:
+    module: Any = load_payload_module(PRODUCE, version, EntityType.response)
+    error = module.BatchIndexAndErrorMessage(batch_index=1, batch_index_error_message="bad")
+    failed = succeeded(version, 9, error_code=ErrorCode.invalid_record, record_errors=(error,), error_message="no")
+    response = response_of(version, [succeeded(version, 1), failed, *[succeeded(version, 2)] * 12], topics=2)
+    whole = walk_over(response, version, 7)
+    assert parsed(PRODUCE, version, whole).responses == parsed(PRODUCE, version, response).responses
+    for first in range(len(response)):
+        for second in (1, 17, 40, len(response)):
+            assert walk_over(response, version, 7, [first, second]) == whole
+
+
 @pytest.mark.parametrize("version", [1, 2])
-def test_old_versions_hold_the_throttle_in_their_last_bytes(version: int) -> None:
+def test_old_versions_have_the_throttle_time_in_their_last_bytes(version: int) -> None:
     partition = pack(">ihq", 3, 0, 4711) + (pack(">q", -1) if version == 2 else b"")
     body = pack(">ih7si", 1, 7, b"flights", 1) + partition + pack(">i", 40)
     response = header(PRODUCE, version) + body
 
-    assert finish(response, version, 30) == (response, 40)
-    assert finish(response, version, 1_000) == (response[:-4] + pack(">i", 1_000), 1_000)
+    assert finish(response, version, 30) == response
+    assert finish(response, version, 1_000) == response[:-4] + pack(">i", 1_000)
 
 
 def test_version_0_has_no_throttle() -> None:
     response = header(PRODUCE, 0) + pack(">ih7siihq", 1, 7, b"flights", 1, 3, 0, 4711)
 
-    assert finish(response, 0, 1_000) == (response, 0)
+    assert finish(response, 0, 1_000) == response
 
 
-@pytest.mark.parametrize("version", [*range(1, 14)])
+@pytest.mark.parametrize("version", VERSIONS[1:])
 def test_cut_short(version: int) -> None:
     response = one_partition(max(3, version))
-    for size in range(len(response) if version >= 9 else 12):
-        with pytest.raises(MalformedFrame):
-            finish_produce_response(bytearray(response[:size]), 0, size, version, 100)
+    for size in range(1, len(response) if version >= 9 else 12):
+        with pytest.raises(TruncatedFrame):
+            walk_over(response[:size], version, 100)
+        assert finish_usual(response[:size], version, 100) is None
 
 
-def test_bytes_behind_the_last_field() -> None:
-    response = bytearray(one_partition(13) + b"\x00")
+def test_bytes_after_the_last_field() -> None:
+    response = one_partition(13) + b"\x00"
     with pytest.raises(MalformedFrame):
-        finish_produce_response(response, 0, len(response), 13, 0)
+        walk_over(response, 13, 0)
+    assert finish_usual(response, 13, 0) is None
+
+
+def test_versions_outside_of_the_table() -> None:
+    for version in (-1, VERSIONS[-1] + 1):
+        with pytest.raises(UnsupportedVersion):
+            ProduceResponseWalk(version, 100, 0, False)
 
 
 @given(unknown=st.lists(st.tuples(st.integers(1, 300), st.binary(max_size=200)), min_size=1, max_size=3))
@@ -181,7 +273,7 @@ def test_unknown_tags_stay(unknown: list[tuple[int, bytes]]) -> None:
     encoded = b"".join(varint(tag) + varint(len(content)) + content for tag, content in tags)
     response = one_partition(13)[:-1] + varint(len(tags)) + encoded
 
-    finished, _ = finish(response, 13, 0)
+    finished = finish(response, 13, 0)
 
     hidden = [(127, bytes(len(tags[0][1]))), *unknown]
     expected = b"".join(varint(tag) + varint(len(content)) + content for tag, content in hidden)
@@ -190,3 +282,173 @@ def test_unknown_tags_stay(unknown: list[tuple[int, bytes]]) -> None:
 
 def varint(value: int) -> bytes:
     return bytes([value]) if value < 128 else bytes([value & 0x7F | 0x80, value >> 7])
+
+
+# Errors counted
+
+Named = list[tuple[str, list[int]]]
+"""Topics by name, and the error code of each partition."""
+
+
+def shares(topics: Sequence[tuple[Topic, list[int]]]) -> dict[Topic, Fraction]:
+    """As `refused_shares`, computed slowly; of a topic that occurs twice, the last one counts."""
+    found: dict[Topic, Fraction] = {}
+    for topic, errors in topics:
+        found.pop(topic, None)
+        if errors:
+            found[topic] = Fraction(len([error for error in errors if error]), len(errors))
+    return found
+
+
+def old_response(version: int, topics: Named) -> bytes:
+    """Of versions 0 to 2, for which kio has no schema."""
+    response = CORRELATION_ID + pack(">i", len(topics))
+    for name, errors in topics:
+        response += pack(">h", len(name.encode())) + name.encode() + pack(">i", len(errors))
+        for index, error in enumerate(errors):
+            response += pack(">ihq", index, error, 4_711) + (pack(">q", -1) if version >= 2 else b"")
+    return response + (pack(">i", 0) if version >= 1 else b"")
+
+
+@given(
+    version=st.sampled_from([0, 1, 2]),
+    topics=st.lists(st.tuples(st.text(max_size=20), st.lists(st.sampled_from([0, 0, -1, TOO_LARGE]), max_size=5))),
+    sizes=chunk_sizes,
+    work=st.integers(1, 5),
+)
+def test_errors_in_old_versions(version: int, topics: Named, sizes: list[int], work: int) -> None:
+    found = refused_shares(version, old_response(version, topics), sizes, work)
+    assert found == RefusedShares(shares(topics), Fraction(0))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_errors_in_every_version(version: int) -> None:
+    errors = [0, TOO_LARGE, 0, 0]
+    if version < 3:
+        response = old_response(version, [("flights", errors)])
+    else:
+        made = [succeeded(version, index, error_code=ErrorCode(error)) for index, error in enumerate(errors)]
+        response = response_of(version, made)
+    topic = "flights" if version < FIRST_WITH_TOPIC_IDS else NO_TOPIC_ID
+    assert refused_shares(version, response) == RefusedShares({topic: Fraction(1, 4)}, Fraction(0))
+
+
+def packed_partition(version: int, error: int = 0, record_errors: int = 0, tags: int = 0) -> bytes:
+    """Of version 8 or later."""
+    start = pack(">ihqqq", 0, error, -1, -1, -1)
+    if version < FIRST_FLEXIBLE:
+        return start + pack(">i", record_errors) + pack(">ih", 0, -1) * record_errors + pack(">h", -1)
+    tag_buffer = encode_varint(tags) + b"\x05\x00" * tags
+    return start + encode_varint(record_errors + 1) + bytes(6) * record_errors + b"\x00" + tag_buffer
+
+
+def topic_of(version: int, index: int) -> Topic:
+    return UUID(int=index + 1).bytes if version >= FIRST_WITH_TOPIC_IDS else f"topic-{index:06}"
+
+
+def packed_response(version: int, topics: list[list[bytes]]) -> bytes:
+    """Of version 8 or later; one list of partitions for each topic."""
+    compact = version >= FIRST_FLEXIBLE
+
+    def count(items: int) -> bytes:
+        return encode_varint(items + 1) if compact else pack(">i", items)
+
+    tags = b"\x00" if compact else b""
+    response = CORRELATION_ID + tags + count(len(topics))
+    for index, partitions in enumerate(topics):
+        topic = topic_of(version, index)
+        name = topic if isinstance(topic, bytes) else (b"\x0d" if compact else b"\x00\x0c") + topic.encode()
+        response += name + count(len(partitions)) + b"".join(partitions) + tags
+    return response + bytes(4) + tags
+
+
+NEW_VERSIONS = [8, 9, 13]
+
+
+@pytest.mark.parametrize("version", NEW_VERSIONS)
+def test_a_response_that_ends_too_early_or_too_late(version: int) -> None:
+    response = packed_response(
+        version, [[packed_partition(version, TOO_LARGE, record_errors=2)], [packed_partition(version)]]
+    )
+    for size in range(1, len(response)):
+        with pytest.raises(TruncatedFrame):
+            refused_shares(version, response[:size])
+    with pytest.raises(MalformedFrame):
+        refused_shares(version, response + bytes(1))
+
+
+@pytest.mark.parametrize("version", NEW_VERSIONS)
+def test_a_response_within_the_bound_is_counted_to_its_end(version: int) -> None:
+    topics = [[packed_partition(version, TOO_LARGE * (index % 2))] for index in range(MAX_PIECES // 2)]
+    found = refused_shares(version, packed_response(version, topics))
+    assert found.seen == {topic_of(version, index): Fraction(index % 2) for index in range(len(topics))}
+    assert found.unseen == 0
+    assert found.of(topic_of(version, len(topics))) == 0, "it is not in the response"
+
+
+@pytest.mark.parametrize("version", NEW_VERSIONS)
+def test_what_follows_the_bound_is_estimated_from_what_was_counted(version: int) -> None:
+    refused, accepted = [packed_partition(version, TOO_LARGE)], [packed_partition(version)]
+    topics = [refused, accepted, accepted, accepted] * (MAX_PIECES // 8) + [refused] * 4_000
+    found = refused_shares(version, packed_response(version, topics))
+    assert [found.of(topic_of(version, index)) for index in range(4)] == [1, 0, 0, 0]
+    assert len(found.seen) == MAX_PIECES // 2
+    assert found.of(topic_of(version, 4_000)) == Fraction(1, 4)
+
+
+@pytest.mark.parametrize("version", NEW_VERSIONS)
+def test_a_topic_that_the_bound_cuts_counts_by_what_was_counted_of_it(version: int) -> None:
+    halves = [packed_partition(version), packed_partition(version, TOO_LARGE)] * MAX_PIECES
+    found = refused_shares(version, packed_response(version, [halves, [packed_partition(version)]]))
+    cut = Fraction((MAX_PIECES - 1) // 2, MAX_PIECES - 1)
+    assert found == RefusedShares({topic_of(version, 0): cut}, cut)
+
+
+MANY = 2 * MAX_PIECES
+DENSE = {
+    "topics": lambda version: [[packed_partition(version, TOO_LARGE)]] * MANY,
+    "topics without partitions": lambda version: [[packed_partition(version, TOO_LARGE)]] + [[]] * MANY,
+    "partitions": lambda version: [[packed_partition(version, TOO_LARGE)] * MANY],
+    "record errors": lambda version: [[packed_partition(version, TOO_LARGE, record_errors=MANY)]],
+    "tagged fields": lambda version: [[packed_partition(version, TOO_LARGE, tags=MANY)]],
+}
+
+
+DENSE_VERSIONS = [
+    (version, what)
+    for version in NEW_VERSIONS
+    for what in DENSE
+    if version >= FIRST_FLEXIBLE or what != "tagged fields"
+]
+
+
+@pytest.mark.parametrize(("version", "what"), DENSE_VERSIONS)
+@pytest.mark.parametrize("counts_errors", [False, True])
+def test_the_densest_responses_rest(version: int, what: str, counts_errors: bool) -> None:
+    """The result is the same. Partitions without messages are compared many at once, which is one piece."""
+    response = packed_response(version, DENSE[what](version))
+    resting = Resting(ProduceResponseWalk(version, len(response), 7, counts_errors), 10)
+    finished = streamed(resting, response, [])
+    assert finished == walk_over(response, version, 7)
+    if version >= FIRST_FLEXIBLE and what != "partitions":
+        assert resting.rests >= MANY // 13
+    if counts_errors:
+        found = refused_shares(version, response)
+        assert found == refused_shares(version, response, [100] * 1_000, work=3)
+        assert found.of(topic_of(version, 0)) == 1
+
+
+@pytest.mark.parametrize("what", ["topics", "topics without partitions", "partitions"])
+def test_up_to_version_8_nothing_is_read_after_the_pieces_that_are_counted(what: str) -> None:
+    """The throttle time stands in the last four bytes, whatever precedes it."""
+    response = packed_response(8, DENSE[what](8))
+    garbage = response[: len(response) * 3 // 4] + b"\xff" * (len(response) // 4 - 4) + bytes(4)
+    found = refused_shares(8, garbage)
+    assert found.of(topic_of(8, 0)) == 1
+    assert found.unseen > 0
+    assert walk_over(garbage, 8, 9)[-4:] == pack(">i", 9)
+
+
+def test_topics_without_partitions_have_no_share() -> None:
+    found = refused_shares(9, packed_response(9, [[]] * MANY))
+    assert found == RefusedShares({}, Fraction(0))

@@ -24,7 +24,7 @@ from tests.protocol.kafka_messages import chunk_sizes, record_batch, set_entry, 
 
 VERSIONS = range(14)
 HEADER = b"h" * 23
-"""What stands before a body: nobody looks at it."""
+"""The bytes before a body, which are not read."""
 
 Records = bytes | None
 Totals = dict[Topic, tuple[int, int, set[int]]]
@@ -114,7 +114,7 @@ class Taking:
 
 
 class Resting(Taking):
-    """A walk that may look at `work` pieces in one go, and goes on until it needs more bytes."""
+    """A walk that may process `work` pieces at once, and continues until it needs more bytes."""
 
     def __init__(self, version: int, frame_length: int, body_start: int, work: int) -> None:
         super().__init__(version, frame_length, body_start)
@@ -140,7 +140,7 @@ def totals_of(version: int, body: bytes, sizes: list[int]) -> Totals:
 
 
 def usual(version: int, body: bytes) -> TopicUsage | None:
-    """The short way, within a larger buffer."""
+    """The fast path, within a larger buffer."""
     return usual_usage(bytearray(HEADER + body + b"\x02" * 9), len(HEADER), len(HEADER) + len(body), version)
 
 
@@ -168,31 +168,39 @@ PARTITIONS = st.lists(RECORDS | CUT, max_size=4)
 TRANSACTIONAL_IDS = st.none() | st.sampled_from(["", "etl", "x" * 126, "x" * 127, "x" * 300])
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@given(data=st.data(), sizes=chunk_sizes, transactional_id=TRANSACTIONAL_IDS)
+@given(
+    data=st.data(),
+    version=st.sampled_from(VERSIONS),
+    sizes=chunk_sizes,
+    transactional_id=TRANSACTIONAL_IDS,
+    work=st.integers(1, 5) | st.just(1 << 40),
+)
 def test_any_request_in_any_splits(
-    version: int, data: st.DataObject, sizes: list[int], transactional_id: str | None
+    data: st.DataObject, version: int, sizes: list[int], transactional_id: str | None, work: int
 ) -> None:
-    drawn = data.draw(st.lists(st.tuples(st.integers(0, 2), PARTITIONS), max_size=3))
+    drawn = data.draw(st.lists(st.tuples(st.integers(0, 2), PARTITIONS), max_size=4))
     topics = [(topic_of(version, index), partitions) for index, partitions in drawn]
     body = body_of(version, topics, transactional_id if version >= 3 else None)
-
-    assert totals_of(version, body, sizes) == expected(topics)
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-@given(data=st.data(), sizes=chunk_sizes, work=st.integers(1, 5))
-def test_any_request_in_any_splits_a_few_pieces_at_a_time(
-    version: int, data: st.DataObject, sizes: list[int], work: int
-) -> None:
-    drawn = data.draw(st.lists(st.tuples(st.integers(0, 2), PARTITIONS), max_size=6))
-    topics = [(topic_of(version, index), partitions) for index, partitions in drawn]
-    body = body_of(version, topics, None)
     resting = Resting(version, len(HEADER) + len(body), len(HEADER), work)
 
     assert streamed(resting, body, sizes) == body
     assert resting.walk.is_over
     assert resting.totals == expected(topics)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version(version: int) -> None:
+    """Two topics; batches, a message set, nothing at all, and bytes that are no batch."""
+    batch = record_batch(3, bytes(90), producer_id=7)
+    topics: list[tuple[Topic, list[Records]]] = [
+        (topic_of(version, 0), [batch, None, batch * 2]),
+        (topic_of(version, 1), [set_entry(1, b"value"), b"", b"no batch at all, which is longer than 26"]),
+    ]
+    body = body_of(version, topics, "etl" if version >= 3 else None)
+    first, second = (topic for topic, _ in topics)
+    totals = {first: (3 * len(batch), 9, {7}), second: (len(set_entry(1, b"value")) + 40, 1, set())}
+    for sizes in ([], [1] * len(body), [60] * len(body)):
+        assert totals_of(version, body, sizes) == totals
 
 
 @pytest.mark.parametrize("version", [2, 3, 9, 12, 13])
@@ -209,9 +217,8 @@ def test_it_rests_when_it_has_done_its_work(version: int, records: Records) -> N
     assert resting.totals == expected(topics)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@given(records=RECORDS, transactional_id=TRANSACTIONAL_IDS)
-def test_the_short_way_tells_the_same_or_nothing(version: int, records: Records, transactional_id: str | None) -> None:
+@given(version=st.sampled_from(VERSIONS), records=RECORDS, transactional_id=TRANSACTIONAL_IDS)
+def test_the_fast_path_finds_the_same_or_nothing(version: int, records: Records, transactional_id: str | None) -> None:
     topics = [(topic_of(version, 0), [records])]
     body = body_of(version, topics, transactional_id if version >= 3 else None)
     found = usual(version, body)
@@ -237,7 +244,7 @@ def test_usual_requests(version: int, payload: int, transactional_id: str | None
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", ["", "t", "t" * 125, "t" * 126, "t" * 127, "t" * 249, "t" * 32_767, "\u00fc" * 70])
 def test_names_of_every_length(version: int, name: str) -> None:
-    """Long ones are none that a broker knows, and short where the way is."""
+    """Brokers refuse long ones. The fast path is for names of up to 126 bytes."""
     topic = name if version < 13 else bytes(16)
     batch = record_batch(1, bytes(70))
     body = body_of(version, [(topic, [batch])])
@@ -249,7 +256,7 @@ def test_names_of_every_length(version: int, name: str) -> None:
 
 @pytest.mark.parametrize("version", [2, 3, 8, 9, 12, 13])
 def test_any_other_byte_in_a_usual_request(version: int) -> None:
-    """The short way tells what the walk tells, and nothing where the walk finds a fault."""
+    """The fast path finds what the walk finds, and nothing where the walk raises."""
     topic = topic_of(version, 0)
     body = body_of(version, [(topic, [record_batch(2, bytes(200), producer_id=7)])], "etl" if version >= 3 else None)
     passed = 0
@@ -282,7 +289,7 @@ def test_every_split_in_two(version: int) -> None:
 
 @pytest.mark.parametrize("version", [2, 3, 8, 9, 12, 13])
 @pytest.mark.parametrize("payload", [1_000, 1_000_000])
-def test_a_batch_is_told_of_before_it_has_come(version: int, payload: int) -> None:
+def test_a_batch_is_reported_before_it_has_arrived(version: int, payload: int) -> None:
     """When its header is there: all that it will put into the topic. Its payload adds nothing."""
     topic = topic_of(version, 0)
     batch = record_batch(25, bytes(payload), producer_id=9)
@@ -358,7 +365,7 @@ def test_counts_that_cannot_be(version: int, codec: int, count: int) -> None:
     }
 
 
-def test_what_is_not_taken_is_kept_and_told_once() -> None:
+def test_what_is_not_taken_is_kept_and_reported_once() -> None:
     topics: list[tuple[Topic, list[Records]]] = [
         ("a", [record_batch(1, bytes(70), producer_id=1), record_batch(1, bytes(70), producer_id=1)]),
         ("empty", [None, b""]),
@@ -433,7 +440,7 @@ def test_half_of_a_length_is_no_length() -> None:
 
 
 @pytest.mark.parametrize("version", [7, 12])
-def test_records_that_the_frame_cannot_hold_are_not_told_of(version: int) -> None:
+def test_records_that_the_frame_cannot_hold_are_not_reported(version: int) -> None:
     batch = record_batch(1, bytes(70))
     whole = body_of(version, [(topic_of(version, 0), [batch])])
     body = bytearray(whole[: whole.index(batch) + 100])
@@ -455,7 +462,7 @@ def test_when_it_is_over() -> None:
     assert not ProduceRequestWalk(12, 0, 0).is_over
 
 
-def test_versions_that_nobody_speaks() -> None:
+def test_versions_outside_of_the_table() -> None:
     for version in (-1, APIS[PRODUCE].max_version + 1):
         with pytest.raises(UnsupportedVersion):
             ProduceRequestWalk(version, 100, 0)

@@ -1,17 +1,20 @@
-"""The request peek against kio's own encoder: every API and version, whole and byte by byte."""
+"""Request headers against kio's own encoder: every API and version, whole and byte by byte."""
 
+import datetime
 import io
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kio.index import load_request_schema
 from kio.schema.request_header.v1.header import RequestHeader as HeaderV1
 from kio.schema.request_header.v2.header import RequestHeader as HeaderV2
-from kio.serial import entity_writer
+from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i16, i32
 
-from protocol.apis import API_VERSIONS, APIS, PRODUCE
+from protocol.apis import API_VERSIONS, APIS, FETCH, PRODUCE, SHARE_FETCH
 from protocol.errors import (
     FrameTooLarge,
     MalformedFrame,
@@ -21,7 +24,16 @@ from protocol.errors import (
     UnknownApi,
     UnsupportedVersion,
 )
-from protocol.request_header import MAX_HEADER_SIZE, peek_request
+from protocol.fetch import check_consumer_fetch, lower_fetch_budget
+from protocol.messages import encode
+from protocol.request_header import (
+    MAX_HEADER_SIZE,
+    TLS_ALERT_LENGTH,
+    check_frame_length,
+    may_contain_produce,
+    peek_request,
+)
+from tests.protocol.kafka_messages import requests
 
 MAX_LENGTH = 1_000_000
 KEYS_AND_VERSIONS = [(api.key, v) for api in APIS.values() for v in range(api.min_version, api.max_version + 1)]
@@ -44,7 +56,7 @@ def request(key: int, version: int, client_id: str | None, body: bytes = b"", *,
 
 
 def produce_body(version: int, transactional_id: str | None, acks: int) -> bytes:
-    """A Produce body's first fields, then bytes that nobody may look at."""
+    """A Produce body's first fields, then bytes that are not read."""
     raw = None if transactional_id is None else transactional_id.encode()
     if version < 3:
         head = b""
@@ -64,15 +76,32 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-@pytest.mark.parametrize(("key", "version"), KEYS_AND_VERSIONS)
-def test_every_api_and_version_is_read_as_kio_writes_it(key: int, version: int) -> None:
-    body = produce_body(version, "tx-1", -1) if key == PRODUCE else b"\xff" * 20
-    frame = request(key, version, "etl", body)
-    header = peek_request(frame, 0, len(frame), MAX_LENGTH)
-    assert header is not None
-    assert (header.api.key, header.version, header.client_id) == (key, version, "etl")
-    assert header.body_offset == len(frame) - len(body)
-    assert header.acks == (-1 if key == PRODUCE else None)
+def body_of(key: int, version: int) -> bytes:
+    if key == PRODUCE:
+        return produce_body(version, "tx-1", -1)
+    if key == SHARE_FETCH:
+        return share_fetch_body("group", "member", 1) + b"\xff" * 20
+    return b"\xff" * 20
+
+
+def share_fetch_body(group_id: str, member_id: str, epoch: int) -> bytes:
+    """The first fields, up to max_bytes: 1 MB."""
+    names = b"".join(_varint(len(name) + 1) + name.encode() for name in (group_id, member_id))
+    return names + struct.pack(">iiii", epoch, 500, 1, 1_000_000)
+
+
+def test_every_api_and_version_is_read_as_kio_writes_it() -> None:
+    for key, version in KEYS_AND_VERSIONS:
+        body = body_of(key, version)
+        frame = request(key, version, "etl", body)
+        header = peek_request(frame, 0, len(frame), MAX_LENGTH)
+        assert header is not None
+        assert (header.api.key, header.version, header.client_id) == (key, version, "etl")
+        assert header.body_offset == len(frame) - len(body)
+        assert header.acks == (-1 if key == PRODUCE else None)
+        if key not in (FETCH, SHARE_FETCH):
+            assert header.budget_offset is None
+            assert header.needed == header.size
 
 
 @given(
@@ -168,3 +197,131 @@ def test_a_header_without_end_is_refused_before_it_is_collected() -> None:
     with pytest.raises(MalformedFrame):
         peek_request(frame, 0, len(frame), MAX_LENGTH)
     assert MAX_HEADER_SIZE < 262_144
+
+
+# Budgets of Fetch and ShareFetch
+
+BUDGET_VERSIONS = [*((FETCH, version) for version in range(3, 19)), (SHARE_FETCH, 1), (SHARE_FETCH, 2)]
+KIO_BUDGET_VERSIONS = [(key, version) for key, version in BUDGET_VERSIONS if (key, version) != (FETCH, 3)]
+
+
+@given(
+    data=st.data(),
+    key_and_version=st.sampled_from(KIO_BUDGET_VERSIONS),
+    budget=st.integers(-5, 2**31 - 1),
+    client_id=st.none() | st.text(max_size=20),
+)
+def test_the_budget_is_where_kio_writes_it(
+    data: st.DataObject, key_and_version: tuple[int, int], budget: int, client_id: str | None
+) -> None:
+    key, version = key_and_version
+    body: Any = data.draw(requests(key, version))
+    frame = request(key, version, client_id, encode(body))
+    header = peek_request(frame, 0, len(frame), MAX_LENGTH)
+    assert header is not None
+    assert header.budget_offset is not None
+    assert header.needed == header.budget_offset + 8
+
+    lowered = lower_fetch_budget(frame, header.budget_offset, budget)
+
+    after: Any = entity_reader(load_request_schema(key, version))(bytes(frame), header.body_offset)[0]
+    assert after.max_bytes == lowered == min(body.max_bytes, max(1, budget))
+    assert after.topics == body.topics
+    assert after.min_bytes == (min(body.min_bytes, lowered) if lowered < body.max_bytes else body.min_bytes)
+
+
+@pytest.mark.parametrize(("key", "version"), BUDGET_VERSIONS)
+def test_the_budget_of_every_version(key: int, version: int) -> None:
+    budget = struct.pack(">ii", 7, 52_428_800)
+    if key == SHARE_FETCH:
+        body = share_fetch_body("group", "member", 1)[:-8] + budget
+    else:
+        body = struct.pack(">i", -1) * (version < 15) + struct.pack(">i", 500) + budget
+    frame = request(key, version, "c", body)
+    header = peek_request(frame, 0, len(frame), MAX_LENGTH)
+    assert header is not None
+    assert header.budget_offset == len(frame) - 8
+    assert header.needed == len(frame)
+    frame[:4] = struct.pack(">i", len(frame) - 5)
+    with pytest.raises(MalformedFrame):
+        peek_request(frame, 0, len(frame), MAX_LENGTH)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_fetch_before_version_3_has_no_budget_and_needs_the_replica_id(version: int) -> None:
+    frame = request(FETCH, version, "c", struct.pack(">i", -1))
+    header = peek_request(frame, 0, len(frame), MAX_LENGTH)
+    assert header is not None
+    assert header.budget_offset is None
+    assert header.needed == len(frame)
+    check_consumer_fetch(frame, header.body_offset, version)
+
+
+@given(epoch=st.integers(0, 2**31 - 1), group_id=st.text("gü", max_size=90), version=st.sampled_from([1, 2]))
+def test_share_fetch_requests_of_a_member_are_equal_up_to_its_id(epoch: int, group_id: str, version: int) -> None:
+    schema: Any = load_request_schema(SHARE_FETCH, version)
+    frames = []
+    for session_epoch, max_bytes in ((0, 52_428_800), (epoch, 1)):
+        body = schema(
+            group_id=group_id,
+            member_id="9f1d",
+            share_session_epoch=session_epoch,
+            max_wait=datetime.timedelta(milliseconds=500),
+            min_bytes=1,
+            max_bytes=max_bytes,
+            max_records=500,
+            batch_size=500,
+            topics=(),
+            forgotten_topics_data=(),
+        )
+        frames.append(request(SHARE_FETCH, version, "c", encode(body)))
+    headers = [peek_request(frame, 0, len(frame), MAX_LENGTH) for frame in frames]
+    assert headers[0] == headers[1]
+    assert headers[0] is not None
+    size = headers[0].size
+    assert frames[0][12:size] == frames[1][12:size]
+    assert frames[0][size - 4 : size] == b"9f1d"
+    for end in range(len(frames[0])):
+        assert peek_request(frames[0], 0, end, MAX_LENGTH) == (headers[0] if end >= size else None)
+
+
+# Other protocols in responses
+
+
+@pytest.mark.parametrize("minor", range(5))
+@pytest.mark.parametrize("limit", [1 << 20, 1 << 30, 2**31 - 1])
+def test_a_tls_alert_is_recognised_whatever_the_limit(minor: int, limit: int) -> None:
+    """The response of a TLS listener to a plain request: 7 bytes, which as a frame length are 353 MB."""
+    alert = bytearray(b"\x15\x03" + bytes([minor]) + b"\x00\x02\x02\x28")
+    length = int.from_bytes(alert[:4], "big")
+    assert length >= TLS_ALERT_LENGTH
+    with pytest.raises(NotKafka) as caught:
+        check_frame_length(alert, 0, length, limit)
+    assert caught.value.protocol == "tls"
+
+
+def test_an_http_response_is_recognised() -> None:
+    start = bytearray(b"xHTTP/1.1 400 Bad Request")
+    with pytest.raises(NotKafka) as caught:
+        check_frame_length(start, 1, int.from_bytes(b"HTTP", "big"), 1 << 30)
+    assert caught.value.protocol == "http"
+
+
+def test_other_lengths_near_an_alert_are_lengths() -> None:
+    for length in (TLS_ALERT_LENGTH - 1, TLS_ALERT_LENGTH + 1, TLS_ALERT_LENGTH + 0x500):
+        check_frame_length(bytearray(length.to_bytes(4, "big")), 0, length, 1 << 30)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", False),
+        (b"\x00\x00\x00\x08\x00", False),
+        (b"\x00\x00\x00\x08\x00\x00", True),
+        (b"\x00\x00\x00\x04\x00\x12\x00\x00" + b"\x00\x00\x00\x08\x00\x00", True),
+        (b"\x00\x00\x00\x04\x00\x12\x00\x00" + b"\x00\x00\x00\x08\x00\x03", False),
+        (b"\xff\xff\xff\xf0\x00\x12" + b"\x00" * 20, False),
+    ],
+)
+def test_produce_is_found_behind_other_requests(data: bytes, expected: bool) -> None:
+    assert may_contain_produce(data) is expected

@@ -16,11 +16,12 @@ from protocol.apis import SHARE_ACKNOWLEDGE, SHARE_FETCH
 from protocol.errors import MalformedFrame, TruncatedFrame, UnsupportedVersion
 from protocol.node_endpoints import SWALLOWING_MIN, swallowing
 from protocol.share import ShareAcknowledgeResponseWalk, ShareFetchResponseWalk
-from protocol.wire import skip_tags
+from protocol.wire import encode_varint, skip_tags
 from tests.protocol.kafka_messages import (
     REAL_HOST,
     REAL_HOSTS,
-    Walk,
+    BoundedWalk,
+    Resting,
     chunk_sizes,
     parsed,
     response_bytes,
@@ -31,18 +32,20 @@ from tests.protocol.kafka_messages import (
 APIS_AND_VERSIONS = [(SHARE_FETCH, 1), (SHARE_FETCH, 2), (SHARE_ACKNOWLEDGE, 1), (SHARE_ACKNOWLEDGE, 2)]
 
 
-def walk_over(api_key: int, version: int, frame_length: int) -> Walk:
+def walk_over(api_key: int, version: int, frame_length: int) -> BoundedWalk:
     walk = ShareFetchResponseWalk if api_key == SHARE_FETCH else ShareAcknowledgeResponseWalk
     return walk(version, frame_length)
 
 
-@pytest.mark.parametrize(("api_key", "version"), APIS_AND_VERSIONS)
-@given(data=st.data(), sizes=chunk_sizes)
-def test_any_response_in_any_splits(api_key: int, version: int, data: st.DataObject, sizes: list[int]) -> None:
+@given(data=st.data(), api_and_version=st.sampled_from(APIS_AND_VERSIONS), sizes=chunk_sizes, work=st.integers(1, 5))
+def test_any_response_in_any_splits_a_few_pieces_at_a_time(
+    data: st.DataObject, api_and_version: tuple[int, int], sizes: list[int], work: int
+) -> None:
+    api_key, version = api_and_version
     body = data.draw(responses(api_key, version, host=REAL_HOSTS))
     response = response_bytes(api_key, version, body)
 
-    passed = streamed(walk_over(api_key, version, len(response)), response, sizes)
+    passed = streamed(Resting(walk_over(api_key, version, len(response)), work), response, sizes)
 
     assert len(passed) == len(response)
     assert REAL_HOST.encode() not in passed
@@ -163,3 +166,49 @@ def test_swallowing_takes_exactly_the_rest(size: int) -> None:
 def test_too_few_bytes_to_swallow(size: int) -> None:
     with pytest.raises(ValueError, match="too few"):
         swallowing(size)
+
+
+def dense(what: str, count: int) -> tuple[int, bytes]:
+    """API and response of version 1: as many pieces as fit into so many bytes."""
+    tags = b"\x01\x05\x00"
+    start = b"\x00\xc0\xff\xee" + bytes(1 + 6 + 1)
+    many = encode_varint(count + 1)
+    share_fetch = start + bytes(4)
+    one_topic = b"\x02" + bytes(16)
+    partition = bytes(6 + 1 + 8)
+    fetched = bytes(6 + 1 + 2 + 1 + 8) + b"\x00" + b"\x01"
+    end = b"\x00\x01\x00"
+    return {
+        "topics": (SHARE_FETCH, share_fetch + many + (bytes(16) + b"\x01\x00") * count + end[1:]),
+        "partitions": (SHARE_ACKNOWLEDGE, start + one_topic + many + (partition + b"\x00\x00") * count + end),
+        "fetched partitions": (SHARE_FETCH, share_fetch + one_topic + many + (fetched + b"\x01\x00") * count + end),
+        "partitions with tags": (
+            SHARE_ACKNOWLEDGE,
+            start + one_topic + many + (partition + b"\x00" + tags) * count + end,
+        ),
+        "acquired records": (
+            SHARE_FETCH,
+            share_fetch
+            + one_topic
+            + b"\x02"
+            + fetched
+            + many
+            + (bytes(19) + bytes(18) + tags) * (count // 2)
+            + b"\x00"
+            + end,
+        ),
+        "tagged fields": (SHARE_FETCH, share_fetch + b"\x01\x01" + encode_varint(count) + b"\x05\x00" * count),
+    }[what]
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["topics", "partitions", "fetched partitions", "partitions with tags", "acquired records", "tagged fields"],
+)
+def test_the_densest_responses_rest(what: str) -> None:
+    count = 4_000
+    api_key, response = dense(what, count)
+    resting = Resting(walk_over(api_key, 1, len(response)), 50)
+
+    assert streamed(resting, response, []) == response
+    assert resting.rests >= count // 2 // 53

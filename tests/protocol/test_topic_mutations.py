@@ -14,21 +14,15 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from protocol.apis import APIS, CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS, PRODUCE
-from protocol.errors import MalformedFrame, TruncatedFrame, UnknownApi, UnsupportedVersion
+from protocol.errors import MalformedFrame, UnknownApi, UnsupportedVersion
 from protocol.messages import decode, encode
-from protocol.topic_mutations import (
-    Mutation,
-    MutationRequest,
-    is_strict,
-    merged_response,
-    refused_response,
-    throttled_response,
-)
+from protocol.mutation_responses import MAX_HEAD, MutationResponseHead, refused_response
+from protocol.topic_mutations import MAX_TOPICS, Mutation, MutationRequest, is_strict
 from protocol.topics import Topic
 from tests.protocol.kafka_messages import CORRELATION_ID, header, parsed, requests, response_bytes, responses
 
 HEADER = b"h" * 21
-"""What stands before a body: nobody looks at it."""
+"""The bytes before a body: they are not read."""
 MESSAGE = "The throttling quota has been exceeded."
 TOPIC_ID = UUID(int=77)
 
@@ -57,7 +51,13 @@ def request_module(api_key: int, version: int) -> Any:
 
 
 def read(api_key: int, version: int, body: bytes) -> MutationRequest:
-    return MutationRequest(api_key, version, HEADER + body, len(HEADER))
+    return read_whole(MutationRequest(api_key, version, HEADER + body, len(HEADER)))
+
+
+def read_whole(request: MutationRequest, work: int = 500) -> MutationRequest:
+    while not request.read(work):
+        pass
+    return request
 
 
 def create_topics(version: int, *topics: tuple[str, int, int]) -> bytes:
@@ -203,7 +203,8 @@ def test_strict_versions() -> None:
 @given(data=st.data())
 def test_a_request_without_the_refused_topics(api_key: int, version: int, data: st.DataObject) -> None:
     body: Any = data.draw(requests(api_key, version))
-    request = read(api_key, version, encode(body))
+    request = MutationRequest(api_key, version, HEADER + encode(body), len(HEADER))
+    read_whole(request, data.draw(st.sampled_from([1, 3, 500])))
     mutations = request.mutations(nothing_known)
     chosen = data.draw(st.lists(st.booleans(), min_size=len(mutations), max_size=len(mutations)))
     refused = {one.topic for one, is_refused in zip(mutations, chosen, strict=True) if is_refused}
@@ -211,7 +212,7 @@ def test_a_request_without_the_refused_topics(api_key: int, version: int, data: 
     after = request.without(refused)
 
     assert after[: len(HEADER)] == HEADER
-    left = MutationRequest(api_key, version, after, len(HEADER))
+    left = read_whole(MutationRequest(api_key, version, after, len(HEADER)))
     assert left.mutations(nothing_known) == [one for one in mutations if one.topic not in refused]
     field = "topic_names" if (api_key, version) == (DELETE_TOPICS, 5) else "topics"
     rest: Any = decode(load_request_schema(api_key, version), after, len(HEADER))
@@ -259,14 +260,28 @@ def test_some_refused(api_key: int, version: int, data: st.DataObject, throttle_
     topics = refusals(api_key, version)
     response = response_bytes(api_key, version, body)
 
-    merged = parsed(api_key, version, merged_response(api_key, version, response, topics, throttle_time_ms))
+    new, replaced = rewritten_head(api_key, version, response, topics, throttle_time_ms)
 
+    merged = parsed(api_key, version, new + response[replaced:])
     results = RESULTS[api_key]
-    own = len(getattr(body, results))
-    assert getattr(merged, results)[:own] == getattr(body, results)
     all_refused = refused_response(api_key, version, int.from_bytes(CORRELATION_ID, "big"), topics, 0)
-    assert getattr(merged, results)[own:] == getattr(parsed(api_key, version, all_refused), results)
-    assert merged.throttle_time == max(body.throttle_time, ms(throttle_time_ms))
+    refusals_first = getattr(parsed(api_key, version, all_refused), results) + getattr(body, results)
+    throttle_time = max(body.throttle_time, ms(throttle_time_ms))
+    assert merged == replace(body, throttle_time=throttle_time, **{results: refusals_first})
+
+
+def rewritten_head(
+    api_key: int, version: int, response: bytes, refused: list[Topic], throttle_time_ms: int
+) -> tuple[bytes, int]:
+    """Of a response that arrives byte by byte: it is enough when the bytes that are replaced have come, not before."""
+    head = MutationResponseHead(api_key, version, refused, throttle_time_ms)
+    for size in range(len(response) + 1):
+        done = head.rewrite(response[:size])
+        if done is not None:
+            assert done[1] == size
+            assert head.rewrite(response) == done
+            return done
+    raise AssertionError("more bytes are needed than the response has")
 
 
 @pytest.mark.parametrize(("api_key", "version"), [one for one in ALL if one not in STRICT])
@@ -274,7 +289,7 @@ def test_nothing_is_refused_in_older_versions(api_key: int, version: int) -> Non
     with pytest.raises(UnsupportedVersion):
         refused_response(api_key, version, 1, ["t"], 0)
     with pytest.raises(UnsupportedVersion):
-        merged_response(api_key, version, header(api_key, version) + bytes(8), ["t"], 0)
+        MutationResponseHead(api_key, version, ["t"], 0)
     request = read(api_key, version, one_topic(api_key, version))
     with pytest.raises(UnsupportedVersion):
         request.without({"t"})
@@ -283,13 +298,14 @@ def test_nothing_is_refused_in_older_versions(api_key: int, version: int) -> Non
 # ---- where only the throttle time is told
 
 
-@pytest.mark.parametrize(("api_key", "version"), OF_KIO)
-@given(data=st.data(), throttle_time_ms=st.integers(0, 2**31 - 1))
-def test_throttle_is_the_larger_one(api_key: int, version: int, data: st.DataObject, throttle_time_ms: int) -> None:
+@given(data=st.data(), one=st.sampled_from(OF_KIO), throttle_time_ms=st.integers(0, 2**31 - 1))
+def test_throttle_is_the_larger_one(one: tuple[int, int], data: st.DataObject, throttle_time_ms: int) -> None:
+    api_key, version = one
     body: Any = data.draw(responses(api_key, version))
     response = response_bytes(api_key, version, body)
 
-    throttled = throttled_response(api_key, version, response, throttle_time_ms)
+    new, replaced = rewritten_head(api_key, version, response, [], throttle_time_ms)
+    throttled = new + response[replaced:]
 
     assert len(throttled) == len(response)
     expected = replace(body, throttle_time=max(body.throttle_time, ms(throttle_time_ms)))
@@ -298,25 +314,37 @@ def test_throttle_is_the_larger_one(api_key: int, version: int, data: st.DataObj
 
 @pytest.mark.parametrize(("api_key", "version"), [(CREATE_TOPICS, 0), (CREATE_TOPICS, 1), (DELETE_TOPICS, 0)])
 def test_versions_that_have_no_throttle_time(api_key: int, version: int) -> None:
-    response = CORRELATION_ID + pack(">ih1sh", 1, 1, b"t", 0)
-    assert throttled_response(api_key, version, response, 1_000) == response
+    assert MutationResponseHead(api_key, version, [], 1_000).rewrite(b"") == (b"", 0)
 
 
 def test_unknown_tags_in_a_response_header() -> None:
     response = CORRELATION_ID + b"\x01\x05\x01x" + bytes(4) + b"\x01\x00"
-    throttled = CORRELATION_ID + b"\x01\x05\x01x" + pack(">i", 30) + b"\x01\x00"
-    assert throttled_response(CREATE_PARTITIONS, 3, response, 30) == throttled
+    throttled = CORRELATION_ID + b"\x01\x05\x01x" + pack(">i", 30)
+    assert MutationResponseHead(CREATE_PARTITIONS, 3, [], 30).rewrite(response) == (throttled, len(throttled))
 
 
 # ---- what cannot be
 
 
-@pytest.mark.parametrize(("api_key", "version"), OF_KIO)
-def test_a_response_cut_short(api_key: int, version: int) -> None:
-    response = header(api_key, version) + bytes(4)
-    for size in range(len(response)):
-        with pytest.raises(TruncatedFrame):
-            throttled_response(api_key, version, response[:size], 1)
+def test_heads_that_cannot_be() -> None:
+    head = MutationResponseHead(CREATE_TOPICS, 7, ["t"], 1)
+    start = header(CREATE_TOPICS, 7) + bytes(4)
+    for count in (b"\x00", b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\xff"):
+        with pytest.raises(MalformedFrame, match="result count"):
+            head.rewrite(start + count)
+    tags = CORRELATION_ID + b"\x80\x08" + b"\x05\x00" * 1_024
+    assert head.rewrite(tags[: MAX_HEAD - 1]) is None
+    for size in (MAX_HEAD, len(tags)):
+        with pytest.raises(MalformedFrame, match="within"):
+            head.rewrite(tags[:size])
+
+
+@pytest.mark.parametrize("refused", [0, 1, 126, 127, 128, 3_000])
+def test_many_results(refused: int) -> None:
+    names = ["n" * (1 + number % 200) for number in range(refused)]
+    correlation_id = int.from_bytes(CORRELATION_ID, "big")
+    body = parsed(CREATE_TOPICS, 7, refused_response(CREATE_TOPICS, 7, correlation_id, names, 9))
+    assert [result.name for result in body.topics] == names
 
 
 @pytest.mark.parametrize(("api_key", "version"), ALL)
@@ -336,11 +364,11 @@ def test_other_apis_and_versions() -> None:
     with pytest.raises(UnknownApi):
         refused_response(PRODUCE, 9, 1, [], 0)
     with pytest.raises(UnknownApi):
-        throttled_response(PRODUCE, 9, bytes(20), 0)
+        MutationResponseHead(PRODUCE, 9, [], 0)
     with pytest.raises(UnsupportedVersion):
         MutationRequest(CREATE_TOPICS, 8, b"", 0)
     with pytest.raises(UnsupportedVersion):
-        throttled_response(DELETE_TOPICS, 7, bytes(20), 0)
+        MutationResponseHead(DELETE_TOPICS, 7, [], 0)
 
 
 @pytest.mark.parametrize(("asked", "counted"), [(10_000, 10_000), (10_001, 10_000), (2**31 - 1, 10_000)])
@@ -349,3 +377,82 @@ def test_no_topic_counts_more_than_a_controller_would_create(asked: int, counted
     assert created.mutations(nothing_known) == [Mutation("orders", counted)]
     grown = read(CREATE_PARTITIONS, 3, create_partitions(3, ("orders", asked, None)))
     assert grown.mutations(lambda _: 0) == [Mutation("orders", counted)]
+
+
+# ---- bounded work
+
+
+@pytest.mark.parametrize("tagged", [False, True])
+@pytest.mark.parametrize("api_key", [CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS])
+def test_a_request_is_read_in_pieces(api_key: int, tagged: bool) -> None:
+    """In 50 or more steps: 1,000 topics, or 1,000 tags, which no version defines and the broker receives."""
+    version = APIS[api_key].max_version
+    names = [f"topic-{number}" for number in range(1_000)]
+    if tagged:
+        body = one_topic(api_key, version)[:-1] + b"\xe8\x07" + b"\x05\x00" * 1_000
+        names = ["t"]
+    elif api_key == CREATE_TOPICS:
+        body = create_topics(version, *((name, 3, 1) for name in names))
+    elif api_key == CREATE_PARTITIONS:
+        body = create_partitions(version, *((name, 3, 1) for name in names))
+    else:
+        body = delete_topics(version, *names)
+    request = MutationRequest(api_key, version, HEADER + body, len(HEADER))
+    steps = 1
+    while not request.read(20):
+        steps += 1
+    assert steps >= 50
+    assert request.topics == len(names)
+    assert [mutation.topic for mutation in request.mutations(nothing_known)] == names
+    pieces = [one for first in range(0, 1_200, 300) for one in request.mutations(nothing_known, first, 300)]
+    assert pieces == request.mutations(nothing_known)
+    assert request.without(["t"] if tagged else names[:-1]).endswith(body[-10:])
+
+
+def test_many_assignments_of_one_topic_are_read_in_pieces() -> None:
+    request = MutationRequest(CREATE_TOPICS, 7, create_topics(7, ("t", -1, 2_000)), 0)
+    steps = 1
+    while not request.read(20):
+        steps += 1
+    assert steps >= 100
+    assert request.mutations(nothing_known) == [Mutation("t", 2_000)]
+
+
+def test_too_many_topics() -> None:
+    def named(topics: int) -> bytes:
+        return pack(">i", topics) + b"\x00\x01t" * topics + bytes(4)
+
+    assert read(DELETE_TOPICS, 3, named(MAX_TOPICS)).topics == 1
+    with pytest.raises(MalformedFrame, match="topic count"):
+        read(DELETE_TOPICS, 3, named(MAX_TOPICS + 1))
+
+
+@given(
+    data=st.data(), one=st.sampled_from(ALL), changes=st.lists(st.tuples(st.integers(0, 500), st.binary(max_size=3)))
+)
+def test_what_kio_can_read(one: tuple[int, int], data: st.DataObject, changes: list[tuple[int, bytes]]) -> None:
+    """A changed request is read or malformed, and where kio can read it the topics are kio's."""
+    api_key, version = one
+    first = {CREATE_TOPICS: 2, DELETE_TOPICS: 1, CREATE_PARTITIONS: 0}[api_key]
+    body = bytearray(encode(data.draw(requests(api_key, max(version, first)))))
+    for at, new in changes:
+        body[at % len(body) : at % len(body) + len(new)] = new
+    try:
+        mutations = read(api_key, version, bytes(body)).mutations(nothing_known)
+    except MalformedFrame:
+        mutations = None
+    if (api_key, version) == (CREATE_TOPICS, 0):
+        body += b"\x00"  # as in version 2
+    try:
+        decoded: Any = decode(load_request_schema(api_key, max(version, first)), bytes(body), 0)
+    except MalformedFrame:
+        return
+    states = decoded.topics if hasattr(decoded, "topics") else decoded.topic_names
+    topics: dict[Topic, None] = {}
+    for state in states:
+        name = state if isinstance(state, str) else state.name
+        topic_id = getattr(state, "topic_id", None)
+        if (name is None) != (topic_id is None):
+            topics[topic_id.bytes if topic_id else name] = None
+    assert mutations is not None
+    assert [mutation.topic for mutation in mutations] == list(topics)

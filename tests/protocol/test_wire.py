@@ -6,7 +6,19 @@ from hypothesis import strategies as st
 from kio.serial.readers import read_unsigned_varint
 
 from protocol.errors import MalformedFrame, TruncatedFrame
-from protocol.wire import MAX_VARINT, encode_varint, skip_compact_string, skip_tags, unsigned_varint, varint_size
+from protocol.wire import (
+    MAX_STRING,
+    MAX_VARINT,
+    NOT_AT_HAND,
+    compact_string_end,
+    encode_string,
+    encode_varint,
+    plain_string_end,
+    skip_compact_string,
+    skip_tags,
+    unsigned_varint,
+    varint_size,
+)
 
 AROUND_LENGTHS = [0, 1, 126, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152, 268_435_455, 268_435_456, MAX_VARINT]
 
@@ -65,3 +77,29 @@ def test_a_count_of_tags_that_cannot_be() -> None:
     """It ends with the bytes, not after two thousand million turns."""
     with pytest.raises(TruncatedFrame):
         skip_tags(encode_varint(MAX_VARINT) + bytes(1_000), 0, 1_005, 0)
+
+
+@given(size=st.integers(-1, MAX_STRING) | st.sampled_from([0, 126, 127, 16_382, 16_383]), cut=st.integers(0, 6))
+def test_ends_of_strings(size: int, cut: int) -> None:
+    """The position after what has arrived whole; else one after the end, and so for all that would follow."""
+    text = b"x" * max(0, size)
+    for string_end, encoded in (
+        (compact_string_end, encode_varint(size + 1) + text),
+        (plain_string_end, size.to_bytes(2, "big", signed=True) + text),
+    ):
+        if size >= 0:
+            assert encode_string(text, string_end is compact_string_end) == encoded
+        buf = bytearray(b"\xff" + encoded + b"\xff")
+        end = 1 + len(encoded)
+        whole = string_end(buf, 1, end)
+        too_long = string_end is compact_string_end and size > 16_382
+        assert whole == NOT_AT_HAND if too_long else whole == end
+        if 0 < cut < len(encoded):
+            assert string_end(buf, 1, end - cut) > end - cut
+        assert string_end(buf, whole, end) == NOT_AT_HAND
+
+
+@pytest.mark.parametrize("encoded", ["80 00", "ff 80 01", "80 80"])
+def test_lengths_that_the_fast_path_leaves_alone(encoded: str) -> None:
+    assert compact_string_end(bytearray.fromhex(encoded) + bytes(300), 0, 300) == NOT_AT_HAND
+    assert plain_string_end(bytearray.fromhex("ff fe") + bytes(300), 0, 300) == NOT_AT_HAND

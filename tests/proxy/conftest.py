@@ -1,4 +1,4 @@
-"""Conversations run on both event loops: a test that asks for `open_stage` runs once on each."""
+"""Tests run on uvloop; one file for each behaviour also on plain asyncio, and in the nightly profile every stage."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from tests.proxy.conversation import Stage
 
 LoopFactories = Mapping[str, Callable[[], asyncio.AbstractEventLoop]]
 
+#: Files whose stages run on both event loops: forwarding, the life of a session, holds, and bad input.
+BOTH_LOOPS = {"test_forwarding.py", "test_session.py", "test_holding.py", "test_bad_input.py"}
+
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> LoopFactories:
-    if "open_stage" in getattr(item, "fixturenames", ()):
+    is_nightly = config.getoption("--hypothesis-profile", default=None) == "nightly"
+    if "open_stage" in getattr(item, "fixturenames", ()) and (is_nightly or item.path.name in BOTH_LOOPS):
         return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
-    return {"asyncio": asyncio.new_event_loop}
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest_asyncio.fixture

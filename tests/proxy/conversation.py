@@ -18,16 +18,20 @@ import fcntl
 import socket
 import struct
 import termios
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from proxy.config.config import Config
+from proxy.observability.admin import WaitingClient
 from proxy.server import Server
-from proxy.sessions.session import Session, State
+from proxy.sessions.lifecycle import State
+from proxy.sessions.session import Session
+from proxy.sessions.wire import Wire
 from quotas.entry import QuotaEntry
-from quotas.spec.parse import parse_spec
+from quotas.parsing.parse import parse_spec
 
 #: A test that waits longer than this waits for something that does not happen.
 PATIENCE_SECONDS = 20.0
@@ -170,7 +174,11 @@ class Stage:
     """One proxy, one scripted broker behind it, and the clients in front of it."""
 
     def __init__(
-        self, quotas: Iterable[QuotaEntry] = (), real_clock: Callable[[], int] | None = None, **options: Any
+        self,
+        quotas: Iterable[QuotaEntry] = (),
+        real_clock: Callable[[], int] | None = None,
+        work_clock: Callable[[], int] = time.monotonic_ns,
+        **options: Any,
     ) -> None:
         self.clock = Clock()
         self.broker = ScriptedBroker()
@@ -184,11 +192,15 @@ class Stage:
             ),
             **options,
         )
-        self.server = Server(self.config, real_clock or self.clock)
+        self.server = Server(self.config, real_clock or self.clock, work_clock)
         self.server.start(asyncio.get_running_loop())
         self.metrics = self.server.metrics
         self.shared = self.server.shared
-        self.port: int = self.server._bootstrap_port
+        self.context = self.server.context
+        self.sessions = self.server.sessions
+        self.registry = self.context.registry
+        self.memory = self.context.memory
+        self.port: int = self.server.ports.bootstrap
         self.clients: list[Peer] = []
         #: Defects that the proxy counted are failures of the test, unless it expects them.
         self.expected_defects = 0
@@ -223,10 +235,10 @@ class Stage:
 
     def session_of(self, client: Peer) -> Session:
         host, port = client.sock.getsockname()[:2]
-        return next(session for session in self.shared.sessions if session.peer == f"{host}:{port}")
+        return next(session for session in self.sessions if session.identity.peer == f"{host}:{port}")
 
     async def no_sessions(self) -> None:
-        await until(lambda: not self.shared.sessions)
+        await until(lambda: not self.sessions)
 
     def unread(self, session: Session) -> int:
         """Bytes that the client sent and that wait in the kernel."""
@@ -236,6 +248,10 @@ class Stage:
         """Reasons for which a flow is not being read now, with how many."""
         return {reason: count for reason, count in self.metrics.paused.items() if count}
 
+    def waiting(self) -> list[WaitingClient]:
+        """What `/throttles` shows."""
+        return self.server._throttles()
+
     def close(self) -> None:
         self.server.close()
         for client in self.clients:
@@ -244,26 +260,26 @@ class Stage:
 
     def check_at_rest(self) -> None:
         """Nothing is left of the sessions that were: no gauge, no byte, no waiter, no timer, no defect."""
-        shared = self.shared
-        assert not shared.sessions
+        assert not self.sessions
         assert self.metrics.connections == 0
         assert self.paused() == {}
-        assert shared.buffers.buffered_bytes == 0
+        assert self.memory.buffered_bytes == 0
+        assert self.memory.used == 0
+        assert not self.server.pumps.short
         assert self.metrics.in_flight() == 0
-        for limit in shared.registry.limits_in_use():
+        for limit in self.registry.limits_in_use():
             assert limit.waiters.waiting == 0
             assert limit.waiters.queued == 0
-        for limits in shared.registry._clients.values():
-            assert limits.open_fetches == 0
-        assert shared.throttling._timers == {}
+        assert self.context.holds.limits == {}
+        assert self.server.wakeups._timers == {}
         assert self.metrics.protocol_errors["defect"] == self.expected_defects
 
 
-def readable_bytes(sock: socket.socket) -> int:
-    """What waits in the kernel to be read from this socket."""
+def readable_bytes(end: Wire | socket.socket) -> int:
+    """What waits in the kernel to be read from this end of a connection."""
     count = array.array("i", [0])
-    fcntl.ioctl(sock.fileno(), termios.FIONREAD, count)
-    return count[0]
+    fcntl.ioctl(end.fd if isinstance(end, Wire) else end.fileno(), termios.FIONREAD, count)
+    return count[0] + (end.pending() if isinstance(end, Wire) else 0)
 
 
 def cut(data: bytes, sizes: Iterable[int]) -> Iterator[bytes]:
@@ -278,7 +294,7 @@ def cut(data: bytes, sizes: Iterable[int]) -> Iterator[bytes]:
         yield data[at:]
 
 
-async def send_in_pieces(sender: Peer, receiver: socket.socket | None, pieces: Iterable[bytes]) -> None:
+async def send_in_pieces(sender: Peer, receiver: Wire | None, pieces: Iterable[bytes]) -> None:
     """Each piece reaches the proxy in a read of its own: the next is sent when this one has left the proxy's socket."""
     assert receiver is not None
     for piece in pieces:

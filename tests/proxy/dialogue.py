@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import replace
 
-from proxy.sessions.session import State
-from quotas.registry.change import Change
-from quotas.spec.parse import parse_spec
+from proxy.sessions.lifecycle import State
+from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import PATIENCE_SECONDS, Peer, Stage, until
 from tests.proxy.frames import correlation_of, heartbeat, heartbeat_answer
 
@@ -40,16 +40,24 @@ async def held(stage: Stage, count: int = 1) -> None:
 def debts(stage: Stage) -> dict[tuple[str, str], float]:
     """By entity and limit, in seconds; of limits that owe something."""
     now_ns = stage.clock()
-    owed = ((limit, limit.debt_ns(now_ns)) for limit in stage.shared.registry.limits_in_use())
+    owed = ((limit, limit.debt_ns(now_ns)) for limit in stage.registry.limits_in_use())
     return {(str(limit.entity), limit.name): debt_ns / 1_000_000_000 for limit, debt_ns in owed if debt_ns}
 
 
 def alter(stage: Stage, spec: str, *, away: bool = False) -> None:
-    """Set the limits of this SPEC while the proxy runs, or take them away; all others stay as they are."""
-    entry = parse_spec(spec)
-    stage.shared.registry.alter(
-        [Change(entry.entity, name, None if away else rate) for name, rate in entry.limits.items()], stage.clock()
-    )
+    """Set the limits of this SPEC while the proxy runs, or remove them; all others stay as they are."""
+    changed = parse_spec(spec)
+    entries = {entry.entity: entry for entry in stage.server._quotas.entries}
+    before = entries.pop(changed.entity, None)
+    limits = {} if before is None else dict(before.limits)
+    for name, rate in changed.limits.items():
+        limits.pop(name, None)
+        if not away:
+            limits[name] = rate
+    if limits:
+        entries[changed.entity] = replace(before or changed, limits=limits)
+    stage.server._quotas = replace(stage.server._quotas, entries=tuple(entries.values()))
+    stage.registry.replace(stage.server._quotas.entries, stage.clock(), share=stage.server._quotas.share)
 
 
 class Dialogue:
@@ -87,7 +95,7 @@ class Dialogue:
 
     def _has_read(self) -> bool:
         session = self.session
-        return session.held is not None or session.state is not State.OPEN or not self.stage.unread(session)
+        return session.hold is not None or session.state is not State.OPEN or not self.stage.unread(session)
 
     async def heard(self) -> bytes:
         """The next request of the test that arrives at the broker."""

@@ -156,7 +156,27 @@ def fetch(correlation: int, version: int = 12, client_id: str | None = "etl", ma
     """A Fetch request: max wait 500 ms, min bytes 1."""
     replica = struct.pack(">i", -1) if version < 15 else b""
     budget = struct.pack(">iii", 500, 1, max_bytes) if version >= 3 else struct.pack(">ii", 500, 1)
-    return request(FETCH, version, correlation, replica + budget + noise(40, correlation), client_id)
+    # From version 15 on the proxy reads requests to their end: isolation level, session, no topics, no rack, no tags.
+    rest = noise(40, correlation) if version < 15 else b"\x00" + noise(8, correlation) + b"\x01\x01\x01\x00"
+    return request(FETCH, version, correlation, replica + budget + rest, client_id)
+
+
+def share_fetch(correlation: int, version: int = 1, max_bytes: int = 50_000_000) -> bytes:
+    """A ShareFetch request without topics: max wait 500 ms, min bytes 1."""
+    module: Any = load_payload_module(SHARE_FETCH, version, EntityType.request)
+    body = module.ShareFetchRequest(
+        group_id="group",
+        member_id="member",
+        share_session_epoch=0,
+        max_wait=_ms(500),
+        min_bytes=1,
+        max_bytes=max_bytes,
+        max_records=500,
+        batch_size=500,
+        topics=(),
+        forgotten_topics_data=(),
+    )
+    return request(SHARE_FETCH, version, correlation, encode(body))
 
 
 def fetch_max_bytes(sent: bytes, client_id: str = "etl", version: int = 12) -> int:
@@ -277,6 +297,19 @@ def coordinator_answer(correlation: int, node: int, host: str, port: int) -> byt
     return answer(FIND_COORDINATOR, 4, correlation, schema(throttle_time=_ms(0), coordinators=(coordinator,)))
 
 
+def find_coordinator(correlation: int, version: int = 4) -> bytes:
+    """A FindCoordinator request; its body is noise."""
+    return request(FIND_COORDINATOR, version, correlation, noise(20, correlation))
+
+
+def coordinators_answer(correlation: int, count: int, node: int = 7, host: str = REAL_HOST) -> bytes:
+    """A FindCoordinator response, version 4, that names one broker so many times."""
+    one = b"\x06group" + struct.pack(">i", node) + bytes([len(host) + 1]) + host.encode()
+    one += struct.pack(">ih", REAL_PORT, 0) + b"\x00\x00"
+    head = struct.pack(">i", correlation) + b"\x00" + struct.pack(">i", 0)
+    return frame(head + encode_varint(count + 1) + one * count + b"\x00")
+
+
 def answer(api: int, version: int, correlation: int, body: Any) -> bytes:
     """A whole response frame of one of kio's bodies."""
     tags = b"\x00" if APIS[api].response_header_is_flexible(version) else b""
@@ -288,8 +321,9 @@ def heartbeat(correlation: int, client_id: str | None = "etl") -> bytes:
     return request(HEARTBEAT, 4, correlation, noise(30, correlation), client_id)
 
 
-def heartbeat_answer(correlation: int, size: int = 20) -> bytes:
-    return frame(struct.pack(">i", correlation) + noise(size, correlation))
+def heartbeat_answer(correlation: int, size: int = 20, throttle_ms: int = 0) -> bytes:
+    """A Heartbeat response, version 4, of `size` bytes after the correlation id: no tags, the throttle time, noise."""
+    return frame(struct.pack(">ibi", correlation, 0, throttle_ms) + noise(size - 5, correlation))
 
 
 def api_versions(correlation: int, version: int) -> bytes:

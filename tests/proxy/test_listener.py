@@ -9,9 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.sessions.buffers import READ_SIZE
+from proxy.streams.memory import READ_SIZE, RESERVE
+from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import LOOPBACK, Peer, Stage, lines_of, until, without_burst
 from tests.proxy.frames import fetch, fetched, heartbeat, heartbeat_answer, produce
+from tests.proxy.mutation_frames import create
 
 OpenStage = Callable[..., Stage]
 
@@ -42,8 +44,9 @@ async def test_what_is_accepted_keeps_its_options(open_stage: OpenStage) -> None
     stage = open_stage()
     client, _ = await stage.pair()
     session = stage.session_of(client)
-    for sock in (session.client, session.upstream):
-        assert sock is not None
+    for wire in (session.client, session.upstream):
+        assert wire is not None
+        sock = wire._sock
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert not sock.getblocking()
@@ -80,7 +83,7 @@ async def test_accepting_rests_when_the_process_is_exhausted_and_goes_on(
     monkeypatch.setattr("proxy.listener.PAUSE_SECONDS", 0.01)
     stage = open_stage()
     other, broker_of_other = await stage.pair()
-    listener = stage.server._listeners[stage.port]
+    listener = stage.server.ports._listeners[stage.port]
     exhausted = Exhausted(listener._sock, code, 3)
     listener._sock = exhausted  # type: ignore[assignment]
     client = await stage.client()
@@ -97,7 +100,7 @@ async def test_accepting_rests_when_the_process_is_exhausted_and_goes_on(
 
 async def test_a_connection_that_was_aborted_in_the_backlog_costs_nothing(open_stage: OpenStage) -> None:
     stage = open_stage()
-    listener = stage.server._listeners[stage.port]
+    listener = stage.server.ports._listeners[stage.port]
     listener._sock = Exhausted(listener._sock, errno.ECONNABORTED, 1)  # type: ignore[assignment]
     _, broker = await stage.pair()
     assert stage.metrics.accept_errors["aborted"] == 1
@@ -110,7 +113,7 @@ async def test_closing_while_accepting_rests(open_stage: OpenStage, monkeypatch:
     loop = asyncio.get_running_loop()
     failed: list[object] = []
     loop.set_exception_handler(lambda _loop, context: failed.append(context))
-    listener = stage.server._listeners[stage.port]
+    listener = stage.server.ports._listeners[stage.port]
     listener._sock = Exhausted(listener._sock, errno.EMFILE, 1)  # type: ignore[assignment]
     await stage.client()
     await until(lambda: stage.metrics.accept_errors["descriptors_exhausted"] == 1)
@@ -181,26 +184,31 @@ async def test_memory_is_bounded_and_reading_goes_on_when_it_is_free(open_stage:
         await broker.frame()
         sending.append(asyncio.ensure_future(broker.send(answer)))
     await until(lambda: stage.paused().get("memory", 0) + stage.paused().get("write_backpressure", 0) == 5)
-    assert stage.paused()["memory"] >= 1
-    assert stage.shared.buffers.buffered_bytes <= bound + READ_SIZE
-    assert stage.shared.buffers.read_size == 0
+    assert stage.memory.buffered_bytes <= bound + READ_SIZE + 10 * RESERVE
+    assert stage.memory.read_size == 0
     for received in await asyncio.gather(*(client.read(len(answer)) for client, _ in pairs)):
         assert received == answer
     await asyncio.gather(*sending)
     assert stage.paused() == {}
-    assert stage.shared.buffers.buffered_bytes == 0
-    assert stage.shared.buffers.read_size == READ_SIZE
+    assert stage.memory.buffered_bytes == 0
+    assert stage.memory.read_size == READ_SIZE
 
 
 async def test_a_session_that_dies_while_it_waits_for_memory(open_stage: OpenStage) -> None:
-    stage = open_stage(max_buffered_bytes=1_000)
+    stage = open_stage(max_buffered_bytes=10_000, quotas=[parse_spec("client-id=etl,controller_mutation_rate=1")])
+    client, broker = await stage.pair()
+    half = create(1, {"x" * 240 + str(number): 1 for number in range(10)})[:2_000]
+    await client.send(half)
+    await until(lambda: stage.memory.buffered_bytes == len(half) > RESERVE)
     full, broker_of_full = await stage.pair()
     await full.send(fetch(1))
     await broker_of_full.frame()
     sending = asyncio.ensure_future(broker_of_full.send(fetched(1, size=20_000_000)))
-    await until(lambda: stage.shared.buffers.read_size == 0)
-    client, broker = await stage.pair()
-    await client.send(heartbeat(1))
+    await until(lambda: stage.memory.read_size == 0)
+    other, broker_of_other = await stage.pair()
+    await other.send(heartbeat(1))
+    assert await broker_of_other.frame() == heartbeat(1), "short ones have a reserve"
+    await client.send(b"more")
     await until(lambda: stage.paused().get("memory") == 1)
     stage.session_of(client).close()
     await client.closed()
@@ -223,6 +231,6 @@ async def test_two_thousand_held_sessions_keep_little(open_stage: OpenStage) -> 
         await client.send(produce(2, 4_000))
         clients.append(client)
     await until(lambda: stage.paused().get("quota") == 2_000)
-    assert stage.shared.buffers.buffered_bytes <= 2_000 * 4_100
-    assert len(stage.shared.throttling.waiting(stage.shared.sessions)) == 2_001
-    assert len(stage.shared.throttling._timers) == 1, "one timer for the limit, not for each session"
+    assert stage.memory.buffered_bytes <= 2_000 * 4_100
+    assert len(stage.waiting()) == 2_001
+    assert len(stage.server.wakeups._timers) == 1, "one timer for the limit, not for each session"

@@ -8,7 +8,8 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from quotas.admission.limit import Limit, LimitSet, Ticket
+from quotas.admission.limit import Limit, Ticket
+from quotas.admission.limit_set import LimitSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -88,7 +89,7 @@ class Serving:
         if held is None:
             return
         held.limit.waiters.discard(session)
-        held.ticket.give_up(self.now_ns)
+        held.ticket.release(self.now_ns)
         if not held.limit.waiters.waiting:
             self._timers.pop(held.limit, None)
 
@@ -126,7 +127,7 @@ class Serving:
         session.holds[session.passed] += 1
         if held.ticket.number == min(each.ticket.number for each in self._held.values()):
             session.holds_as_first[session.passed] += 1
-        limit.wait(session, size)
+        limit.enqueue(session, size)
         if limit not in self._timers:
             self._arm(limit, decision.wait_ns)
 

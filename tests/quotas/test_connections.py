@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quotas.algorithms.algorithm import ALGORITHMS, SAMPLED_WINDOW, TOKEN_BUCKET, AlgorithmSettings
-from quotas.connections import ConnectionQuotas, Held, Verdict
+from quotas.connections import ConnectionQuotas, Verdict, WaitingConnection
 from quotas.entity import DEFAULT, TOTAL, AnyEntity, Entity, Kind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
-from quotas.registry.change import Change
 from quotas.registry.registry import Registry
 
 SECOND = 1_000_000_000
@@ -231,23 +230,31 @@ class Crowd:
     def __init__(
         self, *limits: tuple[AnyEntity, int], algorithm: str | None = TOKEN_BUCKET, max_wait_ns: int = MAX_WAIT_NS
     ) -> None:
-        entries = [
-            QuotaEntry(entity, {CONNECTION_CREATION_RATE: value}, algorithm=algorithm) for entity, value in limits
-        ]
-        self.registry = Registry(entries, settings=TWO_SAMPLES)
+        self.algorithm = algorithm
+        self.rates = dict(limits)
+        self.registry = Registry(self.entries(), settings=TWO_SAMPLES)
         self.quotas = ConnectionQuotas(self.registry, max_wait_ns)
-        self.held: list[Held] = []
+        self.held: list[WaitingConnection] = []
+
+    def entries(self) -> list[QuotaEntry]:
+        return [
+            QuotaEntry(entity, {CONNECTION_CREATION_RATE: rate}, algorithm=self.algorithm)
+            for entity, rate in self.rates.items()
+        ]
 
     def come(self, count: int, now_ns: int = 0, ip: str = IP) -> None:
         verdicts = [self.quotas.opened(ip, LISTENER, now_ns) for _ in range(count)]
-        self.held += [Held(ip, LISTENER, verdict, now_ns) for verdict in verdicts if verdict.wait_ns]
+        self.held += [WaitingConnection(ip, LISTENER, verdict, now_ns) for verdict in verdicts if verdict.wait_ns]
 
     def change(self, entity: AnyEntity, rate: int | None, now_ns: int = 0) -> list[Verdict]:
-        self.registry.alter([Change(entity, CONNECTION_CREATION_RATE, rate)], now_ns)
-        return self.look_again(now_ns)
+        self.rates.pop(entity, None)
+        if rate is not None:
+            self.rates[entity] = rate
+        self.registry.replace(self.entries(), now_ns)
+        return self.review(now_ns)
 
-    def look_again(self, now_ns: int) -> list[Verdict]:
-        verdicts = self.quotas.look_again(self.held, now_ns)
+    def review(self, now_ns: int) -> list[Verdict]:
+        verdicts = self.quotas.review(self.held, now_ns)
         self.held = [each._replace(verdict=verdict) for each, verdict in zip(self.held, verdicts, strict=True)]
         return verdicts
 
@@ -263,7 +270,7 @@ def test_at_a_higher_rate_each_waits_for_those_before_it_and_not_for_those_behin
     verdicts = crowd.change(TOTAL, 20, 50 * MS)  # half a connection has been paid back
     assert waits_ms(verdicts) == [50 + 25, 50 + 75, 50 + 125, 50 + 175], "from when they came"
     assert verdicts[0] == Verdict(True, 75 * MS, CONNECTION_CREATION_RATE, TOTAL, 20)
-    assert waits_ms(crowd.look_again(60 * MS)) == waits_ms(verdicts), "to ask once more changes nothing"
+    assert waits_ms(crowd.review(60 * MS)) == waits_ms(verdicts), "to ask once more changes nothing"
 
 
 def test_at_a_lower_rate_nobody_waits_longer_than_it_was_told() -> None:
@@ -300,10 +307,9 @@ def test_a_limit_that_is_new_counts_those_that_wait() -> None:
     """As if they came now: they have not been served under any other."""
     crowd = Crowd((ANY_IP, 2))
     crowd.come(6)
-    crowd.registry.alter([Change(TOTAL, CONNECTION_CREATION_RATE, 2)], 0)
-    assert waits_ms(crowd.look_again(0)) == [500, 1000, 1500, 2000], "no longer than they were told"
-    assert waits_ms(crowd.look_again(0)) == [500, 1000, 1500, 2000]
-    assert waits_ms(crowd.change(ANY_IP, None)) == [0, 0, 1500, 2000], "each recorded in the total once: 3 in 1.5 s"
+    assert waits_ms(crowd.change(TOTAL, 2)) == [500, 1000, 1500, 2000], "no longer than they were told"
+    assert waits_ms(crowd.review(0)) == [500, 1000, 1500, 2000]
+    assert waits_ms(crowd.change(ANY_IP, None)) == [0, 0, 500, 1000], "each recorded in the total once"
 
 
 @pytest.mark.parametrize("rate", [2, 4])

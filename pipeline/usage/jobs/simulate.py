@@ -19,10 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pipeline.usage.schemas import QUARTER_MS
-from quotas.admission.limit import LimitSet
+from quotas.admission.limit_set import LimitSet
 from quotas.entry import QuotaEntry
+from quotas.parsing.parse import load_quotas
 from quotas.registry.registry import Registry
-from quotas.spec.parse import load_quotas
 
 NS_PER_MS: Final = 1_000_000
 MAX_REQUESTS: Final = 30

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.usage.jobs import apply
 from pipeline.usage.jobs.simulate import Offer, QuotasError, load, replay, simulate
-from quotas.spec.parse import load_quotas
+from quotas.parsing.parse import load_quotas
 
 START_MS = int(datetime(2026, 1, 5, 12, tzinfo=UTC).timestamp() * 1000)
 QUOTAS = """

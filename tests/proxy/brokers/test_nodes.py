@@ -202,7 +202,7 @@ async def test_a_node_that_only_a_coordinator_answer_names_is_reached_too(open_s
         await broker.frame()
         await broker.send(coordinator_answer(1, 3, *real.address))
         await client.frame()
-        port = stage.shared.nodes.port_of(3)
+        port = stage.context.nodes.port_of(3)
         to_node = await stage.client(port)
         await to_node.send(heartbeat(1))
         assert await (await real.accept()).frame() == heartbeat(1)
@@ -298,4 +298,4 @@ async def test_a_port_that_no_tcp_has_is_no_defect(open_stage: OpenStage) -> Non
     told = await learn(client, broker, {1: (LOOPBACK, 123_456)})
     await (await stage.client(told[1][1])).closed()
     assert stage.metrics.upstream_errors["connect_failed"] == 1
-    await until(lambda: len(stage.shared.sessions) == 1)
+    await until(lambda: len(stage.sessions) == 1)

@@ -190,7 +190,7 @@ async def test_a_session_that_ends_while_its_name_is_looked_up_connects_to_nobod
     monkeypatch.setattr(upstream, "_look_up", look_up)
     client = await stage.client()
     other = await stage.client()
-    await until(lambda: len(stage.shared.sessions) == 2)
+    await until(lambda: len(stage.sessions) == 2)
     stage.session_of(client).close()
     await client.closed()
     go_on.set()

@@ -14,7 +14,7 @@ from proxy.config.config import Config
 from proxy.config.quotas_file import Quotas, quotas_in_force
 from proxy.observability.metrics import Metrics
 from proxy.quotas_watch import MAX_PROBLEMS_LOGGED, QuotasWatch
-from quotas.spec.parse import parse_spec
+from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import PATIENCE_SECONDS, Clock
 
 FIVE = '[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "5MB"\n'

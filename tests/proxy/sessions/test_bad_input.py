@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.sessions.buffers import READ_SIZE
+from proxy.streams.memory import READ_SIZE
 from tests.proxy.conversation import Stage, lines_of, until
 from tests.proxy.frames import (
     fetch,
@@ -56,10 +56,10 @@ async def test_a_bad_request_closes_its_own_connection(
     sent, reason = BAD_REQUESTS[what]
     if cut_up:
         for at in range(len(sent)):
-            if client.send_now(sent[at : at + 1]) == 0 or not stage.shared.sessions:
+            if client.send_now(sent[at : at + 1]) == 0 or not stage.sessions:
                 break
             await asyncio.sleep(0)
-            if len(stage.shared.sessions) == 1:
+            if len(stage.sessions) == 1:
                 break
     else:
         await client.send(sent)
@@ -93,7 +93,7 @@ async def test_nothing_is_allocated_for_a_length_that_is_only_claimed(open_stage
     claimed = struct.pack(">i", 104_857_600) + produce(1)[4:]
     await client.send(claimed)
     assert await broker.read(len(claimed)) == claimed
-    assert stage.shared.buffers.buffered_bytes == 0
+    assert stage.memory.buffered_bytes == 0
 
 
 async def test_the_bound_is_the_operators(open_stage: OpenStage) -> None:
@@ -146,8 +146,8 @@ async def test_a_client_that_connects_and_says_nothing_is_left_alone(
         await broker_of_other.frame()
         await broker_of_other.send(heartbeat_answer(number))
         await other.frame()
-    assert len(stage.shared.sessions) == 2
-    assert stage.shared.buffers.buffered_bytes == 0
+    assert len(stage.sessions) == 2
+    assert stage.memory.buffered_bytes == 0
     assert lines_of(caplog.records) == []
     await silent.send(heartbeat(1))
     assert await broker.frame() == heartbeat(1)
@@ -162,16 +162,16 @@ async def test_a_client_that_never_reads_its_responses_stops_its_own_broker_conn
     await broker.frame()
     answer = memoryview(fetched(1, size=60_000_000))
     sent = 0
-    while session.response_flow.pending is None:
+    while session.responses.pending is None:
         sent += broker.send_now(answer[sent : sent + READ_SIZE])
         await asyncio.sleep(0)
     assert stage.paused() == {"write_backpressure": 1}
-    assert 0 < stage.shared.buffers.buffered_bytes <= READ_SIZE
+    assert 0 < stage.memory.buffered_bytes <= READ_SIZE
     # What the broker still sends stays in the kernel.
     while more := broker.send_now(answer[sent : sent + READ_SIZE]):
         sent += more
         await asyncio.sleep(0)
-    assert stage.shared.buffers.buffered_bytes <= READ_SIZE
+    assert stage.memory.buffered_bytes <= READ_SIZE
     assert sent < len(answer)
     await other.send(heartbeat(1))
     await broker_of_other.frame()
@@ -189,9 +189,9 @@ async def test_a_broker_that_never_reads_its_requests_stops_its_own_client_conne
     session = stage.session_of(client)
     sent = produce(1, 60_000_000)
     sending = asyncio.ensure_future(client.send(sent))
-    await until(lambda: session.request_flow.pending is not None)
+    await until(lambda: session.requests.pending is not None)
     assert stage.paused() == {"write_backpressure": 1}
-    assert stage.shared.buffers.buffered_bytes <= READ_SIZE
+    assert stage.memory.buffered_bytes <= READ_SIZE
     assert await broker.frame() == sent
     await sending
 

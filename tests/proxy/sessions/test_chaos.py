@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from protocol.apis import SHARE_FETCH
 from proxy.config.quotas_file import Quotas
-from quotas.spec.parse import parse_spec
+from quotas.parsing.parse import parse_spec
 from tests.proxy import frames
 from tests.proxy.conversation import Peer, Stage, until, without_burst
 from tests.proxy.frames import api_versions, fetch, fetched, heartbeat, heartbeat_answer, metadata, produce, produced
@@ -134,10 +134,10 @@ async def test_connections_that_come_and_go_at_any_moment(open_stage: OpenStage,
             await asyncio.sleep(0.002)
         if number % 60 == 59:
             stage.server._take_over(Quotas((QUOTA if number % 120 == 59 else OF_ANOTHER,), random_.choice((1.0, 0.5))))
-        if number % 40 == 39 and stage.shared.sessions:
-            random_.choice(sorted(stage.shared.sessions, key=lambda session: session.peer)).close()
-        if number % 50 == 49 and stage.shared.sessions:
-            random_.choice(sorted(stage.shared.sessions, key=lambda session: session.peer)).drain()
+        if number % 40 == 39 and stage.sessions:
+            random_.choice(sorted(stage.sessions, key=lambda session: session.identity.peer)).close()
+        if number % 50 == 49 and stage.sessions:
+            random_.choice(sorted(stage.sessions, key=lambda session: session.identity.peer)).drain()
     while pending := [player for player in players if not player.done()]:
         await asyncio.wait(pending, timeout=5)
     accepting.cancel()
@@ -145,7 +145,7 @@ async def test_connections_that_come_and_go_at_any_moment(open_stage: OpenStage,
         client.close()
     for player in players:
         player.result()
-    await until(lambda: not stage.shared.sessions)
+    await until(lambda: not stage.sessions)
     stage.check_at_rest()
 
 

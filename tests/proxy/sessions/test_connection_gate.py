@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import socket
+from asyncio import TimerHandle
 from collections.abc import Callable
 
 import pytest
 
-from proxy.sessions.session import Session, State
-from quotas.connections import Held
-from quotas.spec.parse import parse_spec
+from proxy.sessions.gate import Gate
+from proxy.sessions.lifecycle import State
+from proxy.sessions.session import Session
+from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import LOOPBACK, Peer, Stage, lines_of, readable_bytes, until
 from tests.proxy.dialogue import alter
 from tests.proxy.frames import correlation_of, heartbeat, heartbeat_answer, produce
@@ -40,7 +42,7 @@ async def talk(stage: Stage) -> None:
 
 async def waiting(stage: Stage, count: int = 1) -> None:
     """Wait until so many connections have been accepted and are not served."""
-    await until(lambda: sum(each.waits_to_be_served is not None for each in stage.shared.sessions) == count)
+    await until(lambda: sum(stage.server.gate.wait_of(each) is not None for each in stage.sessions) == count)
 
 
 @pytest.mark.parametrize(("spec", "entity"), TWO_EACH)
@@ -53,7 +55,7 @@ async def test_one_connection_too_many_is_closed_at_once(
     refused = await stage.client()
     await refused.closed()
     assert stage.metrics.rejected["connections"] == 1
-    assert len(stage.shared.sessions) == 2
+    assert len(stage.sessions) == 2
     assert stage.metrics.connections == 2
     [(name, fields)] = lines_of(caplog.records)
     assert name == "connection_rejected"
@@ -62,7 +64,7 @@ async def test_one_connection_too_many_is_closed_at_once(
     assert await broker_of_second.frame() == produce(1)
     # Room for one, and for no more than one.
     first.close()
-    await until(lambda: len(stage.shared.sessions) == 1)
+    await until(lambda: len(stage.sessions) == 1)
     await talk(stage)
     again = await stage.client()
     await again.closed()
@@ -83,7 +85,7 @@ async def test_a_connection_that_reaches_no_broker_leaves_its_place(open_stage: 
 
 async def test_listeners_count_apart_and_go_by_their_ports(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[parse_spec("listener=bootstrap,connections=1")])
-    port = stage.shared.nodes.advertise(1, *stage.broker.address)[1]
+    port = stage.context.nodes.advertise(1, *stage.broker.address)[1]
     alter(stage, f"listener={port},connections=2")
     await stage.pair()
     await stage.pair(port)
@@ -101,7 +103,7 @@ async def test_a_limit_that_is_changed_counts_those_that_are_there(open_stage: O
     alter(stage, "total=true,connections=2")
     client = await stage.client()
     await client.closed()
-    assert len(stage.shared.sessions) == 2, "nobody is thrown out"
+    assert len(stage.sessions) == 2, "nobody is thrown out"
     alter(stage, "total=true,connections=3")
     await talk(stage)
 
@@ -116,32 +118,33 @@ async def test_seed_000_lets_thirty_in_and_the_next_one_waits(open_stage: OpenSt
     for _ in range(29):
         stage.clock.pass_seconds(0.025)
         await stage.pair()
-    assert stage.shared.throttling.waiting(stage.shared.sessions) == []
+    assert stage.waiting() == []
     stage.clock.pass_seconds(0.025)
     late = await stage.client()
-    await late.send(heartbeat(1))
+    data = produce(1, 100)
+    await late.send(data)
     await waiting(stage)
     session = stage.session_of(late)
     assert session.state is State.CONNECTING
     stage.clock.pass_seconds(0.010)
-    [shown] = stage.shared.throttling.waiting(stage.shared.sessions)
+    [shown] = stage.waiting()
     assert (shown.limit, shown.entity, shown.limit_value) == ("connection_creation_rate", "ip:127.0.0.1", 30)
     assert (shown.mode, shown.waited_seconds, shown.client_id) == ("pause", 0.010, "")
     # 31 are 30 a second when a second and a thirtieth have passed since the first.
     assert shown.remaining_seconds == 0.273  # from 0.760 to 1.033
-    assert readable_bytes(session.client) == len(heartbeat(1)), "nothing is read of it"
+    assert readable_bytes(session.client) == len(data), "nothing is read of it"
     # The others go on meanwhile.
     await first.send(heartbeat(2))
     assert await broker_of_first.frame() == heartbeat(2)
     if hangs_up:
         late.close()
     broker = await stage.broker.accept()
-    assert await broker.frame() == heartbeat(1), "what it sent before it went is not lost"
+    assert await broker.frame() == data, "what it sent before it went is not lost"
     if hangs_up:
         assert await broker.rest() == b""
         broker.close()
-        await until(lambda: len(stage.shared.sessions) == 30)
-    assert stage.shared.throttling.waiting(stage.shared.sessions) == []
+        await until(lambda: len(stage.sessions) == 30)
+    assert stage.waiting() == []
     assert stage.metrics.rejected["connection_creation_rate"] == 0
 
 
@@ -153,7 +156,7 @@ async def test_a_wait_that_is_too_long_ends_with_a_close(
     for number in range(1, 4):
         client = await stage.client()
         await waiting(stage)
-        assert len(stage.shared.sessions) == 2, "it is held before it is closed, else it would come back at once"
+        assert len(stage.sessions) == 2, "it is held before it is closed, else it would come back at once"
         await client.closed()
         assert stage.metrics.rejected["connection_creation_rate"] == number
     assert [name for name, _ in lines_of(caplog.records)] == ["throttled", "connection_rejected"]
@@ -173,6 +176,22 @@ async def test_those_that_were_turned_away_do_not_count(open_stage: OpenStage) -
     await talk(stage)
 
 
+async def test_one_that_hangs_up_while_it_waits_leaves_unless_it_sent_data(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[ONE])
+    await stage.pair()
+    curious, writer = await stage.client(), await stage.client()
+    await curious.send(heartbeat(1) + heartbeat(2))
+    await writer.send(heartbeat(1) + produce(2, 100))
+    await waiting(stage, 2)
+    sessions = [stage.session_of(curious), stage.session_of(writer)]
+    await until(lambda: all(readable_bytes(session.client) for session in sessions))
+    for client, session in zip((curious, writer), sessions, strict=True):
+        client.close()
+        await until(lambda session=session: session.client.peer_has_gone)  # type: ignore[misc]
+        session.sweep(stage.clock())
+    assert [session.state for session in sessions] == [State.CLOSED, State.CONNECTING]
+
+
 @pytest.mark.parametrize("then", ["served", "turned away"])
 async def test_draining_while_it_waits(open_stage: OpenStage, then: str) -> None:
     stage = open_stage(quotas=[ONE], max_connection_hold_seconds=100 if then == "served" else 0.5)
@@ -181,7 +200,7 @@ async def test_draining_while_it_waits(open_stage: OpenStage, then: str) -> None
     await waiting(stage)
     stage.session_of(client).drain()
     await client.closed()
-    assert len(stage.shared.sessions) == 1
+    assert len(stage.sessions) == 1
     assert stage.metrics.rejected["connection_creation_rate"] == 0
 
 
@@ -231,7 +250,7 @@ async def served(stage: Stage) -> int:
 
 def remaining(stage: Stage) -> list[float]:
     """Seconds for which those that wait still do, the shortest first."""
-    return sorted(each.remaining_seconds for each in stage.shared.throttling.waiting(stage.shared.sessions))
+    return sorted(each.remaining_seconds for each in stage.waiting())
 
 
 async def test_a_rate_taken_away_lets_all_in_at_once_and_in_their_order(open_stage: OpenStage) -> None:
@@ -303,11 +322,13 @@ async def test_a_limit_of_something_else_moves_nobody(open_stage: OpenStage) -> 
     stage = open_stage(quotas=[ONE], max_connection_hold_seconds=100)
     await stage.pair()
     [client] = await crowd(stage, 1)
-    timer = stage.session_of(client)._timer
+    session = stage.session_of(client)
+    before = stage.server.gate.wait_of(session)
     for spec in ("topic=flights,bytes_in_rate=1", "client-id=etl,producer_byte_rate=1"):
         alter(stage, spec)
-    assert stage.session_of(client)._timer is timer
-    stage.shared.registry.replace([], stage.clock())
+    assert before is not None
+    assert stage.server.gate.wait_of(session) == before
+    stage.registry.replace([], stage.clock())
     assert await served(stage) == 0
 
 
@@ -326,20 +347,20 @@ async def test_those_that_have_gone_are_not_looked_at_again(open_stage: OpenStag
 async def test_a_great_many_are_let_in_a_few_at_a_time_and_all_of_them(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.sessions.connection_gate.SERVED_AT_ONCE", 3)
+    monkeypatch.setattr("proxy.sessions.gate.SERVED_AT_ONCE", 3)
     stage = open_stage(quotas=[ONE], max_connection_hold_seconds=100)
     await stage.pair()
     await crowd(stage, 10)
-    told_ms = []
-    wait = Session.wait_to_be_served
+    waits_ms = []
+    after = Gate._after
 
-    def told(session: Session, held: Held, left_ns: int, then: Callable[[Session, Held], None]) -> None:
-        told_ms.append(left_ns / 1_000_000)
-        wait(session, held, left_ns, then)
+    def recording(gate: Gate, wait_ns: int, session: Session) -> TimerHandle:
+        waits_ms.append(wait_ns / 1_000_000)
+        return after(gate, wait_ns, session)
 
-    monkeypatch.setattr(Session, "wait_to_be_served", told)
+    monkeypatch.setattr(Gate, "_after", recording)
     alter(stage, "total=true,connection_creation_rate=1", away=True)
-    assert told_ms == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4]
+    assert waits_ms == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4]
     assert [await served(stage) for _ in range(10)] == list(range(10))
 
 
@@ -366,5 +387,5 @@ async def test_in_a_dry_run_one_that_is_beyond_the_number_counts_for_the_rate(
         await talk(stage)
     said = [(name, fields["limit"], fields["throttle_ms"]) for name, fields in lines_of(caplog.records)]
     assert said == [("would_throttle", "connections", 0), ("would_throttle", "connection_creation_rate", 1500)]
-    [limit] = stage.shared.registry.limits_in_use()
+    [limit] = stage.registry.limits_in_use()
     assert limit.debt_ns(stage.clock()) == 1_500_000_000, "three in a second and a half are two a second"

@@ -1,4 +1,4 @@
-"""Requests with more topics in one read than one turn of the loop looks at: all is charged and forwarded, in turns."""
+"""Requests with more topics in one read than one step reads: all are charged and forwarded, in bounded turns."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from functools import cache
 
 import pytest
 
-from proxy.sessions.buffers import BULK_READS, READ_SIZE, Buffers
-from proxy.sessions.produce_usage import MAX_REMEMBERED, WORK_AT_ONCE, ProduceUsage
-from proxy.sessions.request_flow import DENSE_READ_SIZE
-from quotas.spec.parse import parse_spec
+from proxy.sessions.pump import TURN
+from proxy.sessions.turns import HEAVY_ROUND_NS, TURN_NS
+from proxy.streams.memory import READ_SIZE
+from proxy.streams.produce_usage import MAX_REMEMBERED, PIECES
+from proxy.streams.steps import PIECES_PER_STEP
+from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import Stage, until, without_burst
 from tests.proxy.frames import Topic, batch, heartbeat, produce_records, produced
+from tests.proxy.work import Work, WorkClock
 
 OpenStage = Callable[..., Stage]
 
@@ -30,46 +33,32 @@ def dense(number: int, topics: int = TOPICS, *, acks: int = 1, version: int = 9)
     return produce_records(number, {f"t{each:x}": [b"abc"] for each in range(topics)}, version, acks)
 
 
-class Turns:
-    """How many pieces of requests each turn has looked at."""
+#: Each step takes so long, and so many make a turn.
+STEP_NS = 250_000
+STEPS = TURN_NS // STEP_NS
+#: Pieces that one step reads: the last of them may be a topic and its partition.
+MOST_PIECES = PIECES_PER_STEP + 2
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.done: list[int] = []
-        self.largest_read = 0
-        begin_turn = ProduceUsage.begin_turn
-        next_round = Buffers._next_round
-        self.in_round = 0
-        self.most_in_a_round = 0
 
-        def counting(usage: ProduceUsage) -> None:
-            self._note(usage)
-            begin_turn(usage)
-
-        def counting_rounds(buffers: Buffers) -> None:
-            self.in_round = 0
-            next_round(buffers)
-            self.most_in_a_round = max(self.most_in_a_round, self.in_round)
-
-        monkeypatch.setattr(ProduceUsage, "begin_turn", counting)
-        monkeypatch.setattr(Buffers, "_next_round", counting_rounds)
-
-    def _note(self, usage: ProduceUsage) -> None:
-        self.done.append(WORK_AT_ONCE - usage.work_left)
-        self.in_round += self.done[-1]
+def check_bounds(work: Work) -> None:
+    """Each step read a bounded number of pieces, each turn took a bounded number of steps, each round of turns."""
+    assert max(work.pieces, default=0) <= MOST_PIECES
+    assert max(turn.steps for turn in work.turns) <= STEPS
+    assert max(work.used_in_rounds(heavy_only=True)) <= HEAVY_ROUND_NS + TURN_NS + 2 * STEP_NS
 
 
 def accepted(stage: Stage) -> int:
-    return stage.shared.registry.thresholds["bytes.in.per.sec.threshold"].accepted.count
+    return stage.registry.thresholds["bytes.in.per.sec.threshold"].accepted.count
 
 
 @pytest.mark.parametrize("version", [3, 9, 12])
 @pytest.mark.parametrize("pieces", [1, 2, 40])
-async def test_a_turn_looks_at_a_bounded_number_of_topics(
+async def test_a_step_reads_a_bounded_number_of_topics(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch, pieces: int, version: int
 ) -> None:
-    stage = open_stage(quotas=[ANY_TOPIC, TOTAL])
+    stage = open_stage(quotas=[ANY_TOPIC, TOTAL], work_clock=WorkClock(STEP_NS))
     client, broker = await stage.pair()
-    turns = Turns(monkeypatch)
+    work = Work(monkeypatch)
     data = dense(1, version=version) + heartbeat(2)
     receiving = asyncio.ensure_future(broker.read(len(data)))
     cuts = sorted(random.Random(pieces).sample(range(1, len(data)), pieces - 1))
@@ -78,30 +67,29 @@ async def test_a_turn_looks_at_a_bounded_number_of_topics(
         await until(lambda: not stage.unread(stage.session_of(client)))
     assert await receiving == data
     assert accepted(stage) == 3 * TOPICS
-    assert max(turns.done) <= WORK_AT_ONCE + 2, "a topic and its partition are counted each"
-    assert turns.most_in_a_round <= BULK_READS * (WORK_AT_ONCE + 2)
-    assert stage.shared.buffers.buffered_bytes == 0
+    check_bounds(work)
+    assert max(work.pieces) > PIECES
+    assert stage.memory.buffered_bytes == 0
 
 
 async def test_many_small_requests_in_one_read(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = open_stage(quotas=[ANY_TOPIC, TOTAL])
+    stage = open_stage(quotas=[ANY_TOPIC, TOTAL], work_clock=WorkClock(STEP_NS))
     client, broker = await stage.pair()
-    turns = Turns(monkeypatch)
+    work = Work(monkeypatch)
     data = b"".join(produce_records(number, {"x": [batch(1, 70)]}, acks=0) for number in range(4_000))
     assert len(data) < READ_SIZE
     _, received = await asyncio.gather(client.send(data), broker.read(len(data)))
     assert received == data
     assert accepted(stage) == 4_000 * 70
-    assert max(turns.done) <= WORK_AT_ONCE
-    assert turns.most_in_a_round <= BULK_READS * (WORK_AT_ONCE + 2)
+    check_bounds(work)
 
 
 async def test_tagged_fields_and_partitions_without_records_are_counted_too(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = open_stage(quotas=[ANY_TOPIC, TOTAL])
+    stage = open_stage(quotas=[ANY_TOPIC, TOTAL], work_clock=WorkClock(STEP_NS))
     client, broker = await stage.pair()
-    turns = Turns(monkeypatch)
+    work = Work(monkeypatch)
     partitions = produce_records(1, {"x": [None] * 6_000 + [batch(1, 70)]})
     plain = produce_records(2, {"x": [batch(1, 70)]})
     tags = b"".join(bytes([0x80 | number & 0x7F, number >> 7, 0]) for number in range(128, 10_000))
@@ -112,33 +100,25 @@ async def test_tagged_fields_and_partitions_without_records_are_counted_too(
     _, received = await asyncio.gather(client.send(data), broker.read(len(data)))
     assert received == data
     assert accepted(stage) == 140
-    assert max(turns.done) <= WORK_AT_ONCE + 2
-    assert len(turns.done) >= (6_000 + count) // (WORK_AT_ONCE + 2), "one for each turn but the first"
+    check_bounds(work)
+    assert len(work.pieces) >= (6_000 + count) // MOST_PIECES
 
 
 async def test_others_are_served_meanwhile_and_little_is_kept(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a round of the loop the turns of all together are bounded."""
-    stage = open_stage(quotas=[ANY_TOPIC])
+    stage = open_stage(quotas=[ANY_TOPIC], work_clock=WorkClock(STEP_NS))
     pairs = [await stage.pair() for _ in range(3)]
-    turns = Turns(monkeypatch)
+    work = Work(monkeypatch)
     frame = dense(1, 60_000)
-    reads: list[int] = []
-    take = type(stage.session_of(pairs[0][0]).request_flow).take
-
-    def recording(flow: object, end: int) -> None:
-        reads.append(end)
-        take(flow, end)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(type(stage.session_of(pairs[0][0]).request_flow), "take", recording)
     await asyncio.gather(
         *(client.send(frame) for client, _ in pairs), *(broker.read(len(frame)) for _, broker in pairs)
     )
-    assert turns.most_in_a_round <= BULK_READS * (WORK_AT_ONCE + 2)
-    assert max(turns.done) <= WORK_AT_ONCE + 2
-    late = reads[len(reads) // 2 :]
-    assert max(late) <= 2 * DENSE_READ_SIZE, "a read, and what was kept of the one before"
+    check_bounds(work)
+    late = [turn.size for turn in work.turns[len(work.turns) // 2 :]]
+    of_a_turn = STEPS * MOST_PIECES * 10
+    assert max(late) <= 4 * of_a_turn, "a read, and what was kept of the one before"
 
 
 async def test_a_request_is_decided_upon_by_what_one_turn_sees_and_the_next_waits_for_the_rest(
@@ -150,10 +130,9 @@ async def test_a_request_is_decided_upon_by_what_one_turn_sees_and_the_next_wait
     await client.send(first + second)
     assert await broker.frame() == first
     await until(lambda: stage.paused().get("quota") == 1)
-    usage = stage.session_of(client).request_flow._usage
+    usage = stage.session_of(client).connection.usage
     assert usage is not None
     assert len(usage._late) == MAX_REMEMBERED + 1, "those that came first, and the one that is in debt"
-    assert not usage.is_dense
 
 
 async def test_a_broker_that_takes_little_at_a_time(open_stage: OpenStage) -> None:
@@ -161,7 +140,7 @@ async def test_a_broker_that_takes_little_at_a_time(open_stage: OpenStage) -> No
     client, broker = await stage.pair()
     upstream = stage.session_of(client).upstream
     assert upstream is not None
-    upstream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8_192)
+    upstream._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8_192)
     broker.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8_192)
     data = dense(1) + dense(2, 10)
     sending = asyncio.ensure_future(client.send(data))
@@ -186,26 +165,26 @@ async def test_a_client_that_sends_and_leaves(open_stage: OpenStage) -> None:
 
 
 async def test_one_that_is_closed_while_it_waits_for_its_turn(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ANY_TOPIC])
+    stage = open_stage(quotas=[ANY_TOPIC], work_clock=WorkClock(TURN_NS))
     client, broker = await stage.pair()
     session = stage.session_of(client)
     sending = asyncio.ensure_future(client.send(dense(1)))
-    await until(lambda: session.request_flow.queued)
+    await until(lambda: session.requests.paused & TURN)
     session.close()
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
     await broker.closed()
-    await until(lambda: not stage.shared.buffers._bulk_queue)
+    await until(lambda: not stage.server.pumps.turns._heavy)
 
 
 async def test_draining_lets_the_request_finish_that_has_begun(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ANY_TOPIC])
+    stage = open_stage(quotas=[ANY_TOPIC], work_clock=WorkClock(TURN_NS))
     client, broker = await stage.pair()
     session = stage.session_of(client)
     data = dense(1)
     receiving = asyncio.ensure_future(broker.read(len(data)))
     sending = asyncio.ensure_future(client.send(data))
-    await until(lambda: session.request_flow.queued)
+    await until(lambda: session.requests.paused & TURN)
     session.drain()
     await sending
     assert await receiving == data
@@ -230,15 +209,15 @@ async def test_a_request_that_waits_for_a_limit_and_then_takes_many_turns(open_s
     assert accepted(stage) == 3 * TOPICS + 1_000
 
 
-async def test_what_one_turn_looked_at_does_not_count_against_the_next(open_stage: OpenStage) -> None:
-    """A turn that begins with a request like the one before may look at as much as any."""
+async def test_what_one_step_read_does_not_count_against_the_next(open_stage: OpenStage) -> None:
+    """Each request is decided with as many pieces as any."""
     stage = open_stage(quotas=[without_burst("topic=hot,bytes_in_rate=1"), ANY_TOPIC])
     other, broker_of_other = await stage.pair()
     overdraws = produce_records(1, {"hot": [batch(1, 70)]})
     await other.send(overdraws)
     assert await broker_of_other.frame() == overdraws
     client, broker = await stage.pair()
-    first = dense(1, WORK_AT_ONCE // 2 - 2) + heartbeat(2)
+    first = dense(1, PIECES // 2 - 2) + heartbeat(2)
     await client.send(first)
     assert await broker.read(len(first)) == first
     records = [batch(1, 70)]

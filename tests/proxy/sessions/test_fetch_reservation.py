@@ -1,14 +1,29 @@
-"""A fetch is charged in advance what the last one brought, and put right by its response or by its end."""
+"""A fetch reserves what it may bring (`proxy.streams.fetch_ledger`); its response or its end reconciles that."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
+from kio.index import load_payload_module
+from kio.static.constants import EntityType
 
+from protocol.apis import SHARE_FETCH
+from protocol.messages import decode
+from proxy.streams.fetch_ledger import LARGEST_BATCH, ledger_of
 from tests.proxy.conversation import Peer, Stage, until, without_burst
 from tests.proxy.dialogue import MANNERS, alter, begin, debts, held
-from tests.proxy.frames import correlation_of, fetch, fetched, heartbeat, heartbeat_answer, metadata
+from tests.proxy.frames import (
+    correlation_of,
+    fetch,
+    fetched,
+    heartbeat,
+    heartbeat_answer,
+    metadata,
+    share_fetch,
+    share_fetched,
+)
 
 OpenStage = Callable[..., Stage]
 
@@ -29,12 +44,12 @@ async def fetches(client: Peer, broker: Peer, number: int, size: int) -> int:
 
 
 @pytest.mark.parametrize("manner", MANNERS[:2])
-async def test_the_first_is_charged_by_its_response_alone(open_stage: OpenStage, manner: str) -> None:
+async def test_the_first_reserves_the_largest_batch(open_stage: OpenStage, manner: str) -> None:
     stage = open_stage(quotas=[SLOW])
     dialogue = await begin(stage, manner)
     await dialogue.say(fetch(1))
     await dialogue.heard()
-    assert debts(stage) == {}
+    assert debts(stage) == {OWED: LARGEST_BATCH}
     answer = fetched(1, size=700)
     await dialogue.answer(answer)
     await dialogue.told()
@@ -65,6 +80,99 @@ async def test_a_long_poll_that_finds_nothing_costs_what_its_answer_has(open_sta
         stage.clock.pass_seconds(0.1)
         empty = await fetches(client, broker, number, 20)
         assert debts(stage) == {OWED: empty / 1_000_000}
+
+
+async def test_each_empty_response_lets_the_next_fetch_reserve_less(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[SLOW])
+    client, broker = await stage.pair()
+    for number in range(3):
+        await client.send(fetch(number))
+        await broker.frame()
+        assert debts(stage) == {OWED: LARGEST_BATCH // 4**number}
+        await broker.send(fetched(number, size=20))
+        await client.frame()
+        stage.clock.pass_seconds(100)
+
+
+async def test_of_new_connections_of_one_client_one_fetch_passes(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[SLOW])
+    pairs = [await stage.pair() for _ in range(5)]
+    for number, (client, _) in enumerate(pairs):
+        await client.send(fetch(number))
+    await held(stage, 4)
+    assert debts(stage) == {OWED: LARGEST_BATCH}
+    assert correlation_of(await pairs[0][1].frame()) == 0
+
+
+async def test_a_hundred_new_connections_overdraw_by_one_batch(open_stage: OpenStage) -> None:
+    rate = 100_000_000
+    stage = open_stage(quotas=[without_burst(f"client-id=etl,consumer_byte_rate={rate}")])
+    pairs = [await stage.pair() for _ in range(100)]
+    began_ns = stage.clock()
+    brought = 0
+
+    async def serve(number: int, client: Peer, broker: Peer) -> None:
+        nonlocal brought
+        await client.send(fetch(number))
+        await broker.frame()
+        answer = fetched(number, size=200_000)
+        brought += len(answer)
+        assert brought <= rate * (stage.clock() - began_ns) / 1_000_000_000 + LARGEST_BATCH
+        await asyncio.gather(broker.send(answer), client.frame())
+
+    async def pass_time() -> None:
+        while True:
+            stage.clock.pass_seconds(0.001)
+            await asyncio.sleep(0.001)
+
+    passing = asyncio.ensure_future(pass_time())
+    async with asyncio.TaskGroup() as group:
+        for number, pair in enumerate(pairs):
+            group.create_task(serve(number, *pair))
+    passing.cancel()
+
+
+def asked_of_share_fetch(sent: bytes) -> tuple[int, int]:
+    """`min_bytes` and `max_bytes` of a request made by `share_fetch`."""
+    schema = load_payload_module(SHARE_FETCH, 1, EntityType.request).ShareFetchRequest
+    request = decode(schema, sent, 18)
+    return request.min_bytes, request.max_bytes
+
+
+async def test_a_share_fetch_is_lowered_and_reserved(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[FAST])
+    client, broker = await stage.pair()
+    await client.send(share_fetch(1))
+    assert asked_of_share_fetch(await broker.frame()) == (1, 10_000), "what the client earns in 10 ms"
+    assert debts(stage) == {OWED: LARGEST_BATCH / 1_000_000}
+    answer = share_fetched(1, record_bytes=5_000)
+    await broker.send(answer)
+    assert len(await client.frame()) == len(answer)
+    assert debts(stage) == {OWED: len(answer) / 1_000_000}
+    await client.send(share_fetch(2))
+    await held(stage)
+
+
+async def test_a_connection_takes_part_until_it_ends_or_changes_its_name(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[without_burst("client-id=<default>,consumer_byte_rate=1GB")])
+    etl, web = (ledger_of(stage.registry.resolve("ANONYMOUS", name)) for name in ("etl", "web"))
+    pairs = [await stage.pair() for _ in range(3)]
+    for number, (client, broker) in enumerate(pairs):
+        stage.clock.pass_seconds(1)
+        await fetches(client, broker, number, 700)
+        stage.clock.pass_seconds(1)
+        await client.send(fetch(10 + number))
+        await broker.frame()
+    assert (etl.connections, etl.open) == (3, 3)
+    stage.clock.pass_seconds(1)
+    await pairs[0][0].send(fetch(20, client_id="web"))
+    await pairs[0][1].frame()
+    assert (etl.connections, etl.open, web.connections, web.open) == (2, 3, 1, 1)
+    for client, broker in pairs:
+        client.reset()
+        broker.close()
+    await stage.no_sessions()
+    assert (etl.connections, etl.open, web.connections, web.open) == (0, 0, 0, 0)
 
 
 async def test_those_who_wait_are_not_all_let_through_at_once(open_stage: OpenStage) -> None:
@@ -141,11 +249,11 @@ async def test_a_reservation_stays_with_the_limits_that_were_charged(open_stage:
     await client.send(fetch(2) + fetch(3, client_id="web"))
     await broker.frame()
     await broker.frame()
-    assert debts(stage) == {OWED: size, ("client-id:web", "consumer_byte_rate"): size}
+    assert debts(stage) == {OWED: size, ("client-id:web", "consumer_byte_rate"): LARGEST_BATCH}
     answer = fetched(2, size=20)
     await broker.send(answer)
     await client.frame()
-    assert debts(stage) == {("client-id:web", "consumer_byte_rate"): size + len(answer)}
+    assert debts(stage) == {("client-id:web", "consumer_byte_rate"): LARGEST_BATCH + len(answer)}
 
 
 async def test_limits_that_come_and_go_while_fetches_are_open(open_stage: OpenStage) -> None:
@@ -161,7 +269,7 @@ async def test_limits_that_come_and_go_while_fetches_are_open(open_stage: OpenSt
     alter(stage, "total=true,consumer_byte_rate=1GB")
     await client.send(metadata(4))
     await broker.frame()
-    [total] = stage.shared.registry.limits_in_use()
+    [total] = stage.registry.limits_in_use()
     before = total.algorithm.headroom(stage.clock())
     answer = fetched(2, size=100)
     await broker.send(answer)

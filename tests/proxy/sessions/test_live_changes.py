@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from proxy.config.quotas_file import Quotas
-from quotas.spec.parse import parse_spec
+from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import Peer, Stage, until, without_burst
 from tests.proxy.dialogue import alter, debts, held
 from tests.proxy.frames import (
@@ -56,7 +56,7 @@ async def test_a_limit_taken_away_lets_go_at_once(open_stage: OpenStage, spec: s
     alter(stage, spec.format(1), away=True)
     assert await broker.frame() == ROWS[2]
     assert stage.paused() == {}
-    assert stage.shared.throttling._timers == {}
+    assert stage.server.wakeups._timers == {}
 
 
 @pytest.mark.parametrize("spec", SLOW)
@@ -99,9 +99,7 @@ async def test_the_share_leaves_numbers_of_connections_as_they_are(open_stage: O
     stage.server._take_over(Quotas((entry,), 0.5))
     await stage.pair()
     await stage.pair()
-    assert {limit.name: limit.rate for limit in stage.shared.registry.limits_in_use()} == {
-        "connection_creation_rate": 5
-    }
+    assert {limit.name: limit.rate for limit in stage.registry.limits_in_use()} == {"connection_creation_rate": 5}
     third = await stage.client()
     await third.closed()
     assert stage.metrics.connections == 2
@@ -126,7 +124,7 @@ async def test_a_limit_of_another_level_holds_in_its_place(open_stage: OpenStage
     assert await broker.frame() == ROWS[2]
     await client.send(ROWS[3])
     await held(stage)
-    [waiting] = stage.shared.throttling.waiting(stage.shared.sessions)
+    [waiting] = stage.waiting()
     assert waiting.entity == "user:ANONYMOUS,client-id:etl"
 
 

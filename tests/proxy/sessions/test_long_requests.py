@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from proxy.sessions.buffers import READ_SIZE
-from proxy.sessions.produce_usage import LOOKAHEAD, MAX_REMEMBERED
-from proxy.sessions.session import State
-from quotas.spec.parse import parse_spec
+from proxy.sessions.lifecycle import State
+from proxy.streams.memory import READ_SIZE, Holding
+from proxy.streams.produce_usage import LOOKAHEAD, MAX_REMEMBERED
+from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import Peer, Stage, readable_bytes, until, without_burst
 from tests.proxy.dialogue import alter, debts, held
 from tests.proxy.frames import Topic, batch, heartbeat, produce_records, produced, request
@@ -48,7 +48,7 @@ async def sent_in_pieces(stage: Stage, client: Peer, data: bytes, cuts: list[int
     session = stage.session_of(client)
     for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
         await client.send(data[start:end])
-        await until(lambda: session.held or session.state is State.CLOSED or not stage.unread(session))
+        await until(lambda: session.hold or session.state is State.CLOSED or not stage.unread(session))
 
 
 async def passed_from(stage: Stage, client: Peer, data: bytes) -> None:
@@ -81,7 +81,7 @@ async def test_the_broker_gets_what_was_sent_and_every_topic_is_charged(open_sta
         ("topic:late", "bytes_in_rate"): 1_000,
         ("topic:last", "bytes_in_rate"): READ_SIZE + 90_000,
     }
-    assert stage.shared.buffers.buffered_bytes == 0
+    assert stage.memory.buffered_bytes == 0
 
 
 @pytest.mark.parametrize("size", [1_000, 65_000, 65_400, 66_000, 600_000])
@@ -91,7 +91,7 @@ async def test_a_request_is_decided_upon_when_64_kib_have_come_or_all_of_it(open
     data = produce_records(1, {"rows": [batch(1, size)]})
     needed = min(len(data), LOOKAHEAD)
     await client.send(data[: needed - 1])
-    await until(lambda: stage.shared.buffers.buffered_bytes == needed - 1)
+    await until(lambda: stage.memory.buffered_bytes == needed - 1)
     assert readable_bytes(broker.sock) == 0
     await client.send(data[needed - 1 : needed])
     assert await broker.read(needed) == data[:needed]
@@ -115,7 +115,7 @@ async def test_requests_long_and_short_one_behind_the_other(open_stage: OpenStag
     cuts = sorted(chance.sample(range(1, len(data)), 60))
     received, _ = await asyncio.gather(broker.read(len(data)), sent_in_pieces(stage, client, data, cuts))
     assert received == data
-    [limit] = stage.shared.registry.limits_in_use()
+    [limit] = stage.registry.limits_in_use()
     assert limit.algorithm.headroom(stage.clock()) == burst - rows
 
 
@@ -127,7 +127,7 @@ async def test_the_next_request_waits_for_what_came_late(open_stage: OpenStage, 
     _, received = await asyncio.gather(passed_from(stage, client, data + small(2)), broker.frame())
     assert received == data
     await held(stage)
-    [waiting] = stage.shared.throttling.waiting(stage.shared.sessions)
+    [waiting] = stage.waiting()
     assert (waiting.entity, waiting.remaining_seconds) == ("topic:late", 0.005)
     stage.clock.pass_seconds(0.005)
     assert await broker.frame() == small(2)
@@ -235,7 +235,7 @@ async def test_a_broker_that_takes_little_at_a_time(open_stage: OpenStage) -> No
     client, broker = await stage.pair()
     upstream = stage.session_of(client).upstream
     assert upstream is not None
-    upstream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
+    upstream._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
     broker.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
     data = long_request(1)
     sending = asyncio.ensure_future(client.send(data))
@@ -259,7 +259,7 @@ async def test_requests_that_wait_to_be_decided_upon_do_not_use_up_the_memory(op
         session = stage.session_of(client)
         await client.send(data[:60_000])
         await until(lambda session=session: not stage.unread(session))  # type: ignore[misc]
-    assert stage.shared.buffers.buffered_bytes < 300_000
+    assert stage.memory.buffered_bytes < 300_000
     for client, broker in pairs:
         await client.send(data[60_000:])
         assert await broker.frame() == data
@@ -267,16 +267,18 @@ async def test_requests_that_wait_to_be_decided_upon_do_not_use_up_the_memory(op
 
 
 async def test_a_request_that_is_decided_upon_early_is_charged_for_all_of_it(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=EACH_SLOW, max_buffered_bytes=1_000)
+    stage = open_stage(quotas=EACH_SLOW, max_buffered_bytes=2_000)
     client, broker = await stage.pair()
-    stage.shared.buffers.keep(600)
+    others = Holding()
+    stage.memory.update(others, 0, 2_500, 0)
+    assert stage.memory.is_tight
     data = long_request(1)
     await client.send(data[:100])
     assert await broker.read(40) == data[:40]
     await client.send(data[100:])
     assert await broker.read(len(data) - 40) == data[40:]
     assert len(debts(stage)) == 3
-    stage.shared.buffers.release(600)
+    stage.memory.forget(others)
 
 
 async def test_of_a_request_with_any_number_of_topics_little_is_remembered(open_stage: OpenStage) -> None:
@@ -287,11 +289,12 @@ async def test_of_a_request_with_any_number_of_topics_little_is_remembered(open_
     data = produce_records(1, topics)
     _, received = await asyncio.gather(passed_from(stage, client, data), broker.frame())
     assert received == data
-    usage = stage.session_of(client).request_flow._usage
+    usage = stage.session_of(client).connection.usage
     assert usage is not None
     assert len(usage._late) == MAX_REMEMBERED
-    assert [len(seen) for _, seen in usage._passed] == [MAX_REMEMBERED]
-    accepted = stage.shared.registry.thresholds["bytes.in.per.sec.threshold"].accepted.count
+    assert usage.counted is not None
+    assert len(usage.counted) == MAX_REMEMBERED
+    accepted = stage.registry.thresholds["bytes.in.per.sec.threshold"].accepted.count
     assert accepted == 70_000 + 70 * (MAX_REMEMBERED + 500), "and all of them are charged"
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from protocol.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
-from proxy.sessions.buffers import READ_SIZE
-from proxy.sessions.mutations import MAX_REQUEST_LENGTH
-from proxy.sessions.request_flow import HEAD_READ_SIZE, MAX_IN_FLIGHT, MAX_OWED_BYTES
-from proxy.sessions.request_kind import Answer
+from proxy.streams.connection import MAX_IN_FLIGHT, MAX_OWED_BYTES, Answer
+from proxy.streams.handlers.data import HEAD_READ_SIZE
+from proxy.streams.handlers.limit import MAX_REQUEST_LENGTH
+from proxy.streams.memory import READ_SIZE
 from tests.proxy.conversation import Stage, cut, lines_of, send_in_pieces, until, without_burst
 from tests.proxy.frames import correlation_of, heartbeat, heartbeat_answer, noise, produce, produced, request
 from tests.proxy.mutation_frames import (
@@ -66,7 +66,7 @@ async def test_an_answer_waits_for_the_end_of_an_earlier_response(open_stage: Op
     sending = asyncio.ensure_future(broker.send(first[:seen]))
     await until(lambda: sending.done() or stage.paused().get("write_backpressure"))
     await client.send(create(2, {"b": 1}))
-    await until(lambda: session.in_flight and isinstance(session.in_flight[-1][1], Answer))
+    await until(lambda: session.connection.in_flight and isinstance(session.connection.in_flight[-1][1], Answer))
     received, _ = await asyncio.gather(client.read(seen if seen > 8 else 0), sending)
     assert received == first[: len(received)]
     await broker.send(first[seen:])
@@ -78,14 +78,14 @@ async def test_close_to_a_limit_of_bytes_a_request_is_read_to_its_end(open_stage
     """Not in pieces of the few bytes that are read there otherwise, so as to keep little where a frame is held."""
     stage = open_stage(quotas=[QUOTA, without_burst("total,producer_byte_rate=1000000")])
     client, broker = await stage.pair()
-    flow = stage.session_of(client).request_flow
+    requests = stage.session_of(client).requests
     await client.send(produce(1, 500))
     await broker.frame()
-    assert flow.want == HEAD_READ_SIZE
+    assert requests.stream.want == HEAD_READ_SIZE
     sent = create(2, MANY)
     await client.send(sent[:100])
-    await until(lambda: flow.kept)
-    assert flow.want == len(sent) - 100
+    await until(lambda: requests.kept)
+    assert requests.stream.want == len(sent) - 100
 
 
 async def test_data_is_not_held_and_told_nothing(open_stage: OpenStage) -> None:
@@ -108,15 +108,15 @@ async def test_what_the_proxy_has_to_say_is_bounded(open_stage: OpenStage) -> No
     sending = asyncio.ensure_future(client.send(b"".join(create(number, MANY) for number in range(2, 102))))
     await until(lambda: stage.paused().get("in_flight") == 1)
     largest = MAX_OWED_BYTES + 2 * READ_SIZE  # one more read, whose answers are larger than what asked for them
-    assert MAX_OWED_BYTES < session.response_flow.owed_bytes <= largest
-    assert len(session.in_flight) < 60
+    assert MAX_OWED_BYTES < session.connection.owed_bytes <= largest
+    assert len(session.connection.in_flight) < 60
     await broker.send(heartbeat_answer(1))
     assert await client.frame() == heartbeat_answer(1)
     for number in range(2, 102):
         assert told(CREATE_TOPICS, 7, await client.frame()) == Told(number, 300, dict.fromkeys(MANY, REFUSED))
     await sending
     await until(lambda: not stage.paused())
-    assert session.response_flow.owed_bytes == 0
+    assert session.connection.owed_bytes == 0
 
 
 async def test_refused_topics_of_requests_that_pass_are_bounded(open_stage: OpenStage) -> None:
@@ -127,31 +127,33 @@ async def test_refused_topics_of_requests_that_pass_are_bounded(open_stage: Open
     count = MAX_OWED_BYTES // size + 1
     for number in range(count):
         assert stage.paused() == {}
-        assert session.response_flow.owed_bytes == number * size
+        assert session.connection.owed_bytes == number * size
         await client.send(create(number, MANY))
         assert await broker.frame() == create(number, dict(list(MANY.items())[:1]))
         stage.clock.pass_seconds(1)  # the first topic of each request finds no debt
-    assert stage.paused() == {"in_flight": 1}
+    await client.send(heartbeat(99))
+    await until(lambda: stage.paused() == {"in_flight": 1})
     for left in reversed(range(count)):
         number = count - 1 - left
         await broker.send(created(number, [next(iter(MANY))]))
         assert told(CREATE_TOPICS, 7, await client.frame()).correlation == number
         assert stage.paused() == ({"in_flight": 1} if left * size > MAX_OWED_BYTES // 2 else {})
-    assert session.response_flow.owed_bytes == 0
+    assert await broker.frame() == heartbeat(99)
+    assert session.connection.owed_bytes == 0
 
 
 async def test_refusals_that_the_client_does_not_take_are_bounded(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[QUOTA])
     client, broker = await in_debt(stage)
     session = stage.session_of(client)
-    session.client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+    session.client._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
     count = 200
     sending = asyncio.ensure_future(client.send(b"".join(create(number, MANY) for number in range(count))))
     await until(lambda: stage.paused().get("in_flight") == 1)
-    assert len(session.in_flight) < 60
+    assert len(session.connection.in_flight) < 60
     for number in range(count):
         assert told(CREATE_TOPICS, 7, await client.frame()).correlation == number
-        assert session.response_flow.owed_bytes + stage.shared.buffers.buffered_bytes <= 3 * READ_SIZE
+        assert session.connection.owed_bytes + stage.memory.buffered_bytes <= 3 * READ_SIZE
     await sending
     await until(lambda: not stage.paused())
     await client.send(heartbeat(1))
@@ -180,8 +182,8 @@ async def test_nothing_is_left_of_a_session_that_ends_before_its_answers(open_st
     await broker.frame()
     await broker.frame()
     session = stage.session_of(client)
-    await until(lambda: len(session.in_flight) == 3)
-    assert session.mutation_notices
+    await until(lambda: len(session.connection.in_flight) == 3)
+    assert session.connection.in_flight
     if end != "client":
         broker.reset()
     if end != "broker":
@@ -190,7 +192,7 @@ async def test_nothing_is_left_of_a_session_that_ends_before_its_answers(open_st
         assert await broker.rest() == b""
         broker.close()
     await stage.no_sessions()
-    assert not session.mutation_notices
+    assert not session.connection.in_flight
 
 
 async def test_a_client_that_sends_no_more_gets_all_its_answers(open_stage: OpenStage) -> None:
@@ -248,15 +250,18 @@ async def test_a_longer_request_closes_its_connection(open_stage: OpenStage, cap
 
 
 async def test_half_requests_do_not_use_memory_up(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[QUOTA], max_buffered_bytes=100_000)
+    stage = open_stage(quotas=[QUOTA], max_buffered_bytes=4_000_000)
     long = create(2, {f"{number:03}" + "x" * 240: 1 for number in range(300)})
     short = create(3, {"x": 1})
-    first, broker_of_first = await stage.pair()
-    await first.send(long[:-1])
-    await until(lambda: stage.shared.buffers.buffered_bytes > 50_000)
+    halves = []
+    while not stage.memory.is_tight:
+        halves.append(await stage.pair())
+        await halves[-1][0].send(long[:-1])
+        await until(lambda: stage.memory.kept_bytes == len(halves) * len(long[:-1]))
+    assert stage.memory.kept_bytes < stage.memory.limit // 2
     second, broker_of_second = await stage.pair()
     await second.send(short[:-1])
-    await until(lambda: stage.session_of(second).request_flow.kept)
+    await until(lambda: stage.session_of(second).requests.kept)
     third, broker_of_third = await stage.pair()
     await third.send(long[:-1])
     await third.closed()
@@ -264,14 +269,14 @@ async def test_half_requests_do_not_use_memory_up(open_stage: OpenStage) -> None
     assert stage.metrics.protocol_errors["mutation_request_too_large"] == 1
     whole = create(4, MANY)
     fourth, broker_of_fourth = await stage.pair()
-    assert stage.shared.buffers.read_size > len(whole)
+    assert stage.memory.read_size > len(whole)
     for client, broker, last in (
         (fourth, broker_of_fourth, whole),
         (second, broker_of_second, short[-1:]),
-        (first, broker_of_first, long[-1:]),
+        *((client, broker, long[-1:]) for client, broker in halves),
     ):
         await client.send(last)
-        assert correlation_of(await broker.frame()) == {fourth: 4, second: 3, first: 2}[client]
+        assert correlation_of(await broker.frame()) == {fourth: 4, second: 3}.get(client, 2)
         stage.clock.pass_seconds(1)
 
 

@@ -7,17 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
-from protocol.apis import SHARE_FETCH
 from tests.proxy.conversation import Stage, without_burst
 from tests.proxy.frames import (
     fetch,
     fetched,
     fetched_with_endpoints,
-    noise,
     produce,
     produce_throttle_ms,
     produced,
     request,
+    share_fetch,
     share_fetched,
 )
 
@@ -118,7 +117,7 @@ async def test_the_notice_of_a_share_fetch_response(open_stage: OpenStage, versi
     """Flexible from its first version on: the header's tag buffer stands before the throttle time."""
     stage = open_stage(quotas=[QUOTA])
     client, broker = await stage.pair()
-    await client.send(request(SHARE_FETCH, version, 1, noise(30)))
+    await client.send(share_fetch(1, version))
     await broker.frame()
     answer = share_fetched(1, version, record_bytes=900)
     await broker.send(answer)
@@ -147,8 +146,8 @@ async def test_a_notice_ends(open_stage: OpenStage) -> None:
     await broker.frame()
     await broker.frame()
     session = stage.session_of(client)
-    assert session.not_before_ns > stage.clock()
+    assert session.identity.notice.until_ns > stage.clock()
     stage.clock.pass_seconds(3)
     await broker.send(produced(1))
     assert await client.frame() == produced(1)
-    assert session.not_before_ns == 0
+    assert session.identity.notice.until_ns == 0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from quotas.spec.parse import parse_spec
+from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import Stage, until
 from tests.proxy.dialogue import MANNERS, alter, begin, held
 from tests.proxy.frames import batch, fetch, heartbeat, produce_records
@@ -26,7 +26,7 @@ def of(number: int, *producer_ids: int, version: int = 9, acks: int = 1) -> byte
 
 def counted(stage: Stage) -> int:
     """How many of the two ids that are allowed are used up."""
-    [limit] = stage.shared.registry.limits_in_use()
+    [limit] = stage.registry.limits_in_use()
     return 2 - limit.algorithm.headroom(stage.clock())
 
 
@@ -51,7 +51,7 @@ async def test_the_third_new_id_waits_and_a_known_one_never(open_stage: OpenStag
     assert counted(stage) == 2
     await dialogue.say(of(9, 9))
     await held(stage)
-    [waiting] = stage.shared.throttling.waiting(stage.shared.sessions)
+    [waiting] = stage.waiting()
     assert (waiting.limit, waiting.entity) == ("producer_ids_rate", "user:ANONYMOUS")
     assert waiting.remaining_seconds == WINDOW_SECONDS
     for number in range(3):  # the ids are the user's, whichever connection they come over
@@ -152,7 +152,7 @@ async def test_other_users_are_not_concerned(open_stage: OpenStage) -> None:
     for number in range(5):
         await client.send(of(number, number))
         await broker.frame()
-    assert list(stage.shared.registry.limits_in_use()) == []
+    assert list(stage.registry.limits_in_use()) == []
 
 
 async def test_a_default_counts_each_user_apart(open_stage: OpenStage) -> None:
@@ -162,7 +162,7 @@ async def test_a_default_counts_each_user_apart(open_stage: OpenStage) -> None:
     await broker.frame()
     await client.send(of(2, 2))
     await held(stage)
-    [waiting] = stage.shared.throttling.waiting(stage.shared.sessions)
+    [waiting] = stage.waiting()
     assert waiting.entity == "user:alice"
 
 
@@ -184,5 +184,5 @@ async def test_who_brings_the_last_id_that_is_allowed_is_told_of_no_wait(open_st
         await client.send(of(number, number))
         await broker.frame()
     session = stage.session_of(client)
-    assert [limit.debt_ns(stage.clock()) > 0 for limit in stage.shared.registry.limits_in_use()] == [True]
-    assert session.notice_ms() == 0
+    assert [limit.debt_ns(stage.clock()) > 0 for limit in stage.registry.limits_in_use()] == [True]
+    assert session.identity.notice.throttle_time_ms(stage.clock()) == 0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from quotas.spec.parse import parse_spec
+from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import Stage, until, without_burst
 from tests.proxy.dialogue import MANNERS, alter, begin, debts, held
 from tests.proxy.frames import (
@@ -16,6 +16,7 @@ from tests.proxy.frames import (
     fetch_max_bytes,
     fetched,
     heartbeat,
+    heartbeat_answer,
     metadata,
     produce,
     produce_throttle_ms,
@@ -47,7 +48,11 @@ async def test_every_request_counts_whatever_it_is(open_stage: OpenStage, manner
     for number, each in enumerate(sent, 1):
         await dialogue.say(each)
         assert await dialogue.heard() == each
-        assert debts(stage) == {OWED: number}
+        assert debts(stage) == {OWED: 1}, "each leaves a second"
+        stage.clock.pass_seconds(0 if number == len(sent) else 1)
+    await dialogue.say(heartbeat(7))
+    assert await dialogue.heard() == heartbeat(7)
+    assert debts(stage) == {OWED: 1}, "and no more than a second is owed"
     assert stage.paused() == {}
 
 
@@ -100,12 +105,47 @@ async def test_a_run_of_small_requests_is_counted_one_by_one(open_stage: OpenSta
 
 
 async def test_a_run_of_control_requests_is_counted_one_by_one(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[SLOW])
+    stage = open_stage(quotas=[FAST])
     client, broker = await stage.pair()
     await client.send(b"".join(heartbeat(number) for number in range(300)))
     for number in range(300):
         assert await broker.frame() == heartbeat(number)
-    assert debts(stage) == {OWED: 300}
+    assert debts(stage) == {OWED: 0.3}
+
+
+@pytest.mark.parametrize(("algorithm", "seconds"), [("token-bucket", 1), ("ewma", 5), ("sampled-window", 2)])
+async def test_control_requests_leave_a_bounded_debt(open_stage: OpenStage, algorithm: str, seconds: float) -> None:
+    """However many they are, data waits for a second, one window (sampled windows) or one tick (EWMA)."""
+    quota = parse_spec("client-id=etl,request_rate=10")
+    stage = open_stage(quotas=[quota], quota_algorithm=algorithm, quota_window_num=2, quota_window_size_seconds=2.0)
+    client, broker = await stage.pair()
+    owed = []
+    for number in range(24):
+        sent = b"".join(heartbeat(number) for _ in range(40))
+        await client.send(sent)
+        assert await broker.read(len(sent)) == sent
+        owed.append(debts(stage).get(OWED, 0))
+        stage.clock.pass_seconds(0.5)
+    assert 0.5 * seconds <= max(owed) <= seconds
+
+
+async def test_responses_to_control_requests_carry_the_wait(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[FAST])
+    client, broker = await stage.pair()
+    await client.send(heartbeat(1) + heartbeat(2) + request(12, 0, 3, bytes(20)))
+    for _ in range(3):
+        await broker.frame()
+    await broker.send(heartbeat_answer(1))
+    assert await client.frame() == heartbeat_answer(1, throttle_ms=3)
+    await broker.send(heartbeat_answer(2, throttle_ms=7))
+    assert await client.frame() == heartbeat_answer(2, throttle_ms=7), "the broker's own is longer"
+    await broker.send(heartbeat_answer(3))
+    assert await client.frame() == heartbeat_answer(3), "version 0 has no such field"
+    await client.send(heartbeat(4))
+    await broker.frame()
+    stage.clock.pass_seconds(0.004)
+    await broker.send(heartbeat_answer(4))
+    assert await client.frame() == heartbeat_answer(4), "it is over"
 
 
 @pytest.mark.parametrize("version", range(4, 14))
@@ -120,7 +160,7 @@ async def test_its_debt_is_told_in_data_responses(open_stage: OpenStage, version
     await client.send(b"".join(heartbeat(number) for number in range(3, 6)))
     for _ in range(3):
         await broker.frame()
-    await broker.send(b"\x00\x00\x00\x04\x00\x00\x00\x01" + produced(2, version))
+    await broker.send(heartbeat_answer(1) + produced(2, version))
     await client.frame()
     assert produce_throttle_ms(await client.frame(), version) == 1, "what this request left behind"
 
@@ -134,7 +174,7 @@ async def test_bytes_and_requests_are_limits_of_their_own(open_stage: OpenStage)
     await client.send(produce(2))
     await held(stage)
     stage.clock.pass_seconds(0.001)
-    [waiting] = stage.shared.throttling.waiting(stage.shared.sessions)
+    [waiting] = stage.waiting()
     assert waiting.limit == "producer_byte_rate", "the one that takes longest"
     stage.clock.pass_seconds(0.003)
     assert await broker.frame() == produce(2)

@@ -9,13 +9,25 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.sessions.buffers import READ_SIZE
-from proxy.sessions.session import State
-from tests.proxy.conversation import LOOPBACK, Peer, Stage, lines_of, nobody_accepts, readable_bytes, until
+from proxy.sessions.lifecycle import State
+from proxy.sessions.session import Session
+from proxy.streams.memory import READ_SIZE
+from tests.proxy.conversation import (
+    LOOPBACK,
+    Peer,
+    Stage,
+    lines_of,
+    nobody_accepts,
+    readable_bytes,
+    until,
+    without_burst,
+)
 from tests.proxy.frames import (
     api_versions,
+    coordinators_answer,
     fetch,
     fetched,
+    find_coordinator,
     heartbeat,
     heartbeat_answer,
     produce,
@@ -34,7 +46,7 @@ async def a_client_that_does_not_read(stage: Stage) -> tuple[Peer, Peer, bytes]:
     await broker.frame()
     answer = fetched(1, size=30_000_000)
     sent = 0
-    while session.response_flow.pending is None:
+    while session.responses.pending is None:
         sent += broker.send_now(answer[sent : sent + READ_SIZE])
         await asyncio.sleep(0)
     # The rest of the answer is left out where a test does not need it: the broker may be gone by then.
@@ -60,7 +72,7 @@ async def test_connecting_client_ends_and_connecting_drains(open_stage: OpenStag
     with nobody_accepts() as address:
         stage = open_stage(bootstrap_servers=(address,))
         client = await stage.client()
-        await until(lambda: stage.shared.sessions)
+        await until(lambda: stage.sessions)
         session = stage.session_of(client)
         client.close()
         await asyncio.sleep(0)
@@ -170,6 +182,20 @@ async def test_open_drain_with_nothing_under_way(open_stage: OpenStage) -> None:
     assert await broker.rest() == b""
 
 
+async def test_open_drain_behind_data_without_a_response(open_stage: OpenStage) -> None:
+    """The client stays and sends nothing more: the broker ends its stream when it has read all, and that is the end."""
+    stage = open_stage()
+    client, broker = await stage.pair()
+    await client.send(produce(1, acks=0))
+    await until(lambda: stage.session_of(client).connection.sent_unanswered)
+    stage.session_of(client).drain()
+    assert await broker.frame() == produce(1, acks=0)
+    assert await broker.rest() == b""
+    broker.close()
+    assert await client.rest() == b""
+    await stage.no_sessions()
+
+
 # DRAINING
 
 
@@ -241,7 +267,7 @@ async def test_draining_closes_when_the_broker_has_taken_the_last_bytes(open_sta
     session = stage.session_of(client)
     sent = produce(1, 20_000_000, acks=0)
     sending = asyncio.ensure_future(client.send(sent))
-    await until(lambda: session.request_flow.pending is not None)
+    await until(lambda: session.requests.pending is not None)
     session.drain()
     assert await broker.rest() == sent
     await sending
@@ -253,11 +279,11 @@ async def test_draining_keeps_whole_frames_that_the_broker_has_not_taken(open_st
     client, broker = await stage.pair()
     session = stage.session_of(client)
     sent = b""
-    while session.request_flow.pending is None:
+    while session.requests.pending is None:
         sent += (one := produce(1, 20_000, acks=0))
         await client.send(one)
         await until(lambda: not stage.unread(session))
-    assert session.request_flow.remaining == 0
+    assert session.requests.stream.remaining == 0
     session.drain()
     assert session.state is State.DRAINING
     assert await broker.rest() == sent
@@ -271,14 +297,14 @@ async def test_draining_keeps_whole_responses_that_the_client_has_not_taken(open
     assert session.upstream is not None
     upstream = session.upstream
     answered = b""
-    while session.response_flow.pending is None:
+    while session.responses.pending is None:
         await client.send(heartbeat(1))
         await broker.frame()
         answered += (one := heartbeat_answer(1, 20_000))
         await broker.send(one)
         await until(lambda: not readable_bytes(upstream))
-    assert session.response_flow.remaining == 0
-    assert not session.in_flight
+    assert session.responses.stream.remaining == 0
+    assert not session.connection.in_flight
     session.drain()
     assert session.state is State.DRAINING
     assert await client.rest() == answered
@@ -309,7 +335,7 @@ async def test_draining_client_fails_while_it_is_answered(open_stage: OpenStage)
     session.drain()
     client.reset()
     await broker.send(produced(1))
-    await until(lambda: len(session.in_flight) == 1)
+    await until(lambda: len(session.connection.in_flight) == 1)
     await broker.send(produced(2))
     await stage.no_sessions()
 
@@ -364,13 +390,13 @@ async def test_data_without_acknowledgement_behind_answers_that_nobody_takes_arr
     await broker.frame()
     await broker.send(heartbeat_answer(1))
     await until(lambda: readable_bytes(client.sock))
-    session.request_flow.pause(8)  # as if memory were short just now: the next bytes wait in the kernel
+    session.requests.pause(8)  # as if memory were short just now: the next bytes wait in the kernel
     sent = produce(3, 30_000, acks=0)
     await client.send(sent)
     client.close()
     await broker.send(heartbeat_answer(2))
-    await until(lambda: not session.in_flight)
-    session.request_flow.resume(8)
+    await until(lambda: not session.connection.in_flight)
+    session.requests.resume(8)
     assert await broker.rest() == sent
     broker.close()
     await stage.no_sessions()
@@ -397,7 +423,7 @@ async def test_flushing_client_fails(open_stage: OpenStage) -> None:
     await until(lambda: session.state is State.FLUSHING)
     client.reset()
     await broker.send(produced(1))
-    await until(lambda: len(session.in_flight) == 1)
+    await until(lambda: len(session.connection.in_flight) == 1)
     await broker.send(produced(2))
     assert session.state is State.FLUSHING
     broker.close()
@@ -435,10 +461,10 @@ async def test_a_close_while_bytes_wait_for_either_side(open_stage: OpenStage) -
     client, broker, _ = await a_client_that_does_not_read(stage)
     session = stage.session_of(client)
     sending = asyncio.ensure_future(client.send(produce(2, 30_000_000, acks=0)))
-    await until(lambda: session.request_flow.pending is not None)
-    assert stage.shared.buffers.buffered_bytes > 0
+    await until(lambda: session.requests.pending is not None)
+    assert stage.memory.buffered_bytes > 0
     session.close()
-    assert stage.shared.buffers.buffered_bytes == 0
+    assert stage.memory.buffered_bytes == 0
     with pytest.raises((ConnectionResetError, BrokenPipeError)):
         await sending
     await broker.closed()
@@ -447,13 +473,13 @@ async def test_a_close_while_bytes_wait_for_either_side(open_stage: OpenStage) -
 async def test_a_close_while_a_long_response_is_collected(open_stage: OpenStage) -> None:
     stage = open_stage()
     client, broker = await stage.pair()
-    await client.send(produce(1, version=12))
+    await client.send(find_coordinator(1))
     await broker.frame()
-    answer = produced_widely(1, 12, 2 * READ_SIZE)
+    answer = coordinators_answer(1, 40_000)
     await broker.send(answer[: READ_SIZE + 100_000])
-    await until(lambda: stage.shared.buffers.buffered_bytes == READ_SIZE + 100_000)
+    await until(lambda: stage.memory.buffered_bytes == len(answer) - 4)
     stage.session_of(client).close()
-    assert stage.shared.buffers.buffered_bytes == 0
+    assert stage.memory.buffered_bytes == 0
 
 
 async def test_the_proxys_own_answer_waits_for_a_response_that_has_begun(open_stage: OpenStage) -> None:
@@ -469,8 +495,8 @@ async def test_the_proxys_own_answer_waits_for_a_response_that_has_begun(open_st
         await client.send(sent)
         await broker.frame()
         await broker.send(answer[:30])
-        flow = session.response_flow
-        await until(lambda flow=flow: flow.remaining or flow.kept or flow._collect)  # type: ignore[misc]
+        flow = session.responses
+        await until(lambda flow=flow: flow.stream.remaining or flow.kept)  # type: ignore[misc]
         await client.send(api_versions(2, 99))
         await until(lambda session=session: not stage.unread(session))  # type: ignore[misc]
         received, _ = await asyncio.gather(client.read(len(answer)), broker.send(answer[30:]))
@@ -488,15 +514,15 @@ async def test_a_broker_that_has_gone_is_heard_to_the_end(open_stage: OpenStage)
     session = stage.session_of(client)
     await client.send(produce(1))
     await broker.frame()
-    session.response_flow.pause(8)
+    session.responses.pause(8)
     await broker.send(produced(1))
     broker.close()
     for number in range(2, 40):
-        if session.state is State.CLOSED or session.request_flow.muted:
+        if session.state is State.CLOSED or session.requests.discarding:
             break
         await client.send(produce(number))
         await until(lambda: session.state is State.CLOSED or not stage.unread(session))
-    session.response_flow.resume(8)
+    session.responses.resume(8)
     assert await client.frame() == produced(1)
     await client.closed()
     await stage.no_sessions()
@@ -523,16 +549,16 @@ async def test_a_reset_behind_bytes_that_are_unread_is_not_forgotten(
     That is a broker that crashes: it answered one request and will not answer the other.
     """
     if not sweeps:
-        monkeypatch.setattr("proxy.server.SWEEP_TICKS", 1_000_000)
+        monkeypatch.setattr(Session, "sweep", lambda _session, _now_ns: None)
     stage = open_stage()
     client, broker = await stage.pair()
     session = stage.session_of(client)
     await client.send(produce(1) + produce(2))
     await broker.read(len(produce(1)))
-    session.response_flow.pause(8)  # so that both are there when the proxy reads
+    session.responses.pause(8)  # so that both are there when the proxy reads
     await broker.send(produced(1))
     broker.close()  # with the second request unread: a reset
-    session.response_flow.resume(8)
+    session.responses.resume(8)
     assert await client.frame() == produced(1)
     if not sweeps:
         await client.send(produce(3))
@@ -548,9 +574,84 @@ async def test_what_is_said_about_a_session_names_its_peer(
     client, broker = await stage.pair()
     await client.send(produce(1))
     await broker.frame()
-    peer = stage.session_of(client).peer
+    peer = stage.session_of(client).identity.peer
     with caplog.at_level(logging.WARNING):
         broker.reset()
         await client.closed()
     [(name, fields)] = lines_of(caplog.records)
     assert (name, fields["peer"], fields["reason"]) == ("upstream_lost", peer, "connection_reset")
+
+
+# The sweep
+
+
+async def test_a_client_that_goes_during_a_drain_is_noticed_though_it_is_not_read(open_stage: OpenStage) -> None:
+    """The broker does not answer; the end of its stream tells it that nobody waits."""
+    stage = open_stage()
+    client, broker = await stage.pair()
+    session = stage.session_of(client)
+    await client.send(heartbeat(1))
+    await broker.frame()
+    session.drain()
+    client.close()
+    await until(lambda: session.client.peer_has_gone)
+    session.sweep(stage.clock())
+    assert await broker.rest() == b""
+    broker.close()
+    await stage.no_sessions()
+
+
+async def test_a_sweep_passes_over_a_session_that_was_closed_meanwhile(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    session = stage.session_of(client)
+    session.close()
+    session.sweep(stage.clock())
+    assert await broker.rest() == b""
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_what_never_comes_of_a_request_is_given_back(open_stage: OpenStage, held: bool) -> None:
+    """After two sweeps without a byte, or when the connection ends; the rest is charged when it comes."""
+    stage = open_stage(quotas=[without_burst("client-id=etl,producer_byte_rate=1")])
+    client, broker = await stage.pair()
+    session = stage.session_of(client)
+    frame = produce(1, 1_000)
+    await client.send(frame[:100])
+    await broker.read(100)
+    [limit] = stage.registry.limits_in_use()
+    assert limit.debt_ns(stage.clock()) == (len(frame) - 4) * 1_000_000_000
+    if held:
+        for _ in range(2):
+            session.sweep(stage.clock())
+        assert limit.debt_ns(stage.clock()) == 96 * 1_000_000_000
+        await client.send(frame[100:])
+        await until(lambda: session.hold is not None)
+        stage.clock.pass_seconds(96)
+        stage.server.wakeups.limits_changed()
+        assert await broker.read(len(frame) - 100) == frame[100:]
+        assert limit.debt_ns(stage.clock()) == (len(frame) - 100) * 1_000_000_000
+    else:
+        client.close()
+        broker.close()
+        await stage.no_sessions()
+        assert limit.debt_ns(stage.clock()) == 96 * 1_000_000_000
+
+
+@pytest.mark.parametrize("how", ["closes", "resets"])
+async def test_a_broker_that_never_answers_is_named_as_one_that_may_expect_tls(
+    open_stage: OpenStage, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    await client.send(api_versions(1, 3))
+    await broker.frame()
+    if how == "closes":
+        broker.close()
+    else:
+        broker.reset()
+    await client.closed()
+    await stage.no_sessions()
+    assert stage.metrics.upstream_errors["closed_early" if how == "closes" else "connection_reset"] == 1
+    [(_, fields)] = [line for line in lines_of(caplog.records) if line[0] == "upstream_lost"]
+    assert "TLS" in fields["hint"]

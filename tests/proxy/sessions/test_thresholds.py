@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from quotas.admission.topic_thresholds import Thresholds
 from quotas.limit_kinds import BYTES_THRESHOLD, MESSAGES_THRESHOLD
-from quotas.spec.parse import parse_spec
+from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import Peer, Stage, lines_of, readable_bytes, until
 from tests.proxy.dialogue import MANNERS, alter, begin, held
 from tests.proxy.frames import batch, produce_records, produced, refused
@@ -28,7 +28,7 @@ TOO_LARGE = ErrorCode.message_too_large
 
 
 def bytes_of(stage: Stage) -> Thresholds:
-    return stage.shared.registry.thresholds[BYTES_THRESHOLD]
+    return stage.registry.thresholds[BYTES_THRESHOLD]
 
 
 def counts(stage: Stage) -> tuple[int, int, int]:
@@ -64,7 +64,7 @@ async def test_who_is_above_waits_while_the_total_is_above_too(
     # 2000 a second: by a factor of exp(-1/12) less every five seconds, it is at most 1000 after nine times.
     await dialogue.say(rows(2, 300))
     await held(stage)
-    [waiting] = stage.shared.throttling.waiting(stage.shared.sessions)
+    [waiting] = stage.waiting()
     assert (waiting.limit, waiting.entity, waiting.limit_value) == (BYTES_THRESHOLD, "topic:rows", 600)
     assert waiting.remaining_seconds == 45
     [(name, fields)] = lines_of(caplog.records)
@@ -109,7 +109,7 @@ async def test_messages_have_thresholds_of_their_own(open_stage: OpenStage) -> N
     stage.clock.pass_seconds(5)
     await client.send(produce_records(2, {"rows": [batch(1, 100)]}))
     await held(stage)
-    [waiting] = stage.shared.throttling.waiting(stage.shared.sessions)
+    [waiting] = stage.waiting()
     assert (waiting.limit, waiting.entity, waiting.limit_value) == (MESSAGES_THRESHOLD, "topic:rows", 10)
 
 
@@ -163,7 +163,7 @@ async def test_what_the_broker_refuses_is_erroneous_and_accepted_no_more(
     assert await dialogue.told() == refused(1, {"rows": [OK, TOO_LARGE], "cols": [OK]}, version)
     assert counts(stage) == (700, 500, 0), "half of its partitions: half of its bytes"
     stage.clock.pass_seconds(5)
-    produced_now = {name: rate for _, name, rate in stage.shared.registry.produced(stage.clock())}
+    produced_now = {name: rate for _, name, rate in stage.registry.produced(stage.clock())}
     assert produced_now == {"accepted": 140, "erroneous": 100, "throttled": 0}
 
 

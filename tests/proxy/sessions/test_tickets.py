@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.sessions.session import State
+from proxy.sessions.lifecycle import State
 from quotas.admission.limit import Limit
-from quotas.spec.parse import parse_spec
+from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import Peer, Stage, until, without_burst
 from tests.proxy.dialogue import alter, debts, held
 from tests.proxy.frames import batch, produce, produce_records
@@ -28,7 +28,7 @@ SIZE = len(SECOND) - 4
 
 
 def limit_of(stage: Stage, key: tuple[str, str]) -> Limit:
-    return next(each for each in stage.shared.registry.limits_in_use() if (str(each.entity), each.name) == key)
+    return next(each for each in stage.registry.limits_in_use() if (str(each.entity), each.name) == key)
 
 
 async def one_long(client: Peer, broker: Peer, size: int) -> None:
@@ -53,15 +53,15 @@ async def with_an_open_claim(open_stage: OpenStage, second: bytes = SECOND) -> t
     await client.send(second)
     await held(stage)
     session = stage.session_of(client)
-    assert session.held is not None
-    assert session.held.limit is limit_of(stage, OWN)
+    assert session.hold is not None
+    assert session.hold.limit is limit_of(stage, OWN)
     stage.clock.pass_seconds(0.011)
     frame = produce(1, 1_500_000 - (len(produce(1, 0, client_id="web")) - 4), client_id="web")
     receiving = asyncio.ensure_future(broker_of_other.frame())
     await other.send(frame)
     assert await receiving == frame
     stage.clock.pass_seconds(0.009)
-    await until(lambda: session.held is not None and session.held.limit is limit_of(stage, TOTAL))
+    await until(lambda: session.hold is not None and session.hold.limit is limit_of(stage, TOTAL))
     size = int.from_bytes(second[:4], "big")
     assert debts(stage) == {OWN: size / 1_000_000, TOTAL: 0.006}, "it has been charged to its own limit"
     return stage, client, broker
@@ -87,7 +87,7 @@ async def test_a_frame_that_never_passes_gives_back_what_it_was_charged(open_sta
         await until(lambda: session.state is State.CLOSED)
     elif end == "the proxy drains":
         session.drain()
-        assert session.held is None
+        assert session.hold is None
     else:
         client.close()
         stage.clock.pass_seconds(0.006)
@@ -141,7 +141,7 @@ async def test_more_must_be_known_of_a_frame_that_has_claimed(open_stage: OpenSt
     stage.clock.pass_seconds(0.0105)
     await client.send(good[:200])
     await held(stage)
-    claimed = session.held
+    claimed = session.hold
     assert claimed is not None
     own = limit_of(stage, OWN)
     claimed.ticket.turn = own
@@ -149,7 +149,7 @@ async def test_more_must_be_known_of_a_frame_that_has_claimed(open_stage: OpenSt
     claimed.ticket.claim(len(good) - 4, stage.clock())
     assert OWN in debts(stage)
     alter(stage, "topic=rows,bytes_in_rate=1GB")
-    await until(lambda: session.held is None)
+    await until(lambda: session.hold is None)
     assert debts(stage) == {}
     await client.send(good[200:])
     assert await broker.frame() == good
@@ -190,7 +190,7 @@ async def test_all_get_through_where_sessions_share_two_limits(open_stage: OpenS
         for number, pair in enumerate(pairs):
             group.create_task(speak(number, *pair))
     await until(lambda: not stage.paused())
-    assert stage.shared.throttling._timers == {}
+    assert stage.server.wakeups._timers == {}
     an_hour_later = time.monotonic_ns() + 3_600_000_000_000
-    for limit in stage.shared.registry.limits_in_use():
+    for limit in stage.registry.limits_in_use():
         assert limit.algorithm.headroom(an_hour_later) == limit.rate / 1_000, "nothing is set aside any more"

@@ -11,7 +11,7 @@ from kio.index import load_request_schema
 
 from protocol.apis import METADATA
 from protocol.messages import decode
-from quotas.spec.parse import parse_spec
+from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import LOOPBACK, Peer, Stage, lines_of, readable_bytes, until, without_burst
 from tests.proxy.dialogue import MANNERS, alter, begin, debts
 from tests.proxy.frames import (
@@ -53,7 +53,7 @@ async def test_ids_are_learnt_from_metadata_that_passes(open_stage: OpenStage, m
     dialogue = await begin(stage, manner)
     await dialogue.say(metadata(1))
     await dialogue.heard()
-    node_port = stage.shared.nodes.advertise(1, *stage.broker.address)[1]
+    node_port = stage.context.nodes.advertise(1, *stage.broker.address)[1]
     answer = metadata_answer(1, {1: stage.broker.address}, named=IDS)
     if split:
         for at in range(len(answer) - 1):
@@ -85,7 +85,7 @@ async def test_metadata_is_the_same_to_the_client_whether_it_is_learnt_from_or_n
         await broker.frame()
         await broker.send(answer)
         told.append(await client.frame())
-        assert len(stage.shared.topics._partitions) == learnt
+        assert len(stage.context.topics._partitions) == learnt
         alter(stage, "topic=rows,bytes_in_rate=1")
     assert told[0] == told[1] != answer
 
@@ -102,7 +102,7 @@ async def test_an_id_that_is_not_known_holds_nobody_and_is_asked_for(open_stage:
     asked, ids = await asked_by_the_proxy(stage)
     assert ids == {IDS["rows"]}
     await asked.send(metadata_answer(1, {1: stage.broker.address}, named=IDS))
-    await until(lambda: stage.shared.topics.name_of(IDS["rows"].bytes) == "rows")
+    await until(lambda: stage.context.topics.name_of(IDS["rows"].bytes) == "rows")
     stage.clock.pass_seconds(1_000)
     await dialogue.say(produce_records(2, {IDS["rows"]: [batch(1, 150)]}, version=13))
     await dialogue.heard()
@@ -161,4 +161,4 @@ async def test_where_only_producer_ids_are_limited_no_topic_is_asked_for(open_st
     client, broker = await stage.pair()
     await client.send(produce_records(1, {IDS["rows"]: [batch(1, 100)]}, version=13))
     await broker.frame()
-    assert stage.shared.topics._task is None
+    assert stage.context.topics._task is None

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.sessions.buffers import READ_SIZE
-from proxy.sessions.produce_usage import LOOKAHEAD
-from proxy.sessions.request_flow import HEAD_READ_SIZE
-from quotas.spec.parse import parse_spec
+from proxy.streams.handlers.data import HEAD_READ_SIZE
+from proxy.streams.memory import READ_SIZE
+from proxy.streams.produce_usage import LOOKAHEAD
+from quotas.parsing.parse import parse_spec
 from tests.protocol.kafka_messages import set_entry
 from tests.proxy.conversation import Stage, lines_of, until, without_burst
 from tests.proxy.dialogue import MANNERS, begin, debts, held
@@ -99,7 +99,7 @@ async def test_a_default_gives_each_topic_a_bucket_of_its_own(open_stage: OpenSt
     }
     await client.send(produce_records(9, {"b": [batch(1, 70)]}))
     await held(stage)
-    [waiting] = stage.shared.throttling.waiting(stage.shared.sessions)
+    [waiting] = stage.waiting()
     assert (waiting.limit, waiting.entity) == ("bytes_in_rate", "topic:b")
 
 
@@ -216,7 +216,7 @@ async def test_only_near_its_limits_a_session_reads_frame_by_frame(
     client, broker = await stage.pair()
     await client.send(produce_records(1, {"rows": [batch(10, 950)]}))
     await broker.frame()
-    await until(lambda: stage.session_of(client).request_flow.want == want)
+    await until(lambda: stage.session_of(client).requests.stream.want == want)
 
 
 async def test_a_held_session_keeps_no_more_than_was_looked_at(open_stage: OpenStage) -> None:
@@ -228,7 +228,7 @@ async def test_a_held_session_keeps_no_more_than_was_looked_at(open_stage: OpenS
     await client.send(produce_records(2, {"rows": [batch(1, 90_000)]}) + produce_records(3, {"rows": [batch(1, 80)]}))
     await held(stage)
     await until(lambda: stage.unread(session) > 20_000)
-    assert LOOKAHEAD <= stage.shared.buffers.buffered_bytes <= LOOKAHEAD + HEAD_READ_SIZE
+    assert LOOKAHEAD <= stage.memory.buffered_bytes <= LOOKAHEAD + HEAD_READ_SIZE
 
 
 async def test_a_dry_run_counts_topics_and_touches_nothing(open_stage: OpenStage) -> None:

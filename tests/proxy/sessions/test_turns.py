@@ -1,62 +1,121 @@
-"""Long frames take turns (`buffers`): in one round of the loop they move a bounded number of bytes, in order."""
+"""Connections share the time of the event loop (`proxy.sessions.turns`): turns and rounds end after their time."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
-from itertools import groupby
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from proxy.sessions.buffers import BULK_READS, CROWD, CROWD_READ_SIZE, READ_SIZE, SMALL_READ_SIZE, Buffers
-from proxy.sessions.pump import BULK, MEMORY, Pump
-from proxy.sessions.request_flow import RequestFlow
-from proxy.sessions.response_flow import ResponseFlow
+from proxy.sessions.pump import BULK, MEMORY, TURN
+from proxy.sessions.turns import HEAVY_NS, HEAVY_ROUND_NS, ROUND_NS, TURN_NS, Turn, Turns
+from proxy.streams.memory import READ_SIZE
 from tests.proxy.conversation import Peer, Stage, until
 from tests.proxy.frames import fetch, fetched, heartbeat, heartbeat_answer, produce
+from tests.proxy.work import Work, WorkClock
 
 OpenStage = Callable[..., Stage]
 
 SIZE = 3_000_000
+STEP_NS = 50_000
+#: Steps of one turn.
+STEPS = TURN_NS // STEP_NS
 
 
-class Reads:
-    """All reads in their order, of long frames and others: in which round of the loop, of whom, how many bytes."""
+# The rules alone
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.bulk: list[tuple[int, str, int]] = []
-        self.other: list[tuple[int, str, int, bool]] = []
-        self.round = 0
-        self.waited = 0
-        next_round = Buffers._next_round
 
-        def counting(buffers: Buffers) -> None:
-            self.round += 1
-            self.waited = max(self.waited, len(buffers._bulk_queue))
-            next_round(buffers)
+class Loop:
+    """Calls what it was given when the test says so."""
 
-        monkeypatch.setattr(Buffers, "_next_round", counting)
-        for flow in (RequestFlow, ResponseFlow):
-            monkeypatch.setattr(flow, "take", self._recording(flow.take))
+    def __init__(self) -> None:
+        self.soon: deque[Callable[[], None]] = deque()
 
-    def _recording(self, take: Callable[[Any, int], None]) -> Callable[[Any, int], None]:
-        def recording(pump: Pump, end: int) -> None:
-            if pump.remaining > BULK:
-                self.bulk.append((self.round, pump.session.peer, end))
-            else:
-                self.other.append((self.round, pump.session.peer, end, bool(pump.buffers._bulk_queue)))
-            take(pump, end)
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
 
-        return recording
+    def run(self) -> None:
+        for _ in range(len(self.soon)):
+            self.soon.popleft()()
+
+
+class Works(Turn):
+    """Uses so much in each of its turns."""
+
+    def __init__(self, turns: Turns, order: list[Works], used_ns: int) -> None:
+        super().__init__()
+        self.turns, self.order, self.used_ns = turns, order, used_ns
+
+    def on_turn(self) -> None:
+        self.order.append(self)
+        self.is_heavy = self.used_ns > HEAVY_NS
+        self.turns.used(self, self.used_ns)
+
+    def on_readable(self) -> None:
+        if self.turns.may_begin(self):
+            self.on_turn()
+        else:
+            self.turns.wait(self)
+
+
+def some(used_ns: int, count: int, *more_ns: int) -> tuple[Loop, list[Works], list[Works]]:
+    """So many that use `used_ns` in a turn, and one for each of `more_ns`; and the order in which they have turns."""
+    loop = Loop()
+    turns = Turns(cast(Any, loop), lambda: 0)
+    order: list[Works] = []
+    return loop, [Works(turns, order, each) for each in (*[used_ns] * count, *more_ns)], order
+
+
+def test_light_ones_are_read_at_once_until_the_round_is_used_up_and_first_in_the_next() -> None:
+    count = ROUND_NS // HEAVY_NS + 1
+    loop, light, order = some(HEAVY_NS, count + 20)
+    for each in light:
+        each.on_readable()
+    assert order == light[:count], "the one that uses the round up is the last"
+    loop.run()
+    assert order == light
+
+
+def test_heavy_ones_share_their_part_of_a_round_first_come_first_served() -> None:
+    loop, heavy, order = some(TURN_NS, 10)
+    for each in heavy:
+        each.is_heavy = True
+        each.on_readable()
+    most = HEAVY_ROUND_NS // TURN_NS
+    assert order == heavy[:most]
+    for number in range(2, 6):
+        loop.run()
+        assert order == heavy[: number * most]
+
+
+def test_light_ones_are_read_while_heavy_ones_wait() -> None:
+    loop, (*heavy, light), order = some(TURN_NS, 10, HEAVY_NS)
+    for each in heavy:
+        each.is_heavy = True
+        each.on_readable()
+    light.on_readable()
+    assert order[-1] is light
+    loop.run()
+    light.on_readable()
+    assert order.count(light) == 2
+
+
+def test_no_round_is_begun_for_little_work() -> None:
+    loop, [light], _ = some(1_000, 1)
+    light.on_readable()
+    assert not loop.soon
+
+
+# Whole
 
 
 async def all_at_once(pairs: list[tuple[Peer, Peer]], sent: bytes) -> None:
     """Each client sends this, and each broker connection gets it whole."""
 
     async def one(client: Peer, broker: Peer) -> None:
-        _, received = await asyncio.gather(client.send(sent), broker.frame())
+        _, received = await asyncio.gather(client.send(sent), broker.read(len(sent)))
         assert received == sent
 
     async with asyncio.TaskGroup() as group:
@@ -64,126 +123,125 @@ async def all_at_once(pairs: list[tuple[Peer, Peer]], sent: bytes) -> None:
             group.create_task(one(*pair))
 
 
-@pytest.mark.parametrize("count", [1, 3, CROWD - 1, 2 * CROWD])
-async def test_a_round_moves_a_bounded_number_of_bytes(
-    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch, count: int
+def costly(count: int) -> bytes:
+    """Requests of which each step passes one: their client id changes."""
+    return b"".join(heartbeat(number, client_id="ab"[number % 2]) for number in range(count))
+
+
+def answers(count: int) -> bytes:
+    return b"".join(heartbeat_answer(number) for number in range(count))
+
+
+async def test_a_turn_ends_after_its_time_and_reads_shrink(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = open_stage()
+    stage = open_stage(work_clock=WorkClock(STEP_NS))
+    pair = await stage.pair()
+    work = Work(monkeypatch)
+    sent = costly(900)
+    await all_at_once([pair], sent)
+    assert max(turn.steps for turn in work.turns) == STEPS
+    assert len(work.turns) >= 900 // STEPS
+    assert max(turn.used_ns for turn in work.turns) <= TURN_NS + 2 * STEP_NS
+    assert stage.memory.buffered_bytes == 0
+    again = asyncio.ensure_future(pair[1].send(answers(900)))
+    assert await pair[0].read(len(answers(900))) == answers(900)
+    await again
+    work.turns.clear()
+    await all_at_once([pair], sent)
+    assert max(turn.size for turn in work.turns) <= 3 * 4_096, "a read, and what was kept of the one before"
+
+
+async def test_what_was_read_and_not_parsed_is_counted_and_nothing_more_is_read(open_stage: OpenStage) -> None:
+    stage = open_stage(work_clock=WorkClock(TURN_NS))
+    client, broker = await stage.pair()
+    requests = stage.session_of(client).requests
+    sent = costly(300)
+    await client.send(sent)
+    await until(lambda: requests.paused & TURN)
+    assert len(requests.kept) == stage.memory.buffered_bytes > 0
+    assert requests.unparsed
+    assert await broker.read(len(sent)) == sent
+    await until(lambda: not stage.paused())
+    assert stage.memory.buffered_bytes == 0
+
+
+@pytest.mark.parametrize("count", [1, 3, 30])
+async def test_a_round_ends_after_its_time(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    stage = open_stage(work_clock=WorkClock(STEP_NS))
     pairs = [await stage.pair() for _ in range(count)]
-    reads = Reads(monkeypatch)
-    await all_at_once(pairs, produce(1, SIZE))
-    rounds = [list(group) for _, group in groupby(reads.bulk, key=lambda read: read[0])]
-    assert max(map(len, rounds)) <= BULK_READS
-    assert max(size for _, _, size in reads.bulk) <= READ_SIZE
-    got = Counter[str]()
-    for _, peer, size in reads.bulk:
-        got[peer] += size
-    assert len(got) == count, "everyone has had turns"
-    assert stage.shared.buffers.bulk_read_size in (READ_SIZE, CROWD_READ_SIZE)
-    assert not stage.shared.buffers._bulk_queue
-    await until(lambda: not stage.shared.buffers.small_reads)
+    work = Work(monkeypatch)
+    await all_at_once(pairs, costly(200))
+    slack_ns = TURN_NS + 2 * STEP_NS
+    assert max(work.used_in_rounds()) <= ROUND_NS + slack_ns
+    assert max(work.used_in_rounds(heavy_only=True)) <= HEAVY_ROUND_NS + slack_ns
+    heavy = Counter(turn.pump for turn in work.turns if turn.queued)
+    if count == 30:
+        assert len(heavy) == count, "each has had turns"
+        assert max(heavy.values()) <= 2 * min(heavy.values()), "first come, first served"
 
 
-async def test_in_a_crowd_one_reads_in_a_round_and_less(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits for its turn has been in the kernel for long, so all are there from the first round on."""
-    stage = open_stage()
-    pairs = [await stage.pair() for _ in range(3 * CROWD)]
-    frame = produce(1, 1_000_000)
-    sent = []
-    for client, _ in pairs:
-        session = stage.session_of(client)
-        session.request_flow.pause(MEMORY)
-        sent.append(client.send_now(frame))
-    reads = Reads(monkeypatch)
-    for client, _ in pairs:
-        stage.session_of(client).request_flow.resume(MEMORY)
-    receiving = [asyncio.ensure_future(broker.frame()) for _, broker in pairs]
-    for (client, _), done in zip(pairs, sent, strict=True):
-        await client.send(frame[done:])
-    for each in receiving:
-        assert await each == frame
-    assert reads.waited >= CROWD
-    crowded = [read for read in reads.bulk if read[0] > 2][:CROWD]
-    assert len({read[0] for read in crowded}) == CROWD, "one in a round"
-    assert max(size for _, _, size in crowded) <= CROWD_READ_SIZE
-    assert len({peer for _, peer, _ in crowded}) == CROWD, "first come, first served"
+@pytest.mark.parametrize("count", [1, 3, 15])
+async def test_long_frames_take_turns(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    stage = open_stage(work_clock=WorkClock(STEP_NS))
+    pairs = [await stage.pair() for _ in range(count)]
+    work = Work(monkeypatch)
+    await all_at_once(pairs, produce(1, SIZE // count + BULK))
+    assert max(turn.size for turn in work.turns) <= READ_SIZE
+    assert len({turn.pump for turn in work.turns}) == count
+    assert not stage.server.pumps.turns._heavy
 
 
 async def test_a_small_request_is_read_in_the_round_in_which_it_comes(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = open_stage()
+    stage = open_stage(work_clock=WorkClock(STEP_NS))
     pairs = [await stage.pair() for _ in range(6)]
     client, broker = await stage.pair()
-    peer = stage.session_of(client).peer
-    reads = Reads(monkeypatch)
-    long = asyncio.ensure_future(all_at_once(pairs, produce(1, 6 * SIZE)))
+    requests = stage.session_of(client).requests
+    work = Work(monkeypatch)
+    flood = asyncio.ensure_future(all_at_once(pairs, costly(900)))
     sent_in: list[int] = []
-    while not long.done():
+    while not flood.done():
         number = len(sent_in)
-        sent_in.append(reads.round)
+        sent_in.append(work.round)
         await client.send(heartbeat(number))
         await broker.frame()
         await broker.send(heartbeat_answer(number))
         await client.frame()
-    await long
+    await flood
     assert len(sent_in) > 4
-    read_in = [round_ for round_, each, _, _ in reads.other if each == peer][::2]
+    read_in = [turn.round for turn in work.turns if turn.pump is requests]
     assert max(read - sent for sent, read in zip(sent_in, read_in, strict=True)) <= 2
 
 
-async def test_others_read_little_at_once_while_long_frames_wait(
-    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They may be about to begin a long frame themselves."""
-    stage = open_stage()
-    pairs = [await stage.pair() for _ in range(12)]
-    reads = Reads(monkeypatch)
-
-    async def many_of_medium_size(pair: tuple[Peer, Peer]) -> None:
-        for number in range(15):
-            await all_at_once([pair], produce(number, 60_000))
-
-    async with asyncio.TaskGroup() as group:
-        group.create_task(all_at_once(pairs[:6], produce(1, 2 * SIZE)))
-        for pair in pairs[6:]:
-            group.create_task(many_of_medium_size(pair))
-    beside_a_queue = [size for _, _, size, others_wait in reads.other if others_wait]
-    assert len(beside_a_queue) > 20
-    assert max(beside_a_queue) <= SMALL_READ_SIZE
-
-
 async def test_responses_take_turns_with_requests(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = open_stage()
+    stage = open_stage(work_clock=WorkClock(STEP_NS))
     pairs = [await stage.pair() for _ in range(4)]
     for client, broker in pairs[2:]:
         await client.send(fetch(1))
         await broker.frame()
-    reads = Reads(monkeypatch)
+    work = Work(monkeypatch)
     answer = fetched(1, size=SIZE)
     backwards = [(broker, client) for client, broker in pairs[2:]]
     await asyncio.gather(all_at_once(pairs[:2], produce(1, SIZE)), all_at_once(backwards, answer))
-    assert len({peer for _, peer, _ in reads.bulk}) == 4
+    assert len({turn.pump for turn in work.turns}) == 4
 
 
-async def one_in_the_queue(stage: Stage, size: int) -> tuple[Peer, Peer, int, asyncio.Future[None]]:
-    """A client whose long frame waits for its turn, how much of it has been sent, and the others before it."""
-    pairs = [await stage.pair() for _ in range(5)]
-    client, broker = pairs[0]
-    flow = stage.session_of(client).request_flow
-    others = asyncio.ensure_future(all_at_once(pairs[1:], produce(1, size)))
-    at = 0
-    while not flow.queued:
-        at += client.send_now(produce(1, size)[at : at + 300_000])
-        await asyncio.sleep(0)
-    assert flow in stage.shared.buffers._bulk_queue
-    return client, broker, at, others
+async def one_in_the_queue(stage: Stage) -> tuple[Peer, Peer, bytes]:
+    """A client that waits for its turn, and what it has sent."""
+    client, broker = await stage.pair()
+    requests = stage.session_of(client).requests
+    sent = costly(900)
+    await client.send(sent)
+    await until(lambda: requests.paused & TURN)
+    return client, broker, sent
 
 
 @pytest.mark.parametrize("who", ["the client", "the broker", "the session"])
 async def test_one_that_goes_while_it_waits_for_its_turn(open_stage: OpenStage, who: str) -> None:
-    stage = open_stage()
-    client, broker, _, others = await one_in_the_queue(stage, 3 * SIZE)
+    stage = open_stage(work_clock=WorkClock(TURN_NS))
+    client, broker, _ = await one_in_the_queue(stage)
     session = stage.session_of(client)
     if who == "the client":
         client.reset()
@@ -192,21 +250,20 @@ async def test_one_that_goes_while_it_waits_for_its_turn(open_stage: OpenStage, 
         broker.reset()
     else:
         session.close()
-    await until(lambda: session not in stage.shared.sessions)
-    await others
-    assert session.request_flow not in stage.shared.buffers._bulk_queue
+    await stage.no_sessions()
+    await until(lambda: not stage.server.pumps.turns._heavy)
 
 
 async def test_one_that_must_not_be_read_when_its_turn_comes(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker, at, others = await one_in_the_queue(stage, SIZE)
-    flow = stage.session_of(client).request_flow
-    flow.pause(MEMORY)
-    left = flow.remaining
-    await others
-    assert not flow.queued
-    assert flow.remaining == left
-    flow.resume(MEMORY)
-    sent = produce(1, SIZE)
-    _, received = await asyncio.gather(client.send(sent[at:]), broker.frame())
-    assert received == sent
+    stage = open_stage(work_clock=WorkClock(TURN_NS))
+    client, broker, sent = await one_in_the_queue(stage)
+    requests = stage.session_of(client).requests
+    requests.pause(MEMORY)
+    await until(lambda: not requests.paused & TURN)
+    kept = len(requests.kept)
+    assert requests.unparsed
+    assert kept > 0
+    await asyncio.sleep(0)
+    assert len(requests.kept) == kept
+    requests.resume(MEMORY)
+    assert await broker.read(len(sent)) == sent

@@ -207,3 +207,31 @@ def test_all_or_nothing(parts: list[tuple[str, int, int]], size: int, spent: lis
             charged = demand.amounts.get(limit, 0)
             assert limit.algorithm.headroom(0) == max(0, headroom - charged)
             assert limit.debt_ns(0) == max(0, amount + charged - 100) * SECOND // 100
+
+
+def test_a_threshold_counts_a_frame_as_throttled_once_also_when_it_refuses_it_only_later() -> None:
+    registry = Registry(
+        [
+            QuotaEntry(TOTAL, {TOTAL_BYTES_THRESHOLD: 10}),
+            QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 10}),
+        ]
+    )
+    client, topic = registry.resolve("alice", "etl"), registry.topic("orders", 0)
+    thresholds = registry.thresholds[BYTES_THRESHOLD]
+    client.produce.charge(70, 0)  # holds for 6 s; the threshold is above its rate from the tick at 5 s on
+    topic.bytes_in[0].algorithm.record(1000, 0)
+    demand, ticket = Demand(), Ticket()
+    demand.add(client.produce.limits, 40)
+    demand.add_records(client, topic, Records(30, 1))
+    refused = demand.admit(SECOND)
+    assert refused.exceeded == client.produce.limits
+    demand.count_throttled(refused, ticket, SECOND)
+    assert thresholds.throttled.count == 0
+    for second in (6, 7, 8):
+        refused = demand.admit(second * SECOND, ticket)
+        assert topic.bytes_in[0] in refused.exceeded
+        demand.count_throttled(refused, ticket, second * SECOND)
+        assert thresholds.throttled.count == 30
+    other = Ticket()
+    demand.count_throttled(demand.admit(9 * SECOND), other, 9 * SECOND)
+    assert thresholds.throttled.count == 60

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quotas.admission.decision import ADMITTED, Decision
-from quotas.admission.limit import NO_LIMITS, UNLIMITED, Limit, Ticket, limit_set
+from quotas.admission.limit import UNLIMITED, Limit, Ticket
+from quotas.admission.limit_set import NO_LIMITS, limit_set
 from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entity import Entity
 
@@ -32,7 +33,7 @@ def test_without_limits_everything_passes() -> None:
     assert NO_LIMITS.check(0) is ADMITTED
     assert NO_LIMITS.charge(1 << 60, 0) is ADMITTED
     assert NO_LIMITS.headroom(0) == UNLIMITED
-    NO_LIMITS.refund(1, 0)
+    NO_LIMITS.refund(1, 0, 0)
 
 
 def test_a_frame_that_finds_no_debt_passes_and_the_next_one_waits() -> None:
@@ -84,7 +85,7 @@ def test_newcomers_queue_up_behind_those_who_wait(number: int) -> None:
     limits = limit_set(tuple(limit_of(100, 0, f"limit_{index}") for index in range(number)))
     first = limits.limits[0]
     limits.admit(100, 0)
-    first.wait("early", 50)
+    first.enqueue("early", 50)
     late = limits.admit(10, SECOND)
     assert late == Decision(False, 0, first, (first,))
     assert limits.check(SECOND) == late
@@ -95,7 +96,7 @@ def test_newcomers_queue_up_behind_those_who_wait(number: int) -> None:
 
 def test_a_turn_at_one_limit_is_none_at_another() -> None:
     a, b = limit_of(100, name="a"), limit_of(100, name="b")
-    b.wait("somebody", 1)
+    b.enqueue("somebody", 1)
     assert limit_set((a, b)).admit(1, 0, its_turn(a)) == Decision(False, 0, b, (b,))
 
 
@@ -111,7 +112,7 @@ def test_headroom_is_the_smallest_and_refund_gives_back_to_all() -> None:
     assert limits.headroom(0) == 70
     limits.charge(50, 0)
     assert limits.headroom(0) == 20
-    limits.refund(50, 0)
+    limits.refund(50, 0, 0)
     assert (limits.headroom(0), a.algorithm.headroom(0)) == (70, 100)
 
 
@@ -139,7 +140,7 @@ def test_spending_for_many_is_admitting_one_by_one(rates: list[int], runs: list[
 @pytest.mark.parametrize("number", [1, 2])
 def test_nothing_is_spent_past_those_who_wait(number: int) -> None:
     limits = limit_set(tuple(limit_of(100, name=f"limit_{index}") for index in range(number)))
-    limits.limits[-1].wait("early", 50)
+    limits.limits[-1].enqueue("early", 50)
     assert limits.spend(0, 0) == -1
     assert limits.spend(1, 0) == -1
     assert limits.limits[0].algorithm.headroom(0) == 100
@@ -148,8 +149,8 @@ def test_nothing_is_spent_past_those_who_wait(number: int) -> None:
 def test_what_a_limit_says_of_itself() -> None:
     limit = limit_of(2000, 0)
     limit.algorithm.record(1000, 0)
-    limit.wait("a", 3000)
-    limit.wait("b", 1)
+    limit.enqueue("a", 3000)
+    limit.enqueue("b", 1)
     assert (limit.rate, limit.debt_ns(0), limit.queued_ns()) == (2000, SECOND // 2, 1_500_500_000)
     assert repr(limit) == "<Limit producer_byte_rate of client-id:etl: 2000/s>"
 
@@ -188,3 +189,44 @@ def test_conservation(terms: list[tuple[int, int]], schedule: list[Arrival]) -> 
             for rate, burst_ns in terms:
                 assert before_last * SECOND <= rate * (end_ns - start_ns) + rate * burst_ns
             before_last += size
+
+
+def test_a_capped_charge_leaves_a_second_of_debt_at_most_in_each_limit_and_names_the_worst() -> None:
+    fast, slow = Limit("fast", ETL, TokenBucket(100)), Limit("slow", ETL, TokenBucket(10))
+    limits = limit_set((fast, slow))
+    assert limits.charge_capped(5, 0) is ADMITTED
+    decision = limits.charge_capped(150, 0)
+    assert (decision.admitted, decision.wait_ns, decision.limit, decision.exceeded) == (
+        True,
+        SECOND,
+        slow,
+        (fast, slow),
+    )
+    assert (fast.debt_ns(0), slow.debt_ns(0)) == (SECOND * 55 // 100, SECOND)
+    assert NO_LIMITS.charge_capped(10**15, 0) is ADMITTED
+    assert limit_set((slow,)).charge_capped(1, 0).wait_ns == SECOND
+
+
+def test_a_flood_of_capped_charges_does_not_keep_a_frame_waiting() -> None:
+    limit = Limit("request_rate", ETL, TokenBucket(10))
+    limits = limit_set((limit,))
+    limits.charge_capped(150, 0)
+    frame = object()
+    limit.enqueue(frame, 1)
+    half = SECOND // 2
+    decision = limits.charge_capped(150, half)
+    assert (decision.wait_ns, decision.limit) == (half, limit), "its responses still carry the throttle time"
+    assert limits.charge_capped(150, SECOND) is ADMITTED
+    assert limit.waiters.pop() is frame
+    assert limits.charge_capped(150, SECOND).wait_ns == SECOND
+
+
+def test_a_refund_knows_when_the_charge_was_made() -> None:
+    limit = Limit("a", ETL, TokenBucket(100))
+    limits = limit_set((limit,))
+    limits.charge(60, 0)
+    limits.charge(100, 2 * SECOND)  # it was full again before
+    limits.refund(60, 0, 2 * SECOND)
+    assert limits.headroom(2 * SECOND) == 0
+    limits.refund(60, 2 * SECOND, 2 * SECOND)
+    assert limits.headroom(2 * SECOND) == 60

@@ -3,7 +3,9 @@
 import pytest
 
 from quotas.admission.decision import ADMITTED, Decision
-from quotas.admission.limit import NO_LIMITS, Limit, Ticket, admit_all, charge_all, limit_set
+from quotas.admission.limit import Limit, Ticket
+from quotas.admission.limit_set import NO_LIMITS, admit_all, charge_all, limit_set
+from quotas.algorithms.sampled_window import SampledWindow
 from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entity import Entity
 
@@ -59,7 +61,7 @@ def test_who_waits_elsewhere_does_not_hold_one_that_has_a_claim() -> None:
     both = limit_set((a, b))
     ticket = its_turn(a)
     both.admit(10, 0, ticket)
-    a.wait("somebody", 10)
+    a.enqueue("somebody", 10)
     assert both.admit(10, SECOND, its_turn(b, ticket)).admitted
     assert not both.admit(10, 2 * SECOND, its_turn(b)).admitted  # one without a claim queues up behind
 
@@ -79,8 +81,8 @@ def test_a_frame_given_up_gets_back_what_it_was_charged() -> None:
     for limit in (a, b):
         limit_set((a, b, c)).admit(40, 0, its_turn(limit, ticket))
     assert ticket.claims == {a: 40, b: 40}
-    ticket.give_up(0)
-    ticket.give_up(0)
+    ticket.release(0)
+    ticket.release(0)
     assert [limit.algorithm.headroom(0) for limit in (a, b)] == [100, 100]
     assert (ticket.claims, a.waiters.claimants, b.waiters.claimants) == ({}, set(), set())
 
@@ -157,7 +159,7 @@ def test_the_first_frame_may_claim_whatever_its_size() -> None:
     assert first.claims == {limit: 500}
     assert limit.waiters.claimants == {first}
     assert limit.debt_ns(0) == 4 * SECOND
-    others[0].give_up(0)
+    others[0].release(0)
     assert limit.debt_ns(0) == 4 * SECOND
 
 
@@ -179,7 +181,7 @@ def test_each_limit_is_charged_its_own_amount() -> None:
 
 def test_charging_asks_nobody() -> None:
     a, b = in_debt("a"), limit_of("b")
-    a.wait("somebody", 1)
+    a.enqueue("somebody", 1)
     assert charge_all({a: 100, b: 100}, 0) == Decision(True, 2 * SECOND, a, (a,))
     assert b.algorithm.headroom(0) == 0
     assert charge_all({}, 0) is ADMITTED
@@ -187,10 +189,31 @@ def test_charging_asks_nobody() -> None:
 
 def test_nobody_joins_the_queue_that_all_limits_share_while_they_have_no_waiters() -> None:
     one, other = limit_of("one"), limit_of("other")
-    with pytest.raises(TypeError, match=r"Limit\.wait"):
+    with pytest.raises(TypeError, match=r"Limit\.enqueue"):
         one.waiters.push("session", 1)
-    one.wait("session", 1)
+    one.enqueue("session", 1)
     assert (one.waiters.waiting, other.waiters.waiting) == (1, 0)
     one.waiters.discard("session")
     other.waiters.discard("session")
     assert one.waiters.waiting == 0
+
+
+def test_a_claim_given_back_late_takes_it_from_the_window_it_was_claimed_in() -> None:
+    window = SampledWindow(100, samples=2, window_ns=SECOND, first_window=True)
+    limit, ticket = Limit("a", ETL, window), Ticket()
+    ticket.turn = limit
+    ticket.claim(60, 0)
+    window.record(30, SECOND)
+    ticket.release(SECOND + SECOND // 2)
+    assert window.observed_rate(SECOND + SECOND // 2) == 20  # 30 in the 1.5 s since the first window began
+
+
+def test_a_frame_that_needs_less_than_it_claimed_gets_the_rest_back() -> None:
+    a, b = (Limit(name, ETL, TokenBucket(100)) for name in "ab")
+    b.algorithm.record(150, 0)
+    ticket = Ticket()
+    ticket.turn = a
+    assert not admit_all({a: 60, b: 60}, 0, ticket).admitted
+    assert ticket.claims == {a: 60}
+    assert admit_all({a: 20, b: 20}, SECOND // 2, ticket).admitted
+    assert a.algorithm.headroom(SECOND // 2) == 80

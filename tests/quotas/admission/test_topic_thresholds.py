@@ -5,7 +5,8 @@ from fractions import Fraction
 import pytest
 
 from quotas.admission.decision import ADMITTED
-from quotas.admission.limit import UNLIMITED, Limit, limit_set
+from quotas.admission.limit import UNLIMITED, Limit
+from quotas.admission.limit_set import limit_set
 from quotas.admission.topic_thresholds import ThresholdError, Thresholds, TopicThreshold, check_thresholds
 from quotas.entity import Kind, Named
 
@@ -62,8 +63,8 @@ def test_each_amount_counts_once_on_the_topic_and_once_on_the_total() -> None:
     b.settle(4000, 0)
     assert (a.accepted.count, b.accepted.count, thresholds.accepted.count) == (321, 4000, 4321)
     b.claim(50_000, 0)
-    b.unclaim(50_000, 0)
-    a.record(-20, 0)
+    b.unclaim(50_000, 0, 0)
+    a.refund(20, 0, 0)
     assert (a.accepted.count, b.accepted.count, thresholds.accepted.count) == (301, 4000, 4301)
 
 
@@ -73,7 +74,7 @@ def test_accepted_erroneous_and_throttled_are_told_apart() -> None:
     topic = thresholds.topic("orders")
     topic.admit(700, 0)
     topic.admit(300, 0)
-    topic.record_error(300, SECOND)  # MESSAGE_TOO_LARGE
+    topic.record_error(300, 0, SECOND)  # MESSAGE_TOO_LARGE
     thresholds.record_error(40, SECOND)
     thresholds.record_throttled(5, SECOND)
     counts = (thresholds.accepted.count, thresholds.erroneous.count, thresholds.throttled.count)
@@ -89,7 +90,7 @@ def test_errors_alone_hold_nobody() -> None:
     topic = thresholds.topic("orders")
     for second in range(60):
         assert topic.admit(1000, second * SECOND) == 0
-        topic.record_error(1000, second * SECOND + SECOND // 100)
+        topic.record_error(1000, second * SECOND, second * SECOND + SECOND // 100)
 
 
 def test_what_the_share_is() -> None:
@@ -179,7 +180,7 @@ def test_a_change_beyond_the_total_is_refused_with_both_numbers_and_changes_noth
     with pytest.raises(ThresholdError) as raised:
         thresholds.replace(5 * MB, {"a": Fraction(5 * MB) + Fraction(1, 2)})
     assert "would sum to 5000000.5, beyond" in str(raised.value)
-    assert (thresholds.total, thresholds.explicit_sum, thresholds.share) == (10 * MB, 10 * MB, 0)
+    assert (thresholds.total, thresholds.share) == (10 * MB, 0)
     assert (thresholds.threshold_of("a"), thresholds.threshold_of("b")) == (6 * MB, 4 * MB)
 
 
@@ -226,7 +227,7 @@ def test_a_threshold_is_above_zero(value: int | Fraction) -> None:
         check_thresholds(BYTES, 10, {"a": value})
     with pytest.raises(ValueError, match=r"total\.bytes\.in\.per\.sec\.threshold must be above zero"):
         check_thresholds(BYTES, value, {})
-    assert (thresholds.total, thresholds.explicit_sum) == (10, 0)
+    assert (thresholds.total, thresholds.share) == (10, 10)
 
 
 def test_a_forgotten_topic_that_is_still_in_use_takes_no_share_and_counts_for_the_total() -> None:
@@ -274,5 +275,5 @@ def test_it_is_the_algorithm_of_a_limit() -> None:
     assert limit.rate == 200
     later_ns = now_ns + held.wait_ns
     assert limits.admit(100, later_ns) is ADMITTED
-    limits.refund(100, later_ns)
+    limits.refund(100, later_ns, later_ns)
     assert greedy.accepted.count == thresholds.accepted.count == 600 * 2000

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.admission.limit import Limit, limit_set
+from quotas.admission.limit import Limit
+from quotas.admission.limit_set import limit_set
 from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entity import Entity
 from tests.quotas.serving import SECOND, Serving, Session
@@ -157,7 +158,7 @@ def test_two_frames_larger_than_the_burst_may_pass_at_once_and_no_third() -> Non
     serving.join([waits_twice])
     serving.run(1)
     serving.held[waits_twice].ticket.turn = fast
-    fast.algorithm.record(-100, 0)
+    fast.algorithm.refund(100, 0, 0)
     assert not both.admit(100, 0, serving.held[waits_twice].ticket).admitted  # it claims `fast`
     serving.join([Session(f"late {number}", only_fast, iter([100])) for number in range(3)], at_ns=60 * SECOND)
     serving.run(61 * SECOND)

@@ -130,7 +130,7 @@ def test_a_claim_given_back_and_a_clock_that_goes_back_charge_nothing(which: int
     assert headroom > 3
     assert algorithm.claim(2, now_ns)
     assert algorithm.headroom(now_ns) < headroom
-    algorithm.unclaim(2, now_ns)
+    algorithm.unclaim(2, now_ns, now_ns)
     assert algorithm.headroom(now_ns) == headroom
     assert algorithm.record(0, now_ns - 500 * SECOND) == 0
     assert (algorithm.headroom(now_ns), algorithm.last_ns) == (headroom, now_ns)

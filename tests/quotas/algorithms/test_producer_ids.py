@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.admission.limit import Limit, limit_set
+from quotas.admission.limit import Limit
+from quotas.admission.limit_set import limit_set
 from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.entity import Entity
 
@@ -230,23 +231,24 @@ def test_what_has_expired_does_not_make_the_next_steps_longer() -> None:
     assert quota.wait_ns(6, WINDOW + MINUTE) == WINDOW - MINUTE
 
 
-def test_what_is_taken_back_is_what_came_last() -> None:
+def test_a_refund_reduces_the_step_that_was_charged() -> None:
     quota = new(8)
     quota.record(2, 0)
     quota.record(2, MINUTE)
     quota.record(4, 2 * MINUTE)
-    assert quota.record(-5, 2 * MINUTE) == 0
-    assert quota.headroom(2 * MINUTE) == 5
-    assert quota.wait_ns(6, 2 * MINUTE) == WINDOW - MINUTE - MINUTE  # the first two and one of the second are left
-    assert quota.record(-100, 2 * MINUTE) == 0
-    assert quota.headroom(2 * MINUTE) == 8
+    quota.refund(4, 2 * MINUTE, 2 * MINUTE)
+    assert quota.headroom(2 * MINUTE) == 4
+    quota.refund(100, 0, 2 * MINUTE)
+    assert quota.headroom(2 * MINUTE) == 6
+    quota.refund(2, MINUTE, MINUTE + WINDOW)
+    assert quota.headroom(MINUTE + WINDOW) == 8
 
 
 def test_a_claim_counts_and_is_given_back_or_stays() -> None:
     quota = new(2)
     assert quota.claim(2, 0)
     assert quota.debt_ns(0) == WINDOW
-    quota.unclaim(2, 0)
+    quota.unclaim(2, 0, 0)
     assert quota.headroom(0) == 2
     assert quota.claim(1, 0)
     quota.settle(1, 0)

@@ -35,6 +35,7 @@ class SlowWindow:
         self.rate, self.samples, self.window_ms, self.first_window = Fraction(rate), samples, window_ms, first_window
         self.charges: list[tuple[int, int]] = []
         self.kept: tuple[Fraction, Fraction] | None = None
+        self.has_changed = False
 
     def measure(self, now_ms: int) -> tuple[int, int]:
         """Kafka's WindowedSum.measure and Rate.windowSize, or the first-window rule's."""
@@ -95,18 +96,45 @@ class SlowWindow:
         return due.numerator // due.denominator
 
     def wait_ms(self, amount: int, now_ms: int) -> int:
-        return max(self.throttle_ms(amount, now_ms), self.kept_ms(amount, now_ms))
+        return max(self.throttle_ms(amount, now_ms), self.kept_ms(amount, now_ms), self.ever_ms(amount, now_ms))
+
+    def counts_ever(self, now_ms: int) -> bool:
+        return self.first_window and not self.has_changed and bool(self.charges) and not self.is_warming_up(now_ms)
+
+    def ever_ms(self, amount: int, now_ms: int) -> int:
+        if not self.counts_ever(now_ms):
+            return 0
+        total = sum(each for _, each in self.charges) + amount
+        return max(0, self.due_ms(Fraction(total), Fraction(self.charges[0][0])) - now_ms)
 
     def headroom(self, now_ms: int) -> int:
         if self.wait_ms(0, now_ms):
             return 0
         total, time_ms = self.measure(now_ms)
         fits = self.rate * time_ms / 1000
-        return max(0, fits.numerator // fits.denominator - total)
+        room = fits.numerator // fits.denominator - total
+        if self.counts_ever(now_ms):
+            fits = self.rate * (now_ms - self.charges[0][0]) / 1000
+            room = min(room, fits.numerator // fits.denominator - sum(each for _, each in self.charges))
+        return max(0, room)
+
+    def asks_no_wait(self, amount: int, now_ms: int, now_ns: int, latest_ns: int) -> bool:
+        """Finds no debt, and has been earned since the charge before it, at 19/20 of the rate."""
+        if not self.first_window or self.wait_ms(0, now_ms):
+            return False
+        if not self.charges:
+            return amount <= 1
+        total, time_ms = self.measure(now_ms)
+        if total > Fraction(19, 20) * self.rate * time_ms / 1000:
+            return False
+        return amount <= Fraction(19, 20) * self.rate * (now_ns - latest_ns) / SECOND
 
     def charge(self, amount: int, now_ms: int) -> int:
         throttle_ms, kept_ms = self.throttle_ms(amount, now_ms), self.kept_ms(amount, now_ms)
-        if kept_ms > throttle_ms:
+        ever_ms = self.ever_ms(amount, now_ms)
+        if ever_ms > throttle_ms and ever_ms >= kept_ms:
+            self.kept = Fraction(sum(each for _, each in self.charges) + amount), Fraction(self.charges[0][0])
+        elif kept_ms > throttle_ms:
             assert self.kept is not None
             self.kept = self.kept[0] + amount, self.kept[1]
         else:
@@ -116,12 +144,13 @@ class SlowWindow:
             since_ms = (self.charges[0][0] if self.charges else now_ms) if warm else now_ms - time_ms
             self.kept = (Fraction(total + amount), Fraction(since_ms)) if throttle_ms else None
         self.charges.append((now_ms, amount))
-        return max(throttle_ms, kept_ms)
+        return max(throttle_ms, kept_ms, ever_ms)
 
     def change(self, rate: int | Fraction, now_ms: int) -> None:
         left_ms = self.kept_ms(0, now_ms)
         beyond_the_windows = left_ms > self.throttle_ms(0, now_ms)
         owed = left_ms * self.rate / 1000
+        self.has_changed = self.has_changed or self.rate != rate
         self.rate = Fraction(rate)
         self.kept = (owed, Fraction(now_ms)) if beyond_the_windows else None
         kept = self.kept
@@ -160,7 +189,7 @@ amounts = st.one_of(st.just(0), st.integers(0, 60), st.integers(0, 1 << 54))
 steps = st.lists(
     st.builds(
         Step,
-        st.sampled_from(["admit", "admit", "admit", "spend", "record", "refund", "claim", "ask", "change"]),
+        st.sampled_from(["admit", "admit", "admit", "spend", "record", "claim", "ask", "change"]),
         quarters,
         elapsed,
         st.one_of(st.just(0), st.just(0), amounts),
@@ -211,7 +240,8 @@ def check_against_the_slow_model(
             continue
         if step.do == "admit":
             held_ms = model.wait_ms(0, now_ms)
-            expected = -in_ns(held_ms) if held_ms else in_ns(model.charge(units, now_ms))
+            paced = model.asks_no_wait(units, now_ms, clock_ns, latest_ns)
+            expected = -in_ns(held_ms) if held_ms else in_ns(model.charge(units, now_ms)) * (not paced)
             assert window.admit(units, now_ns) == expected
             charged = not held_ms
         elif step.do == "spend":
@@ -226,8 +256,8 @@ def check_against_the_slow_model(
             model.charge(units, now_ms)
             charged = True
         else:
-            amount = units if step.do == "record" else -units
-            assert window.record(amount, now_ns) == in_ns(model.charge(amount, now_ms))
+            paced = model.asks_no_wait(units, now_ms, clock_ns, latest_ns)
+            assert window.record(units, now_ns) == in_ns(model.charge(units, now_ms)) * (not paced)
             charged = True
         if charged:
             latest_ns = clock_ns
@@ -333,12 +363,6 @@ def test_kafkas_vector_quotautils(samples: int, observed: int, throttle_ms: int)
     assert window.observed_rate(0) == observed
 
 
-def test_kafkas_vector_fetch_cap() -> None:
-    """ClientQuotaManagerTest: 4 samples of 1 s at 10 B/s: a Fetch may ask for 30 bytes."""
-    assert kafkas(10, 4).fetch_cap == 30
-    assert kafkas(Fraction(1, 3), 4, 2 * SECOND).fetch_cap == 2
-
-
 def test_kafkas_unfixed_rule_lets_ten_windows_pass_at_once() -> None:
     window = kafkas(20)
     assert window.headroom(0) == 200
@@ -434,7 +458,7 @@ def test_a_charge_adds_to_a_debt_whose_windows_are_forgotten_and_a_refund_takes_
     window = kafkas(1)
     window.record(100, 0)  # paid at 90 s
     assert window.record(5, 20 * SECOND) == 75 * SECOND
-    window.unclaim(5, 20 * SECOND)
+    window.unclaim(5, 20 * SECOND, 20 * SECOND)
     assert window.debt_ns(20 * SECOND) == 70 * SECOND
 
 
@@ -469,7 +493,8 @@ def test_a_refund_at_once_is_as_if_nothing_had_been_charged() -> None:
     window = kafkas(20)
     window.record(150, 0)
     assert window.record(500, 0) == 22_500 * MS
-    assert window.record(-500, 0) == 0
+    window.refund(500, 0, 0)
+    assert window.debt_ns(0) == 0
     assert window.headroom(0) == 50
 
 
@@ -479,7 +504,8 @@ def test_under_the_first_window_rule_too() -> None:
     assert window.record(15, 0) == 1500 * MS
     assert window.wait_ns(-9, 0) == 1050 * MS, "21 are 20 a second after so long"
     assert window.wait_ns(-10, 0) == 0
-    assert window.record(-15, 0) == 0
+    window.refund(15, 0, 0)
+    assert window.debt_ns(0) == 0
     assert window.headroom(0) == 5
 
 
@@ -556,9 +582,8 @@ def test_a_window_counts_up_to_64_bits_and_the_debt_any_further() -> None:
     window = kafkas(1, samples=2)
     assert window.record(1 << 70, 0) == ((1 << 70) - 1) * SECOND
     assert window.record(1 << 70, SECOND) == ((2 << 70) - 1) * SECOND
-    window.unclaim(2 << 70, 1999 * MS)
-    window.record(0, 3 * SECOND)  # closes a window whose count is far below zero
-    assert window.debt_ns(3 * SECOND) == 0
+    window.unclaim(1 << 70, SECOND, 1999 * MS)
+    assert window.debt_ns(1999 * MS) == (1 << 70) * SECOND - 1999 * MS
 
 
 def test_a_quiet_one_is_small() -> None:
@@ -574,7 +599,7 @@ def test_a_quiet_one_is_small() -> None:
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert (after - before) / many <= 400
+    assert (after - before) / many <= 440
 
 
 def test_it_says_what_it_is() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from quotas.entity import DEFAULT, TOTAL, AnyEntity, Entity, Kind, Named
@@ -22,6 +21,7 @@ from quotas.limit_kinds import (
     TOTAL_MESSAGES_THRESHOLD,
 )
 from quotas.registry.configured import Configured
+from quotas.registry.override import Compactor
 from quotas.resource_groups import ResourceGroup
 
 if TYPE_CHECKING:
@@ -123,10 +123,10 @@ def test_what_nobody_asks_for_is_not_counted(
 ) -> None:
     configured = Configured()
     assert (configured.counts_records, configured.counts_mutations) == (False, False)
-    configured.set(entity, limit_name, 5)
-    configured.set(entity, limit_name, 6)
+    for rate in (5, 6):
+        configured.put(entity, Compactor().compact(QuotaEntry(entity, {limit_name: rate})))
     assert (configured.counts_records, configured.counts_mutations) == (records, mutations)
-    configured.put(entity, None)
+    configured.put(entity, Compactor().compact(QuotaEntry(entity, {CONNECTIONS: 5})))
     assert (configured.counts_records, configured.counts_mutations) == (False, False)
 
 
@@ -134,33 +134,6 @@ def test_topics_with_a_threshold_of_their_own() -> None:
     a, b = Named(Kind.TOPIC, "a"), Named(Kind.TOPIC, "b")
     configured = Configured([QuotaEntry(a, {BYTES_THRESHOLD: 5}), QuotaEntry(b, {BYTES_IN_RATE: 6})])
     assert dict(configured.topics_with(BYTES_THRESHOLD)) == {"a": 5}
-    configured.set(b, BYTES_THRESHOLD, 7)
-    configured.set(a, BYTES_THRESHOLD, None)
-    assert dict(configured.topics_with(BYTES_THRESHOLD)) == {"b": 7}
-
-
-@pytest.mark.parametrize(
-    ("entity", "limit_name", "without", "beside_pairs"),
-    [
-        (ETL, PRODUCER_BYTE_RATE, False, False),
-        (Entity("alice", "etl"), PRODUCER_BYTE_RATE, False, False),
-        (Entity("alice"), PRODUCER_BYTE_RATE, False, True),
-        (Entity("alice", DEFAULT), PRODUCER_BYTE_RATE, True, True),
-        (Entity(DEFAULT), PRODUCER_BYTE_RATE, True, True),
-        (Entity(None, DEFAULT), PRODUCER_BYTE_RATE, True, True),
-        (ANY_IP, CONNECTIONS, True, True),
-        (IP, CONNECTIONS, False, False),
-        (TOTAL, PRODUCER_BYTE_RATE, False, False),
-        (TOTAL, TOTAL_BYTES_THRESHOLD, True, True),
-    ],
-)
-def test_whose_change_may_concern_the_buckets_of_others(
-    entity: AnyEntity, limit_name: str, without: bool, beside_pairs: bool
-) -> None:
-    assert Configured().concerns_others(entity, limit_name) == without
-    for pairs in (Entity(DEFAULT, "x"), Entity(DEFAULT, DEFAULT)):
-        configured = Configured([QuotaEntry(pairs, {PRODUCER_BYTE_RATE: 1})])
-        assert configured.concerns_others(entity, limit_name) == beside_pairs
 
 
 names = st.sampled_from(["a", "b", "<default>", DEFAULT])
@@ -171,43 +144,3 @@ entities: st.SearchStrategy[AnyEntity] = st.one_of(
     st.just(TOTAL),
 )
 limit_names = st.sampled_from([PRODUCER_BYTE_RATE, BYTES_IN_RATE, CONNECTIONS])
-
-
-@given(st.lists(st.tuples(entities, limit_names, st.one_of(st.none(), st.integers(1, 9))), max_size=40))
-def test_changes_are_those_of_a_dict_of_dicts(changes: list[tuple[AnyEntity, str, int | None]]) -> None:
-    configured = Configured()
-    expected: dict[AnyEntity, dict[str, int]] = {}
-    for entity, name, rate in changes:
-        configured.set(entity, name, rate)
-        limits = expected.setdefault(entity, {})
-        if rate is None:
-            limits.pop(name, None)
-        else:
-            limits[name] = rate
-        if not limits:
-            del expected[entity]
-        assert len(configured) == len(expected)
-    for entity, _, _ in changes:
-        assert configured.limits_of(entity) == expected.get(entity, {})
-    assert configured.counts_records == any(BYTES_IN_RATE in limits for limits in expected.values())
-
-
-@given(
-    st.lists(st.tuples(entities, limit_names, st.integers(1, 9)), max_size=10),
-    entities,
-    st.one_of(st.none(), entities),
-)
-def test_an_entry_that_is_put_gives_back_the_one_before(
-    changes: list[tuple[AnyEntity, str, int]], entity: AnyEntity, other: AnyEntity | None
-) -> None:
-    """What `quotas.registry.limit_store` takes changes back and makes them again with."""
-    configured = Configured()
-    for each, name, rate in changes:
-        configured.set(each, name, rate)
-    before = {each: configured.limits_of(each) for each, _, _ in changes}
-    count = len(configured)
-    taken = configured.put(entity, None if other is None else configured.get(other))
-    if other is not None:
-        assert configured.limits_of(entity) == configured.limits_of(other) or entity == other
-    configured.put(entity, taken)
-    assert ({each: configured.limits_of(each) for each, _, _ in changes}, len(configured)) == (before, count)

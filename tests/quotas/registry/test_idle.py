@@ -22,10 +22,10 @@ def test_something_new_is_looked_at_after_an_hour_and_once() -> None:
 
 def test_what_was_used_is_looked_at_again_when_it_says() -> None:
     idle: Idle[str] = Idle()
-    idle.look_again("etl", 10 * MINUTE + SECOND)
+    idle.check_at("etl", 10 * MINUTE + SECOND)
     assert list(idle.due(10 * MINUTE)) == []
     for thing in idle.due(11 * MINUTE):
-        idle.look_again(thing, 12 * MINUTE)  # while the others are gone through
+        idle.check_at(thing, 12 * MINUTE)  # while the others are gone through
     assert list(idle.due(11 * MINUTE)) == []
     assert list(idle.due(13 * MINUTE)) == ["etl"]
 
@@ -58,7 +58,7 @@ def test_each_thing_is_looked_at_once_about_an_hour_after_its_last_use(
             looks[thing] += 1
             used_ns = max(at_ns for at_ns, each in uses if each == thing and at_ns <= now_ns)
             if used_ns + IDLE_NS > now_ns:
-                idle.look_again(thing, used_ns + IDLE_NS)
+                idle.check_at(thing, used_ns + IDLE_NS)
             else:
                 forgotten[thing] = now_ns
                 watched.discard(thing)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from quotas.entity import Entity
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import LIMIT_NAMES
-from quotas.registry.override import Applies, Compactor, Override, apply, limits_of
+from quotas.registry.override import Applies, Compactor, apply, limits_of
 
 SECOND = 1_000_000_000
 ETL, ALICE = Entity(client_id="etl"), Entity("alice")
@@ -41,39 +41,12 @@ def test_an_override_says_what_its_entry_said(given_entries: list[QuotaEntry]) -
         }
 
 
-@given(entries, st.lists(st.tuples(st.sampled_from(LIMIT_NAMES), st.one_of(st.none(), rates)), max_size=10))
-def test_changes_are_those_of_a_dict(entry: QuotaEntry, changes: list[tuple[str, int | Fraction | None]]) -> None:
-    compactor = Compactor()
-    override: Override | None = compactor.compact(entry)
-    assert override is not None
-    shape, expected = override[0], dict(entry.limits)
-    for name, rate in changes:
-        before = None if override is None else limits_of(override)
-        changed = compactor.changed(override, name, rate)
-        if rate is None:
-            expected.pop(name, None)
-        else:
-            expected[name] = rate
-        assert (None if override is None else limits_of(override)) == before  # it may be shared by others
-        assert (changed is None) == (not expected)
-        if changed is None:
-            shape = Compactor().compact(QuotaEntry(ETL, {"x": 1}))[0]  # the options went with the last limit
-        else:
-            assert limits_of(changed) == expected
-            options = changed[0]
-            assert (options.burst_ns, options.mode, options.algorithm) == (shape.burst_ns, shape.mode, shape.algorithm)
-        override = changed
-
-
 def test_what_is_equal_is_one_object() -> None:
     compactor = Compactor()
     one, other = ({"producer_byte_rate": rate, "consumer_byte_rate": 7} for rate in (5, 6))
     first = compactor.compact(QuotaEntry(ETL, one))
     assert compactor.compact(QuotaEntry(ALICE, dict(one))) is first
     assert compactor.compact(QuotaEntry(ALICE, other))[0] is first[0]
-    changed = compactor.changed(first, "producer_byte_rate", 6)
-    assert changed is not None
-    assert changed[0] is first[0]
 
 
 def test_a_stronger_override_leaves_to_a_weaker_one_what_it_does_not_name() -> None:

@@ -1,4 +1,4 @@
-"""The registry against a slow one that brings every bucket up to date after every change, whoever uses it."""
+"""The registry against a slow one that brings every bucket up to date after every change."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from quotas.entity import DEFAULT, TOTAL, AnyEntity, Entity, Kind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import BYTES_IN_RATE, CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
-from quotas.registry.change import Change
 from quotas.registry.registry import Registry
 from quotas.resource_groups import ResourceGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 SECOND = 1_000_000_000
 GROUP = Named(Kind.RESOURCE_GROUP, "etl")
@@ -59,18 +58,6 @@ class SlowRegistry:
     share: Fraction = Fraction(1)
     has_group: bool = False
     buckets: dict[Key, Bucket] = field(default_factory=dict)
-
-    def alter(self, changes: Iterable[Change], now_ns: int) -> None:
-        for change in changes:
-            limits = self.entries.setdefault(change.entity, {})
-            if change.rate is None:
-                limits.pop(change.limit_name, None)
-            else:
-                limits[change.limit_name] = int(change.rate)
-            if not limits:
-                del self.entries[change.entity]
-                self.bursts.pop(change.entity, None)
-        self._tell_all(now_ns)
 
     def replace(
         self, entries: Mapping[AnyEntity, tuple[dict[str, int], int | None]], share: Fraction, now_ns: int
@@ -143,11 +130,6 @@ def levels(owner: AnyEntity, *, all_levels: bool = False) -> list[tuple[AnyEntit
 
 
 @dataclass(frozen=True)
-class Alter:
-    changes: tuple[Change, ...]
-
-
-@dataclass(frozen=True)
 class Replace:
     entries: dict[AnyEntity, tuple[dict[str, int], int | None]]
     share: Fraction
@@ -181,18 +163,12 @@ clients: st.SearchStrategy[AnyEntity] = st.one_of(
 of_topics: st.SearchStrategy[AnyEntity] = st.one_of(st.builds(Named, st.just(Kind.TOPIC), topics), st.just(ANY_TOPIC))
 names = st.sampled_from([PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE])
 rates = st.integers(1, 500).map(lambda half: 2 * half)  # a share of one half leaves whole numbers
-changes = st.one_of(
-    st.builds(Change, clients, names, st.one_of(rates, st.none())),
-    st.builds(Change, of_topics, st.just(BYTES_IN_RATE), st.one_of(rates, st.none())),
-)
 bursts = st.sampled_from([None, 2])
 entries = st.one_of(
     st.dictionaries(clients, st.tuples(st.dictionaries(names, rates, min_size=1), bursts), max_size=5),
     st.dictionaries(of_topics, st.tuples(st.fixed_dictionaries({BYTES_IN_RATE: rates}), bursts), max_size=2),
 )
 steps = st.one_of(
-    st.builds(Alter, st.lists(changes, max_size=3).map(tuple)),
-    st.builds(Alter, st.lists(changes, min_size=1, max_size=1).map(tuple)),
     st.builds(Replace, entries, st.sampled_from([Fraction(1), Fraction(1, 2)])),
     st.builds(Use, users, client_ids, st.integers(0, 3000)),
     st.builds(Use, users, client_ids, st.integers(0, 3000)),
@@ -212,10 +188,6 @@ def test_agrees_with_a_registry_that_is_always_up_to_date(schedule: list[tuple[i
         now_ns += elapsed_ns
         told.clear()
         match step:
-            case Alter(changes):
-                registry.alter(changes, now_ns)
-                model.alter(changes, now_ns)
-                assert told == ([frozenset(change.entity for change in changes)] if changes else [])
             case Replace(entries, share):
                 replace(registry, entries, share, now_ns)
                 model.replace(entries, share, now_ns)

@@ -18,7 +18,6 @@ from quotas.limit_kinds import (
     TOTAL_BYTES_THRESHOLD,
     TOTAL_MESSAGES_THRESHOLD,
 )
-from quotas.registry.change import Change
 from quotas.registry.idle import IDLE_NS
 from quotas.registry.registry import Registry
 from quotas.resource_groups import ResourceGroup
@@ -54,7 +53,7 @@ def test_a_topic_draws_on_its_own_limits_its_groups_and_the_total() -> None:
     assert entities(orders.messages_in) == [f"{MESSAGES_IN_RATE} total", f"{MESSAGES_THRESHOLD} topic:orders"]
     assert entities(clicks.bytes_in) == [f"{BYTES_IN_RATE} topic:clicks", names[2]]
     assert orders.bytes_in[-1] is clicks.bytes_in[-1]  # the total's bucket is one
-    nobody = registry.records_of_nobody()
+    nobody = registry.records_of_unknown_topic()
     assert (nobody.name, nobody.bytes_in, nobody.messages_in) == ("", orders.bytes_in[-1:], orders.messages_in[:1])
     assert registry.learns_topics
 
@@ -65,7 +64,7 @@ def test_a_topic_is_looked_up_once_for_each_change() -> None:
     assert registry.topic("orders", 0) is topic
     limits = topic.bytes_in
     assert registry.topic("orders", SECOND).bytes_in is limits
-    registry.alter([Change(ORDERS, MESSAGES_IN_RATE, 7)], 0)
+    registry.replace([QuotaEntry(ORDERS, {BYTES_IN_RATE: 100, MESSAGES_IN_RATE: 7})], 0)
     assert [limit.rate for limit in registry.topic("orders", 0).messages_in] == [7]
     assert topic.bytes_in == limits
 
@@ -75,15 +74,10 @@ def test_the_share_scales_thresholds(share: float | Fraction) -> None:
     registry = Registry([TOTAL_OF_100, QuotaEntry(ORDERS, {BYTES_THRESHOLD: 40})], share=share)
     exact = Fraction(str(share)) if isinstance(share, float) else Fraction(share)
     bytes_in = registry.thresholds[BYTES_THRESHOLD]
-    assert [bytes_in.total, bytes_in.explicit_sum, bytes_in.share] == [100 * exact, 40 * exact, 60 * exact]
+    assert [bytes_in.total, bytes_in.share] == [100 * exact, 60 * exact]
     assert threshold(registry, "orders").algorithm.rate == 40 * exact
-    registry.alter([Change(ORDERS, BYTES_THRESHOLD, 60)], 0)
-    assert (bytes_in.explicit_sum, bytes_in.share) == (60 * exact, 40 * exact)
-    with pytest.raises(ThresholdError) as refused:
-        registry.alter([Change(ORDERS, BYTES_THRESHOLD, 101)], 0)
-    assert (refused.value.explicit_sum, refused.value.total) == (101 * exact, 100 * exact)
     registry.replace([TOTAL_OF_100], 0, share=1)
-    assert [bytes_in.total, bytes_in.explicit_sum, bytes_in.share] == [100, 0, 100]
+    assert [bytes_in.total, bytes_in.share] == [100, 100]
 
 
 def test_entries_that_do_not_fit_are_refused_and_change_nothing() -> None:
@@ -113,9 +107,9 @@ def test_the_rest_is_shared_by_the_topics_that_are_known() -> None:
 def test_a_topic_whose_share_is_nothing_waits_for_the_total_however_long_its_queue() -> None:
     registry = Registry([TOTAL_OF_100, QuotaEntry(ORDERS, {BYTES_THRESHOLD: 100})])
     limit = threshold(registry, "none")
-    limit.wait("session", 1000)
+    limit.enqueue("session", 1000)
     assert (limit.rate, limit.queued_ns()) == (0, 0)
-    registry.alter([Change(ORDERS, BYTES_THRESHOLD, 50)], 0)
+    registry.replace([TOTAL_OF_100, QuotaEntry(ORDERS, {BYTES_THRESHOLD: 50})], 0)
     assert (limit.rate, limit.queued_ns()) == (50, 20 * SECOND)
 
 
@@ -123,11 +117,11 @@ def test_without_a_total_there_are_no_thresholds_and_what_was_in_use_goes() -> N
     registry = Registry([TOTAL_OF_100])
     limit = threshold(registry, "orders")
     assert list(registry.limits_in_use()) == [limit]
-    registry.alter([Change(TOTAL, TOTAL_BYTES_THRESHOLD, None)], 0)
+    registry.replace([], 0)
     assert list(registry.limits_in_use()) == []
     assert registry.topic("orders", 0).bytes_in == ()
     assert list(registry.produced(0)) == []
-    registry.alter([Change(TOTAL, TOTAL_BYTES_THRESHOLD, 50)], 0)
+    registry.replace([QuotaEntry(TOTAL, {TOTAL_BYTES_THRESHOLD: 50})], 0)
     assert threshold(registry, "orders").algorithm is limit.algorithm  # what was observed stays observed
 
 
@@ -148,7 +142,7 @@ def test_what_the_broker_refused_is_taken_back() -> None:
     topic = registry.topic("orders", 0)
     for limit, amount in ((topic.bytes_in[0], 500), (topic.messages_in[0], 50)):
         limit.algorithm.record(amount, 0)
-    registry.records_refused("orders", 400, 40, SECOND)
+    registry.records_refused("orders", 400, 40, 0, SECOND)
     assert list(registry.produced(6 * SECOND)) == [
         ("bytes", "accepted", 20),
         ("bytes", "erroneous", 80),
@@ -161,7 +155,7 @@ def test_what_the_broker_refused_is_taken_back() -> None:
 
 def test_an_answer_that_comes_when_nothing_was_charged_takes_nothing_back_and_makes_no_topic_known() -> None:
     registry = Registry([TOTAL_OF_100])
-    registry.records_refused("orders", 400, 40, 0)
+    registry.records_refused("orders", 400, 40, 0, 0)
     thresholds = registry.thresholds[BYTES_THRESHOLD]
     assert (len(thresholds), thresholds.accepted.count) == (0, 0)
 

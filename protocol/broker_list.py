@@ -1,0 +1,156 @@
+"""The array of all brokers in Metadata and DescribeCluster responses, with the proxy's addresses in place of theirs.
+
+A broker is
+
+    node id int32, host string, port int32, rack nullable string, is fenced bool, tag buffer
+
+where the version decides about the last three. Where each broker is reached depends on all of them
+(`NodeAddresses.advertise_all`), so they are collected and then written.
+"""
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+
+from protocol.addresses import NodeAddresses
+from protocol.errors import MalformedFrame
+from protocol.rewriting_walk import RewritingWalk
+from protocol.walk import Steps
+from protocol.wire import encode_string
+
+MAX_PREFIX = 1_048_576
+"""Bytes of a response up to the end of its brokers. A longer prefix is refused."""
+MAX_BROKERS = 10_000
+
+HIDDEN_ADDRESS = ("", -1)
+"""For brokers that clients cannot reach through the proxy."""
+
+_INT32 = Struct(">i")
+_SMALLEST_BROKER = 10  # node id, an empty host, port
+
+
+class BrokerListWalk(RewritingWalk):
+    """Rewrites a response that lists all brokers of the cluster."""
+
+    def __init__(
+        self,
+        api_key: int,
+        version: int,
+        frame_length: int,
+        addresses: NodeAddresses,
+        *,
+        has_rack: bool,
+        has_fence: bool,
+    ) -> None:
+        super().__init__(api_key, version, frame_length)
+        self._addresses = addresses
+        self._has_rack = has_rack
+        self._has_fence = has_fence
+        self._named: list[tuple[int, str, int]] = []
+        """Node id, host and port of each broker that is not fenced."""
+        self._collected: list[tuple[int, bytes, bool]] = []
+        """Node id of each broker, what follows its port, and whether it is fenced."""
+
+    def _rewrite_brokers(self, *, hide_all: bool = False) -> Steps:
+        """Collects the brokers and writes the array.
+
+        Args:
+            hide_all: the list names controllers, which the proxy does not stand before.
+        """
+        at = self._offset()
+        left = yield from self._read_count(1 if self._compact else _SMALLEST_BROKER, "broker count")
+        if left > MAX_BROKERS:
+            raise MalformedFrame(f"broker count, at most {MAX_BROKERS}", at)
+        self._write_count(left)
+        while left:
+            left = self._collect_at_hand(left)
+            self._check_prefix()
+            if self.work_left <= 0 and self._pos < self._end:
+                yield
+            elif left:
+                yield from self._collect_one()
+                left -= 1
+        self._check_prefix()
+        told: Sequence[tuple[str, int]] = () if hide_all else self._addresses.advertise_all(self._named)
+        yield from self._write_brokers(iter(told), hide_all)
+
+    def _check_prefix(self) -> None:
+        if self._offset() > MAX_PREFIX:
+            raise MalformedFrame(f"brokers within {MAX_PREFIX} bytes", MAX_PREFIX)
+
+    def _collect_at_hand(self, left: int) -> int:
+        """Collects brokers that have arrived whole and have no tags. Returns how many are left."""
+        buf, pos, end, work_left = self._buf, self._pos, self._end, self.work_left
+        string_end, tag_count = self._string_end, int(self._compact)
+        while left and work_left > 0:
+            host_end = string_end(buf, pos + 4, end)
+            rest = host_end + 4
+            behind = (string_end(buf, rest, end) if self._has_rack else rest) + self._has_fence + tag_count
+            if behind > end or (tag_count and buf[behind - 1]):
+                break
+            text = pos + 6 if not tag_count or buf[pos + 4] >= 0x80 else pos + 5
+            if not self._add(buf, pos, text, host_end, behind):
+                break
+            pos = behind
+            left -= 1
+            work_left -= 1
+        self._pos = pos
+        self.work_left = work_left
+        return left
+
+    def _add(self, buf: bytearray, pos: int, text: int, host_end: int, behind: int) -> bool:
+        """Collects the broker at `pos`. False for one without a host in UTF-8: `_collect_one` says what is wrong."""
+        try:
+            host = buf[text:host_end].decode()
+        except UnicodeDecodeError:
+            return False
+        if not host:
+            return False
+        node_id: int = _INT32.unpack_from(buf, pos)[0]
+        fenced = self._has_fence and buf[behind - 2] != 0  # versions with the field are flexible
+        self._collected.append((node_id, bytes(buf[host_end + 4 : behind]), fenced))
+        if not fenced:
+            self._named.append((node_id, host, _INT32.unpack_from(buf, host_end)[0]))
+        return True
+
+    def _collect_one(self) -> Steps:
+        node_id: int = _INT32.unpack((yield from self._collect(4, "node id")))[0]
+        at = self._offset()
+        text = yield from self._read_string("host")
+        try:
+            host = text.decode()
+        except UnicodeDecodeError:
+            raise MalformedFrame("host as UTF-8", at) from None
+        port: int = _INT32.unpack((yield from self._collect(4, "port")))[0]
+        rest = b""
+        if self._has_rack:
+            size = yield from self._string_size(self._compact, "rack")
+            rest = bytes(self._size_bytes(size)) + (yield from self._collect(max(0, size), "rack"))
+        fenced = False
+        if self._has_fence:
+            fence = yield from self._collect(1, "is fenced")
+            fenced = fence != b"\x00"
+            rest += fence
+        if self._compact:
+            yield from self._skip_tags()
+            rest += b"\x00"
+        self.work_left -= 4
+        self._collected.append((node_id, rest, fenced))
+        if not fenced:
+            self._named.append((node_id, host, port))
+
+    def _write_brokers(self, told: Iterator[tuple[str, int]], hide_all: bool) -> Steps:
+        out = self.out
+        host, encoded = "", encode_string(b"", self._compact)
+        for node_id, rest, fenced in self._collected:
+            shown, port = HIDDEN_ADDRESS if fenced or hide_all else next(told)
+            if shown != host:
+                host, encoded = shown, encode_string(shown.encode(), self._compact)
+            out += _INT32.pack(node_id)
+            out += encoded
+            out += _INT32.pack(port)
+            out += rest
+            self.work_left -= 1
+            if self.work_left <= 0:  # also where all bytes that have arrived are consumed
+                yield
+        self._collected = []
+        self._named = []

@@ -1,0 +1,234 @@
+"""DescribeConfigs: responses without the addresses in the configs of brokers, and requests that ask for them.
+
+A response:
+
+    correlation id int32, tag buffer (4), throttle time int32,
+    results array: error code int16, error message nullable string, resource type int8, resource name string,
+        configs array: name string, value nullable string, read only bool, source int8, is sensitive bool,
+            synonyms array: name string, value nullable string, source int8, tag buffer (4)
+            config type int8 (3+), documentation nullable string (3+), tag buffer (4)
+        tag buffer (4)
+    tag buffer (4)
+
+A request, after its header:
+
+    resources array: type int8, name string, config names nullable array of string, tag buffer (4)
+    include synonyms bool, include documentation bool (3+), tag buffer (4)
+"""
+
+from protocol.apis import APIS, DESCRIBE_CONFIGS
+from protocol.errors import UnsupportedVersion
+from protocol.rewriting_walk import RewritingWalk
+from protocol.walk import Collecting, FrameWalk, Steps
+from protocol.wire import NOT_AT_HAND, compact_string_end, plain_string_end
+
+FIRST_WITH_DOCUMENTATION = 3
+BROKER_RESOURCE = 4
+"""The resource type of brokers."""
+
+ADDRESS_CONFIGS = (b"listeners", b"quorum.voters", b"bootstrap.servers")
+"""Endings of the names of broker configs that hold addresses: `listeners`, `advertised.listeners`,
+`controller.quorum.voters`, `controller.quorum.bootstrap.servers`, and the `...bootstrap.servers` of plug-ins."""
+
+_FLAGS = 3  # read only, source, is sensitive
+_MAX_SYNONYMS_AT_HAND = 3
+
+
+class DescribeConfigsWalk(RewritingWalk):
+    """Rewrites a DescribeConfigs response: values of address configs of brokers, and of their synonyms, become null.
+
+    An empty value stays empty.
+    """
+
+    def __init__(self, version: int, frame_length: int) -> None:
+        super().__init__(DESCRIBE_CONFIGS, version, frame_length)
+        self._has_documentation = version >= FIRST_WITH_DOCUMENTATION
+        self._of_broker = False
+        """Whether the result that is being read describes a broker."""
+
+    def _walk(self) -> Steps:
+        yield from self._copy_correlation_id()
+        yield from self._copy(4, "throttle time")
+        results = yield from self._copy_count(6 if self._compact else 11, "result count")
+        for _ in range(results):
+            yield from self._copy(2, "error code")
+            yield from self._copy_string("error message")
+            yield from self._copy(1, "resource type")
+            self._of_broker = self.out[-1] == BROKER_RESOURCE
+            yield from self._copy_string("resource name")
+            configs = yield from self._copy_count(7 if self._compact else 11, "config count")
+            yield from self._rewrite_configs(configs)
+            yield from self._drop_tags()
+            yield from self._pause(4)
+        yield from self._drop_tags()
+
+    def _rewrite_configs(self, left: int) -> Steps:
+        while left:
+            left = self._copy_at_hand(left)
+            if self.work_left <= 0 and self._pos < self._end:
+                yield
+            elif left:
+                yield from self._rewrite_config()
+                left -= 1
+
+    def _copy_at_hand(self, left: int) -> int:
+        """Copies configs that have arrived whole and hold no address. Returns how many are left."""
+        buf, pos, end, work_left = self._buf, self._pos, self._end, self.work_left
+        string_end, has_documentation, of_broker = self._string_end, self._has_documentation, self._of_broker
+        synonyms_end = _compact_synonyms_end if self._compact else _plain_synonyms_end
+        tag_count = int(self._compact)
+        while left and work_left > 0:
+            name_end = string_end(buf, pos, end)
+            behind = synonyms_end(buf, string_end(buf, name_end, end) + _FLAGS, end)
+            if has_documentation:
+                behind = string_end(buf, behind + 1, end)
+            behind += tag_count
+            if behind > end or (tag_count and buf[behind - 1]):
+                break
+            if of_broker and buf.endswith(ADDRESS_CONFIGS, pos, name_end):
+                break
+            pos = behind
+            left -= 1
+            work_left -= 2
+        self.out += buf[self._pos : pos]
+        self._pos = pos
+        self.work_left = work_left
+        return left
+
+    def _rewrite_config(self) -> Steps:
+        name = yield from self._copy_name()
+        hide = self._of_broker and name.endswith(ADDRESS_CONFIGS)
+        yield from self._copy_value(hide)
+        yield from self._copy(_FLAGS, "read only, source, is sensitive")
+        synonyms = yield from self._copy_count(4 if self._compact else 5, "synonym count")
+        for _ in range(synonyms):
+            yield from self._copy_string("synonym name")
+            yield from self._copy_value(hide)
+            yield from self._copy(1, "synonym source")
+            yield from self._drop_tags()
+            yield from self._pause(2)
+        if self._has_documentation:
+            yield from self._copy(1, "config type")
+            yield from self._copy_string("documentation")
+        yield from self._drop_tags()
+        self.work_left -= 4
+
+    def _copy_name(self) -> Collecting:
+        self.work_left -= 1
+        size = yield from self._string_size(self._compact, "config name")
+        self.out += self._size_bytes(size)
+        name = yield from self._collect(max(0, size), "config name")
+        self.out += name
+        return name
+
+    def _copy_value(self, hide: bool) -> Steps:
+        """Copies a nullable value, or writes null in place of one that is not empty."""
+        if not hide:
+            yield from self._copy_string("config value")
+            return
+        self.work_left -= 1
+        size = yield from self._string_size(self._compact, "config value")
+        if size > 0:
+            yield from self._skip(size, "config value")
+            self.out += b"\x00" if self._compact else b"\xff\xff"
+        else:
+            self.out += self._size_bytes(size)
+
+
+def _compact_synonyms_end(buf: bytearray, pos: int, end: int) -> int:
+    """As `wire.compact_string_end`, of an array of few synonyms without tags."""
+    if pos >= end or not 0 < buf[pos] <= _MAX_SYNONYMS_AT_HAND + 1:
+        return NOT_AT_HAND
+    count = buf[pos] - 1
+    pos += 1
+    while count:
+        pos = compact_string_end(buf, compact_string_end(buf, pos, end), end) + 1
+        if pos >= end or buf[pos]:
+            return NOT_AT_HAND
+        pos += 1
+        count -= 1
+    return pos
+
+
+def _plain_synonyms_end(buf: bytearray, pos: int, end: int) -> int:
+    if pos + 4 > end or buf[pos] or buf[pos + 1] or buf[pos + 2] or buf[pos + 3] > _MAX_SYNONYMS_AT_HAND:
+        return NOT_AT_HAND
+    count = buf[pos + 3]
+    pos += 4
+    while count:
+        pos = plain_string_end(buf, plain_string_end(buf, pos, end), end) + 1
+        count -= 1
+    return pos
+
+
+class DescribeConfigsRequestWalk(FrameWalk):
+    """Reads a DescribeConfigs request: whether it names a broker. It changes no byte.
+
+    A response to a request without brokers holds no broker's config and need not be rewritten.
+    """
+
+    def __init__(self, version: int, frame_length: int, body_start: int) -> None:
+        """A walk of one request's body.
+
+        Args:
+            frame_length: bytes of the request from its API key on.
+            body_start: bytes of the frame before the body: `RequestHeader.body_offset` less the four of the length.
+
+        Raises:
+            UnsupportedVersion: the table does not let this version pass.
+        """
+        api = APIS[DESCRIBE_CONFIGS]
+        if not api.covers(version):
+            raise UnsupportedVersion(api.name, version)
+        super().__init__(frame_length, body_start)
+        self._version = version
+        self._compact = api.is_flexible(version)
+        self._string_end = compact_string_end if self._compact else plain_string_end
+        self.names_broker = False
+        """Whether a resource is a broker. Valid when the walk is over."""
+
+    def _walk(self) -> Steps:
+        compact = self._compact
+        resources = yield from self._items(compact, 4 if compact else 7, "resource count")
+        for _ in range(resources):
+            yield from self._need(1, "resource type")
+            if self._buf[self._pos] == BROKER_RESOURCE:
+                self.names_broker = True
+            yield from self._skip(1, "resource type")
+            yield from self._skip_string("resource name")
+            names = yield from self._items(compact, 1 if compact else 2, "config names")
+            yield from self._skip_strings(names)
+            if compact:
+                yield from self._skip_tags()
+            yield from self._pause(5)
+        yield from self._skip(2 if self._version >= FIRST_WITH_DOCUMENTATION else 1, "include synonyms")
+        if compact:
+            yield from self._skip_tags()
+
+    def _skip_strings(self, left: int) -> Steps:
+        while left:
+            left = self._skip_at_hand(left)
+            if self.work_left <= 0 and self._pos < self._end:
+                yield
+            elif left:
+                yield from self._skip_string("config name")
+                self.work_left -= 3
+                left -= 1
+
+    def _skip_at_hand(self, left: int) -> int:
+        """Skips strings that have arrived whole. Returns how many are left."""
+        buf, pos, end, string_end, work_left = self._buf, self._pos, self._end, self._string_end, self.work_left
+        while left and work_left > 0:
+            behind = string_end(buf, pos, end)
+            if behind > end:
+                break
+            pos = behind
+            left -= 1
+            work_left -= 1
+        self._pos = pos
+        self.work_left = work_left
+        return left
+
+    def _skip_string(self, what: str) -> Steps:
+        size = yield from self._string_size(self._compact, what)
+        yield from self._skip(max(0, size), what)

@@ -1,0 +1,52 @@
+"""`throttle_time_ms` raised in place, where it has a fixed place near the start of the response.
+
+    correlation id int32, tag buffer (flexible versions), body: throttle_time_ms int32 at `Api.throttle_at`
+
+That is so for all APIs with the field except Produce, ApiVersions, CreateDelegationToken and DescribeDelegationToken,
+where fields of variable length precede it. The table in `apis` has the offsets.
+"""
+
+from struct import Struct
+
+from protocol.apis import Api
+from protocol.errors import MalformedFrame
+
+INT32 = Struct(">i")
+CORRELATION_ID_SIZE = 4
+
+
+def throttle_needs(api: Api, version: int) -> int:
+    """Bytes of a response, from its correlation id on, that `raise_throttle` reads.
+
+    Returns:
+        0 if this version has no `throttle_time_ms` at a fixed place. A response shorter than that is malformed.
+    """
+    if api.throttle_from is None or version < api.throttle_from or api.throttle_at is None:
+        return 0
+    return CORRELATION_ID_SIZE + api.response_header_is_flexible(version) + api.throttle_at + INT32.size
+
+
+def raise_throttle(buf: bytearray, start: int, api: Api, version: int, throttle_time_ms: int) -> None:
+    """Writes the larger of the broker's and the proxy's throttle time into a response, in place.
+
+    Does nothing where `throttle_needs` returns 0.
+
+    Args:
+        start: index of the correlation id; `throttle_needs` bytes must be in `buf` from there on.
+        version: of the request.
+
+    Raises:
+        MalformedFrame: the response header has tags. Kafka defines none, and their length is unknown here.
+    """
+    needed = throttle_needs(api, version)
+    if not needed:
+        return
+    if api.response_header_is_flexible(version) and buf[start + CORRELATION_ID_SIZE]:
+        raise MalformedFrame("tags of the response header", CORRELATION_ID_SIZE)
+    raise_int32(buf, start + needed - INT32.size, throttle_time_ms)
+
+
+def raise_int32(buf: bytearray, at: int, value: int) -> None:
+    """Writes `value` over the int32 at `at` if it is larger."""
+    if value > INT32.unpack_from(buf, at)[0]:
+        INT32.pack_into(buf, at, value)

@@ -1,0 +1,100 @@
+"""The held frames of all connections, by the limit that each waits for.
+
+Each limit has a fair queue (`quotas.admission.fair_queue`). This module has no timers: the shell has one for each limit
+with waiters, calls `next` when it fires, and sets it again by `due_ns`.
+"""
+
+from collections.abc import Iterable
+
+from quotas.admission.limit import Limit, Ticket
+
+
+class Hold:
+    """A frame at whose boundary a connection waits.
+
+    limit      the limit that it waits for
+    size       bytes of the frame
+    units      its amount, in the limit's unit
+    answered   whether the broker responds to it: not to acks=0
+    ticket     its charges while it waits for one limit after another
+    since_ns   when it was first held
+    until_ns   when it passes even if the limit is in debt; 0: never
+    waiter     the connection, for the shell
+    """
+
+    __slots__ = ("answered", "limit", "since_ns", "size", "ticket", "units", "until_ns", "waiter")
+
+    def __init__(
+        self, limit: Limit, size: int, units: int, ticket: Ticket, since_ns: int, *, answered: bool, until_ns: int = 0
+    ) -> None:
+        self.limit = limit
+        self.size = size
+        self.units = units
+        self.answered = answered
+        self.ticket = ticket
+        self.since_ns = since_ns
+        self.until_ns = until_ns
+        self.waiter: object = None
+
+
+class Holds:
+    """Shared by all connections. `changed`: limits with waiters that may be due at another time than before."""
+
+    __slots__ = ("changed", "limits")
+
+    def __init__(self) -> None:
+        #: Limits with waiters.
+        self.limits: dict[Limit, None] = {}
+        self.changed: dict[Limit, None] = {}
+
+    def add(self, hold: Hold) -> None:
+        """The connection waits from now on."""
+        limit = hold.limit
+        limit.enqueue(hold, hold.units)
+        if limit not in self.limits:
+            self.limits[limit] = None
+            self.changed[limit] = None
+
+    def remove(self, hold: Hold) -> None:
+        """It waits no longer: it was dropped, or reached its deadline."""
+        limit = hold.limit
+        limit.waiters.discard(hold)
+        self._drop_if_empty(limit)
+
+    def give_up(self, ticket: Ticket, now_ns: int) -> None:
+        """A frame will not pass under this ticket: give back what it was charged."""
+        claimed = tuple(ticket.claims)
+        ticket.release(now_ns)
+        self.credit_returned(claimed)
+
+    def credit_returned(self, limits: Iterable[Limit]) -> None:
+        """These limits got credit back: their waiters may be due sooner."""
+        for limit in limits:
+            if limit.waiters.waiting:
+                self.changed[limit] = None
+
+    def next(self, limit: Limit, now_ns: int) -> Hold | None:
+        """Remove the next frame from the queue and return it; None while the limit is in debt, or without waiters."""
+        waiters = limit.waiters
+        if not waiters.waiting or limit.debt_ns(now_ns):
+            return None
+        hold: Hold = waiters.pop()
+        self._drop_if_empty(limit)
+        return hold
+
+    def take_all(self, limit: Limit) -> list[Hold]:
+        """Empty the queue of a limit, and return its frames in order."""
+        found = []
+        while limit.waiters.waiting:
+            found.append(limit.waiters.pop())
+        self._drop_if_empty(limit)
+        return found
+
+    def due_ns(self, limit: Limit, now_ns: int) -> int | None:
+        """Nanoseconds until the limit is out of debt; None without waiters."""
+        return limit.debt_ns(now_ns) if limit.waiters.waiting else None
+
+    def _drop_if_empty(self, limit: Limit) -> None:
+        if not limit.waiters.waiting:
+            self.limits.pop(limit, None)
+            self.changed[limit] = None

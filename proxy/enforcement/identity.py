@@ -1,0 +1,123 @@
+"""The client of one connection, its limits, and the throttle times of its responses."""
+
+from typing import Final
+
+from proxy.config.config import Config
+from proxy.observability.metrics import Metrics
+from proxy.observability.tallies import EntityMetrics
+from quotas.admission.client_limits import ClientLimits
+from quotas.admission.limit import Limit
+from quotas.registry.registry import Registry
+
+ANONYMOUS: Final = "ANONYMOUS"
+"""Kafka's name for a client that did not authenticate."""
+
+NS_PER_MS: Final = 1_000_000
+
+#: Used before the first request, which contains the client id.
+_NO_LIMITS: Final = ClientLimits("", "")
+
+
+class Notice:
+    """A throttle time that responses contain until it is over. `limit`: the limit that caused it."""
+
+    __slots__ = ("_most_ns", "limit", "until_ns")
+
+    def __init__(self, max_throttle_ms: int) -> None:
+        self._most_ns = max_throttle_ms * NS_PER_MS
+        self.limit: Limit | None = None
+        #: 0: no throttle time.
+        self.until_ns = 0
+
+    def extend(self, limit: Limit, until_ns: int) -> None:
+        """Responses contain the wait until `until_ns`, unless they contain a longer one already."""
+        if until_ns > self.until_ns:
+            self.until_ns = until_ns
+            self.limit = limit
+
+    def throttle_time_ms(self, now_ns: int) -> int:
+        """The throttle time of a response written now, in milliseconds rounded up; 0 when the wait is over."""
+        remaining_ns = self.until_ns - now_ns
+        if remaining_ns <= 0:
+            self.until_ns = 0
+            return 0
+        return throttle_time_ms(remaining_ns, self._most_ns)
+
+    def renew(self, registry: Registry, now_ns: int) -> None:
+        """Limits have changed: the wait becomes what the limit requires now, at most as long as before."""
+        limit = self.limit
+        if limit is None or not self.until_ns:
+            return
+        if registry.is_in_use(limit):
+            self.until_ns = min(self.until_ns, now_ns + limit.debt_ns(now_ns) + limit.queued_ns())
+        else:
+            self.until_ns = 0
+
+
+def throttle_time_ms(wait_ns: int, most_ns: int) -> int:
+    """A wait as Kafka's throttle_time_ms: rounded up, at most `most_ns`, never below zero."""
+    return max(0, -(-min(wait_ns, most_ns) // NS_PER_MS))
+
+
+class Identity:
+    """See the module. Streams read the plain attributes on the hot path.
+
+    peer              address and port of the client, for logs
+    user, client_id   the names that limits and metrics use
+    limits, entity    their limits, and their counters
+    generation        that of the registry when `limits` were resolved
+    notice            the throttle time of data responses
+    request_notice    the throttle time of all others: of `request_rate` alone
+    """
+
+    __slots__ = (
+        "_config",
+        "_metrics",
+        "client_id",
+        "entity",
+        "generation",
+        "limits",
+        "notice",
+        "peer",
+        "registry",
+        "request_notice",
+        "user",
+        "wire_client_id",
+    )
+
+    entity: EntityMetrics
+
+    def __init__(self, config: Config, registry: Registry, metrics: Metrics, peer: str) -> None:
+        self._config = config
+        self._metrics = metrics
+        self.registry = registry
+        self.peer = peer
+        self.user = config.principal or ANONYMOUS
+        #: The client id of the latest request; None before the first.
+        self.wire_client_id: str | None = None
+        self.client_id = ""
+        self.limits = _NO_LIMITS
+        self.generation = registry.generation
+        self.notice = Notice(config.max_throttle_ms)
+        self.request_notice = Notice(config.max_throttle_ms)
+
+    def identify(self, wire_client_id: str) -> None:
+        """The client sends this client id from this request on."""
+        self.wire_client_id = wire_client_id
+        fixed = self._config.client_id
+        self.client_id = wire_client_id if fixed is None else fixed
+        self._resolve()
+
+    def refresh(self, now_ns: int) -> None:
+        """Look up the limits of this client again: the registry has changed."""
+        self.generation = self.registry.generation
+        if self.wire_client_id is None:
+            return
+        self._resolve()
+        self.notice.renew(self.registry, now_ns)
+        self.request_notice.renew(self.registry, now_ns)
+
+    def _resolve(self) -> None:
+        self.limits = self.registry.resolve(self.user, self.client_id)
+        self.generation = self.registry.generation
+        self.entity = self._metrics.entity(self.user, self.client_id)

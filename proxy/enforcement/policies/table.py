@@ -1,0 +1,16 @@
+"""The policy of a throttle mode: that of the module of its name. The names stand in `quotas.modes`."""
+
+from importlib import import_module
+
+from proxy.enforcement.policies.policy import Policy
+from proxy.enforcement.report import Report
+
+DRY_RUN = "dry-run"
+"""Not a mode that is configured: what `--dry-run` does in place of any."""
+
+
+def policy_of(mode: str, report: Report) -> Policy:
+    """The policy of a mode, for all connections. Raises ImportError without such a module."""
+    module = import_module(f"proxy.enforcement.policies.{mode.replace('-', '_')}")
+    policy: type[Policy] = module.POLICY
+    return policy(report)

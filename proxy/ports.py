@@ -1,0 +1,72 @@
+"""The ports of the proxy: one to bootstrap from, and one for each broker."""
+
+from asyncio import AbstractEventLoop
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from proxy.brokers.nodes import Nodes
+from proxy.config.config import Address, Config
+from proxy.config.errors import BindError
+from proxy.listener import Accepted, Listener
+from proxy.observability.metrics import Metrics
+
+#: The name of the listener of --listen, in quotas.
+BOOTSTRAP: Final = "bootstrap"
+
+
+class Ports:
+    """Binds the ports, and returns the brokers that each leads to. ``accepted``: see `Listener`."""
+
+    def __init__(self, loop: AbstractEventLoop, config: Config, metrics: Metrics, accepted: Accepted) -> None:
+        self._loop = loop
+        self._config = config
+        self._metrics = metrics
+        self._accepted = accepted
+        self._listeners: dict[int, Listener] = {}
+        self.bootstrap = 0
+        #: Index of the bootstrap server that the next connection tries first.
+        self._next_server = 0
+
+    def __len__(self) -> int:
+        """Number of bound ports."""
+        return len(self._listeners)
+
+    def open(self, fixed_ports: Iterable[int]) -> None:
+        """Bind --listen and these. Raises BindError."""
+        config = self._config
+        self.bootstrap = self._bind(config.listen, "--listen")
+        for port in fixed_ports:
+            flag = "--broker-ports" if port in (config.broker_ports or ()) else "--broker-port"
+            self._bind((config.listen[0], port), flag)
+
+    def open_any(self) -> int:
+        """Bind a port that the kernel chooses. Raises BindError."""
+        return self._bind((self._config.listen[0], 0), "--broker-ports")
+
+    def names_of(self, port: int) -> tuple[str, ...]:
+        """The names of a port's listener in quotas."""
+        return (BOOTSTRAP, str(port)) if port == self.bootstrap else (str(port),)
+
+    def brokers_at(self, port: int, nodes: Nodes) -> Sequence[Address]:
+        """The brokers to try for a connection to this port: its node, or the bootstrap servers if that is unknown."""
+        node = None if port == self.bootstrap else nodes.broker_behind(port)
+        if node is not None:
+            return (node,)
+        servers = self._config.bootstrap_servers
+        first = self._next_server % len(servers)
+        self._next_server = first + 1
+        return servers[first:] + servers[:first]
+
+    def close(self) -> None:
+        """Accept no more."""
+        for listener in self._listeners.values():
+            listener.close()
+        self._listeners.clear()
+
+    def _bind(self, address: Address, flag: str) -> int:
+        try:
+            listener = Listener(self._loop, address, self._accepted, self._metrics)
+        except OSError as error:
+            raise BindError(flag, address, error) from error
+        self._listeners[listener.port] = listener
+        return listener.port

@@ -1,0 +1,151 @@
+"""Admits new connections, delayed where `connection_creation_rate` requires it.
+
+A connection over its rate is accepted and not served for the computed time, while others are. One with a wait above
+``--max-connection-hold`` waits that long and is closed, so that a client which reconnects at once does not turn one
+refusal into a thousand. One above ``connections`` is closed at once, as Kafka does.
+
+When limits change, each waiting connection is served after the rest of its wait, or after the wait under the new limits
+if that is shorter.
+"""
+
+import logging
+from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from proxy.enforcement.report import Report
+from proxy.observability.logs import RateLimited, event
+from proxy.observability.metrics import Metrics
+from proxy.sessions.session import Session
+from quotas.connections import ConnectionQuotas, Verdict, WaitingConnection
+from quotas.entity import AnyEntity
+
+NS_PER_MS: Final = 1_000_000
+NS_PER_SECOND: Final = 1_000_000_000
+#: Connections that a change admits are served in groups of this size, a millisecond apart.
+SERVED_AT_ONCE: Final = 64
+
+_log = logging.getLogger("proxy.sessions.gate")
+
+
+class _Waiting:
+    """A connection over its rate, its verdict, and the function that serves it."""
+
+    __slots__ = ("held", "serve", "timer")
+
+    def __init__(self, held: WaitingConnection, serve: Callable[[], None], timer: TimerHandle) -> None:
+        self.held = held
+        self.serve = serve
+        self.timer = timer
+
+
+class Gate:
+    """Shared by all listeners. Report the end of each session by `gone`."""
+
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        clock: Callable[[], int],
+        quotas: ConnectionQuotas,
+        report: Report,
+        metrics: Metrics,
+        *,
+        dry_run: bool,
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._quotas = quotas
+        self._report = report
+        self._metrics = metrics
+        self._dry_run = dry_run
+        self._lines = RateLimited()
+        #: In the order in which they were recorded.
+        self._waiting: dict[Session, _Waiting] = {}
+
+    def let_in(self, session: Session, serve: Callable[[], None]) -> None:
+        """Call ``serve`` for a session that was accepted, now or when its rate allows; or close it."""
+        now_ns = self._clock()
+        origin = session.origin
+        verdict = self._quotas.opened(origin.ip, origin.listener, now_ns)
+        if verdict.limit_name is None:
+            serve()
+            return
+        if self._dry_run:
+            self._rehearse(session, verdict, now_ns)
+            serve()
+            return
+        if verdict.wait_ns:  # a connection that is closed at once is not throttled
+            self._report.connection_waits(session.identity, verdict, now_ns)
+            held = WaitingConnection(origin.ip, origin.listener, verdict, now_ns)
+            timer = self._after(verdict.wait_ns, session)
+            self._waiting[session] = _Waiting(held, serve, timer)
+        else:
+            self._turn_away(session, verdict)
+
+    def gone(self, session: Session) -> None:
+        """The session has ended."""
+        waiting = self._waiting.pop(session, None)
+        if waiting is not None:
+            waiting.timer.cancel()
+        self._quotas.closed(session.origin.ip, session.origin.listener)
+
+    def wait_of(self, session: Session) -> WaitingConnection | None:
+        """The wait of a session that is over its rate; None: it is served."""
+        waiting = self._waiting.get(session)
+        return None if waiting is None else waiting.held
+
+    def limits_changed(self, entities: Iterable[AnyEntity] | None) -> None:
+        """The limits of these entities were replaced (None: of all). Costs nothing while no connection waits."""
+        if not self._waiting or (entities is not None and not self._quotas.concerned_by(entities)):
+            return
+        now_ns = self._clock()
+        waiting = dict(self._waiting)
+        verdicts = self._quotas.review([each.held for each in waiting.values()], now_ns)
+        free = 0
+        for (session, each), verdict in zip(waiting.items(), verdicts, strict=True):
+            before = each.held
+            left_ns = before.since_ns + verdict.wait_ns - now_ns
+            if left_ns <= 0:
+                left_ns = (1 + free // SERVED_AT_ONCE) * NS_PER_MS
+                free += 1
+            if verdict.admitted and not before.verdict.admitted:  # recorded now, after all others
+                self._waiting[session] = self._waiting.pop(session)
+            each.timer.cancel()
+            each.held = before._replace(verdict=verdict)
+            each.timer = self._after(left_ns, session)
+
+    def _after(self, wait_ns: int, session: Session) -> TimerHandle:
+        return self._loop.call_later(wait_ns / NS_PER_SECOND, self._has_waited, session)
+
+    def _has_waited(self, session: Session) -> None:
+        waiting = self._waiting.pop(session)
+        if waiting.held.verdict.admitted:
+            waiting.serve()
+        else:
+            self._turn_away(session, waiting.held.verdict)
+
+    def _rehearse(self, session: Session, verdict: Verdict, now_ns: int) -> None:
+        """Report the measure. A connection above ``connections`` is served, so its rates count it too."""
+        self._report.connection_waits(session.identity, verdict, now_ns)
+        if not verdict.wait_ns:
+            verdict = self._quotas.created(session.origin.ip, session.origin.listener, now_ns)
+            if verdict.limit_name is not None:
+                self._report.connection_waits(session.identity, verdict, now_ns)
+
+    def _turn_away(self, session: Session, verdict: Verdict) -> None:
+        reason = verdict.limit_name or ""
+        self._metrics.connection_rejected(reason)
+        suppressed = self._lines.admit(("connection_rejected", reason, verdict.entity), self._clock())
+        if suppressed is not None:
+            event(
+                _log,
+                logging.WARNING,
+                "connection_rejected",
+                peer=session.identity.peer,
+                reason=reason,
+                entity=str(verdict.entity),
+                limit_value=verdict.limit_value,
+                held_seconds=verdict.wait_ns / NS_PER_SECOND or None,
+                suppressed=suppressed or None,
+            )
+        session.close()

@@ -1,0 +1,94 @@
+"""The life of a connection pair: states, events and transitions.
+
+    CONNECTING   no broker has been reached yet
+    OPEN         both sides are connected
+    DRAINING     the proxy ends: no request begins, requests in flight are answered
+    FLUSHING     the client has gone: what it sent (acks=0 above all) is forwarded to the broker, which ends its stream
+                 when it has read everything
+    CLOSED       both sockets are closed
+
+Reads report that a stream ended or failed. A write that fails changes no state: its bytes are dropped, and the peer is
+read to its end, for what it sent before. While the client does not take bytes the broker is not read, so at the end of
+the broker's stream its last response has been forwarded.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import Final
+
+
+class State(Enum):
+    CONNECTING = "connecting"
+    OPEN = "open"
+    DRAINING = "draining"
+    FLUSHING = "flushing"
+    CLOSED = "closed"
+
+
+class Event(Enum):
+    BROKER_CONNECTED = "a broker has been reached"
+    BROKER_UNREACHABLE = "no broker can be reached"
+    CLIENT_ENDED = "the client ended its stream, or its connection broke"
+    BROKER_ENDED = "the broker ended its stream, or its connection broke"
+    DRAIN = "the proxy ends"
+    PROGRESS = "something that was under way has finished"
+    TIMED_OUT = "what was to be flushed has not been taken"
+    FAILED = "what one side sent cannot be handled"
+
+
+_S = State
+_E = Event
+
+TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = MappingProxyType(
+    {
+        # The next state while something is under way, and the next state when nothing is.
+        _S.CONNECTING: {
+            _E.BROKER_CONNECTED: (_S.OPEN, _S.OPEN),
+            _E.BROKER_UNREACHABLE: (_S.CLOSED, _S.CLOSED),
+            _E.CLIENT_ENDED: (_S.CLOSED, _S.CLOSED),
+            _E.BROKER_ENDED: (_S.CLOSED, _S.CLOSED),
+            _E.DRAIN: (_S.CLOSED, _S.CLOSED),
+            _E.PROGRESS: (_S.CONNECTING, _S.CONNECTING),
+            _E.TIMED_OUT: (_S.CLOSED, _S.CLOSED),
+            _E.FAILED: (_S.CLOSED, _S.CLOSED),
+        },
+        _S.OPEN: {
+            _E.BROKER_CONNECTED: (_S.OPEN, _S.OPEN),
+            _E.BROKER_UNREACHABLE: (_S.CLOSED, _S.CLOSED),
+            _E.CLIENT_ENDED: (_S.FLUSHING, _S.CLOSED),
+            _E.BROKER_ENDED: (_S.CLOSED, _S.CLOSED),
+            _E.DRAIN: (_S.DRAINING, _S.CLOSED),
+            _E.PROGRESS: (_S.OPEN, _S.OPEN),
+            _E.TIMED_OUT: (_S.CLOSED, _S.CLOSED),
+            _E.FAILED: (_S.CLOSED, _S.CLOSED),
+        },
+        _S.DRAINING: {
+            _E.BROKER_CONNECTED: (_S.DRAINING, _S.DRAINING),
+            _E.BROKER_UNREACHABLE: (_S.CLOSED, _S.CLOSED),
+            _E.CLIENT_ENDED: (_S.FLUSHING, _S.CLOSED),
+            _E.BROKER_ENDED: (_S.CLOSED, _S.CLOSED),
+            _E.DRAIN: (_S.DRAINING, _S.CLOSED),
+            _E.PROGRESS: (_S.DRAINING, _S.CLOSED),
+            _E.TIMED_OUT: (_S.CLOSED, _S.CLOSED),
+            _E.FAILED: (_S.CLOSED, _S.CLOSED),
+        },
+        _S.FLUSHING: {
+            _E.BROKER_CONNECTED: (_S.FLUSHING, _S.FLUSHING),
+            _E.BROKER_UNREACHABLE: (_S.CLOSED, _S.CLOSED),
+            _E.CLIENT_ENDED: (_S.FLUSHING, _S.FLUSHING),
+            _E.BROKER_ENDED: (_S.CLOSED, _S.CLOSED),
+            _E.DRAIN: (_S.FLUSHING, _S.FLUSHING),
+            _E.PROGRESS: (_S.FLUSHING, _S.FLUSHING),
+            _E.TIMED_OUT: (_S.CLOSED, _S.CLOSED),
+            _E.FAILED: (_S.CLOSED, _S.CLOSED),
+        },
+        _S.CLOSED: dict.fromkeys(Event, (_S.CLOSED, _S.CLOSED)),
+    }
+)
+
+
+def next_state(state: State, event: Event, *, is_busy: bool) -> State:
+    """The state after `event`; `is_busy`: data or requests are under way that closing now could lose."""
+    while_busy, when_idle = TRANSITIONS[state][event]
+    return while_busy if is_busy else when_idle

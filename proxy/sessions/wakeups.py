@@ -1,0 +1,171 @@
+"""Releases held frames in their turn, with one timer for each limit with waiters."""
+
+from abc import abstractmethod
+from asyncio import AbstractEventLoop, Handle, TimerHandle
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from proxy.enforcement.holds import Hold, Holds
+from quotas.admission.limit import Limit
+
+NS_PER_MS: Final = 1_000_000
+NS_PER_SECOND: Final = 1_000_000_000
+#: Longest time for which held frames are released at once; then the loop serves others for at least a millisecond.
+LONGEST_PASS_NS: Final = 5_000_000
+#: Reads until the next decision of a connection: the rest of the released frame, the next header, what is decided on.
+READS_TO_NEXT_FRAME: Final = 3
+
+
+class Waiter:
+    """A connection with a held frame. `hold`: that frame; None while it is not held."""
+
+    __slots__ = ()
+
+    hold: Hold | None
+
+    @abstractmethod
+    def release(self, hold: Hold) -> None:
+        """Ask the limits about this frame again: its turn has come."""
+
+    @abstractmethod
+    def read_on(self) -> None:
+        """Read what has arrived."""
+
+
+class Wakeups:
+    """Shared by all sessions of one event loop."""
+
+    def __init__(self, loop: AbstractEventLoop, holds: Holds, clock: Callable[[], int]) -> None:
+        self._loop = loop
+        self._holds = holds
+        self._clock = clock
+        self._timers: dict[Limit, TimerHandle] = {}
+        self._deadlines: dict[Hold, TimerHandle] = {}
+        #: Frames that are decided again at once.
+        self._asking_again: deque[Hold] = deque()
+        self._next_pass: Handle | None = None
+
+    def add(self, waiter: Waiter, hold: Hold) -> None:
+        """The frame is held from now on."""
+        hold.waiter = waiter
+        self._holds.add(hold)
+        if hold.until_ns:
+            self._arm_deadline(hold)
+        self.rearm()
+
+    def forget(self, hold: Hold) -> None:
+        """The frame will not pass."""
+        self._cancel_deadline(hold)
+        self._holds.remove(hold)
+        self._holds.give_up(hold.ticket, self._clock())
+        self.rearm()
+
+    def rearm(self) -> None:
+        """Set the timers of the limits whose waiters may be due at another time than before."""
+        changed = self._holds.changed
+        while changed:
+            limit, _ = changed.popitem()
+            timer = self._timers.pop(limit, None)
+            if timer is not None:
+                timer.cancel()
+            due_ns = self._holds.due_ns(limit, self._clock())
+            if due_ns is not None:
+                self._timers[limit] = self._after(due_ns, self._pass, limit)
+
+    def limits_changed(self) -> None:
+        """Limits were replaced: decide all held frames again, in order."""
+        self._ask_again(list(self._holds.limits))
+        self.rearm()
+
+    def close(self) -> None:
+        """Cancel all timers."""
+        self._asking_again.clear()
+        for timer in (*self._timers.values(), *self._deadlines.values()):
+            timer.cancel()
+        self._timers.clear()
+        self._deadlines.clear()
+        if self._next_pass is not None:
+            self._next_pass.cancel()
+
+    # ---- inside
+
+    def _after(self, wait_ns: int, callback: Callable[..., None], *arguments: object) -> TimerHandle:
+        # The loop's timers count in milliseconds. A late timer costs nothing: the bucket fills meanwhile.
+        wait_ms = max(1, -(-wait_ns // NS_PER_MS))
+        return self._loop.call_later(wait_ms / 1000, callback, *arguments)
+
+    def _pass(self, limit: Limit) -> None:
+        """The debt should be paid: release waiters, one frame each, until there is debt again.
+
+        A released connection reads its next frame at once. The queue is fair only among its members: a session of
+        small frames that came back in the loop's next round would pass one for each large frame of another.
+
+        Where the limit has room for all, all are released: otherwise clients that never stop sending would queue for
+        each other without end, a frame at a time, however little of the limit that uses.
+        """
+        self._timers.pop(limit, None)
+        holds = self._holds
+        now_ns = self._clock()
+        ends_ns = now_ns + LONGEST_PASS_NS
+        while now_ns < ends_ns:
+            if limit.waiters.waiting and not limit.debt_ns(now_ns) and limit.has_room_for_all(now_ns):
+                self._ask_again((limit,))
+                break
+            hold = holds.next(limit, now_ns)
+            if hold is None:
+                break
+            waiter = self._release(hold)
+            for _ in range(READS_TO_NEXT_FRAME):
+                if waiter is not None and waiter.hold is None:
+                    waiter.read_on()
+            now_ns = self._clock()
+        holds.changed[limit] = None
+        self.rearm()
+
+    def _ask_again(self, limits: Iterable[Limit]) -> None:
+        """Empty the queues of these limits, and decide their frames again."""
+        for limit in limits:
+            self._asking_again.extend(self._holds.take_all(limit))
+        if self._next_pass is None:
+            self._ask_some_again()
+
+    def _ask_some_again(self) -> None:
+        """For the time of one pass; the rest in the loop's next round."""
+        now_ns = self._clock()
+        ends_ns = now_ns + LONGEST_PASS_NS
+        while self._asking_again and now_ns < ends_ns:
+            self._release(self._asking_again.popleft())
+            now_ns = self._clock()
+        self._next_pass = self._loop.call_soon(self._ask_some_again) if self._asking_again else None
+        self.rearm()
+
+    def _release(self, hold: Hold) -> Waiter | None:
+        """Decide the frame again, if its connection still waits with it."""
+        self._cancel_deadline(hold)
+        waiter = hold.waiter
+        if not isinstance(waiter, Waiter) or waiter.hold is not hold:
+            return None
+        waiter.release(hold)
+        return waiter
+
+    # ---- deadlines
+
+    def _arm_deadline(self, hold: Hold) -> None:
+        left_ns = hold.until_ns - self._clock()
+        self._deadlines[hold] = self._after(left_ns, self._on_deadline, hold)
+
+    def _cancel_deadline(self, hold: Hold) -> None:
+        timer = self._deadlines.pop(hold, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _on_deadline(self, hold: Hold) -> None:
+        """The longest wait is over: release the frame out of turn."""
+        self._deadlines.pop(hold, None)
+        if hold.until_ns > self._clock():
+            self._arm_deadline(hold)
+            return
+        self._holds.remove(hold)
+        self._release(hold)
+        self.rearm()

@@ -1,0 +1,100 @@
+"""The interface between a pump and a socket. The plain wire exposes the socket's own methods; TLS is one more class.
+
+`remove_reader` and `remove_writer` come before `close`: libuv aborts the process otherwise.
+"""
+
+import socket
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+#: tcpi_state of Linux's TCP_INFO: established, and closed both ways.
+_TCP_ESTABLISHED: Final = 1
+_TCP_CLOSE: Final = 7
+
+
+class Wire:
+    """A plaintext connection. Each has one reader and one writer at a time.
+
+    ``recv_into(buffer, size)``   as of a socket: bytes read, 0 at the end of the stream
+    ``send(data)``                as of a socket: bytes taken
+    Both raise BlockingIOError when nothing can be read or taken now, and OSError when the connection is broken.
+    """
+
+    __slots__ = ("_is_read", "_is_written", "_loop", "_sock", "fd", "recv_into", "send")
+
+    #: Whether bytes may be `pending`.
+    buffers = False
+
+    def __init__(self, loop: AbstractEventLoop, sock: socket.socket) -> None:
+        self._loop = loop
+        self._sock = sock
+        self._is_read = False
+        self._is_written = False
+        self.fd = sock.fileno()
+        self.recv_into = sock.recv_into
+        self.send = sock.send
+
+    def pending(self) -> int:
+        """Bytes that were received and that `recv_into` has not returned: the event loop does not report these."""
+        return 0
+
+    def when_readable(self, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever something can be read, until `stop_reading`."""
+        self._is_read = True
+        self._loop.add_reader(self.fd, callback)
+
+    def stop_reading(self) -> None:
+        """See `when_readable`."""
+        if self._is_read:
+            self._is_read = False
+            self._loop.remove_reader(self.fd)
+
+    def when_writable(self, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever something can be written, until `stop_writing`."""
+        self._is_written = True
+        self._loop.add_writer(self.fd, callback)
+
+    def stop_writing(self) -> None:
+        """See `when_writable`."""
+        if self._is_written:
+            self._is_written = False
+            self._loop.remove_writer(self.fd)
+
+    def shutdown(self) -> None:
+        """Send no more: the peer sees the end of the stream."""
+        with suppress(OSError):  # the connection is gone: the next read reports it
+            self._sock.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Leave the loop and close the socket."""
+        self.stop_reading()
+        self.stop_writing()
+        self._sock.close()
+
+    def peek(self, size: int) -> bytes:
+        """At most `size` bytes of what was received and has not been read; it stays unread."""
+        try:
+            return self._sock.recv(size, socket.MSG_PEEK)
+        except OSError:  # nothing is there, or the connection is broken: the next read reports it
+            return b""
+
+    @property
+    def peer_has_gone(self) -> bool:
+        """Whether the peer has closed or reset the connection, even if data before that has not been read."""
+        return tcp_state(self._sock) not in (_TCP_ESTABLISHED, None)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the connection is over, both ways."""
+        return tcp_state(self._sock) == _TCP_CLOSE
+
+
+def tcp_state(sock: socket.socket) -> int | None:
+    """Linux's tcpi_state (0.5 us); None on other systems."""
+    info: int | None = getattr(socket, "TCP_INFO", None)
+    if info is None:
+        return None
+    state: int = sock.getsockopt(socket.IPPROTO_TCP, info, 1)[0]
+    return state

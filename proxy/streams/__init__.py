@@ -1,0 +1,16 @@
+"""What passes through one connection pair: bytes in, steps out. No socket, no event loop, no clock.
+
+    request_stream ─▶ handlers ─▶ step      response_stream ─▶ handlers ─▶ step
+          └─────── in_flight: requests that wait for their response ───────┘
+
+- `steps`            what the pump is to do next
+- `request_stream`   client to broker: finds the frames and asks the handler of each
+- `response_stream`  broker to client: matches responses with requests
+- `handlers/`        one for each treatment of `protocol.apis`
+- `connection`       one connection pair: requests in flight; the bases of streams and handlers
+- `kinds`            requests of the same kind: parsed once, compared afterwards
+- `fetch_ledger`     what open fetches have reserved
+- `produce_usage`    topics, records and producer ids of the Produce requests of one connection
+- `memory`           the shared read buffer, and the account of bytes in memory
+- `context`          what all connections of one proxy share
+"""

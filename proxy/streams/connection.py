@@ -1,0 +1,317 @@
+"""The state of one connection pair, and the interfaces of streams and handlers."""
+
+from abc import abstractmethod
+from collections import deque
+from typing import Final, final
+
+from protocol.request_header import RequestHeader
+from protocol.rewriting_walk import RewritingWalk
+from protocol.topic_mutations import MutationRequest
+from protocol.walk import FrameWalk
+from proxy.enforcement.holds import Hold
+from proxy.enforcement.identity import Identity
+from proxy.observability.tallies import Cell
+from proxy.streams.context import Context
+from proxy.streams.fetch_ledger import Fetching
+from proxy.streams.memory import READ_SIZE, Holding
+from proxy.streams.produce_usage import ProduceUsage
+
+#: Requests without a response yet, for one connection. Bounds the bookkeeping to some 100 KiB.
+MAX_IN_FLIGHT: Final = 1_000
+#: Bytes of the proxy's own responses that wait for earlier ones, for one connection.
+MAX_OWED_BYTES: Final = 65_536
+
+
+class Awaited:
+    """What a request in flight keeps for its response. `handler`: reads the response."""
+
+    __slots__ = ("handler",)
+
+    def __init__(self, handler: "Handler") -> None:
+        self.handler = handler
+
+    def cancel(self, now_ns: int) -> None:
+        """The connection is closed: no response arrives."""
+
+
+@final
+class Answer:
+    """A response of the proxy's own. It is sent after all earlier responses."""
+
+    __slots__ = ("frame",)
+
+    def __init__(self, frame: bytes) -> None:
+        #: With the length in front.
+        self.frame = frame
+
+
+InFlight = deque[tuple[int, Awaited | Answer]]
+"""Correlation id, and what handles the response. Brokers answer the requests of a connection in order."""
+
+
+class Connection:
+    """One client connection and its broker connection, as both streams see them.
+
+    owed_bytes        of `Answer`s in flight, and of what is added to other responses in flight
+    is_closing        draining, or the client has gone: no frame begins
+    is_stopped        no request passes now: it is closing, or its own responses take too much memory
+    sent_unanswered   a request without a response (acks=0) has been forwarded: the broker may not have read it yet
+    attention         the session has something to do besides the bytes: see `Session.attend`
+    """
+
+    __slots__ = (
+        "attention",
+        "context",
+        "fetching",
+        "identity",
+        "in_flight",
+        "is_closing",
+        "is_stopped",
+        "mutation",
+        "owed_bytes",
+        "sent_unanswered",
+        "turn",
+        "usage",
+    )
+
+    def __init__(self, context: Context, identity: Identity) -> None:
+        self.context = context
+        self.identity = identity
+        self.fetching = Fetching()
+        self.in_flight: InFlight = deque()
+        self.owed_bytes = 0
+        self.is_closing = False
+        self.is_stopped = False
+        self.sent_unanswered = False
+        self.attention = False
+        #: The hold of the current frame, which has been released; None: that frame was not held.
+        self.turn: Hold | None = None
+        #: The current request, if it creates or deletes partitions, while it is parsed.
+        self.mutation: MutationRequest | None = None
+        #: The content of Produce requests, for clients with limits on it.
+        self.usage: ProduceUsage | None = None
+
+    @property
+    def has_room_again(self) -> bool:
+        """Whether enough responses have arrived after a step `FULL`."""
+        return len(self.in_flight) <= MAX_IN_FLIGHT // 2 and self.owed_bytes <= MAX_OWED_BYTES // 2
+
+    def answer(self, correlation_id: int, frame: bytes) -> None:
+        """Queue a response of the proxy's own."""
+        self.in_flight.append((correlation_id, Answer(frame)))
+        self.owe(len(frame))
+        self.attention = True
+
+    def owe(self, size: int) -> None:
+        """Count `size` bytes more for a response in flight; a negative size: less."""
+        self.owed_bytes += size
+        self.is_stopped = self.is_closing or self.owed_bytes > MAX_OWED_BYTES
+
+    def close(self) -> None:
+        """Begin no frame from now on."""
+        self.is_closing = self.is_stopped = True
+
+    def take_answers(self) -> bytes:
+        """All answers that are due, joined; empty while the oldest request waits for the broker."""
+        in_flight = self.in_flight
+        due = []
+        while in_flight and isinstance(answer := in_flight[0][1], Answer):
+            in_flight.popleft()
+            due.append(answer.frame)
+        frames = b"".join(due)
+        self.owe(-len(frames))
+        return frames
+
+    def cancel_all(self, now_ns: int) -> None:
+        """The connection is closed."""
+        for _, awaited in self.in_flight:
+            if not isinstance(awaited, Answer):
+                awaited.cancel(now_ns)
+        self.in_flight.clear()
+        self.fetching.leave()
+
+
+class Stream:
+    """One direction of a connection: turns bytes into steps (see `proxy.streams.steps`).
+
+    buf         the shared read buffer
+    want        bytes that the next read may take
+    remaining   bytes of the current frame that have not been forwarded
+    current     the kind of the current request, or what the current response answers
+    walk        parses the current frame while it is forwarded; None: its bytes are not parsed
+    holding     what this direction keeps in memory; the pump updates it
+    """
+
+    __slots__ = (
+        "awaited",
+        "buf",
+        "connection",
+        "current",
+        "hold",
+        "holding",
+        "near_limit",
+        "output",
+        "remaining",
+        "resume_at",
+        "walk",
+        "walked_to",
+        "want",
+    )
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.buf = connection.context.memory.data
+        self.holding = Holding()
+        self.want = READ_SIZE
+        self.remaining = 0
+        self.current: Awaited | None = None
+        # Set by handlers for the current frame: what handles its response, where that is more than its kind, and a walk
+        # over its rest with the position where that begins.
+        self.awaited: Awaited | None = None
+        self.walk: FrameWalk | None = None
+        self.walked_to = 0
+        #: The last data request was close to its limit, or over it.
+        self.near_limit = False
+        # Operands of steps.
+        self.hold: Hold | None = None
+        self.output = b""
+        self.resume_at = 0
+
+    @abstractmethod
+    def take(self, pos: int, end: int, now_ns: int) -> int:
+        """The next step for the bytes ``buf[pos:end]``. Raises ProtocolError: close the connection."""
+
+    @property
+    @abstractmethod
+    def is_between_frames(self) -> bool:
+        """Whether no frame is partly forwarded."""
+
+
+class Requests(Stream):
+    """From client to broker: the interface for handlers.
+
+    is_charged   the current frame was charged to its limits; in a dry run it may pass uncharged
+    is_counted   it was counted as throttled, for its hold or its notice
+    """
+
+    __slots__ = ("is_charged", "is_counted")
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self.is_charged = False
+        self.is_counted = False
+
+    @abstractmethod
+    def drop(self, pos: int, end: int, length: int) -> None:
+        """The request at `pos` is not forwarded: prepare a `REPLACE` by nothing."""
+
+
+class Responses(Stream):
+    """From broker to client: the interface for handlers."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def begin(self, pos: int, end: int, length: int) -> int:
+        """Forward the response at `pos` without parsing it. Returns the step."""
+
+    @abstractmethod
+    def begin_walk(self, walk: FrameWalk, pos: int, end: int, length: int, now_ns: int) -> int:
+        """Forward the response at `pos`; `walk` parses it from its correlation id on. Returns the step."""
+
+    @abstractmethod
+    def begin_rewrite(self, walk: RewritingWalk, kind: "RequestKind", pos: int, end: int, length: int) -> int:
+        """`walk` rebuilds the response at `pos`; memory for it is reserved. Returns the step."""
+
+    @abstractmethod
+    def begin_replaced(self, first: bytes, replaced: int, pos: int, length: int) -> int:
+        """The first `replaced` bytes of the response at `pos` become `first`; forward the rest. Returns the step."""
+
+
+class RequestKind(Awaited):
+    """Requests with the same API, version and head. Shared by all connections that send such requests.
+
+    header      the parsed header of the first one
+    key         API key and version, as one int32 of the wire
+    tail        the header's bytes from the client id's length on
+    size        where the tail ends, from the frame's start; `needed`: bytes that must be in the buffer
+    shortest    length of the shortest such request, without the length field
+    answered    whether the broker responds: not to Produce with acks=0
+    batchable   whether such requests pass without a decision each while the limits have room for all
+    counter     of requests, for metrics
+    """
+
+    __slots__ = (
+        "answered",
+        "api_key",
+        "batchable",
+        "counter",
+        "header",
+        "key",
+        "needed",
+        "shortest",
+        "size",
+        "tail",
+        "version",
+    )
+
+    def __init__(self, header: RequestHeader, tail: bytes, handler: "Handler", counter: Cell) -> None:
+        super().__init__(handler)
+        self.header = header
+        self.api_key = header.api.key
+        self.version = header.version
+        self.key = header.api.key << 16 | header.version
+        self.tail = tail
+        self.size = header.size
+        self.needed = header.needed
+        self.shortest = header.needed - 4
+        self.answered = header.acks != 0
+        self.counter = counter
+        self.batchable = handler.batches(self)
+
+
+class Handler:
+    """Handles the requests and responses of one treatment. One object for all connections."""
+
+    __slots__ = ("context",)
+
+    #: Whether responses are forwarded without parsing while no throttle time is due.
+    unseen = False
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    def batches(self, kind: RequestKind) -> bool:
+        """Whether consecutive requests of this kind may pass without a decision each."""
+        return False
+
+    def count(self, requests: Requests, now_ns: int, *, is_counted: bool = False) -> None:
+        """Charge one request that is never held; `is_counted`: another limit counts it as throttled."""
+        identity = requests.connection.identity
+        decision = identity.limits.requests.charge_capped(1, now_ns)
+        if decision.limit is not None:
+            self.context.policy.overdraws_requests(identity, decision, now_ns, is_counted=is_counted)
+
+    @abstractmethod
+    def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
+        """Decide about the request at `pos`, whose header is in the buffer.
+
+        Returns `PASS`: it is forwarded; `requests.awaited` handles its response, or the kind if that is None. Or a
+        step for the pump; after `REPLACE` the request is done.
+        """
+
+    @abstractmethod
+    def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
+        """The next step for the response of `length` bytes at `pos`; its correlation id is in the buffer.
+
+        A handler that forwards it removes it from the queue: see `Responses.begin`.
+        """
+
+    def on_walked(self, stream: Stream, now_ns: int) -> None:
+        """The walk over the current frame has advanced, perhaps to its end."""
+
+    def on_response_end(self, awaited: Awaited, now_ns: int) -> None:
+        """A response has ended that a walk has parsed."""
+
+    def after_rewrite(self, responses: Responses, kind: RequestKind, length: int) -> None:
+        """The new beginning of a response is complete; `responses.remaining` bytes of the broker's follow."""

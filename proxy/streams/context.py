@@ -1,0 +1,26 @@
+"""What streams and handlers of all connections share."""
+
+from dataclasses import dataclass
+
+from proxy.brokers.nodes import Nodes
+from proxy.brokers.topics import Topics
+from proxy.config.config import Config
+from proxy.enforcement.holds import Holds
+from proxy.enforcement.policies.policy import Policy
+from proxy.observability.metrics import Metrics
+from proxy.streams.memory import MemoryPool
+from quotas.registry.registry import Registry
+
+
+@dataclass(slots=True, eq=False)
+class Context:
+    """See the module."""
+
+    config: Config
+    metrics: Metrics
+    registry: Registry
+    memory: MemoryPool
+    nodes: Nodes
+    topics: Topics
+    holds: Holds
+    policy: Policy

@@ -1,0 +1,149 @@
+"""What open fetches have reserved.
+
+The size of a response is known when it arrives, and one client may have several fetches open, at several brokers. So a
+fetch reserves bytes before it is forwarded, and is reconciled when the response header arrives:
+
+    reserve   the request's `max_bytes` is lowered to a share of what is left of the limit, and that share is charged
+    settle    the response's size is charged in place of the reservation
+    cancel    the connection is closed: the reservation is given back
+
+What is left is divided by the connections of this client that fetch and have no fetch open. Brokers return a first
+record batch whole even if it is larger than `max_bytes`; so a fetch reserves at least the size of such a batch of this
+client lately, and while none has arrived the largest batch that a broker accepts by default. Thus at most one fetch
+overdraws a limit, by one batch.
+"""
+
+from typing import Final, final
+
+from quotas.admission.client_limits import ClientLimits
+from quotas.admission.decision import Decision
+from quotas.admission.limit_set import LimitSet
+
+#: However little is left, all fetches of a client together may bring what it earns in this time. With less, a consumer
+#: at its limit would fetch one batch at a time, thousands of times a second.
+SMALLEST_BUDGET_NS: Final = 10_000_000
+#: The largest batch that a broker accepts by default (`message.max.bytes`).
+LARGEST_BATCH: Final = 1_048_588
+#: Responses up to this size count as empty: they contain no batch.
+EMPTY_RESPONSE: Final = 512
+
+
+class FetchLedger:
+    """The fetches of one client, over all its connections.
+
+    connections   that have sent a fetch
+    open          fetches whose response has not arrived
+    batch         bytes of the smallest response lately; an upper bound while none has arrived
+    """
+
+    __slots__ = ("batch", "connections", "open")
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.open = 0
+        self.batch = LARGEST_BATCH
+
+    def learn(self, size: int, budget: int) -> None:
+        """Record a response of `size` bytes to a fetch for at most `budget` bytes.
+
+        An empty one contains no batch. But fetches that wait for new data must not block each other, so each empty
+        response makes the next reservation smaller.
+        """
+        if size <= EMPTY_RESPONSE:
+            self.batch //= 4
+        elif size >= budget:
+            self.batch = size
+        else:
+            self.batch = min(self.batch, size)
+
+
+def ledger_of(limits: ClientLimits) -> FetchLedger:
+    """The ledger of a client; all its connections share it."""
+    ledger = limits.fetches
+    if not isinstance(ledger, FetchLedger):
+        ledger = limits.fetches = FetchLedger()
+    return ledger
+
+
+@final
+class Reservation:
+    """What one open fetch was charged before its response.
+
+    limits      were charged `amount` bytes at `charged_ns`
+    budget      the `max_bytes` that was forwarded
+    """
+
+    __slots__ = ("amount", "budget", "charged_ns", "ledger", "limits")
+
+    def __init__(self, ledger: FetchLedger, limits: LimitSet, now_ns: int) -> None:
+        self.ledger = ledger
+        self.limits = limits
+        self.amount = 0
+        self.budget = 0
+        self.charged_ns = now_ns
+
+    def plan(self, asked: int | None) -> int:
+        """The bytes to charge: the fetch's share of what is left, or a batch if that is more.
+
+        Sets `budget`. `asked`: the request's own `max_bytes`; None where it has none.
+        """
+        limits, ledger = self.limits, self.ledger
+        left = max(limits.headroom(self.charged_ns), limits.earned(SMALLEST_BUDGET_NS))
+        self.budget = max(1, left // max(1, ledger.connections - ledger.open))
+        amount = max(self.budget, ledger.batch)
+        return amount if asked is None else min(amount, max(asked, ledger.batch))
+
+    def open(self) -> None:
+        """The fetch is forwarded."""
+        self.ledger.open += 1
+
+    def settle(self, limits: LimitSet, size: int, now_ns: int) -> Decision:
+        """Charge the `size` bytes of the response in place of the reservation. Returns the debt that is left.
+
+        `limits`: the client's limits now.
+        """
+        ledger = self.ledger
+        ledger.open -= 1
+        ledger.learn(size, self.budget)
+        reserved = self.amount
+        if limits is not self.limits and limits.limits != self.limits.limits:
+            self._give_back(reserved, now_ns)
+            reserved = 0
+        if size < reserved:
+            self._give_back(reserved - size, now_ns)
+            reserved = size
+        return limits.charge(size - reserved, now_ns)
+
+    def cancel(self, now_ns: int) -> None:
+        """No response arrives: give back what was charged."""
+        self.ledger.open -= 1
+        self._give_back(self.amount, now_ns)
+
+    def _give_back(self, amount: int, now_ns: int) -> None:
+        if amount:
+            self.limits.refund(amount, self.charged_ns, now_ns)
+
+
+@final
+class Fetching:
+    """One connection that fetches, in the ledger of its client."""
+
+    __slots__ = ("ledger",)
+
+    def __init__(self) -> None:
+        self.ledger: FetchLedger | None = None
+
+    def join(self, limits: ClientLimits) -> FetchLedger:
+        """The connection sends a fetch as this client."""
+        ledger = ledger_of(limits)
+        if ledger is not self.ledger:
+            self.leave()
+            self.ledger = ledger
+            ledger.connections += 1
+        return ledger
+
+    def leave(self) -> None:
+        """The connection is closed, or belongs to another client from now on."""
+        if self.ledger is not None:
+            self.ledger.connections -= 1
+            self.ledger = None

@@ -1,0 +1,13 @@
+"""What is done with each message: one handler for each treatment of `protocol.apis`.
+
+- `table`      the handler of each treatment
+- `forward`    request and response are forwarded; control requests are counted, never held
+- `data`       common to Produce and Fetch: asks the limits, holds, sets throttle times
+- `produce`    Produce
+- `fetch`      Fetch and ShareFetch
+- `metadata`   Metadata: the brokers are replaced
+- `rewrite`    FindCoordinator, DescribeCluster, DescribeQuorum, DescribeConfigs: addresses replaced or removed
+- `hide`       ShareAcknowledge: node endpoints hidden in place
+- `limit`      CreateTopics, DeleteTopics, CreatePartitions: limited topic by topic
+- `negotiate`  ApiVersions
+"""

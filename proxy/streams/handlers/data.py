@@ -1,0 +1,87 @@
+"""Common to Produce and Fetch: asks the limits, holds at the frame boundary, reports debt to the policy."""
+
+from collections.abc import Mapping
+
+from proxy.enforcement.holds import Hold
+from proxy.streams.connection import Handler, RequestKind, Requests
+from proxy.streams.memory import READ_SIZE
+from proxy.streams.steps import HOLD, PASS
+from quotas.admission.decision import ADMITTED, Decision
+from quotas.admission.demand import Demand
+from quotas.admission.limit import Limit, Ticket
+from quotas.admission.limit_set import LimitSet
+
+#: Close to its limit a connection reads to the end of the current frame and this many bytes of the next.
+HEAD_READ_SIZE = 128
+
+
+class DataHandler(Handler):
+    """The base of the handlers whose requests are held. See the module."""
+
+    __slots__ = ()
+
+    def ask(
+        self, requests: Requests, limits: LimitSet, size: int, now_ns: int
+    ) -> tuple[Decision, Mapping[Limit, int] | None]:
+        """Ask limits of bytes about `size` bytes, and `request_rate`; charge them if the frame passes.
+
+        Returns the decision, and the amount for each limit where they do not all count `size`.
+        """
+        connection = requests.connection
+        turn = connection.turn
+        ticket = None if turn is None else turn.ticket
+        of_requests = connection.identity.limits.requests
+        if not of_requests.limits:
+            return limits.admit(size, now_ns, ticket), None
+        demand = Demand()
+        demand.add(limits.limits, size)
+        demand.add(of_requests.limits, 1)
+        return demand.admit(now_ns, ticket), demand.amounts
+
+    def act(
+        self,
+        requests: Requests,
+        kind: RequestKind,
+        decision: Decision,
+        size: int,
+        amounts: Mapping[Limit, int] | None,
+        now_ns: int,
+        until_ns: int = 0,
+    ) -> int:
+        """Apply a decision. Returns `PASS` or `HOLD`.
+
+        size       bytes of the frame
+        amounts    the amount for each limit, where that is not `size`
+        until_ns   when it passes even if the limits are in debt; 0: never
+        """
+        connection = requests.connection
+        turn = connection.turn
+        policy = self.context.policy
+        requests.is_charged = decision.admitted
+        if decision.admitted:
+            if decision is not ADMITTED:
+                policy.leaves_debt(connection.identity, decision, now_ns, was_held=requests.is_counted)
+                requests.is_counted = True
+            return PASS
+        limit = decision.limit
+        if limit is None:
+            return PASS
+        if not policy.holds(connection.identity, decision, now_ns, again=turn is not None):
+            requests.is_counted = True
+            return PASS
+        units = size if amounts is None else amounts.get(limit, size)
+        requests.hold = Hold(
+            limit,
+            size,
+            units,
+            Ticket() if turn is None else turn.ticket,
+            now_ns if turn is None else turn.since_ns,
+            answered=kind.answered,
+            until_ns=until_ns,
+        )
+        return HOLD
+
+
+def is_near(amounts: Mapping[Limit, int], size: int, now_ns: int) -> bool:
+    """Whether a full read of requests like this one, of `size` bytes, would put one of the limits in debt."""
+    return any(limit.algorithm.headroom(now_ns) * size < amount * READ_SIZE for limit, amount in amounts.items())

@@ -1,0 +1,160 @@
+"""Fetch and ShareFetch: the request's budget is lowered to what is left of the limit, the response's size is charged.
+
+See `fetch_ledger` for reservations. The response contains the throttle time; node endpoints in it are hidden while it
+streams by.
+"""
+
+from collections.abc import Mapping
+from struct import Struct
+from typing import Final, final
+
+from protocol.apis import SHARE_FETCH
+from protocol.fetch import FetchRequestWalk, FetchResponseWalk, check_consumer_fetch, lower_fetch_budget
+from protocol.request_header import unpack_prefix
+from protocol.share import ShareFetchResponseWalk
+from protocol.throttle_time import raise_throttle, throttle_needs
+from protocol.walk import FrameWalk
+from proxy.streams.connection import Awaited, Handler, RequestKind, Requests, Responses
+from proxy.streams.fetch_ledger import Reservation
+from proxy.streams.handlers.data import DataHandler
+from proxy.streams.steps import NEED, PASS
+from quotas.admission.decision import ADMITTED, Decision
+from quotas.admission.limit import Limit
+
+#: A share consumer acknowledges with its next ShareFetch, and the records that it acquired are locked for 30 s by
+#: default (`group.share.record.lock.duration.ms`, KIP-932): a hold takes a third of that at most.
+LONGEST_SHARE_HOLD_NS: Final = 10_000_000_000
+#: First version with broker addresses in responses (KIP-951), and first one with the replica id at the request's end.
+FIRST_WITH_NODE_ENDPOINTS: Final = 16
+FIRST_WITH_REPLICA_STATE: Final = 15
+
+#: min_bytes and max_bytes of a request.
+_max_bytes = Struct(">ii").unpack_from
+
+
+@final
+class OpenFetch(Awaited):
+    """A fetch in flight, and its reservation."""
+
+    __slots__ = ("kind", "reservation", "was_held")
+
+    def __init__(self, handler: Handler, kind: RequestKind, reservation: Reservation, *, was_held: bool) -> None:
+        super().__init__(handler)
+        self.kind = kind
+        self.reservation = reservation
+        self.was_held = was_held
+
+    def cancel(self, now_ns: int) -> None:
+        self.reservation.cancel(now_ns)
+        self.handler.context.holds.credit_returned(self.reservation.limits.limits)
+
+
+@final
+class Fetch(DataHandler):
+    """See the module."""
+
+    __slots__ = ()
+
+    # ---- requests
+
+    def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
+        header = kind.header
+        is_share = kind.api_key == SHARE_FETCH
+        if not is_share:
+            check_consumer_fetch(requests.buf, pos + header.body_offset, kind.version)
+        limits = requests.connection.identity.limits
+        ledger = requests.connection.fetching.join(limits)
+        reservation = Reservation(ledger, limits.fetch, now_ns)
+        if limits.fetch.limits or limits.requests.limits:
+            step = self._reserve(requests, kind, reservation, pos, now_ns)
+            if step != PASS:
+                return step
+        reservation.open()
+        requests.awaited = OpenFetch(self, kind, reservation, was_held=requests.is_counted)
+        if not is_share and kind.version >= FIRST_WITH_REPLICA_STATE:
+            length = unpack_prefix(requests.buf, pos)[0]
+            requests.walk = FetchRequestWalk(kind.version, length, header.body_offset - 4)
+            requests.walked_to = pos + header.body_offset
+        return PASS
+
+    def _reserve(self, requests: Requests, kind: RequestKind, reservation: Reservation, pos: int, now_ns: int) -> int:
+        """Ask the limits, charge the reservation, and lower the request's `max_bytes`. Returns `PASS` or `HOLD`."""
+        limits = reservation.limits
+        budget_at = kind.header.budget_offset
+        asked = None if budget_at is None else _max_bytes(requests.buf, pos + budget_at)[1]
+        if asked is not None and asked <= 0:  # a ShareFetch that only renews locks asks for no records
+            self.count(requests, now_ns)
+            return PASS
+        amount = reservation.plan(asked) if limits.limits else 0
+        decision, amounts = self.ask(requests, limits, amount, now_ns)
+        if decision.admitted:
+            reservation.amount = amount
+        step = self._act_on(requests, kind, decision, amount, amounts, now_ns)
+        if step == PASS and budget_at is not None and limits.limits and self.context.policy.enforces:
+            lower_fetch_budget(requests.buf, pos + budget_at, reservation.budget)
+        return step
+
+    def _act_on(
+        self,
+        requests: Requests,
+        kind: RequestKind,
+        decision: Decision,
+        size: int,
+        amounts: Mapping[Limit, int] | None,
+        now_ns: int,
+    ) -> int:
+        """As `act`; a ShareFetch is not held for longer than its locks allow."""
+        if decision.admitted:
+            return PASS  # its debt is known when its response arrives
+        if kind.api_key != SHARE_FETCH:
+            return self.act(requests, kind, decision, size, amounts, now_ns)
+        turn = requests.connection.turn
+        # It may be held again, by another limit or at new rates: the deadline stays.
+        until_ns = now_ns + LONGEST_SHARE_HOLD_NS if turn is None or not turn.until_ns else turn.until_ns
+        if now_ns < until_ns:
+            return self.act(requests, kind, decision, size, amounts, now_ns, until_ns)
+        requests.connection.identity.limits.requests.charge(1, now_ns)
+        return PASS
+
+    # ---- responses
+
+    def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
+        assert isinstance(awaited, OpenFetch)  # noqa: S101 - for the type checker
+        kind = awaited.kind
+        api = kind.header.api
+        needed = throttle_needs(api, kind.version)
+        if end - pos < 4 + min(needed, length):
+            responses.want = 4 + needed - (end - pos)
+            return NEED
+        identity = responses.connection.identity
+        self._settle(responses, awaited, length + 4, now_ns)
+        notice = identity.notice
+        if notice.until_ns and needed:
+            throttle_ms = notice.throttle_time_ms(now_ns)
+            if throttle_ms:
+                raise_throttle(responses.buf, pos + 4, api, kind.version, throttle_ms)
+        walk = _walk_over(kind, length)
+        if walk is None:
+            return responses.begin(pos, end, length)
+        return responses.begin_walk(walk, pos, end, length, now_ns)
+
+    def _settle(self, responses: Responses, fetch: OpenFetch, size: int, now_ns: int) -> None:
+        connection = responses.connection
+        identity = connection.identity
+        entity = identity.entity
+        entity.fetch_bytes += size
+        entity.requests += 1
+        reservation = fetch.reservation
+        decision = reservation.settle(identity.limits.fetch, size, now_ns)
+        if decision is not ADMITTED:
+            self.context.policy.leaves_debt(identity, decision, now_ns, was_held=fetch.was_held)
+        if size < reservation.amount:
+            self.context.holds.credit_returned(reservation.limits.limits)
+            connection.attention = True
+
+
+def _walk_over(kind: RequestKind, length: int) -> FrameWalk | None:
+    """The walk that hides the node endpoints of a response; None for versions without any."""
+    if kind.api_key == SHARE_FETCH:
+        return ShareFetchResponseWalk(kind.version, length)
+    return FetchResponseWalk(kind.version, length) if kind.version >= FIRST_WITH_NODE_ENDPOINTS else None

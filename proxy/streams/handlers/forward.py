@@ -1,0 +1,51 @@
+"""Requests that are forwarded after their header was parsed, and their responses.
+
+They count for `request_rate` and are never held. What would bring its debt above a cap is not charged, so that a
+client's own heartbeats cannot hold its data without end; while there is debt, responses contain `throttle_time_ms`
+where their version has the field at a fixed place.
+"""
+
+from protocol.errors import MalformedFrame
+from protocol.throttle_time import raise_throttle, throttle_needs
+from proxy.streams.connection import Awaited, Handler, RequestKind, Requests, Responses
+from proxy.streams.steps import NEED, PASS
+
+
+class Forward(Handler):
+    """See the module. The base of all handlers whose requests are not data."""
+
+    __slots__ = ()
+
+    unseen = True
+
+    def batches(self, kind: RequestKind) -> bool:
+        return True
+
+    def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
+        self.count(requests, now_ns)
+        return PASS
+
+    def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
+        if isinstance(awaited, RequestKind):
+            needed = self.tell(responses, awaited, pos, end, length, now_ns)
+            if needed:
+                return needed
+        return responses.begin(pos, end, length)
+
+    def tell(self, responses: Responses, kind: RequestKind, pos: int, end: int, length: int, now_ns: int) -> int:
+        """Raise the response's throttle time to that of `request_rate`. Returns 0, or a step: more bytes are needed."""
+        notice = responses.connection.identity.request_notice
+        throttle_ms = notice.throttle_time_ms(now_ns) if notice.until_ns else 0
+        if not throttle_ms:
+            return PASS
+        api = kind.header.api
+        needed = throttle_needs(api, kind.version)
+        if not needed:
+            return PASS
+        if length < needed:
+            raise MalformedFrame("the throttle time of a response", length)
+        if end - pos < 4 + needed:
+            responses.want = 4 + needed - (end - pos)
+            return NEED
+        raise_throttle(responses.buf, pos + 4, api, kind.version, throttle_ms)
+        return PASS

@@ -1,0 +1,28 @@
+"""Metadata: the brokers, which come first, are replaced; the topics are forwarded, and read where limits need them."""
+
+from typing import Final, final
+
+from protocol.metadata_topics import MetadataTopicsWalk
+from proxy.streams.connection import RequestKind, Responses, Stream
+from proxy.streams.handlers.rewrite import Rewriting
+
+#: Size of one read of a response with topics that are learnt, which takes up to 60 ns a byte.
+LEARNING_READ_SIZE: Final = 65_536
+
+
+@final
+class Metadata(Rewriting):
+    """See the module."""
+
+    __slots__ = ()
+
+    def after_rewrite(self, responses: Responses, kind: RequestKind, length: int) -> None:
+        if self.context.registry.learns_topics and responses.remaining:
+            responses.walk = MetadataTopicsWalk(kind.version, length, length - responses.remaining)
+            responses.want = LEARNING_READ_SIZE
+
+    def on_walked(self, stream: Stream, now_ns: int) -> None:
+        walk = stream.walk
+        if isinstance(walk, MetadataTopicsWalk):
+            self.context.topics.learn(walk.take())
+            stream.want = LEARNING_READ_SIZE

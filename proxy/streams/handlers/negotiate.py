@@ -1,0 +1,57 @@
+"""ApiVersions: the version ranges of the response are cut to the table.
+
+A version that the table does not list is answered by the proxy as a broker would answer it (KIP-511).
+"""
+
+from struct import Struct
+from typing import final
+
+from protocol.api_versions import MAX_RESPONSE, negotiate, raise_api_versions_throttle, unsupported_version_answer
+from protocol.errors import MalformedFrame
+from protocol.request_header import unpack_prefix
+from proxy.streams.connection import Awaited, RequestKind, Requests, Responses
+from proxy.streams.handlers.forward import Forward
+from proxy.streams.steps import NEED, PASS, REPLACE
+
+_length = Struct(">i").pack
+
+
+@final
+class Negotiate(Forward):
+    """See the module."""
+
+    __slots__ = ()
+
+    unseen = False
+
+    def batches(self, kind: RequestKind) -> bool:
+        return kind.header.api.covers(kind.version)
+
+    def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
+        self.count(requests, now_ns)
+        if kind.header.api.covers(kind.version):
+            return PASS
+        length, _, correlation_id = unpack_prefix(requests.buf, pos)
+        answer = unsupported_version_answer(correlation_id)
+        requests.connection.answer(correlation_id, _length(len(answer)) + answer)
+        requests.drop(pos, end, length)
+        return REPLACE
+
+    def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
+        assert isinstance(awaited, RequestKind)  # noqa: S101 - for the type checker
+        if length > MAX_RESPONSE:
+            raise MalformedFrame(f"an ApiVersions response within {MAX_RESPONSE} bytes", length)
+        frame_end = pos + 4 + length
+        if frame_end > end:
+            responses.want = frame_end - end
+            return NEED
+        response = bytes(responses.buf[pos + 4 : frame_end])
+        response = negotiate(response, awaited.version, pass_unknown_apis=self.context.config.pass_unknown_apis)
+        notice = responses.connection.identity.request_notice
+        throttle_ms = notice.throttle_time_ms(now_ns) if notice.until_ns else 0
+        if throttle_ms:
+            response = raise_api_versions_throttle(response, awaited.version, throttle_ms)
+        responses.connection.in_flight.popleft()
+        responses.output = _length(len(response)) + response
+        responses.resume_at = frame_end
+        return REPLACE

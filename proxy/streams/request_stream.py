@@ -1,0 +1,310 @@
+"""Client to broker: finds the frames, and asks the handler of each what to do.
+
+A frame's header is parsed (`protocol.request_header`); its payload is forwarded unchanged from the shared buffer.
+Requests of the same kind differ only in length and correlation id: they pass in batches, without a decision for each,
+while the limits have room for all of them together.
+"""
+
+from typing import final
+
+from protocol.errors import MalformedFrame
+from protocol.request_header import PREFIX_SIZE, peek_request, unpack_prefix
+from proxy.streams.connection import MAX_IN_FLIGHT, Connection, RequestKind, Requests
+from proxy.streams.handlers.data import HEAD_READ_SIZE
+from proxy.streams.handlers.produce import Produce
+from proxy.streams.kinds import Kinds
+from proxy.streams.memory import READ_SIZE
+from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, PASS, PIECES_PER_STEP, REPLACE, YIELD
+from quotas.admission.limit_set import LimitSet
+
+
+class _Charge:
+    """The limits that a partly forwarded Produce request was charged to in full, in case it never arrives whole.
+
+    unpaid   bytes whose charge was given back because they did not arrive: they are charged as they arrive
+    """
+
+    __slots__ = ("charged_ns", "limits", "unpaid")
+
+    def __init__(self, limits: LimitSet, now_ns: int) -> None:
+        self.limits = limits
+        self.charged_ns = now_ns
+        self.unpaid = 0
+
+
+@final
+class RequestStream(Requests):
+    """See the module, and `Stream`."""
+
+    __slots__ = ("_charge", "_dropping", "_kind", "_kinds", "_longest")
+
+    def __init__(self, connection: Connection, kinds: Kinds) -> None:
+        super().__init__(connection)
+        self._kinds = kinds
+        self._longest = connection.context.config.socket_request_max_bytes
+        #: The kind of the latest request.
+        self._kind: RequestKind | None = None
+        #: The proxy answers the current frame: its bytes are dropped.
+        self._dropping = False
+        #: The charge of the current frame, if it is a Produce request.
+        self._charge: _Charge | None = None
+
+    @property
+    def is_between_frames(self) -> bool:
+        return self.remaining == 0
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the client waits for a response to the latest request."""
+        return self._kind is None or self._kind.answered
+
+    def take(self, pos: int, end: int, now_ns: int) -> int:
+        if self.remaining:
+            return self._go_on(pos, end, now_ns)
+        connection = self.connection
+        identity = connection.identity
+        if identity.generation != identity.registry.generation:
+            identity.refresh(now_ns)
+        if (connection.is_stopped and connection.turn is None) or len(connection.in_flight) >= MAX_IN_FLIGHT:
+            return DRAINED if connection.is_closing else FULL
+        kind = self._kind
+        if kind is not None and kind.batchable and connection.turn is None:
+            passed_to = self._take_batch(kind, pos, end, now_ns)
+            if passed_to > pos:
+                if passed_to <= end and not self.near_limit and self.want == READ_SIZE:
+                    return passed_to
+                return self._end_batch(kind, passed_to, end, now_ns)
+        return self._take_frame(pos, end, now_ns)
+
+    def _end_batch(self, kind: RequestKind, passed_to: int, end: int, now_ns: int) -> int:
+        """A batch has passed; its last request may not have arrived whole."""
+        if passed_to > end:
+            self.is_charged, self.is_counted = True, False
+            self.remaining = passed_to - end
+            self._begin_frame(kind, now_ns)
+        self._set_want()
+        return min(passed_to, end)
+
+    def _take_frame(self, pos: int, end: int, now_ns: int) -> int:
+        """The step for the request that begins at `pos`."""
+        kind = self._kind_at(pos, end)
+        if kind is None:
+            return NEED
+        self.is_counted = self.connection.turn is not None
+        step = kind.handler.admit(self, kind, pos, end, now_ns)
+        if step == PASS:
+            return self._pass(kind, pos, end, now_ns)
+        if step == REPLACE:
+            self.connection.turn = None
+        return step
+
+    # ---- batches
+
+    def _take_batch(self, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
+        """Pass the requests from `pos` on that are of `kind`, if the limits have room for all of them together.
+
+        Returns where the last of them ends, which may be after `end`; `pos` where none passes this way. This is the
+        hot path: its loop makes no decision, since decisions one by one would have the same result.
+        """
+        identity = self.connection.identity
+        limits = identity.limits
+        is_produce = type(kind.handler) is Produce
+        if is_produce and limits.decides_each:
+            return pos
+        buf = self.buf
+        startswith = buf.startswith
+        in_flight = self.connection.in_flight
+        append = in_flight.append
+        key, tail, needed, shortest, answered = kind.key, kind.tail, kind.needed, kind.shortest, kind.answered
+        longest = self._longest
+        room = MAX_IN_FLIGHT - len(in_flight)
+        first = pos
+        count = 0
+        while end - pos >= needed and count < room:
+            length, seen, correlation_id = unpack_prefix(buf, pos)
+            if seen != key or not shortest <= length <= longest or not startswith(tail, pos + PREFIX_SIZE):
+                break
+            if answered:
+                append((correlation_id, kind))
+            count += 1
+            pos += 4 + length
+        if not count:
+            return first
+        total = pos - first - 4 * count
+        charged = limits.produce if is_produce else limits.requests
+        left = charged.spend(total if is_produce else count, now_ns)
+        if left < 0:
+            if answered:
+                for _ in range(count):
+                    in_flight.pop()
+            return first
+        if is_produce:
+            self.near_limit = left < READ_SIZE
+            entity = identity.entity
+            entity.produce_bytes += total
+            entity.requests += count
+            if not answered:
+                self.connection.sent_unanswered = True
+        kind.counter.value += count
+        return pos
+
+    # ---- one frame
+
+    def _kind_at(self, pos: int, end: int) -> RequestKind | None:
+        """The kind of the request at `pos`. None: more bytes are needed."""
+        buf = self.buf
+        kind = self._kind
+        if kind is not None and end - pos >= kind.needed:
+            length, seen, _ = unpack_prefix(buf, pos)
+            if (
+                seen == kind.key
+                and kind.shortest <= length <= self._longest
+                and buf.startswith(kind.tail, pos + PREFIX_SIZE)
+            ):
+                return kind
+        pass_unknown_apis = self.connection.context.config.pass_unknown_apis
+        header = peek_request(buf, pos, end, self._longest, pass_unknown_apis=pass_unknown_apis)
+        if header is None:
+            self.want = READ_SIZE
+            return None
+        kind = self._kinds.kind_of(header, buf, pos)
+        length = unpack_prefix(buf, pos)[0]
+        if kind.shortest > length:
+            raise MalformedFrame("the head of a request", length)
+        if end - pos < kind.needed:
+            self.want = kind.needed - (end - pos)
+            return None
+        identity = self.connection.identity
+        if header.client_id != identity.wire_client_id:
+            identity.identify(header.client_id)
+        self._kind = kind
+        return kind
+
+    def _pass(self, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
+        """The request at `pos` passes: returns the position up to which its bytes may be forwarded now."""
+        connection = self.connection
+        length, _, correlation_id = unpack_prefix(self.buf, pos)
+        kind.counter.value += 1
+        if kind.answered:
+            awaited = self.awaited
+            connection.in_flight.append((correlation_id, kind if awaited is None else awaited))
+        else:
+            connection.sent_unanswered = True
+        self.awaited = None
+        turn = connection.turn
+        if turn is not None:
+            connection.turn = None
+            connection.context.policy.released(connection.identity, turn, now_ns)
+            connection.context.holds.give_up(turn.ticket, now_ns)
+        frame_end = pos + 4 + length
+        passed_to = min(end, frame_end)
+        if self.walk is not None:
+            self.current = kind
+            passed_to = self.walked_to
+        self.remaining = frame_end - passed_to
+        if self.remaining:
+            self._begin_frame(kind, now_ns)
+        self._set_want()
+        return passed_to if passed_to > pos else YIELD
+
+    def _begin_frame(self, kind: RequestKind, now_ns: int) -> None:
+        """A frame is partly forwarded."""
+        is_charged = self.is_charged and type(kind.handler) is Produce
+        self._charge = _Charge(self.connection.identity.limits.produce, now_ns) if is_charged else None
+
+    def _set_want(self) -> None:
+        """Close to the limit, read only to the end of the frame and the next header: a hold then keeps little."""
+        if self.near_limit and self.connection.context.policy.enforces:
+            self.want = self.remaining + HEAD_READ_SIZE
+        elif self.connection.is_closing and self.remaining:
+            self.want = self.remaining
+        else:
+            self.want = READ_SIZE
+
+    # ---- the rest of a frame
+
+    def _go_on(self, pos: int, end: int, now_ns: int) -> int:
+        """More of the current frame has arrived."""
+        charge = self._charge
+        if charge is not None and charge.unpaid:
+            to_come = max(0, self.remaining - (end - pos))
+            if charge.unpaid > to_come:
+                step = self._charge_rest(charge.unpaid - to_come, now_ns)
+                if step != PASS:
+                    return step
+                charge.unpaid = to_come
+        if self.walk is not None:
+            return self._walk_on(pos, end, now_ns)
+        passed_to = min(end, pos + self.remaining)
+        self.remaining -= passed_to - pos
+        if self.want != READ_SIZE or self.connection.is_closing:
+            self._set_want()
+        if self._dropping:
+            self._dropping = self.remaining > 0
+            self.output = b""
+            self.resume_at = passed_to
+            return REPLACE
+        return passed_to
+
+    def _walk_on(self, pos: int, end: int, now_ns: int) -> int:
+        walk, kind = self.walk, self.current
+        assert walk is not None  # noqa: S101 - for the type checker: the caller has checked
+        assert kind is not None  # noqa: S101 - for the type checker: set with the walk
+        frame_end = pos + self.remaining
+        known = min(end, frame_end)
+        walk.work_left = PIECES_PER_STEP
+        walked_to = walk.advance(self.buf, pos, known)
+        self.remaining = frame_end - walked_to
+        kind.handler.on_walked(self, now_ns)
+        if not self.remaining:
+            self.walk = self.current = None
+        elif walk.work_left > 0:
+            if frame_end <= end:
+                raise MalformedFrame("a request's last field", self.remaining)
+            self._set_want()
+            return walked_to if walked_to > pos else NEED
+        self._set_want()
+        return walked_to if walked_to > pos else YIELD
+
+    def _charge_rest(self, size: int, now_ns: int) -> int:
+        """Charge `size` bytes of a frame whose charge was given back, as they arrive, to the limits in force now.
+
+        Returns `PASS` or `HOLD`.
+        """
+        connection = self.connection
+        kind = self._kind
+        limits = connection.identity.limits.produce
+        if kind is None or not limits.limits:
+            return PASS
+        turn = connection.turn
+        decision = limits.admit(size, now_ns, None if turn is None else turn.ticket)
+        handler = kind.handler
+        assert isinstance(handler, Produce)  # noqa: S101 - for the type checker: nothing else is charged in full
+        if handler.act(self, kind, decision, size, None, now_ns) == HOLD:
+            return HOLD
+        connection.turn = None
+        if turn is not None:
+            if not self.is_counted:
+                self.is_counted = True
+                connection.context.policy.released(connection.identity, turn, now_ns)
+            connection.context.holds.give_up(turn.ticket, now_ns)
+        return PASS
+
+    def refund_rest(self, now_ns: int) -> None:
+        """Nothing of the current frame arrived for a while, or nothing will: give back what has not arrived."""
+        charge = self._charge
+        if self.remaining and charge is not None and not charge.unpaid:
+            charge.unpaid = self.remaining
+            charge.limits.refund(self.remaining, charge.charged_ns, now_ns)
+            self.connection.context.holds.credit_returned(charge.limits.limits)
+
+    def drop(self, pos: int, end: int, length: int) -> None:
+        frame_end = pos + 4 + length
+        kind = self._kind
+        if kind is not None:
+            kind.counter.value += 1
+        self.output = b""
+        self.resume_at = min(end, frame_end)
+        self.remaining = frame_end - self.resume_at
+        self._dropping = self.remaining > 0
+        self._charge = None

@@ -1,0 +1,209 @@
+"""Broker to client: matches responses with requests, and asks the handler of each what to change.
+
+Most responses are forwarded unchanged. Throttle times and node endpoints are changed in place in the shared buffer
+while the response streams by; where a broker's address is replaced, the response or its beginning is rebuilt.
+"""
+
+from struct import Struct
+from typing import final
+
+from protocol.errors import CorrelationMismatch, MalformedFrame, UnexpectedResponse
+from protocol.produce import finish_usual_produce_response
+from protocol.request_header import TLS_ALERT_LENGTH, check_frame_length
+from protocol.rewriting_walk import RewritingWalk
+from protocol.walk import FrameWalk
+from proxy.streams.connection import Answer, Connection, RequestKind, Responses
+from proxy.streams.handlers.produce import Produce
+from proxy.streams.memory import READ_SIZE, ResponseTooLarge
+from proxy.streams.steps import NEED, PIECES_PER_STEP, REPLACE, YIELD
+
+#: Length and correlation id.
+HEAD_SIZE = 8
+#: A TLS alert as a whole: shorter than the head of a response.
+_TLS_ALERT_SIZE = 7
+#: Size of one read of a response that is rebuilt: bounds what one turn leaves unparsed.
+REWRITING_READ_SIZE = 65_536
+#: Responses that one step forwards.
+_MOST_AT_ONCE = 500
+
+_head = Struct(">ii").unpack_from
+_int32 = Struct(">i").unpack_from
+_length = Struct(">i").pack
+
+
+@final
+class ResponseStream(Responses):
+    """See the module, and `Stream`."""
+
+    __slots__ = ("_longest", "_longest_in_batch", "_rewriting", "_size", "has_begun")
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._longest = connection.context.config.socket_response_max_bytes
+        #: The broker has sent something.
+        self.has_begun = False
+        self._longest_in_batch = min(self._longest, TLS_ALERT_LENGTH - 1)
+        #: Rebuilds the current response.
+        self._rewriting: RewritingWalk | None = None
+        #: Length of the response that is rebuilt, as the broker sends it.
+        self._size = 0
+
+    @property
+    def is_between_frames(self) -> bool:
+        return self.remaining == 0
+
+    def take(self, pos: int, end: int, now_ns: int) -> int:
+        if self.remaining:
+            if self._rewriting is not None:
+                return self._rewrite_on(pos, end)
+            if self.walk is not None:
+                return self._walk_on(pos, end, now_ns)
+            passed_to = min(end, pos + self.remaining)
+            self.remaining -= passed_to - pos
+            return passed_to
+        self.want = READ_SIZE
+        self.has_begun = True
+        identity = self.connection.identity
+        if not identity.notice.until_ns and not identity.request_notice.until_ns:
+            passed_to = self._take_batch(pos, end)
+            if passed_to > pos:
+                return passed_to
+        return self._take_response(pos, end, now_ns)
+
+    def _take_response(self, pos: int, end: int, now_ns: int) -> int:
+        """The step for the response that begins at `pos`."""
+        if end - pos < HEAD_SIZE:
+            if end - pos >= _TLS_ALERT_SIZE:  # nothing follows it
+                check_frame_length(self.buf, pos, _int32(self.buf, pos)[0], self._longest)
+            return NEED
+        length, correlation_id = _head(self.buf, pos)
+        in_flight = self.connection.in_flight
+        if not 4 <= length <= self._longest or length >= TLS_ALERT_LENGTH:
+            check_frame_length(self.buf, pos, length, self._longest)
+            if length < 4:
+                raise MalformedFrame("the correlation id", length)
+        if not in_flight:
+            raise UnexpectedResponse
+        expected, awaited = in_flight[0]
+        if isinstance(awaited, Answer):
+            self.output = self.connection.take_answers()
+            self.resume_at = pos
+            return REPLACE
+        if expected != correlation_id:
+            raise CorrelationMismatch(expected, correlation_id)
+        return awaited.handler.respond(self, awaited, pos, end, length, now_ns)
+
+    def _take_batch(self, pos: int, end: int) -> int:
+        """Forward responses that need no change: those that are not parsed, and Produce responses of the common shape.
+
+        Returns where the last of them ends, or `end` if that is after it (then `remaining` is set); `pos` where the
+        first needs its handler.
+        """
+        in_flight = self.connection.in_flight
+        buf, longest, popleft = self.buf, self._longest_in_batch, in_flight.popleft
+        left = _MOST_AT_ONCE
+        while end - pos >= HEAD_SIZE and in_flight and left:
+            length, correlation_id = _head(buf, pos)
+            expected, kind = in_flight[0]
+            if expected != correlation_id or not 4 <= length <= longest or type(kind) is not RequestKind:
+                break
+            frame_end = pos + 4 + length
+            handler = kind.handler
+            if not handler.unseen and not (
+                type(handler) is Produce
+                and frame_end <= end
+                and finish_usual_produce_response(buf, pos + 4, frame_end, kind.version, 0)
+            ):
+                break
+            popleft()
+            left -= 1
+            pos = frame_end
+        if pos > end:
+            self.remaining = pos - end
+            return end
+        return pos
+
+    # ---- what handlers call
+
+    def begin(self, pos: int, end: int, length: int) -> int:
+        self.connection.in_flight.popleft()
+        frame_end = pos + 4 + length
+        passed_to = min(end, frame_end)
+        self.remaining = frame_end - passed_to
+        return passed_to
+
+    def begin_walk(self, walk: FrameWalk, pos: int, end: int, length: int, now_ns: int) -> int:
+        _, awaited = self.connection.in_flight.popleft()
+        assert not isinstance(awaited, Answer)  # noqa: S101 - for the type checker: answers have no walk
+        self.current = awaited
+        self.walk = walk
+        self.remaining = length
+        passed_to = self._walk_on(pos + 4, end, now_ns)
+        return passed_to if passed_to >= 0 else pos + 4
+
+    def begin_rewrite(self, walk: RewritingWalk, kind: RequestKind, pos: int, end: int, length: int) -> int:
+        self.connection.in_flight.popleft()
+        self.current = kind
+        self._rewriting = walk
+        self._size = self.remaining = length
+        step = self._rewrite_on(pos + 4, end)
+        if step != REPLACE:
+            self.output = b""
+            self.resume_at = pos + 4
+        return REPLACE
+
+    def begin_replaced(self, first: bytes, replaced: int, pos: int, length: int) -> int:
+        self.connection.in_flight.popleft()
+        self.output = _length(length - replaced + len(first)) + first
+        self.resume_at = pos + 4 + replaced
+        self.remaining = length - replaced
+        return REPLACE
+
+    # ---- the rest of a response
+
+    def _walk_on(self, pos: int, end: int, now_ns: int) -> int:
+        """Walk as far as one step may; returns the position up to which the bytes are final."""
+        walk, awaited = self.walk, self.current
+        assert walk is not None  # noqa: S101 - for the type checker: the callers have looked
+        assert awaited is not None  # noqa: S101 - for the type checker: set with the walk
+        frame_end = pos + self.remaining
+        walk.work_left = PIECES_PER_STEP
+        walked_to = walk.advance(self.buf, pos, min(end, frame_end))
+        self.remaining = frame_end - walked_to
+        awaited.handler.on_walked(self, now_ns)
+        if not self.remaining:
+            self.walk = self.current = None
+            awaited.handler.on_response_end(awaited, now_ns)
+            return walked_to
+        if walk.work_left > 0:
+            if frame_end <= end:
+                raise MalformedFrame("a response's last field", self.remaining)
+            return walked_to if walked_to > pos else NEED
+        return walked_to if walked_to > pos else YIELD
+
+    def _rewrite_on(self, pos: int, end: int) -> int:
+        """Continue to rebuild a response; when its new beginning is complete, output it."""
+        walk, kind = self._rewriting, self.current
+        assert walk is not None  # noqa: S101 - for the type checker: the callers have looked
+        assert isinstance(kind, RequestKind)  # noqa: S101 - for the type checker: set with the walk
+        walk.work_left = PIECES_PER_STEP
+        self.resume_at = walk.advance(self.buf, pos, min(end, pos + self.remaining))
+        self.remaining = walk.frame_left
+        self.output = b""
+        context = self.connection.context
+        if walk.is_done:
+            self._rewriting = self.current = None
+            self.output = _length(len(walk.out) + self.remaining) + walk.out
+            holding = self.holding
+            context.memory.update(holding, holding.kept, holding.pending, 0)
+            self.want = READ_SIZE
+            kind.handler.after_rewrite(self, kind, self._size)
+            if self.walk is not None:
+                self.current = kind
+            return REPLACE
+        if len(walk.out) > context.memory.largest_response:
+            raise ResponseTooLarge(kind.header.api.name, self._size, context.memory.largest_response)
+        self.want = REWRITING_READ_SIZE
+        if self.resume_at > pos:
+            return REPLACE
+        return NEED if walk.work_left > 0 else YIELD

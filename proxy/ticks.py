@@ -1,0 +1,68 @@
+"""Ten times a second: measures the loop's lag, sweeps sessions, and drops idle entities."""
+
+import gc
+from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Callable
+from typing import Final
+
+from proxy.observability.metrics import Metrics
+from proxy.sessions.pump import PumpSet
+from proxy.sessions.sweep import Sweep
+from quotas.registry.registry import Registry
+
+TICK_SECONDS: Final = 0.1
+#: Ticks between two searches for idle entities.
+HOUSEKEEPING_TICKS: Final = 100
+#: A full garbage collection stops the loop for some 0.1 s for each million objects. Cycles here contain little, so full
+#: collections are rare: allocations until a young collection, and collections until the next older.
+GC_THRESHOLDS: Final = (10_000, 20, 1_000)
+
+
+class Ticks:
+    """Runs from its making until `close`. ``clock``: monotonic nanoseconds of the quotas."""
+
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        clock: Callable[[], int],
+        metrics: Metrics,
+        pumps: PumpSet,
+        registry: Registry,
+        sweep: Sweep,
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._metrics = metrics
+        self._pumps = pumps
+        self._registry = registry
+        self.sweep = sweep
+        self._count = 0
+        self._due = loop.time() + TICK_SECONDS
+        self._timer: TimerHandle = loop.call_at(self._due, self._tick)
+
+    def close(self) -> None:
+        """Stop ticking."""
+        self._timer.cancel()
+
+    def _tick(self) -> None:
+        now = self._loop.time()
+        metrics = self._metrics
+        metrics.loop_lag(now - self._due)
+        self._due = now + TICK_SECONDS
+        self._timer = self._loop.call_at(self._due, self._tick)  # first: whatever fails below, ticks go on
+        metrics.buffered_bytes = self._pumps.memory.buffered_bytes
+        metrics.memory_paused = bool(self._pumps.short)
+        now_ns = self._clock()
+        metrics.tick(now_ns)
+        self.sweep.tick(now_ns, is_short=metrics.memory_paused)
+        self._count += 1
+        if self._count % HOUSEKEEPING_TICKS == 0:
+            metrics.expire(now_ns)
+            self._registry.expire(now_ns)
+
+
+def settle_garbage_collection() -> None:
+    """Exempt the objects that exist now, which live as long as the process, from collections."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)

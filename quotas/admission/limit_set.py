@@ -1,0 +1,195 @@
+"""The limits that one request has to meet: check all, then charge. A request that one limit holds costs no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from operator import itemgetter
+from typing import Final
+
+from quotas.admission.decision import ADMITTED, Decision
+from quotas.admission.limit import UNLIMITED, Limit, Ticket
+from quotas.algorithms.algorithm import NS_PER_SECOND
+
+
+class LimitSet:
+    """All limits that apply to one kind of request of one client. Make one with `limit_set`.
+
+    Amounts are in the limits' unit (bytes); `now_ns` is a monotonic time in nanoseconds.
+    """
+
+    __slots__ = ("limits",)
+
+    def __init__(self, limits: tuple[Limit, ...]) -> None:
+        self.limits: Final = limits
+
+    def admit(self, amount: int, now_ns: int, ticket: Ticket | None = None) -> Decision:
+        """Charge every limit with `amount` if none is in debt; else charge nothing and return the limit that holds.
+
+        `ticket`: of a frame that has its turn at `ticket.turn`, which the queue of that limit does not hold.
+        """
+        if ticket is not None:
+            return admit_all(dict.fromkeys(self.limits, amount), now_ns, ticket)
+        return _refused(self.limits, now_ns) or self.charge(amount, now_ns)
+
+    def check(self, now_ns: int) -> Decision:
+        """As `admit`, without charging."""
+        return _refused(self.limits, now_ns) or ADMITTED
+
+    def charge(self, amount: int, now_ns: int) -> Decision:
+        """Charge every limit whatever its state (what has passed has passed); admitted, with the debt that is left."""
+        return _left_behind([(limit, limit.algorithm.record(amount, now_ns)) for limit in self.limits])
+
+    def spend(self, amount: int, now_ns: int) -> int:
+        """Charge every limit if that leaves none in debt and none has waiters: what `admit` would do, one by one, for
+        requests of this amount together. Returns the whole units left before the first limit is in debt, or, nothing
+        charged, -1.
+        """
+        left = self.headroom(now_ns) - amount
+        if left < 0 or not self.check(now_ns).admitted:  # in debt there is no headroom, but nothing fits into that
+            return -1
+        for limit in self.limits:
+            limit.algorithm.record(amount, now_ns)
+        return left
+
+    def charge_capped(self, amount: int, now_ns: int) -> Decision:
+        """As `charge`, but what would bring the debt of a limit beyond its cap is not charged: one second of a token
+        bucket, one of the sampled windows, one tick of an EWMA. So the limit does not conserve: what is above the cap
+        has passed and is not paid for. Neither is a limit charged for which a frame waits: else a flood of such
+        requests would keep its debt at the cap, and the frame waiting. For requests that are never held.
+        """
+        return _left_behind([(limit, _record_capped(limit, amount, now_ns)) for limit in self.limits])
+
+    def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
+        """Give back `amount` of what was charged at `charged_ns`: see `Algorithm.refund`."""
+        for limit in self.limits:
+            limit.algorithm.refund(amount, charged_ns, now_ns)
+
+    def headroom(self, now_ns: int) -> int:
+        """Whole units that fit before a limit is in debt; `UNLIMITED` without limits, 0 with waiters."""
+        return min(
+            (0 if limit.waiters.waiting else limit.algorithm.headroom(now_ns) for limit in self.limits),
+            default=UNLIMITED,
+        )
+
+    def earned(self, span_ns: int) -> int:
+        """Whole units that the slowest of the limits earns in `span_ns`; `UNLIMITED` without limits."""
+        return min((limit.algorithm.rate * span_ns // NS_PER_SECOND for limit in self.limits), default=UNLIMITED)
+
+
+def admit_all(amounts: Mapping[Limit, int], now_ns: int, ticket: Ticket | None = None) -> Decision:
+    """As `LimitSet.admit`, for limits of different units: each is charged with an amount of its own."""
+    if ticket is None:
+        return _refused(amounts, now_ns) or charge_all(amounts, now_ns)
+    ticket.release(now_ns, but=amounts)
+    claims, turn = ticket.claims, ticket.turn
+    refused = _refused([limit for limit in amounts if limit not in claims], now_ns, turn)
+    if refused is not None:
+        if turn is not None and turn in amounts and turn not in refused.exceeded:
+            ticket.claim(amounts[turn], now_ns)
+        return refused
+    return charge_all(ticket.settle(now_ns, amounts), now_ns)
+
+
+def charge_all(amounts: Mapping[Limit, int], now_ns: int) -> Decision:
+    """As `LimitSet.charge`, for limits of different units."""
+    return _left_behind([(limit, limit.algorithm.record(amount, now_ns)) for limit, amount in amounts.items()])
+
+
+def _record_capped(limit: Limit, amount: int, now_ns: int) -> int:
+    if limit.waiters.waiting:
+        return limit.debt_ns(now_ns)
+    return limit.algorithm.record_capped(amount, now_ns)
+
+
+def _refused(limits: Iterable[Limit], now_ns: int, turn: Limit | None = None) -> Decision | None:
+    """The decision of the limits that are in debt or that others wait for, except in the turn of this frame."""
+    exceeded: list[Limit] = []  # a request may name any number of topics
+    longest_ns = -1
+    worst: Limit | None = None
+    for limit in limits:
+        wait_ns = limit.algorithm.debt_ns(now_ns)
+        if wait_ns or (limit.waiters.waiting and limit is not turn):
+            exceeded.append(limit)
+            if wait_ns > longest_ns:
+                longest_ns, worst = wait_ns, limit
+    return None if worst is None else Decision(False, longest_ns, worst, tuple(exceeded))
+
+
+def _left_behind(debts: list[tuple[Limit, int]]) -> Decision:
+    """The decision on a request that has been charged, with the debts in ns that it leaves."""
+    exceeded = tuple([limit for limit, debt_ns in debts if debt_ns])
+    if not exceeded:
+        return ADMITTED
+    worst, longest_ns = max(debts, key=itemgetter(1))
+    return Decision(True, longest_ns, worst, exceeded)
+
+
+class _NoLimit(LimitSet):
+    """Nothing applies: the fast path of clients without a quota."""
+
+    __slots__ = ()
+
+    def admit(self, amount: int, now_ns: int, ticket: Ticket | None = None) -> Decision:
+        if ticket is not None:
+            ticket.release(now_ns)
+        return ADMITTED
+
+    def check(self, now_ns: int) -> Decision:
+        return ADMITTED
+
+    def charge(self, amount: int, now_ns: int) -> Decision:
+        return ADMITTED
+
+    def charge_capped(self, amount: int, now_ns: int) -> Decision:
+        return ADMITTED
+
+    def spend(self, amount: int, now_ns: int) -> int:
+        return UNLIMITED
+
+    def headroom(self, now_ns: int) -> int:
+        return UNLIMITED
+
+
+class _OneLimit(LimitSet):
+    """Exactly one limit: check and charge are one call."""
+
+    __slots__ = ("_bucket", "_limit")
+
+    def __init__(self, limits: tuple[Limit]) -> None:
+        super().__init__(limits)
+        self._limit: Final = limits[0]
+        self._bucket: Final = limits[0].algorithm
+
+    def admit(self, amount: int, now_ns: int, ticket: Ticket | None = None) -> Decision:
+        if ticket is not None and ticket.claims:  # of limits that are gone
+            return super().admit(amount, now_ns, ticket)
+        if self._limit.waiters.waiting and (ticket is None or ticket.turn is not self._limit):
+            return Decision(False, self._bucket.debt_ns(now_ns), self._limit, self.limits)
+        debt_ns = self._bucket.admit(amount, now_ns)
+        if debt_ns == 0:
+            return ADMITTED
+        if debt_ns > 0:
+            return Decision(True, debt_ns, self._limit, self.limits)
+        return Decision(False, -debt_ns, self._limit, self.limits)
+
+    def charge(self, amount: int, now_ns: int) -> Decision:
+        debt_ns = self._bucket.record(amount, now_ns)
+        return Decision(True, debt_ns, self._limit, self.limits) if debt_ns else ADMITTED
+
+    def spend(self, amount: int, now_ns: int) -> int:
+        return -1 if self._limit.waiters.waiting else self._bucket.spend(amount, now_ns)
+
+    def headroom(self, now_ns: int) -> int:
+        return 0 if self._limit.waiters.waiting else self._bucket.headroom(now_ns)
+
+
+NO_LIMITS: Final[LimitSet] = _NoLimit(())
+
+
+def limit_set(limits: tuple[Limit, ...]) -> LimitSet:
+    """The set of these limits, in the form that is fastest for their number."""
+    if not limits:
+        return NO_LIMITS
+    if len(limits) == 1:
+        return _OneLimit((limits[0],))
+    return LimitSet(limits)

@@ -1,0 +1,178 @@
+"""One entry, read key by key, from a SPEC or a table of a file: the entry, or everything that is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from quotas.entity import DEFAULT_NAME, TOTAL, AnyEntity, Default, Entity, Kind, Name, Named
+from quotas.entry import QuotaEntry
+from quotas.limit_kinds import BYTES_THRESHOLD, LIMIT_KINDS, LIMIT_NAMES, MESSAGES_THRESHOLD, REQUEST_RATE
+from quotas.parsing.errors import Refusal, SpecError, closest
+from quotas.parsing.limits import check_combination, read_limit, scope_of
+from quotas.parsing.names import (
+    CLIENT_ID,
+    ENTITY_KEYS,
+    MEMBER_KEYS,
+    RESOURCE_GROUP,
+    TOPIC,
+    TOTAL_KEY,
+    USER,
+    Resolve,
+    entity_name,
+)
+from quotas.parsing.options import OPTION_KEYS, Options
+from quotas.resource_groups import ResourceGroup, group_problems
+
+_KEYS: Final = (*LIMIT_NAMES, *ENTITY_KEYS, *OPTION_KEYS)
+_REQUEST_PERCENTAGE: Final = (
+    "request_percentage is a share of the broker's threads, which a proxy cannot know; "
+    f"{REQUEST_RATE}, which counts requests, takes its place"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One key and its value.
+
+    real_name   the value is a name even when it reads <default>
+    label       what the file has in place of the key: "client-id[2]" for the third of a list
+    """
+
+    key: str
+    value: object
+    real_name: bool = False
+    label: str = ""
+
+    @property
+    def place(self) -> str:
+        return self.label or self.key
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read of one entry: whom it is for (None when that cannot be said), and the entry or the errors.
+
+    `limits` are those that could be read, whatever else is wrong.
+    """
+
+    entity: AnyEntity | None
+    entry: QuotaEntry | None
+    errors: tuple[SpecError, ...]
+    limits: Mapping[str, int | Fraction]
+
+
+def read_entry(place: str, items: Sequence[Item], resolve: Resolve | None = None) -> Reading:
+    """Read the items of one entry, in their order; `place` is where it stands, "" for a SPEC."""
+    reader = _Reader(place, items, resolve)
+    for item in items:
+        reader.take(item)
+    reader.check_limits_and_options()
+    entity = reader.entity()
+    group = reader.group()
+    if entity is None or reader.errors:
+        return Reading(entity, None, tuple(reader.errors), reader.limits)
+    options = reader.options
+    entry = QuotaEntry(entity, reader.limits, options.mode, options.algorithm, options.burst_seconds, group)
+    return Reading(entity, entry, (), reader.limits)
+
+
+class _Reader:
+    def __init__(self, place: str, items: Sequence[Item], resolve: Resolve | None) -> None:
+        self._place = place
+        self._keys = {item.key for item in items}
+        self._scope = scope_of(self._keys)
+        self._resolve = resolve
+        self._seen: set[str] = set()
+        self._names: dict[str, Name] = {}
+        self._members: dict[str, list[tuple[str, str]]] = {key: [] for key in MEMBER_KEYS}  # with their places
+        self.limits: dict[str, int | Fraction] = {}
+        self.options = Options([])
+        self.errors: list[SpecError] = []
+
+    def take(self, item: Item) -> None:
+        """Read one item. A key may come once; a member of a group any number of times."""
+        try:
+            self._take(item)
+        except Refusal as refusal:
+            self._refuse(item.place, refusal)
+        self._seen.add(item.key)
+
+    def check_limits_and_options(self) -> None:
+        """Whether there is a limit, and each option has something to act on."""
+        limits = [kind for name, kind in LIMIT_KINDS.items() if name in self._seen and name in self._scope.limits]
+        if self._seen.issubset((*ENTITY_KEYS, *OPTION_KEYS)):  # one error is enough for a limit that is none
+            self._refuse("", Refusal("no limit given", allowed=self._scope.limits))
+        elif limits:
+            for key, refusal in self.options.problems(limits):
+                self._refuse(key, refusal)
+
+    def entity(self) -> AnyEntity | None:
+        """Whom the entry is for; None, and an error, when that cannot be said."""
+        try:
+            check_combination(self._keys)
+        except Refusal as refusal:
+            self._refuse("", refusal)
+            return None
+        named_by = {RESOURCE_GROUP} if self._scope.is_group else self._keys.intersection(ENTITY_KEYS)
+        if named_by != self._names.keys():
+            return None
+        if named_by <= {USER, CLIENT_ID}:
+            return Entity(self._names.get(USER), self._names.get(CLIENT_ID))
+        ((key, name),) = self._names.items()
+        if key == TOTAL_KEY:
+            return TOTAL
+        if key == TOPIC and isinstance(name, Default):
+            self._check_thresholds()
+        return Named(Kind(key), name)
+
+    def group(self) -> ResourceGroup | None:
+        """The group that the entry is for; None when it is for none, and when there are errors."""
+        if not self._scope.is_group or not self._scope.is_clear:
+            return None
+        members = tuple(tuple(text for _, text in self._members[key]) for key in MEMBER_KEYS)
+        places = {f"{key}[{at}]": place for key in MEMBER_KEYS for at, (place, _) in enumerate(self._members[key])}
+        for problem in group_problems(RESOURCE_GROUP, *members):
+            if problem.key or self._keys.isdisjoint(MEMBER_KEYS):
+                self._refuse(places.get(problem.key, ""), Refusal(problem.message))
+        return None if self.errors else ResourceGroup(str(self._names[RESOURCE_GROUP]), *members)
+
+    def _take(self, item: Item) -> None:
+        key, value = item.key, item.value
+        if self._scope.is_group and key in MEMBER_KEYS:
+            self._take_member(item)
+        elif key in self._seen:
+            raise Refusal(f"{key!r} is given twice")
+        elif key in ENTITY_KEYS:
+            self._names[key] = entity_name(key, value, real_name=item.real_name, resolve=self._resolve)
+        elif key in OPTION_KEYS:
+            self.options.take(key, value)
+        elif key in LIMIT_KINDS:
+            self.limits[key] = read_limit(self._scope.check(key), value)
+        elif key == "request_percentage":
+            raise Refusal(_REQUEST_PERCENTAGE, allowed=self._scope.limits)
+        else:
+            allowed = (*self._scope.limits, *self._scope.entity_keys, *OPTION_KEYS)
+            suggestion = closest(key, allowed) or closest(key, _KEYS)
+            # In a SPEC an unknown key is as likely the second half of a certificate's name.
+            advice = None if suggestion or self._place else "a value with a comma stands in double quotes"
+            raise Refusal(f"unknown limit {key!r}", suggestion=suggestion, advice=advice, allowed=allowed)
+
+    def _take_member(self, item: Item) -> None:
+        if not isinstance(item.value, str):
+            raise Refusal(f"expected a name in quotes, not {item.value!r}")
+        if item.value == DEFAULT_NAME and not item.real_name:
+            raise Refusal(f"{DEFAULT_NAME} is no member of a group", advice=f"{item.key}=* is everyone")
+        self._members[item.key].append((item.place, item.value))
+
+    def _check_thresholds(self) -> None:
+        for name in (BYTES_THRESHOLD, MESSAGES_THRESHOLD):
+            if name in self._seen:
+                message = f"{name} needs the name of a topic, not {DEFAULT_NAME}"
+                advice = "topics without one share what the others leave of the total"
+                self._refuse(name, Refusal(message, advice=advice))
+
+    def _refuse(self, key: str, refusal: Refusal) -> None:
+        self.errors.append(refusal.at(f"{self._place}.{key}" if self._place and key else self._place))

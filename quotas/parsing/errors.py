@@ -1,0 +1,83 @@
+"""What can be wrong with a SPEC or a quotas file: each error with its place, and all of them at once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SpecError:
+    """One thing that is wrong.
+
+    place       "" for a SPEC (the caller knows which), else the path in the file: "quota[2].producer_byte_rat"
+    message     what is wrong
+    suggestion  what was probably meant
+    allowed     what would be right, where that is a list
+    advice      what to do, where it is not
+    may_pass    the same text may be right at another time: a host name that is not resolvable now
+    """
+
+    place: str
+    message: str
+    suggestion: str | None = None
+    allowed: tuple[str, ...] = ()
+    advice: str | None = None
+    may_pass: bool = False
+
+    @property
+    def hint(self) -> str | None:
+        """The line below the message: suggestion, advice and what is allowed."""
+        parts = []
+        if self.suggestion is not None:
+            parts.append(f"did you mean {self.suggestion!r}?")
+        if self.advice is not None:
+            parts.append(f"{self.advice};" if self.allowed else self.advice)
+        if self.allowed:
+            parts.append(f"allowed: {', '.join(self.allowed)}")
+        return " ".join(parts) or None
+
+    def __str__(self) -> str:
+        text = f"{self.place}: {self.message}" if self.place else self.message
+        return text if self.hint is None else f"{text}\n  {self.hint}"
+
+
+class SpecErrors(ValueError):
+    """Everything that is wrong with a SPEC, in the order of the text."""
+
+    def __init__(self, errors: Iterable[SpecError]) -> None:
+        self.errors = tuple(errors)
+        super().__init__(*self.errors)
+
+    def __str__(self) -> str:
+        return "\n".join(str(error) for error in self.errors)
+
+
+class Refusal(ValueError):
+    """A value, or a key, that is refused, by one who does not know its place: a `SpecError` but for that."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        suggestion: str | None = None,
+        allowed: tuple[str, ...] = (),
+        advice: str | None = None,
+        may_pass: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.suggestion = suggestion
+        self.allowed = allowed
+        self.advice = advice
+        self.may_pass = may_pass
+
+    def at(self, place: str) -> SpecError:
+        """The error that this is at that place."""
+        return SpecError(place, self.message, self.suggestion, self.allowed, self.advice, self.may_pass)
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was probably meant."""
+    return next(iter(difflib.get_close_matches(word, list(known), n=1)), None)

@@ -1,0 +1,144 @@
+"""Whom an entry is for: from what an operator writes to the name of an entity, in the one form it has inside.
+
+user, client-id   any text but the empty one
+ip                an address, or a host name: canonical, so that "::ffff:10.0.0.1" is "10.0.0.1"
+topic             a name that a topic can have
+listener          "bootstrap" (the listener of --listen), or the digits of a port
+resource-group    any text but the empty one; there is no default group
+total             says no name: "true"
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from ipaddress import IPv6Address, ip_address
+from typing import Final, TypeAlias
+
+from quotas.entity import DEFAULT, DEFAULT_NAME, Kind, Name
+from quotas.parsing.errors import Refusal, closest
+
+Resolve: TypeAlias = Callable[[str], Sequence[str]]
+"""A host name to its addresses as literals, best first; empty when there are none."""
+
+USER: Final = "user"
+CLIENT_ID: Final = "client-id"
+IP: Final = Kind.IP.value
+TOPIC: Final = Kind.TOPIC.value
+RESOURCE_GROUP: Final = Kind.RESOURCE_GROUP.value
+LISTENER: Final = Kind.LISTENER.value
+TOTAL_KEY: Final = Kind.TOTAL.value
+ENTITY_KEYS: Final = (USER, CLIENT_ID, IP, TOPIC, RESOURCE_GROUP, LISTENER, TOTAL_KEY)
+
+MEMBER_KEYS: Final = (USER, CLIENT_ID, TOPIC)
+"""What a resource group is made of: repeatable there, and only there."""
+
+BOOTSTRAP: Final = "bootstrap"
+"""The name of the listener where clients connect first."""
+
+MAX_PORT: Final = 65_535
+_TOTAL_WORDS: Final = ("true", "all", "proxy", DEFAULT_NAME)
+_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]*", re.ASCII)
+_MAX_TOPIC_NAME: Final = 249
+
+
+def entity_name(key: str, value: object, *, real_name: bool, resolve: Resolve | None = None) -> Name:
+    """The name that `value` is, for an entity of this key; "" for the total. Raises Refusal.
+
+    `real_name`: it is a name even when it reads <default>.
+    """
+    if key == TOTAL_KEY:
+        _check_total(value)
+        return ""
+    name = _text_of(key, value)
+    if name == DEFAULT_NAME and not real_name:
+        if key == RESOURCE_GROUP:
+            raise Refusal("there is no default resource-group", advice="a group whose member is * holds everyone")
+        return DEFAULT
+    if key == IP:
+        return _ip_name(name, resolve)
+    if key == LISTENER:
+        return _listener_name(name)
+    if key == TOPIC:
+        _check_topic(name)
+    return name
+
+
+def _text_of(key: str, value: object) -> str:
+    """The name as text, not empty. A listener may be given as the number of its port."""
+    if key == LISTENER and isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        raise Refusal(f"expected a name in quotes, not {value!r}")
+    if not value:
+        advice = None if key == RESOURCE_GROUP else f"{DEFAULT_NAME} stands for everyone without one"
+        raise Refusal(f"Empty {key} not supported", advice=advice)  # Kafka's words
+    return value
+
+
+def canonical_ip(text: str) -> str | None:
+    """An IPv4 or IPv6 literal in the one form it has inside, one of IPv4 mapped into IPv6 as IPv4; None: no literal."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(address)
+
+
+def _ip_name(text: str, resolve: Resolve | None) -> str:
+    """As Kafka takes it (InetAddress.getByName): a host name stands for the first of its addresses."""
+    found = canonical_ip(text)
+    if found is None and resolve is not None:
+        found = next((ip for ip in map(canonical_ip, resolve(text)) if ip is not None), None)
+    if found is None:
+        is_network = "/" in text
+        raise Refusal(
+            f"{text} is not a valid IP or resolvable host.",  # Kafka's words
+            advice="a network is no entity: name each address, or use <default>" if is_network else None,
+            may_pass=resolve is not None and not is_network,
+        )
+    return found
+
+
+def _listener_name(text: str) -> str:
+    if text == BOOTSTRAP:
+        return text
+    host, colon, digits = text.rpartition(":")
+    host_is_sane = bool(host) and (":" not in host or (host.startswith("[") and host.endswith("]")))
+    if (not colon or host_is_sane) and re.fullmatch(r"[0-9]{1,5}", digits, re.ASCII):
+        port = int(digits)
+        if 1 <= port <= MAX_PORT:
+            return str(port)
+    raise Refusal(
+        f"expected {BOOTSTRAP}, a port, HOST:PORT or {DEFAULT_NAME}, not {text!r}",
+        suggestion=closest(text, (BOOTSTRAP,)),
+        advice=f"{BOOTSTRAP} is the listener of --listen; each broker has a port of its own",
+    )
+
+
+def _check_topic(name: str) -> None:
+    """Kafka's rules and words (org.apache.kafka.common.internals.Topic)."""
+    if name in {".", ".."}:
+        raise Refusal("Topic name is invalid: '.' or '..' is not allowed")
+    if len(name) > _MAX_TOPIC_NAME:
+        raise Refusal(
+            f"Topic name is invalid: the length of '{name}' is longer than the max allowed length {_MAX_TOPIC_NAME}"
+        )
+    if not _TOPIC_NAME.fullmatch(name):
+        advice = "a resource-group may name topics by what their names begin with" if name.endswith("*") else None
+        raise Refusal(
+            f"Topic name is invalid: '{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' "
+            "and '-'",
+            advice=advice,
+        )
+
+
+def _check_total(value: object) -> None:
+    if value is True or value in _TOTAL_WORDS:
+        return
+    advice = "the total has no name: write total=true, and its limits as keys of their own"
+    if isinstance(value, str | int | float) and re.match(r"[0-9.]+", str(value)):
+        advice += f", as in total=true,producer_byte_rate={value}"
+    raise Refusal(f"expected total=true, not {value!r}", advice=advice)

@@ -1,0 +1,85 @@
+"""The options of an entry: what each may be, and whether it has something to act on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from quotas.algorithms.algorithm import ALGORITHMS, TOKEN_BUCKET
+from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS, LIMIT_KINDS, LimitKind, Measure
+from quotas.modes import LATER_MODES, MODES
+from quotas.parsing.errors import Refusal, closest
+from quotas.parsing.limits import is_about_records
+from quotas.rates import RateError, parse_number
+
+MAX_BURST_SECONDS: Final = 3600
+"""An hour: a bucket that was idle as long is forgotten and starts full, so a larger burst could be had for nothing."""
+
+OPTION_KEYS: Final = ("mode", "action", "algorithm", "burst_seconds")
+
+_CHOICES: Final = {"mode": MODES, "action": ("hold",), "algorithm": ALGORITHMS}
+_LATER_CHOICES: Final = {"mode": LATER_MODES, "action": ("reject",)}
+_OF_CONNECTIONS: Final = (CONNECTIONS, CONNECTION_CREATION_RATE)
+_WITHOUT_BUCKETS: Final = {Measure.OWN, Measure.CONNECTION_RATE}
+
+
+@dataclass(slots=True)
+class Options:
+    """Those that were given and could be read; `given` are the keys of all."""
+
+    given: list[str]
+    mode: str | None = None
+    action: str | None = None
+    algorithm: str | None = None
+    burst_seconds: Fraction | None = None
+
+    def take(self, key: str, value: object) -> None:
+        """Read one of `OPTION_KEYS`. Raises Refusal."""
+        self.given.append(key)
+        if key == "burst_seconds":
+            self.burst_seconds = _burst_seconds(value)
+            return
+        allowed = _CHOICES[key]
+        if value in _LATER_CHOICES.get(key, ()):
+            raise Refusal(f"{key} {value!r} is not available in this version", allowed=allowed)
+        if not isinstance(value, str) or value not in allowed:
+            raise Refusal(f"unknown {key} {value!r}", suggestion=closest(str(value), allowed), allowed=allowed)
+        setattr(self, key, value)
+
+    def problems(self, kinds: Sequence[LimitKind]) -> Iterator[tuple[str, Refusal]]:
+        """What speaks against each option beside these limits, which are all of the entry; with the option's key."""
+        names = ", ".join(kind.name for kind in kinds)
+        for key in self.given:
+            advice = self._effect_missed(key, kinds)
+            if advice is not None:
+                yield key, Refusal(f"{key} has no effect on {names}", advice=advice)
+        if self.burst_seconds is not None and self.algorithm not in {None, TOKEN_BUCKET}:
+            message = f"burst_seconds is the size of a token bucket, and {self.algorithm} has none"
+            yield "burst_seconds", Refusal(message, advice="leave out one of the two")
+
+    def _effect_missed(self, key: str, kinds: Sequence[LimitKind]) -> str | None:
+        """Why an option would change nothing; None when it has an effect."""
+        measures = {kind.measure for kind in kinds}
+        if key == "action":
+            if not any(map(is_about_records, kinds)):
+                return f"it is for {', '.join(name for name, kind in LIMIT_KINDS.items() if is_about_records(kind))}"
+        elif key == "mode":
+            if all(kind.name in _OF_CONNECTIONS for kind in kinds):
+                return "a connection is told nothing, only held or closed"
+        elif measures == {Measure.OWN}:
+            return "that is measured by a rule of its own"
+        elif key == "burst_seconds" and "algorithm" not in self.given and measures <= _WITHOUT_BUCKETS:
+            return f"connections are counted over sampled windows, which have no burst: add algorithm={TOKEN_BUCKET}"
+        return None
+
+
+def _burst_seconds(value: object) -> Fraction:
+    try:
+        seconds = parse_number(value)
+    except RateError as error:
+        raise Refusal(error.message, advice="seconds of the rate, for example 0.5") from error
+    if not 0 < seconds <= MAX_BURST_SECONDS:
+        raise Refusal(f"burst_seconds must be greater than 0 and at most {MAX_BURST_SECONDS}, not {value}")
+    return seconds

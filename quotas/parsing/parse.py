@@ -1,0 +1,51 @@
+"""What an operator writes: `--quota SPEC` and the tables of the quotas file, with every error in it.
+
+    SPEC      key=value[,key=value...]; a value may stand in double quotes, with \\" and \\\\ inside
+    entity    user, client-id, or both; or one of ip, topic, listener, total=true, resource-group. The bare value
+              <default> is Kafka's default entity ("<default>" in quotes is a real name)
+    limits    those of `quotas.limit_kinds`, each for the entities it can be measured for. Bytes per second are plain or
+              with a unit, "/s" may follow
+    options   mode, action, algorithm, burst_seconds
+
+A resource group names its members in the same entry: `resource-group=etl,client-id=spark-*,user=alice,...`; in a file
+it has a `[[resource-group]]` table, in which each kind of member is a name or a list (`quotas.resource_groups`).
+
+A file says the rest with `[[quota]]` tables; there `'"<default>"'` is the real name. What belongs to a later version is
+refused by name: a limit that is accepted is enforced.
+"""
+
+from __future__ import annotations
+
+from quotas.entry import QuotaEntry
+from quotas.parsing.batch import duplicates, threshold_errors
+from quotas.parsing.entry import Item, read_entry
+from quotas.parsing.errors import SpecError, SpecErrors
+from quotas.parsing.file import Placed, load_quotas
+from quotas.parsing.names import Resolve
+from quotas.parsing.text import SpecSyntaxError, split_spec
+
+__all__ = [
+    "Placed",
+    "QuotaEntry",
+    "SpecError",
+    "SpecErrors",
+    "duplicates",
+    "load_quotas",
+    "parse_spec",
+    "threshold_errors",
+]
+
+
+def parse_spec(text: str, resolve: Resolve | None = None) -> QuotaEntry:
+    """One SPEC. Raises SpecErrors, whose places are empty.
+
+    `resolve` finds the address of an ip that is given as a host name.
+    """
+    try:
+        items = split_spec(text)
+    except SpecSyntaxError as error:
+        raise SpecErrors([SpecError("", error.message, advice=error.advice)]) from error
+    reading = read_entry("", [Item(item.key, item.value, item.quoted) for item in items], resolve)
+    if reading.entry is None:
+        raise SpecErrors(reading.errors)
+    return reading.entry

@@ -1,0 +1,43 @@
+"""The tree of errors: drawn as it is, with a reason and a plain message each."""
+
+import re
+
+import pytest
+
+from protocol import errors
+
+EXAMPLES = [
+    errors.ProtocolError("message", 0),
+    errors.NegativeFrameLength(-1),
+    errors.NotKafka("tls"),
+    errors.FrameTooLarge(200, 100),
+    errors.UnknownApi(99),
+    errors.UnsupportedVersion("Fetch", 99),
+    errors.ReplicaFetch(3, 12),
+    errors.MalformedFrame("a varint", 7),
+    errors.TruncatedFrame("records", 7),
+    errors.CorrelationMismatch(1, 2),
+    errors.UnexpectedResponse(),
+]
+
+
+def test_the_drawing_is_the_tree() -> None:
+    drawn = re.findall(r"(\w+)  +\w", errors.__doc__ or "")
+    classes = [
+        value for value in vars(errors).values() if isinstance(value, type) and value.__module__ == "protocol.errors"
+    ]
+    assert ["ProtocolError", *drawn] == [each.__name__ for each in classes]
+    assert {type(example) for example in EXAMPLES} == set(classes)
+
+
+def test_each_reason_is_used_once() -> None:
+    assert len({example.reason for example in EXAMPLES}) == len(EXAMPLES)
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: error.reason)
+def test_messages(error: errors.ProtocolError) -> None:
+    """The values of an error are in its message, for the log."""
+    assert str(error)
+    values = {name: value for name, value in vars(error).items() if name != "offset"}
+    assert all(str(value) in str(error) for value in values.values()), values
+    assert error.offset >= -1

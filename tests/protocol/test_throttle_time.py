@@ -1,0 +1,128 @@
+"""`throttle_time_ms` at its fixed place, against kio's reading of every API and version."""
+
+import dataclasses
+import datetime
+from struct import pack
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.index import load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader
+
+from protocol.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api
+from protocol.errors import MalformedFrame
+from protocol.throttle_time import raise_throttle, throttle_needs
+from tests.protocol.kafka_messages import header, response_bytes
+
+MILLISECOND = datetime.timedelta(milliseconds=1)
+
+
+def kio_has(api: Api, version: int) -> bool:
+    try:
+        load_response_schema(api.key, version)
+    except RuntimeError:
+        return False
+    return True
+
+
+VERSIONS = [
+    (api, version)
+    for api in APIS.values()
+    for version in range(api.min_version, api.max_version + 1)
+    if kio_has(api, version)
+]
+RAISED = [(api, version) for api, version in VERSIONS if throttle_needs(api, version)]
+
+
+def check_raised(api: Api, version: int, body: Any, throttle_time_ms: int) -> None:
+    """Within a larger buffer; only the field changes, and only the bytes that are needed are read."""
+    response = response_bytes(api.key, version, body)
+    needed = throttle_needs(api, version)
+    buf = bytearray(b"\xa5" * 3 + response[:needed])
+
+    raise_throttle(buf, 3, api, version, throttle_time_ms)
+
+    assert buf[:3] == b"\xa5" * 3
+    own = body.throttle_time // MILLISECOND
+    expected = dataclasses.replace(body, throttle_time=max(own, throttle_time_ms) * MILLISECOND)
+    schema = load_response_schema(api.key, version)
+    assert entity_reader(schema)(bytes(buf[3:]) + response[needed:], len(header(api.key, version)))[0] == expected
+
+
+def body_of(api: Api, version: int, throttle_time_ms: int) -> Any:
+    """kio's defaults where a field has one."""
+    schema: Any = load_response_schema(api.key, version)
+    values = {field.name: value_of(field) for field in dataclasses.fields(schema)}
+    return schema(**values | {"throttle_time": throttle_time_ms * MILLISECOND})
+
+
+THROTTLES = st.integers(0, 2**31 - 1)
+
+
+@given(api_and_version=st.sampled_from(RAISED), brokers=THROTTLES, proxys=THROTTLES)
+def test_the_larger_one_is_written(api_and_version: tuple[Api, int], brokers: int, proxys: int) -> None:
+    api, version = api_and_version
+    check_raised(api, version, body_of(api, version, brokers), proxys)
+
+
+def test_every_api_and_version() -> None:
+    for api, version in RAISED:
+        check_raised(api, version, body_of(api, version, 77), 1_234)
+        check_raised(api, version, body_of(api, version, 77), 50)
+    assert len(RAISED) > 200
+
+
+def value_of(field: dataclasses.Field[Any]) -> Any:
+    kafka_type = field.metadata.get("kafka_type")
+    if "tuple" in str(field.type):
+        return ()
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    return VALUES.get(str(kafka_type), 0)
+
+
+VALUES: dict[str, Any] = {
+    "string": "x",
+    "bytes": b"",
+    "uuid": None,
+    "error_code": ErrorCode.none,
+    "timedelta_i32": datetime.timedelta(0),
+    "datetime_i64": datetime.datetime.fromtimestamp(0, datetime.UTC),
+}
+
+
+def test_versions_without_the_field_at_a_fixed_place() -> None:
+    for api, version in VERSIONS:
+        names = [field.name for field in dataclasses.fields(load_response_schema(api.key, version))]
+        if throttle_needs(api, version):
+            assert "throttle_time" in names, (api.name, version)
+        elif "throttle_time" in names:
+            assert api.throttle_at is None, (api.name, version)
+            assert api.name in {"Produce", "ApiVersions", "CreateDelegationToken", "DescribeDelegationToken"}
+
+
+@pytest.mark.parametrize(("key", "version"), [(FETCH, 0), (PRODUCE, 13), (API_VERSIONS, 4), (17, 1)])
+def test_nothing_is_changed_there(key: int, version: int) -> None:
+    buf = bytearray(60)
+    assert throttle_needs(APIS[key], version) == 0
+    raise_throttle(buf, 0, APIS[key], version, 1_000)
+    assert buf == bytes(60)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_fetch_versions_that_kio_does_not_have(version: int) -> None:
+    buf = bytearray(b"\x00\x00\x00\x07" + pack(">ii", 40, 0))
+    assert throttle_needs(APIS[FETCH], version) == 8
+    raise_throttle(buf, 0, APIS[FETCH], version, 30)
+    assert buf == b"\x00\x00\x00\x07" + pack(">ii", 40, 0)
+    raise_throttle(buf, 0, APIS[FETCH], version, 50)
+    assert buf == b"\x00\x00\x00\x07" + pack(">ii", 50, 0)
+
+
+def test_tags_in_the_response_header() -> None:
+    with pytest.raises(MalformedFrame) as caught:
+        raise_throttle(bytearray(b"\x00\x00\x00\x07\x01\x05\x00" + bytes(8)), 0, APIS[FETCH], 12, 30)
+    assert caught.value.offset == 4

@@ -1,0 +1,76 @@
+"""A test for each cell of the transition table: state, event, and whether something is under way."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.sessions.lifecycle import TRANSITIONS, Event, State, next_state
+
+CONNECTING, OPEN, DRAINING, FLUSHING, CLOSED = State
+E = Event
+
+#: What each cell must lead to, written down a second time: while busy, and when idle.
+EXPECTED = {
+    (CONNECTING, E.BROKER_CONNECTED): (OPEN, OPEN),
+    (CONNECTING, E.BROKER_UNREACHABLE): (CLOSED, CLOSED),
+    (CONNECTING, E.CLIENT_ENDED): (CLOSED, CLOSED),
+    (CONNECTING, E.BROKER_ENDED): (CLOSED, CLOSED),
+    (CONNECTING, E.DRAIN): (CLOSED, CLOSED),
+    (CONNECTING, E.PROGRESS): (CONNECTING, CONNECTING),
+    (CONNECTING, E.TIMED_OUT): (CLOSED, CLOSED),
+    (CONNECTING, E.FAILED): (CLOSED, CLOSED),
+    (OPEN, E.BROKER_CONNECTED): (OPEN, OPEN),
+    (OPEN, E.BROKER_UNREACHABLE): (CLOSED, CLOSED),
+    (OPEN, E.CLIENT_ENDED): (FLUSHING, CLOSED),
+    (OPEN, E.BROKER_ENDED): (CLOSED, CLOSED),
+    (OPEN, E.DRAIN): (DRAINING, CLOSED),
+    (OPEN, E.PROGRESS): (OPEN, OPEN),
+    (OPEN, E.TIMED_OUT): (CLOSED, CLOSED),
+    (OPEN, E.FAILED): (CLOSED, CLOSED),
+    (DRAINING, E.BROKER_CONNECTED): (DRAINING, DRAINING),
+    (DRAINING, E.BROKER_UNREACHABLE): (CLOSED, CLOSED),
+    (DRAINING, E.CLIENT_ENDED): (FLUSHING, CLOSED),
+    (DRAINING, E.BROKER_ENDED): (CLOSED, CLOSED),
+    (DRAINING, E.DRAIN): (DRAINING, CLOSED),
+    (DRAINING, E.PROGRESS): (DRAINING, CLOSED),
+    (DRAINING, E.TIMED_OUT): (CLOSED, CLOSED),
+    (DRAINING, E.FAILED): (CLOSED, CLOSED),
+    (FLUSHING, E.BROKER_CONNECTED): (FLUSHING, FLUSHING),
+    (FLUSHING, E.BROKER_UNREACHABLE): (CLOSED, CLOSED),
+    (FLUSHING, E.CLIENT_ENDED): (FLUSHING, FLUSHING),
+    (FLUSHING, E.BROKER_ENDED): (CLOSED, CLOSED),
+    (FLUSHING, E.DRAIN): (FLUSHING, FLUSHING),
+    (FLUSHING, E.PROGRESS): (FLUSHING, FLUSHING),
+    (FLUSHING, E.TIMED_OUT): (CLOSED, CLOSED),
+    (FLUSHING, E.FAILED): (CLOSED, CLOSED),
+    **{(CLOSED, event): (CLOSED, CLOSED) for event in Event},
+}
+
+
+def test_each_state_and_event_is_in_the_table() -> None:
+    assert set(TRANSITIONS) == set(State)
+    for state, row in TRANSITIONS.items():
+        assert set(row) == set(Event), state
+    assert set(EXPECTED) == {(state, event) for state in State for event in Event}
+
+
+@pytest.mark.parametrize(("state", "event"), EXPECTED, ids=lambda each: each.name.lower())
+@pytest.mark.parametrize("is_busy", [True, False], ids=["busy", "idle"])
+def test_each_cell(state: State, event: Event, is_busy: bool) -> None:
+    while_busy, when_idle = EXPECTED[state, event]
+    assert next_state(state, event, is_busy=is_busy) is (while_busy if is_busy else when_idle)
+
+
+def test_what_is_closed_stays_closed_and_all_can_be_closed() -> None:
+    for event in Event:
+        assert next_state(CLOSED, event, is_busy=True) is CLOSED
+    for state in State:
+        assert next_state(state, Event.FAILED, is_busy=True) is CLOSED
+
+
+def test_no_state_is_left_backwards() -> None:
+    order = list(State)
+    for state, row in TRANSITIONS.items():
+        for cell in row.values():
+            for after in cell:
+                assert order.index(after) >= order.index(state)

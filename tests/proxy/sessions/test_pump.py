@@ -1,0 +1,535 @@
+"""One direction over wires in memory: back-pressure, the steps of a stream, turns that end, and memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.sessions.pump import (
+    CONNECTING,
+    DRAIN,
+    IN_FLIGHT,
+    MEMORY,
+    QUOTA,
+    RESPONSE_MEMORY,
+    STOPPED,
+    TURN,
+    WRITE_BACKPRESSURE,
+    Owner,
+    Pump,
+    PumpSet,
+)
+from proxy.sessions.turns import HEAVY_ROUND_NS, TURN_NS, Turns
+from proxy.sessions.wire import Wire
+from proxy.streams.connection import MAX_IN_FLIGHT
+from proxy.streams.memory import READ_SIZE, RESERVE
+from tests.proxy import frames
+from tests.proxy.conversation import without_burst
+from tests.proxy.frames import heartbeat, heartbeat_answer, produce
+from tests.proxy.streams.pair import Pair, World
+
+
+class Rounds:
+    """The event loop of `Turns`: what was asked for is called in the next round."""
+
+    def __init__(self) -> None:
+        self.soon: deque[Callable[[], None]] = deque()
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
+
+    def next(self) -> None:
+        for _ in range(len(self.soon)):
+            self.soon.popleft()()
+
+
+class WorkClock:
+    """Real time: each look at it costs `step_ns`."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self.step_ns = 0
+
+    def __call__(self) -> int:
+        self.now_ns += self.step_ns
+        return self.now_ns
+
+
+class MemoryWire(Wire):
+    """A wire of which the test says what it has received, and how much of what is offered it takes."""
+
+    __slots__ = ("broken", "ended", "on_readable", "on_writable", "pending_bytes", "reads", "received", "room", "taken")
+
+    def __init__(self) -> None:
+        self.received = bytearray()
+        self.taken = bytearray()
+        #: What the next `send`s take in all; None: everything.
+        self.room: int | None = None
+        self.ended = False
+        self.broken = False
+        self.reads: list[int] = []
+        self.pending_bytes = 0
+        self.on_readable: Callable[[], None] | None = None
+        self.on_writable: Callable[[], None] | None = None
+        self.recv_into = self._recv_into  # type: ignore[assignment]
+        self.send = self._send  # type: ignore[assignment]
+
+    def _recv_into(self, buffer: Any, size: int) -> int:
+        if self.broken:
+            raise ConnectionResetError
+        if not self.received:
+            if self.ended:
+                return 0
+            raise BlockingIOError
+        got = min(size, len(self.received), len(buffer))
+        buffer[:got] = self.received[:got]
+        del self.received[:got]
+        self.reads.append(got)
+        return got
+
+    def _send(self, data: Any) -> int:
+        if self.broken:
+            raise BrokenPipeError
+        sent = len(data) if self.room is None else min(len(data), self.room)
+        if not sent:
+            raise BlockingIOError
+        if self.room is not None:
+            self.room -= sent
+        self.taken += data[:sent]
+        return sent
+
+    def when_readable(self, callback: Callable[[], None]) -> None:
+        self.on_readable = callback
+
+    def stop_reading(self) -> None:
+        self.on_readable = None
+
+    def when_writable(self, callback: Callable[[], None]) -> None:
+        self.on_writable = callback
+
+    def stop_writing(self) -> None:
+        self.on_writable = None
+
+
+class Recorded(Owner):
+    """What the pumps told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def attend(self) -> None:
+        self.told.append("attend")
+
+    def on_hold(self, pump: Pump) -> None:
+        self.told.append("hold")
+
+    def on_source_ended(self, pump: Pump) -> None:
+        self.told.append("source ended")
+        pump.stop()
+
+    def on_source_failed(self, pump: Pump, error: OSError) -> None:
+        self.told.append("source failed")
+        pump.stop()
+
+    def on_sink_failed(self, pump: Pump, error: OSError) -> None:
+        self.told.append("sink failed")
+        pump.discard()
+
+    def on_flushed(self, pump: Pump) -> None:
+        self.told.append("flushed")
+
+    def close_for(self, error: Exception) -> None:
+        self.told.append(type(error).__name__)
+
+
+class Bench:
+    """Pumps of one connection, client to broker and back."""
+
+    def __init__(self, world: World | None = None, pumps: PumpSet | None = None, rounds: Rounds | None = None) -> None:
+        self.world = World() if world is None else world
+        self.rounds = Rounds() if rounds is None else rounds
+        self.work = WorkClock()
+        if pumps is None:
+            turns = Turns(cast("Any", self.rounds), self.work)
+            pumps = PumpSet(self.world.memory, turns, self.world.clock, self.world.metrics.paused)
+        self.pumps = pumps
+        self.owner = Recorded()
+        self.client, self.broker = MemoryWire(), MemoryWire()
+        pair = Pair(self.world)
+        self.connection = pair.connection
+        self.requests = Pump(pumps, self.owner, pair.request_stream, self.client, self.broker)
+        self.responses = Pump(pumps, self.owner, pair.response_stream, self.broker, self.client)
+        self.requests.resume(CONNECTING)
+        self.responses.resume(CONNECTING)
+
+    def client_sends(self, data: bytes, *, wakes: int = 1) -> None:
+        self.client.received += data
+        self.wake(self.client, wakes)
+
+    def broker_sends(self, data: bytes, *, wakes: int = 1) -> None:
+        self.broker.received += data
+        self.wake(self.broker, wakes)
+
+    def wake(self, wire: MemoryWire, times: int = 1) -> None:
+        for _ in range(times):
+            if wire.on_readable is not None:
+                wire.on_readable()
+
+    def write(self, wire: MemoryWire) -> None:
+        if wire.on_writable is not None:
+            wire.on_writable()
+
+    def run(self) -> None:
+        """Rounds until all that can be read has been."""
+        for _ in range(10_000):
+            before = len(self.client.received), len(self.broker.received), len(self.rounds.soon)
+            self.rounds.next()
+            self.wake(self.client)
+            self.wake(self.broker)
+            if not self.rounds.soon and before[:2] == (len(self.client.received), len(self.broker.received)):
+                return
+        raise AssertionError("it never rests")
+
+    def paused(self) -> dict[str, int]:
+        return {name: count for name, count in self.world.metrics.paused.items() if count}
+
+
+def test_a_wake_up_is_one_read() -> None:
+    bench = Bench()
+    bench.client_sends(produce(1, 3 * READ_SIZE))
+    assert bench.client.reads == [READ_SIZE]
+    assert len(bench.broker.taken) == READ_SIZE
+    bench.run()
+    assert bytes(bench.broker.taken) == produce(1, 3 * READ_SIZE)
+    assert bench.paused() == {}
+
+
+def test_a_wake_up_without_bytes_changes_nothing() -> None:
+    bench = Bench()
+    bench.wake(bench.client)
+    assert bench.owner.told == []
+    assert bench.paused() == {}
+
+
+# ---- back-pressure
+
+
+def test_while_the_sink_takes_nothing_the_source_is_not_read() -> None:
+    bench = Bench()
+    bench.broker.room = 100
+    bench.client_sends(produce(1, 1_000) + produce(2, 1_000))
+    assert bench.requests.paused == WRITE_BACKPRESSURE
+    assert bench.client.on_readable is None
+    pending = len(produce(1, 1_000)) * 2 - 100
+    assert bench.world.memory.buffered_bytes == pending
+    for room, left in ((0, pending), (60, pending - 60), (None, 0)):
+        bench.broker.room = room
+        bench.write(bench.broker)
+        assert bench.world.memory.buffered_bytes == left
+    assert bytes(bench.broker.taken) == produce(1, 1_000) + produce(2, 1_000)
+    assert bench.owner.told == ["flushed"]
+    assert bench.paused() == {}
+    assert callable(bench.client.on_readable)
+
+
+@given(st.lists(st.integers(0, 700), min_size=1, max_size=30), st.integers(1, 6))
+def test_whatever_the_sink_takes_the_bytes_are_the_same(rooms: list[int], count: int) -> None:
+    bench = Bench()
+    sent = b"".join(produce(number, 300) for number in range(count))
+    bench.broker.room = 0
+    bench.client_sends(sent)
+    for room in rooms:
+        bench.broker.room = room
+        if bench.broker.on_writable is not None:
+            bench.broker.on_writable()
+        bench.wake(bench.client)
+        left = 0 if bench.requests.pending is None else len(bench.requests.pending)
+        assert bench.world.memory.buffered_bytes == left
+    bench.broker.room = None
+    if bench.broker.on_writable is not None:
+        bench.broker.on_writable()
+    bench.run()
+    assert bytes(bench.broker.taken) == sent
+    assert bench.world.memory.used == bench.world.memory.buffered_bytes == 0
+
+
+def test_a_sink_that_fails_is_reported_and_its_bytes_are_dropped() -> None:
+    bench = Bench()
+    bench.broker.room = 10
+    bench.client_sends(produce(1))
+    bench.broker.broken = True
+    assert bench.broker.on_writable is not None
+    bench.broker.on_writable()
+    assert bench.owner.told == ["sink failed"]
+    assert bench.paused() == {}
+    assert bench.world.memory.buffered_bytes == 0
+    bench.client_sends(produce(2))
+    assert bench.owner.told == ["sink failed"], "the source is read to its end"
+    bench = Bench()
+    bench.broker.broken = True
+    bench.client_sends(produce(1))
+    assert bench.owner.told == ["sink failed"]
+
+
+def test_a_source_that_ends_or_fails_is_reported() -> None:
+    bench = Bench()
+    bench.client.ended = True
+    bench.wake(bench.client)
+    bench.broker.broken = True
+    bench.wake(bench.broker)
+    assert bench.owner.told == ["source ended", "source failed"]
+    assert bench.requests.paused == bench.responses.paused == STOPPED
+    bench.requests.pause(QUOTA)
+    assert bench.paused() == {}
+
+
+# ---- steps
+
+
+def test_a_head_that_is_not_whole_is_kept() -> None:
+    bench = Bench()
+    bench.client_sends(produce(1)[:9])
+    assert (bench.requests.kept, bench.requests.unparsed) == (produce(1)[:9], False)
+    assert bench.world.memory.buffered_bytes == 9
+    assert bench.paused() == {}
+    bench.client_sends(produce(1)[9:])
+    assert bytes(bench.broker.taken) == produce(1)
+    assert bench.world.memory.buffered_bytes == 0
+
+
+def test_a_hold_keeps_what_was_read_and_stops_reading() -> None:
+    bench = Bench(World([without_burst("client-id=etl,producer_byte_rate=1000")]))
+    bench.client_sends(produce(1) + produce(2) + produce(3))
+    assert bytes(bench.broker.taken) == produce(1)
+    assert bench.requests.paused == QUOTA
+    assert bench.owner.told == ["hold"]
+    assert bench.requests.kept == produce(2) + produce(3)
+    bench.world.clock.pass_seconds(10)
+    bench.requests.parse_kept()
+    assert bytes(bench.broker.taken) == produce(1) + produce(2)
+    assert bench.requests.kept == produce(3)
+
+
+def test_a_full_queue_stops_reading_until_attention() -> None:
+    bench = Bench()
+    sent = b"".join(heartbeat(number) for number in range(MAX_IN_FLIGHT + 5))
+    bench.client_sends(sent)
+    assert bench.requests.paused == IN_FLIGHT
+    assert bench.owner.told == ["attend"]
+    bench.broker_sends(b"".join(heartbeat_answer(number) for number in range(MAX_IN_FLIGHT)))
+    assert bench.connection.has_room_again
+    bench.requests.resume(IN_FLIGHT)
+    bench.run()
+    assert bytes(bench.broker.taken) == sent
+
+
+def test_a_drained_stream_keeps_nothing() -> None:
+    bench = Bench()
+    bench.connection.close()
+    bench.client_sends(produce(1))
+    assert bench.requests.paused == DRAIN
+    assert bench.requests.kept == b""
+    assert bench.broker.taken == b""
+
+
+def test_a_replaced_response_stands_in_its_place() -> None:
+    bench = Bench()
+    bench.client_sends(heartbeat(1) + frames.find_coordinator(2) + heartbeat(3))
+    real = frames.coordinator_answer(2, 7, "127.0.0.9", 9_092)
+    bench.broker_sends(heartbeat_answer(1) + real + heartbeat_answer(3))
+    shown = frames.coordinator_answer(2, 7, "127.0.0.1", 19_100)
+    assert bytes(bench.client.taken) == heartbeat_answer(1) + shown + heartbeat_answer(3)
+
+
+def test_bytes_before_an_error_go_on() -> None:
+    bench = Bench()
+    bench.client_sends(produce(1) + b"\xff\xff\xff\xff" + bytes(20))
+    assert bytes(bench.broker.taken) == produce(1)
+    assert bench.owner.told == ["NegativeFrameLength"]
+
+
+def test_a_defect_costs_its_own_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+
+    def broken(pos: int, end: int, now_ns: int) -> int:
+        raise ZeroDivisionError
+
+    stream = bench.requests.stream
+    monkeypatch.setattr(type(stream), "take", lambda self, pos, end, now_ns: broken(pos, end, now_ns))
+    bench.client_sends(produce(1))
+    assert bench.owner.told == ["ZeroDivisionError"]
+
+
+# ---- turns
+
+
+def alternating(count: int) -> bytes:
+    """Requests of two kinds in turn, so that each takes a step of its own."""
+    return b"".join(heartbeat(n) if n % 2 else produce(n, 60, acks=0) for n in range(count))
+
+
+def test_a_turn_ends_after_its_time_and_reads_shrink_and_grow() -> None:
+    bench = Bench()
+    sent = alternating(900)
+    bench.work.step_ns = TURN_NS // 10
+    bench.client_sends(sent)
+    first = len(bench.broker.taken)
+    assert 0 < first < len(sent)
+    assert bench.requests.paused == TURN
+    assert bench.requests.unparsed
+    assert bench.client.on_readable is None, "nothing more is read meanwhile"
+    assert len(bench.requests.kept) == len(sent) - first
+    assert bench.world.memory.buffered_bytes == len(sent) - first
+    bench.rounds.next()
+    assert first < len(bench.broker.taken) <= 3 * first
+    bench.run()
+    assert bytes(bench.broker.taken) == sent
+    shrunk = bench.requests._read_limit
+    assert shrunk <= 8_192
+    bench.client.reads.clear()
+    bench.work.step_ns = 0
+    bench.client_sends(produce(901, 3 * READ_SIZE, acks=0), wakes=8)
+    grown = [min(READ_SIZE, shrunk * 2**each) for each in range(8)]
+    assert bench.client.reads == grown, "each read that is parsed in one turn doubles the next"
+    assert bench.requests._read_limit == READ_SIZE
+
+
+def test_what_is_left_of_a_turn_waits_with_a_hold_of_another_reason() -> None:
+    """Broken off, then paused for something else: its turn comes and reads nothing until that is over."""
+    bench = Bench()
+    bench.work.step_ns = TURN_NS
+    bench.client_sends(alternating(20))
+    bench.requests.pause(MEMORY)
+    taken = len(bench.broker.taken)
+    bench.run()
+    assert len(bench.broker.taken) == taken
+    assert bench.paused() == {"memory": 1}
+    bench.requests.resume(MEMORY)
+    bench.run()
+    assert bytes(bench.broker.taken) == alternating(20)
+    assert bench.paused() == {}
+
+
+def test_heavy_ones_share_a_part_of_each_round() -> None:
+    """Connections whose turns are long: a bounded number of turns in one round, each of them in its order."""
+    rounds, world = Rounds(), World()
+    first = Bench(world, rounds=rounds)
+    first.work.step_ns = TURN_NS // 4
+    benches = [first] + [Bench(world, first.pumps, rounds) for _ in range(9)]
+    sent = alternating(100)
+    for bench in benches:
+        bench.client_sends(sent)
+    for _ in range(20):
+        before = first.work.now_ns
+        begun = [len(bench.broker.taken) for bench in benches]
+        rounds.next()
+        went_on = sum(len(bench.broker.taken) > at for bench, at in zip(benches, begun, strict=True))
+        assert went_on <= HEAVY_ROUND_NS // TURN_NS + 1
+        assert first.work.now_ns - before <= HEAVY_ROUND_NS + 2 * TURN_NS
+    assert all(len(bench.broker.taken) > 0 for bench in benches)
+    first.run()
+    for bench in benches:
+        bench.run()
+        assert bytes(bench.broker.taken) == sent
+    assert first.paused() == {}
+
+
+def test_a_wire_that_buffers_is_read_to_its_end_without_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decrypted bytes are not known to the loop: the pump has turns until none are left."""
+    monkeypatch.setattr(MemoryWire, "buffers", True)
+    monkeypatch.setattr(MemoryWire, "pending", lambda wire: len(wire.received))
+    bench = Bench()
+    sent = produce(1, 3 * READ_SIZE)
+    bench.client_sends(sent)
+    for _ in range(10):
+        bench.rounds.next()
+    assert bytes(bench.broker.taken) == sent
+    assert bench.paused() == {}
+    bench.requests.pause(DRAIN)
+    bench.client.received += heartbeat(2)
+    bench.requests.resume(DRAIN)
+    bench.rounds.next()
+    assert bytes(bench.broker.taken) == sent + heartbeat(2)
+
+
+# ---- memory
+
+
+def test_without_memory_long_requests_wait_and_short_ones_pass() -> None:
+    rounds, world = Rounds(), World(max_buffered_bytes=100_000)
+    full = Bench(world, rounds=rounds)
+    full.broker.room = 0
+    full.client_sends(produce(1, 100_000 + RESERVE))
+    assert world.memory.read_size == 0
+    short = Bench(world, full.pumps, rounds)
+    short.client_sends(heartbeat(1) + heartbeat(2))
+    assert bytes(short.broker.taken) == heartbeat(1) + heartbeat(2)
+    short.broker.room = 0
+    short.client_sends(produce(3, 5_000))
+    assert short.client.reads[-1] == RESERVE, "what it may hold outside of the pool"
+    assert world.memory.used <= 100_000 + RESERVE
+    full.broker.room = None
+    assert full.broker.on_writable is not None
+    full.broker.on_writable()
+    assert world.memory.read_size > 0
+
+
+def test_a_direction_without_memory_is_read_when_there_is_some() -> None:
+    rounds, world = Rounds(), World(max_buffered_bytes=100_000)
+    full = Bench(world, rounds=rounds)
+    full.broker.room = 0
+    full.client_sends(produce(1, 100_000 + RESERVE))
+    waiting = Bench(world, full.pumps, rounds)
+    waiting.client_sends(frames.metadata(1)[:9])
+    waiting.requests._keep(bytes(RESERVE))  # its reserve is used up
+    waiting.client_sends(produce(2))
+    assert waiting.requests.paused == MEMORY
+    assert list(full.pumps.short) == [waiting.requests]
+    assert waiting.client.on_readable is None
+    full.requests.stop()
+    assert not full.pumps.short
+    assert waiting.client.on_readable is not None
+
+
+def test_a_response_that_ends_lets_the_next_one_be_collected() -> None:
+    """Five wait for what four hold. Each that has been sent whole makes room for one, without any other event."""
+    rounds, world = Rounds(), World(max_buffered_bytes=40_000)
+    answer = frames.coordinators_answer(1, 350)
+    first = Bench(world, rounds=rounds)
+    benches = [first] + [Bench(world, first.pumps, rounds) for _ in range(8)]
+    for bench in benches:
+        bench.client_sends(frames.find_coordinator(1))
+        bench.broker_sends(answer[:20])
+    assert [bench.responses.paused for bench in benches] == [0] * 4 + [RESPONSE_MEMORY] * 5
+    for bench in benches[:4]:
+        bench.broker_sends(answer[20:])
+    for bench in benches[4:]:
+        bench.broker.received += answer[20:]
+    for _ in range(10):
+        rounds.next()
+        for bench in benches:
+            bench.wake(bench.broker)
+    assert [len(bench.client.taken) > 5_000 for bench in benches] == [True] * 9
+    assert world.memory.used == world.memory.buffered_bytes == 0
+    assert first.paused() == {}
+
+
+def test_stopping_gives_everything_back() -> None:
+    rounds, world = Rounds(), World(max_buffered_bytes=40_000)
+    bench = Bench(world, rounds=rounds)
+    bench.broker.room = 10
+    bench.client_sends(frames.find_coordinator(1) + produce(2)[:20])
+    bench.broker_sends(frames.coordinators_answer(1, 350)[:500])
+    assert world.memory.buffered_bytes
+    bench.requests.stop()
+    bench.responses.stop()
+    assert world.memory.used == world.memory.buffered_bytes == 0
+    assert bench.paused() == {}
+    rounds.next()
+    bench.requests.on_turn()
+    assert (bench.client.on_readable, bench.broker.on_writable) == (None, None)

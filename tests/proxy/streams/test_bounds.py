@@ -1,0 +1,204 @@
+"""What one connection can make the proxy remember is bounded."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import CorrelationMismatch, MalformedFrame, NotKafka, ReplicaFetch, UnexpectedResponse
+from protocol.wire import encode_varint
+from proxy.streams.connection import MAX_IN_FLIGHT, MAX_OWED_BYTES
+from proxy.streams.kinds import MAX_KINDS, MAX_TAIL_BYTES
+from proxy.streams.memory import ResponseTooLarge
+from proxy.streams.steps import DRAINED, FULL, WAIT
+from tests.proxy import frames
+from tests.proxy.conversation import without_burst
+from tests.proxy.frames import api_versions, heartbeat, heartbeat_answer, produce, produced, request
+from tests.proxy.mutation_frames import create
+from tests.proxy.streams.pair import Pair, World
+
+
+@pytest.mark.parametrize("make", [heartbeat, produce, lambda n: api_versions(n, 3), frames.fetch, frames.metadata])
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_so_many_requests_are_in_flight_and_no_more(make: object, in_pieces: bool) -> None:
+    assert callable(make)
+    pair = Pair(World(), cuts=[1_000] if in_pieces else [])
+    sent = [make(number) for number in range(2 * MAX_IN_FLIGHT + 100)]
+    pair.client_sends(*sent)
+    assert len(pair.connection.in_flight) == MAX_IN_FLIGHT
+    assert pair.sent() == sent[:MAX_IN_FLIGHT]
+    assert pair.requests.stopped == FULL
+
+
+def test_requests_go_on_when_half_of_the_responses_have_come() -> None:
+    pair = Pair(World())
+    sent = [heartbeat(number) for number in range(MAX_IN_FLIGHT + 10)]
+    pair.client_sends(*sent)
+    half = MAX_IN_FLIGHT // 2
+    pair.broker_sends(*(heartbeat_answer(number) for number in range(half - 1)))
+    assert len(pair.sent()) == MAX_IN_FLIGHT
+    pair.broker_sends(heartbeat_answer(half - 1))
+    pair.attend()
+    assert pair.sent() == sent
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=12))
+def test_the_bound_holds_with_requests_of_any_kind_before_it(lengths: list[int]) -> None:
+    """Requests of several kinds in turn, so that batches of any length meet the bound."""
+    makers = (heartbeat, produce, lambda n: produce(n, acks=0), frames.fetch, lambda n: api_versions(n, 99))
+    sent = [makers[at % len(makers)](at * 1_000 + each) for at, count in enumerate(lengths) for each in range(count)]
+    pair = Pair(World())
+    pair.client_sends(frames.metadata(999_999), *sent)
+    assert len(pair.connection.in_flight) <= MAX_IN_FLIGHT
+
+
+def test_requests_without_a_response_enter_no_queue() -> None:
+    pair = Pair(World())
+    pair.client_sends(*(produce(number, acks=0) for number in range(3 * MAX_IN_FLIGHT)))
+    assert len(pair.sent()) == 3 * MAX_IN_FLIGHT
+    assert not pair.connection.in_flight
+    assert pair.connection.sent_unanswered
+
+
+def test_bytes_of_own_responses_are_bounded() -> None:
+    """A refused CreateTopics is answered with all its names: the answers wait behind a response that does not come."""
+    pair = Pair(World([without_burst("client-id=etl,controller_mutation_rate=1")]))
+    pair.client_sends(create(1, {"first": 5}))
+    names = {f"{number:0>100}": 1 for number in range(50)}
+    pair.client_sends(*(create(number, names) for number in range(2, 100)))
+    one = len(pair.connection.in_flight[1][1].frame)  # type: ignore[union-attr]
+    assert pair.requests.stopped == FULL
+    assert MAX_OWED_BYTES < pair.connection.owed_bytes <= MAX_OWED_BYTES + one
+    assert len(pair.connection.in_flight) < 20
+
+
+def test_kinds_are_bounded_in_number_and_bytes() -> None:
+    """A client that invents client ids or header tags makes the memo forget, and long heads are not remembered."""
+    world = World()
+    pair = Pair(world)
+    for number in range(MAX_KINDS + 500):
+        pair.client_sends(produce(number, 10, acks=0, client_id=f"made-up-{number}"))
+    assert len(world.kinds._known) <= MAX_KINDS
+    before = len(world.kinds._known)
+    for number in range(50):
+        tags = b"\x01\x00\xff\x7f" + str(number).encode().zfill(16_383)
+        pair.client_sends(_with_tags(number, tags))
+        pair.broker_sends(heartbeat_answer(number))
+    assert len(world.kinds._known) == before
+    remembered = sum(len(tail) for _, _, tail in world.kinds._known)
+    assert remembered <= MAX_KINDS * MAX_TAIL_BYTES
+
+
+def test_requests_in_flight_do_not_keep_their_heads() -> None:
+    """Heads of 120 KB, each another: what waits for responses is small."""
+    pair = Pair(World())
+    tracemalloc.start()
+    try:
+        for number in range(50):
+            value = str(number).encode().zfill(120_000)
+            tags = b"\x01\x00" + encode_varint(len(value)) + value
+            pair.client_sends(_with_tags(number, tags))
+        pair.to_broker.clear()
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(pair.connection.in_flight) == 50
+    assert kept < 1_000_000
+
+
+def _with_tags(correlation_id: int, tags: bytes) -> bytes:
+    plain = request(12, 4, correlation_id, b"body")
+    head = plain[4 : 4 + 10 + len("etl")]
+    return frames.frame(head + tags + b"body")
+
+
+def test_kinds_are_shared_by_connections() -> None:
+    world = World()
+    for number in range(3):
+        Pair(world).client_sends(produce(number))
+    assert len(world.kinds._known) == 1
+
+
+def test_a_tls_alert_of_a_broker_is_named() -> None:
+    """It is shorter than the head of a response."""
+    pair = Pair(World())
+    pair.client_sends(heartbeat(1))
+    with pytest.raises(NotKafka, match="tls"):
+        pair.broker_sends(b"\x15\x03\x03\x00\x02\x02\x28")
+
+
+def test_a_response_above_a_quarter_of_the_pool_is_refused() -> None:
+    world = World(max_buffered_bytes=1_000_000)
+    pair = Pair(world)
+    pair.client_sends(frames.find_coordinator(1))
+    with pytest.raises(ResponseTooLarge) as caught:
+        pair.broker_sends((250_001).to_bytes(4, "big") + (1).to_bytes(4, "big"))
+    assert (caught.value.length, caught.value.limit) == (250_001, 250_000)
+    assert world.memory.used == 0
+
+
+def test_responses_that_wait_for_memory_are_granted_in_order() -> None:
+    """Four have a quarter each; the fifth and sixth wait unread, and the memory of the first is the fifth's."""
+    world = World(max_buffered_bytes=40_000)
+    answer = frames.coordinators_answer(1, 350)
+    assert 9_000 < len(answer) - 4 < 10_000
+    pairs = [Pair(world) for _ in range(6)]
+    for pair in pairs:
+        pair.client_sends(frames.find_coordinator(1))
+        pair.broker_sends(answer[:100])
+    assert [pair.responses.stopped for pair in pairs] == [0, 0, 0, 0, WAIT, WAIT]
+    pairs[0].broker_sends(answer[100:])
+    assert len(pairs[0].received()) == 1
+    for pair in pairs[4:]:
+        pair.grant()
+    assert [pair.responses.stopped for pair in pairs[4:]] == [0, WAIT]
+    pairs[1].hang_up()
+    pairs[5].grant()
+    for pair in pairs[2:]:
+        pair.broker_sends(answer[100:])
+        assert len(pair.received()) == 1
+    assert world.memory.used == world.memory.buffered_bytes == 0
+
+
+def test_draining_begins_no_request() -> None:
+    pair = Pair(World())
+    pair.client_sends(produce(1)[:50])
+    pair.connection.close()
+    pair.client_sends(produce(1)[50:], produce(2))
+    assert pair.sent() == [produce(1)]
+    assert pair.requests.stopped == DRAINED
+
+
+@pytest.mark.parametrize("version", [4, 12, 14, 15, 17])
+def test_a_fetch_of_a_broker_is_refused(version: int) -> None:
+    """In versions up to 14 the replica id comes first, later in a tagged field (KIP-903)."""
+    sent = bytearray(frames.fetch(1, version))
+    if version < 15:
+        at = len(request(1, version, 1))
+        assert sent[at : at + 4] == b"\xff" * 4
+        sent[at : at + 4] = (3).to_bytes(4, "big")
+    else:
+        assert sent[-1] == 0
+        sent[-1:] = b"\x01\x01\x0d" + (3).to_bytes(4, "big") + (1).to_bytes(8, "big") + b"\x00"
+        sent[:4] = (len(sent) - 4).to_bytes(4, "big")
+    pair = Pair(World())
+    with pytest.raises(ReplicaFetch) as caught:
+        pair.client_sends(bytes(sent))
+    assert caught.value.replica_id == 3
+    assert len(pair.to_broker) < len(sent), "no broker has got it whole"
+
+
+def test_responses_that_answer_nothing() -> None:
+    pair = Pair(World())
+    with pytest.raises(UnexpectedResponse):
+        pair.broker_sends(produced(1))
+    pair = Pair(World())
+    pair.client_sends(produce(1))
+    with pytest.raises(CorrelationMismatch) as caught:
+        pair.broker_sends(produced(2))
+    assert (caught.value.expected, caught.value.found) == (1, 2)
+    with pytest.raises(MalformedFrame):
+        pair.broker_sends((3).to_bytes(4, "big") + bytes(4))

@@ -1,0 +1,367 @@
+"""What a limit is charged, refunded and asks for, over whole conversations."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.apis import CREATE_TOPICS
+from proxy.streams.steps import HOLD
+from quotas.entry import QuotaEntry
+from quotas.parsing.parse import parse_spec
+from tests.proxy import frames
+from tests.proxy.conversation import without_burst
+from tests.proxy.frames import batch, heartbeat, produce, produce_records, produce_throttle_ms, produced
+from tests.proxy.mutation_frames import create, created, told
+from tests.proxy.streams.exchanges import heartbeat_answered
+from tests.proxy.streams.pair import Pair, World, pass_holds
+
+PRODUCE = "producer_byte_rate"
+ETL = ("client-id:etl", PRODUCE)
+
+
+def quota(limits: str) -> QuotaEntry:
+    return without_burst(f"client-id=etl,{limits}")
+
+
+def long_frame(size: int = 10_000) -> bytes:
+    return produce(1, size)
+
+
+# ---- frames that do not come whole
+
+
+@pytest.mark.parametrize("arrived", [23, 5_000, 9_999])
+def test_what_never_came_is_refunded_at_the_end(arrived: int) -> None:
+    world = World([quota(f"{PRODUCE}=1000")])
+    pair = Pair(world)
+    sent = long_frame()
+    pair.client_sends(sent[:arrived])
+    assert world.debts()[ETL] == pytest.approx((len(sent) - 4) / 1000)
+    pair.hang_up()
+    assert world.debts()[ETL] == pytest.approx((arrived - 4) / 1000)
+
+
+def test_a_refund_credits_those_that_wait() -> None:
+    world = World([quota(f"{PRODUCE}=1000")])
+    first, second = Pair(world), Pair(world)
+    first.client_sends(long_frame(100_000)[:23])
+    second.client_sends(produce(2))
+    assert second.requests.stopped == HOLD
+    limit = next(iter(world.holds.limits))
+    world.holds.changed.clear()
+    first.hang_up()
+    assert limit in world.holds.changed
+    assert (world.holds.due_ns(limit, world.clock()) or 0) < 20_000_000
+    pass_holds(world)
+    assert second.sent() == [produce(2)]
+
+
+def test_after_a_second_without_a_byte_the_rest_is_charged_as_it_comes() -> None:
+    world = World([quota(f"{PRODUCE}=1000")])
+    pair = Pair(world)
+    sent = long_frame()
+    pair.client_sends(sent[:1_004])
+    pair.request_stream.refund_rest(world.clock())
+    assert world.debts()[ETL] == pytest.approx(1.0)
+    pair.request_stream.refund_rest(world.clock())
+    assert world.debts()[ETL] == pytest.approx(1.0), "once"
+    pair.client_sends(sent[1_004:1_504])
+    assert pair.requests.stopped == HOLD, "the limit is in debt"
+    assert pair.to_broker == sent[:1_004]
+    pass_holds(world)
+    assert pair.to_broker == sent[:1_504]
+    assert world.debts()[ETL] == pytest.approx(0.5)
+    while len(pair.to_broker) < len(sent):
+        pair.client_sends(sent[len(pair.to_broker) : len(pair.to_broker) + 3_000])
+        pass_holds(world)
+    assert pair.to_broker == sent
+    pair.hang_up()
+    assert world.debts()[ETL] == pytest.approx(((len(sent) - 1_504) % 3_000) / 1000)
+
+
+def test_the_rest_is_charged_once_for_a_request_that_is_read() -> None:
+    """A walk passes less of a read than has come: what it leaves is not charged again."""
+    world = World([quota(f"{PRODUCE}=1000000"), parse_spec("topic=other,bytes_in_rate=1GB")])
+    records: dict[frames.Topic, list[bytes | None]] = {f"topic-{number}": [batch(1, 61)] for number in range(2_000)}
+    sent = produce_records(1, records, 9)
+    for cuts in ([], [1_000], [37]):
+        pair = Pair(world, cuts=cuts)
+        pair.client_sends(sent[:70_000])
+        pair.request_stream.refund_rest(world.clock())
+        before = world.debts()[ETL]
+        pair.client_sends(sent[70_000:])
+        pass_holds(world)
+        assert pair.to_broker == sent
+        world.clock.pass_seconds(1)
+        assert before < 0.1
+        assert not world.debts()
+    world = World([quota(f"{PRODUCE}=1000000"), parse_spec("topic=other,bytes_in_rate=1GB")])
+    pair = Pair(world, cuts=[37])
+    pair.client_sends(sent[:70_000])
+    pair.request_stream.refund_rest(world.clock())
+    began_ns = world.clock()
+    pair.client_sends(sent[70_000:])
+    pass_holds(world)
+    total = world.debts().get(ETL, 0.0) + (world.clock() - began_ns) / 1e9
+    assert total == pytest.approx((len(sent) - 4) / 1e6, rel=0.01)
+
+
+def test_a_dry_run_gives_back_nothing_that_it_did_not_charge() -> None:
+    """A frame that would be held passes uncharged; when it does not come whole, there is nothing to refund."""
+    world = World([quota(f"{PRODUCE}=1000")], dry_run=True)
+    first = Pair(world)
+    first.client_sends(produce(1, 5_000))
+    before = world.debts()
+    second = Pair(world)
+    second.client_sends(long_frame()[:23])
+    assert world.debts() == before
+    second.hang_up()
+    assert world.debts() == before
+
+
+@given(st.integers(24, 3_000), st.lists(st.booleans(), max_size=4), st.sampled_from([[], [400], [99, 1]]))
+def test_whatever_stalls_what_arrived_is_what_is_charged(size: int, stalls: list[bool], cuts: list[int]) -> None:
+    """Any number of pauses in one frame, each with a refund: time and debt together are the bytes that came."""
+    world = World([quota(f"{PRODUCE}=1000")])
+    began_ns = world.clock()
+    pair = Pair(world, cuts=cuts)
+    sent = long_frame(3_500)
+    at = 0
+    for stall in stalls:
+        piece = sent[at : at + size // 3 + 24]
+        at += len(piece)
+        pair.client_sends(piece)
+        pass_holds(world)
+        if stall:
+            pair.request_stream.refund_rest(world.clock())
+    pair.hang_up()
+    passed_seconds = (world.clock() - began_ns) / 1e9
+    total = world.debts().get(ETL, 0.0) + passed_seconds
+    assert total == pytest.approx(max(0, at - 4) / 1000, abs=0.001) or at > len(sent)
+
+
+# ---- request_rate
+
+
+def test_control_requests_owe_one_second_at_most() -> None:
+    world = World([quota("request_rate=10")])
+    pair = Pair(world)
+    for number in range(500):
+        pair.client_sends(heartbeat(number))
+        pair.broker_sends(heartbeat_answered(number))
+        assert world.debts().get(("client-id:etl", "request_rate"), 0) <= 1
+    assert len(pair.received()) == 500, "control requests are never held"
+    pair.client_sends(produce(501))
+    assert pair.requests.stopped == HOLD
+    began_ns = world.clock()
+    pass_holds(world)
+    assert world.clock() - began_ns <= 1_000_000_000
+
+
+def test_responses_of_control_requests_carry_the_wait_where_they_have_the_field() -> None:
+    world = World([quota("request_rate=10")])
+    pair = Pair(world)
+    pair.client_sends(heartbeat(1))
+    pair.broker_sends(heartbeat_answered(1))
+    assert bytes(pair.to_client) == heartbeat_answered(1, 100)
+    pair.client_sends(frames.request(12, 0, 2, b"body"))
+    pair.broker_sends(frames.heartbeat_answer(2))
+    assert pair.received()[-1] == frames.heartbeat_answer(2), "version 0 has no such field"
+    world.clock.pass_seconds(3)
+    pair.client_sends(produce(3), heartbeat(4))
+    pair.broker_sends(produced(3), heartbeat_answered(4))
+    assert pair.received()[-1] == heartbeat_answered(4, 200)
+    world.clock.pass_seconds(3)
+    pair.client_sends(heartbeat(5))
+    world.clock.pass_seconds(0.2)
+    pair.broker_sends(heartbeat_answered(5, 7))
+    assert pair.received()[-1] == heartbeat_answered(5, 7), "the wait is over: the broker's own stands"
+
+
+def test_api_versions_carry_the_wait_too() -> None:
+    from tests.proxy.streams.exchanges import negotiate
+
+    pair = Pair(World([quota("request_rate=10")]))
+    exchange = negotiate(1)
+    pair.client_sends(exchange.request)
+    pair.broker_sends(exchange.response)
+    assert exchange.returned is not None
+    assert bytes(pair.to_client) == exchange.returned[:-5] + (100).to_bytes(4, "big") + b"\x00"
+
+
+# ---- notices
+
+
+NOTICED = {
+    "producer_byte_rate": [without_burst("client-id=etl,producer_byte_rate=100")],
+    "request_rate": [without_burst("client-id=etl,request_rate=0.5")],
+    "topic's bytes": [without_burst("topic=rows,bytes_in_rate=100")],
+    "topic's records": [without_burst("topic=rows,messages_in_rate=1")],
+    "group's bytes": [without_burst("resource-group=g,client-id=etl,bytes_in_rate=100")],
+    "total": [without_burst("total,bytes_in_rate=100")],
+}
+
+
+@pytest.mark.parametrize("name", NOTICED)
+def test_an_unrelated_change_keeps_a_notice(name: str) -> None:
+    """A client that owes seconds for any limit is told so after other quotas were replaced."""
+    quotas = NOTICED[name]
+    world = World(quotas)
+    pair = Pair(world)
+    pair.client_sends(produce_records(1, {"rows": [batch(3, 300)]}, 9))
+    asked_ms = -(-(pair.connection.identity.notice.until_ns - world.clock()) // 1_000_000)
+    assert asked_ms > 1_000
+    world.registry.replace([*quotas, parse_spec("client-id=other,producer_byte_rate=5")], world.clock())
+    world.clock.pass_seconds(0.5)
+    pair.client_sends(heartbeat(2))
+    pair.broker_sends(produced(1))
+    assert produce_throttle_ms(pair.received()[0], 9) == min(5_000, asked_ms - 500)
+
+
+def test_a_limit_that_is_gone_takes_its_notice_along() -> None:
+    world = World([without_burst("topic=rows,bytes_in_rate=100")])
+    pair = Pair(world)
+    pair.client_sends(produce_records(1, {"rows": [batch(3, 300)]}, 9))
+    world.registry.replace([], world.clock())
+    pair.client_sends(heartbeat(2))
+    pair.broker_sends(produced(1))
+    assert produce_throttle_ms(pair.received()[0], 9) == 0
+
+
+# ---- one count for each request
+
+
+def total_throttled(world: World) -> int:
+    return sum(world.throttled().values())
+
+
+def test_a_request_that_is_held_counts_as_held_alone() -> None:
+    world = World([quota(f"{PRODUCE}=1000")])
+    pair = Pair(world)
+    pair.client_sends(produce(1))
+    assert world.throttled() == {("etl", PRODUCE, "notify"): 1}
+    pair.client_sends(produce(2))
+    assert total_throttled(world) == 1
+    pass_holds(world)
+    assert world.throttled() == {("etl", PRODUCE, "notify"): 1, ("etl", PRODUCE, "pause"): 1}
+
+
+def test_a_request_that_two_limits_hold_counts_once() -> None:
+    world = World([quota(f"{PRODUCE}=1000"), without_burst("total,producer_byte_rate=500")])
+    pair = Pair(world)
+    pair.client_sends(produce(1), produce(2))
+    pass_holds(world)
+    assert total_throttled(world) == 2
+
+
+def test_a_fetch_that_was_held_counts_once() -> None:
+    world = World([quota("consumer_byte_rate=1000")])
+    pair = Pair(world)
+    for number in (1, 2):
+        pair.client_sends(frames.fetch(number))
+        pass_holds(world)
+        pair.broker_sends(frames.fetched(number, size=3_000))
+    limit = "consumer_byte_rate"
+    assert world.throttled() == {("etl", limit, "notify"): 1, ("etl", limit, "pause"): 1}
+
+
+def test_a_long_request_counts_once_however_often_its_records_leave_debt() -> None:
+    world = World([without_burst("topic=late,bytes_in_rate=100")])
+    records: dict[frames.Topic, list[bytes | None]] = {"late": [batch(1, 30_000) for _ in range(20)]}
+    pair = Pair(world, cuts=[20_000])
+    pair.client_sends(produce_records(1, records, 9))
+    assert len(pair.sent()) == 1
+    assert total_throttled(world) == 1
+
+
+def test_a_held_long_request_counts_once() -> None:
+    world = World([without_burst("topic=late,bytes_in_rate=1000000")])
+    records: dict[frames.Topic, list[bytes | None]] = {"late": [batch(1, 30_000) for _ in range(20)]}
+    pair = Pair(world, cuts=[20_000])
+    pair.client_sends(produce_records(1, {"late": [batch(1, 100)]}, 9))
+    assert total_throttled(world) == 1
+    pair.client_sends(produce_records(2, records, 9))
+    pass_holds(world)
+    assert len(pair.sent()) == 2
+    assert total_throttled(world) == 2
+
+
+def test_a_stalled_request_counts_once() -> None:
+    """Charged as it comes, and in debt after each piece."""
+    world = World([quota(f"{PRODUCE}=1000000")])
+    pair = Pair(world)
+    sent = long_frame(50_000)
+    pair.client_sends(sent[:100])
+    pair.request_stream.refund_rest(world.clock())
+    for at in range(100, len(sent), 5_000):
+        pair.client_sends(sent[at : at + 5_000])
+        pass_holds(world)
+        world.clock.pass_seconds(at % 3)
+    assert pair.to_broker == sent
+    assert total_throttled(world) == 1
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_each_fetch_counts_once_in_a_dry_run_too(dry_run: bool) -> None:
+    world = World([quota("consumer_byte_rate=1000")], dry_run=dry_run)
+    pair = Pair(world)
+    for number in range(1, 6):
+        pair.client_sends(frames.fetch(number))
+        pass_holds(world)
+        pair.broker_sends(frames.fetched(number, size=3_000))
+        assert total_throttled(world) == number
+
+
+def test_a_control_request_counts_once() -> None:
+    world = World([quota("request_rate=1,controller_mutation_rate=1")])
+    pair = Pair(world)
+    pair.client_sends(heartbeat(1), heartbeat(2))
+    pair.broker_sends(heartbeat_answered(1), heartbeat_answered(2))
+    assert total_throttled(world) == 2
+    pair.client_sends(create(3, {"first": 5}))
+    pair.broker_sends(created(3, ["first"]))
+    pair.client_sends(create(4, {"second": 5}))
+    assert told(CREATE_TOPICS, 7, pair.received()[-1]).errors["second"][0] == 89
+    assert total_throttled(world) == 4
+
+
+# ---- a request that is read over several turns
+
+
+def test_limits_that_change_while_a_request_is_read_leave_nothing_of_it() -> None:
+    """A limit ends while a long CreateTopics is read, and is there again for the next one."""
+    quotas = [quota("controller_mutation_rate=1000")]
+    world = World(quotas)
+    pair = Pair(world)
+    first = create(1, {f"first-{number}": 1 for number in range(1_500)})
+    second = create(2, {"second": 2})
+    stream, buf = pair.request_stream, world.memory.data
+    buf[: len(first)] = first
+    assert stream.take(0, len(first), world.clock()) < 0, "too long for one step"
+    world.registry.replace([], world.clock())
+    assert stream.take(0, len(first), world.clock()) == len(first)
+    world.registry.replace(quotas, world.clock())
+    pair.client_sends(second)
+    assert bytes(pair.to_broker) == second
+    assert world.debts()["client-id:etl", "controller_mutation_rate"] == pytest.approx(0.002)
+
+
+# ---- how much is read at once
+
+
+def test_reads_are_short_only_near_a_limit() -> None:
+    """Also for a request that is not passed in a batch: the first of its kind."""
+    for quotas, is_near in (
+        ([], False),
+        ([quota("consumer_byte_rate=1")], False),
+        ([parse_spec(f"client-id=etl,{PRODUCE}=100MB")], False),
+        ([parse_spec(f"client-id=etl,{PRODUCE}=1000")], True),
+        ([parse_spec("client-id=etl,request_rate=100000000")], False),
+        ([parse_spec("client-id=etl,request_rate=100")], True),
+    ):
+        pair = Pair(World(quotas))
+        pair.client_sends(heartbeat(1), produce(2, 50))
+        assert pair.request_stream.near_limit is is_near, quotas
+        assert (pair.request_stream.want < 1_000) is is_near

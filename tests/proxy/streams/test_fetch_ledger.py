@@ -1,0 +1,238 @@
+"""Reservations of open fetches: what they charge, and that it all comes back, whatever the order of events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from proxy.streams.fetch_ledger import EMPTY_RESPONSE, LARGEST_BATCH, Fetching, FetchLedger, Reservation, ledger_of
+from proxy.streams.steps import HOLD
+from quotas.admission.client_limits import ClientLimits
+from quotas.admission.limit_set import NO_LIMITS
+from quotas.parsing.parse import parse_spec
+from quotas.registry.registry import Registry
+from tests.proxy import frames
+from tests.proxy.conversation import Clock, without_burst
+from tests.proxy.frames import fetch_max_bytes
+from tests.proxy.streams.pair import Pair, World
+
+RATE = 1_000_000
+QUOTA = parse_spec("client-id=etl,consumer_byte_rate=1MB")
+
+
+class Ledger(RuleBasedStateMachine):
+    """Connections of one client open fetches, get responses and go, in any order, while time passes."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.clock = Clock()
+        self.limits = Registry([without_burst("client-id=etl,consumer_byte_rate=1MB")]).resolve("ANONYMOUS", "etl")
+        self.fetching = [Fetching() for _ in range(5)]
+        self.open: dict[int, Reservation] = {}
+        self.settled = 0
+        self.began_ns = self.clock()
+
+    @property
+    def bucket(self) -> Any:
+        return self.limits.fetch.limits[0].algorithm
+
+    @rule(at=st.integers(0, 4), asked=st.one_of(st.none(), st.integers(1, 50_000_000)))
+    def opens(self, at: int, asked: int | None) -> None:
+        self.clock.now_ns += 1  # at the very time of a refund a bucket gives less back
+        if at in self.open:
+            return
+        now_ns = self.clock()
+        ledger = self.fetching[at].join(self.limits)
+        reservation = Reservation(ledger, self.limits.fetch, now_ns)
+        amount = reservation.plan(asked)
+        assert reservation.budget >= 1
+        assert amount >= min(reservation.budget, asked or reservation.budget)
+        if asked is not None:
+            assert amount <= max(asked, ledger.batch)
+        self.limits.fetch.charge(amount, now_ns)
+        reservation.amount = amount
+        reservation.open()
+        self.open[at] = reservation
+
+    @precondition(lambda self: bool(getattr(self, "open", None)))
+    @rule(data=st.data(), size=st.integers(0, 3_000_000))
+    def answers(self, data: st.DataObject, size: int) -> None:
+        at = data.draw(st.sampled_from(sorted(self.open)))
+        self.open.pop(at).settle(self.limits.fetch, size, self.clock())
+        self.settled += size
+
+    @rule(at=st.integers(0, 4))
+    def goes(self, at: int) -> None:
+        reservation = self.open.pop(at, None)
+        if reservation is not None:
+            reservation.cancel(self.clock())
+        self.fetching[at].leave()
+        self.fetching[at].leave()  # twice changes nothing
+
+    @rule(ms=st.integers(1, 300))
+    def time_passes(self, ms: int) -> None:
+        self.clock.pass_seconds(ms / 1000)
+
+    @invariant()
+    def counts_are_those_of_connections(self) -> None:
+        ledger = ledger_of(self.limits)
+        assert ledger.open == len(self.open)
+        assert ledger.connections == sum(each.ledger is ledger for each in self.fetching)
+        assert 0 <= ledger.open <= ledger.connections
+
+    @invariant()
+    def debt_is_what_came_and_what_is_reserved(self) -> None:
+        """A bucket without burst: its debt is at least all that was charged less what could be earned meanwhile."""
+        now_ns = self.clock()
+        earned = (now_ns - self.began_ns) * RATE // 1_000_000_000
+        owed = self.settled + sum(each.amount for each in self.open.values())
+        debt = self.bucket.debt_ns(now_ns) * RATE / 1e9
+        assert debt >= owed - earned - 1
+        assert debt <= owed + 1, "nothing is owed that neither came nor is reserved"
+
+
+TestLedger = Ledger.TestCase
+
+
+def test_a_client_without_limits_has_a_ledger_of_its_own() -> None:
+    first, second = ClientLimits("u", "a"), ClientLimits("u", "b")
+    assert ledger_of(first) is ledger_of(first)
+    assert ledger_of(first) is not ledger_of(second)
+    fetching = Fetching()
+    fetching.join(first)
+    fetching.join(second)
+    assert (ledger_of(first).connections, ledger_of(second).connections) == (0, 1)
+    assert Reservation(ledger_of(second), NO_LIMITS, 0).plan(100) <= LARGEST_BATCH
+
+
+@given(st.lists(st.tuples(st.integers(0, 2_000_000), st.integers(1, 2_000_000)), max_size=20))
+def test_the_batch_is_the_smallest_that_came_lately(responses: list[tuple[int, int]]) -> None:
+    ledger = FetchLedger()
+    for size, budget in responses:
+        before = ledger.batch
+        ledger.learn(size, budget)
+        if size <= EMPTY_RESPONSE:
+            assert ledger.batch == before // 4
+        elif size >= budget:
+            assert ledger.batch == size
+        else:
+            assert ledger.batch <= min(before, size)
+
+
+def test_limits_that_were_replaced_get_their_reservation_back() -> None:
+    registry = Registry([without_burst("client-id=etl,consumer_byte_rate=1MB")])
+    old = registry.resolve("ANONYMOUS", "etl")
+    now_ns = Clock()()
+    reservation = Reservation(Fetching().join(old), old.fetch, now_ns)
+    reservation.amount = reservation.plan(None)
+    old_limits = old.fetch
+    old_limits.charge(reservation.amount, now_ns)
+    reservation.open()
+    registry.replace([without_burst("user=ANONYMOUS,consumer_byte_rate=1MB")], now_ns)
+    new = registry.resolve("ANONYMOUS", "etl")
+    reservation.settle(new.fetch, 5_000, now_ns)
+    assert old_limits.limits[0].debt_ns(now_ns) == 0
+    assert new.fetch.limits[0].debt_ns(now_ns) == 5_000_000
+
+
+# ---- over connections
+
+
+def test_new_connections_do_not_get_a_batch_each() -> None:
+    """100 connections of one client under 1 MB/s: what may come of all their first fetches is a burst and a batch."""
+    world = World([QUOTA])
+    pairs = [Pair(world) for _ in range(100)]
+    for pair in pairs:
+        pair.client_sends(frames.fetch(1))
+    open_ = [pair for pair in pairs if pair.to_broker]
+    assert sum(max(fetch_max_bytes(bytes(pair.to_broker)), LARGEST_BATCH) for pair in open_) <= RATE + LARGEST_BATCH
+    assert all(pair.requests.stopped == HOLD for pair in pairs if not pair.to_broker)
+    brought = 0
+    while world.clock() < Clock()() + 20 * 1_000_000_000:
+        for pair in pairs:
+            if pair.connection.in_flight:
+                number = int.from_bytes(pair.sent()[-1][8:12], "big")
+                size = max(900_000, fetch_max_bytes(pair.sent()[-1]))
+                pair.broker_sends(frames.fetched(number, size=size))
+                brought += size
+                pair.client_sends(frames.fetch(number + 1))
+        limit = next(iter(world.holds.limits))
+        world.clock.now_ns += world.holds.due_ns(limit, world.clock()) or 0
+        hold = world.holds.next(limit, world.clock())
+        assert hold is not None
+        waiting = hold.waiter
+        assert isinstance(waiting, Pair)
+        waiting.release(hold)
+    seconds = (world.clock() - Clock()()) / 1e9
+    assert brought <= RATE * seconds + RATE + 2 * LARGEST_BATCH
+
+
+def test_share_fetches_are_lowered_and_held_as_fetches_are() -> None:
+    world = World([QUOTA])
+    pairs = [Pair(world) for _ in range(20)]
+    for pair in pairs:
+        pair.client_sends(frames.share_fetch(1))
+    assert sum(bool(pair.to_broker) for pair in pairs) <= 2
+    sent = frames.share_fetch(1)
+    changed = [at for at in range(len(sent)) if pairs[0].to_broker[at] != sent[at]]
+    assert changed, "it asks for less"
+    assert len(pairs[0].to_broker) == len(sent)
+
+
+def test_a_share_fetch_is_held_for_ten_seconds_at_most() -> None:
+    """What a share consumer has acquired is locked for 30 s, and it acknowledges with its next fetch."""
+    world = World([without_burst("client-id=etl,consumer_byte_rate=1000")])
+    first, second = Pair(world), Pair(world)
+    first.client_sends(frames.share_fetch(1))
+    first.broker_sends(frames.share_fetched(1, record_bytes=100_000))
+    second.client_sends(frames.share_fetch(1))
+    hold = second.hold
+    assert hold is not None
+    assert hold.until_ns == world.clock() + 10_000_000_000
+    world.clock.pass_seconds(10)
+    world.holds.remove(hold)
+    second.release(hold)
+    assert second.to_broker
+
+
+@pytest.mark.parametrize("algorithm", ["token-bucket", "sampled-window", "ewma"])
+def test_empty_responses_do_not_earn_anything(algorithm: str) -> None:
+    """Long polls that bring nothing, then one that brings much: no more passes than the rate allows."""
+    world = World([parse_spec("client-id=etl,consumer_byte_rate=1MB")], algorithm=algorithm)
+    pairs = [Pair(world) for _ in range(4)]
+    brought = 0
+    for number in range(60):
+        for pair in pairs:
+            if pair.hold is not None:
+                continue
+            if pair.connection.in_flight:
+                size = 100 if number % 3 else fetch_max_bytes(pair.sent()[-1])
+                pair.broker_sends(frames.fetched(int.from_bytes(pair.sent()[-1][8:12], "big"), size=size))
+                brought += size
+            pair.client_sends(frames.fetch(number + 1))
+        world.clock.pass_seconds(0.5)
+        for limit in list(world.holds.limits):
+            while (hold := world.holds.next(limit, world.clock())) is not None:
+                waiting = hold.waiter
+                assert isinstance(waiting, Pair)
+                waiting.release(hold)
+    slack = 1 if algorithm == "token-bucket" else 12
+    assert brought <= RATE * (30 + slack) + 4 * LARGEST_BATCH
+
+
+def test_a_connection_that_is_gone_gives_its_reservation_back() -> None:
+    world = World([QUOTA])
+    first, second = Pair(world), Pair(world)
+    first.client_sends(frames.fetch(1))
+    second.client_sends(frames.fetch(1))
+    assert second.requests.stopped == HOLD
+    world.holds.changed.clear()
+    first.hang_up()
+    limit = next(iter(world.holds.limits))
+    assert limit in world.holds.changed, "the timer is set anew"
+    assert world.holds.due_ns(limit, world.clock()) == 0
+    assert ledger_of(second.connection.identity.limits).open == 0

@@ -1,0 +1,148 @@
+"""The account of held bytes, whatever happens in whatever order, and that memory can always drain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from proxy.streams.handlers.data import HEAD_READ_SIZE
+from proxy.streams.memory import READ_SIZE, RESERVE, Holding, MemoryPool
+
+LIMIT = 40_000
+which = st.integers(0, 7)
+sizes = st.integers(0, 12_000)
+
+
+class Accounts(RuleBasedStateMachine):
+    """Directions that keep, have pending, reserve and go, in any order."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.pool = MemoryPool(LIMIT)
+        self.holdings = [Holding() for _ in range(8)]
+        self.waiting: list[Holding] = []
+        self.wanted: dict[int, int] = {}
+
+    @rule(at=which, kept=sizes, pending=sizes)
+    def holds(self, at: int, kept: int, pending: int) -> None:
+        holding = self.holdings[at]
+        self.pool.update(holding, kept, pending, holding.reserved)
+
+    @rule(at=which, size=st.integers(1, LIMIT // 4))
+    def reserves(self, at: int, size: int) -> None:
+        holding = self.holdings[at]
+        if holding.reserved or holding.waits:
+            return
+        before = self.pool.used
+        in_reserve = holding.total + size <= RESERVE
+        if self.pool.reserve(holding, size):
+            assert in_reserve or not self.waiting, "none overtakes"
+            assert in_reserve or before + size <= LIMIT
+            assert not in_reserve or self.pool.used == before
+            assert holding.reserved == size
+        else:
+            assert not in_reserve
+            assert self.waiting or before + size > LIMIT
+            self.waiting.append(holding)
+            assert holding.waits == size
+
+    @rule(at=which)
+    def releases(self, at: int) -> None:
+        holding = self.holdings[at]
+        self.pool.update(holding, holding.kept, holding.pending, 0)
+
+    @rule(at=which)
+    def goes(self, at: int) -> None:
+        holding = self.holdings[at]
+        self.pool.forget(holding)
+        if holding in self.waiting:
+            self.waiting.remove(holding)
+        assert (holding.total, holding.counted, holding.waits) == (0, 0, 0)
+
+    @rule()
+    def grants(self) -> None:
+        wanted = {id(each): each.waits for each in self.waiting}
+        granted = self.pool.grant()
+        assert granted == self.waiting[: len(granted)], "in order"
+        for holding in granted:
+            assert holding.reserved == wanted[id(holding)]
+            assert not holding.waits
+        del self.waiting[: len(granted)]
+        assert not self.waiting or self.pool.used + self.waiting[0].waits > LIMIT
+
+    @invariant()
+    def accounts_are_exact(self) -> None:
+        pool = self.pool
+        assert pool.buffered_bytes == sum(each.total for each in self.holdings)
+        assert pool.kept_bytes == sum(each.kept for each in self.holdings)
+        assert pool.used == sum(max(0, each.total - RESERVE) for each in self.holdings)
+        assert [each for each in self.holdings if each.waits] == sorted(self.waiting, key=self.holdings.index)
+        assert (pool.read_size == 0) == (pool.used >= LIMIT)
+        assert pool.read_size == READ_SIZE or pool.is_tight
+
+    def teardown(self) -> None:
+        for holding in getattr(self, "holdings", []):
+            self.pool.forget(holding)
+        if hasattr(self, "pool"):
+            assert self.pool.used == self.pool.buffered_bytes == self.pool.kept_bytes == 0
+            assert self.pool.read_size == READ_SIZE
+            assert self.pool.grant() == []
+
+
+TestAccounts = Accounts.TestCase
+
+
+@given(st.lists(st.integers(1, LIMIT // 4), min_size=1, max_size=30), st.randoms(use_true_random=False))
+def test_what_has_begun_can_always_end(wanted: Sequence[int], random: object) -> None:
+    """Responses of up to a quarter, however many: each is granted once those before it have ended, in any order."""
+    import random as randoms
+
+    assert isinstance(random, randoms.Random)
+    pool = MemoryPool(LIMIT)
+    assert all(size <= pool.largest_response for size in wanted)
+    waiting = [Holding() for _ in wanted]
+    running = [each for each, size in zip(waiting, wanted, strict=True) if pool.reserve(each, size)]
+    ended = 0
+    while running:
+        assert pool.used <= LIMIT
+        for holding in running:  # it reads into memory that it has, whatever else is used
+            assert pool.allowance(holding, 1_000, 500, HEAD_READ_SIZE) == 1_000
+        pool.forget(running.pop(random.randrange(len(running))))
+        ended += 1
+        running += pool.grant()
+    assert ended == len(wanted)
+
+
+@given(st.integers(0, LIMIT), st.integers(1, READ_SIZE))
+def test_each_direction_has_a_reserve_outside_of_the_pool(own: int, want: int) -> None:
+    """While the pool is used up, a direction that holds nothing reads short requests still."""
+    pool = MemoryPool(LIMIT)
+    pool.update(Holding(), 0, LIMIT + RESERVE, 0)
+    assert pool.read_size == 0
+    holding = Holding()
+    assert pool.allowance(holding, want, 0, HEAD_READ_SIZE) == min(want, RESERVE)
+    pool.update(holding, min(own, RESERVE), 0, 0)
+    assert pool.allowance(holding, want, 5_000, HEAD_READ_SIZE) == min(want, RESERVE - min(own, RESERVE))
+    assert pool.used == LIMIT, "what stays within the reserve is not counted"
+
+
+def test_what_is_kept_uses_half_of_the_pool() -> None:
+    """Beyond that, a direction reads to the end of its frame and the next one's head, though there is room."""
+    pool = MemoryPool(4 * READ_SIZE)
+    pool.update(Holding(), 2 * READ_SIZE, 0, 0)
+    assert pool.is_tight
+    assert pool.allowance(Holding(), READ_SIZE, 0, HEAD_READ_SIZE) == HEAD_READ_SIZE
+    assert pool.allowance(Holding(), READ_SIZE, 3_000, HEAD_READ_SIZE) == 3_000 + HEAD_READ_SIZE
+    assert pool.read_size > 100_000, "there is room for pending bytes"
+
+
+@pytest.mark.parametrize("used", [0, 10_000, 19_999, 20_001, 30_000, 39_999, 40_000, 50_000])
+def test_reads_shrink_as_the_pool_fills(used: int) -> None:
+    pool = MemoryPool(LIMIT)
+    pool.update(Holding(), 0, used + RESERVE, 0)
+    expected = READ_SIZE if used <= LIMIT // 2 else max(8_192, READ_SIZE * (LIMIT - used) * 2 // LIMIT)
+    assert pool.read_size == (0 if used >= LIMIT else expected)

@@ -1,0 +1,99 @@
+"""What must hold over all entries together."""
+
+import pytest
+
+from quotas.entity import TOTAL, Entity, Kind, Named
+from quotas.limit_kinds import BYTES_THRESHOLD, MESSAGES_THRESHOLD, TOTAL_BYTES_THRESHOLD, TOTAL_MESSAGES_THRESHOLD
+from quotas.parsing.batch import Wrong
+from quotas.parsing.parse import duplicates, parse_spec, threshold_errors
+
+
+def test_duplicates_are_found_wherever_the_entries_came_from() -> None:
+    placed = [("--quota 'a'", Entity("a")), ("--quota 'b'", Entity("b")), ("--quota 'c'", Entity("a"))]
+    (error,) = duplicates(placed)
+    assert str(error) == (
+        "--quota 'c': user:a has an entry already: --quota 'a'\n  put all limits of an entity into one entry"
+    )
+
+
+@pytest.mark.parametrize(
+    ("specs", "errors"),
+    [
+        ([], []),
+        (["total,connections=5"], []),
+        (["total,total.bytes.in.per.sec.threshold=10"], []),
+        (
+            [
+                "topic=a,bytes.in.per.sec.threshold=4",
+                "total,total.bytes.in.per.sec.threshold=10",
+                "topic=b,bytes.in.per.sec.threshold=6",
+            ],
+            [],
+        ),
+        (
+            [
+                "topic=a,bytes.in.per.sec.threshold=4",
+                "total,total.bytes.in.per.sec.threshold=10",
+                "topic=b,bytes.in.per.sec.threshold=7,bytes_in_rate=1000",
+            ],
+            [
+                "bytes.in.per.sec.threshold of all topics would sum to 11, beyond total.bytes.in.per.sec.threshold=10: "
+                "raise the total, or lower the thresholds of topics"
+            ],
+        ),
+        (
+            ["topic=a,bytes.in.per.sec.threshold=4", "total,total.messages.in.per.sec.threshold=10"],
+            [
+                "bytes.in.per.sec.threshold of topics (in sum 4) holds nothing without "
+                "total.bytes.in.per.sec.threshold: set the total, or remove the thresholds of the topics"
+            ],
+        ),
+        (
+            [
+                "topic=a,bytes.in.per.sec.threshold=4,messages.in.per.sec.threshold=5",
+                "total,total.bytes.in.per.sec.threshold=3,total.messages.in.per.sec.threshold=4",
+            ],
+            [
+                "bytes.in.per.sec.threshold of all topics would sum to 4, beyond total.bytes.in.per.sec.threshold=3: "
+                "raise the total, or lower the thresholds of topics",
+                "messages.in.per.sec.threshold of all topics would sum to 5, beyond "
+                "total.messages.in.per.sec.threshold=4: raise the total, or lower the thresholds of topics",
+            ],
+        ),
+    ],
+)
+def test_thresholds_fit_their_total(specs: list[str], errors: list[str]) -> None:
+    assert [str(error) for error in threshold_errors([parse_spec(spec) for spec in specs])] == errors
+
+
+A, C = Named(Kind.TOPIC, "a"), Named(Kind.TOPIC, "c")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sums"),
+    [
+        ([(Entity("u"), {})], ["sum to 11", "sum 3)"]),
+        ([(C, {})], ["sum to 11", "sum 3)"]),
+        ([(C, {BYTES_THRESHOLD: 2, MESSAGES_THRESHOLD: 4})], ["sum to 13", "sum 7)"]),
+        ([(A, {})], ["sum 3)"]),
+        ([(A, {BYTES_THRESHOLD: 3})], ["sum 3)"]),
+        ([(A, {BYTES_THRESHOLD: 4})], ["sum to 11", "sum 3)"]),
+        ([(TOTAL, {})], []),
+        ([(TOTAL, {TOTAL_BYTES_THRESHOLD: 10})], ["sum to 11"]),
+        ([(TOTAL, {TOTAL_BYTES_THRESHOLD: 11})], []),
+        ([(TOTAL, {TOTAL_BYTES_THRESHOLD: 11, TOTAL_MESSAGES_THRESHOLD: 2})], ["sum to 3"]),
+        ([(None, {}), (C, {})], []),
+    ],
+)
+def test_thresholds_beside_entries_that_are_wrong_count_as_far_as_they_could_be_read(
+    wrong: list[Wrong], sums: list[str]
+) -> None:
+    """Nothing is an error that may be right once they are."""
+    specs = [
+        "total,total.bytes.in.per.sec.threshold=10",
+        "topic=a,bytes.in.per.sec.threshold=4",
+        "topic=b,bytes.in.per.sec.threshold=7,messages.in.per.sec.threshold=3",
+    ]
+    errors = threshold_errors([parse_spec(spec) for spec in specs], wrong)
+    assert len(errors) == len(sums)
+    assert all(text in error.message for text, error in zip(sums, errors, strict=True))

@@ -1,0 +1,314 @@
+"""The quotas file: what is understood, and that every error is named with its place and the way out."""
+
+import tomllib
+from fractions import Fraction
+
+import pytest
+
+from quotas.entity import DEFAULT, TOTAL, Entity, Kind, Named
+from quotas.entry import QuotaEntry
+from quotas.limit_kinds import (
+    BYTES_THRESHOLD,
+    CONNECTIONS,
+    CONSUMER_BYTE_RATE,
+    MESSAGES_THRESHOLD,
+    PRODUCER_BYTE_RATE,
+    TOTAL_BYTES_THRESHOLD,
+    TOTAL_MESSAGES_THRESHOLD,
+)
+from quotas.parsing.file import FileEntries, Placed
+from quotas.parsing.parse import load_quotas
+from quotas.resource_groups import ResourceGroup
+
+ABOVE = "write it above the first table: below one, TOML takes it for a part of that"
+STAR = r"a * stands only at the end, not as in 'a*b'; write \* for a star in a name"
+
+
+def entries_of(found: FileEntries) -> list[QuotaEntry]:
+    """The entries of a file with which nothing is wrong."""
+    assert found.errors == ()
+    return [placed.entry for placed in found.placed if placed.entry is not None]
+
+
+def load(text: str) -> list[QuotaEntry]:
+    return entries_of(load_quotas(tomllib.loads(text)))
+
+
+def errors_of(text: str) -> list[tuple[str, str, str | None]]:
+    """Place, message and hint of each."""
+    return [(error.place, error.message, error.hint) for error in load_quotas(tomllib.loads(text)).errors]
+
+
+def test_a_file_reads_as_the_contract_shows() -> None:
+    entries = load("""
+        [[quota]]
+        user = "CN=etl,O=acme"
+        client-id = "spark-etl"
+        producer_byte_rate = "5MB"
+        [[quota]]
+        client-id = "<default>"
+        consumer_byte_rate = 1000000
+        burst_seconds = 0.5
+        mode = "auto"
+        [[quota]]
+        client-id = '"<default>"'
+        consumer_byte_rate = 1e6
+        [[resource-group]]
+        name = "etl"
+        client-id = ["spark-*"]
+        producer_byte_rate = "50MB"
+        """)
+    assert entries == [
+        QuotaEntry(Entity("CN=etl,O=acme", "spark-etl"), {PRODUCER_BYTE_RATE: 5_000_000}),
+        QuotaEntry(Entity(None, DEFAULT), {CONSUMER_BYTE_RATE: 1_000_000}, mode="auto", burst_seconds=Fraction(1, 2)),
+        QuotaEntry(Entity(None, "<default>"), {CONSUMER_BYTE_RATE: 1_000_000}),
+        QuotaEntry(
+            Named(Kind.RESOURCE_GROUP, "etl"),
+            {PRODUCER_BYTE_RATE: 50_000_000},
+            group=ResourceGroup("etl", client_ids=("spark-*",)),
+        ),
+    ]
+
+
+def test_an_empty_file_holds_nobody() -> None:
+    assert load_quotas({}) == load_quotas({"quota": [], "resource-group": []}) == FileEntries((), ())
+
+
+def test_the_other_entities() -> None:
+    entries = load("""
+        quota = [
+            {total = true, connections = 9},
+            {listener = 9092, connections = 8},
+            {listener = "bootstrap", connections = 7},
+            {ip = "::ffff:10.0.0.1", connections = 6},
+            {ip = "<default>", connections = 5},
+        ]
+        """)
+    assert [(str(entry.entity), entry.limits[CONNECTIONS]) for entry in entries] == [
+        ("total", 9),
+        ("listener:9092", 8),
+        ("listener:bootstrap", 7),
+        ("ip:10.0.0.1", 6),
+        ("ip:<default>", 5),
+    ]
+
+
+def test_a_host_name_is_looked_up() -> None:
+    data = {"quota": [{"ip": "node-1", "connections": 1}]}
+    (entry,) = entries_of(load_quotas(data, {"node-1": ["10.0.0.7"]}.__getitem__))
+    assert entry.entity == Named(Kind.IP, "10.0.0.7")
+
+
+def test_the_members_of_a_group_are_names_or_lists() -> None:
+    (entry,) = load("""
+        [[resource-group]]
+        name = "etl"
+        user = "alice"
+        client-id = ["spark-*", "flink-*"]
+        topic = ['"<default>"']
+        consumer_byte_rate = 5
+        """)
+    assert entry.group == ResourceGroup("etl", ("alice",), ("spark-*", "flink-*"), ("<default>",))
+    assert entry.entity == Named(Kind.RESOURCE_GROUP, "etl")
+
+
+@pytest.mark.parametrize("quote", ['"', ""])
+def test_thresholds_with_and_without_quotes(quote: str) -> None:
+    """TOML makes tables within tables of what has dots and no quotes."""
+    entries = load(f"""
+        [[quota]]
+        topic = "orders"
+        {quote}bytes.in.per.sec.threshold{quote} = "5MB"
+        {quote}messages.in.per.sec.threshold{quote} = 10
+        [[quota]]
+        {"total = true" if quote else ""}
+        {quote}total.bytes.in.per.sec.threshold{quote} = "50MB"
+        {quote}total.messages.in.per.sec.threshold{quote} = 100
+        connections = 7
+        """)
+    assert entries == [
+        QuotaEntry(Named(Kind.TOPIC, "orders"), {BYTES_THRESHOLD: 5_000_000, MESSAGES_THRESHOLD: 10}),
+        QuotaEntry(TOTAL, {TOTAL_BYTES_THRESHOLD: 50_000_000, TOTAL_MESSAGES_THRESHOLD: 100, CONNECTIONS: 7}),
+    ]
+
+
+def test_a_misspelt_threshold_without_quotes_is_named_as_it_is_written() -> None:
+    ((place, message, hint),) = errors_of("""
+        [[quota]]
+        topic = "orders"
+        bytes.in.per.sec.treshold = 5
+        """)
+    assert (place, message) == (
+        "quota[0].bytes.in.per.sec.treshold",
+        "unknown limit 'bytes.in.per.sec.treshold'",
+    )
+    assert hint is not None
+    assert hint.startswith("did you mean 'bytes.in.per.sec.threshold'? allowed: bytes_in_rate, ")
+
+
+@pytest.mark.parametrize("key", ["bytes", "messages", "total"])
+def test_tables_within_tables_may_be_as_deep_as_they_like(key: str) -> None:
+    names = [message for _, message, _ in errors_of(f"[[quota]]\n{key}{'.a' * 5000} = 1\n{key}.b = {{}}")]
+    assert f"unknown limit '{key}.b'" in names
+    assert f"unknown limit '{key}{'.a' * 5000}'" in names
+
+
+def test_errors_in_tables_within_tables_come_in_the_order_of_the_text() -> None:
+    text = '[[quota]]\ntopic = "orders"\nbytes.b = 1\nmessages.in = 2\nbytes.a.c = 3\nbytes.a.b = 4\n'
+    assert [place for place, _, _ in errors_of(text)] == [
+        "quota[0].bytes.b",
+        "quota[0].bytes.a.c",
+        "quota[0].bytes.a.b",
+        "quota[0].messages.in",
+    ]
+
+
+def test_a_threshold_with_and_without_quotes_is_given_twice() -> None:
+    assert errors_of("""
+        [[quota]]
+        topic = "orders"
+        bytes.in.per.sec.threshold = 5
+        "bytes.in.per.sec.threshold" = 6
+        """) == [("quota[0].bytes.in.per.sec.threshold", "'bytes.in.per.sec.threshold' is given twice", None)]
+
+
+def test_every_error_of_a_file_is_found_with_its_place() -> None:
+    found = errors_of("""
+        quotas = 1
+        [[quota]]
+        client-id = "a"
+        producer_byte_rate = 5
+        [[quota]]
+        client_id = "a"
+        producer_byte_rate = 5.5
+        [[quota]]
+        client-id = "a"
+        producer_byte_rat = 5
+        mode = "delay"
+        [[quota]]
+        user = ["a", "b"]
+        producer_byte_rate = true
+        burst_seconds = "long"
+        [[quota]]
+        total = 5000000
+        connections = 1
+        [[quota]]
+        listener = true
+        ip = "10.0.0.0/8"
+        connections = 1
+        [[resource-group]]
+        client-id = "spark-*"
+        producer_byte_rate = 1
+        [[resource-group]]
+        name = "etl"
+        client-id = ["a*", "a*b", 5]
+        user = "a*b"
+        topic = ["<default>"]
+        producer_byte_rate = 1
+        [[resource-group]]
+        name = "etl"
+        topic = []
+        producer_byte_rate = 1
+        """)
+    assert [(place, message) for place, message, _ in found] == [
+        ("quotas", "unknown key 'quotas'"),
+        ("quota[1].client_id", "unknown limit 'client_id'"),
+        ("quota[1].producer_byte_rate", "producer_byte_rate cannot be a fractional value."),
+        ("quota[1]", "Invalid empty client quota entity"),
+        ("quota[2].producer_byte_rat", "unknown limit 'producer_byte_rat'"),
+        ("quota[2].mode", "mode 'delay' is not available in this version"),
+        ("quota[3].user", "expected a name in quotes, not ['a', 'b']"),
+        ("quota[3].producer_byte_rate", "expected a number, not True"),
+        ("quota[3].burst_seconds", "expected a number, not 'long'"),
+        ("quota[4].total", "expected total=true, not 5000000"),
+        ("quota[5].listener", "expected a name in quotes, not True"),
+        ("quota[5].ip", "10.0.0.0/8 is not a valid IP or resolvable host."),
+        ("quota[5]", "Invalid quota entity combination, ip and listener"),
+        ("resource-group[0]", "a resource-group needs a name"),
+        ("resource-group[1].client-id[2]", "expected a name in quotes, not 5"),
+        ("resource-group[1].topic[0]", "<default> is no member of a group"),
+        ("resource-group[1].user", STAR),
+        ("resource-group[1].client-id[1]", STAR),
+        ("resource-group[2]", "a resource group without members: give it a user, a client-id or a topic"),
+    ]  # fmt: skip
+    hints = {place: hint for place, _, hint in found}
+    assert hints["quotas"] == "did you mean 'quota'? allowed: quota, resource-group"
+    assert str(hints["quota[1].client_id"]).startswith("did you mean 'client-id'? allowed: producer_byte_rate, ")
+    assert hints["quota[3].user"] is None
+    assert str(hints["quota[4].total"]).endswith("as in total=true,producer_byte_rate=5000000")
+    assert hints["quota[5].ip"] == "a network is no entity: name each address, or use <default>"
+    assert hints["resource-group[0]"] == 'as in name = "etl"'
+
+
+def test_settings_of_the_file_stand_above_all_tables() -> None:
+    data = {"share": 7, "quota": [{"client-id": "a", "producer_byte_rate": 5}]}
+    (entry,) = entries_of(load_quotas(data, settings=("share",)))
+    assert entry == QuotaEntry(Entity(client_id="a"), {PRODUCER_BYTE_RATE: 5})
+    data["quota"] = [{"client-id": "a", "producer_byte_rate": 5, "share": 7}]
+    data["resource-group"] = [{"name": "g", "user": "a", "producer_byte_rate": 5, "share": 7}]
+    data["shares"] = 7
+    found = load_quotas(data, settings=("share",))
+    assert [(error.place, error.message, error.hint) for error in found.errors] == [
+        ("quota[0].share", "share is for the whole file", ABOVE),
+        ("resource-group[0].share", "share is for the whole file", ABOVE),
+        ("shares", "unknown key 'shares'", "did you mean 'share'? allowed: quota, resource-group, share"),
+    ]
+
+
+def test_a_group_has_a_table_of_its_own() -> None:
+    ((place, message, hint),) = errors_of("""
+        [[quota]]
+        resource-group = "etl"
+        client-id = ["spark-*"]
+        producer_byte_rate = 1
+        """)
+    assert (place, message) == ("quota[0].resource-group", "a resource-group has a table of its own")
+    assert str(hint).startswith("write a [[resource-group]] table with name, ")
+
+
+def test_a_name_of_a_group_that_is_not_called_name() -> None:
+    assert [
+        (place, message)
+        for place, message, _ in errors_of("""
+        [[resource-group]]
+        resource-group = "etl"
+        user = "a"
+        producer_byte_rate = 1
+        """)
+    ] == [("resource-group[0]", "a resource-group needs a name")]
+
+
+@pytest.mark.parametrize(
+    ("data", "place", "says"),
+    [
+        ({"quota": {"client-id": "a"}}, "quota", "expected a list of tables\n  write [[quota]], with two brackets"),
+        ({"resource-group": {}}, "resource-group", "expected a list of tables\n  write [[resource-group]], with two"),
+        ({"quota": [5]}, "quota[0]", "expected a table, not 5"),
+        ({"quota": [{"client-id": "a", "mode": 5, "producer_byte_rate": 1}]}, "quota[0].mode", "unknown mode 5"),
+    ],
+)
+def test_a_file_of_another_shape_is_refused(data: dict[str, object], place: str, says: str) -> None:
+    (error,) = load_quotas(data).errors
+    assert error.place == place
+    assert f"{place}: {says}" in str(error)
+
+
+def test_of_a_table_that_is_wrong_is_told_what_could_be_read() -> None:
+    topic = Named(Kind.TOPIC, "t")
+    data = {
+        "quota": [
+            {"topic": "t", BYTES_THRESHOLD: 5, MESSAGES_THRESHOLD: "5X"},
+            {"topik": "t", BYTES_THRESHOLD: 5},
+            5,
+            {"topic": "t", BYTES_THRESHOLD: 6},
+        ],
+        "resource-group": [{"client-id": "a", "producer_byte_rate": 5}],
+        "quotas": [],
+    }
+    assert load_quotas(data).placed == (
+        Placed("quota[0]", topic, None, {BYTES_THRESHOLD: 5}),
+        Placed("quota[1]", None, None, {BYTES_THRESHOLD: 5}),
+        Placed("quota[2]"),
+        Placed("quota[3]", topic, QuotaEntry(topic, {BYTES_THRESHOLD: 6}), {BYTES_THRESHOLD: 6}),
+        Placed("quotas"),
+    )

@@ -1,0 +1,311 @@
+"""SPEC: what is understood, and that every error is named with the way out."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quotas.entity import DEFAULT, TOTAL, AnyEntity, Entity, Kind, Named
+from quotas.entry import QuotaEntry
+from quotas.limit_kinds import (
+    BYTES_IN_RATE,
+    BYTES_THRESHOLD,
+    CONNECTION_CREATION_RATE,
+    CONNECTIONS,
+    CONSUMER_BYTE_RATE,
+    MESSAGES_IN_RATE,
+    PRODUCER_BYTE_RATE,
+    PRODUCER_IDS_RATE,
+    REQUEST_RATE,
+    TOTAL_MESSAGES_THRESHOLD,
+)
+from quotas.parsing.parse import SpecError, SpecErrors, load_quotas, parse_spec
+from quotas.resource_groups import ResourceGroup
+
+OF_CLIENTS = "producer_byte_rate, consumer_byte_rate, request_rate, controller_mutation_rate"
+OPTIONS = "mode, action, algorithm, burst_seconds"
+ENTITIES = "user, client-id, ip, topic, resource-group, listener, total"
+
+
+@pytest.mark.parametrize(
+    ("text", "entry"),
+    [
+        (
+            "client-id=spark-etl,producer_byte_rate=5MB",
+            QuotaEntry(Entity(None, "spark-etl"), {PRODUCER_BYTE_RATE: 5_000_000}),
+        ),
+        (
+            'user="CN=etl,O=acme",consumer_byte_rate=20MB',
+            QuotaEntry(Entity("CN=etl,O=acme"), {CONSUMER_BYTE_RATE: 20_000_000}),
+        ),
+        (
+            "client-id=<default>, user = alice , producer_byte_rate=1,consumer_byte_rate=2 KiB/s",
+            QuotaEntry(Entity("alice", DEFAULT), {PRODUCER_BYTE_RATE: 1, CONSUMER_BYTE_RATE: 2048}),
+        ),
+        ('client-id="<default>",producer_byte_rate=1', QuotaEntry(Entity(None, "<default>"), {PRODUCER_BYTE_RATE: 1})),
+        (
+            r'user="the \"boss\" \\",producer_byte_rate=1',
+            QuotaEntry(Entity(r'the "boss" \ '[:-1]), {PRODUCER_BYTE_RATE: 1}),
+        ),
+        (
+            "user=a,producer_byte_rate=1,mode=notify,algorithm=token-bucket,burst_seconds=0.1",
+            QuotaEntry(Entity("a"), {PRODUCER_BYTE_RATE: 1}, "notify", "token-bucket", Fraction(1, 10)),
+        ),
+        ("user=a=b,producer_byte_rate=1", QuotaEntry(Entity("a=b"), {PRODUCER_BYTE_RATE: 1})),
+        (
+            "user=a,request_rate=2.5/s,producer_ids_rate=100,algorithm=ewma",
+            QuotaEntry(Entity("a"), {REQUEST_RATE: Fraction(5, 2), PRODUCER_IDS_RATE: 100}, algorithm="ewma"),
+        ),
+        (
+            "ip=<default>,connection_creation_rate=20",
+            QuotaEntry(Named(Kind.IP, DEFAULT), {CONNECTION_CREATION_RATE: 20}),
+        ),
+        (
+            "ip=10.0.0.1,connection_creation_rate=20/s,algorithm=token-bucket,burst_seconds=2",
+            QuotaEntry(Named(Kind.IP, "10.0.0.1"), {CONNECTION_CREATION_RATE: 20}, None, "token-bucket", Fraction(2)),
+        ),
+        (
+            "topic=orders,messages_in_rate=0.5,bytes.in.per.sec.threshold=1MiB/s,action=hold",
+            QuotaEntry(Named(Kind.TOPIC, "orders"), {MESSAGES_IN_RATE: Fraction(1, 2), BYTES_THRESHOLD: 1_048_576}),
+        ),
+        (
+            "total,total.messages.in.per.sec.threshold=5,action=hold",
+            QuotaEntry(TOTAL, {TOTAL_MESSAGES_THRESHOLD: 5}),
+        ),
+        ("total=true,connections=5", QuotaEntry(TOTAL, {CONNECTIONS: 5})),
+        ("connections=5, total", QuotaEntry(TOTAL, {CONNECTIONS: 5})),
+        (
+            "total=<default>,total.messages.in.per.sec.threshold=5/s",
+            QuotaEntry(TOTAL, {TOTAL_MESSAGES_THRESHOLD: 5}),
+        ),
+        ("listener=localhost:9092,connections=5", QuotaEntry(Named(Kind.LISTENER, "9092"), {CONNECTIONS: 5})),
+        (
+            'resource-group=etl,client-id=spark-*,client-id=flink-*,user="<default>",topic=a,topic=b,bytes_in_rate=50MB',
+            QuotaEntry(
+                Named(Kind.RESOURCE_GROUP, "etl"),
+                {BYTES_IN_RATE: 50_000_000},
+                group=ResourceGroup("etl", ("<default>",), ("spark-*", "flink-*"), ("a", "b")),
+            ),
+        ),
+    ],
+)
+def test_understands(text: str, entry: QuotaEntry) -> None:
+    assert parse_spec(text) == entry
+
+
+def errors_of(text: str) -> str:
+    with pytest.raises(SpecErrors) as caught:
+        parse_spec(text)
+    return str(caught.value)
+
+
+def test_a_wrong_entry_reads_as_the_contract_shows() -> None:
+    spec = "client-id=etl,producer_byte_rat=5MB"
+    assert f"error: --quota '{spec}': {errors_of(spec)}" == (
+        "error: --quota 'client-id=etl,producer_byte_rat=5MB': unknown limit 'producer_byte_rat'\n"
+        f"  did you mean 'producer_byte_rate'? allowed: {OF_CLIENTS}, user, client-id, {OPTIONS}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "expected key=value, found nothing to read"),
+        ("   ", "expected key=value, found nothing to read"),
+        ("client-id=a,producer_byte_rate=1,", "expected key=value, found a comma at the end"),
+        ("client-id=a,,producer_byte_rate=1", "expected key=value, found two commas in a row"),
+        ("client-id=a,5MB", "expected key=value, found '5MB'\n  a value with a comma stands in double quotes"),
+        ("=a", "expected key=value, found '=a'"),
+        ('user="a,producer_byte_rate=1', "a double quote is missing in"),
+        ('user=a"b",producer_byte_rate=1', "quotes go around the whole value"),
+        ('user="a"b,producer_byte_rate=1', "quotes go around the whole value"),
+        ("client-id=a,client-id=b,producer_byte_rate=1", "'client-id' is given twice"),
+        ("user=,producer_byte_rate=1", "Empty user not supported"),
+        ("producer_byte_rate=1", f"Invalid empty client quota entity\n  say whom it is for; allowed: {ENTITIES}"),
+        ("client-id=a", "no limit given\n  allowed: producer_byte_rate, consumer_byte_rate"),
+        ("user=CN=a,O=acme,producer_byte_rate=1", "unknown limit 'O'\n  a value with a comma stands in double quotes;"),
+        ("client-id=a,producer_byte_rate=0", "Quota producer_byte_rate must be greater than 0"),
+        ("client-id=a,producer_byte_rate=1e30", "Proposed value for producer_byte_rate is too large for a LONG."),
+        ("client-id=a,producer_byte_rate=0.5", "producer_byte_rate cannot be a fractional value."),
+        ("client-id=a,producer_byte_rate=lots", "expected a rate per second"),
+        ("client-id=a,producer_byte_rate=5Mb", "unknown unit 'Mb'\n  did you mean 'MB'? allowed: B, kB, MB"),
+        ("client-id=a,producer_byte_rate=1,mode=notfy", "unknown mode 'notfy'\n  did you mean 'notify'?"),
+        ("client-id=a,producer_byte_rate=1,mode=pause", "mode 'pause' is not available in this version"),
+        ("client-id=a,producer_byte_rate=1,algorithm=emwa", "unknown algorithm 'emwa'\n  did you mean 'ewma'?"),
+        ("client-id=a,producer_byte_rate=1,algorithm=leaky", "unknown algorithm 'leaky'\n  allowed: token-bucket"),
+        ("client-id=a,producer_byte_rate=1,burst_seconds=0", "burst_seconds must be greater than 0"),
+        ("client-id=a,producer_byte_rate=1,burst_seconds=3601", "greater than 0 and at most 3600, not 3601"),
+        ("client-id=a,producer_byte_rate=1,burst_seconds=1s", "expected a number, not '1s'\n  seconds of the rate"),
+        (
+            "client-id=a,request_percentage=50",
+            "a proxy cannot know; request_rate, which counts requests, takes its place\n  allowed: " + OF_CLIENTS,
+        ),
+        ("ip=1.2.3.4,connectons=1", "did you mean 'connections'? allowed: connection_creation_rate, connections, ip, "),
+        ("topic=a,producer_byte_rat=1", "did you mean 'producer_byte_rate'? allowed: bytes_in_rate, messages_in_rate,"),
+        ("listner=9092,connections=1,listener=9092", "unknown limit 'listner'\n  did you mean 'listener'?"),
+        ("client-id=a,connections=5", "Invalid configuration key connections\n  it is a limit of ip, listener or"),
+        ("ip=1.2.3.4,request_rate=5", "it is a limit of user, client-id, resource-group or total; allowed: connection"),
+        ("user=a,client-id=b,producer_ids_rate=5", "it is a limit of user without client-id; allowed: " + OF_CLIENTS),
+        (
+            "resource-group=g,topic=a,consumer_byte_rate=5",
+            "Invalid configuration key consumer_byte_rate\n"
+            "  a group of topics alone holds no clients: use bytes_in_rate; allowed: bytes_in_rate, messages_in_rate",
+        ),
+        ("resource-group=g,topic=a,connections=5", "it is a limit of ip, listener or total; allowed: bytes_in_rate,"),
+        ("user=a,request_rate=0", "Quota request_rate must be greater than 0"),
+        ("user=a,request_rate=1e-7", "request_rate must be from 0.000001 to 9223372036854775807"),
+        ("user=a,request_rate=5MB", "expected a number per second without a unit, not '5MB': this is no limit"),
+        ("ip=1.2.3.4,connection_creation_rate=2147483648", "connection_creation_rate is too large for an INT."),
+        ("ip=1.2.3.4,connection_creation_rate=1.5", "connection_creation_rate cannot be a fractional value."),
+        ("ip=1.2.3.4,connections=5/s", "expected a number, not '5/s'"),
+        ("user=a,producer_ids_rate=5/s", "expected a number, not '5/s'"),
+        (
+            "ip=1.2.3.4,user=a,connections=1",
+            "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId",
+        ),
+        ("topic=a,total,bytes_in_rate=1", "Invalid quota entity combination, topic and total\n  each has an entry of"),
+        ("ip=1.2.3.4,topic=a,connections=1", "Invalid quota entity combination, ip and topic"),
+        ("resource-group=g,user=a,ip=1.2.3.4,request_rate=1", "combination, user and ip and resource-group"),
+        ("resource-group=g,request_rate=1", "a resource group without members"),
+        ("resource-group=,user=a,request_rate=1", "Empty resource-group not supported"),
+        ("resource-group=<default>,user=a,request_rate=1", "there is no default resource-group"),
+        ("resource-group=g,resource-group=h,user=a,request_rate=1", "'resource-group' is given twice"),
+        ("resource-group=g,user=<default>,request_rate=1", "<default> is no member of a group\n  user=* is everyone"),
+        ("resource-group=g,user=a*b,request_rate=1", "a * stands only at the end, not as in 'a*b'"),
+        ("topic=a,topic=b,bytes_in_rate=1", "'topic' is given twice"),
+        ("ip=,connections=1", "Empty ip not supported\n  <default> stands for everyone without one"),
+        ("ip=node-1,connections=1", "node-1 is not a valid IP or resolvable host."),
+        ("listener=0,connections=1", "expected bootstrap, a port, HOST:PORT or <default>, not '0'"),
+        ("topic=orders-*,bytes_in_rate=1", "a resource-group may name topics by what their names begin with"),
+        (
+            "topic=<default>,bytes.in.per.sec.threshold=1",
+            "bytes.in.per.sec.threshold needs the name of a topic, not <default>\n  topics without one share",
+        ),
+        ("user=a,producer_ids_rate=5,algorithm=ewma", "algorithm has no effect on producer_ids_rate"),
+        ("ip=1.2.3.4,connections=5,burst_seconds=1", "burst_seconds has no effect on connections"),
+        ("user=a,request_rate=5,action=hold", "action has no effect on request_rate\n  it is for bytes_in_rate, "),
+        ("topic=a,bytes_in_rate=5,action=reject", "action 'reject' is not available in this version\n  allowed: hold"),
+        ("ip=1.2.3.4,connections=5,mode=auto", "mode has no effect on connections"),
+        (
+            "user=a,request_rate=5,burst_seconds=1,algorithm=ewma",
+            "burst_seconds is the size of a token bucket, and ewma has none",
+        ),
+        ("total,connection_creation_rate=5,burst_seconds=1", "over sampled windows, which have no burst: add "),
+    ],
+)  # fmt: skip
+def test_says_what_is_wrong_and_only_that(text: str, says: str) -> None:
+    with pytest.raises(SpecErrors) as caught:
+        parse_spec(text)
+    assert says in str(caught.value)
+    assert len(caught.value.errors) == 1
+
+
+CLIENTS = {"user=a", "client-id=a", "user=a,client-id=b", "client-id=<default>", "resource-group=g,user=a", "total"}
+RECORDS = {"topic=a", "topic=<default>", "resource-group=g,topic=a", "resource-group=g,user=a", "total"}
+PLACES = {"ip=1.2.3.4", "ip=<default>", "listener=bootstrap", "listener=<default>", "total"}
+WHOSE = {
+    "producer_byte_rate": CLIENTS,
+    "consumer_byte_rate": CLIENTS,
+    "request_rate": CLIENTS,
+    "controller_mutation_rate": CLIENTS,
+    "producer_ids_rate": {"user=a"},
+    "bytes_in_rate": RECORDS,
+    "messages_in_rate": RECORDS,
+    "bytes.in.per.sec.threshold": {"topic=a"},
+    "messages.in.per.sec.threshold": {"topic=a"},
+    "total.bytes.in.per.sec.threshold": {"total"},
+    "total.messages.in.per.sec.threshold": {"total"},
+    "connection_creation_rate": PLACES,
+    "connections": PLACES,
+}
+
+
+@pytest.mark.parametrize("limit", WHOSE)
+@pytest.mark.parametrize("entity", sorted(CLIENTS | RECORDS | PLACES))
+def test_each_limit_is_for_those_it_can_be_measured_for(limit: str, entity: str) -> None:
+    try:
+        accepted = set(parse_spec(f"{entity},{limit}=5").limits) == {limit}
+    except SpecErrors:
+        accepted = False
+    assert accepted == (entity in WHOSE[limit])
+
+
+@pytest.mark.parametrize("limit", WHOSE)
+def test_units_of_bytes_are_for_limits_on_bytes(limit: str) -> None:
+    spec = f"{min(WHOSE[limit])},{limit}=5kB"
+    if "byte" in limit:
+        assert dict(parse_spec(spec).limits) == {limit: 5000}
+    else:
+        assert "expected a number" in errors_of(spec)
+
+
+def test_a_rate_in_place_of_a_name_gets_advice() -> None:
+    assert errors_of("total=5MB").startswith(
+        "expected total=true, not '5MB'\n"
+        "  the total has no name: write total=true, and its limits as keys of their own, "
+        "as in total=true,producer_byte_rate=5MB"
+    )
+    assert "as in" not in errors_of("total=yes")
+
+
+@pytest.mark.parametrize(
+    ("found", "entity"),
+    [
+        (["::1", "10.0.0.7"], Named(Kind.IP, "::1")),
+        (["nonsense", "::ffff:10.0.0.7"], Named(Kind.IP, "10.0.0.7")),
+    ],
+)
+def test_a_host_name_stands_for_its_first_address(found: list[str], entity: AnyEntity) -> None:
+    asked = []
+
+    def resolve(name: str) -> list[str]:
+        asked.append(name)
+        return found
+
+    assert parse_spec("ip=node-1,connections=1", resolve).entity == entity
+    assert asked == ["node-1"]
+    assert parse_spec("ip=10.0.0.1,connections=1", resolve).entity == Named(Kind.IP, "10.0.0.1")
+    assert asked == ["node-1"], "an address needs no look-up"
+
+
+def test_a_host_name_without_an_address_is_refused() -> None:
+    with pytest.raises(SpecErrors, match=r"node-1 is not a valid IP or resolvable host\."):
+        parse_spec("ip=node-1,connections=1", lambda _name: [])
+
+
+def test_all_errors_of_a_spec_are_found() -> None:
+    assert errors_of("client-id=,producer_byte_rate=-1,mode=x").splitlines() == [
+        "Empty client-id not supported",
+        "  <default> stands for everyone without one",
+        "Quota producer_byte_rate must be greater than 0",
+        "unknown mode 'x'",
+        "  allowed: auto, notify",
+    ]
+
+
+@given(st.text())
+def test_any_text_is_understood_or_refused(text: str) -> None:
+    found: tuple[SpecError, ...] = ()
+    try:
+        entry = parse_spec(text)
+    except SpecErrors as errors:
+        found = errors.errors
+    assert found or entry.limits
+    assert all(error.place == "" and error.message for error in found)
+
+
+@given(st.text(min_size=1), st.integers(1, 1 << 62), st.integers(1, 1 << 62))
+def test_any_name_can_be_quoted_in_a_spec_and_in_a_file(name: str, produce: int, fetch: int) -> None:
+    quoted = name.replace("\\", "\\\\").replace('"', '\\"')
+    entry = QuotaEntry(Entity(name), {PRODUCER_BYTE_RATE: produce, CONSUMER_BYTE_RATE: fetch})
+    assert parse_spec(f'user="{quoted}",producer_byte_rate={produce},consumer_byte_rate={fetch}B/s') == entry
+    in_file = '"<default>"' if name == "<default>" else name
+    table = {"user": in_file, PRODUCER_BYTE_RATE: produce, CONSUMER_BYTE_RATE: f"{fetch}"}
+    if name != '"<default>"':
+        (placed,) = load_quotas({"quota": [table]}).placed
+        assert placed.entry == entry
+
+
+def test_an_error_without_a_hint_is_one_line() -> None:
+    assert str(SpecError("quota[0]", "wrong")) == "quota[0]: wrong"
