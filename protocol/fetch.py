@@ -164,9 +164,7 @@ class FetchRequestWalk(StructsWalk):
             partitions = yield from self._count(4, "forgotten partition count")
             yield from self._skip(4 * partitions, "forgotten partitions")
             yield from self._skip_tags()
-            self.work_left -= 1
-            if self.work_left <= 0 and self._pos < self._end:
-                yield
+            yield from self._pause()
 
     def _check_replica_state(self) -> Steps:
         """The tag buffer of the body."""
@@ -182,9 +180,7 @@ class FetchRequestWalk(StructsWalk):
                 if replica_id not in _CONSUMERS:
                     raise ReplicaFetch(replica_id, self._offset())
             yield from self._skip(size, "tagged field")
-            self.work_left -= 1
-            if self.work_left <= 0 and self._pos < self._end:
-                yield
+            yield from self._pause()
 
 
 _BEFORE_HEAD = -1  # topics left: their count has not been read

@@ -56,9 +56,7 @@ class EndpointsWalk(StructsWalk):
                 yield from self._blank(size, "NodeEndpoints")
             else:
                 yield from self._skip(size, "tagged field")
-            self.work_left -= 1
-            if self.work_left <= 0 and self._pos < self._end:
-                yield
+            yield from self._pause()
 
     def _hide_endpoint_array(self) -> Steps:
         """The array and the tag buffer after it, which end the frame."""

@@ -65,13 +65,8 @@ class _ShareResponseWalk(EndpointsWalk):
 
     def _end_piece(self) -> Steps:
         """The tag buffer of a topic or a partition."""
-        if self._pos < self._end and not self._buf[self._pos]:
-            self._pos += 1
-        else:
-            yield from self._skip_tags()
-        self.work_left -= 1
-        if self.work_left <= 0 and self._pos < self._end:
-            yield
+        yield from self._skip_tags()
+        yield from self._pause()
 
     def _walk_partition(self) -> Steps:
         raise NotImplementedError

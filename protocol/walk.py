@@ -222,9 +222,7 @@ class FrameWalk:
             yield from self._varint("tag")
             size = yield from self._varint("tag size")
             yield from self._skip(size, "tagged field")
-            self.work_left -= 1
-            if self.work_left <= 0 and self._pos < self._end:
-                yield
+            yield from self._pause()
 
     def _skip_structs(self, size: int, what: str) -> Steps:
         """A compact array of structs that are `size` bytes and a tag buffer each, nullable or not. It may be long."""
