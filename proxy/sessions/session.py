@@ -298,7 +298,6 @@ class Session(Owner, Waiter):
             frame_bytes=hold.size,
         )
         self._drop_hold(hold)
-        self.requests.drop_kept()
         self._on(Event.CLIENT_ENDED)
 
     def _drop_hold(self, hold: Hold) -> None:

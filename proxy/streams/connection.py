@@ -182,9 +182,9 @@ class Stream:
         """The next step for the bytes ``buf[pos:end]``. Raises ProtocolError: close the connection."""
 
     @property
-    @abstractmethod
     def is_between_frames(self) -> bool:
         """Whether no frame is partly forwarded."""
+        return self.remaining == 0
 
 
 class Requests(Stream):

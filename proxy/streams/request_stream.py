@@ -50,10 +50,6 @@ class RequestStream(Requests):
         self._charge: _Charge | None = None
 
     @property
-    def is_between_frames(self) -> bool:
-        return self.remaining == 0
-
-    @property
     def is_answered(self) -> bool:
         """Whether the client waits for a response to the latest request."""
         return self._kind is None or self._kind.answered

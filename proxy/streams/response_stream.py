@@ -48,10 +48,6 @@ class ResponseStream(Responses):
         #: Length of the response that is rebuilt, as the broker sends it.
         self._size = 0
 
-    @property
-    def is_between_frames(self) -> bool:
-        return self.remaining == 0
-
     def take(self, pos: int, end: int, now_ns: int) -> int:
         if self.remaining:
             if self._rewriting is not None:
