@@ -61,12 +61,6 @@ def skip(pos: int, size: int, end: int, origin: int, what: str) -> int:
     return pos + size
 
 
-def skip_compact_string(buf: BytesLike, pos: int, end: int, origin: int, what: str) -> int:
-    """Also for nullable ones: the length is written plus one, and 0 is null."""
-    size, pos = unsigned_varint(buf, pos, end, origin, what)
-    return skip(pos, size - 1, end, origin, what) if size else pos
-
-
 def skip_tags(buf: BytesLike, pos: int, end: int, origin: int) -> int:
     """Skips a tag buffer: a count, then tag, size and bytes of each."""
     count, pos = unsigned_varint(buf, pos, end, origin, "tag count")

@@ -10,7 +10,6 @@ import logging
 from asyncio import AbstractEventLoop, Task
 from collections.abc import Awaitable, Callable, Iterable
 
-from protocol.metadata_topics import MetadataTopicsWalk
 from protocol.topics import NO_TOPIC_ID, TopicPartitions
 from proxy.observability.logs import RateLimited, event
 
@@ -25,22 +24,6 @@ REST_SECONDS = 0.1
 _log = logging.getLogger("proxy.sessions.topics")
 
 Ask = Callable[[list[bytes]], Awaitable[Iterable[TopicPartitions]]]
-
-
-class LearningWalk:
-    """Walks the topics of one Metadata response while it streams by, and remembers them."""
-
-    __slots__ = ("_topics", "_walk")
-
-    def __init__(self, version: int, length: int, start: int, topics: "Topics") -> None:
-        self._walk = MetadataTopicsWalk(version, length, start)
-        self._topics = topics
-
-    def advance(self, buf: bytearray, pos: int, end: int) -> int:
-        """See ``FrameWalk.advance``."""
-        final = self._walk.advance(buf, pos, end)
-        self._topics.learn(self._walk.take())
-        return final
 
 
 class Topics:

@@ -14,7 +14,7 @@ from protocol.wire import (
     encode_string,
     encode_varint,
     plain_string_end,
-    skip_compact_string,
+    skip,
     skip_tags,
     unsigned_varint,
     varint_size,
@@ -54,15 +54,9 @@ def test_varints_that_are_none(encoded: str) -> None:
 
 def test_offsets_count_from_the_frame() -> None:
     with pytest.raises(TruncatedFrame) as caught:
-        skip_compact_string(b"\x00\x00\x00\x09abc", 3, 7, 2, "name")
+        skip(4, 8, 7, 2, "name")
     assert caught.value.offset == 2
     assert str(caught.value) == "cannot read name at byte 2 of the frame"
-
-
-def test_compact_strings() -> None:
-    assert skip_compact_string(b"\x00", 0, 1, 0, "null") == 1
-    assert skip_compact_string(b"\x01", 0, 1, 0, "empty") == 1
-    assert skip_compact_string(b"\x04abc", 0, 4, 0, "text") == 4
 
 
 @pytest.mark.parametrize("cut", range(1, 10))
