@@ -28,24 +28,27 @@ demo: setup java ## 336,776 flights through Spark, the proxy and a real broker: 
 demo-usage: setup java ## two weeks of 50 sidecars, made up: every table, and a report in HTML
 	@$(BIN)/python -m pipeline.usage demo $(ARGS)
 
-# Units run in two processes; tests with real brokers and Spark run after them, alone, since they measure rates.
+# Two processes run the units, then the tests with real brokers and Spark. What measures rates runs after them, alone.
 UNITS := tests/protocol tests/quotas tests/proxy tests/bench tests/docs
-MEASURED := tests $(UNITS:%=--ignore=%)
+WITH_BROKERS := tests $(UNITS:%=--ignore=%)
+PYTEST := $(BIN)/python -m pytest
 
 test: setup jars ## all tests, against real brokers; without the long nightly ones
 ifeq ($(strip $(ARGS)),)
-	@$(BIN)/python -m pytest -m "not nightly" -n 2 $(UNITS)
-	@$(BIN)/python -m pytest -m "not nightly" $(MEASURED)
+	@$(PYTEST) -m "not nightly" -n 2 $(UNITS)
+	@$(PYTEST) -m "not nightly and not alone" -n 2 --dist loadgroup $(WITH_BROKERS)
+	@$(PYTEST) -m "not nightly and alone" $(WITH_BROKERS)
 else
-	@$(BIN)/python -m pytest -m "not nightly" $(ARGS)
+	@$(PYTEST) -m "not nightly" $(ARGS)
 endif
 
 test-nightly: setup jars ## all tests, with the long ones and many more generated examples
 ifeq ($(strip $(ARGS)),)
-	@$(BIN)/python -m pytest --hypothesis-profile=nightly -n 2 $(UNITS)
-	@$(BIN)/python -m pytest --hypothesis-profile=nightly $(MEASURED)
+	@$(PYTEST) --hypothesis-profile=nightly -n 2 $(UNITS)
+	@$(PYTEST) --hypothesis-profile=nightly -m "not alone" -n 2 --dist loadgroup $(WITH_BROKERS)
+	@$(PYTEST) --hypothesis-profile=nightly -m alone $(WITH_BROKERS)
 else
-	@$(BIN)/python -m pytest --hypothesis-profile=nightly $(ARGS)
+	@$(PYTEST) --hypothesis-profile=nightly $(ARGS)
 endif
 
 bench: setup java ## the benchmarks: CPU, latency, memory, evenness

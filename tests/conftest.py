@@ -6,6 +6,7 @@ session: use topics, groups and client ids of your own (`unique_name`). Without 
 
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -13,10 +14,20 @@ from hypothesis import settings
 from deploy.local.cluster import KafkaCluster
 from deploy.local.errors import PlaygroundError
 
+PIPELINE = Path(__file__).parent / "pipeline"
+
 # No deadline: other work on the machine would make examples "too slow" that are not.
 settings.register_profile("default", deadline=None)
 settings.register_profile("nightly", deadline=None, max_examples=1_000)
 settings.load_profile("default")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With `--dist loadgroup`, one process runs all tests of a file, and all of a folder of the pipeline."""
+    for item in items:
+        is_pipeline = PIPELINE in item.path.parents
+        item.add_marker(pytest.mark.xdist_group(item.path.parent.name if is_pipeline else item.path.stem))
 
 
 @pytest.fixture(scope="session")

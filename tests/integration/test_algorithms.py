@@ -17,6 +17,8 @@ from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.test_produce_quota import span
 from tests.integration.test_throttling import producer_for
 
+pytestmark = pytest.mark.alone
+
 LIMIT = 500_000
 WINDOWS = 4
 SECONDS = 6

@@ -16,6 +16,8 @@ from tests.integration.proxy_process import eventually
 from tests.integration.scanned_proxy import RelayedProxy
 from tests.integration.test_produce_quota import span, uneven
 
+pytestmark = pytest.mark.alone
+
 LIMIT = 2_000_000
 SECONDS = 10
 RECORD_BYTES = 10_000

@@ -9,6 +9,8 @@ from deploy.local.cluster import KafkaCluster
 from tests.integration.flood import RECORD_BYTES, Flood, create_topics, rates
 from tests.integration.proxy_process import ProxyProcess, eventually
 
+pytestmark = pytest.mark.alone
+
 LIMIT = 1_000_000
 SECONDS = 4
 FAIR = 0.15

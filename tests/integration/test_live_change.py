@@ -12,6 +12,8 @@ from tests.integration.flood import Flood, create_topics, rates
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.test_produce_quota import flooding, span
 
+pytestmark = pytest.mark.alone
+
 SLOW, FAST = 200_000, 600_000
 #: The file is looked at once a second.
 NOTICED_SECONDS = 5.0

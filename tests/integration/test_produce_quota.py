@@ -13,6 +13,8 @@ from deploy.local.evenness import MEAN_TOLERANCE, Evenness, holds, measure
 from deploy.local.tap import Tap
 from tests.integration.proxy_process import ProxyProcess, eventually
 
+pytestmark = pytest.mark.alone
+
 LIMIT = 5_000_000
 # Three clients at once shall not want more than a small machine gives them.
 SHORT_LIMIT = 2_000_000

@@ -15,6 +15,8 @@ from tests.integration.librdkafka import produce
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.test_mutation_quota import java
 
+pytestmark = pytest.mark.alone
+
 LIMIT = "producer_ids_rate"
 WINDOW_SECONDS = 6
 

@@ -12,6 +12,8 @@ from deploy.local.cluster import KafkaCluster
 from tests.integration.flood import create_topics
 from tests.integration.proxy_process import ProxyProcess
 
+pytestmark = pytest.mark.alone
+
 LIMIT = "request_rate"
 SECONDS = 4
 HEARTBEAT_MS = 500

@@ -11,6 +11,8 @@ from tests.integration.librdkafka import produce
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.test_throttling import producer_for
 
+pytestmark = pytest.mark.alone
+
 THRESHOLD = "bytes.in.per.sec.threshold"
 TOPIC_THRESHOLD = 100_000
 TICK_SECONDS = 5

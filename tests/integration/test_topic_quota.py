@@ -18,6 +18,8 @@ from tests.integration.flood import RECORD_BYTES, Flood, create_topics, rates
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.test_produce_quota import span, uneven
 
+pytestmark = pytest.mark.alone
+
 BYTES, MESSAGES = "bytes_in_rate", "messages_in_rate"
 LIMIT = 2_000_000
 SECONDS = 6

@@ -1,4 +1,4 @@
-"""A Spark session for the modules of this folder. Each module has its own: other tests start and end Spark too."""
+"""A Spark session for this folder. It ends with the folder: other tests start and end Spark too."""
 
 import gc
 import warnings
@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
     """One core, 1 GB of heap, UTC, with Delta and Kafka. For a few rows, compiled code takes longer than it saves."""
     few_rows = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
