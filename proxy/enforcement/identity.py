@@ -92,19 +92,19 @@ class Identity:
         self._metrics = metrics
         self.registry = registry
         self.peer = peer
-        self.user = config.principal or ANONYMOUS
+        self.user = config.quotas.principal or ANONYMOUS
         #: The client id of the latest request; None before the first.
         self.wire_client_id: str | None = None
         self.client_id = ""
         self.limits = _NO_LIMITS
         self.generation = registry.generation
-        self.notice = Notice(config.max_throttle_ms)
-        self.request_notice = Notice(config.max_throttle_ms)
+        self.notice = Notice(config.enforcement.max_throttle_ms)
+        self.request_notice = Notice(config.enforcement.max_throttle_ms)
 
     def identify(self, wire_client_id: str) -> None:
         """The client sends this client id from this request on."""
         self.wire_client_id = wire_client_id
-        fixed = self._config.client_id
+        fixed = self._config.quotas.client_id
         self.client_id = wire_client_id if fixed is None else fixed
         self._resolve()
 

@@ -81,7 +81,7 @@ class Metrics:
 
     def __init__(self, config: Config, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.clock_ns = clock_ns
-        self.max_entities = config.max_metric_entities
+        self.max_entities = config.observability.max_metric_entities
         self.event_loop = config.event_loop
         self._logger = logging.getLogger("proxy.observability.metrics")
 

@@ -41,7 +41,7 @@ class RequestStream(Requests):
     def __init__(self, connection: Connection, kinds: Kinds) -> None:
         super().__init__(connection)
         self._kinds = kinds
-        self._longest = connection.context.config.socket_request_max_bytes
+        self._longest = connection.context.config.security.max_request_bytes
         #: The kind of the latest request.
         self._kind: RequestKind | None = None
         #: The proxy answers the current frame: its bytes are dropped.
@@ -158,7 +158,7 @@ class RequestStream(Requests):
                 and buf.startswith(kind.tail, pos + PREFIX_SIZE)
             ):
                 return kind
-        pass_unknown_apis = self.connection.context.config.pass_unknown_apis
+        pass_unknown_apis = self.connection.context.config.security.pass_unknown_apis
         header = peek_request(buf, pos, end, self._longest, pass_unknown_apis=pass_unknown_apis)
         if header is None:
             self.want = READ_SIZE

@@ -24,7 +24,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from proxy.config.config import Config
+from proxy.config.config import Config, ListeningOptions, QuotaOptions
 from proxy.observability.admin import WaitingClient
 from proxy.server import Server
 from proxy.sessions.lifecycle import State
@@ -175,7 +175,7 @@ class Stage:
 
     def __init__(
         self,
-        quotas: Iterable[QuotaEntry] = (),
+        quotas: Iterable[QuotaEntry] | QuotaOptions = (),
         real_clock: Callable[[], int] | None = None,
         work_clock: Callable[[], int] = time.monotonic_ns,
         **options: Any,
@@ -183,15 +183,10 @@ class Stage:
         self.clock = Clock()
         self.broker = ScriptedBroker()
         options.setdefault("bootstrap_servers", (self.broker.address,))
-        self.config = replace(
-            Config(
-                bootstrap_servers=(),
-                listen=(LOOPBACK, 0),
-                broker_ports=None,
-                quotas=tuple(quotas),
-            ),
-            **options,
-        )
+        options.setdefault("listening", ListeningOptions(address=(LOOPBACK, 0), broker_ports=None))
+        if not isinstance(quotas, QuotaOptions):
+            quotas = QuotaOptions(entries=tuple(quotas))
+        self.config = Config(quotas=quotas, **options)
         self.server = Server(self.config, real_clock or self.clock, work_clock)
         self.server.start(asyncio.get_running_loop())
         self.metrics = self.server.metrics

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from proxy.config.config import SecurityOptions
 from proxy.streams.memory import READ_SIZE, RESERVE
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import LOOPBACK, Peer, Stage, lines_of, until, without_burst
@@ -157,7 +158,7 @@ async def test_no_descriptor_for_the_brokers_side_closes_that_client(
 async def test_connections_above_the_bound_are_closed_and_counted(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage = open_stage(max_connections=3)
+    stage = open_stage(security=SecurityOptions(max_connections=3))
     pairs = [await stage.pair() for _ in range(3)]
     for _ in range(4):
         await (await stage.client()).closed()
@@ -175,7 +176,7 @@ async def test_connections_above_the_bound_are_closed_and_counted(
 async def test_memory_is_bounded_and_reading_goes_on_when_it_is_free(open_stage: OpenStage) -> None:
     """Five clients that do not read their responses, and no room for all of them."""
     bound = 32_768
-    stage = open_stage(max_buffered_bytes=bound)
+    stage = open_stage(security=SecurityOptions(max_buffered_bytes=bound))
     pairs = [await stage.pair() for _ in range(5)]
     answer = fetched(1, size=40_000_000)
     sending = []
@@ -195,7 +196,10 @@ async def test_memory_is_bounded_and_reading_goes_on_when_it_is_free(open_stage:
 
 
 async def test_a_session_that_dies_while_it_waits_for_memory(open_stage: OpenStage) -> None:
-    stage = open_stage(max_buffered_bytes=10_000, quotas=[parse_spec("client-id=etl,controller_mutation_rate=1")])
+    stage = open_stage(
+        security=SecurityOptions(max_buffered_bytes=10_000),
+        quotas=[parse_spec("client-id=etl,controller_mutation_rate=1")],
+    )
     client, broker = await stage.pair()
     half = create(1, {"x" * 240 + str(number): 1 for number in range(10)})[:2_000]
     await client.send(half)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config.config import Config
+from proxy.config.config import Config, QuotaOptions
 from proxy.config.quotas_file import Quotas, quotas_in_force
 from proxy.observability.metrics import Metrics
 from proxy.quotas_watch import MAX_PROBLEMS_LOGGED, QuotasWatch
@@ -30,10 +30,9 @@ class Watched:
         path.write_text(text)
         self.config = Config(
             bootstrap_servers=(),
-            quotas=(parse_spec("client-id=flag,producer_byte_rate=1"),),
-            quotas_file=path,
-            quota_share=0.5,
-            client_id=client_id,
+            quotas=QuotaOptions(
+                entries=(parse_spec("client-id=flag,producer_byte_rate=1"),), file=path, share=0.5, client_id=client_id
+            ),
         )
         self.metrics = Metrics(self.config)
         self.taken: list[dict[str, int]] = []

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.config.config import EnforcementOptions, QuotaOptions
 from proxy.enforcement.holds import Hold, Holds
 from proxy.enforcement.identity import ANONYMOUS, Identity, Notice, throttle_time_ms
 from proxy.enforcement.policies.policy import Policy
@@ -32,7 +33,7 @@ class Scene:
     """One client, its limit, and the policy of a mode."""
 
     def __init__(self, mode: str = "auto", **options: Any) -> None:
-        self.world = World([QUOTA], dry_run=mode == "dry-run", **options)
+        self.world = World([QUOTA], enforcement=EnforcementOptions(dry_run=mode == "dry-run"), **options)
         self.policy: Policy = policy_of(mode, self.world.report)
         self.who = identity(self.world)
         self.limit = self.who.limits.produce.limits[0]
@@ -254,7 +255,7 @@ def test_a_client_is_unknown_until_its_first_request() -> None:
 
 
 def test_a_fixed_client_id_and_principal_replace_what_clients_say() -> None:
-    world = World([QUOTA], client_id="etl", principal="alice")
+    world = World(QuotaOptions(entries=(QUOTA,), client_id="etl", principal="alice"))
     who = identity(world, "whatever")
     assert (who.user, who.client_id, who.wire_client_id) == ("alice", "etl", "whatever")
     assert who.limits.produce.limits

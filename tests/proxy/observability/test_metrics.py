@@ -20,7 +20,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.registry import Collector
 
-from proxy.config.config import Config
+from proxy.config.config import Config, ObservabilityOptions
 from proxy.observability.exposition import PREFIX, SUM_SLICE, expose, families
 from proxy.observability.labels import MAX_LABEL_CHARS, REPLACEMENT, label_value
 from proxy.observability.metrics import ENTITY_IDLE_NS, MAX_REQUEST_CELLS, Metrics
@@ -91,7 +91,8 @@ def clock() -> Clock:
 
 
 def metrics_with(clock: Clock, max_metric_entities: int = 1000) -> Metrics:
-    return Metrics(Config(bootstrap_servers=(), max_metric_entities=max_metric_entities), clock_ns=clock)
+    options = ObservabilityOptions(max_metric_entities=max_metric_entities)
+    return Metrics(Config(bootstrap_servers=(), observability=options), clock_ns=clock)
 
 
 async def scrape(metrics: Metrics, accept: str = "") -> dict[str, Metric]:

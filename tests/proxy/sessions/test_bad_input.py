@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from proxy.config.config import SecurityOptions
 from proxy.streams.memory import READ_SIZE
 from tests.proxy.conversation import Stage, lines_of, until
 from tests.proxy.frames import (
@@ -97,7 +98,7 @@ async def test_nothing_is_allocated_for_a_length_that_is_only_claimed(open_stage
 
 
 async def test_the_bound_is_the_operators(open_stage: OpenStage) -> None:
-    stage = open_stage(socket_request_max_bytes=500)
+    stage = open_stage(security=SecurityOptions(max_request_bytes=500))
     client, broker = await stage.pair()
     fits = produce(1, 500 - len(produce(1, 0)) + 4)
     assert len(fits) == 504

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from proxy.config.config import EnforcementOptions, QuotaOptions
 from proxy.sessions.gate import Gate
 from proxy.sessions.lifecycle import State
 from proxy.sessions.session import Session
@@ -26,7 +27,7 @@ TWO_EACH = [
     pytest.param("total=true,connections=2", "total", id="total"),
 ]
 #: Seed 000's: 30 a second, over two windows of a second.
-THIRTY = {"quotas": [parse_spec("ip=<default>,connection_creation_rate=30")], "quota_window_num": 2}
+THIRTY = QuotaOptions(entries=(parse_spec("ip=<default>,connection_creation_rate=30"),), window_num=2)
 #: One in a second: the second of a second is to wait for a second.
 ONE = parse_spec("total=true,connection_creation_rate=1")
 
@@ -113,7 +114,7 @@ async def test_a_limit_that_is_changed_counts_those_that_are_there(open_stage: O
 
 @pytest.mark.parametrize("hangs_up", [False, True])
 async def test_seed_000_lets_thirty_in_and_the_next_one_waits(open_stage: OpenStage, hangs_up: bool) -> None:
-    stage = open_stage(**THIRTY)
+    stage = open_stage(quotas=THIRTY)
     first, broker_of_first = await stage.pair()
     for _ in range(29):
         stage.clock.pass_seconds(0.025)
@@ -151,7 +152,7 @@ async def test_seed_000_lets_thirty_in_and_the_next_one_waits(open_stage: OpenSt
 async def test_a_wait_that_is_too_long_ends_with_a_close(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=0.05)
+    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=0.05))
     await stage.pair()
     for number in range(1, 4):
         client = await stage.client()
@@ -167,7 +168,7 @@ async def test_a_wait_that_is_too_long_ends_with_a_close(
 
 
 async def test_those_that_were_turned_away_do_not_count(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=0.001)
+    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=0.001))
     await stage.pair()
     for _ in range(30):
         client = await stage.client()
@@ -194,7 +195,9 @@ async def test_one_that_hangs_up_while_it_waits_leaves_unless_it_sent_data(open_
 
 @pytest.mark.parametrize("then", ["served", "turned away"])
 async def test_draining_while_it_waits(open_stage: OpenStage, then: str) -> None:
-    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=100 if then == "served" else 0.5)
+    stage = open_stage(
+        quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100 if then == "served" else 0.5)
+    )
     await stage.pair()
     client = await stage.client()
     await waiting(stage)
@@ -205,7 +208,7 @@ async def test_draining_while_it_waits(open_stage: OpenStage, then: str) -> None
 
 
 async def test_closing_the_proxy_while_it_waits(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=100)
+    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
     await stage.pair()
     client = await stage.client()
     await waiting(stage)
@@ -216,7 +219,10 @@ async def test_closing_the_proxy_while_it_waits(open_stage: OpenStage) -> None:
 @pytest.mark.parametrize("hold", [0.03, 100.0])
 async def test_one_that_waits_holds_its_place(open_stage: OpenStage, hold: float) -> None:
     """Else a storm of connections that wait would be without bound."""
-    stage = open_stage(quotas=[ONE, parse_spec("ip=<default>,connections=2")], max_connection_hold_seconds=hold)
+    stage = open_stage(
+        quotas=[ONE, parse_spec("ip=<default>,connections=2")],
+        enforcement=EnforcementOptions(max_connection_hold_seconds=hold),
+    )
     await stage.pair()
     client = await stage.client()
     await waiting(stage)
@@ -254,7 +260,7 @@ def remaining(stage: Stage) -> list[float]:
 
 
 async def test_a_rate_taken_away_lets_all_in_at_once_and_in_their_order(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=5.5)
+    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=5.5))
     await stage.pair()
     await crowd(stage, 7)
     assert remaining(stage) == [2, 3, 4, 5, 5.5, 5.5, 5.5], "the last three are to be turned away"
@@ -266,7 +272,7 @@ async def test_a_rate_taken_away_lets_all_in_at_once_and_in_their_order(open_sta
 
 
 async def test_a_rate_that_is_raised_is_waited_for_at_the_new_rate(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=100)
+    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
     await stage.pair()
     await crowd(stage, 3)
     stage.clock.pass_seconds(0.5)
@@ -291,7 +297,7 @@ async def test_a_rate_that_is_lowered_holds_nobody_longer(open_stage: OpenStage)
 
 
 async def test_one_that_was_to_be_turned_away_may_come_in_at_a_higher_rate(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=3)
+    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=3))
     await stage.pair()
     await crowd(stage, 4)
     alter(stage, "total=true,connection_creation_rate=2")
@@ -306,7 +312,7 @@ async def test_one_that_was_to_be_turned_away_may_come_in_at_a_higher_rate(open_
 async def test_one_that_still_is_to_be_turned_away_is_so_when_it_was_told(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=0.05)
+    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=0.05))
     await stage.pair()
     client = await stage.client()
     await waiting(stage)
@@ -319,7 +325,7 @@ async def test_one_that_still_is_to_be_turned_away_is_so_when_it_was_told(
 
 
 async def test_a_limit_of_something_else_moves_nobody(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=100)
+    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
     await stage.pair()
     [client] = await crowd(stage, 1)
     session = stage.session_of(client)
@@ -333,7 +339,7 @@ async def test_a_limit_of_something_else_moves_nobody(open_stage: OpenStage) -> 
 
 
 async def test_those_that_have_gone_are_not_looked_at_again(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=100)
+    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
     await stage.pair()
     clients = await crowd(stage, 3)
     stage.session_of(clients[1]).drain()
@@ -348,7 +354,7 @@ async def test_a_great_many_are_let_in_a_few_at_a_time_and_all_of_them(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.sessions.gate.SERVED_AT_ONCE", 3)
-    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=100)
+    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
     await stage.pair()
     await crowd(stage, 10)
     waits_ms = []
@@ -368,7 +374,8 @@ async def test_a_dry_run_lets_everybody_in_and_says_whom_it_would_not(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = open_stage(
-        quotas=[ONE, parse_spec("ip=<default>,connections=2")], max_connection_hold_seconds=0.001, dry_run=True
+        quotas=[ONE, parse_spec("ip=<default>,connections=2")],
+        enforcement=EnforcementOptions(max_connection_hold_seconds=0.001, dry_run=True),
     )
     for _ in range(4):
         await talk(stage)
@@ -382,7 +389,7 @@ async def test_in_a_dry_run_one_that_is_beyond_the_number_counts_for_the_rate(
 ) -> None:
     """It is served, so each of the two limits is told by what it would throttle if it were alone."""
     specs = "ip=<default>,connections=1", "total=true,connection_creation_rate=2"
-    stage = open_stage(quotas=[parse_spec(spec) for spec in specs], dry_run=True)
+    stage = open_stage(quotas=[parse_spec(spec) for spec in specs], enforcement=EnforcementOptions(dry_run=True))
     for _ in range(3):
         await talk(stage)
     said = [(name, fields["limit"], fields["throttle_ms"]) for name, fields in lines_of(caplog.records)]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from proxy.config.config import SecurityOptions
 from proxy.server import Server
 from proxy.sessions.turns import ROUND_NS, TURN_NS, Turns
 from proxy.streams.fetch_ledger import LARGEST_BATCH
@@ -129,7 +130,7 @@ async def test_an_innocent_producer_waits_for_one_round(
 
 async def test_responses_that_must_be_collected_do_not_stop_others(open_stage: OpenStage) -> None:
     """Six that together fill the memory, of which the broker never sends the end: others get their answers."""
-    stage = open_stage(max_buffered_bytes=4 << 20)
+    stage = open_stage(security=SecurityOptions(max_buffered_bytes=4 << 20))
     stuck = []
     for number in range(6):
         client, broker = await stage.pair()
@@ -157,7 +158,7 @@ async def test_responses_that_must_be_collected_do_not_stop_others(open_stage: O
 
 async def test_clients_that_never_read_do_not_stop_others(open_stage: OpenStage) -> None:
     """Their responses fill the memory. Short requests pass still; who takes nothing for long is closed."""
-    stage = open_stage(max_buffered_bytes=1 << 20, stalled_client_timeout_seconds=30.0)
+    stage = open_stage(security=SecurityOptions(max_buffered_bytes=1 << 20, stalled_client_timeout_seconds=30.0))
     senders = []
     response = fetched(1, size=20_000_000)
     for _ in range(12):
@@ -185,7 +186,7 @@ async def test_clients_that_never_read_do_not_stop_others(open_stage: OpenStage)
 
 async def test_short_rewritten_responses_pass_and_are_no_reason_to_close(open_stage: OpenStage) -> None:
     """Responses that are stuck have reserved all memory: Metadata of 1 KB needs none of it, and a longer one waits."""
-    stage = open_stage(max_buffered_bytes=4 << 20, stalled_client_timeout_seconds=30.0)
+    stage = open_stage(security=SecurityOptions(max_buffered_bytes=4 << 20, stalled_client_timeout_seconds=30.0))
     stuck = []
     for _ in range(4):
         client, broker = await stage.pair()
@@ -283,7 +284,9 @@ async def test_a_head_that_announces_much_and_stalls_is_given_back_by_the_sweep(
 @pytest.mark.parametrize("acks", [1, 0])
 async def test_clients_that_hang_up_while_held_do_not_count(open_stage: OpenStage, acks: int) -> None:
     """After one sweep. What asked for a response is dropped; data that did not is delivered when it is its turn."""
-    stage = open_stage(quotas=[without_burst("client-id=etl,producer_byte_rate=1000")], max_connections=40)
+    stage = open_stage(
+        quotas=[without_burst("client-id=etl,producer_byte_rate=1000")], security=SecurityOptions(max_connections=40)
+    )
     first, broker = await stage.pair()
     await first.send(produce(1, 10_000))
     assert await broker.frame() == produce(1, 10_000)

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from protocol.apis import FETCH, SHARE_FETCH
+from proxy.config.config import EnforcementOptions
 from proxy.config.quotas_file import Quotas, quotas_in_force
 from proxy.sessions import wakeups
 from proxy.sessions.lifecycle import State
@@ -591,7 +592,7 @@ async def test_a_shared_consumers_fetch_that_passes_at_its_deadline_is_a_request
 
 
 async def test_a_dry_run_touches_nothing_and_counts(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
-    stage = open_stage(quotas=[BOTH_SLOW], dry_run=True)
+    stage = open_stage(quotas=[BOTH_SLOW], enforcement=EnforcementOptions(dry_run=True))
     client, broker = await stage.pair()
     conversation = [
         (produce(1, 5_000), produced(1)),

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from protocol.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
+from proxy.config.config import EnforcementOptions, SecurityOptions
 from proxy.streams.connection import MAX_IN_FLIGHT, MAX_OWED_BYTES, Answer
 from proxy.streams.handlers.data import HEAD_READ_SIZE
 from proxy.streams.handlers.limit import MAX_REQUEST_LENGTH
@@ -250,7 +251,7 @@ async def test_a_longer_request_closes_its_connection(open_stage: OpenStage, cap
 
 
 async def test_half_requests_do_not_use_memory_up(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[QUOTA], max_buffered_bytes=4_000_000)
+    stage = open_stage(quotas=[QUOTA], security=SecurityOptions(max_buffered_bytes=4_000_000))
     long = create(2, {f"{number:03}" + "x" * 240: 1 for number in range(300)})
     short = create(3, {"x": 1})
     halves = []
@@ -281,7 +282,7 @@ async def test_half_requests_do_not_use_memory_up(open_stage: OpenStage) -> None
 
 
 async def test_a_longer_request_passes_in_a_dry_run(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[QUOTA], dry_run=True)
+    stage = open_stage(quotas=[QUOTA], enforcement=EnforcementOptions(dry_run=True))
     client, broker = await stage.pair()
     sent = request(CREATE_TOPICS, 7, 1, noise(MAX_REQUEST_LENGTH)) + heartbeat(2)
     received, _ = await asyncio.gather(broker.read(len(sent)), client.send(sent))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from proxy.config.config import EnforcementOptions
 from proxy.streams.handlers.data import HEAD_READ_SIZE
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.produce_usage import LOOKAHEAD
@@ -232,7 +233,7 @@ async def test_a_held_session_keeps_no_more_than_was_looked_at(open_stage: OpenS
 
 
 async def test_a_dry_run_counts_topics_and_touches_nothing(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[FAST], dry_run=True)
+    stage = open_stage(quotas=[FAST], enforcement=EnforcementOptions(dry_run=True))
     client, broker = await stage.pair()
     for number in range(3):
         sent = produce_records(number, {"rows": [batch(1, 1_000)]})
