@@ -87,7 +87,7 @@ class QuotasWatch:
         except ConfigError as error:
             self._refuse(error, is_new=is_new)
             return False
-        self._metrics.config_reloaded(ok=True)
+        self._metrics.reload_ok = True
         if quotas == self._quotas:
             return False
         before, self._quotas = self._quotas, quotas
@@ -107,7 +107,7 @@ class QuotasWatch:
         return True
 
     def _refuse(self, error: ConfigError, *, is_new: bool) -> None:
-        self._metrics.config_reloaded(ok=False)
+        self._metrics.reload_ok = False
         if all(problem.may_pass for problem in error.problems):
             self._retry_ns = self._clock() + RETRY_AFTER_NS
         before, self._refused = self._refused, error.problems

@@ -159,7 +159,7 @@ class Server(Keeper):
         registry = Registry(self._quotas.entries, share=self._quotas.share, settings=_settings_of(config.quotas))
         memory = MemoryPool(config.security.max_buffered_bytes)
         holds = Holds()
-        report = Report(config.enforcement, metrics)
+        report = Report(config.enforcement, metrics.entities)
         self.context = Context(
             config=config,
             metrics=metrics,
@@ -170,7 +170,7 @@ class Server(Keeper):
             holds=holds,
             policy=policy_of(DRY_RUN if config.enforcement.dry_run else config.enforcement.throttle_mode, report),
         )
-        self.pumps = PumpSet(memory, Turns(loop, self._work_clock), self._clock, metrics.paused)
+        self.pumps = PumpSet(memory, Turns(loop, self._work_clock), self._clock, metrics.connections.paused)
         self.wakeups = Wakeups(loop, holds, self._clock)
         self.shared = Shared(
             loop=loop,
@@ -183,13 +183,13 @@ class Server(Keeper):
         )
         max_wait_ns = int(config.enforcement.max_connection_hold_seconds * NS_PER_SECOND)
         quotas = ConnectionQuotas(registry, max_wait_ns)
-        self.gate = Gate(loop, self._clock, quotas, report, metrics, dry_run=config.enforcement.dry_run)
-        sweep = Sweep(self.sessions, memory, metrics, config.security.stalled_client_timeout_seconds)
+        self.gate = Gate(loop, self._clock, quotas, report, metrics.connections, dry_run=config.enforcement.dry_run)
+        sweep = Sweep(self.sessions, memory, metrics.connections, config.security.stalled_client_timeout_seconds)
         registry.observers.append(lambda _entities: self.wakeups.limits_changed())
         registry.observers.append(self.gate.limits_changed)
         metrics.limits_in_use = registry.limits_in_use
         metrics.produced = lambda: registry.produced(self._clock())
-        metrics.in_flight = lambda: sum(len(session.connection.in_flight) for session in self.sessions)
+        metrics.connections.in_flight = lambda: sum(len(session.connection.in_flight) for session in self.sessions)
         try:
             self.ports.open(self.context.nodes.fixed_ports())
         except BindError:
@@ -219,8 +219,8 @@ class Server(Keeper):
         if self._draining:
             client.close()
             return
-        if self.metrics.connections >= self.config.security.max_connections:
-            self.metrics.connection_rejected("max_connections")
+        if self.metrics.connections.open >= self.config.security.max_connections:
+            self.metrics.connections.rejected["max_connections"] += 1
             client.close()
             suppressed = shared.lines.admit("max_connections", self._clock())
             if suppressed is not None:
@@ -235,7 +235,7 @@ class Server(Keeper):
             return
         session = Session(shared, client, Origin(unmapped(peer[0]), peer[1], self.ports.names_of(port)), self)
         self.sessions.add(session)
-        self.metrics.connections += 1
+        self.metrics.connections.open += 1
         self.gate.let_in(session, lambda: session.connect(self.ports.brokers_at(port, self.context.nodes)))
 
     def on_closed(self, session: Session) -> None:
@@ -250,7 +250,7 @@ class Server(Keeper):
 
     def _uncount(self, session: Session) -> None:
         """The session counts as a connection no longer."""
-        self.metrics.connections -= 1
+        self.metrics.connections.open -= 1
         self.gate.gone(session)
 
     # ---- ending
@@ -289,14 +289,14 @@ class Server(Keeper):
     def _not_ready(self) -> str | None:
         if self._draining:
             return "draining"
-        if self.metrics.memory_paused:
+        if self.metrics.connections.memory_paused:
             return "connections are not read: --max-buffered-bytes is used up"
         return None
 
     def _health(self) -> Status:
         if self._draining:
             return Status(True, "draining")
-        return Status(True, f"listening on {len(self.ports)} ports, {self.metrics.connections} connections")
+        return Status(True, f"listening on {len(self.ports)} ports, {self.metrics.connections.open} connections")
 
     def _throttles(self) -> list[WaitingClient]:
         now_ns = self._clock()

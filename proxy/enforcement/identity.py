@@ -3,7 +3,7 @@
 from typing import Final
 
 from proxy.config.config import Config
-from proxy.observability.metrics import Metrics
+from proxy.observability.entities import Entities
 from proxy.observability.tallies import EntityMetrics
 from quotas.admission.client_limits import ClientLimits
 from quotas.admission.limit import Limit
@@ -72,7 +72,7 @@ class Identity:
 
     __slots__ = (
         "_config",
-        "_metrics",
+        "_entities",
         "client_id",
         "entity",
         "generation",
@@ -87,9 +87,9 @@ class Identity:
 
     entity: EntityMetrics
 
-    def __init__(self, config: Config, registry: Registry, metrics: Metrics, peer: str) -> None:
+    def __init__(self, config: Config, registry: Registry, entities: Entities, peer: str) -> None:
         self._config = config
-        self._metrics = metrics
+        self._entities = entities
         self.registry = registry
         self.peer = peer
         self.user = config.quotas.principal or ANONYMOUS
@@ -120,4 +120,4 @@ class Identity:
     def _resolve(self) -> None:
         self.limits = self.registry.resolve(self.user, self.client_id)
         self.generation = self.registry.generation
-        self.entity = self._metrics.entity(self.user, self.client_id)
+        self.entity = self._entities.of(self.user, self.client_id)

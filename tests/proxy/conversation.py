@@ -241,7 +241,7 @@ class Stage:
 
     def paused(self) -> dict[str, int]:
         """Reasons for which a flow is not being read now, with how many."""
-        return {reason: count for reason, count in self.metrics.paused.items() if count}
+        return {reason: count for reason, count in self.metrics.connections.paused.items() if count}
 
     def waiting(self) -> list[WaitingClient]:
         """What `/throttles` shows."""
@@ -256,18 +256,18 @@ class Stage:
     def check_at_rest(self) -> None:
         """Nothing is left of the sessions that were: no gauge, no byte, no waiter, no timer, no defect."""
         assert not self.sessions
-        assert self.metrics.connections == 0
+        assert self.metrics.connections.open == 0
         assert self.paused() == {}
         assert self.memory.buffered_bytes == 0
         assert self.memory.used == 0
         assert not self.server.pumps.short
-        assert self.metrics.in_flight() == 0
+        assert self.metrics.connections.in_flight() == 0
         for limit in self.registry.limits_in_use():
             assert limit.waiters.waiting == 0
             assert limit.waiters.queued == 0
         assert self.context.holds.limits == {}
         assert self.server.wakeups._timers == {}
-        assert self.metrics.protocol_errors["defect"] == self.expected_defects
+        assert self.metrics.errors.protocol["defect"] == self.expected_defects
 
 
 def readable_bytes(end: Wire | socket.socket) -> int:

@@ -183,7 +183,7 @@ async def test_a_broker_that_moves_is_found_at_its_new_address(open_stage: OpenS
         told = await learn(client, broker, {1: old.address})
         old.close()
         await (await stage.client(told[1][1])).closed()
-        assert stage.metrics.upstream_errors["connect_refused"] == 1
+        assert stage.metrics.errors.upstream["connect_refused"] == 1
         assert await learn(client, broker, {1: new.address}) == told
         to_node = await stage.client(told[1][1])
         await to_node.send(heartbeat(1))
@@ -262,7 +262,7 @@ async def test_a_conflict_closes_that_connection_and_says_what_to_do(
     await broker.frame()
     await broker.send(metadata_answer(1, {1: ("kafka-1", 9092), 2: ("kafka-2", 9092)}))
     await client.closed()
-    assert stage.metrics.protocol_errors["broker_port_conflict"] == 1
+    assert stage.metrics.errors.protocol["broker_port_conflict"] == 1
     [(_, fields)] = [line for line in lines_of(caplog.records) if line[0] == "protocol_error"]
     assert "--broker-port 2=PORT" in fields["detail"]
     await other.send(heartbeat(1))
@@ -285,7 +285,7 @@ async def test_who_takes_a_departed_brokers_place_is_reached_through_its_port(op
         to_node = await stage.client(told[1][1])
         await to_node.send(heartbeat(2))
         assert await (await new.accept()).frame() == heartbeat(2)
-        assert not any(stage.metrics.protocol_errors.values())
+        assert not any(stage.metrics.errors.protocol.values())
     finally:
         stage.close()
         old.close()
@@ -297,5 +297,5 @@ async def test_a_port_that_no_tcp_has_is_no_defect(open_stage: OpenStage) -> Non
     client, broker = await stage.pair()
     told = await learn(client, broker, {1: (LOOPBACK, 123_456)})
     await (await stage.client(told[1][1])).closed()
-    assert stage.metrics.upstream_errors["connect_failed"] == 1
+    assert stage.metrics.errors.upstream["connect_failed"] == 1
     await until(lambda: len(stage.sessions) == 1)

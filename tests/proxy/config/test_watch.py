@@ -213,8 +213,8 @@ async def test_a_file_that_no_name_can_put_right_is_not_tried_again(
     watched.path.write_text(text)
     await watched.watch.poll()
     names["spark-driver"] = "10.0.0.7"
-    reads = []
-    monkeypatch.setattr(watched.metrics, "config_reloaded", lambda *, ok: reads.append(ok))
+    reads: list[Config] = []
+    monkeypatch.setattr("proxy.quotas_watch.quotas_in_force", reads.append)
     watched.clock.pass_seconds(31)
     await watched.watch.poll()
     assert reads == []
@@ -309,7 +309,13 @@ async def test_it_reads_again_when_asked_to_though_nothing_changed(
     read = asyncio.Event()
     watched.path.write_text("[[quota]]\nx = 1\n")
     watch = QuotasWatch(watched.config, NONE, lambda _quotas: None, watched.metrics)
-    monkeypatch.setattr(watched.metrics, "config_reloaded", lambda *, ok: read.set())
+    loop = asyncio.get_running_loop()
+
+    def reading(config: Config) -> Quotas:
+        loop.call_soon_threadsafe(read.set)
+        return quotas_in_force(config)
+
+    monkeypatch.setattr("proxy.quotas_watch.quotas_in_force", reading)
     running = asyncio.ensure_future(watch.run())
     for _ in range(3):
         await read.wait()

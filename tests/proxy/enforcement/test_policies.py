@@ -48,7 +48,7 @@ class Scene:
 
 
 def identity(world: World, client_id: str = "etl") -> Identity:
-    who = Identity(world.config, world.registry, world.metrics, "peer:1")
+    who = Identity(world.config, world.registry, world.metrics.entities, "peer:1")
     who.identify(client_id)
     return who
 
@@ -244,7 +244,7 @@ def test_a_raised_rate_shortens_a_notice_and_a_lower_one_does_not_prolong_it() -
 
 def test_a_client_is_unknown_until_its_first_request() -> None:
     world = World([QUOTA])
-    who = Identity(world.config, world.registry, world.metrics, "peer:1")
+    who = Identity(world.config, world.registry, world.metrics.entities, "peer:1")
     assert (who.user, who.client_id, who.wire_client_id) == (ANONYMOUS, "", None)
     assert not who.limits.produce.limits
     world.registry.replace([], world.clock())

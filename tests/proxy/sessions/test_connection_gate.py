@@ -55,9 +55,9 @@ async def test_one_connection_too_many_is_closed_at_once(
     second, broker_of_second = await stage.pair()
     refused = await stage.client()
     await refused.closed()
-    assert stage.metrics.rejected["connections"] == 1
+    assert stage.metrics.connections.rejected["connections"] == 1
     assert len(stage.sessions) == 2
-    assert stage.metrics.connections == 2
+    assert stage.metrics.connections.open == 2
     [(name, fields)] = lines_of(caplog.records)
     assert name == "connection_rejected"
     assert (fields["reason"], fields["entity"], fields["limit_value"]) == ("connections", entity, 2)
@@ -69,7 +69,7 @@ async def test_one_connection_too_many_is_closed_at_once(
     await talk(stage)
     again = await stage.client()
     await again.closed()
-    assert stage.metrics.rejected["connections"] == 2
+    assert stage.metrics.connections.rejected["connections"] == 2
 
 
 async def test_a_connection_that_reaches_no_broker_leaves_its_place(open_stage: OpenStage) -> None:
@@ -80,8 +80,8 @@ async def test_a_connection_that_reaches_no_broker_leaves_its_place(open_stage: 
         client = await stage.client()
         await client.closed()
         await stage.no_sessions()
-    assert stage.metrics.rejected["connections"] == 0
-    assert sum(stage.metrics.upstream_errors.values()) == 3
+    assert stage.metrics.connections.rejected["connections"] == 0
+    assert sum(stage.metrics.errors.upstream.values()) == 3
 
 
 async def test_listeners_count_apart_and_go_by_their_ports(open_stage: OpenStage) -> None:
@@ -94,7 +94,7 @@ async def test_listeners_count_apart_and_go_by_their_ports(open_stage: OpenStage
     for each in (stage.port, port):
         client = await stage.client(each)
         await client.closed()
-    assert stage.metrics.rejected["connections"] == 2
+    assert stage.metrics.connections.rejected["connections"] == 2
 
 
 async def test_a_limit_that_is_changed_counts_those_that_are_there(open_stage: OpenStage) -> None:
@@ -146,7 +146,7 @@ async def test_seed_000_lets_thirty_in_and_the_next_one_waits(open_stage: OpenSt
         broker.close()
         await until(lambda: len(stage.sessions) == 30)
     assert stage.waiting() == []
-    assert stage.metrics.rejected["connection_creation_rate"] == 0
+    assert stage.metrics.connections.rejected["connection_creation_rate"] == 0
 
 
 async def test_a_wait_that_is_too_long_ends_with_a_close(
@@ -159,7 +159,7 @@ async def test_a_wait_that_is_too_long_ends_with_a_close(
         await waiting(stage)
         assert len(stage.sessions) == 2, "it is held before it is closed, else it would come back at once"
         await client.closed()
-        assert stage.metrics.rejected["connection_creation_rate"] == number
+        assert stage.metrics.connections.rejected["connection_creation_rate"] == number
     assert [name for name, _ in lines_of(caplog.records)] == ["throttled", "connection_rejected"]
     fields = lines_of(caplog.records)[1][1]
     assert (fields["reason"], fields["entity"], fields["held_seconds"]) == ("connection_creation_rate", "total", 0.05)
@@ -204,7 +204,7 @@ async def test_draining_while_it_waits(open_stage: OpenStage, then: str) -> None
     stage.session_of(client).drain()
     await client.closed()
     assert len(stage.sessions) == 1
-    assert stage.metrics.rejected["connection_creation_rate"] == 0
+    assert stage.metrics.connections.rejected["connection_creation_rate"] == 0
 
 
 async def test_closing_the_proxy_while_it_waits(open_stage: OpenStage) -> None:
@@ -228,10 +228,10 @@ async def test_one_that_waits_holds_its_place(open_stage: OpenStage, hold: float
     await waiting(stage)
     refused = await stage.client()
     await refused.closed()
-    assert stage.metrics.rejected["connections"] == 1
+    assert stage.metrics.connections.rejected["connections"] == 1
     if hold < 1:
         await client.closed()
-        assert stage.metrics.rejected["connection_creation_rate"] == 1
+        assert stage.metrics.connections.rejected["connection_creation_rate"] == 1
 
 
 # Limits that change while somebody waits
@@ -267,7 +267,7 @@ async def test_a_rate_taken_away_lets_all_in_at_once_and_in_their_order(open_sta
     alter(stage, "total=true,connection_creation_rate=1", away=True)
     assert remaining(stage) == [], "nobody is shown to wait for a limit that is gone"
     assert [await served(stage) for _ in range(7)] == list(range(7))
-    assert sum(stage.metrics.rejected.values()) == 0
+    assert sum(stage.metrics.connections.rejected.values()) == 0
     await waiting(stage, 0)
 
 
@@ -306,7 +306,7 @@ async def test_one_that_was_to_be_turned_away_may_come_in_at_a_higher_rate(open_
     assert remaining(stage)[-1] == 1.25, "the fourth and the fifth have been recorded once, in their order"
     alter(stage, "total=true,connection_creation_rate=5")
     assert [await served(stage) for _ in range(4)] == list(range(4))
-    assert sum(stage.metrics.rejected.values()) == 0
+    assert sum(stage.metrics.connections.rejected.values()) == 0
 
 
 async def test_one_that_still_is_to_be_turned_away_is_so_when_it_was_told(
@@ -320,7 +320,7 @@ async def test_one_that_still_is_to_be_turned_away_is_so_when_it_was_told(
     alter(stage, "ip=<default>,connection_creation_rate=1")
     assert remaining(stage) == [0.04]
     await client.closed()
-    assert stage.metrics.rejected["connection_creation_rate"] == 1
+    assert stage.metrics.connections.rejected["connection_creation_rate"] == 1
     assert lines_of(caplog.records)[-1][1]["held_seconds"] == 0.05, "from when it came"
 
 
@@ -379,7 +379,7 @@ async def test_a_dry_run_lets_everybody_in_and_says_whom_it_would_not(
     )
     for _ in range(4):
         await talk(stage)
-    assert sum(stage.metrics.rejected.values()) == 0
+    assert sum(stage.metrics.connections.rejected.values()) == 0
     said = [(name, fields["limit"]) for name, fields in lines_of(caplog.records)]
     assert said == [("would_throttle", "connection_creation_rate"), ("would_throttle", "connections")]
 

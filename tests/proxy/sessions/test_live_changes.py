@@ -103,7 +103,7 @@ async def test_the_share_leaves_numbers_of_connections_as_they_are(open_stage: O
     assert {limit.name: limit.rate for limit in stage.registry.limits_in_use()} == {"connection_creation_rate": 5}
     third = await stage.client()
     await third.closed()
-    assert stage.metrics.connections == 2
+    assert stage.metrics.connections.open == 2
 
 
 async def test_a_limit_lowered_holds_for_longer(open_stage: OpenStage) -> None:

@@ -198,7 +198,7 @@ async def test_a_late_part_that_cannot_be_read_closes_the_connection(open_stage:
     received = await broker.rest()
     assert len(received) >= LOOKAHEAD
     assert data.startswith(received)
-    errors = stage.metrics.protocol_errors
+    errors = stage.metrics.errors.protocol
     assert errors["malformed_frame"] + errors["truncated_frame"] == 1
 
 
@@ -211,7 +211,7 @@ async def test_a_client_that_dies_while_its_request_passes(open_stage: OpenStage
     assert await broker.rest() == data[:300_000]
     broker.close()
     await stage.no_sessions()
-    assert stage.metrics.protocol_errors["closed_mid_frame"] == 1
+    assert stage.metrics.errors.protocol["closed_mid_frame"] == 1
 
 
 async def test_draining_lets_the_request_pass_that_has_begun_to(open_stage: OpenStage) -> None:

@@ -245,7 +245,7 @@ async def test_a_longer_request_closes_its_connection(open_stage: OpenStage, cap
     await client.send(request(CREATE_TOPICS, 7, 1, noise(MAX_REQUEST_LENGTH))[:1_000])
     await client.closed()
     assert await broker.rest() == b""
-    assert stage.metrics.protocol_errors["mutation_request_too_large"] == 1
+    assert stage.metrics.errors.protocol["mutation_request_too_large"] == 1
     [line] = [fields for name, fields in lines_of(caplog.records) if name == "protocol_error"]
     assert line["detail"].startswith(f"CreateTopics request of {MAX_REQUEST_LENGTH + 14} bytes")
 
@@ -267,7 +267,7 @@ async def test_half_requests_do_not_use_memory_up(open_stage: OpenStage) -> None
     await third.send(long[:-1])
     await third.closed()
     assert await broker_of_third.rest() == b""
-    assert stage.metrics.protocol_errors["mutation_request_too_large"] == 1
+    assert stage.metrics.errors.protocol["mutation_request_too_large"] == 1
     whole = create(4, MANY)
     fourth, broker_of_fourth = await stage.pair()
     assert stage.memory.read_size > len(whole)
@@ -300,8 +300,8 @@ async def test_a_request_that_cannot_be_read_closes_its_connection(
     await client.send(heartbeat(1) + request(api, version, 2, b"\x7f\xff\xff\xff\x10"))
     await client.closed()
     assert await broker.rest() == heartbeat(1), "what came before is forwarded, once"
-    assert sum(stage.metrics.protocol_errors.values()) == 1
-    assert stage.metrics.protocol_errors["defect"] == 0
+    assert sum(stage.metrics.errors.protocol.values()) == 1
+    assert stage.metrics.errors.protocol["defect"] == 0
 
 
 async def test_a_response_that_cannot_be_read_closes_its_connection(open_stage: OpenStage) -> None:
@@ -311,5 +311,5 @@ async def test_a_response_that_cannot_be_read_closes_its_connection(open_stage: 
     await broker.frame()
     await broker.send(struct.pack(">ii", 9, 1) + b"\xff" * 5)
     await client.closed()
-    assert sum(stage.metrics.protocol_errors.values()) == 1
-    assert stage.metrics.protocol_errors["defect"] == 0
+    assert sum(stage.metrics.errors.protocol.values()) == 1
+    assert stage.metrics.errors.protocol["defect"] == 0

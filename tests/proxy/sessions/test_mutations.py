@@ -55,7 +55,7 @@ def counts_of(api: int) -> int:
 
 def throttles(stage: Stage, mode: str) -> list[float]:
     """How many requests of `etl` were throttled in that way, and the sum of their waits in seconds."""
-    histogram = stage.metrics.entity("ANONYMOUS", "etl").throttles.get(("controller_mutation_rate", mode))
+    histogram = stage.metrics.entities.of("ANONYMOUS", "etl").throttles.get(("controller_mutation_rate", mode))
     return [0, 0] if histogram is None else [histogram.count, round(histogram.sum_seconds, 9)]
 
 

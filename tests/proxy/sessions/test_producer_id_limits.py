@@ -175,7 +175,9 @@ async def test_a_dry_run_holds_nobody(open_stage: OpenStage) -> None:
     for number in range(5):
         await client.send(of(number, number))
         assert await broker.frame() == of(number, number)
-    counts = {key: histogram.count for key, histogram in stage.metrics.entity("ANONYMOUS", "etl").throttles.items()}
+    counts = {
+        key: histogram.count for key, histogram in stage.metrics.entities.of("ANONYMOUS", "etl").throttles.items()
+    }
     assert counts == {("producer_ids_rate", "pause"): 3}
 
 

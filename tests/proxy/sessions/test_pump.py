@@ -157,7 +157,7 @@ class Bench:
         self.work = WorkClock()
         if pumps is None:
             turns = Turns(cast("Any", self.rounds), self.work)
-            pumps = PumpSet(self.world.memory, turns, self.world.clock, self.world.metrics.paused)
+            pumps = PumpSet(self.world.memory, turns, self.world.clock, self.world.metrics.connections.paused)
         self.pumps = pumps
         self.owner = Recorded()
         self.client, self.broker = MemoryWire(), MemoryWire()
@@ -197,7 +197,7 @@ class Bench:
         raise AssertionError("it never rests")
 
     def paused(self) -> dict[str, int]:
-        return {name: count for name, count in self.world.metrics.paused.items() if count}
+        return {name: count for name, count in self.world.metrics.connections.paused.items() if count}
 
 
 def test_a_wake_up_is_one_read() -> None:

@@ -240,5 +240,5 @@ async def test_a_response_that_cannot_be_read_closes_the_connection(open_stage: 
     cut = produced(1)[4:-3]
     await broker.send(len(cut).to_bytes(4, "big") + cut)
     await client.closed()
-    errors = stage.metrics.protocol_errors
+    errors = stage.metrics.errors.protocol
     assert errors["malformed_frame"] + errors["truncated_frame"] == 1

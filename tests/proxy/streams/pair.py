@@ -78,7 +78,7 @@ class World:
         self.registry = Registry(quotas.entries, settings=AlgorithmSettings(algorithm=algorithm))
         self.memory = MemoryPool(self.config.security.max_buffered_bytes)
         self.holds = Holds()
-        self.report = Report(self.config.enforcement, self.metrics)
+        self.report = Report(self.config.enforcement, self.metrics.entities)
         mode = "dry-run" if self.config.enforcement.dry_run else self.config.enforcement.throttle_mode
         self.context = Context(
             config=self.config,
@@ -114,17 +114,17 @@ class World:
             "requests": {key: cell.value for key, cell in metrics.requests.items() if cell.value},
             "entities": sorted(
                 (each.user, each.client_id, each.produce_bytes, each.fetch_bytes, each.requests)
-                for each in metrics.entities()
+                for each in metrics.entities
             ),
             "throttled": self.throttled(),
-            "errors": {reason: count for reason, count in metrics.protocol_errors.items() if count},
+            "errors": {reason: count for reason, count in metrics.errors.protocol.items() if count},
         }
 
     def throttled(self) -> dict[tuple[str, str, str], int]:
         """Throttled requests by client id, limit and mode."""
         return {
             (entity.client_id, *key): histogram.count
-            for entity in self.metrics.entities()
+            for entity in self.metrics.entities
             for key, histogram in entity.throttles.items()
         }
 
@@ -227,7 +227,7 @@ class Pair:
         self.cuts = cuts
         self.breaks = breaks
         context = world.context
-        self.connection = Connection(context, Identity(world.config, world.registry, world.metrics, peer))
+        self.connection = Connection(context, Identity(world.config, world.registry, world.metrics.entities, peer))
         self.request_stream = RequestStream(self.connection, world.kinds)
         self.response_stream = ResponseStream(self.connection)
         self.to_broker = bytearray()
