@@ -208,9 +208,7 @@ class ProduceResponseWalk(EndpointsWalk):
                 self._pos += 1
             else:
                 yield from self._skip_tags()
-        self.work_left -= 1
-        if self.work_left <= 0 and self._pos < self._end:
-            yield
+        yield from self._pause()
 
     def _read_topic_at_hand(self) -> int:
         """The number of a topic's partitions, if its head is complete and short. Else -1, and nothing was read."""
@@ -324,9 +322,7 @@ class ProduceResponseWalk(EndpointsWalk):
         if self._compact:
             yield from self._skip_tags()
         self._uncounted = max(0, self._uncounted - 1)
-        self.work_left -= 1
-        if self.work_left <= 0 and self._pos < self._end:
-            yield
+        yield from self._pause()
 
     def _skip_message(self, what: str) -> Steps:
         size = yield from self._string_size(self._compact, what)

@@ -85,7 +85,7 @@ def run(ctx: click.Context, /, **_options: object) -> None:
         cautions = warnings_of(config, quotas_in_force(config))
     except ConfigError as error:
         _fail(error, EXIT_BAD_CONFIG)
-    logs.configure(config.log_format, config.log_level)
+    logs.configure(config.observability.log_format, config.observability.log_level)
     logger = logging.getLogger(__name__)
     for name, fields in [*cautions, *_misspelt_variables(ctx, os.environ)]:
         logs.event(logger, logging.WARNING, name, exc_info=False, **fields)
@@ -103,7 +103,7 @@ def _serve(config: Config) -> int:
     except BindError as error:
         _fail(error, EXIT_FAILURE)
     except Exception as error:
-        if config.log_level == "debug":
+        if config.observability.log_level == "debug":
             logging.getLogger(__name__).debug("failed", exc_info=True)
         text = " ".join(str(error).split()) or "no further details"
         click.echo(f"error: {type(error).__name__}: {text}", err=True)
@@ -138,7 +138,7 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
     with run.make_context("run", arguments, parent=ctx) as run_context:
         try:
             config = config_of(run_context, need_upstream=False)
-            cautions = never_matching(config, quotas_in_force(config))
+            cautions = never_matching(config.quotas, quotas_in_force(config))
         except ConfigError as error:
             _fail(error, EXIT_BAD_CONFIG)
     for _, fields in cautions:

@@ -74,9 +74,9 @@ class Listener:
     def _on_error(self, error: OSError) -> None:
         reason = _EXHAUSTED.get(error.errno or 0)
         if reason is None:
-            self._metrics.accept_error("aborted" if error.errno == errno.ECONNABORTED else "other")
+            self._metrics.errors.accept["aborted" if error.errno == errno.ECONNABORTED else "other"] += 1
             return
-        self._metrics.accept_error(reason)
+        self._metrics.errors.accept[reason] += 1
         event(_log, logging.WARNING, "accept_paused", reason=reason, port=self.port, seconds=PAUSE_SECONDS)
         self._loop.remove_reader(self._sock.fileno())
         self._resume = self._loop.call_later(PAUSE_SECONDS, self._resume_accepting)

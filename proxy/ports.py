@@ -34,14 +34,14 @@ class Ports:
     def open(self, fixed_ports: Iterable[int]) -> None:
         """Bind --listen and these. Raises BindError."""
         config = self._config
-        self.bootstrap = self._bind(config.listen, "--listen")
+        self.bootstrap = self._bind(config.listening.address, "--listen")
         for port in fixed_ports:
-            flag = "--broker-ports" if port in (config.broker_ports or ()) else "--broker-port"
-            self._bind((config.listen[0], port), flag)
+            flag = "--broker-ports" if port in (config.listening.broker_ports or ()) else "--broker-port"
+            self._bind((config.listening.address[0], port), flag)
 
     def open_any(self) -> int:
         """Bind a port that the kernel chooses. Raises BindError."""
-        return self._bind((self._config.listen[0], 0), "--broker-ports")
+        return self._bind((self._config.listening.address[0], 0), "--broker-ports")
 
     def names_of(self, port: int) -> tuple[str, ...]:
         """The names of a port's listener in quotas."""

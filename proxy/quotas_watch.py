@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class QuotasWatch:
-    """Watches `config.quotas_file`, which must be given (ValueError otherwise).
+    """Watches `config.quotas.file`, which must be given (ValueError otherwise).
 
     `quotas` are those in force now. `take_over` is called in the event loop with the quotas that replace them; it puts
     them into the registry and wakes the waiters. `clock` returns monotonic nanoseconds.
@@ -47,10 +47,10 @@ class QuotasWatch:
         metrics: Metrics,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        if config.quotas_file is None:
+        if config.quotas.file is None:
             raise ValueError("there is no quotas file to watch")
         self._config = config
-        self._path: Path = config.quotas_file
+        self._path: Path = config.quotas.file
         self._quotas = quotas
         self._take_over = take_over
         self._metrics = metrics
@@ -87,7 +87,7 @@ class QuotasWatch:
         except ConfigError as error:
             self._refuse(error, is_new=is_new)
             return False
-        self._metrics.config_reloaded(ok=True)
+        self._metrics.reload_ok = True
         if quotas == self._quotas:
             return False
         before, self._quotas = self._quotas, quotas
@@ -102,12 +102,12 @@ class QuotasWatch:
             share=quotas.share,
             share_before=before.share,
         )
-        for name, fields in quota_warnings(self._config, quotas):
+        for name, fields in quota_warnings(self._config.quotas, quotas):
             logs.event(_log, logging.WARNING, name, exc_info=False, **fields)
         return True
 
     def _refuse(self, error: ConfigError, *, is_new: bool) -> None:
-        self._metrics.config_reloaded(ok=False)
+        self._metrics.reload_ok = False
         if all(problem.may_pass for problem in error.problems):
             self._retry_ns = self._clock() + RETRY_AFTER_NS
         before, self._refused = self._refused, error.problems

@@ -17,7 +17,7 @@ from proxy.brokers.readiness import Readiness
 from proxy.brokers.topic_lookup import ask_for_topics
 from proxy.brokers.topics import Topics
 from proxy.brokers.upstream import Upstream
-from proxy.config.config import Config, format_address, unmapped
+from proxy.config.config import Config, QuotaOptions, format_address, unmapped
 from proxy.config.errors import BindError
 from proxy.config.quotas_file import Quotas, quotas_in_force
 from proxy.enforcement.holds import Holds
@@ -68,7 +68,7 @@ def raise_descriptor_limit(config: Config) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    wanted = 4 * config.max_connections
+    wanted = 4 * config.security.max_connections
     if hard != resource.RLIM_INFINITY and hard < wanted:
         event(
             _log,
@@ -80,14 +80,14 @@ def raise_descriptor_limit(config: Config) -> None:
         )
 
 
-def _settings_of(config: Config) -> AlgorithmSettings:
+def _settings_of(options: QuotaOptions) -> AlgorithmSettings:
     return AlgorithmSettings(
-        algorithm=config.quota_algorithm,
-        window_num=config.quota_window_num,
-        window_ns=int(config.quota_window_size_seconds * NS_PER_SECOND),
-        first_window=config.first_window,
-        producer_ids_window_ns=int(config.producer_id_quota_window_size_seconds * NS_PER_SECOND),
-        producer_ids_window_count=config.producer_id_quota_window_count,
+        algorithm=options.algorithm,
+        window_num=options.window_num,
+        window_ns=int(options.window_size_seconds * NS_PER_SECOND),
+        first_window=options.first_window,
+        producer_ids_window_ns=int(options.producer_id_window_size_seconds * NS_PER_SECOND),
+        producer_ids_window_count=options.producer_id_window_count,
         producer_ids_salt=secrets.randbits(64),
     )
 
@@ -122,13 +122,13 @@ class Server(Keeper):
             loop.add_signal_handler(number, stop.set)
         self.start(loop)
         watch = None
-        if self.config.quotas_file is not None:
+        if self.config.quotas.file is not None:
             watch = QuotasWatch(self.config, self._quotas, self._take_over, self.metrics, self._clock)
         loop.add_signal_handler(signal.SIGHUP, _say_there_is_nothing_to_reload if watch is None else watch.read_again)
         readiness = Readiness(self.config.bootstrap_servers, self._clock, self._not_ready)
         try:
             admin = await start_admin(
-                self.config,
+                self.config.observability,
                 self.metrics,
                 health=self._health,
                 readiness=readiness.check,
@@ -156,21 +156,21 @@ class Server(Keeper):
         metrics = self.metrics
         self.ports = Ports(loop, config, metrics, self._accepted)
         self._quotas = quotas_in_force(config)
-        registry = Registry(self._quotas.entries, share=self._quotas.share, settings=_settings_of(config))
-        memory = MemoryPool(config.max_buffered_bytes)
+        registry = Registry(self._quotas.entries, share=self._quotas.share, settings=_settings_of(config.quotas))
+        memory = MemoryPool(config.security.max_buffered_bytes)
         holds = Holds()
-        report = Report(config, metrics)
+        report = Report(config.enforcement, metrics.entities)
         self.context = Context(
             config=config,
             metrics=metrics,
             registry=registry,
             memory=memory,
-            nodes=Nodes(config, self.ports.open_any),
+            nodes=Nodes(config.listening, self.ports.open_any),
             topics=Topics(loop, partial(ask_for_topics, config.bootstrap_servers)),
             holds=holds,
-            policy=policy_of(DRY_RUN if config.dry_run else config.throttle_mode, report),
+            policy=policy_of(DRY_RUN if config.enforcement.dry_run else config.enforcement.throttle_mode, report),
         )
-        self.pumps = PumpSet(memory, Turns(loop, self._work_clock), self._clock, metrics.paused)
+        self.pumps = PumpSet(memory, Turns(loop, self._work_clock), self._clock, metrics.connections.paused)
         self.wakeups = Wakeups(loop, holds, self._clock)
         self.shared = Shared(
             loop=loop,
@@ -181,15 +181,15 @@ class Server(Keeper):
             wakeups=self.wakeups,
             upstream=Upstream(loop, self._clock),
         )
-        max_wait_ns = int(config.max_connection_hold_seconds * NS_PER_SECOND)
+        max_wait_ns = int(config.enforcement.max_connection_hold_seconds * NS_PER_SECOND)
         quotas = ConnectionQuotas(registry, max_wait_ns)
-        self.gate = Gate(loop, self._clock, quotas, report, metrics, dry_run=config.dry_run)
-        sweep = Sweep(self.sessions, memory, metrics, config.stalled_client_timeout_seconds)
+        self.gate = Gate(loop, self._clock, quotas, report, metrics.connections, dry_run=config.enforcement.dry_run)
+        sweep = Sweep(self.sessions, memory, metrics.connections, config.security.stalled_client_timeout_seconds)
         registry.observers.append(lambda _entities: self.wakeups.limits_changed())
         registry.observers.append(self.gate.limits_changed)
         metrics.limits_in_use = registry.limits_in_use
         metrics.produced = lambda: registry.produced(self._clock())
-        metrics.in_flight = lambda: sum(len(session.connection.in_flight) for session in self.sessions)
+        metrics.connections.in_flight = lambda: sum(len(session.connection.in_flight) for session in self.sessions)
         try:
             self.ports.open(self.context.nodes.fixed_ports())
         except BindError:
@@ -219,8 +219,8 @@ class Server(Keeper):
         if self._draining:
             client.close()
             return
-        if self.metrics.connections >= self.config.max_connections:
-            self.metrics.connection_rejected("max_connections")
+        if self.metrics.connections.open >= self.config.security.max_connections:
+            self.metrics.connections.rejected["max_connections"] += 1
             client.close()
             suppressed = shared.lines.admit("max_connections", self._clock())
             if suppressed is not None:
@@ -229,13 +229,13 @@ class Server(Keeper):
                     logging.WARNING,
                     "connection_rejected",
                     reason="max_connections",
-                    max_connections=self.config.max_connections,
+                    max_connections=self.config.security.max_connections,
                     suppressed=suppressed or None,
                 )
             return
         session = Session(shared, client, Origin(unmapped(peer[0]), peer[1], self.ports.names_of(port)), self)
         self.sessions.add(session)
-        self.metrics.connections += 1
+        self.metrics.connections.open += 1
         self.gate.let_in(session, lambda: session.connect(self.ports.brokers_at(port, self.context.nodes)))
 
     def on_closed(self, session: Session) -> None:
@@ -250,7 +250,7 @@ class Server(Keeper):
 
     def _uncount(self, session: Session) -> None:
         """The session counts as a connection no longer."""
-        self.metrics.connections -= 1
+        self.metrics.connections.open -= 1
         self.gate.gone(session)
 
     # ---- ending
@@ -259,7 +259,11 @@ class Server(Keeper):
         """Stop accepting, let requests under way finish. A second signal, or the time limit, ends it at once."""
         sessions = self.sessions
         event(
-            _log, logging.INFO, "draining", connections=len(sessions), timeout_seconds=self.config.drain_timeout_seconds
+            _log,
+            logging.INFO,
+            "draining",
+            connections=len(sessions),
+            timeout_seconds=self.config.listening.drain_timeout_seconds,
         )
         self._draining = True
         self.ports.close()
@@ -271,7 +275,9 @@ class Server(Keeper):
             done.set()
         stop.clear()
         waiting = {asyncio.ensure_future(done.wait()), asyncio.ensure_future(stop.wait())}
-        await asyncio.wait(waiting, timeout=self.config.drain_timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            waiting, timeout=self.config.listening.drain_timeout_seconds, return_when=asyncio.FIRST_COMPLETED
+        )
         for task in waiting:
             task.cancel()
         left = len(sessions)
@@ -283,14 +289,14 @@ class Server(Keeper):
     def _not_ready(self) -> str | None:
         if self._draining:
             return "draining"
-        if self.metrics.memory_paused:
+        if self.metrics.connections.memory_paused:
             return "connections are not read: --max-buffered-bytes is used up"
         return None
 
     def _health(self) -> Status:
         if self._draining:
             return Status(True, "draining")
-        return Status(True, f"listening on {len(self.ports)} ports, {self.metrics.connections} connections")
+        return Status(True, f"listening on {len(self.ports)} ports, {self.metrics.connections.open} connections")
 
     def _throttles(self) -> list[WaitingClient]:
         now_ns = self._clock()
@@ -304,20 +310,21 @@ class Server(Keeper):
     def _say_hello(self, metrics_port: int) -> None:
         """What a person wants to know first: where, where to, what holds, and for whom a limit counts."""
         config = self.config
-        host = config.listen[0]
-        ports = config.broker_ports
+        listening = config.listening
+        host = listening.address[0]
+        ports = listening.broker_ports
         broker_ports = f"{ports[0]}-{ports[-1]}" if ports else "chosen by the kernel"
-        exceptions = (f"{node}={port}" for node, port in config.broker_port.items())
+        exceptions = (f"{node}={port}" for node, port in listening.node_ports.items())
         event(
             _log,
             logging.INFO,
             "listening",
             bootstrap=format_address((host, self.ports.bootstrap)),
-            advertised_host=config.advertised_host,
+            advertised_host=listening.advertised_host,
             broker_ports=",".join([broker_ports, *exceptions]),
-            metrics=f"http://{format_address((config.metrics_listen[0], metrics_port))}/metrics",
+            metrics=f"http://{format_address((config.observability.metrics_listen[0], metrics_port))}/metrics",
             upstream=",".join(format_address(address) for address in config.bootstrap_servers),
-            dry_run=config.dry_run or None,
+            dry_run=config.enforcement.dry_run or None,
         )
         quotas = self._quotas
         event(

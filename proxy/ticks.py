@@ -47,17 +47,18 @@ class Ticks:
     def _tick(self) -> None:
         now = self._loop.time()
         metrics = self._metrics
-        metrics.loop_lag(now - self._due)
+        connections = metrics.connections
+        metrics.loop_lag.observe(max(0.0, now - self._due))
         self._due = now + TICK_SECONDS
         self._timer = self._loop.call_at(self._due, self._tick)  # first: whatever fails below, ticks go on
-        metrics.buffered_bytes = self._pumps.memory.buffered_bytes
-        metrics.memory_paused = bool(self._pumps.short)
+        connections.buffered_bytes = self._pumps.memory.buffered_bytes
+        connections.memory_paused = bool(self._pumps.short)
         now_ns = self._clock()
-        metrics.tick(now_ns)
-        self.sweep.tick(now_ns, is_short=metrics.memory_paused)
+        metrics.entities.tick(now_ns)
+        self.sweep.tick(now_ns, is_short=connections.memory_paused)
         self._count += 1
         if self._count % HOUSEKEEPING_TICKS == 0:
-            metrics.expire(now_ns)
+            metrics.entities.expire(now_ns)
             self._registry.expire(now_ns)
 
 

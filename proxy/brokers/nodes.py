@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from protocol.errors import ProtocolError
-from proxy.config.config import Address, Config, format_address
+from proxy.config.config import Address, ListeningOptions, format_address
 from proxy.observability.logs import event
 
 _log = logging.getLogger("proxy.brokers.nodes")
@@ -40,10 +40,10 @@ class Nodes:
     ``bind_any`` binds a listener to a port that the kernel chooses and returns the port (``--broker-ports 0``).
     """
 
-    def __init__(self, config: Config, bind_any: Callable[[], int]) -> None:
-        self._host = config.advertised_host
-        self._ports = config.broker_ports
-        self._exceptions = dict(config.broker_port)
+    def __init__(self, options: ListeningOptions, bind_any: Callable[[], int]) -> None:
+        self._host = options.advertised_host
+        self._ports = options.broker_ports
+        self._exceptions = dict(options.node_ports)
         self._bind_any = bind_any
         self._real: dict[int, Address] = {}
         self._node_at_port: dict[int, int] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from proxy.config.config import Config
+from proxy.config.config import Config, QuotaOptions
 from proxy.config.quotas_file import Quotas
 from quotas.entity import Entity
 from quotas.entry import QuotaEntry
@@ -20,40 +20,43 @@ Caution = tuple[str, dict[str, object]]
 
 def warnings_of(config: Config, quotas: Quotas) -> list[Caution]:
     """All warnings about a configuration with these quotas."""
-    found = quota_warnings(config, quotas)
-    if config.pass_unknown_apis:
+    found = quota_warnings(config.quotas, quotas)
+    if config.security.pass_unknown_apis:
         effect = "responses of unknown APIs are forwarded unread: they may name a broker's real address"
         found.append(("unknown_apis_pass", {"effect": effect}))
     return found
 
 
-def quota_warnings(config: Config, quotas: Quotas) -> list[Caution]:
+def quota_warnings(options: QuotaOptions, quotas: Quotas) -> list[Caution]:
     """Warnings about the quotas, which may change with each reload of the quotas file."""
     found: list[Caution] = []
     named = [str(entry.entity) for entry in quotas.entries if _is_of_users(entry)]
-    if named and config.principal is None:
+    if named and options.principal is None:
         effect = "client identities are not read from SASL or TLS: without --principal every user is ANONYMOUS"
         found.append(("user_quota_without_principal", {"entities": _listed(named), "effect": effect}))
     bursts = [str(entry.entity) for entry in quotas.entries if entry.burst_seconds is not None and not entry.algorithm]
-    if bursts and config.quota_algorithm != "token-bucket":
-        effect = f"burst_seconds is for token buckets, and --quota-algorithm is {config.quota_algorithm}"
+    if bursts and options.algorithm != "token-bucket":
+        effect = f"burst_seconds is for token buckets, and --quota-algorithm is {options.algorithm}"
         found.append(("burst_without_bucket", {"entities": _listed(bursts), "effect": effect}))
-    return found + never_matching(config, quotas)
+    return found + never_matching(options, quotas)
 
 
-def never_matching(config: Config, quotas: Quotas) -> list[Caution]:
+def never_matching(options: QuotaOptions, quotas: Quotas) -> list[Caution]:
     """Warnings about entries that can apply to no client, because a flag gives every client the same name."""
-    found: list[Caution] = [("quota_never_matches", fields) for fields in _never_matching(config, quotas)]
+    found: list[Caution] = [("quota_never_matches", fields) for fields in _never_matching(options, quotas)]
     rest = len(found) - MAX_LISTED
     return found[:MAX_LISTED] + ([("quotas_never_match", {"further_entries": rest})] if rest > 0 else [])
 
 
-def _never_matching(config: Config, quotas: Quotas) -> Iterator[dict[str, object]]:
-    for flag, kind, name in (("--client-id", "client id", config.client_id), ("--principal", "user", config.principal)):
+def _never_matching(options: QuotaOptions, quotas: Quotas) -> Iterator[dict[str, object]]:
+    for flag, kind, name in (
+        ("--client-id", "client id", options.client_id),
+        ("--principal", "user", options.principal),
+    ):
         if name is None:
             continue
         for entry in quotas.entries:
-            if not _may_match(entry, kind, name, config):
+            if not _may_match(entry, kind, name, options):
                 yield {
                     "entity": entry.entity,
                     "flag": f"{flag} {name}",
@@ -61,7 +64,7 @@ def _never_matching(config: Config, quotas: Quotas) -> Iterator[dict[str, object
                 }
 
 
-def _may_match(entry: QuotaEntry, kind: str, name: str, config: Config) -> bool:
+def _may_match(entry: QuotaEntry, kind: str, name: str, options: QuotaOptions) -> bool:
     """Whether a client of this name can have the entry, as far as this kind of name decides."""
     if isinstance(entry.entity, Entity):
         wanted = entry.entity.client_id if kind == "client id" else entry.entity.user
@@ -70,9 +73,9 @@ def _may_match(entry: QuotaEntry, kind: str, name: str, config: Config) -> bool:
     if group is None or group.topics:
         return True
     of_kind, of_other, other = (
-        (group.client_ids, group.users, config.principal)
+        (group.client_ids, group.users, options.principal)
         if kind == "client id"
-        else (group.users, group.client_ids, config.client_id)
+        else (group.users, group.client_ids, options.client_id)
     )
     if any(map(_matches(name), of_kind)) or not of_kind:
         return True

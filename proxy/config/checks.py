@@ -5,30 +5,49 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
 import click
 from click.core import ParameterSource
 
-from proxy.config.config import Config, format_address
+from proxy.config.config import (
+    Config,
+    EnforcementOptions,
+    ListeningOptions,
+    ObservabilityOptions,
+    QuotaOptions,
+    SecurityOptions,
+    format_address,
+)
 from proxy.config.errors import ConfigError, Problem
 from proxy.config.option_types import ENVIRONMENT_PREFIX, Invalid, Setting, place_of
 from proxy.config.ports import take_advertised_host, take_ports
 from proxy.config.quotas_file import FileQuotas, Listeners, entries_together, quotas_in_force, read_quotas_file
 from proxy.config.toml_file import file_problems
 
-_RENAMED: Final = {
+#: Options whose field has another name.
+_FIELDS: Final = {
+    "listen": "address",
+    "broker_port": "node_ports",
     "drain_timeout": "drain_timeout_seconds",
+    "quota": "entries",
+    "quotas_file": "file",
+    "quota_share": "share",
+    "quota_algorithm": "algorithm",
+    "quota_window_num": "window_num",
+    "quota_window_size_seconds": "window_size_seconds",
+    "producer_id_quota_window_size_seconds": "producer_id_window_size_seconds",
+    "producer_id_quota_window_count": "producer_id_window_count",
     "max_connection_hold": "max_connection_hold_seconds",
     "metrics_allowed_host": "metrics_allowed_hosts",
-    "quota": "quotas",
+    "socket_request_max_bytes": "max_request_bytes",
+    "socket_response_max_bytes": "max_response_bytes",
     "stalled_client_timeout": "stalled_client_timeout_seconds",
 }
 _REPEATABLE: Final = frozenset({"quota", "broker_port", "metrics_allowed_host"})
-_CONFIG_FIELDS: Final = frozenset(field.name for field in fields(Config))
 
 
 def config_of(ctx: click.Context, *, need_upstream: bool = True) -> Config:
@@ -56,12 +75,30 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True) -> Config:
     problems += _check_quotas(ctx, given)
     if problems:
         raise ConfigError(problems)
-    given.setdefault("bootstrap_servers", ())
-    return Config(**{name: value for name, value in given.items() if name in _CONFIG_FIELDS})
+    fields = _fields_by_group(ctx, given)
+    return Config(
+        bootstrap_servers=given.get("bootstrap_servers", ()),
+        listening=ListeningOptions(**fields["Listening"]),
+        quotas=QuotaOptions(**fields["Quotas"]),
+        enforcement=EnforcementOptions(**fields["Enforcement"]),
+        observability=ObservabilityOptions(**fields["Observability"]),
+        security=SecurityOptions(**fields["Security"]),
+        event_loop=given["event_loop"],
+    )
+
+
+def _fields_by_group(ctx: click.Context, given: Mapping[str, Any]) -> Mapping[str, dict[str, Any]]:
+    """The values by title of the option's group in --help, then by field of that group's class."""
+    fields: dict[str, dict[str, Any]] = defaultdict(dict)
+    for option in ctx.command.params:
+        name = str(option.name)
+        if isinstance(option, Setting) and option.group is not None and name in given:
+            fields[option.group.title][_FIELDS.get(name, name)] = given[name]
+    return fields
 
 
 def _parsed(ctx: click.Context, problems: list[Problem]) -> tuple[dict[str, Any], set[str]]:
-    """The values by field of `Config`, and the names of options with a wrong value, whose problems are added."""
+    """The values by option, and the names of options with a wrong value, whose problems are added."""
     given: dict[str, Any] = {}
     wrong_names: set[str] = set()
     for name, value in ctx.params.items():
@@ -73,7 +110,7 @@ def _parsed(ctx: click.Context, problems: list[Problem]) -> tuple[dict[str, Any]
         if wrong:
             wrong_names.add(name)
         elif value is not None:
-            given[_RENAMED.get(name, name)] = value
+            given[name] = value
     return given, wrong_names
 
 
@@ -118,13 +155,13 @@ def summary_of(config: Config) -> str:
     servers = ", ".join(map(format_address, config.bootstrap_servers))
     parts = [
         f"forwards to {servers}" if servers else "bootstrap_servers left to a flag or variable",
-        f"listens on {format_address(config.listen)}",
+        f"listens on {format_address(config.listening.address)}",
         f"{len(entries)} quota {'entry' if len(entries) == 1 else 'entries'}",
     ]
-    if config.quotas_file is not None:
-        parts[-1] += f" (with {config.quotas_file})"
+    if config.quotas.file is not None:
+        parts[-1] += f" (with {config.quotas.file})"
     if quotas.share != 1:
         parts[-1] += f", every rate times {quotas.share:g}"
-    if config.dry_run:
+    if config.enforcement.dry_run:
         parts.append("dry run")
     return "; ".join(parts)

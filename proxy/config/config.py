@@ -43,46 +43,64 @@ def unmapped(host: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
-    """The configuration of one proxy process. The defaults are those of the command line.
+class ListeningOptions:
+    """Where clients connect, and for how long the proxy drains.
 
     `broker_ports` is the range that node ids map onto, None: a port that the kernel chooses for each node.
-    `broker_port` maps a node id to a port of its own, in place of one of the range.
-    `quotas` are the entries given by flags; entries of `quotas_file` replace those of the same entity.
-    `quota_share` is in (0, 1] and scales every rate; the share in `quotas_file` replaces it.
-    `quota_algorithm` is for entries that name none; connection_creation_rate uses sampled windows unless its entry
-    names an algorithm. Sampled windows are `quota_window_num` windows of `quota_window_size_seconds`; with
-    `first_window`, the rate of a new entity is measured over the windows since its start.
-    `max_connection_hold_seconds`: the longest wait of a connection over its rate; then it is closed.
-    `metrics_allowed_hosts`: further names that the Host field of a request to `metrics_listen` may have.
-    `stalled_client_timeout_seconds`: while `max_buffered_bytes` is used up, a peer that takes no byte for this long is
-    closed.
+    `node_ports` maps a node id to a port of its own, in place of one of the range.
     """
 
-    bootstrap_servers: tuple[Address, ...]
-
-    listen: Address = ("127.0.0.1", 19092)
+    address: Address = ("127.0.0.1", 19092)
     broker_ports: range | None = range(19093, 19113)
-    broker_port: Mapping[int, int] = field(default_factory=dict)
+    node_ports: Mapping[int, int] = field(default_factory=dict)
     advertised_host: str = "127.0.0.1"
-    max_connections: int = 10_000
+    drain_timeout_seconds: float = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuotaOptions:
+    """The quotas, the names that clients are metered under, and the algorithms.
+
+    `client_id` and `principal` replace the names of all clients.
+    `entries` are those given by flags; entries of `file` replace those of the same entity.
+    `share` is in (0, 1] and scales every rate; the share in `file` replaces it.
+    `algorithm` is for entries that name none; connection_creation_rate uses sampled windows unless its entry names an
+    algorithm. Sampled windows are `window_num` windows of `window_size_seconds`; with `first_window`, the rate of a new
+    entity is measured over the windows since its start.
+    """
 
     client_id: str | None = None
     principal: str | None = None
-    quotas: tuple[QuotaEntry, ...] = ()
-    quotas_file: Path | None = None
-    quota_share: float = 1.0
-    quota_algorithm: QuotaAlgorithm = "token-bucket"
-    quota_window_num: int = 11
-    quota_window_size_seconds: float = 1.0
+    entries: tuple[QuotaEntry, ...] = ()
+    file: Path | None = None
+    share: float = 1.0
+    algorithm: QuotaAlgorithm = "token-bucket"
+    window_num: int = 11
+    window_size_seconds: float = 1.0
     first_window: bool = True
-    producer_id_quota_window_size_seconds: int = 3600
-    producer_id_quota_window_count: int = 4
+    producer_id_window_size_seconds: int = 3600
+    producer_id_window_count: int = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnforcementOptions:
+    """What happens to a client over its quota.
+
+    `max_connection_hold_seconds`: the longest wait of a connection over its rate; then it is closed.
+    """
 
     throttle_mode: str = "auto"
     max_throttle_ms: int = 5000
     max_connection_hold_seconds: float = 8.0
     dry_run: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservabilityOptions:
+    """Metrics and logs.
+
+    `metrics_allowed_hosts`: further names that the Host field of a request to `metrics_listen` may have.
+    """
 
     metrics_listen: Address = ("127.0.0.1", 19404)
     metrics_allowed_hosts: tuple[str, ...] = ()
@@ -90,10 +108,31 @@ class Config:
     log_format: LogFormat = "text"
     log_level: LogLevel = "info"
 
-    drain_timeout_seconds: float = 20.0
-    socket_request_max_bytes: int = 104_857_600
-    socket_response_max_bytes: int = 1_073_741_824
+
+@dataclass(frozen=True, kw_only=True)
+class SecurityOptions:
+    """Bounds on what clients and brokers may use, and which APIs pass.
+
+    `stalled_client_timeout_seconds`: while `max_buffered_bytes` is used up, a peer that takes no byte for this long is
+    closed.
+    """
+
+    max_request_bytes: int = 104_857_600
+    max_response_bytes: int = 1_073_741_824
+    max_connections: int = 10_000
     max_buffered_bytes: int = 268_435_456
     stalled_client_timeout_seconds: float = 30.0
     pass_unknown_apis: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The configuration of one proxy process, in the groups of `--help`. The defaults are those of the command line."""
+
+    bootstrap_servers: tuple[Address, ...]
+    listening: ListeningOptions = ListeningOptions()
+    quotas: QuotaOptions = QuotaOptions()
+    enforcement: EnforcementOptions = EnforcementOptions()
+    observability: ObservabilityOptions = ObservabilityOptions()
+    security: SecurityOptions = SecurityOptions()
     event_loop: EventLoopName = "uvloop"

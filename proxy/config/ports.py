@@ -1,6 +1,6 @@
 """The ports and hosts of a configuration: their defaults, and that no port is used twice.
 
-Each function reads the parsed options in `given`, by field of `Config`, sets what follows from them, and yields what is
+Each function reads the parsed options in `given`, by name, sets what follows from them, and yields what is
 wrong.
 """
 

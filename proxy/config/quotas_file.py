@@ -57,11 +57,11 @@ class Listeners:
     brokers: tuple[range, ...]
 
     @classmethod
-    def of(cls, listen: Address, broker_ports: range | None, broker_port: Mapping[int, int]) -> Listeners:
-        """The listeners of a configuration (see `proxy.config.config.Config`)."""
+    def of(cls, address: Address, broker_ports: range | None, node_ports: Mapping[int, int]) -> Listeners:
+        """The listeners of a configuration (see `ListeningOptions`)."""
         if broker_ports is None:
-            return cls(listen[1], ())
-        return cls(listen[1], (broker_ports, *(range(port, port + 1) for port in broker_port.values())))
+            return cls(address[1], ())
+        return cls(address[1], (broker_ports, *(range(port, port + 1) for port in node_ports.values())))
 
     def named(self, entity: AnyEntity) -> AnyEntity:
         """The entity; the port of --listen becomes `listener=bootstrap`."""
@@ -128,10 +128,11 @@ def quotas_in_force(config: Config) -> Quotas:
 
     Raises ConfigError when the file has a problem. Blocks as `read_quotas_file`.
     """
-    in_file = FileQuotas() if config.quotas_file is None else read_quotas_file(config.quotas_file)
-    listeners = Listeners.of(config.listen, config.broker_ports, config.broker_port)
-    entries = entries_together(config.quotas, in_file, config.quotas_file, listeners)
-    return Quotas(entries, config.quota_share if in_file.share is None else in_file.share)
+    options, listening = config.quotas, config.listening
+    in_file = FileQuotas() if options.file is None else read_quotas_file(options.file)
+    listeners = Listeners.of(listening.address, listening.broker_ports, listening.node_ports)
+    entries = entries_together(options.entries, in_file, options.file, listeners)
+    return Quotas(entries, options.share if in_file.share is None else in_file.share)
 
 
 def entries_together(

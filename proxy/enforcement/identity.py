@@ -3,7 +3,7 @@
 from typing import Final
 
 from proxy.config.config import Config
-from proxy.observability.metrics import Metrics
+from proxy.observability.entities import Entities
 from proxy.observability.tallies import EntityMetrics
 from quotas.admission.client_limits import ClientLimits
 from quotas.admission.limit import Limit
@@ -72,7 +72,7 @@ class Identity:
 
     __slots__ = (
         "_config",
-        "_metrics",
+        "_entities",
         "client_id",
         "entity",
         "generation",
@@ -87,24 +87,24 @@ class Identity:
 
     entity: EntityMetrics
 
-    def __init__(self, config: Config, registry: Registry, metrics: Metrics, peer: str) -> None:
+    def __init__(self, config: Config, registry: Registry, entities: Entities, peer: str) -> None:
         self._config = config
-        self._metrics = metrics
+        self._entities = entities
         self.registry = registry
         self.peer = peer
-        self.user = config.principal or ANONYMOUS
+        self.user = config.quotas.principal or ANONYMOUS
         #: The client id of the latest request; None before the first.
         self.wire_client_id: str | None = None
         self.client_id = ""
         self.limits = _NO_LIMITS
         self.generation = registry.generation
-        self.notice = Notice(config.max_throttle_ms)
-        self.request_notice = Notice(config.max_throttle_ms)
+        self.notice = Notice(config.enforcement.max_throttle_ms)
+        self.request_notice = Notice(config.enforcement.max_throttle_ms)
 
     def identify(self, wire_client_id: str) -> None:
         """The client sends this client id from this request on."""
         self.wire_client_id = wire_client_id
-        fixed = self._config.client_id
+        fixed = self._config.quotas.client_id
         self.client_id = wire_client_id if fixed is None else fixed
         self._resolve()
 
@@ -120,4 +120,4 @@ class Identity:
     def _resolve(self) -> None:
         self.limits = self.registry.resolve(self.user, self.client_id)
         self.generation = self.registry.generation
-        self.entity = self._metrics.entity(self.user, self.client_id)
+        self.entity = self._entities.of(self.user, self.client_id)

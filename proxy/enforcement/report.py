@@ -3,12 +3,12 @@
 import logging
 from collections.abc import Iterable
 
-from proxy.config.config import Config
+from proxy.config.config import EnforcementOptions
 from proxy.enforcement.holds import Hold
 from proxy.enforcement.identity import NS_PER_MS, Identity, throttle_time_ms
 from proxy.observability.admin import WaitingClient
+from proxy.observability.entities import Entities
 from proxy.observability.logs import RateLimited, event
-from proxy.observability.metrics import Metrics
 from quotas.admission.decision import Decision
 from quotas.admission.limit import Limit
 from quotas.connections import Verdict
@@ -23,10 +23,10 @@ _log = logging.getLogger("proxy.enforcement")
 class Report:
     """Shared by all connections. A request is counted once: with the time that it was held, else with its notice."""
 
-    def __init__(self, config: Config, metrics: Metrics) -> None:
-        self._metrics = metrics
-        self._most_ns = config.max_throttle_ms * NS_PER_MS
-        self._event = "would_throttle" if config.dry_run else "throttled"
+    def __init__(self, options: EnforcementOptions, entities: Entities) -> None:
+        self._entities = entities
+        self._most_ns = options.max_throttle_ms * NS_PER_MS
+        self._event = "would_throttle" if options.dry_run else "throttled"
         self._lines = RateLimited()
 
     def noticed(self, who: Identity, decision: Decision, wait_ns: int, now_ns: int, mode: str = NOTIFY) -> None:
@@ -60,7 +60,7 @@ class Report:
     # ---- inside
 
     def _count(self, who: Identity, limit_name: str, mode: str, wait_ns: int, now_ns: int) -> None:
-        self._metrics.throttled(limit_name, who.user, who.client_id, mode, wait_ns / NS_PER_SECOND, now_ns)
+        self._entities.throttled(limit_name, who.user, who.client_id, mode, wait_ns / NS_PER_SECOND, now_ns)
 
     def _log_limit(
         self,

@@ -1,7 +1,8 @@
 """Metrics, health and logs.
 
 metrics     counts, in plain integers                 exposition  the same as Prometheus families and text
-tallies     counters and sums over a window           labels      names from the wire as label values
+entities    those of each client, bounded in number   labels      names from the wire as label values
+tallies     counters and sums over a window
 admin       /metrics /healthz /readyz /throttles      logs        one event per line, text or JSON
 http_server   HTTP in the event loop, all of it bounded
 http_request  the head of a request, parsed

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from proxy.config.config import Config
+from proxy.config.config import ObservabilityOptions
 from proxy.config.errors import BindError
 from proxy.observability.exposition import expose, own_version
 from proxy.observability.http_request import Request
@@ -69,25 +69,25 @@ class AdminServer:
 
 
 async def start_admin(
-    config: Config,
+    options: ObservabilityOptions,
     metrics: Metrics,
     *,
     health: Callable[[], Status],
     readiness: Callable[[], Awaitable[Status]],
     throttles: Callable[[], Sequence[WaitingClient]],
 ) -> AdminServer:
-    """Serve on `config.metrics_listen` until closed. Raises BindError when that address cannot be bound.
+    """Serve on `options.metrics_listen` until closed. Raises BindError when that address cannot be bound.
 
-    Requests must name an IP address, `localhost`, the host of `config.metrics_listen` or one of
-    `config.metrics_allowed_hosts` as their Host.
+    Requests must name an IP address, `localhost`, the host of `options.metrics_listen` or one of
+    `options.metrics_allowed_hosts` as their Host.
     """
     own_version()  # read it while descriptors are available
-    names = {name.lower().removesuffix(".") for name in (config.metrics_listen[0], *config.metrics_allowed_hosts)}
+    names = {name.lower().removesuffix(".") for name in (options.metrics_listen[0], *options.metrics_allowed_hosts)}
     server = HttpServer(_Pages(metrics, health, readiness, throttles).respond, names)
     try:
-        port = await server.listen(config.metrics_listen)
+        port = await server.listen(options.metrics_listen)
     except OSError as error:
-        raise BindError("--metrics-listen", config.metrics_listen, error) from error
+        raise BindError("--metrics-listen", options.metrics_listen, error) from error
     return AdminServer(server, port)
 
 

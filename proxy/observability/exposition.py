@@ -16,9 +16,10 @@ from typing import Final, NamedTuple, TypeVar
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from proxy.observability.entities import OTHER
 from proxy.observability.labels import entity_label
 from proxy.observability.logs import event
-from proxy.observability.metrics import OTHER, LimitInUse, Metrics
+from proxy.observability.metrics import LimitInUse, Metrics
 from proxy.observability.tallies import EntityMetrics, Histogram
 
 T = TypeVar("T")
@@ -78,10 +79,10 @@ class _OneFamily:
 
 def families(metrics: Metrics) -> Iterator[Metric]:
     """Every family. A large one comes in slices: several families of one name in a row."""
-    metrics.tick(metrics.clock_ns())
+    metrics.entities.tick(metrics.clock_ns())
     yield from _whole_process(metrics)
     yield _requests(metrics)
-    entities = list(metrics.entities())
+    entities = list(metrics.entities)
     slices = list(_sliced(entities, SLICE))
     yield from map(_bytes, slices)
     yield from map(_throttled, slices)
@@ -138,41 +139,44 @@ def _whole_process(metrics: Metrics) -> Iterator[Metric]:
     )
     build.add_metric(list(info.values()), 1)
     yield build
-    yield _gauge("connections", "Open client connections.", metrics.connections)
-    yield _paused(metrics.paused)
-    yield _gauge("in_flight_requests", "Requests forwarded to a broker and not answered yet.", metrics.in_flight())
+    connections = metrics.connections
+    yield _gauge("connections", "Open client connections.", connections.open)
+    yield _paused(connections.paused)
+    yield _gauge("in_flight_requests", "Requests forwarded to a broker and not answered yet.", connections.in_flight())
     yield _gauge(
         "buffered_bytes",
         "Bytes in memory that their receiver has not taken yet.",
-        metrics.buffered_bytes,
+        connections.buffered_bytes,
     )
     yield _gauge(
         "memory_paused",
         "1: connections are not read because --max-buffered-bytes is used up; 0: they are.",
-        int(metrics.memory_paused),
+        int(connections.memory_paused),
     )
     stalled = CounterMetricFamily(
         PREFIX + "stalled_connections_closed",
         "Connections closed because their peer took no byte for --stalled-client-timeout while memory was used up.",
     )
-    stalled.add_metric([], metrics.stalled_closed)
+    stalled.add_metric([], connections.stalled_closed)
     yield stalled
-    yield _by_reason("connections_rejected", "Client connections closed right after being accepted.", metrics.rejected)
-    yield _by_reason("accept_errors", "Attempts to accept a client connection that failed.", metrics.accept_errors)
-    yield _by_reason("upstream_errors", "Connections to a broker that failed.", metrics.upstream_errors)
     yield _by_reason(
-        "protocol_errors", "Connections closed because their bytes cannot be parsed.", metrics.protocol_errors
+        "connections_rejected", "Client connections closed right after being accepted.", connections.rejected
+    )
+    yield _by_reason("accept_errors", "Attempts to accept a client connection that failed.", metrics.errors.accept)
+    yield _by_reason("upstream_errors", "Connections to a broker that failed.", metrics.errors.upstream)
+    yield _by_reason(
+        "protocol_errors", "Connections closed because their bytes cannot be parsed.", metrics.errors.protocol
     )
     dropped = CounterMetricFamily(
         PREFIX + "dropped_frames",
         "Held requests that were dropped because their client hung up; clients send such requests again.",
     )
-    dropped.add_metric([], metrics.dropped_frames)
+    dropped.add_metric([], connections.dropped_frames)
     yield dropped
     lag = HistogramMetricFamily(
         PREFIX + "event_loop_lag_seconds", "How late a timer of the event loop fired.", labels=[]
     )
-    lag.add_metric([], _buckets(metrics.lag), metrics.lag.sum_seconds)
+    lag.add_metric([], _buckets(metrics.loop_lag), metrics.loop_lag.sum_seconds)
     yield lag
     yield _gauge(
         "config_last_reload_successful",
@@ -279,9 +283,9 @@ def _limits(metrics: Metrics) -> Iterator[Metric]:
     whose entities have one label under that label.
     """
     limits = list(metrics.limits_in_use())
-    shown, rest = limits[: metrics.max_entities], limits[metrics.max_entities :]
+    shown, rest = limits[: metrics.entities.max_entities], limits[metrics.entities.max_entities :]
     if rest:
-        metrics.announce_other("limits")
+        metrics.entities.announce_other("limits")
     now_ns = metrics.clock_ns()
     totals: dict[tuple[str, str], tuple[float, float]] = {}
     for part in _sliced(shown, SLICE):

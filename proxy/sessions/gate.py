@@ -15,7 +15,7 @@ from typing import Final
 
 from proxy.enforcement.report import Report
 from proxy.observability.logs import RateLimited, event
-from proxy.observability.metrics import Metrics
+from proxy.observability.metrics import ConnectionMetrics
 from proxy.sessions.session import Session
 from quotas.connections import ConnectionQuotas, Verdict, WaitingConnection
 from quotas.entity import AnyEntity
@@ -48,7 +48,7 @@ class Gate:
         clock: Callable[[], int],
         quotas: ConnectionQuotas,
         report: Report,
-        metrics: Metrics,
+        metrics: ConnectionMetrics,
         *,
         dry_run: bool,
     ) -> None:
@@ -134,7 +134,7 @@ class Gate:
 
     def _turn_away(self, session: Session, verdict: Verdict) -> None:
         reason = verdict.limit_name or ""
-        self._metrics.connection_rejected(reason)
+        self._metrics.rejected[reason] += 1
         suppressed = self._lines.admit(("connection_rejected", reason, verdict.entity), self._clock())
         if suppressed is not None:
             event(

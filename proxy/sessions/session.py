@@ -126,7 +126,9 @@ class Session(Owner, Waiter):
         self._keeper = keeper
         context = shared.context
         peer = format_address((origin.ip, origin.port))
-        self.connection = Connection(context, Identity(context.config, context.registry, context.metrics, peer))
+        self.connection = Connection(
+            context, Identity(context.config, context.registry, context.metrics.entities, peer)
+        )
         self.state = State.CONNECTING
         self.upstream: Wire | None = None
         self.hold: Hold | None = None
@@ -164,7 +166,7 @@ class Session(Owner, Waiter):
 
     def _on_unreachable(self, reason: str, address: str, detail: str) -> None:
         """Count and log each server that fails, also where another one answers."""
-        self._shared.context.metrics.upstream_error(reason)
+        self._shared.context.metrics.errors.upstream[reason] += 1
         self._log(
             logging.WARNING, "upstream_unreachable", (reason, address), address=address, reason=reason, detail=detail
         )
@@ -289,7 +291,7 @@ class Session(Owner, Waiter):
 
     def _drop_held_frame(self, hold: Hold) -> None:
         """The client of a held frame has gone: the frame, and what it sent after it, is dropped."""
-        self._shared.context.metrics.dropped_frames += 1
+        self._shared.context.metrics.connections.dropped_frames += 1
         self._log(
             logging.INFO,
             "held_frame_dropped",
@@ -336,7 +338,7 @@ class Session(Owner, Waiter):
             self._on_client_ended()
         else:
             if self.responses.stream.remaining or self.responses.kept:
-                self._shared.context.metrics.upstream_error("closed_mid_frame")
+                self._shared.context.metrics.errors.upstream["closed_mid_frame"] += 1
             elif self._is_unheard and self.state is not State.FLUSHING:
                 self._note_upstream_lost(None)
             self._on(Event.BROKER_ENDED)
@@ -461,12 +463,12 @@ class Session(Owner, Waiter):
         if isinstance(error, ProtocolError):
             self._note(error)
         else:  # a defect in this program: close only its connection
-            self._shared.context.metrics.protocol_error("defect")
+            self._shared.context.metrics.errors.protocol["defect"] += 1
             self._log(logging.ERROR, "defect", type(error).__name__, exc_info=True, peer=self.identity.peer)
         self._on(Event.FAILED)
 
     def _note(self, error: ProtocolError) -> None:
-        self._shared.context.metrics.protocol_error(error.reason)
+        self._shared.context.metrics.errors.protocol[error.reason] += 1
         self._log(
             logging.WARNING,
             "protocol_error",
@@ -481,7 +483,7 @@ class Session(Owner, Waiter):
     def _note_upstream_lost(self, error: OSError | None) -> None:
         """The broker's connection broke; without an error: it closed it before its first response."""
         reason = CLOSED_EARLY if error is None else "connection_reset"
-        self._shared.context.metrics.upstream_error(reason)
+        self._shared.context.metrics.errors.upstream[reason] += 1
         detail = None if error is None else error.strerror or str(error)
         hint = PLAINTEXT_HINT if self._is_unheard else None
         self._log(

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import Final
 
 from proxy.observability.logs import event
-from proxy.observability.metrics import Metrics
+from proxy.observability.metrics import ConnectionMetrics
 from proxy.sessions.session import Session
 from proxy.streams.memory import MemoryPool
 
@@ -24,7 +24,11 @@ class Sweep:
     """
 
     def __init__(
-        self, sessions: Collection[Session], memory: MemoryPool, metrics: Metrics, stalled_timeout_seconds: float
+        self,
+        sessions: Collection[Session],
+        memory: MemoryPool,
+        metrics: ConnectionMetrics,
+        stalled_timeout_seconds: float,
     ) -> None:
         self._sessions = sessions
         self._memory = memory

@@ -41,7 +41,7 @@ class RequestStream(Requests):
     def __init__(self, connection: Connection, kinds: Kinds) -> None:
         super().__init__(connection)
         self._kinds = kinds
-        self._longest = connection.context.config.socket_request_max_bytes
+        self._longest = connection.context.config.security.max_request_bytes
         #: The kind of the latest request.
         self._kind: RequestKind | None = None
         #: The proxy answers the current frame: its bytes are dropped.
@@ -61,16 +61,23 @@ class RequestStream(Requests):
         identity = connection.identity
         if identity.generation != identity.registry.generation:
             identity.refresh(now_ns)
-        if (connection.is_stopped and connection.turn is None) or len(connection.in_flight) >= MAX_IN_FLIGHT:
-            return DRAINED if connection.is_closing else FULL
-        kind = self._kind
-        if kind is not None and kind.batchable and connection.turn is None:
-            passed_to = self._take_batch(kind, pos, end, now_ns)
-            if passed_to > pos:
-                if passed_to <= end and not self.near_limit and self.want == READ_SIZE:
-                    return passed_to
-                return self._end_batch(kind, passed_to, end, now_ns)
+        if len(connection.in_flight) >= MAX_IN_FLIGHT:
+            return self._full()
+        if connection.turn is None:
+            if connection.is_stopped:
+                return self._full()
+            kind = self._kind
+            if kind is not None and kind.batchable:
+                passed_to = self._take_batch(kind, pos, end, now_ns)
+                if passed_to > pos:
+                    if passed_to <= end and not self.near_limit and self.want == READ_SIZE:
+                        return passed_to
+                    return self._end_batch(kind, passed_to, end, now_ns)
         return self._take_frame(pos, end, now_ns)
+
+    def _full(self) -> int:
+        """The step where no request may pass now."""
+        return DRAINED if self.connection.is_closing else FULL
 
     def _end_batch(self, kind: RequestKind, passed_to: int, end: int, now_ns: int) -> int:
         """A batch has passed; its last request may not have arrived whole."""
@@ -158,7 +165,7 @@ class RequestStream(Requests):
                 and buf.startswith(kind.tail, pos + PREFIX_SIZE)
             ):
                 return kind
-        pass_unknown_apis = self.connection.context.config.pass_unknown_apis
+        pass_unknown_apis = self.connection.context.config.security.pass_unknown_apis
         header = peek_request(buf, pos, end, self._longest, pass_unknown_apis=pass_unknown_apis)
         if header is None:
             self.want = READ_SIZE

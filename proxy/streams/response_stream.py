@@ -39,7 +39,7 @@ class ResponseStream(Responses):
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
-        self._longest = connection.context.config.socket_response_max_bytes
+        self._longest = connection.context.config.security.max_response_bytes
         #: The broker has sent something.
         self.has_begun = False
         self._longest_in_batch = min(self._longest, TLS_ALERT_LENGTH - 1)

@@ -74,22 +74,26 @@ def scope_of(keys: Iterable[str]) -> Scope:
 def _scope_of(given: frozenset[str]) -> Scope:
     """One for each set of entity keys, of which there are 128: a file may have a million entries."""
     is_group = RESOURCE_GROUP in given
-    whose: set[_Whose] = set()
-    entity_keys: tuple[str, ...] = ENTITY_KEYS
-    if is_group and given <= {RESOURCE_GROUP, *MEMBER_KEYS}:
-        whose, entity_keys = {Kind.RESOURCE_GROUP}, MEMBER_KEYS
-    elif given and given <= {USER, CLIENT_ID}:
-        whose, entity_keys = {Client.ANY}, (USER, CLIENT_ID)
-        if CLIENT_ID not in given:
-            whose.add(Client.USER)
-    elif len(given) == 1:
-        whose, entity_keys = {Kind(*given)}, tuple(given)
+    whose, entity_keys = _scopes_and_keys(given)
     if not whose:
         return Scope(is_group, entity_keys, LIMIT_NAMES, is_clear=False)
     limits = [kind for kind in LIMIT_KINDS.values() if not whose.isdisjoint(kind.scopes)]
     if is_group and given == {RESOURCE_GROUP, Kind.TOPIC.value}:
         limits = [kind for kind in limits if is_about_records(kind)]
     return Scope(is_group, entity_keys, tuple(kind.name for kind in limits), is_clear=True)
+
+
+def _scopes_and_keys(given: frozenset[str]) -> tuple[set[_Whose], tuple[str, ...]]:
+    """The scopes whose limits an entry with these entity keys may have, none if they do not go together, and the entity
+    keys that it may have.
+    """
+    if RESOURCE_GROUP in given and given <= {RESOURCE_GROUP, *MEMBER_KEYS}:
+        return {Kind.RESOURCE_GROUP}, MEMBER_KEYS
+    if given and given <= {USER, CLIENT_ID}:
+        return ({Client.ANY} if CLIENT_ID in given else {Client.ANY, Client.USER}), (USER, CLIENT_ID)
+    if len(given) == 1:
+        return {Kind(*given)}, tuple(given)
+    return set(), ENTITY_KEYS
 
 
 def check_combination(keys: Iterable[str]) -> None:

@@ -24,7 +24,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from proxy.config.config import Config
+from proxy.config.config import Config, ListeningOptions, QuotaOptions
 from proxy.observability.admin import WaitingClient
 from proxy.server import Server
 from proxy.sessions.lifecycle import State
@@ -175,7 +175,7 @@ class Stage:
 
     def __init__(
         self,
-        quotas: Iterable[QuotaEntry] = (),
+        quotas: Iterable[QuotaEntry] | QuotaOptions = (),
         real_clock: Callable[[], int] | None = None,
         work_clock: Callable[[], int] = time.monotonic_ns,
         **options: Any,
@@ -183,15 +183,10 @@ class Stage:
         self.clock = Clock()
         self.broker = ScriptedBroker()
         options.setdefault("bootstrap_servers", (self.broker.address,))
-        self.config = replace(
-            Config(
-                bootstrap_servers=(),
-                listen=(LOOPBACK, 0),
-                broker_ports=None,
-                quotas=tuple(quotas),
-            ),
-            **options,
-        )
+        options.setdefault("listening", ListeningOptions(address=(LOOPBACK, 0), broker_ports=None))
+        if not isinstance(quotas, QuotaOptions):
+            quotas = QuotaOptions(entries=tuple(quotas))
+        self.config = Config(quotas=quotas, **options)
         self.server = Server(self.config, real_clock or self.clock, work_clock)
         self.server.start(asyncio.get_running_loop())
         self.metrics = self.server.metrics
@@ -246,7 +241,7 @@ class Stage:
 
     def paused(self) -> dict[str, int]:
         """Reasons for which a flow is not being read now, with how many."""
-        return {reason: count for reason, count in self.metrics.paused.items() if count}
+        return {reason: count for reason, count in self.metrics.connections.paused.items() if count}
 
     def waiting(self) -> list[WaitingClient]:
         """What `/throttles` shows."""
@@ -261,18 +256,18 @@ class Stage:
     def check_at_rest(self) -> None:
         """Nothing is left of the sessions that were: no gauge, no byte, no waiter, no timer, no defect."""
         assert not self.sessions
-        assert self.metrics.connections == 0
+        assert self.metrics.connections.open == 0
         assert self.paused() == {}
         assert self.memory.buffered_bytes == 0
         assert self.memory.used == 0
         assert not self.server.pumps.short
-        assert self.metrics.in_flight() == 0
+        assert self.metrics.connections.in_flight() == 0
         for limit in self.registry.limits_in_use():
             assert limit.waiters.waiting == 0
             assert limit.waiters.queued == 0
         assert self.context.holds.limits == {}
         assert self.server.wakeups._timers == {}
-        assert self.metrics.protocol_errors["defect"] == self.expected_defects
+        assert self.metrics.errors.protocol["defect"] == self.expected_defects
 
 
 def readable_bytes(end: Wire | socket.socket) -> int:

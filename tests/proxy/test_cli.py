@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from proxy import server
 from proxy.commands import _serve, main
 from proxy.commands import run as run_command
-from proxy.config.config import Config
+from proxy.config.config import Config, ObservabilityOptions
 from proxy.config.option_types import Setting
 from proxy.config.options import GROUPS
 from proxy.observability.exposition import own_version
@@ -424,7 +424,7 @@ def test_what_nobody_foresaw_is_one_line_and_a_traceback_only_at_debug(
 
     monkeypatch.setattr(server, "run", fail)
     caplog.set_level(log_level.upper(), "proxy")
-    assert _serve(Config(bootstrap_servers=(), log_level=log_level)) == 1
+    assert _serve(Config(bootstrap_servers=(), observability=ObservabilityOptions(log_level=log_level))) == 1
     assert capsys.readouterr().err == "error: RuntimeError: two lines\n  --log-level debug shows where\n"
     assert ("in fail" in caplog.text) == (log_level == "debug")
 

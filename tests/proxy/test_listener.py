@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from proxy.config.config import SecurityOptions
 from proxy.streams.memory import READ_SIZE, RESERVE
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import LOOPBACK, Peer, Stage, lines_of, until, without_burst
@@ -28,7 +29,7 @@ async def test_a_storm_of_connections(open_stage: OpenStage) -> None:
         clients.append(Peer(sock))
     stage.clients += clients
     brokers = [await stage.broker.accept() for _ in clients]
-    await until(lambda: stage.metrics.connections == 500)
+    await until(lambda: stage.metrics.connections.open == 500)
     # Which broker connection belongs to which client is told by what comes out of it.
     for number, client in enumerate(clients):
         await client.send(heartbeat(number))
@@ -87,12 +88,12 @@ async def test_accepting_rests_when_the_process_is_exhausted_and_goes_on(
     exhausted = Exhausted(listener._sock, code, 3)
     listener._sock = exhausted  # type: ignore[assignment]
     client = await stage.client()
-    await until(lambda: stage.metrics.accept_errors[reason] == 1)
+    await until(lambda: stage.metrics.errors.accept[reason] == 1)
     await other.send(heartbeat(1))
     assert await broker_of_other.frame() == heartbeat(1)
     broker = await stage.broker.accept()
     assert exhausted.left == 0
-    assert stage.metrics.accept_errors[reason] == 3, "one try for each rest: it does not spin"
+    assert stage.metrics.errors.accept[reason] == 3, "one try for each rest: it does not spin"
     assert [fields["reason"] for name, fields in lines_of(caplog.records) if name == "accept_paused"] == [reason] * 3
     await client.send(heartbeat(2))
     assert await broker.frame() == heartbeat(2)
@@ -103,7 +104,7 @@ async def test_a_connection_that_was_aborted_in_the_backlog_costs_nothing(open_s
     listener = stage.server.ports._listeners[stage.port]
     listener._sock = Exhausted(listener._sock, errno.ECONNABORTED, 1)  # type: ignore[assignment]
     _, broker = await stage.pair()
-    assert stage.metrics.accept_errors["aborted"] == 1
+    assert stage.metrics.errors.accept["aborted"] == 1
     assert broker
 
 
@@ -116,7 +117,7 @@ async def test_closing_while_accepting_rests(open_stage: OpenStage, monkeypatch:
     listener = stage.server.ports._listeners[stage.port]
     listener._sock = Exhausted(listener._sock, errno.EMFILE, 1)  # type: ignore[assignment]
     await stage.client()
-    await until(lambda: stage.metrics.accept_errors["descriptors_exhausted"] == 1)
+    await until(lambda: stage.metrics.errors.accept["descriptors_exhausted"] == 1)
     stage.server.close()
     later = asyncio.Event()
     loop.call_later(0.006, later.set)  # behind the timer that is not to be there
@@ -129,7 +130,7 @@ async def test_a_connection_that_comes_during_a_drain_is_closed(open_stage: Open
     stage = open_stage()
     stage.server._draining = True
     await (await stage.client()).closed()
-    assert stage.metrics.connections == 0
+    assert stage.metrics.connections.open == 0
 
 
 async def test_no_descriptor_for_the_brokers_side_closes_that_client(
@@ -148,7 +149,7 @@ async def test_no_descriptor_for_the_brokers_side_closes_that_client(
 
     with monkeypatch.context() as patched:
         patched.setattr("proxy.brokers.upstream.socket.socket", no_more)
-        await until(lambda: stage.metrics.upstream_errors["connect_failed"] == 1)
+        await until(lambda: stage.metrics.errors.upstream["connect_failed"] == 1)
     await client.closed()
     await stage.no_sessions()
     await stage.pair()
@@ -157,16 +158,16 @@ async def test_no_descriptor_for_the_brokers_side_closes_that_client(
 async def test_connections_above_the_bound_are_closed_and_counted(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage = open_stage(max_connections=3)
+    stage = open_stage(security=SecurityOptions(max_connections=3))
     pairs = [await stage.pair() for _ in range(3)]
     for _ in range(4):
         await (await stage.client()).closed()
-    assert stage.metrics.rejected["max_connections"] == 4
-    assert stage.metrics.connections == 3
+    assert stage.metrics.connections.rejected["max_connections"] == 4
+    assert stage.metrics.connections.open == 3
     [(_, fields)] = [line for line in lines_of(caplog.records) if line[0] == "connection_rejected"]
     assert fields["max_connections"] == 3
     pairs[0][0].close()
-    await until(lambda: stage.metrics.connections == 2)
+    await until(lambda: stage.metrics.connections.open == 2)
     client, broker = await stage.pair()
     await client.send(heartbeat(1))
     assert await broker.frame() == heartbeat(1)
@@ -175,7 +176,7 @@ async def test_connections_above_the_bound_are_closed_and_counted(
 async def test_memory_is_bounded_and_reading_goes_on_when_it_is_free(open_stage: OpenStage) -> None:
     """Five clients that do not read their responses, and no room for all of them."""
     bound = 32_768
-    stage = open_stage(max_buffered_bytes=bound)
+    stage = open_stage(security=SecurityOptions(max_buffered_bytes=bound))
     pairs = [await stage.pair() for _ in range(5)]
     answer = fetched(1, size=40_000_000)
     sending = []
@@ -195,7 +196,10 @@ async def test_memory_is_bounded_and_reading_goes_on_when_it_is_free(open_stage:
 
 
 async def test_a_session_that_dies_while_it_waits_for_memory(open_stage: OpenStage) -> None:
-    stage = open_stage(max_buffered_bytes=10_000, quotas=[parse_spec("client-id=etl,controller_mutation_rate=1")])
+    stage = open_stage(
+        security=SecurityOptions(max_buffered_bytes=10_000),
+        quotas=[parse_spec("client-id=etl,controller_mutation_rate=1")],
+    )
     client, broker = await stage.pair()
     half = create(1, {"x" * 240 + str(number): 1 for number in range(10)})[:2_000]
     await client.send(half)

@@ -192,7 +192,7 @@ class Limit(Forward):
     def _throttle_ms(self, connection: Connection, until_ns: int, now_ns: int) -> int:
         """What a response carries: the wait for mutations or that of `request_rate`, whichever is longer."""
         until_ns = max(until_ns, connection.identity.request_notice.until_ns)
-        return throttle_time_ms(until_ns - now_ns, self.context.config.max_throttle_ms * NS_PER_MS)
+        return throttle_time_ms(until_ns - now_ns, self.context.config.enforcement.max_throttle_ms * NS_PER_MS)
 
     # ---- responses
 

@@ -46,7 +46,9 @@ class Negotiate(Forward):
             responses.want = frame_end - end
             return NEED
         response = bytes(responses.buf[pos + 4 : frame_end])
-        response = negotiate(response, awaited.version, pass_unknown_apis=self.context.config.pass_unknown_apis)
+        response = negotiate(
+            response, awaited.version, pass_unknown_apis=self.context.config.security.pass_unknown_apis
+        )
         notice = responses.connection.identity.request_notice
         throttle_ms = notice.throttle_time_ms(now_ns) if notice.until_ns else 0
         if throttle_ms:

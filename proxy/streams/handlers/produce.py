@@ -111,25 +111,23 @@ class Produce(DataHandler):
     # ---- responses
 
     def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
-        counted = awaited if isinstance(awaited, CountedProduce) else None
-        kind = awaited if counted is None else counted.kind
-        assert isinstance(kind, RequestKind)  # noqa: S101 - for the type checker
         notice = responses.connection.identity.notice
         throttle_ms = notice.throttle_time_ms(now_ns) if notice.until_ns else 0
-        if counted is None:
-            if not throttle_ms and kind.version < FIRST_WITH_NODE_ENDPOINTS:
-                return responses.begin(pos, end, length)
-            frame_end = pos + 4 + length
-            if frame_end > end and length <= _USUAL_RESPONSE:
-                responses.want = frame_end - end
-                return NEED
-            if frame_end <= end and finish_usual_produce_response(
-                responses.buf, pos + 4, frame_end, kind.version, throttle_ms
-            ):
-                return responses.begin(pos, end, length)
-        walk = ProduceResponseWalk(kind.version, length, throttle_ms, counts_errors=counted is not None)
-        if counted is not None:
-            counted.walk = walk
+        if isinstance(awaited, CountedProduce):
+            walk = ProduceResponseWalk(awaited.kind.version, length, throttle_ms, counts_errors=True)
+            awaited.walk = walk
+            return responses.begin_walk(walk, pos, end, length, now_ns)
+        assert isinstance(awaited, RequestKind)  # noqa: S101 - for the type checker
+        version = awaited.version
+        if not throttle_ms and version < FIRST_WITH_NODE_ENDPOINTS:
+            return responses.begin(pos, end, length)
+        frame_end = pos + 4 + length
+        if frame_end > end and length <= _USUAL_RESPONSE:
+            responses.want = frame_end - end
+            return NEED
+        if frame_end <= end and finish_usual_produce_response(responses.buf, pos + 4, frame_end, version, throttle_ms):
+            return responses.begin(pos, end, length)
+        walk = ProduceResponseWalk(version, length, throttle_ms, counts_errors=False)
         return responses.begin_walk(walk, pos, end, length, now_ns)
 
     def on_response_end(self, awaited: Awaited, now_ns: int) -> None:

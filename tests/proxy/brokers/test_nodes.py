@@ -16,7 +16,7 @@ from kio.index import load_response_schema
 from protocol.apis import METADATA
 from protocol.messages import decode
 from proxy.brokers.nodes import BrokerPortConflict, Nodes
-from proxy.config.config import Config
+from proxy.config.config import ListeningOptions
 from tests.proxy.conversation import LOOPBACK, Peer, ScriptedBroker, Stage, lines_of, until
 from tests.proxy.frames import coordinator_answer, heartbeat, heartbeat_answer, metadata, metadata_answer, request
 
@@ -31,7 +31,7 @@ def nodes(**options: Any) -> tuple[Nodes, list[int]]:
         bound.append(40_000 + len(bound))
         return bound[-1]
 
-    return Nodes(Config(bootstrap_servers=(), **options), bind_any), bound
+    return Nodes(ListeningOptions(**options), bind_any), bound
 
 
 # The map
@@ -43,13 +43,13 @@ def test_a_nodes_port_follows_from_its_id(node: int, port: int) -> None:
 
 
 def test_all_ports_of_the_range_and_the_exceptions_are_bound_at_start() -> None:
-    known, _ = nodes(broker_ports=range(20_000, 20_003), broker_port={7: 30_007, 8: 20_001})
+    known, _ = nodes(broker_ports=range(20_000, 20_003), node_ports={7: 30_007, 8: 20_001})
     assert known.fixed_ports() == [20_000, 20_001, 20_002, 30_007]
     assert nodes(broker_ports=None)[0].fixed_ports() == []
 
 
 def test_an_exception_has_its_own_port() -> None:
-    known, _ = nodes(broker_port={7: 30_007}, advertised_host="proxy.example.com")
+    known, _ = nodes(node_ports={7: 30_007}, advertised_host="proxy.example.com")
     assert known.advertise(7, "kafka", 9092) == ("proxy.example.com", 30_007)
     assert known.broker_behind(30_007) == ("kafka", 9092)
 
@@ -104,7 +104,7 @@ def test_two_nodes_of_one_list_on_one_port_are_an_error_and_change_nothing() -> 
 
 @given(lists=st.lists(st.lists(st.integers(0, 8), unique=True, max_size=4), max_size=12))
 def test_each_port_leads_to_the_node_that_was_named_for_it_last(lists: list[list[int]]) -> None:
-    known, _ = nodes(broker_ports=range(20_000, 20_003), broker_port={8: 20_001})
+    known, _ = nodes(broker_ports=range(20_000, 20_003), node_ports={8: 20_001})
     node_at_port: dict[int, int] = {}
     for number, node_ids in enumerate(lists):
         ports = [20_001 if node == 8 else 20_000 + node % 3 for node in node_ids]
@@ -183,7 +183,7 @@ async def test_a_broker_that_moves_is_found_at_its_new_address(open_stage: OpenS
         told = await learn(client, broker, {1: old.address})
         old.close()
         await (await stage.client(told[1][1])).closed()
-        assert stage.metrics.upstream_errors["connect_refused"] == 1
+        assert stage.metrics.errors.upstream["connect_refused"] == 1
         assert await learn(client, broker, {1: new.address}) == told
         to_node = await stage.client(told[1][1])
         await to_node.send(heartbeat(1))
@@ -235,7 +235,7 @@ def free_ports(count: int) -> range:
 async def test_a_port_whose_node_is_not_known_goes_to_a_bootstrap_server(open_stage: OpenStage) -> None:
     """A client that outlived a restart of the proxy knows only such ports: its metadata request must work."""
     ports = free_ports(2)
-    stage = open_stage(broker_ports=ports)
+    stage = open_stage(listening=ListeningOptions(address=(LOOPBACK, 0), broker_ports=ports))
     client, broker = await stage.pair(ports[1])
     await client.send(heartbeat(1))
     assert await broker.frame() == heartbeat(1)
@@ -255,14 +255,14 @@ async def test_a_port_whose_node_is_not_known_goes_to_a_bootstrap_server(open_st
 async def test_a_conflict_closes_that_connection_and_says_what_to_do(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage = open_stage(broker_ports=free_ports(1))
+    stage = open_stage(listening=ListeningOptions(address=(LOOPBACK, 0), broker_ports=free_ports(1)))
     client, broker = await stage.pair()
     other, broker_of_other = await stage.pair()
     await client.send(metadata(1))
     await broker.frame()
     await broker.send(metadata_answer(1, {1: ("kafka-1", 9092), 2: ("kafka-2", 9092)}))
     await client.closed()
-    assert stage.metrics.protocol_errors["broker_port_conflict"] == 1
+    assert stage.metrics.errors.protocol["broker_port_conflict"] == 1
     [(_, fields)] = [line for line in lines_of(caplog.records) if line[0] == "protocol_error"]
     assert "--broker-port 2=PORT" in fields["detail"]
     await other.send(heartbeat(1))
@@ -270,7 +270,7 @@ async def test_a_conflict_closes_that_connection_and_says_what_to_do(
 
 
 async def test_who_takes_a_departed_brokers_place_is_reached_through_its_port(open_stage: OpenStage) -> None:
-    stage = open_stage(broker_ports=free_ports(1))
+    stage = open_stage(listening=ListeningOptions(address=(LOOPBACK, 0), broker_ports=free_ports(1)))
     old, new = ScriptedBroker(), ScriptedBroker()
     try:
         client, broker = await stage.pair()
@@ -285,7 +285,7 @@ async def test_who_takes_a_departed_brokers_place_is_reached_through_its_port(op
         to_node = await stage.client(told[1][1])
         await to_node.send(heartbeat(2))
         assert await (await new.accept()).frame() == heartbeat(2)
-        assert not any(stage.metrics.protocol_errors.values())
+        assert not any(stage.metrics.errors.protocol.values())
     finally:
         stage.close()
         old.close()
@@ -297,5 +297,5 @@ async def test_a_port_that_no_tcp_has_is_no_defect(open_stage: OpenStage) -> Non
     client, broker = await stage.pair()
     told = await learn(client, broker, {1: (LOOPBACK, 123_456)})
     await (await stage.client(told[1][1])).closed()
-    assert stage.metrics.upstream_errors["connect_failed"] == 1
+    assert stage.metrics.errors.upstream["connect_failed"] == 1
     await until(lambda: len(stage.sessions) == 1)

@@ -33,7 +33,7 @@ async def test_the_next_bootstrap_server_when_one_refuses(
             client = await stage.client()
             await client.send(heartbeat(number))
             assert await (await broker.accept()).frame() == heartbeat(number)
-        errors = {reason: count for reason, count in stage.metrics.upstream_errors.items() if count}
+        errors = {reason: count for reason, count in stage.metrics.errors.upstream.items() if count}
         assert errors == {"connect_refused": 2}, "every other session begins with the one that is down"
         [said] = [fields for name, fields in lines_of(caplog.records) if name == "upstream_unreachable"]
         assert (said["address"], said["reason"]) == (format_address(dead), "connect_refused")
@@ -61,7 +61,7 @@ async def test_all_down_is_a_quick_close_and_they_come_back(
     stage = open_stage(bootstrap_servers=(first, second))
     for _ in range(5):
         await (await stage.client()).closed()
-    assert stage.metrics.upstream_errors["connect_refused"] == 10
+    assert stage.metrics.errors.upstream["connect_refused"] == 10
     said = [fields for name, fields in lines_of(caplog.records) if name == "upstream_unreachable"]
     assert {fields["address"] for fields in said} == {format_address(first), format_address(second)}
     assert len(said) == 2, "one for each address, not for each client"
@@ -88,7 +88,7 @@ async def test_a_broker_that_does_not_answer_costs_its_time_limit(
     with nobody_accepts() as address:
         stage = open_stage(bootstrap_servers=(address,))
         await (await stage.client()).closed()
-        assert stage.metrics.upstream_errors["connect_timeout"] == 1
+        assert stage.metrics.errors.upstream["connect_timeout"] == 1
 
 
 async def test_the_next_bootstrap_server_when_one_does_not_answer(
@@ -102,7 +102,7 @@ async def test_the_next_bootstrap_server_when_one_does_not_answer(
             client = await stage.client()
             await client.send(heartbeat(1))
             assert await (await broker.accept()).frame() == heartbeat(1)
-            assert stage.metrics.upstream_errors["connect_timeout"] == 1
+            assert stage.metrics.errors.upstream["connect_timeout"] == 1
     finally:
         broker.close()
 
@@ -121,7 +121,7 @@ async def test_a_name_that_does_not_resolve_beside_one_that_answers(
         client = await stage.client()
         await client.send(heartbeat(1))
         assert await (await broker.accept()).frame() == heartbeat(1)
-        assert stage.metrics.upstream_errors["name_resolution"] == 1
+        assert stage.metrics.errors.upstream["name_resolution"] == 1
     finally:
         broker.close()
 
@@ -146,7 +146,7 @@ async def test_a_name_that_does_not_resolve(open_stage: OpenStage, monkeypatch: 
 
     monkeypatch.setattr(upstream, "_look_up", unknown)
     await (await stage.client()).closed()
-    assert stage.metrics.upstream_errors["name_resolution"] == 1
+    assert stage.metrics.errors.upstream["name_resolution"] == 1
 
 
 async def test_a_thousand_sessions_ask_for_a_name_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,59 +80,63 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         "--pass-unknown-apis",
         *("--event-loop", "asyncio"),
     )
-    given = {field.name: getattr(found, field.name) for field in fields(Config)}
-    assert [str(entry.entity) for entry in given.pop("quotas")] == ["client-id:spark-etl"]
+    given = {
+        f"{group.name}.{field.name}": getattr(getattr(found, group.name), field.name)
+        for group in fields(Config)
+        if is_dataclass(getattr(found, group.name))
+        for field in fields(getattr(found, group.name))
+    }
+    assert (found.bootstrap_servers, found.event_loop) == ((("a", 1), ("b", 2)), "asyncio")
+    assert [str(entry.entity) for entry in given.pop("quotas.entries")] == ["client-id:spark-etl"]
     assert given == {
-        "bootstrap_servers": (("a", 1), ("b", 2)),
-        "listen": ("0.0.0.0", 9000),  # noqa: S104  (a test of just that)
-        "broker_ports": range(9100, 9102),
-        "broker_port": {7: 9200, 8: 9201},
-        "advertised_host": "proxy.svc",
-        "max_connections": 5,
-        "client_id": "spark-etl",
-        "principal": "CN=etl,O=acme",
-        "quotas_file": quotas,
-        "quota_share": 0.25,
-        "quota_algorithm": "sampled-window",
-        "quota_window_num": 5,
-        "quota_window_size_seconds": 0.5,
-        "first_window": False,
-        "producer_id_quota_window_size_seconds": 60,
-        "producer_id_quota_window_count": 6,
-        "throttle_mode": "notify",
-        "max_throttle_ms": 1000,
-        "max_connection_hold_seconds": 1.5,
-        "dry_run": True,
-        "metrics_listen": ("::1", 0),
-        "metrics_allowed_hosts": ("Proxy.svc", "metrics"),
-        "max_metric_entities": 10,
-        "log_format": "json",
-        "log_level": "debug",
-        "drain_timeout_seconds": 0.5,
-        "socket_request_max_bytes": 1_000_000,
-        "socket_response_max_bytes": 2_097_152,
-        "max_buffered_bytes": 3_000_000,
-        "stalled_client_timeout_seconds": 5.0,
-        "pass_unknown_apis": True,
-        "event_loop": "asyncio",
+        "listening.address": ("0.0.0.0", 9000),  # noqa: S104  (a test of just that)
+        "listening.broker_ports": range(9100, 9102),
+        "listening.node_ports": {7: 9200, 8: 9201},
+        "listening.advertised_host": "proxy.svc",
+        "security.max_connections": 5,
+        "quotas.client_id": "spark-etl",
+        "quotas.principal": "CN=etl,O=acme",
+        "quotas.file": quotas,
+        "quotas.share": 0.25,
+        "quotas.algorithm": "sampled-window",
+        "quotas.window_num": 5,
+        "quotas.window_size_seconds": 0.5,
+        "quotas.first_window": False,
+        "quotas.producer_id_window_size_seconds": 60,
+        "quotas.producer_id_window_count": 6,
+        "enforcement.throttle_mode": "notify",
+        "enforcement.max_throttle_ms": 1000,
+        "enforcement.max_connection_hold_seconds": 1.5,
+        "enforcement.dry_run": True,
+        "observability.metrics_listen": ("::1", 0),
+        "observability.metrics_allowed_hosts": ("Proxy.svc", "metrics"),
+        "observability.max_metric_entities": 10,
+        "observability.log_format": "json",
+        "observability.log_level": "debug",
+        "listening.drain_timeout_seconds": 0.5,
+        "security.max_request_bytes": 1_000_000,
+        "security.max_response_bytes": 2_097_152,
+        "security.max_buffered_bytes": 3_000_000,
+        "security.stalled_client_timeout_seconds": 5.0,
+        "security.pass_unknown_apis": True,
     }
 
 
 # (flag, environment, file, field) with three values that differ from one another and from the default
 WAYS = [
-    ("--listen", "127.0.0.1:1001", "127.0.0.1:1002", '"127.0.0.1:1003"', "listen", ("127.0.0.1", 1001)),
-    ("--max-throttle-ms", "1", "2", "3", "max_throttle_ms", 1),
-    ("--drain-timeout", "1s", "2s", "3", "drain_timeout_seconds", 1.0),
-    ("--quota-share", "0.1", "0.2", "0.3", "quota_share", 0.1),
-    ("--client-id", "a", "b", '"c"', "client_id", "a"),
-    ("--log-level", "debug", "warn", '"error"', "log_level", "debug"),
-    ("--quota-window-size-seconds", "2", "3", "4", "quota_window_size_seconds", 2.0),
-    ("--quota-window-num", "2", "3", "4", "quota_window_num", 2),
-    ("--max-connection-hold", "1s", "2s", '"3s"', "max_connection_hold_seconds", 1.0),
-    ("--producer-id-quota-window-count", "1", "2", "3", "producer_id_quota_window_count", 1),
-    ("--stalled-client-timeout", "1s", "2s", "3", "stalled_client_timeout_seconds", 1.0),
-    ("--metrics-allowed-host", "a", "b;c", '["d"]', "metrics_allowed_hosts", ("a",)),
-    ("--broker-port", "1=2001", "1=2002", '["1=2003"]', "broker_port", {1: 2001}),
+    ("--listen", "127.0.0.1:1001", "127.0.0.1:1002", '"127.0.0.1:1003"', "listening.address", ("127.0.0.1", 1001)),
+    ("--max-throttle-ms", "1", "2", "3", "enforcement.max_throttle_ms", 1),
+    ("--drain-timeout", "1s", "2s", "3", "listening.drain_timeout_seconds", 1.0),
+    ("--quota-share", "0.1", "0.2", "0.3", "quotas.share", 0.1),
+    ("--client-id", "a", "b", '"c"', "quotas.client_id", "a"),
+    ("--log-level", "debug", "warn", '"error"', "observability.log_level", "debug"),
+    ("--quota-window-size-seconds", "2", "3", "4", "quotas.window_size_seconds", 2.0),
+    ("--quota-window-num", "2", "3", "4", "quotas.window_num", 2),
+    ("--max-connection-hold", "1s", "2s", '"3s"', "enforcement.max_connection_hold_seconds", 1.0),
+    ("--producer-id-quota-window-count", "1", "2", "3", "quotas.producer_id_window_count", 1),
+    ("--stalled-client-timeout", "1s", "2s", "3", "security.stalled_client_timeout_seconds", 1.0),
+    ("--metrics-allowed-host", "a", "b;c", '["d"]', "observability.metrics_allowed_hosts", ("a",)),
+    ("--broker-port", "1=2001", "1=2002", '["1=2003"]', "listening.node_ports", {1: 2001}),
 ]
 
 
@@ -141,47 +146,48 @@ def test_flag_before_environment_before_file_before_default(
     toml: Any, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     key = flag.removeprefix("--").replace("-", "_")
-    default = getattr(config(*UPSTREAM), field)
+    read = attrgetter(field)
+    default = read(config(*UPSTREAM))
     path = toml(f"{key} = {by_file}\n")
     in_file = ("--config", str(path))
 
-    from_flag = getattr(config(*UPSTREAM, flag, by_flag), field)
-    from_file = getattr(config(*UPSTREAM, *in_file), field)
+    from_flag = read(config(*UPSTREAM, flag, by_flag))
+    from_file = read(config(*UPSTREAM, *in_file))
     monkeypatch.setenv(f"KAFKA_QUOTA_PROXY_{key.upper()}", by_env)
-    from_environment = getattr(config(*UPSTREAM), field)
+    from_environment = read(config(*UPSTREAM))
 
     assert from_flag == value
     values = [default, from_flag, from_environment, from_file]
     assert all(one != other for at, one in enumerate(values) for other in values[at + 1 :])
-    assert getattr(config(*UPSTREAM, *in_file), field) == from_environment, "environment over file"
-    assert getattr(config(*UPSTREAM, flag, by_flag), field) == from_flag, "flag over environment"
+    assert read(config(*UPSTREAM, *in_file)) == from_environment, "environment over file"
+    assert read(config(*UPSTREAM, flag, by_flag)) == from_flag, "flag over environment"
     monkeypatch.delenv(f"KAFKA_QUOTA_PROXY_{key.upper()}")
-    assert getattr(config(*UPSTREAM, *in_file, flag, by_flag), field) == from_flag, "flag over file"
+    assert read(config(*UPSTREAM, *in_file, flag, by_flag)) == from_flag, "flag over file"
 
 
 def test_a_switch_can_be_turned_off_again_at_every_stage(toml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     in_file = ("--config", str(toml("dry_run = true\n")))
-    assert config(*UPSTREAM, *in_file).dry_run
+    assert config(*UPSTREAM, *in_file).enforcement.dry_run
     monkeypatch.setenv("KAFKA_QUOTA_PROXY_DRY_RUN", "false")
-    assert not config(*UPSTREAM, *in_file).dry_run
-    assert config(*UPSTREAM, *in_file, "--dry-run").dry_run
+    assert not config(*UPSTREAM, *in_file).enforcement.dry_run
+    assert config(*UPSTREAM, *in_file, "--dry-run").enforcement.dry_run
     monkeypatch.setenv("KAFKA_QUOTA_PROXY_DRY_RUN", "true")
-    assert not config(*UPSTREAM, *in_file, "--no-dry-run").dry_run
+    assert not config(*UPSTREAM, *in_file, "--no-dry-run").enforcement.dry_run
 
 
 def test_the_first_window_rule_is_on_or_off(toml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     in_file = ("--config", str(toml('first_window = "off"\n')))
-    assert config(*UPSTREAM).first_window
-    assert not config(*UPSTREAM, *in_file).first_window
-    assert not config(*UPSTREAM, "--config", str(toml("first_window = false\n"))).first_window
+    assert config(*UPSTREAM).quotas.first_window
+    assert not config(*UPSTREAM, *in_file).quotas.first_window
+    assert not config(*UPSTREAM, "--config", str(toml("first_window = false\n"))).quotas.first_window
     monkeypatch.setenv("KAFKA_QUOTA_PROXY_FIRST_WINDOW", "on")
-    assert config(*UPSTREAM, *in_file).first_window
-    assert not config(*UPSTREAM, *in_file, "--first-window", "off").first_window
+    assert config(*UPSTREAM, *in_file).quotas.first_window
+    assert not config(*UPSTREAM, *in_file, "--first-window", "off").quotas.first_window
 
 
 def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_QUOTA_PROXY_LISTEN", "")
-    assert config(*UPSTREAM).listen == ("127.0.0.1", 19092)
+    assert config(*UPSTREAM).listening.address == ("127.0.0.1", 19092)
 
 
 @pytest.mark.parametrize("variable", ["KAFKA_QUOTA_PROXY_BOOTSTRAP_SERVERS", "KAFKA_QUOTA_PROXY_BOOTSTRAP_SERVER"])
@@ -248,31 +254,31 @@ def test_entries_of_the_file_replace_those_of_the_same_entity(toml: Any) -> None
 
 
 def test_the_broker_ports_follow_the_listen_port() -> None:
-    assert config(*UPSTREAM, "--listen", "127.0.0.1:9000").broker_ports == range(9001, 9021)
+    assert config(*UPSTREAM, "--listen", "127.0.0.1:9000").listening.broker_ports == range(9001, 9021)
 
 
 def test_a_listen_port_of_the_kernel_means_broker_ports_of_the_kernel() -> None:
-    assert config(*UPSTREAM, "--listen", "127.0.0.1:0").broker_ports is None
-    assert config(*UPSTREAM, "--listen", "127.0.0.1:0", "--broker-ports", "5000-5001").broker_ports == range(5000, 5002)
-    assert config(*UPSTREAM, "--broker-ports", "0").broker_ports is None
+    assert config(*UPSTREAM, "--listen", "127.0.0.1:0").listening.broker_ports is None
+    given = config(*UPSTREAM, "--listen", "127.0.0.1:0", "--broker-ports", "5000-5001")
+    assert given.listening.broker_ports == range(5000, 5002)
+    assert config(*UPSTREAM, "--broker-ports", "0").listening.broker_ports is None
 
 
 def test_the_advertised_host_is_the_listen_host() -> None:
-    assert config(*UPSTREAM, "--listen", "[::1]:9000").advertised_host == "::1"
+    assert config(*UPSTREAM, "--listen", "[::1]:9000").listening.advertised_host == "::1"
 
 
 def test_different_interfaces_may_share_a_port() -> None:
     found = config(*UPSTREAM, "--listen", "127.0.0.2:9000", "--metrics-listen", "127.0.0.3:9000")
-    assert found.listen[1] == found.metrics_listen[1]
+    assert found.listening.address[1] == found.observability.metrics_listen[1]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "0", "[0:0::0]"])  # noqa: S104
 def test_every_way_to_write_the_wildcard_needs_an_advertised_host(host: str) -> None:
     (message,) = errors(*UPSTREAM, "--listen", f"{host}:9000")
     assert "needs --advertised-host HOST" in message
-    assert (
-        config(*UPSTREAM, "--listen", f"{host}:9000", "--advertised-host", "proxy.svc").advertised_host == "proxy.svc"
-    )
+    found = config(*UPSTREAM, "--listen", f"{host}:9000", "--advertised-host", "proxy.svc")
+    assert found.listening.advertised_host == "proxy.svc"
 
 
 @pytest.mark.parametrize("server", ["127.0.0.1:9000", "localhost:9001", "[::1]:9020", "Proxy.svc:9000"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config.config import Config
+from proxy.config.config import Config, QuotaOptions
 from proxy.config.quotas_file import Quotas, quotas_in_force
 from proxy.observability.metrics import Metrics
 from proxy.quotas_watch import MAX_PROBLEMS_LOGGED, QuotasWatch
@@ -30,10 +30,9 @@ class Watched:
         path.write_text(text)
         self.config = Config(
             bootstrap_servers=(),
-            quotas=(parse_spec("client-id=flag,producer_byte_rate=1"),),
-            quotas_file=path,
-            quota_share=0.5,
-            client_id=client_id,
+            quotas=QuotaOptions(
+                entries=(parse_spec("client-id=flag,producer_byte_rate=1"),), file=path, share=0.5, client_id=client_id
+            ),
         )
         self.metrics = Metrics(self.config)
         self.taken: list[dict[str, int]] = []
@@ -214,8 +213,8 @@ async def test_a_file_that_no_name_can_put_right_is_not_tried_again(
     watched.path.write_text(text)
     await watched.watch.poll()
     names["spark-driver"] = "10.0.0.7"
-    reads = []
-    monkeypatch.setattr(watched.metrics, "config_reloaded", lambda *, ok: reads.append(ok))
+    reads: list[Config] = []
+    monkeypatch.setattr("proxy.quotas_watch.quotas_in_force", reads.append)
     watched.clock.pass_seconds(31)
     await watched.watch.poll()
     assert reads == []
@@ -310,7 +309,13 @@ async def test_it_reads_again_when_asked_to_though_nothing_changed(
     read = asyncio.Event()
     watched.path.write_text("[[quota]]\nx = 1\n")
     watch = QuotasWatch(watched.config, NONE, lambda _quotas: None, watched.metrics)
-    monkeypatch.setattr(watched.metrics, "config_reloaded", lambda *, ok: read.set())
+    loop = asyncio.get_running_loop()
+
+    def reading(config: Config) -> Quotas:
+        loop.call_soon_threadsafe(read.set)
+        return quotas_in_force(config)
+
+    monkeypatch.setattr("proxy.quotas_watch.quotas_in_force", reading)
     running = asyncio.ensure_future(watch.run())
     for _ in range(3):
         await read.wait()

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.config.config import EnforcementOptions, QuotaOptions
 from proxy.enforcement.holds import Hold, Holds
 from proxy.enforcement.identity import ANONYMOUS, Identity, Notice, throttle_time_ms
 from proxy.enforcement.policies.policy import Policy
@@ -32,7 +33,7 @@ class Scene:
     """One client, its limit, and the policy of a mode."""
 
     def __init__(self, mode: str = "auto", **options: Any) -> None:
-        self.world = World([QUOTA], dry_run=mode == "dry-run", **options)
+        self.world = World([QUOTA], enforcement=EnforcementOptions(dry_run=mode == "dry-run"), **options)
         self.policy: Policy = policy_of(mode, self.world.report)
         self.who = identity(self.world)
         self.limit = self.who.limits.produce.limits[0]
@@ -47,7 +48,7 @@ class Scene:
 
 
 def identity(world: World, client_id: str = "etl") -> Identity:
-    who = Identity(world.config, world.registry, world.metrics, "peer:1")
+    who = Identity(world.config, world.registry, world.metrics.entities, "peer:1")
     who.identify(client_id)
     return who
 
@@ -243,7 +244,7 @@ def test_a_raised_rate_shortens_a_notice_and_a_lower_one_does_not_prolong_it() -
 
 def test_a_client_is_unknown_until_its_first_request() -> None:
     world = World([QUOTA])
-    who = Identity(world.config, world.registry, world.metrics, "peer:1")
+    who = Identity(world.config, world.registry, world.metrics.entities, "peer:1")
     assert (who.user, who.client_id, who.wire_client_id) == (ANONYMOUS, "", None)
     assert not who.limits.produce.limits
     world.registry.replace([], world.clock())
@@ -254,7 +255,7 @@ def test_a_client_is_unknown_until_its_first_request() -> None:
 
 
 def test_a_fixed_client_id_and_principal_replace_what_clients_say() -> None:
-    world = World([QUOTA], client_id="etl", principal="alice")
+    world = World(QuotaOptions(entries=(QUOTA,), client_id="etl", principal="alice"))
     who = identity(world, "whatever")
     assert (who.user, who.client_id, who.wire_client_id) == ("alice", "etl", "whatever")
     assert who.limits.produce.limits

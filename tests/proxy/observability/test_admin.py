@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
 
 import pytest
 from aiohttp import ClientSession
 
-from proxy.config.config import Config
+from proxy.config.config import Config, ObservabilityOptions
 from proxy.config.errors import BindError
 from proxy.observability.admin import (
     MAX_WAITING_SHOWN,
@@ -22,7 +21,8 @@ from proxy.observability.admin import (
 )
 from proxy.observability.metrics import Metrics
 
-CONFIG = Config(bootstrap_servers=(("127.0.0.1", 9092),), metrics_listen=("127.0.0.1", 0))
+CONFIG = Config(bootstrap_servers=(("127.0.0.1", 9092),))
+OPTIONS = ObservabilityOptions(metrics_listen=("127.0.0.1", 0))
 
 WAITING = WaitingClient(
     user="ANONYMOUS",
@@ -43,13 +43,13 @@ async def _ready() -> Status:
 
 @asynccontextmanager
 async def admin(
-    config: Config = CONFIG,
+    options: ObservabilityOptions = OPTIONS,
     *,
     health: Callable[[], Status] = lambda: Status(ok=True, reason="fine"),
     readiness: Callable[[], Awaitable[Status]] = _ready,
     throttles: Callable[[], Sequence[WaitingClient]] = tuple,
 ) -> AsyncIterator[ClientSession]:
-    server = await start_admin(config, Metrics(config), health=health, readiness=readiness, throttles=throttles)
+    server = await start_admin(options, Metrics(CONFIG), health=health, readiness=readiness, throttles=throttles)
     try:
         async with ClientSession(f"http://127.0.0.1:{server.port}") as client:
             yield client
@@ -105,8 +105,8 @@ async def test_a_page_that_fails_is_logged_and_the_next_one_works(caplog: pytest
 
 
 async def test_which_names_the_port_answers_to() -> None:
-    config = replace(CONFIG, metrics_listen=("localhost", 0), metrics_allowed_hosts=("Proxy.svc.",))
-    async with admin(config) as client:
+    options = ObservabilityOptions(metrics_listen=("localhost", 0), metrics_allowed_hosts=("Proxy.svc.",))
+    async with admin(options) as client:
         for host in ("localhost", "LOCALHOST:19404", "127.0.0.1", "10.0.0.7:19404", "[::1]:19404", "proxy.svc:1"):
             assert (await text_of(client.get("/healthz", headers={"Host": host})))[0] == 200, host
         for host in ("evil.example", "127.0.0.1.evil.example", "proxy.svc.evil", ""):
@@ -116,7 +116,7 @@ async def test_which_names_the_port_answers_to() -> None:
 
 
 async def test_the_host_of_metrics_listen_is_answered() -> None:
-    async with admin(replace(CONFIG, metrics_listen=("localhost", 0))) as client:
+    async with admin(ObservabilityOptions(metrics_listen=("localhost", 0))) as client:
         assert (await text_of(client.get("/healthz")))[0] == 200
 
 
@@ -249,12 +249,12 @@ async def test_head_has_the_status_and_no_body(page: str) -> None:
 async def test_a_taken_port_names_the_flag() -> None:
     taken = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
     port = taken.sockets[0].getsockname()[1]
-    config = Config(bootstrap_servers=(), metrics_listen=("127.0.0.1", port))
+    options = ObservabilityOptions(metrics_listen=("127.0.0.1", port))
     try:
         with pytest.raises(BindError) as raised:
             await start_admin(
-                config,
-                Metrics(config),
+                options,
+                Metrics(CONFIG),
                 health=lambda: Status(ok=True, reason=""),
                 readiness=_ready,
                 throttles=tuple,

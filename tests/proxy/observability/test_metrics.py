@@ -20,10 +20,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.registry import Collector
 
-from proxy.config.config import Config
+from proxy.config.config import Config, ObservabilityOptions
+from proxy.observability.entities import ENTITY_IDLE_NS
 from proxy.observability.exposition import PREFIX, SUM_SLICE, expose, families
 from proxy.observability.labels import MAX_LABEL_CHARS, REPLACEMENT, label_value
-from proxy.observability.metrics import ENTITY_IDLE_NS, MAX_REQUEST_CELLS, Metrics
+from proxy.observability.metrics import MAX_REQUEST_CELLS, Metrics
 from proxy.observability.tallies import WINDOW_SLOT_NS, WINDOW_SLOTS, Histogram, ThrottleWindow
 from quotas.entity import Entity
 
@@ -91,7 +92,8 @@ def clock() -> Clock:
 
 
 def metrics_with(clock: Clock, max_metric_entities: int = 1000) -> Metrics:
-    return Metrics(Config(bootstrap_servers=(), max_metric_entities=max_metric_entities), clock_ns=clock)
+    options = ObservabilityOptions(max_metric_entities=max_metric_entities)
+    return Metrics(Config(bootstrap_servers=(), observability=options), clock_ns=clock)
 
 
 async def scrape(metrics: Metrics, accept: str = "") -> dict[str, Metric]:
@@ -132,25 +134,25 @@ async def test_every_family_of_the_contract_exists_before_anything_happened(cloc
 
 def fill(metrics: Metrics, clock: Clock) -> None:
     metrics.request_cell("Produce", 12).value += 3
-    entity = metrics.entity("ANONYMOUS", "etl")
+    entity = metrics.entities.of("ANONYMOUS", "etl")
     entity.produce_bytes += 5_000
     entity.fetch_bytes += 70
     entity.requests += 2
-    metrics.throttled("producer_byte_rate", "ANONYMOUS", "etl", "notify", 1.8, clock.now_ns)
-    metrics.connection_rejected("max_connections")
-    metrics.accept_error("descriptors_exhausted")
-    metrics.upstream_error("connect_refused")
-    metrics.protocol_error("unknown_api")
-    metrics.loop_lag(0.004)
-    metrics.connections = 7
-    metrics.buffered_bytes = 4096
-    metrics.paused["quota"] = 2
-    metrics.in_flight = lambda: 5
-    metrics.dropped_frames = 1
-    metrics.memory_paused = True
-    metrics.stalled_closed = 3
+    metrics.entities.throttled("producer_byte_rate", "ANONYMOUS", "etl", "notify", 1.8, clock.now_ns)
+    metrics.connections.rejected["max_connections"] += 1
+    metrics.errors.accept["descriptors_exhausted"] += 1
+    metrics.errors.upstream["connect_refused"] += 1
+    metrics.errors.protocol["unknown_api"] += 1
+    metrics.loop_lag.observe(0.004)
+    metrics.connections.open = 7
+    metrics.connections.buffered_bytes = 4096
+    metrics.connections.paused["quota"] = 2
+    metrics.connections.in_flight = lambda: 5
+    metrics.connections.dropped_frames = 1
+    metrics.connections.memory_paused = True
+    metrics.connections.stalled_closed = 3
     metrics.limits_in_use = lambda: [FixedLimit("producer_byte_rate", "client-id:etl", 5_000_000, 1.8)]
-    metrics.config_reloaded(ok=False)
+    metrics.reload_ok = False
 
 
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
@@ -212,10 +214,10 @@ async def test_beyond_the_bound_clients_are_other_and_the_log_says_so_once(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     metrics = metrics_with(clock, max_metric_entities=2)
-    with caplog.at_level(logging.WARNING, "proxy.observability.metrics"):
+    with caplog.at_level(logging.WARNING, "proxy.observability.entities"):
         for number in range(100):
-            metrics.entity("ANONYMOUS", f"client-{number}").produce_bytes += 1
-            metrics.throttled("producer_byte_rate", "ANONYMOUS", f"client-{number}", "notify", 1, clock.now_ns)
+            metrics.entities.of("ANONYMOUS", f"client-{number}").produce_bytes += 1
+            metrics.entities.throttled("producer_byte_rate", "ANONYMOUS", f"client-{number}", "notify", 1, clock.now_ns)
     assert [record.getMessage() for record in caplog.records] == ["metric_entities_exhausted"]
     shown = await scrape(metrics)
     clients = {sample.labels["client_id"]: sample.value for sample in shown["bytes"].samples if sample.value}
@@ -226,9 +228,9 @@ async def test_beyond_the_bound_clients_are_other_and_the_log_says_so_once(
 
 async def test_a_client_that_is_called_other_is_not_shown_twice(clock: Clock) -> None:
     metrics = metrics_with(clock, max_metric_entities=1)
-    metrics.entity("other", "other").produce_bytes += 1
-    metrics.entity("a", "a").produce_bytes += 1
-    metrics.entity("b", "b").produce_bytes += 1
+    metrics.entities.of("other", "other").produce_bytes += 1
+    metrics.entities.of("a", "a").produce_bytes += 1
+    metrics.entities.of("b", "b").produce_bytes += 1
     shown = await scrape(metrics)
     assert value(shown, "bytes", "bytes_total", direction="produce", user="other", client_id="other") == 2
 
@@ -251,45 +253,45 @@ async def test_beyond_the_bound_limits_are_summed_up(clock: Clock) -> None:
 
 def test_an_idle_client_makes_room_for_another(clock: Clock) -> None:
     metrics = metrics_with(clock, max_metric_entities=1)
-    metrics.entity("u", "first").produce_bytes += 1
-    metrics.expire(clock.now_ns)
+    metrics.entities.of("u", "first").produce_bytes += 1
+    metrics.entities.expire(clock.now_ns)
     clock.now_ns += ENTITY_IDLE_NS - 1
-    metrics.expire(clock.now_ns)
-    assert metrics.entity("u", "second").client_id == "other"
+    metrics.entities.expire(clock.now_ns)
+    assert metrics.entities.of("u", "second").client_id == "other"
     clock.now_ns += 1
-    metrics.expire(clock.now_ns)
+    metrics.entities.expire(clock.now_ns)
     gc.collect()
-    assert metrics.entity("u", "second").client_id == "second"
+    assert metrics.entities.of("u", "second").client_id == "second"
 
 
 def test_a_client_that_goes_on_counting_stays(clock: Clock) -> None:
     metrics = metrics_with(clock)
-    entity = metrics.entity("u", "c")
+    entity = metrics.entities.of("u", "c")
     for _ in range(3):
         entity.fetch_bytes += 1
         clock.now_ns += ENTITY_IDLE_NS - 1
-        metrics.expire(clock.now_ns)
+        metrics.entities.expire(clock.now_ns)
         entity.fetch_bytes += 1
         clock.now_ns += 2
-        metrics.expire(clock.now_ns)
-    assert metrics.entity("u", "c") is entity
+        metrics.entities.expire(clock.now_ns)
+    assert metrics.entities.of("u", "c") is entity
 
 
 def test_what_an_idle_session_still_holds_is_shown_until_it_lets_go(clock: Clock) -> None:
     metrics = metrics_with(clock)
-    held = metrics.entity("u", "c")
+    held = metrics.entities.of("u", "c")
     clock.now_ns += ENTITY_IDLE_NS
-    metrics.expire(clock.now_ns)
+    metrics.entities.expire(clock.now_ns)
     held.produce_bytes += 1
-    assert [entity.produce_bytes for entity in metrics.entities()] == [1]
-    assert metrics.entity("u", "c") is held, "a new session of the same client counts on"
+    assert [entity.produce_bytes for entity in metrics.entities] == [1]
+    assert metrics.entities.of("u", "c") is held, "a new session of the same client counts on"
     clock.now_ns += ENTITY_IDLE_NS
-    metrics.expire(clock.now_ns)
+    metrics.entities.expire(clock.now_ns)
     clock.now_ns += ENTITY_IDLE_NS
-    metrics.expire(clock.now_ns)
+    metrics.entities.expire(clock.now_ns)
     del held
     gc.collect()
-    assert list(metrics.entities()) == []
+    assert list(metrics.entities) == []
 
 
 NAMES = st.text(st.characters(), max_size=400) | st.text(
@@ -325,9 +327,9 @@ def test_any_name_from_the_wire_gives_a_scrape_that_parses(
     user: str, client_id: str, limit_of: str, accept: str
 ) -> None:
     metrics = metrics_with(Clock())
-    metrics.entity(user, client_id).produce_bytes += 1
-    metrics.entity(user + "\udc80", client_id).produce_bytes += 1
-    metrics.throttled("producer_byte_rate", user, client_id, "notify", 1, 0)
+    metrics.entities.of(user, client_id).produce_bytes += 1
+    metrics.entities.of(user + "\udc80", client_id).produce_bytes += 1
+    metrics.entities.throttled("producer_byte_rate", user, client_id, "notify", 1, 0)
     owners = [Entity(user or "u", limit_of), Entity(None, limit_of + "\r"), Entity(None, limit_of + "\0")]
     metrics.limits_in_use = lambda: [FixedLimit("producer_byte_rate", owner, 1) for owner in owners]
     check_lines(asyncio.run(expose(metrics, accept)).body)
@@ -341,8 +343,8 @@ def test_any_name_from_the_wire_gives_a_scrape_that_parses(
 @pytest.mark.parametrize("name", ["a\rb", "a\0b", "a\nb", "a\x85b", "a\u2028b", "a\x1bb", "a\ud800b", "a\u202eb"])
 def test_names_that_differ_only_in_replaced_characters_are_one_series(clock: Clock, name: str) -> None:
     metrics = metrics_with(clock)
-    metrics.entity("u", name).produce_bytes += 1
-    metrics.entity("u", "a\tb").produce_bytes += 2
+    metrics.entities.of("u", name).produce_bytes += 1
+    metrics.entities.of("u", "a\tb").produce_bytes += 2
     metrics.limits_in_use = lambda: [
         FixedLimit("producer_byte_rate", Entity(None, name), 10, debt_seconds=1),
         FixedLimit("producer_byte_rate", Entity(None, "a\tb"), 20, debt_seconds=3),
@@ -361,7 +363,7 @@ def test_long_names_stay_apart_and_short(clock: Clock) -> None:
     ids = ["x" * 32_000 + str(number) for number in range(100)]
     metrics.limits_in_use = lambda: [FixedLimit("producer_byte_rate", Entity('"' * 32_000, one), 1) for one in ids]
     for one in ids:
-        metrics.entity("u", one).produce_bytes += 1
+        metrics.entities.of("u", one).produce_bytes += 1
     assert len({label_value(one) for one in ids}) == 100
     exposition = asyncio.run(expose(metrics))
     check_lines(exposition.body)
@@ -484,12 +486,12 @@ class TestThrottleWindow:
 
 async def test_the_mean_of_a_scrape_counts_requests_before_the_first_throttle(clock: Clock) -> None:
     metrics = metrics_with(clock)
-    entity = metrics.entity("u", "c")
+    entity = metrics.entities.of("u", "c")
     entity.requests += 9
     clock.now_ns += WINDOW_SLOT_NS
-    metrics.tick(clock.now_ns)
+    metrics.entities.tick(clock.now_ns)
     entity.requests += 1
-    metrics.throttled("producer_byte_rate", "u", "c", "notify", 2.0, clock.now_ns)
+    metrics.entities.throttled("producer_byte_rate", "u", "c", "notify", 2.0, clock.now_ns)
     labels = {"user": "u", "client_id": "c"}
     assert value(await scrape(metrics), "throttle_time_avg_seconds", **labels) == pytest.approx(0.2)
     clock.now_ns += WINDOW_NS - WINDOW_SLOT_NS
@@ -499,7 +501,7 @@ async def test_the_mean_of_a_scrape_counts_requests_before_the_first_throttle(cl
 async def test_the_window_slides_with_the_clock_at_a_scrape(clock: Clock) -> None:
     metrics = metrics_with(clock)
     labels = {"user": "u", "client_id": "c"}
-    metrics.throttled("producer_byte_rate", "u", "c", "notify", 2.0, clock.now_ns)
+    metrics.entities.throttled("producer_byte_rate", "u", "c", "notify", 2.0, clock.now_ns)
     clock.now_ns += WINDOW_NS - WINDOW_SLOT_NS
     assert value(await scrape(metrics), "throttle_time_max_seconds", **labels) == 2.0
     clock.now_ns += WINDOW_SLOT_NS
@@ -522,7 +524,7 @@ def test_a_histogram_counts_each_observation_once_and_bounds_are_inclusive(obser
 async def test_a_large_scrape_lets_others_run_in_between(clock: Clock) -> None:
     metrics = metrics_with(clock)
     for number in range(500):
-        metrics.throttled("producer_byte_rate", "u", f"client-{number}", "notify", 1, clock.now_ns)
+        metrics.entities.throttled("producer_byte_rate", "u", f"client-{number}", "notify", 1, clock.now_ns)
     turns = 0
 
     async def count_turns() -> None:
@@ -563,7 +565,7 @@ def test_limits_that_are_only_summed_up_take_turns_with_the_loop_too(clock: Cloc
 def test_slices_of_a_family_come_in_a_row(clock: Clock) -> None:
     metrics = metrics_with(clock)
     for number in range(500):
-        metrics.throttled("producer_byte_rate", "u", f"client-{number}", "notify", 1, clock.now_ns)
+        metrics.entities.throttled("producer_byte_rate", "u", f"client-{number}", "notify", 1, clock.now_ns)
     names = [family.name for family in families(metrics)]
     changes = [name for name, before in zip(names, [None, *names], strict=False) if name != before]
     assert len(changes) == len(set(changes))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from proxy.config.config import SecurityOptions
 from proxy.streams.memory import READ_SIZE
 from tests.proxy.conversation import Stage, lines_of, until
 from tests.proxy.frames import (
@@ -65,8 +66,8 @@ async def test_a_bad_request_closes_its_own_connection(
         await client.send(sent)
     await client.closed()
     await broker.closed()
-    assert stage.metrics.protocol_errors[reason] == 1
-    assert sum(stage.metrics.protocol_errors.values()) == 1
+    assert stage.metrics.errors.protocol[reason] == 1
+    assert sum(stage.metrics.errors.protocol.values()) == 1
     [(name, fields)] = lines_of(caplog.records)
     assert (name, fields["reason"]) == ("protocol_error", reason)
     assert fields["peer"].startswith("127.0.0.1:")
@@ -97,7 +98,7 @@ async def test_nothing_is_allocated_for_a_length_that_is_only_claimed(open_stage
 
 
 async def test_the_bound_is_the_operators(open_stage: OpenStage) -> None:
-    stage = open_stage(socket_request_max_bytes=500)
+    stage = open_stage(security=SecurityOptions(max_request_bytes=500))
     client, broker = await stage.pair()
     fits = produce(1, 500 - len(produce(1, 0)) + 4)
     assert len(fits) == 504
@@ -106,7 +107,7 @@ async def test_the_bound_is_the_operators(open_stage: OpenStage) -> None:
     # The second of the same kind is compared, not parsed: the bound must hold there as well.
     await client.send(produce(2, 500 - len(produce(1, 0)) + 5))
     await client.closed()
-    assert stage.metrics.protocol_errors["frame_too_large"] == 1
+    assert stage.metrics.errors.protocol["frame_too_large"] == 1
 
 
 @pytest.mark.parametrize("size", [3, 4, 11, 13, 16])
@@ -119,7 +120,7 @@ async def test_a_client_that_dies_inside_of_a_header(
     client.close()
     assert await broker.rest() == b"", "nothing of it reached the broker"
     await stage.no_sessions()
-    assert stage.metrics.protocol_errors["closed_mid_frame"] == 1
+    assert stage.metrics.errors.protocol["closed_mid_frame"] == 1
     assert [name for name, _ in lines_of(caplog.records)] == ["protocol_error"]
 
 
@@ -131,7 +132,7 @@ async def test_a_client_that_dies_inside_of_a_frame(open_stage: OpenStage, caplo
     assert await broker.rest() == produce(1, 900)[:600]
     broker.close()
     await stage.no_sessions()
-    assert stage.metrics.protocol_errors["closed_mid_frame"] == 1
+    assert stage.metrics.errors.protocol["closed_mid_frame"] == 1
     assert [name for name, _ in lines_of(caplog.records)] == ["protocol_error"]
 
 
@@ -218,8 +219,8 @@ async def test_a_bad_response_closes_its_own_connection(
     await broker.send(sent)
     await client.closed()
     await broker.closed()
-    assert stage.metrics.protocol_errors[reason] == 1
-    assert sum(stage.metrics.protocol_errors.values()) == 1
+    assert stage.metrics.errors.protocol[reason] == 1
+    assert sum(stage.metrics.errors.protocol.values()) == 1
     assert [(name, fields["reason"]) for name, fields in lines_of(caplog.records)] == [("protocol_error", reason)]
     await other.send(heartbeat(1))
     assert await broker_of_other.frame() == heartbeat(1)
@@ -258,7 +259,7 @@ async def test_a_response_that_is_no_such_response(open_stage: OpenStage, sent: 
     await broker.frame()
     await broker.send(answer)
     await client.closed()
-    errors = stage.metrics.protocol_errors
+    errors = stage.metrics.errors.protocol
     assert errors["malformed_frame"] + errors["truncated_frame"] == 1
 
 
@@ -277,4 +278,4 @@ async def test_lines_about_a_storm_of_bad_clients_are_few(
         await client.closed()
     said = lines_of(caplog.records)
     assert [fields["suppressed"] for _, fields in said] == [None, 29]
-    assert stage.metrics.protocol_errors["not_kafka"] == 31
+    assert stage.metrics.errors.protocol["not_kafka"] == 31

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from protocol.apis import SHARE_FETCH
+from proxy.config.config import SecurityOptions
 from proxy.config.quotas_file import Quotas
 from quotas.parsing.parse import parse_spec
 from tests.proxy import frames
@@ -118,7 +119,9 @@ async def play_broker(random_: random.Random, broker: Peer) -> None:
 async def test_connections_that_come_and_go_at_any_moment(open_stage: OpenStage, seed: int) -> None:
     """And on uvloop: a descriptor that was closed while registered would end the process here."""
     random_ = random.Random(seed)
-    stage = open_stage(quotas=[QUOTA], real_clock=time.monotonic_ns, max_buffered_bytes=600_000)
+    stage = open_stage(
+        quotas=[QUOTA], real_clock=time.monotonic_ns, security=SecurityOptions(max_buffered_bytes=600_000)
+    )
     clients: list[Peer] = []
     players: set[asyncio.Task[None]] = set()
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from proxy.config.config import EnforcementOptions, QuotaOptions
 from proxy.sessions.gate import Gate
 from proxy.sessions.lifecycle import State
 from proxy.sessions.session import Session
@@ -26,7 +27,7 @@ TWO_EACH = [
     pytest.param("total=true,connections=2", "total", id="total"),
 ]
 #: Seed 000's: 30 a second, over two windows of a second.
-THIRTY = {"quotas": [parse_spec("ip=<default>,connection_creation_rate=30")], "quota_window_num": 2}
+THIRTY = QuotaOptions(entries=(parse_spec("ip=<default>,connection_creation_rate=30"),), window_num=2)
 #: One in a second: the second of a second is to wait for a second.
 ONE = parse_spec("total=true,connection_creation_rate=1")
 
@@ -54,9 +55,9 @@ async def test_one_connection_too_many_is_closed_at_once(
     second, broker_of_second = await stage.pair()
     refused = await stage.client()
     await refused.closed()
-    assert stage.metrics.rejected["connections"] == 1
+    assert stage.metrics.connections.rejected["connections"] == 1
     assert len(stage.sessions) == 2
-    assert stage.metrics.connections == 2
+    assert stage.metrics.connections.open == 2
     [(name, fields)] = lines_of(caplog.records)
     assert name == "connection_rejected"
     assert (fields["reason"], fields["entity"], fields["limit_value"]) == ("connections", entity, 2)
@@ -68,7 +69,7 @@ async def test_one_connection_too_many_is_closed_at_once(
     await talk(stage)
     again = await stage.client()
     await again.closed()
-    assert stage.metrics.rejected["connections"] == 2
+    assert stage.metrics.connections.rejected["connections"] == 2
 
 
 async def test_a_connection_that_reaches_no_broker_leaves_its_place(open_stage: OpenStage) -> None:
@@ -79,8 +80,8 @@ async def test_a_connection_that_reaches_no_broker_leaves_its_place(open_stage: 
         client = await stage.client()
         await client.closed()
         await stage.no_sessions()
-    assert stage.metrics.rejected["connections"] == 0
-    assert sum(stage.metrics.upstream_errors.values()) == 3
+    assert stage.metrics.connections.rejected["connections"] == 0
+    assert sum(stage.metrics.errors.upstream.values()) == 3
 
 
 async def test_listeners_count_apart_and_go_by_their_ports(open_stage: OpenStage) -> None:
@@ -93,7 +94,7 @@ async def test_listeners_count_apart_and_go_by_their_ports(open_stage: OpenStage
     for each in (stage.port, port):
         client = await stage.client(each)
         await client.closed()
-    assert stage.metrics.rejected["connections"] == 2
+    assert stage.metrics.connections.rejected["connections"] == 2
 
 
 async def test_a_limit_that_is_changed_counts_those_that_are_there(open_stage: OpenStage) -> None:
@@ -113,7 +114,7 @@ async def test_a_limit_that_is_changed_counts_those_that_are_there(open_stage: O
 
 @pytest.mark.parametrize("hangs_up", [False, True])
 async def test_seed_000_lets_thirty_in_and_the_next_one_waits(open_stage: OpenStage, hangs_up: bool) -> None:
-    stage = open_stage(**THIRTY)
+    stage = open_stage(quotas=THIRTY)
     first, broker_of_first = await stage.pair()
     for _ in range(29):
         stage.clock.pass_seconds(0.025)
@@ -145,20 +146,20 @@ async def test_seed_000_lets_thirty_in_and_the_next_one_waits(open_stage: OpenSt
         broker.close()
         await until(lambda: len(stage.sessions) == 30)
     assert stage.waiting() == []
-    assert stage.metrics.rejected["connection_creation_rate"] == 0
+    assert stage.metrics.connections.rejected["connection_creation_rate"] == 0
 
 
 async def test_a_wait_that_is_too_long_ends_with_a_close(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=0.05)
+    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=0.05))
     await stage.pair()
     for number in range(1, 4):
         client = await stage.client()
         await waiting(stage)
         assert len(stage.sessions) == 2, "it is held before it is closed, else it would come back at once"
         await client.closed()
-        assert stage.metrics.rejected["connection_creation_rate"] == number
+        assert stage.metrics.connections.rejected["connection_creation_rate"] == number
     assert [name for name, _ in lines_of(caplog.records)] == ["throttled", "connection_rejected"]
     fields = lines_of(caplog.records)[1][1]
     assert (fields["reason"], fields["entity"], fields["held_seconds"]) == ("connection_creation_rate", "total", 0.05)
@@ -167,7 +168,7 @@ async def test_a_wait_that_is_too_long_ends_with_a_close(
 
 
 async def test_those_that_were_turned_away_do_not_count(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=0.001)
+    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=0.001))
     await stage.pair()
     for _ in range(30):
         client = await stage.client()
@@ -194,18 +195,20 @@ async def test_one_that_hangs_up_while_it_waits_leaves_unless_it_sent_data(open_
 
 @pytest.mark.parametrize("then", ["served", "turned away"])
 async def test_draining_while_it_waits(open_stage: OpenStage, then: str) -> None:
-    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=100 if then == "served" else 0.5)
+    stage = open_stage(
+        quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100 if then == "served" else 0.5)
+    )
     await stage.pair()
     client = await stage.client()
     await waiting(stage)
     stage.session_of(client).drain()
     await client.closed()
     assert len(stage.sessions) == 1
-    assert stage.metrics.rejected["connection_creation_rate"] == 0
+    assert stage.metrics.connections.rejected["connection_creation_rate"] == 0
 
 
 async def test_closing_the_proxy_while_it_waits(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=100)
+    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
     await stage.pair()
     client = await stage.client()
     await waiting(stage)
@@ -216,16 +219,19 @@ async def test_closing_the_proxy_while_it_waits(open_stage: OpenStage) -> None:
 @pytest.mark.parametrize("hold", [0.03, 100.0])
 async def test_one_that_waits_holds_its_place(open_stage: OpenStage, hold: float) -> None:
     """Else a storm of connections that wait would be without bound."""
-    stage = open_stage(quotas=[ONE, parse_spec("ip=<default>,connections=2")], max_connection_hold_seconds=hold)
+    stage = open_stage(
+        quotas=[ONE, parse_spec("ip=<default>,connections=2")],
+        enforcement=EnforcementOptions(max_connection_hold_seconds=hold),
+    )
     await stage.pair()
     client = await stage.client()
     await waiting(stage)
     refused = await stage.client()
     await refused.closed()
-    assert stage.metrics.rejected["connections"] == 1
+    assert stage.metrics.connections.rejected["connections"] == 1
     if hold < 1:
         await client.closed()
-        assert stage.metrics.rejected["connection_creation_rate"] == 1
+        assert stage.metrics.connections.rejected["connection_creation_rate"] == 1
 
 
 # Limits that change while somebody waits
@@ -254,19 +260,19 @@ def remaining(stage: Stage) -> list[float]:
 
 
 async def test_a_rate_taken_away_lets_all_in_at_once_and_in_their_order(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=5.5)
+    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=5.5))
     await stage.pair()
     await crowd(stage, 7)
     assert remaining(stage) == [2, 3, 4, 5, 5.5, 5.5, 5.5], "the last three are to be turned away"
     alter(stage, "total=true,connection_creation_rate=1", away=True)
     assert remaining(stage) == [], "nobody is shown to wait for a limit that is gone"
     assert [await served(stage) for _ in range(7)] == list(range(7))
-    assert sum(stage.metrics.rejected.values()) == 0
+    assert sum(stage.metrics.connections.rejected.values()) == 0
     await waiting(stage, 0)
 
 
 async def test_a_rate_that_is_raised_is_waited_for_at_the_new_rate(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=100)
+    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
     await stage.pair()
     await crowd(stage, 3)
     stage.clock.pass_seconds(0.5)
@@ -291,7 +297,7 @@ async def test_a_rate_that_is_lowered_holds_nobody_longer(open_stage: OpenStage)
 
 
 async def test_one_that_was_to_be_turned_away_may_come_in_at_a_higher_rate(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=3)
+    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=3))
     await stage.pair()
     await crowd(stage, 4)
     alter(stage, "total=true,connection_creation_rate=2")
@@ -300,13 +306,13 @@ async def test_one_that_was_to_be_turned_away_may_come_in_at_a_higher_rate(open_
     assert remaining(stage)[-1] == 1.25, "the fourth and the fifth have been recorded once, in their order"
     alter(stage, "total=true,connection_creation_rate=5")
     assert [await served(stage) for _ in range(4)] == list(range(4))
-    assert sum(stage.metrics.rejected.values()) == 0
+    assert sum(stage.metrics.connections.rejected.values()) == 0
 
 
 async def test_one_that_still_is_to_be_turned_away_is_so_when_it_was_told(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=0.05)
+    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=0.05))
     await stage.pair()
     client = await stage.client()
     await waiting(stage)
@@ -314,12 +320,12 @@ async def test_one_that_still_is_to_be_turned_away_is_so_when_it_was_told(
     alter(stage, "ip=<default>,connection_creation_rate=1")
     assert remaining(stage) == [0.04]
     await client.closed()
-    assert stage.metrics.rejected["connection_creation_rate"] == 1
+    assert stage.metrics.connections.rejected["connection_creation_rate"] == 1
     assert lines_of(caplog.records)[-1][1]["held_seconds"] == 0.05, "from when it came"
 
 
 async def test_a_limit_of_something_else_moves_nobody(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=100)
+    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
     await stage.pair()
     [client] = await crowd(stage, 1)
     session = stage.session_of(client)
@@ -333,7 +339,7 @@ async def test_a_limit_of_something_else_moves_nobody(open_stage: OpenStage) -> 
 
 
 async def test_those_that_have_gone_are_not_looked_at_again(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=100)
+    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
     await stage.pair()
     clients = await crowd(stage, 3)
     stage.session_of(clients[1]).drain()
@@ -348,7 +354,7 @@ async def test_a_great_many_are_let_in_a_few_at_a_time_and_all_of_them(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.sessions.gate.SERVED_AT_ONCE", 3)
-    stage = open_stage(quotas=[ONE], max_connection_hold_seconds=100)
+    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
     await stage.pair()
     await crowd(stage, 10)
     waits_ms = []
@@ -368,11 +374,12 @@ async def test_a_dry_run_lets_everybody_in_and_says_whom_it_would_not(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = open_stage(
-        quotas=[ONE, parse_spec("ip=<default>,connections=2")], max_connection_hold_seconds=0.001, dry_run=True
+        quotas=[ONE, parse_spec("ip=<default>,connections=2")],
+        enforcement=EnforcementOptions(max_connection_hold_seconds=0.001, dry_run=True),
     )
     for _ in range(4):
         await talk(stage)
-    assert sum(stage.metrics.rejected.values()) == 0
+    assert sum(stage.metrics.connections.rejected.values()) == 0
     said = [(name, fields["limit"]) for name, fields in lines_of(caplog.records)]
     assert said == [("would_throttle", "connection_creation_rate"), ("would_throttle", "connections")]
 
@@ -382,7 +389,7 @@ async def test_in_a_dry_run_one_that_is_beyond_the_number_counts_for_the_rate(
 ) -> None:
     """It is served, so each of the two limits is told by what it would throttle if it were alone."""
     specs = "ip=<default>,connections=1", "total=true,connection_creation_rate=2"
-    stage = open_stage(quotas=[parse_spec(spec) for spec in specs], dry_run=True)
+    stage = open_stage(quotas=[parse_spec(spec) for spec in specs], enforcement=EnforcementOptions(dry_run=True))
     for _ in range(3):
         await talk(stage)
     said = [(name, fields["limit"], fields["throttle_ms"]) for name, fields in lines_of(caplog.records)]

@@ -11,6 +11,7 @@ from kio.static.constants import EntityType
 
 from protocol.apis import SHARE_FETCH
 from protocol.messages import decode
+from proxy.config.config import EnforcementOptions
 from proxy.streams.fetch_ledger import LARGEST_BATCH, ledger_of
 from tests.proxy.conversation import Peer, Stage, until, without_burst
 from tests.proxy.dialogue import MANNERS, alter, begin, debts, held
@@ -278,7 +279,7 @@ async def test_limits_that_come_and_go_while_fetches_are_open(open_stage: OpenSt
 
 
 async def test_a_dry_run_reserves_and_holds_nobody(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[SLOW], dry_run=True)
+    stage = open_stage(quotas=[SLOW], enforcement=EnforcementOptions(dry_run=True))
     client, broker = await stage.pair()
     for number in range(4):
         await client.send(fetch(number))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from proxy.config.config import SecurityOptions
 from proxy.server import Server
 from proxy.sessions.turns import ROUND_NS, TURN_NS, Turns
 from proxy.streams.fetch_ledger import LARGEST_BATCH
@@ -129,7 +130,7 @@ async def test_an_innocent_producer_waits_for_one_round(
 
 async def test_responses_that_must_be_collected_do_not_stop_others(open_stage: OpenStage) -> None:
     """Six that together fill the memory, of which the broker never sends the end: others get their answers."""
-    stage = open_stage(max_buffered_bytes=4 << 20)
+    stage = open_stage(security=SecurityOptions(max_buffered_bytes=4 << 20))
     stuck = []
     for number in range(6):
         client, broker = await stage.pair()
@@ -157,7 +158,7 @@ async def test_responses_that_must_be_collected_do_not_stop_others(open_stage: O
 
 async def test_clients_that_never_read_do_not_stop_others(open_stage: OpenStage) -> None:
     """Their responses fill the memory. Short requests pass still; who takes nothing for long is closed."""
-    stage = open_stage(max_buffered_bytes=1 << 20, stalled_client_timeout_seconds=30.0)
+    stage = open_stage(security=SecurityOptions(max_buffered_bytes=1 << 20, stalled_client_timeout_seconds=30.0))
     senders = []
     response = fetched(1, size=20_000_000)
     for _ in range(12):
@@ -175,7 +176,7 @@ async def test_clients_that_never_read_do_not_stop_others(open_stage: OpenStage)
     sweep_whole(stage, is_short=True)
     stage.clock.pass_seconds(31)
     sweep_whole(stage, is_short=True)
-    assert stage.metrics.stalled_closed > 0
+    assert stage.metrics.connections.stalled_closed > 0
     assert stage.memory.used <= (1 << 20) * 3 // 4
     assert stage.session_of(client) in stage.sessions
     for each in senders:
@@ -185,7 +186,7 @@ async def test_clients_that_never_read_do_not_stop_others(open_stage: OpenStage)
 
 async def test_short_rewritten_responses_pass_and_are_no_reason_to_close(open_stage: OpenStage) -> None:
     """Responses that are stuck have reserved all memory: Metadata of 1 KB needs none of it, and a longer one waits."""
-    stage = open_stage(max_buffered_bytes=4 << 20, stalled_client_timeout_seconds=30.0)
+    stage = open_stage(security=SecurityOptions(max_buffered_bytes=4 << 20, stalled_client_timeout_seconds=30.0))
     stuck = []
     for _ in range(4):
         client, broker = await stage.pair()
@@ -210,7 +211,7 @@ async def test_short_rewritten_responses_pass_and_are_no_reason_to_close(open_st
         await asyncio.sleep(0.01)
         sweep_whole(stage, is_short=True)
     assert stage.session_of(client) in stage.sessions
-    assert stage.metrics.stalled_closed > 0
+    assert stage.metrics.connections.stalled_closed > 0
 
 
 def fetch_of(number: int) -> bytes:
@@ -283,7 +284,9 @@ async def test_a_head_that_announces_much_and_stalls_is_given_back_by_the_sweep(
 @pytest.mark.parametrize("acks", [1, 0])
 async def test_clients_that_hang_up_while_held_do_not_count(open_stage: OpenStage, acks: int) -> None:
     """After one sweep. What asked for a response is dropped; data that did not is delivered when it is its turn."""
-    stage = open_stage(quotas=[without_burst("client-id=etl,producer_byte_rate=1000")], max_connections=40)
+    stage = open_stage(
+        quotas=[without_burst("client-id=etl,producer_byte_rate=1000")], security=SecurityOptions(max_connections=40)
+    )
     first, broker = await stage.pair()
     await first.send(produce(1, 10_000))
     assert await broker.frame() == produce(1, 10_000)
@@ -294,7 +297,7 @@ async def test_clients_that_hang_up_while_held_do_not_count(open_stage: OpenStag
     for client, _ in pairs:
         client.close()
     sweeps = 0
-    while stage.metrics.connections > 1:
+    while stage.metrics.connections.open > 1:
         assert sweeps < 200, "the kernel tells at once"
         sweep_whole(stage)
         sweeps += 1
@@ -304,7 +307,7 @@ async def test_clients_that_hang_up_while_held_do_not_count(open_stage: OpenStag
             assert await each.rest() == b""
             each.close()
         await until(lambda: len(stage.sessions) == 1)
-        assert stage.metrics.dropped_frames == 39
+        assert stage.metrics.connections.dropped_frames == 39
     else:
         assert len(stage.sessions) == 40
     another, anothers_broker = await stage.pair()
@@ -320,7 +323,7 @@ async def test_new_fetch_connections_share_what_is_left(open_stage: OpenStage) -
     pairs = [await stage.pair() for _ in range(100)]
     for client, _ in pairs:
         await client.send(frames.fetch(1))
-    await until(lambda: stage.paused().get("quota", 0) + stage.metrics.in_flight() == 100)
+    await until(lambda: stage.paused().get("quota", 0) + stage.metrics.connections.in_flight() == 100)
     budgets = []
     for client, broker in pairs:
         if stage.session_of(client).hold is None:
@@ -334,8 +337,8 @@ async def test_share_fetches_share_what_is_left(open_stage: OpenStage) -> None:
     pairs = [await stage.pair() for _ in range(20)]
     for client, _ in pairs:
         await client.send(frames.share_fetch(1))
-    await until(lambda: stage.paused().get("quota", 0) + stage.metrics.in_flight() == 20)
-    assert stage.metrics.in_flight() <= 2
+    await until(lambda: stage.paused().get("quota", 0) + stage.metrics.connections.in_flight() == 20)
+    assert stage.metrics.connections.in_flight() <= 2
 
 
 # ---- peers that break the rules
@@ -350,7 +353,7 @@ async def test_a_broker_that_closes_inside_a_response_that_is_rewritten_is_count
     await until(lambda: stage.memory.buffered_bytes)
     broker.close()
     assert await client.rest() == b""
-    assert stage.metrics.upstream_errors["closed_mid_frame"] == 1
+    assert stage.metrics.errors.upstream["closed_mid_frame"] == 1
     await stage.no_sessions()
 
 
@@ -364,7 +367,7 @@ async def test_a_fetch_of_a_broker_is_refused(open_stage: OpenStage, version: in
     await client.send(bytes(sent))
     await client.closed()
     assert await broker.rest() == b""
-    assert stage.metrics.protocol_errors["replica_fetch"] == 1
+    assert stage.metrics.errors.protocol["replica_fetch"] == 1
 
 
 async def test_a_sweep_passes_over_sessions_that_have_closed_since_it_began(open_stage: OpenStage) -> None:

@@ -86,7 +86,7 @@ async def test_what_is_counted_follows_the_client_id_of_each_request(open_stage:
     sent = [produce(1, 10), produce(2, 20, client_id="b"), produce(3, 30), heartbeat(4), produce(5, 40, client_id=None)]
     await client.send(b"".join(sent))
     await broker.read(sum(map(len, sent)))
-    counted = {entity.client_id: entity.produce_bytes for entity in stage.metrics.entities()}
+    counted = {entity.client_id: entity.produce_bytes for entity in stage.metrics.entities}
     assert counted == {"etl": len(sent[0]) + len(sent[2]) - 8, "b": len(sent[1]) - 4, "": len(sent[4]) - 4}
     cells = {key: cell.value for key, cell in stage.metrics.requests.items()}
     assert cells == {("Produce", "9"): 4, ("Heartbeat", "4"): 1}
@@ -111,7 +111,7 @@ async def test_a_response_larger_than_the_buffer(open_stage: OpenStage, version:
     answers = frames.fetched(1, version, size=5 * READ_SIZE + 3) + heartbeat_answer(2, 2 * READ_SIZE)
     received, _ = await asyncio.gather(client.read(len(answers)), broker.send(answers))
     assert received == answers
-    entity = stage.metrics.entity("ANONYMOUS", "etl")
+    entity = stage.metrics.entities.of("ANONYMOUS", "etl")
     assert entity.fetch_bytes == len(answers) - len(heartbeat_answer(2, 2 * READ_SIZE))
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from protocol.apis import FETCH, SHARE_FETCH
+from proxy.config.config import EnforcementOptions
 from proxy.config.quotas_file import Quotas, quotas_in_force
 from proxy.sessions import wakeups
 from proxy.sessions.lifecycle import State
@@ -370,12 +371,12 @@ async def test_a_held_frame_whose_client_hung_up_is_dropped(
         await client.frame()
         await client.send(produce(2, 500))
         await held(stage)
-        before = stage.metrics.dropped_frames
+        before = stage.metrics.connections.dropped_frames
         leave(client)
         stage.clock.pass_seconds(1)
         assert await broker.rest() == b"", "the client will send it again: passing it on would duplicate it"
         await stage.no_sessions()
-        assert stage.metrics.dropped_frames == before + 1
+        assert stage.metrics.connections.dropped_frames == before + 1
         stage.clock.pass_seconds(1)
     assert "held_frame_dropped" in [name for name, _ in lines_of(caplog.records)] or caplog.records
 
@@ -394,7 +395,7 @@ async def test_a_held_frame_without_acknowledgement_is_delivered_though_its_clie
         stage.clock.pass_seconds(0.1)
         await asyncio.sleep(0.001)
     assert await receiving == sent
-    assert stage.metrics.dropped_frames == 0
+    assert stage.metrics.connections.dropped_frames == 0
     broker.close()
     await stage.no_sessions()
 
@@ -416,7 +417,7 @@ async def test_a_dropped_frame_takes_nothing_else_with_it(open_stage: OpenStage)
     await sending
     client.close()
     stage.clock.pass_seconds(1)
-    await until(lambda: stage.metrics.dropped_frames == 1)
+    await until(lambda: stage.metrics.connections.dropped_frames == 1)
     assert received + await broker.rest() == first
     broker.close()
     await stage.no_sessions()
@@ -526,7 +527,7 @@ async def test_a_fetch_is_charged_by_its_response_and_the_next_one_held(open_sta
     await held(stage)
     stage.clock.pass_seconds(1)
     assert correlation_of(await broker.frame()) == 2
-    assert stage.metrics.entity("ANONYMOUS", "etl").fetch_bytes == len(answer)
+    assert stage.metrics.entities.of("ANONYMOUS", "etl").fetch_bytes == len(answer)
 
 
 @pytest.mark.parametrize("api", [FETCH, SHARE_FETCH])
@@ -591,7 +592,7 @@ async def test_a_shared_consumers_fetch_that_passes_at_its_deadline_is_a_request
 
 
 async def test_a_dry_run_touches_nothing_and_counts(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
-    stage = open_stage(quotas=[BOTH_SLOW], dry_run=True)
+    stage = open_stage(quotas=[BOTH_SLOW], enforcement=EnforcementOptions(dry_run=True))
     client, broker = await stage.pair()
     conversation = [
         (produce(1, 5_000), produced(1)),
@@ -609,7 +610,9 @@ async def test_a_dry_run_touches_nothing_and_counts(open_stage: OpenStage, caplo
             assert await client.frame() == answer
     assert stage.paused() == {}
     assert stage.waiting() == []
-    counted = {key: histogram.count for key, histogram in stage.metrics.entity("ANONYMOUS", "etl").throttles.items()}
+    counted = {
+        key: histogram.count for key, histogram in stage.metrics.entities.of("ANONYMOUS", "etl").throttles.items()
+    }
     assert counted[("producer_byte_rate", "notify")] == 1
     assert counted[("producer_byte_rate", "pause")] == 2
     assert counted[("consumer_byte_rate", "pause")] == 1

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from proxy.config.config import EnforcementOptions
 from proxy.config.quotas_file import Quotas
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import Peer, Stage, until, without_burst
@@ -102,7 +103,7 @@ async def test_the_share_leaves_numbers_of_connections_as_they_are(open_stage: O
     assert {limit.name: limit.rate for limit in stage.registry.limits_in_use()} == {"connection_creation_rate": 5}
     third = await stage.client()
     await third.closed()
-    assert stage.metrics.connections == 2
+    assert stage.metrics.connections.open == 2
 
 
 async def test_a_limit_lowered_holds_for_longer(open_stage: OpenStage) -> None:
@@ -176,7 +177,9 @@ async def test_a_fetch_that_waits(open_stage: OpenStage) -> None:
 
 @pytest.mark.parametrize("spec", ["client-id=etl,producer_byte_rate={}", "topic=rows,bytes_in_rate={}"])
 async def test_what_the_client_is_told_ends_with_the_limit(open_stage: OpenStage, spec: str) -> None:
-    stage = open_stage(quotas=[without_burst(spec.format(10))], max_throttle_ms=1_000_000)
+    stage = open_stage(
+        quotas=[without_burst(spec.format(10))], enforcement=EnforcementOptions(max_throttle_ms=1_000_000)
+    )
     client, broker = await stage.pair()
     await client.send(ROWS[1])
     await broker.frame()
@@ -190,7 +193,10 @@ async def test_what_the_client_is_told_ends_with_the_limit(open_stage: OpenStage
 
 
 async def test_what_the_client_is_told_follows_the_rate(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[without_burst("client-id=etl,producer_byte_rate=10")], max_throttle_ms=1_000_000)
+    stage = open_stage(
+        quotas=[without_burst("client-id=etl,producer_byte_rate=10")],
+        enforcement=EnforcementOptions(max_throttle_ms=1_000_000),
+    )
     client, broker = await stage.pair()
     sent = produce(1, 5_000)
     await client.send(sent)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from proxy.config.config import EnforcementOptions, SecurityOptions
 from proxy.sessions.lifecycle import State
 from proxy.streams.memory import READ_SIZE, Holding
 from proxy.streams.produce_usage import LOOKAHEAD, MAX_REMEMBERED
@@ -178,7 +179,7 @@ async def test_limits_that_come_and_go_while_a_request_passes(open_stage: OpenSt
 
 
 async def test_a_dry_run_lets_late_debt_hold_nobody(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=EACH_SLOW, dry_run=True)
+    stage = open_stage(quotas=EACH_SLOW, enforcement=EnforcementOptions(dry_run=True))
     client, broker = await stage.pair()
     data = long_request(1)
     _, received = await asyncio.gather(passed_from(stage, client, data + small(2, "late")), broker.frame())
@@ -197,7 +198,7 @@ async def test_a_late_part_that_cannot_be_read_closes_the_connection(open_stage:
     received = await broker.rest()
     assert len(received) >= LOOKAHEAD
     assert data.startswith(received)
-    errors = stage.metrics.protocol_errors
+    errors = stage.metrics.errors.protocol
     assert errors["malformed_frame"] + errors["truncated_frame"] == 1
 
 
@@ -210,7 +211,7 @@ async def test_a_client_that_dies_while_its_request_passes(open_stage: OpenStage
     assert await broker.rest() == data[:300_000]
     broker.close()
     await stage.no_sessions()
-    assert stage.metrics.protocol_errors["closed_mid_frame"] == 1
+    assert stage.metrics.errors.protocol["closed_mid_frame"] == 1
 
 
 async def test_draining_lets_the_request_pass_that_has_begun_to(open_stage: OpenStage) -> None:
@@ -252,7 +253,7 @@ async def test_a_broker_that_takes_little_at_a_time(open_stage: OpenStage) -> No
 
 async def test_requests_that_wait_to_be_decided_upon_do_not_use_up_the_memory(open_stage: OpenStage) -> None:
     """Else nothing could be read that completes them, for ever."""
-    stage = open_stage(quotas=[ANY_TOPIC], max_buffered_bytes=300_000)
+    stage = open_stage(quotas=[ANY_TOPIC], security=SecurityOptions(max_buffered_bytes=300_000))
     data = produce_records(1, {"rows": [batch(1, 100_000)]})
     pairs = [await stage.pair() for _ in range(12)]
     for client, _ in pairs:
@@ -267,7 +268,7 @@ async def test_requests_that_wait_to_be_decided_upon_do_not_use_up_the_memory(op
 
 
 async def test_a_request_that_is_decided_upon_early_is_charged_for_all_of_it(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=EACH_SLOW, max_buffered_bytes=2_000)
+    stage = open_stage(quotas=EACH_SLOW, security=SecurityOptions(max_buffered_bytes=2_000))
     client, broker = await stage.pair()
     others = Holding()
     stage.memory.update(others, 0, 2_500, 0)

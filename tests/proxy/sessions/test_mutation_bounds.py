@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from protocol.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
+from proxy.config.config import EnforcementOptions, SecurityOptions
 from proxy.streams.connection import MAX_IN_FLIGHT, MAX_OWED_BYTES, Answer
 from proxy.streams.handlers.data import HEAD_READ_SIZE
 from proxy.streams.handlers.limit import MAX_REQUEST_LENGTH
@@ -244,13 +245,13 @@ async def test_a_longer_request_closes_its_connection(open_stage: OpenStage, cap
     await client.send(request(CREATE_TOPICS, 7, 1, noise(MAX_REQUEST_LENGTH))[:1_000])
     await client.closed()
     assert await broker.rest() == b""
-    assert stage.metrics.protocol_errors["mutation_request_too_large"] == 1
+    assert stage.metrics.errors.protocol["mutation_request_too_large"] == 1
     [line] = [fields for name, fields in lines_of(caplog.records) if name == "protocol_error"]
     assert line["detail"].startswith(f"CreateTopics request of {MAX_REQUEST_LENGTH + 14} bytes")
 
 
 async def test_half_requests_do_not_use_memory_up(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[QUOTA], max_buffered_bytes=4_000_000)
+    stage = open_stage(quotas=[QUOTA], security=SecurityOptions(max_buffered_bytes=4_000_000))
     long = create(2, {f"{number:03}" + "x" * 240: 1 for number in range(300)})
     short = create(3, {"x": 1})
     halves = []
@@ -266,7 +267,7 @@ async def test_half_requests_do_not_use_memory_up(open_stage: OpenStage) -> None
     await third.send(long[:-1])
     await third.closed()
     assert await broker_of_third.rest() == b""
-    assert stage.metrics.protocol_errors["mutation_request_too_large"] == 1
+    assert stage.metrics.errors.protocol["mutation_request_too_large"] == 1
     whole = create(4, MANY)
     fourth, broker_of_fourth = await stage.pair()
     assert stage.memory.read_size > len(whole)
@@ -281,7 +282,7 @@ async def test_half_requests_do_not_use_memory_up(open_stage: OpenStage) -> None
 
 
 async def test_a_longer_request_passes_in_a_dry_run(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[QUOTA], dry_run=True)
+    stage = open_stage(quotas=[QUOTA], enforcement=EnforcementOptions(dry_run=True))
     client, broker = await stage.pair()
     sent = request(CREATE_TOPICS, 7, 1, noise(MAX_REQUEST_LENGTH)) + heartbeat(2)
     received, _ = await asyncio.gather(broker.read(len(sent)), client.send(sent))
@@ -299,8 +300,8 @@ async def test_a_request_that_cannot_be_read_closes_its_connection(
     await client.send(heartbeat(1) + request(api, version, 2, b"\x7f\xff\xff\xff\x10"))
     await client.closed()
     assert await broker.rest() == heartbeat(1), "what came before is forwarded, once"
-    assert sum(stage.metrics.protocol_errors.values()) == 1
-    assert stage.metrics.protocol_errors["defect"] == 0
+    assert sum(stage.metrics.errors.protocol.values()) == 1
+    assert stage.metrics.errors.protocol["defect"] == 0
 
 
 async def test_a_response_that_cannot_be_read_closes_its_connection(open_stage: OpenStage) -> None:
@@ -310,5 +311,5 @@ async def test_a_response_that_cannot_be_read_closes_its_connection(open_stage: 
     await broker.frame()
     await broker.send(struct.pack(">ii", 9, 1) + b"\xff" * 5)
     await client.closed()
-    assert sum(stage.metrics.protocol_errors.values()) == 1
-    assert stage.metrics.protocol_errors["defect"] == 0
+    assert sum(stage.metrics.errors.protocol.values()) == 1
+    assert stage.metrics.errors.protocol["defect"] == 0

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from protocol.apis import APIS, CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from protocol.topics import TopicPartitions
+from proxy.config.config import EnforcementOptions
 from proxy.streams.handlers.limit import MAX_REQUEST_LENGTH
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
@@ -54,7 +55,7 @@ def counts_of(api: int) -> int:
 
 def throttles(stage: Stage, mode: str) -> list[float]:
     """How many requests of `etl` were throttled in that way, and the sum of their waits in seconds."""
-    histogram = stage.metrics.entity("ANONYMOUS", "etl").throttles.get(("controller_mutation_rate", mode))
+    histogram = stage.metrics.entities.of("ANONYMOUS", "etl").throttles.get(("controller_mutation_rate", mode))
     return [0, 0] if histogram is None else [histogram.count, round(histogram.sum_seconds, 9)]
 
 
@@ -131,7 +132,7 @@ async def test_tokens_are_counted_exactly(open_stage: OpenStage) -> None:
 async def test_the_larger_throttle_time_is_told_and_ours_is_capped(
     open_stage: OpenStage, broker_ms: int, expected_ms: int
 ) -> None:
-    stage = open_stage(quotas=[QUOTA], max_throttle_ms=700)
+    stage = open_stage(quotas=[QUOTA], enforcement=EnforcementOptions(max_throttle_ms=700))
     client, broker = await stage.pair()
     await client.send(create(1, {"a": 30, "b": 1}))
     await broker.frame()
@@ -285,7 +286,7 @@ async def test_each_request_is_charged_to_the_request_rate(open_stage: OpenStage
 async def test_a_dry_run_counts_and_touches_nothing(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture, api: int, version: int
 ) -> None:
-    stage = open_stage(quotas=[QUOTA], dry_run=True)
+    stage = open_stage(quotas=[QUOTA], enforcement=EnforcementOptions(dry_run=True))
     client, broker = await in_debt(stage)
     sent, answer = mutation(api, version, 7, TOPICS), done(api, version, 7, TOPICS, 3)
     await client.send(sent)
@@ -372,7 +373,7 @@ async def test_any_requests_against_a_model(
     open_stage: OpenStage, steps: list[tuple[int, tuple[int, int], list[int]]], cuts: list[int]
 ) -> None:
     """The model is one number: milliseconds of debt, where a full bucket of one second is -1000."""
-    async with open_stage(quotas=[parse_spec(SPEC)], max_throttle_ms=10**6) as stage:
+    async with open_stage(quotas=[parse_spec(SPEC)], enforcement=EnforcementOptions(max_throttle_ms=10**6)) as stage:
         client, broker = await stage.pair()
         session = stage.session_of(client)
         debt_ms = -1_000

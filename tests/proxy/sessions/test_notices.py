@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from proxy.config.config import EnforcementOptions
 from tests.proxy.conversation import Stage, without_burst
 from tests.proxy.frames import (
     fetch,
@@ -58,7 +59,7 @@ async def test_a_notice_is_rounded_up_to_a_whole_millisecond(open_stage: OpenSta
 
 
 async def test_a_notice_is_capped(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[QUOTA], max_throttle_ms=700)
+    stage = open_stage(quotas=[QUOTA], enforcement=EnforcementOptions(max_throttle_ms=700))
     client, broker = await stage.pair()
     await client.send(produce(1, 20_000))
     await broker.frame()

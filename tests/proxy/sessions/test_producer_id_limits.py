@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from proxy.config.config import EnforcementOptions, QuotaOptions
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import Stage, until
 from tests.proxy.dialogue import MANNERS, alter, begin, held
@@ -36,7 +37,7 @@ def look_again(stage: Stage) -> None:
 
 def with_two_ids(open_stage: OpenStage) -> Stage:
     return open_stage(
-        quotas=[TWO], producer_id_quota_window_size_seconds=WINDOW_SECONDS, producer_id_quota_window_count=4
+        quotas=QuotaOptions(entries=(TWO,), producer_id_window_size_seconds=WINDOW_SECONDS, producer_id_window_count=4),
     )
 
 
@@ -147,7 +148,7 @@ async def test_an_id_that_comes_late_in_a_long_request(open_stage: OpenStage) ->
 
 
 async def test_other_users_are_not_concerned(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[TWO], principal="alice")
+    stage = open_stage(quotas=QuotaOptions(entries=(TWO,), principal="alice"))
     client, broker = await stage.pair()
     for number in range(5):
         await client.send(of(number, number))
@@ -156,7 +157,9 @@ async def test_other_users_are_not_concerned(open_stage: OpenStage) -> None:
 
 
 async def test_a_default_counts_each_user_apart(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[parse_spec("user=<default>,producer_ids_rate=1")], principal="alice")
+    stage = open_stage(
+        quotas=QuotaOptions(entries=(parse_spec("user=<default>,producer_ids_rate=1"),), principal="alice")
+    )
     client, broker = await stage.pair()
     await client.send(of(1, 1))
     await broker.frame()
@@ -167,12 +170,14 @@ async def test_a_default_counts_each_user_apart(open_stage: OpenStage) -> None:
 
 
 async def test_a_dry_run_holds_nobody(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[TWO], dry_run=True)
+    stage = open_stage(quotas=[TWO], enforcement=EnforcementOptions(dry_run=True))
     client, broker = await stage.pair()
     for number in range(5):
         await client.send(of(number, number))
         assert await broker.frame() == of(number, number)
-    counts = {key: histogram.count for key, histogram in stage.metrics.entity("ANONYMOUS", "etl").throttles.items()}
+    counts = {
+        key: histogram.count for key, histogram in stage.metrics.entities.of("ANONYMOUS", "etl").throttles.items()
+    }
     assert counts == {("producer_ids_rate", "pause"): 3}
 
 

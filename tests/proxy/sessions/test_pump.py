@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.config.config import SecurityOptions
 from proxy.sessions.pump import (
     CONNECTING,
     DRAIN,
@@ -156,7 +157,7 @@ class Bench:
         self.work = WorkClock()
         if pumps is None:
             turns = Turns(cast("Any", self.rounds), self.work)
-            pumps = PumpSet(self.world.memory, turns, self.world.clock, self.world.metrics.paused)
+            pumps = PumpSet(self.world.memory, turns, self.world.clock, self.world.metrics.connections.paused)
         self.pumps = pumps
         self.owner = Recorded()
         self.client, self.broker = MemoryWire(), MemoryWire()
@@ -196,7 +197,7 @@ class Bench:
         raise AssertionError("it never rests")
 
     def paused(self) -> dict[str, int]:
-        return {name: count for name, count in self.world.metrics.paused.items() if count}
+        return {name: count for name, count in self.world.metrics.connections.paused.items() if count}
 
 
 def test_a_wake_up_is_one_read() -> None:
@@ -461,7 +462,7 @@ def test_a_wire_that_buffers_is_read_to_its_end_without_the_loop(monkeypatch: py
 
 
 def test_without_memory_long_requests_wait_and_short_ones_pass() -> None:
-    rounds, world = Rounds(), World(max_buffered_bytes=100_000)
+    rounds, world = Rounds(), World(security=SecurityOptions(max_buffered_bytes=100_000))
     full = Bench(world, rounds=rounds)
     full.broker.room = 0
     full.client_sends(produce(1, 100_000 + RESERVE))
@@ -480,7 +481,7 @@ def test_without_memory_long_requests_wait_and_short_ones_pass() -> None:
 
 
 def test_a_direction_without_memory_is_read_when_there_is_some() -> None:
-    rounds, world = Rounds(), World(max_buffered_bytes=100_000)
+    rounds, world = Rounds(), World(security=SecurityOptions(max_buffered_bytes=100_000))
     full = Bench(world, rounds=rounds)
     full.broker.room = 0
     full.client_sends(produce(1, 100_000 + RESERVE))
@@ -498,7 +499,7 @@ def test_a_direction_without_memory_is_read_when_there_is_some() -> None:
 
 def test_a_response_that_ends_lets_the_next_one_be_collected() -> None:
     """Five wait for what four hold. Each that has been sent whole makes room for one, without any other event."""
-    rounds, world = Rounds(), World(max_buffered_bytes=40_000)
+    rounds, world = Rounds(), World(security=SecurityOptions(max_buffered_bytes=40_000))
     answer = frames.coordinators_answer(1, 350)
     first = Bench(world, rounds=rounds)
     benches = [first] + [Bench(world, first.pumps, rounds) for _ in range(8)]
@@ -520,7 +521,7 @@ def test_a_response_that_ends_lets_the_next_one_be_collected() -> None:
 
 
 def test_stopping_gives_everything_back() -> None:
-    rounds, world = Rounds(), World(max_buffered_bytes=40_000)
+    rounds, world = Rounds(), World(security=SecurityOptions(max_buffered_bytes=40_000))
     bench = Bench(world, rounds=rounds)
     bench.broker.room = 10
     bench.client_sends(frames.find_coordinator(1) + produce(2)[:20])

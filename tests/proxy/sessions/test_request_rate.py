@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from proxy.config.config import QuotaAlgorithm, QuotaOptions
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import Stage, until, without_burst
 from tests.proxy.dialogue import MANNERS, alter, begin, debts, held
@@ -114,10 +115,14 @@ async def test_a_run_of_control_requests_is_counted_one_by_one(open_stage: OpenS
 
 
 @pytest.mark.parametrize(("algorithm", "seconds"), [("token-bucket", 1), ("ewma", 5), ("sampled-window", 2)])
-async def test_control_requests_leave_a_bounded_debt(open_stage: OpenStage, algorithm: str, seconds: float) -> None:
+async def test_control_requests_leave_a_bounded_debt(
+    open_stage: OpenStage, algorithm: QuotaAlgorithm, seconds: float
+) -> None:
     """However many they are, data waits for a second, one window (sampled windows) or one tick (EWMA)."""
     quota = parse_spec("client-id=etl,request_rate=10")
-    stage = open_stage(quotas=[quota], quota_algorithm=algorithm, quota_window_num=2, quota_window_size_seconds=2.0)
+    stage = open_stage(
+        quotas=QuotaOptions(entries=(quota,), algorithm=algorithm, window_num=2, window_size_seconds=2.0)
+    )
     client, broker = await stage.pair()
     owed = []
     for number in range(24):

@@ -63,7 +63,7 @@ async def test_connecting_broker_fails(open_stage: OpenStage, caplog: pytest.Log
     client = await stage.client()
     await client.closed()
     await stage.no_sessions()
-    assert stage.metrics.upstream_errors["connect_refused"] == 1
+    assert stage.metrics.errors.upstream["connect_refused"] == 1
     [(_, fields)] = [line for line in lines_of(caplog.records) if line[0] == "upstream_unreachable"]
     assert fields["address"] == f"{LOOPBACK}:{address[1]}"
 
@@ -148,7 +148,7 @@ async def test_open_broker_closes_an_idle_connection(open_stage: OpenStage) -> N
     broker.end()
     assert await client.rest() == b""
     await stage.no_sessions()
-    assert not any(stage.metrics.upstream_errors.values()), "brokers close idle connections: no error"
+    assert not any(stage.metrics.errors.upstream.values()), "brokers close idle connections: no error"
 
 
 async def test_open_broker_ends_while_its_client_still_reads(open_stage: OpenStage) -> None:
@@ -156,7 +156,7 @@ async def test_open_broker_ends_while_its_client_still_reads(open_stage: OpenSta
     client, broker, answer = await a_client_that_does_not_read(stage)
     broker.close()
     assert await client.rest() == answer, "everything the broker said arrives, though it has gone"
-    assert stage.metrics.upstream_errors["closed_mid_frame"] == 1
+    assert stage.metrics.errors.upstream["closed_mid_frame"] == 1
     await stage.no_sessions()
 
 
@@ -168,7 +168,7 @@ async def test_open_broker_resets(open_stage: OpenStage, caplog: pytest.LogCaptu
     await broker.frame()
     broker.reset()
     await client.closed()
-    assert stage.metrics.upstream_errors["connection_reset"] == 1
+    assert stage.metrics.errors.upstream["connection_reset"] == 1
     assert [name for name, _ in lines_of(caplog.records)] == ["upstream_lost"]
     await other.send(produce(2))
     assert await broker_of_other.frame() == produce(2)
@@ -564,7 +564,7 @@ async def test_a_reset_behind_bytes_that_are_unread_is_not_forgotten(
         await client.send(produce(3))
     await client.closed()
     await stage.no_sessions()
-    assert stage.metrics.upstream_errors["connection_reset"] == 1
+    assert stage.metrics.errors.upstream["connection_reset"] == 1
 
 
 async def test_what_is_said_about_a_session_names_its_peer(
@@ -652,6 +652,6 @@ async def test_a_broker_that_never_answers_is_named_as_one_that_may_expect_tls(
         broker.reset()
     await client.closed()
     await stage.no_sessions()
-    assert stage.metrics.upstream_errors["closed_early" if how == "closes" else "connection_reset"] == 1
+    assert stage.metrics.errors.upstream["closed_early" if how == "closes" else "connection_reset"] == 1
     [(_, fields)] = [line for line in lines_of(caplog.records) if line[0] == "upstream_lost"]
     assert "TLS" in fields["hint"]

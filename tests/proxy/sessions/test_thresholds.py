@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 from kio.schema.errors import ErrorCode
 
+from proxy.config.config import EnforcementOptions
 from quotas.admission.topic_thresholds import Thresholds
 from quotas.limit_kinds import BYTES_THRESHOLD, MESSAGES_THRESHOLD
 from quotas.parsing.parse import parse_spec
@@ -132,7 +133,7 @@ async def test_another_total_holds_at_once(open_stage: OpenStage) -> None:
 
 
 async def test_a_dry_run_counts_what_would_be_throttled(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[TOTAL, ROWS], dry_run=True)
+    stage = open_stage(quotas=[TOTAL, ROWS], enforcement=EnforcementOptions(dry_run=True))
     client, broker = await stage.pair()
     await above_both(stage, client, broker)
     await client.send(rows(2, 300))
@@ -239,5 +240,5 @@ async def test_a_response_that_cannot_be_read_closes_the_connection(open_stage: 
     cut = produced(1)[4:-3]
     await broker.send(len(cut).to_bytes(4, "big") + cut)
     await client.closed()
-    errors = stage.metrics.protocol_errors
+    errors = stage.metrics.errors.protocol
     assert errors["malformed_frame"] + errors["truncated_frame"] == 1

@@ -91,7 +91,7 @@ async def test_a_frame_that_never_passes_gives_back_what_it_was_charged(open_sta
     else:
         client.close()
         stage.clock.pass_seconds(0.006)
-        await until(lambda: stage.metrics.dropped_frames == 1)
+        await until(lambda: stage.metrics.connections.dropped_frames == 1)
     assert OWN not in debts(stage)
     stage.clock.pass_seconds(10)
     assert limit_of(stage, OWN).algorithm.headroom(stage.clock()) == 1_000_000

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from proxy.config.config import EnforcementOptions
 from proxy.streams.handlers.data import HEAD_READ_SIZE
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.produce_usage import LOOKAHEAD
@@ -232,7 +233,7 @@ async def test_a_held_session_keeps_no_more_than_was_looked_at(open_stage: OpenS
 
 
 async def test_a_dry_run_counts_topics_and_touches_nothing(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[FAST], dry_run=True)
+    stage = open_stage(quotas=[FAST], enforcement=EnforcementOptions(dry_run=True))
     client, broker = await stage.pair()
     for number in range(3):
         sent = produce_records(number, {"rows": [batch(1, 1_000)]})
@@ -240,7 +241,9 @@ async def test_a_dry_run_counts_topics_and_touches_nothing(open_stage: OpenStage
         assert await broker.frame() == sent
         await broker.send(produced(number))
         assert await client.frame() == produced(number)
-    counted = {key: histogram.count for key, histogram in stage.metrics.entity("ANONYMOUS", "etl").throttles.items()}
+    counted = {
+        key: histogram.count for key, histogram in stage.metrics.entities.of("ANONYMOUS", "etl").throttles.items()
+    }
     assert counted == {("bytes_in_rate", "notify"): 1, ("bytes_in_rate", "pause"): 2}
 
 
@@ -268,7 +271,7 @@ async def test_nothing_is_looked_at_where_nothing_asks_for_it(open_stage: OpenSt
         else:
             await client.closed()
             assert await broker.rest() == b""
-            errors = stage.metrics.protocol_errors
+            errors = stage.metrics.errors.protocol
             assert errors["malformed_frame"] + errors["truncated_frame"] == 1
 
 
@@ -290,4 +293,4 @@ async def test_what_passed_before_a_request_that_cannot_be_read_is_forwarded(ope
     await client.send(b"".join(good) + produce(4))
     await client.closed()
     assert await broker.rest() == b"".join(good)
-    assert sum(stage.metrics.protocol_errors.values()) == 1
+    assert sum(stage.metrics.errors.protocol.values()) == 1

@@ -15,13 +15,12 @@ again; `Pair(breaks=True)` ends each turn after one step.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import cycle
 from typing import Any, cast
 
 from proxy.brokers.nodes import Nodes
 from proxy.brokers.topics import Topics
-from proxy.config.config import Config
+from proxy.config.config import Config, QuotaOptions
 from proxy.enforcement.holds import Hold, Holds
 from proxy.enforcement.identity import Identity
 from proxy.enforcement.policies.table import policy_of
@@ -64,21 +63,29 @@ async def _ask_nobody(ids: list[bytes]) -> Iterable[Any]:
 class World:
     """What all pairs of one proxy share."""
 
-    def __init__(self, quotas: Iterable[QuotaEntry] = (), *, algorithm: str = "token-bucket", **options: Any) -> None:
+    def __init__(
+        self,
+        quotas: Iterable[QuotaEntry] | QuotaOptions = (),
+        *,
+        algorithm: str = "token-bucket",
+        **options: Any,
+    ) -> None:
         self.clock = Clock()
-        self.config = replace(Config(bootstrap_servers=(("127.0.0.9", 9092),), quotas=tuple(quotas)), **options)
+        if not isinstance(quotas, QuotaOptions):
+            quotas = QuotaOptions(entries=tuple(quotas))
+        self.config = Config(bootstrap_servers=(("127.0.0.9", 9092),), quotas=quotas, **options)
         self.metrics = Metrics(self.config, clock_ns=self.clock)
-        self.registry = Registry(quotas, settings=AlgorithmSettings(algorithm=algorithm))
-        self.memory = MemoryPool(self.config.max_buffered_bytes)
+        self.registry = Registry(quotas.entries, settings=AlgorithmSettings(algorithm=algorithm))
+        self.memory = MemoryPool(self.config.security.max_buffered_bytes)
         self.holds = Holds()
-        self.report = Report(self.config, self.metrics)
-        mode = "dry-run" if self.config.dry_run else self.config.throttle_mode
+        self.report = Report(self.config.enforcement, self.metrics.entities)
+        mode = "dry-run" if self.config.enforcement.dry_run else self.config.enforcement.throttle_mode
         self.context = Context(
             config=self.config,
             metrics=self.metrics,
             registry=self.registry,
             memory=self.memory,
-            nodes=Nodes(self.config, lambda: 0),
+            nodes=Nodes(self.config.listening, lambda: 0),
             topics=Topics(cast("Any", NoLoop()), _ask_nobody),
             holds=self.holds,
             policy=policy_of(mode, self.report),
@@ -107,17 +114,17 @@ class World:
             "requests": {key: cell.value for key, cell in metrics.requests.items() if cell.value},
             "entities": sorted(
                 (each.user, each.client_id, each.produce_bytes, each.fetch_bytes, each.requests)
-                for each in metrics.entities()
+                for each in metrics.entities
             ),
             "throttled": self.throttled(),
-            "errors": {reason: count for reason, count in metrics.protocol_errors.items() if count},
+            "errors": {reason: count for reason, count in metrics.errors.protocol.items() if count},
         }
 
     def throttled(self) -> dict[tuple[str, str, str], int]:
         """Throttled requests by client id, limit and mode."""
         return {
             (entity.client_id, *key): histogram.count
-            for entity in self.metrics.entities()
+            for entity in self.metrics.entities
             for key, histogram in entity.throttles.items()
         }
 
@@ -220,7 +227,7 @@ class Pair:
         self.cuts = cuts
         self.breaks = breaks
         context = world.context
-        self.connection = Connection(context, Identity(world.config, world.registry, world.metrics, peer))
+        self.connection = Connection(context, Identity(world.config, world.registry, world.metrics.entities, peer))
         self.request_stream = RequestStream(self.connection, world.kinds)
         self.response_stream = ResponseStream(self.connection)
         self.to_broker = bytearray()

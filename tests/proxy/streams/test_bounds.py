@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import CorrelationMismatch, MalformedFrame, NotKafka, ReplicaFetch, UnexpectedResponse
 from protocol.wire import encode_varint
+from proxy.config.config import SecurityOptions
 from proxy.streams.connection import MAX_IN_FLIGHT, MAX_OWED_BYTES
 from proxy.streams.kinds import MAX_KINDS, MAX_TAIL_BYTES
 from proxy.streams.memory import ResponseTooLarge
@@ -131,7 +132,7 @@ def test_a_tls_alert_of_a_broker_is_named() -> None:
 
 
 def test_a_response_above_a_quarter_of_the_pool_is_refused() -> None:
-    world = World(max_buffered_bytes=1_000_000)
+    world = World(security=SecurityOptions(max_buffered_bytes=1_000_000))
     pair = Pair(world)
     pair.client_sends(frames.find_coordinator(1))
     with pytest.raises(ResponseTooLarge) as caught:
@@ -142,7 +143,7 @@ def test_a_response_above_a_quarter_of_the_pool_is_refused() -> None:
 
 def test_responses_that_wait_for_memory_are_granted_in_order() -> None:
     """Four have a quarter each; the fifth and sixth wait unread, and the memory of the first is the fifth's."""
-    world = World(max_buffered_bytes=40_000)
+    world = World(security=SecurityOptions(max_buffered_bytes=40_000))
     answer = frames.coordinators_answer(1, 350)
     assert 9_000 < len(answer) - 4 < 10_000
     pairs = [Pair(world) for _ in range(6)]

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.apis import CREATE_TOPICS
+from proxy.config.config import EnforcementOptions
 from proxy.streams.steps import HOLD
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
@@ -110,7 +111,7 @@ def test_the_rest_is_charged_once_for_a_request_that_is_read() -> None:
 
 def test_a_dry_run_gives_back_nothing_that_it_did_not_charge() -> None:
     """A frame that would be held passes uncharged; when it does not come whole, there is nothing to refund."""
-    world = World([quota(f"{PRODUCE}=1000")], dry_run=True)
+    world = World([quota(f"{PRODUCE}=1000")], enforcement=EnforcementOptions(dry_run=True))
     first = Pair(world)
     first.client_sends(produce(1, 5_000))
     before = world.debts()
@@ -305,7 +306,7 @@ def test_a_stalled_request_counts_once() -> None:
 
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_each_fetch_counts_once_in_a_dry_run_too(dry_run: bool) -> None:
-    world = World([quota("consumer_byte_rate=1000")], dry_run=dry_run)
+    world = World([quota("consumer_byte_rate=1000")], enforcement=EnforcementOptions(dry_run=dry_run))
     pair = Pair(world)
     for number in range(1, 6):
         pair.client_sends(frames.fetch(number))

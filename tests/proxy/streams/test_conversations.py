@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.config.config import EnforcementOptions
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
@@ -130,7 +131,10 @@ def test_any_cut_is_as_the_whole(drawn: list[tuple[str, int]], sizes: list[int],
 def test_a_dry_run_changes_no_byte_of_a_request(drawn: list[tuple[str, int]], sizes: list[int], breaks: bool) -> None:
     """No request is held, refused or changed; responses are those of a proxy without limits."""
     said = of(drawn)
-    dry, free = Pair(World(ALL_LIMITS, dry_run=True), cuts=sizes, breaks=breaks), Pair(World())
+    dry, free = (
+        Pair(World(ALL_LIMITS, enforcement=EnforcementOptions(dry_run=True)), cuts=sizes, breaks=breaks),
+        Pair(World()),
+    )
     for pair in (dry, free):
         pair.client_sends(*(each.request for each in said))
         pair.broker_sends(*(each.response for each in said))
