@@ -15,7 +15,7 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo demo-usage test test-nightly bench lint types check format lock jars clean java
+.PHONY: help setup demo demo-usage test test-nightly bench profile lint types check format lock jars clean java
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ endif
 
 bench: setup java ## the benchmarks: CPU, latency, memory, evenness
 	@$(BIN)/python -m bench $(ARGS)
+
+profile: setup ## a flame graph of the proxy under load: ARGS="--scenario 'java 16 KiB' --output java.svg"
+	@$(BIN)/python -m bench.profile $(ARGS)
 
 lint: setup ## style, formatting and the import contracts
 	@$(BIN)/ruff check

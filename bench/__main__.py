@@ -1,6 +1,8 @@
 """`python -m bench`: run the benchmarks, print their tables, keep their figures."""
 
 import os
+import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,7 @@ from rich.console import Console
 from bench import against_haproxy, connections, evenness, metadata_storm, producer_ids, quota_decision
 from bench.load import LoadError
 from bench.options import Options
-from bench.peers import STARTERS
+from bench.peers import PEER_NAMES, STARTERS, PeerStarter, build, contender
 from bench.processes import Cores, PeerError, raise_descriptor_limit
 from bench.report import Figure, machine, show, write_json
 
@@ -33,8 +35,27 @@ BENCHMARKS: dict[str, Callable[[Options], list[Figure]]] = {
 @click.option("--rounds", type=click.IntRange(min=0), default=0, help="Rounds of each measurement. Default: as fits.")
 @click.option("--scenario", default="", metavar="TEXT", help="Only scenarios with TEXT in the name: 'fetch', '16 KiB'.")
 @click.option(
-    "--peers", default="proxy,haproxy,direct", show_default=True, metavar="NAMES", help="Peers of against_haproxy."
+    "--peers",
+    default="one,all,haproxy",
+    show_default=True,
+    metavar="NAMES",
+    help=f"Peers of against_haproxy and connections, of: {', '.join(PEER_NAMES)}. Envoy is fetched from PyPI.",
 )
+@click.option(
+    "--build",
+    "builds",
+    multiple=True,
+    metavar="NAME=PROGRAM",
+    help="Another kafka-quota-proxy, with one limit and with all limits; repeatable.",
+)
+@click.option(
+    "--contender",
+    "contenders",
+    multiple=True,
+    metavar="NAME=HOST:PORT,PID",
+    help="Any process that runs in front of 127.0.0.1 and --broker-port; repeatable.",
+)
+@click.option("--broker-port", type=click.IntRange(0, 65535), default=0, help="Port of the null broker. Default: free.")
 @click.option(
     "--pin/--no-pin", "pinned", default=True, show_default=True, help="Give the measured process its own core."
 )
@@ -47,6 +68,9 @@ def main(
     rounds: int,
     scenario: str,
     peers: str,
+    builds: tuple[str, ...],
+    contenders: tuple[str, ...],
+    broker_port: int,
     pinned: bool,
     json_path: Path | None,
     check: bool,
@@ -57,10 +81,7 @@ def main(
 
         python -m bench --only against_haproxy --quick
     """
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    names = tuple(peers.split(","))
-    if unknown := set(names) - set(STARTERS):
-        raise click.BadParameter(f"{sorted(unknown)}: allowed are {', '.join(STARTERS)}", param_hint="--peers")
+    console = Console(width=None if sys.stdout.isatty() else 120)
     available = sorted(os.sched_getaffinity(0))
     cores = Cores.choose(available if pinned else [])
     raise_descriptor_limit()
@@ -68,7 +89,8 @@ def main(
         quick=quick,
         rounds=rounds,
         scenario=scenario,
-        peers=names,
+        peers=_starters(peers.split(","), builds, contenders, broker_port),
+        broker_port=broker_port,
         cores=cores,
         progress=lambda text: console.print(f"[dim]… {text}[/]", highlight=False),
     )
@@ -97,6 +119,26 @@ def main(
         raise click.BadParameter(f"no scenario has {scenario!r} in its name", param_hint="--scenario")
     if check and any(figure.met is False for figure in figures):
         sys.exit(3)
+
+
+def _starters(
+    names: list[str], builds: tuple[str, ...], contenders: tuple[str, ...], broker_port: int
+) -> dict[str, PeerStarter]:
+    """What starts each peer, by its name in the table."""
+    if unknown := set(names) - set(PEER_NAMES):
+        raise click.BadParameter(f"{sorted(unknown)}: allowed are {', '.join(PEER_NAMES)}", param_hint="--peers")
+    starters = {PEER_NAMES[name]: STARTERS[PEER_NAMES[name]] for name in names}
+    for each in builds:
+        name, _, program = each.partition("=")
+        if shutil.which(program) is None:
+            raise click.BadParameter(f"{each!r}: NAME=PROGRAM, and PROGRAM must exist", param_hint="--build")
+        starters |= build(name, [program])
+    for each in contenders:
+        match = re.fullmatch(r"([^=]+)=([^,]+):(\d+),(\d+)", each)
+        if match is None or not broker_port:
+            raise click.BadParameter(f"{each!r}: NAME=HOST:PORT,PID, with --broker-port", param_hint="--contender")
+        starters[match[1]] = contender(match[1], (match[2], int(match[3])), int(match[4]))
+    return starters
 
 
 if __name__ == "__main__":

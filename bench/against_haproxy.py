@@ -1,114 +1,180 @@
-"""The proxy, with a client quota on that is not reached, against HAProxy in TCP mode and against no peer at all.
+"""The proxy with one limit and with all limits, none reached, against HAProxy in TCP mode and any other peer.
 
-All peers run side by side from start to end; each scenario goes through them round by round, so that whatever else the
-machine does falls on all alike. A figure is the median over the rounds. CPU is the peer process's own.
+All peers run side by side from start to end; each scenario goes through them round by round, so that other work on the
+machine affects all of them. A figure is the median over the rounds. CPU is the peer process's own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
+from statistics import median
 
-from bench.frames import Shape, fetch_shape, produce_shape
 from bench.load import Load, check_answers, run_depth_one, run_pipelined
 from bench.null_broker import null_brokers
 from bench.options import Options
-from bench.peers import STARTERS, Peer
+from bench.peers import Peer, all_limits, proxy
 from bench.processes import pin
 from bench.report import Figure, compare
+from bench.shapes import Fetch, Produce, Shape
 
 NAME = "against_haproxy"
-SUBJECT, OTHER = "proxy", "haproxy"
+OTHER = "haproxy"
 KIB, MIB = 1024, 1024 * 1024
 
 PER_GIGABYTE = ("CPU", "s/GB")
 PER_REQUEST = ("CPU", "µs/request")
 P50 = ("p50", "µs")
 
+#: The largest wanted ratio to HAProxy: one limit and all limits, of the pure build and of the compiled one.
+Targets = Mapping[str, tuple[float, float]]
+#: A ratio at depth 1 may be this much above its target: HAProxy needs the same six system calls.
+DEPTH_ONE = 0.05
+#: What all limits may cost over one limit: µs for each request and for each partition in it. Pure, compiled.
+OVER_ONE_LIMIT = ((12.0, 1.2), (5.0, 0.6))
+#: A second under a limit may differ from it by this share, or by one request of each connection if that is more.
+EVENNESS = 0.02
+#: Before evenness is measured: the burst of a second is used up after one second at twice the limit.
+BURST_SECONDS = 2.5
+AT_REST, MEMORY_AT_REST_MB = "at rest", 45.0
+
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """One load. `depth` requests are in flight on each of `connections`; depth and connections of 1 measure latency.
 
-    `cpu` names the metric; `target` is the largest wanted ratio of it, `p50_target` that of the median latency.
+    shape            what is sent
+    cpu              the metric of the CPU
+    targets          its largest wanted ratio; `p50_targets`: that of the median latency
+    is_difference    the target is for all limits over one limit instead
     """
 
     name: str
-    shape: Callable[[], Shape]
-    connections: int
+    shape: Produce | Fetch
     depth: int
-    cpu: tuple[str, str]
-    target: float | None = None
-    p50_target: float | None = None
+    connections: int
+    cpu: tuple[str, str] = PER_REQUEST
+    targets: Targets | None = None
+    p50_targets: Targets | None = None
+    is_difference: bool = False
+
+    @property
+    def partitions(self) -> int:
+        return self.shape.partitions
 
     @property
     def is_latency(self) -> bool:
         return self.connections == self.depth == 1
 
 
-SCENARIOS = (
-    Scenario("produce 1 MiB, depth 5, 4 connections", lambda: produce_shape(MIB), 4, 5, PER_GIGABYTE, target=0.7),
-    Scenario("produce 16 KiB, depth 5, 4 connections", lambda: produce_shape(16 * KIB), 4, 5, PER_GIGABYTE, target=0.9),
-    Scenario("produce 1 KiB, depth 50, 4 connections", lambda: produce_shape(KIB), 4, 50, PER_REQUEST, target=1.4),
+def _targets(*, one: tuple[float, float], all_limits: tuple[float, float], tolerance: float = 0.0) -> Targets:
+    """Each is (pure, compiled)."""
+    return {
+        limits: (pure + tolerance, compiled + tolerance)
+        for limits, (pure, compiled) in (("one", one), ("all", all_limits))
+    }
+
+
+DEPTH_50 = _targets(one=(1.4, 1.4), all_limits=(1.6, 1.5))
+
+ROWS = (
     Scenario(
-        "produce 1 KiB, depth 50, 4 connections, a send each",
-        lambda: produce_shape(KIB, one_by_one=True),
-        4,
-        50,
-        PER_REQUEST,
-        target=1.4,
+        *("produce 1 KiB, depth 1", Produce(KIB), 1, 1),
+        targets=_targets(one=(1.15, 1.05), all_limits=(1.4, 1.2), tolerance=DEPTH_ONE),
+        p50_targets=_targets(one=(1.05, 1.0), all_limits=(1.1, 1.05), tolerance=DEPTH_ONE),
     ),
-    Scenario("produce 1 KiB, depth 2, 200 connections", lambda: produce_shape(KIB), 200, 2, PER_REQUEST, target=1.4),
+    Scenario("produce 1 KiB, depth 50 x 4", Produce(KIB), 50, 4, targets=DEPTH_50),
+    Scenario("produce 1 KiB, depth 50 x 4, a send each", Produce(KIB, one_by_one=True), 50, 4, targets=DEPTH_50),
     Scenario(
-        "produce 1 KiB, depth 1, 1 connection",
-        lambda: produce_shape(KIB),
-        1,
-        1,
-        PER_REQUEST,
-        target=1.4,
-        p50_target=1.15,
+        *("produce 1 KiB, depth 2 x 200", Produce(KIB), 2, 200),
+        targets=_targets(one=(1.5, 1.3), all_limits=(1.7, 1.4)),
     ),
-    Scenario("fetch 1 MiB, 1 partition", lambda: fetch_shape(MIB, 1), 4, 1, PER_GIGABYTE),
-    Scenario("fetch 1 MiB, 50 partitions", lambda: fetch_shape(MIB, 50), 4, 1, PER_GIGABYTE),
-    Scenario("fetch 1 MiB, 500 partitions", lambda: fetch_shape(MIB, 500), 4, 1, PER_GIGABYTE),
+    Scenario(
+        *("produce 16 KiB, depth 5 x 4", Produce(16 * KIB), 5, 4),
+        targets=_targets(one=(0.8, 0.75), all_limits=(1.0, 0.85)),
+    ),
+    Scenario(
+        *("produce 1 MiB, depth 5 x 4", Produce(MIB), 5, 4, PER_GIGABYTE),
+        targets=_targets(one=(0.6, 0.6), all_limits=(0.7, 0.7)),
+    ),
+)
+FETCHES = tuple(
+    Scenario(
+        *(f"fetch 1 MiB, {partitions} partitions", Fetch(MIB, partitions), 1, 4, PER_GIGABYTE),
+        targets=_targets(one=target, all_limits=target),
+    )
+    for partitions, target in ((1, (0.6, 0.6)), (50, (0.7, 0.6)), (500, (1.0, 0.8)))
+)
+#: Sizes that vary from request to request, compressed batches, several partitions of three topics.
+JAVA = tuple(
+    Scenario(f"java {name}, depth 5 x 4", shape, 5, 4, is_difference=True)
+    for name, shape in (
+        ("1 KiB, 1 partition", Produce(KIB, rotation=12)),
+        ("16 KiB, 6 partitions", Produce(16 * KIB, topics=3, partitions=6)),
+        ("100 KiB, 50 partitions", Produce(100 * KIB, topics=3, partitions=50)),
+    )
 )
 
 
+def _scenarios() -> Iterator[Scenario]:
+    """Each row, then what real producers send in its place: v12 and v13, a producer id, 12 partitions in rotation."""
+    for row in ROWS:
+        yield row
+        yield from _versions(row, rotation=12)
+    yield from FETCHES
+    for row in JAVA:
+        yield from _versions(row, varies=True, is_compressed=True)
+
+
+def _versions(row: Scenario, **more: int) -> Iterator[Scenario]:
+    what = "sizes vary, compressed" if "varies" in more else "12 partitions"
+    for version in (12, 13):
+        assert isinstance(row.shape, Produce)
+        shape = replace(row.shape, version=version, is_idempotent=True, **more)  # type: ignore[arg-type]
+        yield replace(row, name=f"{row.name}; v{version}, producer id, {what}", shape=shape)
+
+
+SCENARIOS = tuple(_scenarios())
+
+
 def run(options: Options) -> list[Figure]:
-    """Run the scenarios whose names hold `options.scenario`. Raises PeerError, LoadError."""
+    """Run the scenarios whose names contain `options.scenario`. Raises PeerError, LoadError."""
     chosen = [scenario for scenario in SCENARIOS if options.scenario.replace("_", " ") in scenario.name]
     if not chosen:
         return []
-    rounds, seconds = options.rounds or (5 if options.quick else 11), 0.5 if options.quick else 1.5
+    rounds, seconds = options.rounds or (5 if options.quick else 11), 0.3 if options.quick else 1.5
     figures: list[Figure] = []
     with ExitStack() as stack:
-        (broker,) = stack.enter_context(null_brokers(core=options.cores.broker))
-        peers = [stack.enter_context(STARTERS[name](broker, options.cores.peer)) for name in options.peers]
+        (broker,) = stack.enter_context(null_brokers(core=options.cores.broker, port=options.broker_port))
+        peers = [stack.enter_context(start(broker, options.cores.peer)) for start in options.peers.values()]
         pin(options.cores.load)
+        at_rest = list(_memory(AT_REST, peers, Peer.resident_bytes))
         for scenario in chosen:
             options.progress(f"{scenario.name}: {rounds} rounds of {seconds:g} s, {len(peers)} peers")
-            figures += _figures(scenario, peers, _rounds(scenario, peers, rounds, seconds))
-        figures += [
-            Figure(NAME, "over all of these", "peak memory", "MB", peer.name, (peer.peak_resident_bytes() / 1e6,))
-            for peer in peers
-            if peer.pid is not None
-        ]
-    targets = {(scenario.name, *scenario.cpu): scenario.target for scenario in chosen if scenario.target}
-    targets |= {(scenario.name, *P50): scenario.p50_target for scenario in chosen if scenario.p50_target}
-    return compare(figures, subject=SUBJECT, other=OTHER, ratio_targets=targets)
+            shape = scenario.shape.build()
+            loads = _rounds(scenario, shape, peers, rounds, seconds)
+            figures += chain.from_iterable(
+                _figures(scenario, peer, taken) for peer, taken in zip(peers, loads, strict=True)
+            )
+            if scenario.is_difference:
+                figures += _differences(scenario, peers, loads)
+            elif scenario in ROWS:
+                figures += _at_half(scenario, shape, peers, loads, options)
+        figures += [*at_rest, *_memory("at its peak", peers, Peer.peak_resident_bytes)]
+    return compare(figures, other=OTHER)
 
 
-def _rounds(scenario: Scenario, peers: Sequence[Peer], rounds: int, seconds: float) -> list[list[Load]]:
+def _rounds(scenario: Scenario, shape: Shape, peers: Sequence[Peer], rounds: int, seconds: float) -> list[list[Load]]:
     """For each peer the loads of its rounds; the peers take turns."""
-    shape = scenario.shape()
     for peer in peers:
         check_answers(peer.address, shape)
     loads: list[list[Load]] = [[] for _ in peers]
     for _ in range(rounds):
         for peer, taken in zip(peers, loads, strict=True):
             if scenario.is_latency:
-                load = run_depth_one(peer.address, shape, seconds=seconds, cpu_clock=peer.cpu_clock)
+                taken.append(run_depth_one(peer.address, shape, seconds=seconds, cpu_clock=peer.cpu_clock))
             else:
-                load = run_pipelined(
+                taken += run_pipelined(
                     peer.address,
                     shape,
                     connections=scenario.connections,
@@ -116,27 +182,84 @@ def _rounds(scenario: Scenario, peers: Sequence[Peer], rounds: int, seconds: flo
                     seconds=seconds,
                     cpu_clock=peer.cpu_clock,
                 )
-            taken.append(load)
     return loads
 
 
-def _figures(scenario: Scenario, peers: Sequence[Peer], loads: Sequence[Sequence[Load]]) -> list[Figure]:
-    figures = []
+def _cpu(scenario: Scenario, load: Load) -> float:
+    return load.cpu_seconds_per_gigabyte if scenario.cpu is PER_GIGABYTE else load.cpu_microseconds_per_request
+
+
+def _figures(scenario: Scenario, peer: Peer, loads: Sequence[Load]) -> Iterator[Figure]:
+    def figure(metric: tuple[str, str], values: list[float], targets: Targets | None = None) -> Figure:
+        target = targets[peer.limits][peer.is_compiled] if targets and peer.limits else None
+        return Figure(NAME, scenario.name, *metric, peer.name, tuple(values), ratio_target=target)
+
+    if peer.pid is not None:
+        yield figure(scenario.cpu, [_cpu(scenario, load) for load in loads], scenario.targets)
+    if scenario.is_latency:
+        yield figure(P50, [load.latency_microseconds(0.50) for load in loads], scenario.p50_targets)
+        p99 = figure(("p99", "µs"), [load.latency_microseconds(0.99) for load in loads])
+        yield replace(p99, is_shown=peer.pid is None)
+    megabytes = figure(("throughput", "MB/s"), [load.megabytes_per_second for load in loads])
+    requests = figure(("throughput", "requests/s"), [load.requests_per_second for load in loads])
+    yield from (replace(each, is_shown=peer.pid is None) for each in (megabytes, requests))
+
+
+def _differences(scenario: Scenario, peers: Sequence[Peer], loads: Sequence[Sequence[Load]]) -> Iterator[Figure]:
+    """What all limits cost over one limit, round by round, for each build that is measured with both."""
+    by_name = {peer.name: taken for peer, taken in zip(peers, loads, strict=True)}
+    for peer in peers:
+        one = by_name.get(peer.name.replace("all limits", "one limit"))
+        if peer.limits == "all" and one is not None:
+            request, partition = OVER_ONE_LIMIT[peer.is_compiled]
+            yield Figure(
+                *(NAME, scenario.name, "over one limit", scenario.cpu[1], peer.name),
+                tuple(
+                    _cpu(scenario, more) - _cpu(scenario, less)
+                    for more, less in zip(by_name[peer.name], one, strict=True)
+                ),
+                target=request + partition * scenario.partitions,
+            )
+
+
+def _at_half(
+    scenario: Scenario, shape: Shape, peers: Sequence[Peer], loads: Sequence[Sequence[Load]], options: Options
+) -> Iterator[Figure]:
+    """All limits, with the byte limit at half of what passed without: CPU, and the second furthest from the limit."""
+    name = f"{scenario.name}; byte limit at half of the load"
+    seconds = 3 if options.quick else 10
     for peer, taken in zip(peers, loads, strict=True):
+        if peer.limits != "all":
+            continue
+        options.progress(f"{name}: {seconds} s")
+        limit = int(median(_charged_per_second(load) for load in taken) / 2)
+        with proxy(
+            peer.broker, options.cores.peer, quotas=all_limits(producer_byte_rate=limit), command=peer.command
+        ) as limited:
+            windows = run_pipelined(
+                limited.address,
+                shape,
+                connections=scenario.connections,
+                depth=scenario.depth,
+                seconds=1,
+                windows=seconds,
+                warm_up_seconds=BURST_SECONDS,
+                cpu_clock=limited.cpu_clock,
+            )
+        off = max(abs(_charged_per_second(load) / limit - 1) for load in windows)
+        allowed = max(EVENNESS, scenario.connections * shape.payload_bytes / limit)
+        cpu = tuple(_cpu(scenario, load) for load in windows)
+        yield Figure(NAME, name, *scenario.cpu, peer.name, cpu)
+        yield Figure(NAME, name, "furthest second", "% off", peer.name, (off * 100,), target=allowed * 100)
 
-        def add(metric: str, unit: str, values: list[float], peer: Peer = peer) -> None:
-            figures.append(Figure(NAME, scenario.name, metric, unit, peer.name, tuple(values)))
 
+def _charged_per_second(load: Load) -> float:
+    """The bytes that the limit counts: requests without the four bytes of their length."""
+    return (load.payload_bytes - 4 * load.requests) * 1e9 / load.elapsed_ns
+
+
+def _memory(metric: str, peers: Sequence[Peer], resident_bytes: Callable[[Peer], int]) -> Iterator[Figure]:
+    for peer in peers:
         if peer.pid is not None:
-            metric, unit = scenario.cpu
-            if scenario.cpu is PER_GIGABYTE:
-                add(metric, unit, [load.cpu_seconds_per_gigabyte for load in taken])
-            else:
-                add(metric, unit, [load.cpu_microseconds_per_request for load in taken])
-        if scenario.is_latency:
-            add(*P50, [load.latency_microseconds(0.50) for load in taken])
-            add("p99", "µs", [load.latency_microseconds(0.99) for load in taken])
-        else:
-            add("throughput", "MB/s", [load.megabytes_per_second for load in taken])
-            add("throughput", "requests/s", [load.requests_per_second for load in taken])
-    return figures
+            target = MEMORY_AT_REST_MB if peer.limits and metric == AT_REST else None
+            yield Figure(NAME, "memory", metric, "MB", peer.name, (resident_bytes(peer) / 1e6,), target=target)

@@ -17,7 +17,7 @@ from bench.frames import Address
 from bench.load import CpuClock, LoadError, connect, no_cpu, receive_frame
 from bench.null_broker import null_brokers
 from bench.options import Options
-from bench.peers import STARTERS, Peer, PeerStarter
+from bench.peers import Peer, PeerStarter
 from bench.processes import pin, raise_descriptor_limit
 from bench.report import Figure, compare
 
@@ -34,18 +34,22 @@ def run(options: Options) -> list[Figure]:
     rounds, seconds = options.rounds or (3 if options.quick else 7), 1.0 if options.quick else 2.0
     options.progress(f"new connections: {rounds} rounds of {seconds:g} s, {AT_ONCE} at once")
     figures = _rates(options, rounds, seconds)
-    for name in options.peers:
-        if name == "direct":
+    for name, start in options.peers.items():
+        if name in ("direct", "all limits"):
             continue
         options.progress(f"idle connections of {name}: {FEW} and {MANY:,}")
-        figures += _memory(options, STARTERS[name], 1 if options.quick else 3)
-    return compare(figures, subject="proxy", other="haproxy")
+        figures += _memory(options, start, 1 if options.quick else 3)
+    return compare(figures, other="haproxy")
 
 
 def _rates(options: Options, rounds: int, seconds: float) -> list[Figure]:
     with ExitStack() as stack:
-        (broker,) = stack.enter_context(null_brokers(core=options.cores.broker))
-        peers = [stack.enter_context(STARTERS[name](broker, options.cores.peer)) for name in options.peers]
+        (broker,) = stack.enter_context(null_brokers(core=options.cores.broker, port=options.broker_port))
+        peers = [
+            stack.enter_context(start(broker, options.cores.peer))
+            for name, start in options.peers.items()
+            if name != "all limits"
+        ]
         pin(options.cores.load)
         rates: list[list[float]] = [[] for _ in peers]
         costs: list[list[float]] = [[] for _ in peers]
@@ -56,7 +60,7 @@ def _rates(options: Options, rounds: int, seconds: float) -> list[Figure]:
                 cost.append(cpu_us)
         figures = []
         for peer, rate, cost in zip(peers, rates, costs, strict=True):
-            target = TARGET_PER_SECOND if peer.name == "proxy" else None
+            target = TARGET_PER_SECOND if peer.limits else None
             figures.append(_figure("new connections", "rate", "1/s", peer, rate, target=target, at_least=True))
             if peer.pid is not None:
                 figures.append(_figure("new connections", "CPU", "µs each", peer, cost))
@@ -161,7 +165,7 @@ def _memory(options: Options, starter: PeerStarter, rounds: int) -> list[Figure]
     many = min(MANY, (raise_descriptor_limit() - 400) // 2)
     each: list[float] = []
     start, end, after = [], [], []
-    with null_brokers(core=options.cores.broker) as [broker]:
+    with null_brokers(core=options.cores.broker, port=options.broker_port) as [broker]:
         pin(options.cores.load)
         for _ in range(rounds):
             with starter(broker, options.cores.peer) as peer:
@@ -175,7 +179,7 @@ def _memory(options: Options, starter: PeerStarter, rounds: int) -> list[Figure]
                 end.append(at_many / 1e6)
                 _wait_until_idle(peer)
                 after.append(peer.private_bytes() / 1e6)
-    target = TARGET_BYTES if peer.name == "proxy" else None
+    target = TARGET_BYTES if peer.limits else None
     return [
         _figure("idle connections", f"memory at {FEW}", "MB", peer, start),
         _figure("idle connections", f"memory at {many:,}", "MB", peer, end),

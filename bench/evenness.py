@@ -40,7 +40,7 @@ def run(options: Options) -> list[Figure]:
         with _taps() as (tap, broker):
             for number in range(rounds):
                 for library in chosen:
-                    with proxy(broker, None, quota=f"client-id=<default>,producer_byte_rate={LIMIT}") as peer:
+                    with proxy(broker, None, quotas=[f"client-id=<default>,producer_byte_rate={LIMIT}"]) as peer:
                         client_id = f"{library}-{number}"
                         options.progress(f"{library} through the proxy, {seconds} s, run {number + 1} of {rounds}")
                         run_ = _flood(tap, library, peer.address, client_id, seconds)

@@ -1,11 +1,6 @@
-"""The frames of the benchmarks: what the load sends and what the null broker answers, built once by kio.
+"""The frames of the benchmarks, encoded by kio: what the load sends and what the null broker answers.
 
-Both ends build their bytes here, before any clock runs, and then only ever send slices of them. A *cycle* is a run of
-equal frames whose correlation ids are 0, 1, … in order, sent over and over: with it a whole batch of answers is one
-slice of one buffer, and neither end looks at a frame while it is measured.
-
-The client id of a request says what it wants answered: ``fetch-1048576x50`` is a Fetch of 1 MiB of record batches in
-50 partitions, ``metadata-100000`` a topic of 100,000 partitions. So one null broker serves every benchmark.
+The client id ``metadata-100000`` in a Metadata request asks for a topic of 100,000 partitions.
 """
 
 import datetime
@@ -14,9 +9,9 @@ import re
 import struct
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 from kio.schema import index
@@ -33,40 +28,13 @@ METADATA_VERSIONS = (12, 13)
 UNSUPPORTED_VERSION = 35
 
 TOPIC = "bench"
-TOPIC_ID = uuid.UUID(int=0x51BE4C0)
-#: A cycle holds about this many bytes: more than any cache close to a core, as real payloads are.
-CYCLE_BYTES = 8 << 20
-#: How the client id of a load ends whose answers shall each be sent by themselves.
-ONE_BY_ONE = "-one-by-one"
+#: Topic ids by name. Requests to one topic go to TOPIC, the first.
+TOPICS = {name: uuid.UUID(int=0x51BE4C0 + number) for number, name in enumerate((TOPIC, "bench-1", "bench-2"))}
+TOPIC_ID = TOPICS[TOPIC]
+#: First Produce version that names topics by their id.
+FIRST_WITH_TOPIC_IDS = 13
 
 Address = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """One kind of exchange: frames with their length prefix, equal in size, cut from one cycle each way.
-
-    `cycle` is how many frames stand in `requests` and in `answers`. `payload_bytes` is what counts as data in one
-    exchange (the request of a Produce, the answer of a Fetch), length prefix included. `one_by_one`: each frame has a
-    `send` of its own, at both ends.
-    """
-
-    name: str
-    cycle: int
-    requests: bytes
-    answers: bytes
-    payload_bytes: int
-    one_by_one: bool = False
-
-    @property
-    def request_bytes(self) -> int:
-        """Size of one request on the wire."""
-        return len(self.requests) // self.cycle
-
-    @property
-    def answer_bytes(self) -> int:
-        """Size of one answer on the wire."""
-        return len(self.answers) // self.cycle
 
 
 def _milliseconds(value: int) -> i32Timedelta:
@@ -103,60 +71,97 @@ def answer_frame(body: Any, correlation_id: int = 0) -> bytes:
     return struct.pack(">i", len(payload)) + payload
 
 
-def record_batch(size: int) -> bytes:
-    """A record batch of `size` bytes (magic 2, one record): filler, its CRC 0, for nobody decodes it."""
+def record_batch(size: int, *, producer_id: int = -1, codec: int = 0) -> bytes:
+    """A record batch of `size` bytes (magic 2, one record): filler, its CRC 0, since neither end decodes it.
+
+    `codec`: the compression that its attributes name, 0 to 4.
+    """
+    timestamp, epoch = 1_700_000_000_000, 0 if producer_id >= 0 else -1
     head = struct.pack(
-        ">qiibIhiqqqhii", 0, size - 12, 0, 2, 0, 0, 0, 1_700_000_000_000, 1_700_000_000_000, -1, -1, -1, 1
+        ">qiibIhiqqqhii", 0, size - 12, 0, 2, 0, codec, 0, timestamp, timestamp, producer_id, epoch, epoch, 1
     )
     return head + b"\x2a" * (size - len(head))
 
 
-def frames_in_cycle(request_bytes: int, answer_bytes: int) -> int:
-    """How many frames a cycle holds: both ends compute it from the sizes of the two frames."""
-    return max(8, min(1024, CYCLE_BYTES // max(request_bytes, answer_bytes)))
+def with_correlation_id(frame: bytes, correlation_id: int, *, is_request: bool) -> bytes:
+    """A copy of a frame with another correlation id."""
+    offset = 8 if is_request else 4
+    return frame[:offset] + struct.pack(">i", correlation_id) + frame[offset + 4 :]
 
 
-def repeat(frame: bytes, cycle: int, *, offset: int) -> bytes:
-    """`cycle` copies of `frame`, the correlation id at `offset` counting up from 0."""
-    frames = bytearray(frame * cycle)
-    for number in range(cycle):
-        struct.pack_into(">i", frames, number * len(frame) + offset, number)
-    return bytes(frames)
+def _spread(partitions: int, topics: int, first: int) -> list[tuple[str, range]]:
+    """`partitions` partitions over the first `topics` of TOPICS: the name and the indices of each."""
+    ends = [first + partitions * number // topics for number in range(topics + 1)]
+    return [(name, range(*each)) for name, each in zip(TOPICS, pairwise(ends), strict=False)]
 
 
-REQUEST_CORRELATION_OFFSET = 8
-ANSWER_CORRELATION_OFFSET = 4
+def _topic(name: str, version: int) -> dict[str, Any]:
+    return {"topic_id": TOPICS[name]} if version >= FIRST_WITH_TOPIC_IDS else {"name": name}
 
 
-def produce_request(size: int, client_id: str) -> bytes:
-    """A Produce (acks=all) to one partition whose frame is exactly `size` bytes."""
-    messages = schema("produce", PRODUCE_VERSION, "request")
+def produce_request(
+    size: int,
+    client_id: str,
+    *,
+    version: int = PRODUCE_VERSION,
+    topics: int = 1,
+    partitions: int = 1,
+    first_partition: int = 0,
+    producer_id: int = -1,
+    codec: int = 0,
+) -> bytes:
+    """A Produce (acks=all) whose frame is exactly `size` bytes, in equal parts to `partitions` of `topics` topics."""
+    messages = schema("produce", version, "request")
+    spread = _spread(partitions, topics, first_partition)
 
-    def frame(batch_bytes: int) -> bytes:
-        partition = messages.PartitionProduceData(index=i32(0), records=Records(record_batch(batch_bytes)))
-        topic = messages.TopicProduceData(topic_id=TOPIC_ID, partition_data=(partition,))
-        body = messages.ProduceRequest(acks=i16(-1), timeout=_milliseconds(30_000), topic_data=(topic,))
+    def frame(batch_bytes: int, last_bytes: int) -> bytes:
+        sizes = iter([batch_bytes] * (partitions - 1) + [last_bytes])
+        data = tuple(
+            messages.TopicProduceData(
+                **_topic(name, version),
+                partition_data=tuple(
+                    messages.PartitionProduceData(
+                        index=i32(index),
+                        records=Records(record_batch(next(sizes), producer_id=producer_id, codec=codec)),
+                    )
+                    for index in indices
+                ),
+            )
+            for name, indices in spread
+        )
+        body = messages.ProduceRequest(acks=i16(-1), timeout=_milliseconds(30_000), topic_data=data)
         return request_frame(body, client_id)
 
-    # The records' compact length takes more bytes in a larger frame, so the overhead is found by trying.
-    batch_bytes = size - (len(frame(size)) - size)
-    batch_bytes += size - len(frame(batch_bytes))
-    return frame(batch_bytes)
+    # The records' compact length takes more bytes in a larger batch, so the last batch's size is found by trying.
+    last = batch_bytes = size // partitions - (len(frame(100, 100)) // partitions - 100)
+    for _ in range(3):
+        last += size - len(frame(batch_bytes, last))
+    return frame(batch_bytes, last)
 
 
-def produce_answer() -> bytes:
-    """The success of one partition."""
-    messages = schema("produce", PRODUCE_VERSION, "response")
-    partition = messages.PartitionProduceResponse(
-        index=i32(0),
-        error_code=ErrorCode.none,
-        base_offset=i64(1),
-        log_append_time=None,
-        log_start_offset=i64(0),
-        record_errors=(),
+def produce_answer(
+    *, version: int = PRODUCE_VERSION, topics: int = 1, partitions: int = 1, first_partition: int = 0
+) -> bytes:
+    """The success of each partition of such a request."""
+    messages = schema("produce", version, "response")
+    responses = tuple(
+        messages.TopicProduceResponse(
+            **_topic(name, version),
+            partition_responses=tuple(
+                messages.PartitionProduceResponse(
+                    index=i32(index),
+                    error_code=ErrorCode.none,
+                    base_offset=i64(1),
+                    log_append_time=None,
+                    log_start_offset=i64(0),
+                    record_errors=(),
+                )
+                for index in indices
+            ),
+        )
+        for name, indices in _spread(partitions, topics, first_partition)
     )
-    topic = messages.TopicProduceResponse(topic_id=TOPIC_ID, partition_responses=(partition,))
-    return answer_frame(messages.ProduceResponse(responses=(topic,), throttle_time=_milliseconds(0)))
+    return answer_frame(messages.ProduceResponse(responses=responses, throttle_time=_milliseconds(0)))
 
 
 def fetch_request(client_id: str) -> bytes:
@@ -211,35 +216,38 @@ def metadata_request(client_id: str) -> bytes:
 
 
 def metadata_answer(nodes: Mapping[int, Address], partitions: int, version: int) -> bytes:
-    """`nodes` and one topic of `partitions` partitions, node 0 leading each, with three replicas."""
+    """`nodes` and TOPICS: the first has `partitions` partitions, the others one; node 0 leads each, three replicas."""
     messages = schema("metadata", version, "response")
     brokers = tuple(
         messages.MetadataResponseBroker(node_id=i32(node), host=host, port=i32(port))
         for node, (host, port) in nodes.items()
     )
     replicas = (i32(0), i32(1), i32(2)) if partitions > 1 else (i32(0),)
-    topic = messages.MetadataResponseTopic(
-        error_code=ErrorCode.none,
-        name=TOPIC,
-        topic_id=TOPIC_ID,
-        partitions=tuple(
-            messages.MetadataResponsePartition(
-                error_code=ErrorCode.none,
-                partition_index=i32(number),
-                leader_id=i32(0),
-                leader_epoch=i32(0),
-                replica_nodes=replicas,
-                isr_nodes=replicas,
-            )
-            for number in range(partitions)
-        ),
+    topics = tuple(
+        messages.MetadataResponseTopic(
+            error_code=ErrorCode.none,
+            name=name,
+            topic_id=topic_id,
+            partitions=tuple(
+                messages.MetadataResponsePartition(
+                    error_code=ErrorCode.none,
+                    partition_index=i32(number),
+                    leader_id=i32(0),
+                    leader_epoch=i32(0),
+                    replica_nodes=replicas,
+                    isr_nodes=replicas,
+                )
+                for number in range(partitions if name == TOPIC else 1)
+            ),
+        )
+        for name, topic_id in TOPICS.items()
     )
     body = messages.MetadataResponse(
         throttle_time=_milliseconds(0),
         brokers=brokers,
         cluster_id="bench-null-broker",
         controller_id=i32(0),
-        topics=(topic,),
+        topics=topics,
     )
     return answer_frame(body)
 
@@ -291,47 +299,7 @@ def api_versions_answer(version: int) -> bytes:
     return answer_frame(messages.ApiVersionsResponse(error_code=error, api_keys=keys, **throttle))
 
 
-def produce_shape(size: int, *, one_by_one: bool = False) -> Shape:
-    """Produce frames of `size` bytes."""
-    client_id = f"produce-{size}" + (ONE_BY_ONE if one_by_one else "")
-    request, answer = produce_request(size, client_id), produce_answer()
-    return _shape(client_id, request, answer, payload_bytes=len(request))
-
-
-def fetch_shape(record_bytes: int, partitions: int) -> Shape:
-    """Fetch answers that carry `record_bytes` of record batches in `partitions` partitions."""
-    client_id = f"fetch-{record_bytes}x{partitions}"
-    request, answer = fetch_request(client_id), fetch_answer(record_bytes, partitions)
-    return _shape(client_id, request, answer, payload_bytes=len(answer))
-
-
-def _shape(name: str, request: bytes, answer: bytes, *, payload_bytes: int) -> Shape:
-    cycle = frames_in_cycle(len(request), len(answer))
-    return Shape(
-        name=name,
-        cycle=cycle,
-        requests=repeat(request, cycle, offset=REQUEST_CORRELATION_OFFSET),
-        answers=repeat(answer, cycle, offset=ANSWER_CORRELATION_OFFSET),
-        payload_bytes=payload_bytes,
-        one_by_one=name.endswith(ONE_BY_ONE),
-    )
-
-
-_FETCH_NAME = re.compile(r"fetch-(\d+)x(\d+)")
 _METADATA_NAME = re.compile(r"metadata-(\d+)")
-
-
-@lru_cache(maxsize=32)
-def answer_cycle(api_key: int, client_id: str, request_bytes: int) -> tuple[bytes, int]:
-    """(the cycle of answers, size of one) to a Produce or Fetch of `request_bytes` by `client_id`."""
-    if api_key == FETCH and (match := _FETCH_NAME.fullmatch(client_id)):
-        answer = fetch_answer(int(match[1]), int(match[2]))
-    elif api_key == PRODUCE:
-        answer = produce_answer()
-    else:
-        raise ValueError(f"the null broker has no answer for API {api_key} of {client_id!r}")
-    cycle = frames_in_cycle(request_bytes, len(answer))
-    return repeat(answer, cycle, offset=ANSWER_CORRELATION_OFFSET), len(answer)
 
 
 def metadata_partitions(client_id: str) -> int:

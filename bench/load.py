@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from bench import frames
-from bench.frames import Address, Shape
+from bench.frames import Address
+from bench.shapes import Shape
 from bench.streams import CyclicStream
 
 TIMEOUT_SECONDS = 15
@@ -117,12 +118,9 @@ def check_answers(address: Address, shape: Shape) -> None:
     """Send one cycle, one request at a time, and compare every byte that comes back. Raises LoadError."""
     with connect(address) as sock:
         greet(sock, shape.name)
-        size = shape.answer_bytes
-        for number in range(min(shape.cycle, 32)):
-            start = number * shape.request_bytes
-            sock.sendall(shape.requests[start : start + shape.request_bytes])
-            expected = shape.answers[number * size : (number + 1) * size]
-            if receive_frame(sock) != expected:
+        for number in range(min(len(shape.requests.ends), 32)):
+            sock.sendall(shape.requests.frame(number))
+            if receive_frame(sock) != shape.answers.frame(number):
                 raise LoadError(f"{shape.name}: answer {number} is not the one that the broker sent")
 
 
@@ -136,7 +134,7 @@ def _streams(
             for _ in range(connections):
                 sock = connect(address)
                 streams[sock.fileno()] = CyclicStream(
-                    sock, epoll, shape.answer_bytes, shape.requests, shape.request_bytes, one_by_one=shape.one_by_one
+                    sock, epoll, shape.answers, shape.requests, one_by_one=shape.one_by_one
                 )
                 greet(sock, shape.name)
                 sock.setblocking(False)
@@ -174,20 +172,31 @@ def run_pipelined(
     connections: int,
     depth: int,
     seconds: float,
+    windows: int = 1,
     warm_up_seconds: float = 0.2,
     cpu_clock: CpuClock = no_cpu,
-) -> Load:
-    """Keep `depth` requests in flight on each of `connections` connections for `seconds`, after a warm-up."""
+) -> list[Load]:
+    """Keep `depth` requests in flight on each of `connections` connections; after a warm-up, a Load for each of
+    `windows` windows of `seconds`.
+    """
+    loads = []
     with _streams(address, shape, connections) as (epoll, streams):
         for stream in streams.values():
             stream.send_frames(depth)
-        _turn(epoll, streams, time.perf_counter_ns() + int(warm_up_seconds * 1e9))
-        started_ns, cpu_before = time.perf_counter_ns(), cpu_clock()
-        requests = _turn(epoll, streams, started_ns + int(seconds * 1e9))
-        cpu_used, elapsed_ns = cpu_clock() - cpu_before, time.perf_counter_ns() - started_ns
-    if not requests:
+        until_ns = time.perf_counter_ns() + int(warm_up_seconds * 1e9)
+        _turn(epoll, streams, until_ns)
+        before_ns, cpu_before = time.perf_counter_ns(), cpu_clock()
+        until_ns = before_ns
+        for _ in range(windows):
+            until_ns += int(seconds * 1e9)
+            requests = _turn(epoll, streams, until_ns)
+            cpu_after, after_ns = cpu_clock(), time.perf_counter_ns()
+            payload_bytes = int(requests * shape.payload_bytes)
+            loads.append(Load(requests, payload_bytes, after_ns - before_ns, cpu_after - cpu_before))
+            before_ns, cpu_before = after_ns, cpu_after
+    if not all(load.requests for load in loads):
         raise LoadError(f"{shape.name}: not one answer in {seconds} s")
-    return Load(requests, requests * shape.payload_bytes, elapsed_ns, cpu_used)
+    return loads
 
 
 class DepthOne:
@@ -196,9 +205,11 @@ class DepthOne:
     def __init__(self, address: Address, shape: Shape) -> None:
         self._shape = shape
         self._sock = connect(address)
-        self._answer = bytearray(shape.answer_bytes)
-        size, requests = shape.request_bytes, memoryview(shape.requests)
-        self._cycle = itertools.cycle([requests[at : at + size] for at in range(0, len(requests), size)])
+        self._answer = bytearray(max(shape.answers.size_of(number) for number in range(len(shape.answers.ends))))
+        #: Each request with the size of its answer.
+        self._cycle = itertools.cycle(
+            [(shape.requests.frame(number), shape.answers.size_of(number)) for number in range(len(shape.answers.ends))]
+        )
 
     def __enter__(self) -> Self:
         try:
@@ -227,16 +238,18 @@ class DepthOne:
         started_ns, cpu_before = time.perf_counter_ns(), cpu_clock()
         latencies = self._exchange(longest_ns, over)
         cpu_used, elapsed_ns = cpu_clock() - cpu_before, time.perf_counter_ns() - started_ns
-        return Load(len(latencies), len(latencies) * self._shape.payload_bytes, elapsed_ns, cpu_used, tuple(latencies))
+        payload_bytes = int(len(latencies) * self._shape.payload_bytes)
+        return Load(len(latencies), payload_bytes, elapsed_ns, cpu_used, tuple(latencies))
 
     def _exchange(self, longest_ns: int, over: Callable[[], bool] | None = None) -> list[int]:
         clock, send, receive, cycle = time.perf_counter_ns, self._sock.sendall, self._sock.recv_into, self._cycle
-        answer, size, latencies = self._answer, self._shape.answer_bytes, []
+        answer, latencies = self._answer, []
         now = clock()
         until_ns = now + longest_ns
         while now < until_ns:
             started = now
-            send(next(cycle))
+            request, size = next(cycle)
+            send(request)
             got = 0
             while got < size:
                 received = receive(answer, size - got)

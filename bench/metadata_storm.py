@@ -24,6 +24,7 @@ from bench.options import Options
 from bench.peers import Peer, direct, proxy
 from bench.processes import die_with_parent, end_child, pin, receive_word
 from bench.report import Figure
+from bench.shapes import Cycle, Produce
 from bench.streams import CyclicStream
 
 NAME = "metadata_storm"
@@ -107,7 +108,7 @@ def measure(peer: Peer, storm: Storm, options: Options, *, alone_seconds: float)
         producer_address = greet(sock, "storm-producer")[1]
     with (
         _storm_process(peer.address, storm, options.cores.load) as signal,
-        DepthOne(producer_address, frames.produce_shape(1024)) as producer,
+        DepthOne(producer_address, Produce(1024).build()) as producer,
     ):
         receive_word(signal, LONGEST_SECONDS)
         producer.warm_up(0.3)
@@ -164,11 +165,11 @@ def _run_storm(address: Address, storm: Storm, core: int | None, signal: Connect
     request = frames.metadata_request(storm.client_id)
     with select.epoll() as epoll:
         streams: dict[int, CyclicStream] = {}
-        size = _answer_size(address, request)
+        requests, answers = Cycle([request]), Cycle([bytes(_answer_size(address, request))])
         for _ in range(storm.clients):
             sock = connect(address)
             sock.setblocking(False)
-            streams[sock.fileno()] = CyclicStream(sock, epoll, size, request, len(request))
+            streams[sock.fileno()] = CyclicStream(sock, epoll, answers, requests)
             epoll.register(sock.fileno(), select.EPOLLIN)
         signal.send("ready")
         signal.recv()

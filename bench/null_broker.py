@@ -1,9 +1,9 @@
 """A Kafka broker that does nothing, as fast as Python can: it must never be what a benchmark measures.
 
 One process, one thread, `select.epoll`. ApiVersions and Metadata are answered one by one. The first Produce or Fetch of
-a connection (correlation id 0) turns it into a `CyclicStream`: from there on every request has the same size and the
-correlation ids count up through the cycle, so a batch of requests is answered by one `send` of a slice, and request
-bytes are thrown away unread. Plain epoll rather than uvloop: at a few connections it is one call less per event.
+a connection (correlation id 0) turns it into a `CyclicStream`: its client id names the cycles of requests and answers
+(`bench.shapes`), so a batch of requests is answered by one `send` of a slice, and request bytes are thrown away unread.
+Plain epoll rather than uvloop: at a few connections it is one call less per event.
 """
 
 import gc
@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 
 from bench import frames
 from bench.processes import LOOPBACK, die_with_parent, end_child, pin, receive_word
+from bench.shapes import shape_of
 from bench.streams import CyclicStream, PeerClosedError
 
 START_SECONDS = 60
@@ -74,7 +75,7 @@ class _Session:
                 return
             client_id = control[_HEADER.size : _HEADER.size + max(0, name_length)].decode()
             if api_key in (frames.PRODUCE, frames.FETCH):
-                self._start_stream(api_key, client_id, length + 4, correlation_id)
+                self._start_stream(client_id, correlation_id)
                 return
             if len(control) < length + 4:
                 return
@@ -89,17 +90,12 @@ class _Session:
             self._held.append(memoryview(answer)[8:])
             self._flush()
 
-    def _start_stream(self, api_key: int, client_id: str, request_bytes: int, correlation_id: int) -> None:
+    def _start_stream(self, client_id: str, correlation_id: int) -> None:
         if correlation_id:
             raise PeerClosedError(f"a cycle starts with correlation id 0, not {correlation_id}")
-        answers, answer_bytes = frames.answer_cycle(api_key, client_id, request_bytes)
+        shape = shape_of(client_id)
         self.stream = CyclicStream(
-            self.sock,
-            self._broker.epoll,
-            request_bytes,
-            answers,
-            answer_bytes,
-            one_by_one=client_id.endswith(frames.ONE_BY_ONE),
+            self.sock, self._broker.epoll, shape.requests, shape.answers, one_by_one=shape.one_by_one
         )
         if count := self.stream.took(len(self._control)):
             self.stream.send_frames(count)
@@ -184,16 +180,16 @@ def _serve(
 
 @contextmanager
 def null_brokers(
-    count: int = 1, *, core: int | None = None, partitions: int = 1, niceness: Sequence[int] = (0,)
+    count: int = 1, *, core: int | None = None, partitions: int = 1, niceness: Sequence[int] = (0,), port: int = 0
 ) -> Iterator[list[frames.Address]]:
     """Run `count` null brokers, one process each, as nodes 0, 1, … of one cluster; yields the addresses when all serve.
 
     `partitions`: how many the largest Metadata answer will hold; it is encoded beforehand. `niceness` is one for each
-    process. Raises PeerError when one does not come up.
+    process. `port`: of a single broker; 0: the kernel chooses. Raises PeerError when one does not come up.
     """
     spawn = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
-        listeners = [stack.enter_context(socket.create_server((LOOPBACK, 0), backlog=4096)) for _ in range(count)]
+        listeners = [stack.enter_context(socket.create_server((LOOPBACK, port), backlog=4096)) for _ in range(count)]
         nodes = {node: (LOOPBACK, listener.getsockname()[1]) for node, listener in enumerate(listeners)}
         waiting = []
         for listener, nice in zip(listeners, niceness, strict=True):

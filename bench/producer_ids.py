@@ -92,5 +92,5 @@ if __name__ == "__main__":
     show(
         console,
         NAME,
-        run(Options(quick=False, rounds=0, scenario="", peers=(), cores=Cores.choose([]), progress=console.print)),
+        run(Options(quick=False, rounds=0, scenario="", peers={}, cores=Cores.choose([]), progress=console.print)),
     )

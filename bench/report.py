@@ -3,12 +3,12 @@
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from types import MappingProxyType
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -19,6 +19,7 @@ class Figure:
 
     `ratio` sets it against the value of the peer `ratio_to` in the same row. A target is met at or below it
     (`at_least`: at or above); `target` is for the value, `ratio_target` for the ratio, and no figure has both.
+    `is_shown`: in the table; the file has all figures.
     """
 
     benchmark: str
@@ -32,6 +33,7 @@ class Figure:
     target: float | None = None
     ratio_target: float | None = None
     at_least: bool = False
+    is_shown: bool = True
 
     @property
     def value(self) -> float:
@@ -52,75 +54,71 @@ class Figure:
         return measured >= target if self.at_least else measured <= target
 
 
-def compare(
-    figures: Iterable[Figure],
-    *,
-    subject: str,
-    other: str,
-    ratio_targets: Mapping[tuple[str, str, str], float] = MappingProxyType({}),
-) -> list[Figure]:
-    """Give each figure of `subject` its ratio to `other`'s in the same row, and the target of that ratio, if any.
+def compare(figures: Iterable[Figure], *, other: str) -> list[Figure]:
+    """Give each figure its ratio to that of the peer `other` in the same row, if there is one.
 
-    `ratio_targets` maps rows to the largest ratio wanted.
+    Figures of `other` itself, and of no peer ("direct"), have none.
     """
     taken = list(figures)
     others = {figure.row: figure.value for figure in taken if figure.peer == other}
     return [
-        replace(
-            figure,
-            ratio=figure.value / others[figure.row],
-            ratio_to=other,
-            ratio_target=ratio_targets.get(figure.row),
-        )
-        if figure.peer == subject and others.get(figure.row)
+        replace(figure, ratio=figure.value / others[figure.row], ratio_to=other)
+        if figure.peer not in (other, "direct") and others.get(figure.row)
         else figure
         for figure in taken
     ]
 
 
 def _number(value: float) -> str:
-    if value >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}" if value >= 100 or value < 0.01 else f"{value:.3f}".rstrip("0").rstrip(".")
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def show(console: Console, title: str, figures: Sequence[Figure]) -> None:
-    """Print one table: a row for each scenario and metric, a column for each peer, then ratio, target and verdict."""
-    peers = list(dict.fromkeys(figure.peer for figure in figures))
-    table = Table(title=title, title_justify="left")
+    """Print one table: a row for each scenario and metric; for each peer its value, and ratio and target if it has any.
+
+    A scenario "NAME; VARIANT" after one "NAME" is shown as its variant, indented.
+    """
+    shown = [figure for figure in figures if figure.is_shown]
+    rows: dict[tuple[str, str, str], dict[str, Figure]] = {}
+    for figure in shown:
+        rows.setdefault(figure.row, {})[figure.peer] = figure
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("scenario")
     table.add_column("metric")
-    for peer in peers:
+    judged = {}
+    for peer in dict.fromkeys(figure.peer for figure in shown):
         table.add_column(peer, justify="right")
-    table.add_column("ratio", justify="right")
-    table.add_column("target", justify="right")
-    table.add_column("")
-    rows: dict[tuple[str, str, str], dict[str, Figure]] = {}
-    for figure in figures:
-        rows.setdefault(figure.row, {})[figure.peer] = figure
-    last_scenario = None
+        verdicts = [figure for figure in shown if figure.peer == peer and _verdict(figure)]
+        judged[peer] = bool(verdicts)
+        if verdicts:
+            other = next((figure.ratio_to for figure in verdicts if figure.ratio_to), "")
+            table.add_column(f"/ {other}" if other else "target")
+    last, base = "", ""
     for (scenario, metric, unit), by_peer in rows.items():
-        if last_scenario not in (None, scenario):
+        name, _, variant = scenario.partition("; ")
+        if last and name != base:
             table.add_section()
-        table.add_row(
-            "" if scenario == last_scenario else scenario,
-            f"{metric}, {unit}" if unit else metric,
-            *(_number(by_peer[peer].value) if peer in by_peer else "" for peer in peers),
-            *_verdict(list(by_peer.values())),
-        )
-        last_scenario = scenario
+        label = "" if scenario == last else f"  {variant}" if variant and name == base else scenario
+        last, base = scenario, name
+        cells = [label, f"{metric}, {unit}" if unit else metric]
+        for peer, has_verdict in judged.items():
+            cell = by_peer.get(peer)
+            cells.append("" if cell is None else _number(cell.value))
+            if has_verdict:
+                cells.append("" if cell is None else _verdict(cell))
+        table.add_row(*cells)
     console.print(table)
 
 
-def _verdict(row: Sequence[Figure]) -> tuple[str, str, str]:
-    """(ratio, target, verdict) of one row of the table, for whichever peer has them."""
-    ratio = next((f"{figure.ratio:.2f}" for figure in row if figure.ratio is not None), "")
-    judged = next((figure for figure in row if figure.met is not None), None)
-    if judged is None:
-        return ratio, "", ""
-    target = judged.ratio_target if judged.target is None else judged.target
-    sign = "≥" if judged.at_least else "≤"
-    return ratio, f"{sign} {_number(target or 0.0)}", "[green]met[/]" if judged.met else "[red]MISSED[/]"
+def _verdict(figure: Figure) -> str:
+    """The ratio, how it compares with its target, or how the value does: "1.31 ≤ 1.4", "> 1.4" in red."""
+    ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
+    if figure.met is None:
+        return ratio
+    target = figure.ratio_target if figure.target is None else figure.target
+    sign = ("≥" if figure.met else "<") if figure.at_least else ("≤" if figure.met else ">")
+    text = f"{ratio} {sign} {_number(target or 0.0)}".strip()
+    return f"[green]{text}[/]" if figure.met else f"[bold red]{text}[/]"
 
 
 def machine() -> dict[str, str | int | None]:

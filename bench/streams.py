@@ -1,4 +1,4 @@
-"""One end of a connection that carries a cycle of equal frames each way: the same code in the load and the null broker.
+"""One end of a connection that carries a cycle of frames each way: the same code in the load and the null broker.
 
 Raw non-blocking sockets on `select.epoll`. Incoming bytes are thrown away inside the kernel (`MSG_TRUNC` on TCP, see
 tcp(7)), so that reading a megabyte costs this end nothing and the thing measured is the peer in the middle.
@@ -6,6 +6,8 @@ tcp(7)), so that reading a megabyte costs this end nothing and the thing measure
 
 import select
 import socket
+
+from bench.shapes import Cycle
 
 #: Most bytes taken from a socket at once. Nothing is ever written into the buffer behind it.
 RECEIVE_BYTES = 1 << 20
@@ -17,7 +19,7 @@ class PeerClosedError(Exception):
 
 
 class CyclicStream:
-    """Counts whole frames of `incoming_bytes` and sends frames of `outgoing_bytes` from the cycle `outgoing`.
+    """Counts the whole frames of the cycle `incoming` as they arrive, and sends frames of the cycle `outgoing`.
 
     `frames` counts the frames that came in; `owed` are the bytes still to be sent. `one_by_one` gives each frame a
     `send` of its own in place of one for all that are due.
@@ -25,12 +27,13 @@ class CyclicStream:
 
     __slots__ = (
         "_epoll",
-        "_incoming_bytes",
+        "_incoming",
         "_one_by_one",
         "_outgoing",
-        "_outgoing_bytes",
-        "_partial",
+        "_outgoing_data",
         "_position",
+        "_received",
+        "_sent_frames",
         "_waits_for_room",
         "frames",
         "owed",
@@ -38,22 +41,16 @@ class CyclicStream:
     )
 
     def __init__(
-        self,
-        sock: socket.socket,
-        epoll: select.epoll,
-        incoming_bytes: int,
-        outgoing: bytes,
-        outgoing_bytes: int,
-        *,
-        one_by_one: bool = False,
+        self, sock: socket.socket, epoll: select.epoll, incoming: Cycle, outgoing: Cycle, *, one_by_one: bool = False
     ) -> None:
         self.sock = sock
         self._epoll = epoll
-        self._incoming_bytes = incoming_bytes
-        self._outgoing = memoryview(outgoing)
-        self._outgoing_bytes = outgoing_bytes
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._outgoing_data = memoryview(outgoing.data)
         self._one_by_one = one_by_one
-        self._partial = 0
+        self._received = 0
+        self._sent_frames = 0
         self._position = 0
         self._waits_for_room = False
         self.frames = 0
@@ -73,25 +70,22 @@ class CyclicStream:
 
     def took(self, received: int) -> int:
         """Account for `received` bytes that were read elsewhere; the number of frames that became whole."""
-        frames, self._partial = divmod(self._partial + received, self._incoming_bytes)
-        self.frames += frames
-        return frames
+        self._received += received
+        before, self.frames = self.frames, self._incoming.frames_in(self._received)
+        return self.frames - before
 
     def send_frames(self, count: int) -> None:
         """Send `count` more frames, now or as soon as the socket takes them. Raises PeerClosedError."""
-        if self._one_by_one:
-            for _ in range(count - 1):
-                self.owed += self._outgoing_bytes
-                if not self._waits_for_room:
-                    self.flush()
-            count = 1
-        self.owed += count * self._outgoing_bytes
-        if not self._waits_for_room:
-            self.flush()
+        for part in [1] * count if self._one_by_one else [count]:
+            first = self._sent_frames
+            self._sent_frames = first + part
+            self.owed += self._outgoing.bytes_in(first + part) - self._outgoing.bytes_in(first)
+            if not self._waits_for_room:
+                self.flush()
 
     def flush(self) -> None:
         """Send what is owed, as far as the socket takes it; epoll reports when there is room again."""
-        outgoing, position = self._outgoing, self._position
+        outgoing, position = self._outgoing_data, self._position
         try:
             while self.owed:
                 sent = self.sock.send(outgoing[position : position + self.owed])

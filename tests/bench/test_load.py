@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from bench import frames
 from bench.connections import extend_to, idle_connections, open_and_close
 from bench.frames import Address
 from bench.load import DepthOne, Load, LoadError, check_answers, connect, greet, percentile, run_pipelined
 from bench.null_broker import null_brokers
+from bench.shapes import Cycle, Fetch, Produce, Shape
 
 SHAPES = [
-    frames.produce_shape(1024),
-    frames.produce_shape(1024, one_by_one=True),
-    frames.produce_shape(1 << 20),
-    frames.fetch_shape(1 << 20, 50),
+    Produce(1024).build(),
+    Produce(1024, version=12, rotation=12, is_idempotent=True, varies=True, one_by_one=True).build(),
+    Produce(1 << 20).build(),
+    Fetch(1 << 20, 50).build(),
 ]
 
 
@@ -48,36 +48,38 @@ def test_units_of_a_load() -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
-def test_the_null_broker_answers_what_is_expected(brokers: list[Address], shape: frames.Shape) -> None:
+def test_the_null_broker_answers_what_is_expected(brokers: list[Address], shape: Shape) -> None:
     check_answers(brokers[0], shape)
 
 
 def test_a_wrong_answer_is_found(brokers: list[Address]) -> None:
-    shape = frames.produce_shape(1024)
-    wrong = bytearray(shape.answers)
-    wrong[3 * shape.answer_bytes + 20] ^= 1
+    shape = Produce(1024).build()
+    answers = [shape.answers.frame(number) for number in range(4)]
+    answers[3] = answers[3][:20] + bytes([answers[3][20] ^ 1]) + answers[3][21:]
 
     with pytest.raises(LoadError, match="answer 3"):
-        check_answers(brokers[0], replace(shape, answers=bytes(wrong)))
+        check_answers(brokers[0], replace(shape, answers=Cycle(answers)))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
-def test_a_pipelined_load_passes(brokers: list[Address], shape: frames.Shape) -> None:
-    ticks = iter((1000, 3000))
-    load = run_pipelined(
+def test_a_pipelined_load_passes(brokers: list[Address], shape: Shape) -> None:
+    ticks = iter((1000, 3000, 7000))
+    loads = run_pipelined(
         brokers[0],
         shape,
         connections=3,
         depth=5,
-        seconds=0.1,
+        seconds=0.05,
+        windows=2,
         warm_up_seconds=0.01,
         cpu_clock=lambda: next(ticks),
     )
 
-    assert load.requests > 5
-    assert load.payload_bytes == load.requests * shape.payload_bytes
-    assert load.elapsed_ns >= 100_000_000
-    assert load.cpu_ns == 2000
+    assert [load.cpu_ns for load in loads] == [2000, 4000]
+    for load in loads:
+        assert load.requests > 5
+        assert load.payload_bytes == int(load.requests * shape.payload_bytes)
+    assert sum(load.elapsed_ns for load in loads) >= 100_000_000
 
 
 def test_depth_one_times_each_request_until_it_is_over(brokers: list[Address]) -> None:
@@ -87,7 +89,7 @@ def test_depth_one_times_each_request_until_it_is_over(brokers: list[Address]) -
         asked.append(True)
         return len(asked) == 3
 
-    with DepthOne(brokers[0], frames.produce_shape(1024)) as producer:
+    with DepthOne(brokers[0], Produce(1024).build()) as producer:
         producer.warm_up(0.01)
         load = producer.run_until(over, longest_seconds=30)
 

@@ -36,7 +36,12 @@ def test_the_longest_lag_is_the_highest_bucket_that_gained(after: dict[float, fl
 
 def test_a_small_storm() -> None:
     options = Options(
-        quick=True, rounds=1, scenario="", peers=("direct",), cores=Cores(None, None, None), progress=lambda _: None
+        quick=True,
+        rounds=1,
+        scenario="",
+        peers={"direct": direct},
+        cores=Cores(None, None, None),
+        progress=lambda _: None,
     )
     storm = metadata_storm.Storm(clients=5, partitions=1000, asks=2)
     with null_brokers(2, partitions=1000, niceness=(10, 0)) as [address, _], direct(address, None) as peer:

@@ -2,14 +2,14 @@
 
 import io
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from bench.report import Figure, compare, show, write_json
-
-CPU = ("1 KiB", "CPU", "µs")
 
 
 def figure(peer: str, *rounds: float, unit: str = "µs") -> Figure:
@@ -32,43 +32,60 @@ def test_targets_of_values(target: float | None, at_least: bool, met: bool | Non
 def test_ratios_are_within_a_row() -> None:
     compared = compare(
         [
-            figure("proxy", 3.0),
+            replace(figure("proxy", 3.0), ratio_target=1.4),
             figure("proxy", 30.0, unit="ms"),
             figure("haproxy", 2.0),
             figure("haproxy", 10.0, unit="ms"),
+            figure("direct", 1.0),
         ],
-        subject="proxy",
         other="haproxy",
-        ratio_targets={CPU: 1.4},
     )
 
-    assert [each.ratio for each in compared] == [1.5, 3.0, None, None]
-    assert [each.met for each in compared] == [False, None, None, None]
+    assert [each.ratio for each in compared] == [1.5, 3.0, None, None, None]
+    assert [each.met for each in compared] == [False, None, None, None, None]
 
 
 def test_a_ratio_target_with_nothing_to_set_against_is_not_judged() -> None:
-    (alone,) = compare([figure("proxy", 3.0)], subject="proxy", other="haproxy", ratio_targets={CPU: 1.4})
+    (alone,) = compare([replace(figure("proxy", 3.0), ratio_target=1.4)], other="haproxy")
 
     assert alone.met is None
 
 
-def test_the_table_shows_peers_side_by_side() -> None:
+def rows_of(figures: list[Figure]) -> list[list[str]]:
+    """The cells of each line of the table below its head; columns are two spaces apart at least."""
     output = io.StringIO()
+    show(Console(file=output, width=120), "some", figures)
+    lines = output.getvalue().splitlines()
+    head = next(number for number, line in enumerate(lines) if "───" in line)
+    return [re.split(r"  +", line.rstrip()) for line in lines[head + 1 :] if line.strip()]
+
+
+def test_the_table_shows_peers_side_by_side_with_ratio_and_target() -> None:
     figures = compare(
-        [figure("proxy", 3.0), figure("haproxy", 2.0)], subject="proxy", other="haproxy", ratio_targets={CPU: 1.4}
+        [
+            replace(figure("one limit", 2.5), ratio_target=1.4),
+            replace(figure("all limits", 30.0), ratio_target=1.6),
+            figure("haproxy", 2.0),
+        ],
+        other="haproxy",
     )
 
-    show(Console(file=output, width=100), "some", figures)
+    assert rows_of(figures) == [[" 1 KiB", "CPU, µs", "2.5", "1.25 ≤ 1.4", "30", "15.00 > 1.6", "2"]]
 
-    (row,) = [line for line in output.getvalue().splitlines() if "CPU" in line]
-    assert [cell.strip() for cell in row.strip("│").split("│")] == [
-        "1 KiB",
-        "CPU, µs",
-        "3",
-        "2",
-        "1.50",
-        "≤ 1.4",
-        "MISSED",
+
+def test_the_table_shows_targets_of_values_and_variants_and_hides_what_is_not_for_it() -> None:
+    plain = Figure("some", "a; half", "rate", "1/s", "proxy", (9.0,), target=10.0, at_least=True)
+    figures = [
+        figure("proxy", 1.0),
+        replace(plain, scenario="1 KiB; half"),
+        replace(plain, scenario="a; b"),
+        replace(figure("proxy", 7.0), metric="hidden", is_shown=False),
+    ]
+
+    assert rows_of(figures) == [
+        [" 1 KiB", "CPU, µs", "1"],
+        ["", "half", "rate, 1/s", "9", "< 10"],
+        [" a; b", "rate, 1/s", "9", "< 10"],
     ]
 
 

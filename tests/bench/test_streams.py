@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from bench.shapes import Cycle
 from bench.streams import CyclicStream, PeerClosedError
 
-OUTGOING = b"aaabbbccc"
+INCOMING = Cycle([b"x" * 10])
+OUTGOING = Cycle([b"aaa", b"bbb", b"ccc"])
 
 
 @pytest.fixture
@@ -29,7 +31,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 def stream_on(near: socket.socket, epoll: select.epoll, *, one_by_one: bool = False) -> CyclicStream:
     near.setblocking(False)
     epoll.register(near, select.EPOLLIN)
-    return CyclicStream(near, epoll, 10, OUTGOING, 3, one_by_one=one_by_one)
+    return CyclicStream(near, epoll, INCOMING, OUTGOING, one_by_one=one_by_one)
 
 
 def wait_for(epoll: select.epoll, event: int) -> None:
@@ -90,7 +92,7 @@ def test_what_the_socket_does_not_take_is_sent_when_there_is_room(
             stream.flush()
     received += read(far, 3 * frames - len(received))
 
-    assert received == (OUTGOING * frames)[: 3 * frames]
+    assert received == (OUTGOING.data * frames)[: 3 * frames]
     far.sendall(b"x")
     wait_for(epoll, select.EPOLLIN)
 
