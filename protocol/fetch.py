@@ -28,6 +28,7 @@ A response, from version 16 on (all flexible, topics by id):
 NodeEndpoints come last, so the whole response is walked for them; see `node_endpoints` for how they are hidden.
 """
 
+from collections.abc import Iterator
 from struct import Struct
 
 from protocol.errors import MalformedFrame, ReplicaFetch, UnsupportedVersion
@@ -184,44 +185,62 @@ class FetchRequestWalk(StructsWalk):
 
 
 _BEFORE_HEAD = -1  # topics left: their count has not been read
-_BEFORE_TOPIC = -1  # partitions left: the topic's id and its partition count have not been read
+_BEFORE_TOPIC = -1  # record bytes left: the position is before a topic's id, not inside of a partition
 _HEAD = 4 + 1 + 10 + 1  # correlation id to topic count, without tags and with fewer than 127 topics
 _PARTITION_HEAD = 30  # index to log start offset
 _PARTITION_MIN = _PARTITION_HEAD + 1 + 4 + 1 + 1
-_PARTITION_LOOK = _PARTITION_HEAD + 1 + 4 + 3  # up to a records length of three bytes, which is 2 MiB
+# The byte before a partition (the tag count of the previous one, or the partition count); of its head the count of
+# aborted transactions, and three bytes from the length of its records on: enough for a length below 2 MiB.
+_PARTITION = Struct(">B30xB4xBBB")
+_TOPIC_LOOK = TOPIC_ID_SIZE + _PARTITION.size  # up to that of its first partition
+_partition = _PARTITION.unpack_from
+_NO_TAGS = b"\x00\x00"  # of a partition and of its topic
+_NO_STEPS: Iterator[None] = iter(())
 
 
 class FetchResponseWalk(EndpointsWalk):
-    """Walks a Fetch response of version 16 to 18 and hides its node endpoints. The length stays the same."""
+    """Walks a Fetch response of version 16 to 18 and hides its node endpoints. The length stays the same.
+
+    Most responses are plain: no aborted transactions, no tags, fewer than 127 topics and partitions of a topic. As long
+    as a response is plain, `_skip_plain` is all of the walk. The generator begins at the first place that is not.
+    """
+
+    # Class attributes for the reason given in `FrameWalk`.
+    _topics = _BEFORE_HEAD
+    """Topics left, with the current one."""
+    _heads = 0
+    """Partitions of the current topic that have not begun."""
+    _records = _BEFORE_TOPIC
+    """Bytes left of the current partition's records; its tags follow."""
 
     def __init__(self, version: int, frame_length: int) -> None:
         if not FIRST_WITH_NODE_ENDPOINTS <= version <= LAST_WALKED:
             raise UnsupportedVersion("Fetch", version)
         super().__init__(frame_length)
-        self._topics = _BEFORE_HEAD  # left, with the current one
-        self._partitions = _BEFORE_TOPIC  # left of the current topic
 
     def advance(self, buf: bytearray, pos: int, end: int) -> int:
-        # Only for the first bytes: once there are steps, `pos` is somewhere inside of the head or after it.
-        if (
-            self._steps is None
-            and end - pos > _HEAD
-            and buf[pos + 4] == 0
-            and 0 < buf[pos + 15] < 0x80
-            and (buf[pos + 15] - 1) * _SMALLEST_TOPIC <= self._left - (_HEAD - 1)
-        ):
-            self._topics = buf[pos + 15] - 1
-            self._limit = pos + self._left
+        if self._steps is None:
+            self._limit = limit = pos + self._left
+            if self._topics == _BEFORE_HEAD:
+                if end - pos <= _HEAD or buf[pos + 4] or not 0 < buf[pos + _HEAD - 1] < 0x80:
+                    return super().advance(buf, pos, end)
+                topics = buf[pos + _HEAD - 1] - 1
+                if topics * _SMALLEST_TOPIC > self._left - _HEAD + 1:  # too many for the frame: `_walk` raises
+                    return super().advance(buf, pos, end)
+                self._topics = topics
+                pos += _HEAD
             self._buf = buf
-            self._pos = pos + _HEAD
+            self._pos = pos
             self._end = end
             self._skip_plain()
-            if not self._topics and self._pos + 1 == end == pos + self._left and not buf[self._pos]:
-                self._left = 0
-                self._steps = iter(())
-                return end  # for most responses this is all of the walk
-            self._left -= self._pos - pos
             pos = self._pos
+            if not self._topics and pos + 1 == end == limit and not buf[pos]:
+                self._left = 0
+                self._steps = _NO_STEPS
+                return end
+            self._left = limit - pos
+            if pos == end < limit or (pos < end and self.work_left <= 0):
+                return pos
         return super().advance(buf, pos, end)
 
     def _walk(self) -> Steps:
@@ -232,7 +251,7 @@ class FetchResponseWalk(EndpointsWalk):
             self._topics = yield from self._count(_SMALLEST_TOPIC, "topic count")
         while self._topics:
             self._skip_plain()
-            if self.work_left <= 0 and self._pos < self._end:
+            if self._records > 0 or (self.work_left <= 0 and self._pos < self._end):
                 yield
             elif self._topics:
                 yield from self._walk_piece()
@@ -240,64 +259,80 @@ class FetchResponseWalk(EndpointsWalk):
         yield from self._hide_tagged_endpoints()
 
     def _walk_piece(self) -> Steps:
-        """The head of a topic, one partition, or the tags of a topic."""
-        if self._partitions == _BEFORE_TOPIC:
+        """The head of a topic or the tags of a partition; then the next partition up to its records, if there is one,
+        or else the tags of the topic."""
+        if self._records == _BEFORE_TOPIC:
             yield from self._skip(TOPIC_ID_SIZE, "topic id")
-            self._partitions = yield from self._count(_PARTITION_MIN, "partition count")
-        elif self._partitions:
+            self._heads = yield from self._count(_PARTITION_MIN, "partition count")
+        else:
+            yield from self._skip_tags()
+        if self._heads:
             yield from self._skip(_PARTITION_HEAD, "partition")
             yield from self._skip_structs(16, "aborted transactions")
             yield from self._skip(4, "preferred read replica")
-            yield from self._skip_compact("records")
-            yield from self._skip_tags()
-            self._partitions -= 1
+            records = yield from self._bytes_size(True, "records")
+            self._check_left(records + 1, "records")
+            self._records = max(0, records)
+            self._heads -= 1
         else:
             yield from self._skip_tags()
             self._topics -= 1
-            self._partitions = _BEFORE_TOPIC
+            self._records = _BEFORE_TOPIC
 
     def _skip_plain(self) -> None:
-        """Skips topics and partitions that are complete, without aborted transactions and tags. Stops at any other.
+        """Skips topics and partitions that are plain, up to the end of the bytes shown or to the first that is not.
 
-        Almost all of a walk's time is spent here, so this is one loop over local names. It takes 0.27 us for a
-        partition, and 0.32 us if a function reads the size of the records (500 partitions, CPython 3.11).
+        Almost all of a walk's time is spent here, so this is one loop over local names. It takes 0.20 us for a
+        partition, and 0.24 us if each byte is read by an index of its own (500 partitions, CPython 3.11).
         """
         buf, pos, end, limit, work_left = self._buf, self._pos, self._end, self._limit, self.work_left
-        topics, partitions = self._topics, self._partitions
+        topics, heads, records = self._topics, self._heads, self._records
+        unpack, last = _partition, end - _PARTITION.size
         while topics and work_left > 0:
-            if partitions == _BEFORE_TOPIC:
-                most = (limit - pos - TOPIC_ID_SIZE - 1) // _PARTITION_MIN  # more cannot fit: `_walk_piece` raises
-                if end - pos < TOPIC_ID_SIZE + 1 or not 0 < buf[pos + TOPIC_ID_SIZE] < min(0x80, most + 2):
+            first = pos + TOPIC_ID_SIZE  # index of the partition count
+            expected = 0
+            if records != _BEFORE_TOPIC:
+                first = -1
+                pos += records
+            elif end - pos < _TOPIC_LOOK or not 1 < buf[first] < min(0x80, (limit - first - 1) // _PARTITION_MIN + 2):
+                break  # also where more partitions are announced than can fit: `_walk_piece` raises
+            else:
+                pos = first
+                expected = buf[first]
+                heads = expected - 1
+            room = most = min(heads, work_left)
+            start = pos
+            while room and pos <= last:
+                before, aborted, size, middle, high = unpack(buf, pos)
+                if aborted > 1 or before != expected:
                     break
-                partitions = buf[pos + TOPIC_ID_SIZE] - 1
-                pos += TOPIC_ID_SIZE + 1
-            while partitions and work_left > 0:
-                if end - pos < _PARTITION_LOOK or buf[pos + 30] > 1:
+                start = pos
+                if size < 0x80:
+                    pos += 36 + (size or 1)  # 0: null
+                elif 0 < middle < 0x80:
+                    pos += 37 + (size & 0x7F | middle << 7)
+                elif 0 < high * (middle >> 7) < 0x80:
+                    pos += 38 + (size & 0x7F | (middle & 0x7F) << 7 | high << 14)
+                else:
                     break
-                size = buf[pos + 35]  # of the records, plus one
-                after = pos + 35 + size
-                if size >= 0x80:
-                    middle = buf[pos + 36]
-                    if 0 < middle < 0x80:
-                        after = pos + 36 + (size & 0x7F | middle << 7)
-                    else:
-                        high = buf[pos + 37]
-                        if not 0 < high * (middle >> 7) < 0x80:
-                            break
-                        after = pos + 37 + (size & 0x7F | (middle & 0x7F) << 7 | high << 14)
-                elif not size:
-                    after = pos + 36
-                if after >= end or buf[after]:
-                    break
-                pos = after + 1
-                partitions -= 1
-                work_left -= 1
-            if partitions or pos >= end or buf[pos]:
+                expected = 0
+                room -= 1
+            if pos >= limit:  # no room for the tags: `_walk_piece` raises
+                pos = start
+                room += 1
+            heads -= most - room
+            work_left -= most - room
+            if pos == first:
+                pos -= TOPIC_ID_SIZE
                 break
-            pos += 1
+            if heads or pos + 1 >= end or buf[pos : pos + 2] != _NO_TAGS:
+                records = max(0, pos - end)
+                pos -= records
+                break
+            pos += 2
             topics -= 1
             work_left -= 1
-            partitions = _BEFORE_TOPIC
+            records = _BEFORE_TOPIC
         self._pos = pos
-        self._topics, self._partitions = topics, partitions
+        self._topics, self._heads, self._records = topics, heads, records
         self.work_left = work_left
