@@ -148,7 +148,7 @@ def test_a_share_below_a_table_is_said_to_belong_above(quotas_file: Callable[[st
     flag, path = quotas_file("[[quota]]\nclient-id = 'a'\nproducer_byte_rate = 1\nquota_share = 0.5\n")
     assert errors(*UPSTREAM, flag, path) == [
         f"error: {path}: quota[0].quota_share: quota_share is for the whole file\n"
-        "  write it above the first table: below one, TOML takes it for a part of that"
+        "  write it above the first table: below a table, TOML makes it part of that table"
     ]
 
 
