@@ -44,7 +44,7 @@ class PatternError(ValueError):
 
 
 class Problem(NamedTuple):
-    """One error of a group. `key` is its place in the group's table ("name", "client-id[2]"), "" for the whole group."""
+    """One error of a group. `key`: its place in the group's table ("name", "client-id[2]"), "" for the whole group."""
 
     key: str
     message: str
@@ -132,8 +132,8 @@ class GroupIndex:
     """All groups, found by member.
 
     A look-up costs one dict access for the name, one for each prefix length up to the name's, and its results,
-    independent of the number of groups. Adding, replacing and removing cost O(patterns of that group). Groups are in the
-    order of their addition; a replaced one keeps its place.
+    independent of the number of groups. Adding, replacing and removing cost O(patterns of that group). Groups are
+    ordered by their addition; a replaced one keeps its place.
 
     Raises ValueError if two groups have one name.
     """

@@ -194,7 +194,7 @@ def test_what_is_wrong_between_files_is_found(files: Path) -> None:
     result = invoke("check-config", "proxy.toml")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == (
-        "error: quotas.toml: bytes.in.per.sec.threshold of all topics would sum to 6000000, beyond "
+        "error: quotas.toml: bytes.in.per.sec.threshold of all topics sums to 6000000, above "
         "total.bytes.in.per.sec.threshold=5000000: raise the total, or lower the thresholds of topics\n"
     )
 
