@@ -3,12 +3,12 @@
 No clock, no sockets, no asyncio, no Kafka bytes. From the outside in; each imports only what is listed after it:
 
 - `connections`      whether a connection may be served, and after what wait
-- `parsing/`         what an operator writes becomes entries, or every error at once
+- `parsing/`         text and TOML to entries, or every error at once
 - `registry/`        what is configured and what is in use: finds limits, changes them while running, drops idle ones
-- `admission/`       limits, what a request asks of them, their Decision, and their queues
+- `admission/`       limits, the amounts of a request, the Decision, and the queues
 - `algorithms/`      token bucket, sampled window, EWMA, producer ids: exact on a virtual clock
 
-The words that all of them use:
+Shared by all of them:
 
 - `entry`            one configured quota: an entity, its limits and options
 - `resource_groups`  the members of groups, by name or by prefix

@@ -1,7 +1,7 @@
-"""Who a quota is for: Kafka's client quota entities, user and client-id, and the others that have limits of their own.
+"""Quota entities: Kafka's user and client-id, and the others that can have limits.
 
-`DEFAULT` is Kafka's default entity, written `<default>`. It is no string, so that a real client whose id is the nine
-characters "<default>" stays someone else (in Kafka: a null name against `%3Cdefault%3E`).
+`DEFAULT` is Kafka's default entity, written `<default>`. It is not a string, so it differs from a client with the id
+"<default>" (Kafka: a null name and `%3Cdefault%3E`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Default(Enum):
 DEFAULT: Final = Default.DEFAULT
 Name: TypeAlias = str | Default
 
-# A name made of these needs no quotes to be told from what follows it.
+# Names that need no quotes.
 _PLAIN: Final = re.compile(r'[^\s",\\<>][^\s",\\]*')
 
 
@@ -49,7 +49,7 @@ class Entity:
 
 
 class Kind(Enum):
-    """What else may have limits, by its key in a SPEC."""
+    """The other entities, by their key in a SPEC."""
 
     IP = "ip"
     LISTENER = "listener"
@@ -57,13 +57,13 @@ class Kind(Enum):
     TOPIC = "topic"
     TOTAL = "total"
 
-    # That of Enum is a function in Python which hashes the name, and a topic is looked up by its kind some seven times.
+    # Enum's own hash is a Python function, and each topic look-up hashes its kind about seven times.
     __hash__ = object.__hash__
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """One that is no client: an address, a listener, a resource group, a topic, or the proxy as a whole (`TOTAL`).
+    """An address, a listener, a resource group, a topic, or the proxy as a whole (`TOTAL`).
 
     As the key of a configured quota the name of an ip, a listener or a topic may be `DEFAULT`; as the owner of a bucket
     it is a real one. `str()`: "topic:orders", "ip:127.0.0.1", "total".

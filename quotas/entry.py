@@ -1,4 +1,4 @@
-"""One configured quota, as the flags and the quotas file give it."""
+"""One configured quota, from a flag or the quotas file."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from quotas.resource_groups import ResourceGroup
 
 @dataclass(frozen=True, slots=True)
 class QuotaEntry:
-    """What one entity may do.
+    """The limits and options of one entity.
 
-    entity          whom it is for; names may be `DEFAULT`
+    entity          the scope; names may be `DEFAULT`
     limits          name (see `quotas.limit_kinds`) to rate in units per second (`connections`, `producer_ids_rate`: a
                     number), exact, before any share; at least one
     mode            throttle mode of this entity, None: the proxy's
     algorithm       None: the proxy's
     burst_seconds   the bucket's size as seconds of the rate, None: the registry's
-    group           the members, where the entity is a resource group
+    group           the members, if the entity is a resource group
     """
 
     entity: AnyEntity

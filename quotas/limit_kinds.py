@@ -1,6 +1,6 @@
-"""Every limit there is, by its name: what it counts, whose it may be, and which algorithm measures it.
+"""The table of all limits, by name: what each counts, its scopes, and its measure.
 
-    name                                  counts                                        whose
+    name                                  counts                                        scopes
     producer_byte_rate                    bytes of Produce requests                     client, group, total
     consumer_byte_rate                    bytes of Fetch and ShareFetch responses       client, group, total
     request_rate                          requests, all of them; holds only data        client, group, total
@@ -39,27 +39,27 @@ CONNECTIONS: Final = "connections"
 
 
 class Client(Enum):
-    """Whose limit it may be, besides the kinds of `quotas.entity.Kind`."""
+    """Scopes besides those of `quotas.entity.Kind`."""
 
     ANY = "user or client-id"
     USER = "user"
 
 
 class Measure(Enum):
-    """How it is measured: by an algorithm the operator may choose, or by the only one there is for it."""
+    """How a limit is measured: by an algorithm that can be configured, or by its own rule."""
 
-    BYTES = "bytes"
-    RATE = "a rate of other things"
+    BYTES = "bytes per second"
+    RATE = "a rate of something else"
     CONNECTION_RATE = "a rate, by default over sampled windows"
-    OWN = "by a rule of its own"
+    OWN = "its own rule"
 
 
 @dataclass(frozen=True, slots=True)
 class LimitKind:
     """One row of the table above.
 
-    counts   what it counts, as `run --help` says it
-    whole    Kafka takes whole numbers only
+    counts   what it counts, as shown by `run --help`
+    whole    Kafka accepts whole numbers only
     """
 
     name: str
@@ -70,7 +70,7 @@ class LimitKind:
 
     @property
     def is_bytes(self) -> bool:
-        """Whether its values may carry units of bytes."""
+        """Whether its values may have units of bytes."""
         return self.measure is Measure.BYTES or "bytes" in self.name
 
 
@@ -164,6 +164,6 @@ LIMIT_KINDS: Final = {
         ),
     )
 }
-"""In Kafka's spelling where Kafka has it."""
+"""In Kafka's spelling, if Kafka has the limit."""
 
 LIMIT_NAMES: Final = tuple(LIMIT_KINDS)

@@ -1,4 +1,4 @@
-"""Numbers as people write them, read exactly: "5MB", "1.5 MiB/s", 5000000, 0.1 (one tenth, not the nearest double)."""
+"""Parses numbers exactly: "5MB", "1.5 MiB/s", 5000000, 0.1 (one tenth, not the nearest double)."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ UNITS: Final = {
     "MiB": 1024**2,
     "GiB": 1024**3,
 }
-"""Decimal and binary units of bytes; a plain number has none."""
+"""Units of bytes."""
 
 INT_MAX: Final = (1 << 31) - 1
 LONG_MAX: Final = (1 << 63) - 1
 
 SMALLEST_RATE: Final = Fraction(1, 1_000_000)
-"""One in eleven and a half days; the wait for less would be longer than any proxy runs."""
+"""One unit in eleven and a half days."""
 
-# At most three digits of exponent and forty of the rest: no input makes this process compute 10 ** 999999999.
+# Bounded digits: no input makes this process compute 10 ** 999999999.
 _NUMBER: Final = re.compile(r"(?P<number>[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?)", re.ASCII)
 _RATE: Final = re.compile(_NUMBER.pattern + r"\s*(?P<unit>[A-Za-z]*)\s*(?:/\s*s)?", re.ASCII)
 
 
 class RateError(ValueError):
-    """`message` says what is wrong; `suggestion` and `allowed` are empty unless it is the unit."""
+    """`suggestion` and `allowed` are set only for a wrong unit."""
 
     def __init__(self, message: str, *, suggestion: str | None = None, allowed: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -40,14 +40,14 @@ class RateError(ValueError):
 
 
 def exact(number: float | Fraction) -> Fraction:
-    """The number as it is written: 0.1 is one tenth. ValueError for what is not finite."""
+    """The number as written: 0.1 is one tenth. ValueError for infinities and NaN."""
     if isinstance(number, float) and not math.isfinite(number):
         raise ValueError(f"expected a finite number, not {number}")
     return Fraction(str(number)) if isinstance(number, float) else Fraction(number)
 
 
 def parse_number(value: object) -> Fraction:
-    """A plain number, as text or as a number. RateError when it is none."""
+    """A plain number, as text or number. Raises RateError."""
     if isinstance(value, str):
         found = _NUMBER.fullmatch(value.strip())
         if found is not None:
@@ -58,7 +58,7 @@ def parse_number(value: object) -> Fraction:
 
 
 def parse_rate(value: object) -> Fraction:
-    """Units per second, from a number or a text with or without a unit of bytes. RateError when it is none."""
+    """Units per second, from a number or a text with or without a unit of bytes. Raises RateError."""
     if not isinstance(value, str):
         return parse_number(value)
     found = _RATE.fullmatch(value.strip())
@@ -66,20 +66,20 @@ def parse_rate(value: object) -> Fraction:
         raise RateError(f"expected a rate per second such as 5000000, 5MB or 5MiB/s, not {value!r}")
     unit = found["unit"]
     if unit and unit not in UNITS:
-        alike = {known.lower(): known for known in UNITS}
-        raise RateError(f"unknown unit {unit!r}", suggestion=alike.get(unit.lower()), allowed=tuple(UNITS))
+        by_lower_case = {known.lower(): known for known in UNITS}
+        raise RateError(f"unknown unit {unit!r}", suggestion=by_lower_case.get(unit.lower()), allowed=tuple(UNITS))
     return Fraction(found["number"]) * UNITS.get(unit, 1)
 
 
 def parse_plain_rate(value: object) -> Fraction:
-    """What is no bytes per second, from a number or a text; "/s" may follow. RateError when it is none."""
+    """A rate without units of bytes, from a number or a text; "/s" may follow. Raises RateError."""
     if not isinstance(value, str):
         return parse_number(value)
     found = _RATE.fullmatch(value.strip())
     if found is None:
         raise RateError(f"expected a number per second such as 20 or 20/s, not {value!r}")
     if found["unit"]:
-        raise RateError(f"expected a number per second without a unit, not {value!r}: this is no limit on bytes")
+        raise RateError(f"expected a number per second without a unit, not {value!r}: this limit does not count bytes")
     return Fraction(found["number"])
 
 
@@ -100,7 +100,7 @@ def whole_rate(name: str, rate: Fraction, kafka_type: Literal["INT", "LONG"] = "
 def any_rate(name: str, rate: Fraction) -> int | Fraction:
     """Kafka's rule for a quota of type DOUBLE, greater than 0, as RateError.
 
-    Here it also has bounds, `SMALLEST_RATE` and `LONG_MAX`, within which every wait can be told.
+    In addition it must be from `SMALLEST_RATE` to `LONG_MAX`, so that every wait can be computed.
     """
     if rate <= 0:
         raise RateError(_not_positive(name))

@@ -1,21 +1,20 @@
-r"""Resource groups: a name for a set of users, client ids and topics, and which groups a client or a topic is in.
+r"""Resource groups: named sets of users, client ids and topics, and the groups of a client or a topic.
 
-Pulsar's resource groups bundle namespaces and tenants (PIP-385 names them); Kafka has neither, so here the members are
-named one by one or by what their names begin with. What a group may do is a `quotas.entry.QuotaEntry`; this module
-knows only who is in it.
+Pulsar's resource groups contain namespaces and tenants (PIP-385); Kafka has neither, so members are names or prefixes.
+The limits of a group are a `quotas.entry.QuotaEntry`; this module has the members only.
 
-A member is written as a pattern:
+A member is a pattern:
 
     spark-etl     this name
-    spark-*       every name that begins with "spark-", "spark-" itself among them
-    *             every name, the empty one too: a client that sends no client id does not get round its group
-    a\*           the name "a*": a backslash takes the star's meaning away
-    a\\*          every name that begins with "a\": and a backslash's own
+    spark-*       every name that begins with "spark-", "spark-" included
+    *             every name, the empty one too: a client without a client id cannot bypass its group
+    a\*           the name "a*"
+    a\\*          every name that begins with "a\"
 
 A star is at the end or after a backslash, and a backslash is before a star or a backslash; all else is refused.
 
-Membership is a union: a client is in a group when its user or its client id matches one pattern of it, a topic when its
-name does. One may be in any number of groups; the limits of all of them hold.
+Membership is a union: a client is in a group if its user or its client id matches one of its patterns, a topic if its
+name does. The limits of all groups of a client or topic apply.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ _SPECIAL: Final = ("\\", "*")
 
 
 class Pattern(NamedTuple):
-    """A pattern that was read: the name itself, or, where `is_prefix`, what the name begins with."""
+    """A parsed pattern: a name, or a prefix if `is_prefix`."""
 
     text: str
     is_prefix: bool
 
 
 class PatternError(ValueError):
-    """`message` says what is wrong with the text, which it quotes, and how to write what was meant."""
+    """`message` quotes the text and contains the error and the correct form."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -45,16 +44,14 @@ class PatternError(ValueError):
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong with a group. `key` is its place in the group's table of the quotas file ("name",
-    "client-id[2]"), "" for the group as a whole.
-    """
+    """One error of a group. `key`: its place in the group's table ("name", "client-id[2]"), "" for the whole group."""
 
     key: str
     message: str
 
 
 class GroupError(ValueError):
-    """A group that cannot be; `problems` is everything that is wrong with it, in the order of its fields."""
+    """`problems`: every error of the group, in the order of its fields."""
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         super().__init__(problems)
@@ -65,9 +62,9 @@ class GroupError(ValueError):
 
 
 def parse_pattern(text: str) -> Pattern:
-    """What a pattern means; see the module for how it is written. Raises PatternError."""
+    """Parse a pattern (syntax: see the module). Raises PatternError."""
     if not text:
-        raise PatternError("an empty name matches nobody; * stands for everyone")
+        raise PatternError("an empty name matches nothing; * matches every name")
     literal: list[str] = []
     position = 0
     while position < len(text):
@@ -75,21 +72,21 @@ def parse_pattern(text: str) -> Pattern:
         position += 1
         if char == "*":
             if position < len(text):
-                raise PatternError(f"a * stands only at the end, not as in {text!r}; write \\* for a star in a name")
+                raise PatternError(f"* is allowed only at the end, not as in {text!r}; write \\* for a star in a name")
             return Pattern("".join(literal), is_prefix=True)
         if char == "\\":
             char = text[position : position + 1]
             position += 1
             if char not in _SPECIAL:
                 raise PatternError(
-                    f"a backslash stands before * or \\, not as in {text!r}; write \\\\ for one in a name"
+                    f"a backslash is allowed only before * or \\, not as in {text!r}; write \\\\ for one in a name"
                 )
         literal.append(char)
     return Pattern("".join(literal), is_prefix=False)
 
 
 def pattern_problem(text: str) -> str | None:
-    """What is wrong with a pattern, as a sentence; None when it can be used."""
+    """The error of a pattern; None for a valid one."""
     try:
         parse_pattern(text)
     except PatternError as error:
@@ -100,7 +97,7 @@ def pattern_problem(text: str) -> str | None:
 def group_problems(
     name: str, users: Iterable[str] = (), client_ids: Iterable[str] = (), topics: Iterable[str] = ()
 ) -> tuple[Problem, ...]:
-    """Everything that is wrong with a group of this name and these patterns."""
+    """Every error of a group of this name and these patterns."""
     problems = [] if name else [Problem("name", "a resource group needs a name")]
     members = [
         (f"{key}[{index}]", text)
@@ -118,7 +115,7 @@ def group_problems(
 
 @dataclass(frozen=True, slots=True)
 class ResourceGroup:
-    """A name and the patterns of its members, as they were written. Raises GroupError for what cannot be used."""
+    """A name and the patterns of its members, as written. Raises GroupError."""
 
     name: str
     users: tuple[str, ...] = ()
@@ -132,13 +129,13 @@ class ResourceGroup:
 
 
 class GroupIndex:
-    """All groups, found by member: a look-up costs the same with ten groups and with a million.
+    """All groups, found by member.
 
-    It costs one dict look-up for the name and one for each length that some prefix has and the name reaches, and then
-    what it finds. Adding, replacing and removing cost O(patterns of that group). The order of the groups is that in
-    which they were added; one that is replaced keeps its place.
+    A look-up costs one dict access for the name, one for each prefix length up to the name's, and its results,
+    independent of the number of groups. Adding, replacing and removing cost O(patterns of that group). Groups are
+    ordered by their addition; a replaced one keeps its place.
 
-    Raises ValueError when two groups have one name.
+    Raises ValueError if two groups have one name.
     """
 
     __slots__ = ("_client_ids", "_groups", "_next_place", "_places", "_topics", "_users")
@@ -157,15 +154,15 @@ class GroupIndex:
         return len(self._groups)
 
     def __iter__(self) -> Iterator[ResourceGroup]:
-        """Every group, in their order."""
+        """Every group, in order."""
         return iter(self._groups.values())
 
     def __getitem__(self, name: str) -> ResourceGroup:
-        """The group of this name; KeyError when there is none."""
+        """The group of this name. Raises KeyError."""
         return self._groups[self._places[name]]
 
     def add(self, group: ResourceGroup) -> None:
-        """Add this group after all others. Raises ValueError when its name is taken."""
+        """Add this group after all others. Raises ValueError for a known name."""
         if group.name in self._places:
             raise ValueError(f"there is a resource group {group.name!r} already")
         self._places[group.name] = self._next_place
@@ -173,22 +170,22 @@ class GroupIndex:
         self._next_place += 1
 
     def replace(self, group: ResourceGroup) -> None:
-        """Put this group in the place of the one of the same name; KeyError when there is none."""
+        """Replace the group of the same name. Raises KeyError."""
         place = self._places[group.name]
         self._drop(self._groups[place], place)
         self._put(group, place)
 
     def remove(self, name: str) -> None:
-        """Forget this group; KeyError when there is none."""
+        """Remove this group. Raises KeyError."""
         place = self._places.pop(name)
         self._drop(self._groups.pop(place), place)
 
     def groups_of_client(self, user: str, client_id: str) -> tuple[str, ...]:
-        """The names of the groups that a client is in by its user or its client id, in the order of the groups."""
+        """The names of the groups that contain the user or the client id, in order."""
         return self._names(self._users.places_of(user) | self._client_ids.places_of(client_id))
 
     def groups_of_topic(self, topic: str) -> tuple[str, ...]:
-        """The names of the groups that a topic is in, in the order of the groups."""
+        """The names of the groups that contain the topic, in order."""
         return self._names(self._topics.places_of(topic))
 
     def _names(self, places: set[int]) -> tuple[str, ...]:
@@ -222,7 +219,7 @@ class _Members:
         self._counts: Counter[int] = Counter()
 
     def places_of(self, name: str) -> set[int]:
-        """A set of the caller's own."""
+        """A new set."""
         places = set(self._exact.get(name, ()))
         for length in self._lengths:
             if length > len(name):
@@ -243,7 +240,7 @@ class _Members:
         self._prefixes[pattern.text].add(place)
 
     def discard(self, pattern: Pattern, place: int) -> None:
-        """Nothing happens when it is gone: a group may name one member twice."""
+        """Does nothing if it is not there: a group may contain one member twice."""
         by_text = self._prefixes if pattern.is_prefix else self._exact
         places = by_text.get(pattern.text)
         if places is None:

@@ -9,10 +9,10 @@ import cloup
 
 from quotas.limit_kinds import LIMIT_KINDS
 from quotas.modes import MODES
-from quotas.parsing.limits import owners_of
+from quotas.parsing.limits import scope_keys
 
 _SCOPES: Final = (
-    ("user=, client-id=", "A client by its user, its client id, or both; each name has a limit of its own."),
+    ("user=, client-id=", "A client by its user, its client id, or both; each name has its own limit."),
     ("ip=", "An address, or a host name."),
     ("topic=", "A topic, for all producers together."),
     ("listener=", "'bootstrap' (where clients connect first), or the port of a broker; HOST:PORT is its port."),
@@ -22,7 +22,7 @@ _SCOPES: Final = (
         "A name for members in the same entry: user=, client-id= and topic=, each repeatable; spark-* is every name "
         "that begins with spark-. The members share the limit.",
     ),
-    ("...=<default>", "Each name without an entry of its own; not for total and resource-group."),
+    ("...=<default>", "Each name without its own entry; not for total and resource-group."),
 )
 _OPTIONS: Final = (
     ("mode=", f"{' or '.join(MODES)}, in place of the proxy's throttle mode."),
@@ -33,11 +33,11 @@ _OPTIONS: Final = (
 
 
 class CommandWithLimits(cloup.Command):
-    """A command whose help ends with the keys of SPEC."""
+    """A command with the keys of SPEC at the end of its help."""
 
     def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the keys of SPEC after the options."""
-        limits = [(f"{name}=", f"{kind.counts} ({', '.join(owners_of(kind))})") for name, kind in LIMIT_KINDS.items()]
+        limits = [(f"{name}=", f"{kind.counts} ({', '.join(scope_keys(kind))})") for name, kind in LIMIT_KINDS.items()]
         for title, rows in (
             ("Scopes of a quota", _SCOPES),
             ("Limits, with the scopes they can have", limits),

@@ -66,7 +66,7 @@ class Gate:
         """Call ``serve`` for a session that was accepted, now or when its rate allows; or close it."""
         now_ns = self._clock()
         origin = session.origin
-        verdict = self._quotas.opened(origin.ip, origin.listener, now_ns)
+        verdict = self._quotas.count_opened(origin.ip, origin.listener, now_ns)
         if verdict.limit_name is None:
             serve()
             return
@@ -87,7 +87,7 @@ class Gate:
         waiting = self._waiting.pop(session, None)
         if waiting is not None:
             waiting.timer.cancel()
-        self._quotas.closed(session.origin.ip, session.origin.listener)
+        self._quotas.count_closed(session.origin.ip, session.origin.listener)
 
     def wait_of(self, session: Session) -> WaitingConnection | None:
         """The wait of a session that is over its rate; None: it is served."""
@@ -96,7 +96,7 @@ class Gate:
 
     def limits_changed(self, entities: Iterable[AnyEntity] | None) -> None:
         """The limits of these entities were replaced (None: of all). Costs nothing while no connection waits."""
-        if not self._waiting or (entities is not None and not self._quotas.concerned_by(entities)):
+        if not self._waiting or (entities is not None and not self._quotas.may_affect_waiting(entities)):
             return
         now_ns = self._clock()
         waiting = dict(self._waiting)
@@ -128,7 +128,7 @@ class Gate:
         """Report the measure. A connection above ``connections`` is served, so its rates count it too."""
         self._report.connection_waits(session.identity, verdict, now_ns)
         if not verdict.wait_ns:
-            verdict = self._quotas.created(session.origin.ip, session.origin.listener, now_ns)
+            verdict = self._quotas.record_creation(session.origin.ip, session.origin.listener, now_ns)
             if verdict.limit_name is not None:
                 self._report.connection_waits(session.identity, verdict, now_ns)
 

@@ -1,10 +1,10 @@
-"""May this request pass now? `check` all, then charge.
+"""Decides whether a request may pass now: check all limits, then charge.
 
 - `limit`             one limit: its bucket, its queue, and the tickets of the frames in the queue
-- `limit_set`         the limits that one request has to meet
-- `client_limits`     what applies to one client and one topic
-- `demand`            what one Produce request asks of limits that count different things
-- `decision`          what the limits answer
-- `fair_queue`        who goes next when several sessions wait for one limit
+- `limit_set`         the limits of one request
+- `client_limits`     the limits of one client and of one topic
+- `demand`            the amounts of one Produce request for limits of different units
+- `decision`          the result
+- `fair_queue`        the order in which the sessions that wait for one limit are served
 - `topic_thresholds`  topics under a total (seed 004)
 """

@@ -14,11 +14,11 @@ class ClientLimits:
     fetch         charged with the bytes of Fetch and ShareFetch responses
     requests      charged with 1 for each request of any kind; holds only data
     mutations     charged with partitions created and deleted
-    producer_ids  charged with producer ids that are new; None without such a limit
+    producer_ids  charged with new producer ids; None without such a limit
     bytes_in, messages_in
-                  of its resource groups, charged with record bytes and records, whatever the topic
+                  of its resource groups, charged with record bytes and records of any topic
     walks         whether Produce requests must be parsed for their topics, records or producer ids
-    decides_each  whether limits of different units apply to a Produce request, so that each needs a decision of its own
+    decides_each  whether limits of different units apply to a Produce request, so that each needs its own decision
     fetches       a slot for the proxy's ledger of this client's fetches; not read here
     """
 
@@ -55,7 +55,7 @@ class ClientLimits:
 
 
 class ProducerIdLimit:
-    """The `producer_ids_rate` of a user: the limit, and the memory of ids that is its algorithm."""
+    """The `producer_ids_rate` of a user: the limit, and the known ids, which are its algorithm."""
 
     __slots__ = ("known", "limit")
 
@@ -65,7 +65,7 @@ class ProducerIdLimit:
 
 
 class TopicLimits:
-    """The limits of records produced to one topic: its own, those of the resource groups it is in, the total's.
+    """The limits of records produced to one topic: its own, those of its resource groups, the total's.
 
     bytes_in      charged with record bytes
     messages_in   charged with records

@@ -1,7 +1,7 @@
 """The amounts of one Produce request for limits of different units: bytes, requests, records, producer ids.
 
-The request as a whole draws on the limits of the client, each of its topics on those of the topic, of the topic's and
-the client's resource groups, and of the total. All are checked before any is charged.
+The request as a whole is charged to the limits of the client, each topic's records to those of the topic, of the
+topic's and the client's resource groups, and of the total. All are checked before any is charged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from quotas.admission.topic_thresholds import TopicThreshold
 
 
 class RecordsOf(Protocol):
-    """Records of a request that go to one topic."""
+    """The records of a request for one topic."""
 
     @property
     def record_bytes(self) -> int: ...
@@ -26,7 +26,7 @@ class RecordsOf(Protocol):
 
 
 class Demand:
-    """Amounts by limit, and which limits each topic draws on."""
+    """Amounts by limit, and the limits of each topic."""
 
     __slots__ = ("_by_topic", "_of_no_topic", "amounts")
 
@@ -36,13 +36,13 @@ class Demand:
         self._of_no_topic: set[Limit] = set()
 
     def add(self, limits: Iterable[Limit], amount: int) -> None:
-        """The request as a whole: each of these limits is to be charged with `amount` more."""
+        """Add `amount` of the request as a whole to each of these limits."""
         for limit in limits:
             self.amounts[limit] = self.amounts.get(limit, 0) + amount
             self._of_no_topic.add(limit)
 
     def add_records(self, client: ClientLimits, topic: TopicLimits, records: RecordsOf) -> None:
-        """Records of this client for this topic; a group that both are in counts them once."""
+        """Add records of this client for this topic; a group that contains both counts them once."""
         for of_topic, of_client, amount in (
             (topic.bytes_in, client.bytes_in, records.record_bytes),
             (topic.messages_in, client.messages_in, records.messages),
@@ -56,22 +56,21 @@ class Demand:
             self._by_topic.setdefault(topic.name, []).extend(limits)
 
     def admit(self, now_ns: int, ticket: Ticket | None = None) -> Decision:
-        """See `LimitSet.admit`. Where only topics keep it from passing, the decision names those."""
+        """See `LimitSet.admit`. If only limits on records refuse, the decision contains their topics."""
         decision = admit_all(self.amounts, now_ns, ticket)
         if decision.admitted or not self._of_no_topic.isdisjoint(decision.exceeded):
             return decision
         return decision._replace(topics=self.topics_of(decision.exceeded))
 
     def topics_of(self, exceeded: Iterable[Limit]) -> tuple[str, ...]:
-        """The topics that draw on one of these limits."""
+        """The topics with one of these limits."""
         of_these = set(exceeded)
         return tuple(topic for topic, limits in self._by_topic.items() if not of_these.isdisjoint(limits))
 
     def count_throttled(self, refused: Decision, ticket: Ticket, now_ns: int) -> None:
-        """Count what the thresholds of topics (seed 004) refuse of this request: each threshold once per ticket.
+        """Count the records that thresholds (seed 004) refuse: each threshold once per ticket.
 
-        Call it after each refusal, the first one with the new ticket: a threshold may be the one that refuses only when
-        another limit has held the request before.
+        Call it after each refusal: a threshold may refuse only after another limit held the request.
         """
         for limit in refused.exceeded:
             key = limit.name, limit.entity
@@ -80,5 +79,5 @@ class Demand:
                 limit.algorithm.record_throttled(self.amounts[limit], now_ns)
 
     def charge(self, now_ns: int) -> Decision:
-        """Charge all whatever their state: for what has passed already."""
+        """Charge all in any state: for what has already passed."""
         return charge_all(self.amounts, now_ns)

@@ -1,23 +1,22 @@
-"""Who goes next when several sessions wait for one limit: self-clocked fair queueing over bytes (Golestani 1994).
+"""The queue of a limit: self-clocked fair queueing over bytes (Golestani 1994).
 
     finish = max(virtual time, finish of the session's frame before it in the queue) + bytes of the frame
     serve the smallest finish, the earliest arrival among equals; virtual time = finish of the frame served last
 
-Why not the deficit round robin that comes to mind first: a session shows one frame at a time and leaves the queue
-between two frames. DRR drops the deficit of a flow that leaves (Shreedhar and Varghese 1996: nobody may hoard credit);
-with every flow leaving after every frame that is plain round robin over frames, and a session of 1 MB frames gets a
-thousand times the bytes of one with 1 KB frames. Keeping the deficits instead means state for every session that ever
-waited. Here the state of a session that left is nothing: its last finish is never beyond the virtual time.
+Why not deficit round robin: a session queues one frame at a time, so it leaves the queue between two frames. DRR drops
+the deficit of a flow that leaves (Shreedhar and Varghese 1996), which makes it plain round robin over frames: a session
+of 1 MB frames gets a thousand times the bytes of one with 1 KB frames. Keeping the deficits needs state for every
+session that ever waited. Here a session that left has no state: its last finish is at most the virtual time.
 
-Why not start-time fair queueing: its virtual time stands still while sessions that are new are served (each starts, and
-so is served, at the same virtual time), so clients that reconnect for every frame would keep out one that was served
-before, for ever. Here every frame served moves the virtual time.
+Why not start-time fair queueing: its virtual time does not move while new sessions are served (each starts at the same
+virtual time), so clients that reconnect for every frame would starve one that was served before. Here every frame
+served moves the virtual time.
 
-What holds: two sessions that both always have a frame waiting (shown as soon as the one before is served) differ, over
-any interval, by at most one largest frame of each. While a frame waits, every other session is served at most that
-frame's bytes and one frame of its own, however many frames it sends, so nobody waits for ever.
+Guarantee: two sessions that always have a frame queued (the next one as soon as one is served) differ, over any
+interval, by at most one largest frame of each. While a frame waits, every other session is served at most that frame's
+bytes and one frame of its own, so no frame starves.
 
-Everything is O(log n), amortised; the state is what waits now.
+All operations are O(log n), amortised; the state is the waiting frames.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class _Flow(Generic[T]):
-    """A session that waits: the sizes of its frames, oldest first, and the finish of the oldest."""
+    """A waiting session: the sizes of its frames, oldest first, and the finish of the oldest."""
 
     __slots__ = ("alive", "finish", "sizes", "waiter")
 
@@ -47,8 +46,8 @@ class _Flow(Generic[T]):
 class FairQueue(Generic[T]):
     """Sessions waiting for one limit. A waiter is anything hashable; equal waiters are one session.
 
-    One item is one frame: `push(waiter, size)` once per frame. `waiting` counts frames, `queued` their bytes; both are
-    plain attributes because the hot path looks at `waiting`.
+    waiting  queued frames; a plain attribute, since the hot path reads it
+    queued   their bytes
     """
 
     __slots__ = ("_arrivals", "_flows", "_heap", "_virtual_time", "queued", "waiting")
@@ -68,13 +67,13 @@ class FairQueue(Generic[T]):
         return self.waiting
 
     def __iter__(self) -> Iterator[T]:
-        """Every session that waits, once, in no particular order."""
+        """Every waiting session, once, in no particular order."""
         return iter(self._flows)
 
     def push(self, waiter: T, size: int) -> None:
-        """A frame of `size` bytes waits; frames of one session keep their order. ValueError for a size below zero."""
+        """Queue a frame of `size` bytes; frames of one session keep their order. ValueError for a negative size."""
         if size < 0:
-            raise ValueError(f"a frame has no size below zero: {size}")
+            raise ValueError(f"size must not be negative, not {size}")
         flow = self._flows.get(waiter)
         if flow is None:
             flow = self._flows[waiter] = _Flow(waiter)
@@ -85,7 +84,7 @@ class FairQueue(Generic[T]):
             self._line_up(flow)
 
     def pop(self) -> T:
-        """Serve the frame whose turn it is; returns whose it was. IndexError when nobody waits."""
+        """Remove the next frame and return its waiter. IndexError if the queue is empty."""
         flow = self._first()
         heappop(self._heap)
         size = flow.sizes.popleft()
@@ -99,7 +98,7 @@ class FairQueue(Generic[T]):
         return flow.waiter
 
     def discard(self, waiter: T) -> None:
-        """Its frames leave the queue unserved: it died, or waits elsewhere now. Silent when it does not wait."""
+        """Remove all frames of this waiter, if it has any."""
         flow = self._flows.pop(waiter, None)
         if flow is None:
             return
@@ -117,17 +116,19 @@ class FairQueue(Generic[T]):
             if flow.alive:
                 return flow
             heappop(heap)
-        raise IndexError("nobody waits")
+        raise IndexError("the queue is empty")
 
     def _line_up(self, flow: _Flow[T]) -> None:
-        """When it arrives, and when its frame before has been served: the finish of that *is* the virtual time then."""
-        # One byte at least: frames of no size would not move the virtual time, and could keep others out.
+        """Compute the finish of the oldest frame, when it arrives or when the one before it was served: the finish of
+        that one is the virtual time then.
+        """
+        # At least one byte: empty frames would not move the virtual time, and could starve others.
         flow.finish = self._virtual_time + (flow.sizes[0] or 1)
         self._arrivals += 1
         heappush(self._heap, (flow.finish, self._arrivals, flow))
 
     def _compact(self) -> None:
-        """Entries of the dead are skipped when they surface; here they go when they are the greater part."""
+        """Remove the entries of discarded flows if they are the greater part; `_first` skips them otherwise."""
         heap = self._heap
         if len(heap) > _COMPACT_FROM and len(heap) > 2 * len(self._flows):
             heap[:] = [entry for entry in heap if entry[2].alive]

@@ -1,14 +1,14 @@
-"""One limit of one entity, its queue, and the ticket of a frame that waits.
+"""One limit of one entity, its queue, and the ticket of a held frame.
 
-A limit that frames wait for counts as in debt for all other frames, so that newcomers queue up. How a caller holds and
-wakes (single-threaded, with one timer per limit that has waiters):
+A limit with waiters counts as in debt for all other frames, so new frames queue. How a caller holds and releases
+(single-threaded, with one timer per limit with waiters):
 
     decision = limits.admit(size, now_ns)
     not decision.admitted:  ticket = Ticket(); decision.limit.enqueue(session, size); a timer after wait_ns
     timer fires:            while the limit is out of debt and has waiters: session = limit.waiters.pop(),
-                            ticket.turn = limit, limits.admit(size, now_ns, ticket); if another limit holds it now, it
-                            queues there
-    session dies:           limit.waiters.discard(session); ticket.release(now_ns)
+                            ticket.turn = limit, limits.admit(size, now_ns, ticket); if another limit refuses, the
+                            frame queues there
+    session ends:           limit.waiters.discard(session); ticket.release(now_ns)
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.entity import AnyEntity
 
 SPARE_NS: Final = 20_000_000
-"""A limit may have earned this much while its waiters want more, because timers fire late.
+"""A limit may have earned this much while its waiters need more, since timers fire late.
 """
 UNLIMITED: Final = (1 << 63) - 1
-"""The headroom where no limit applies."""
+"""The headroom without a limit."""
 
 
 class Waiters(FairQueue[Any]):
@@ -39,16 +39,16 @@ class Waiters(FairQueue[Any]):
         self.claimants: set[Ticket] = set()
 
 
-class _Nobody(Waiters):
-    """Shared by all limits that have had no waiters yet: nearly all, and there may be a million."""
+class _NoWaiters(Waiters):
+    """Shared by all limits that never had waiters: nearly all, and there may be a million."""
 
     __slots__ = ()
 
     def push(self, waiter: object, size: int) -> NoReturn:
-        raise TypeError("this queue is that of all limits without waiters: join one with Limit.enqueue")
+        raise TypeError("shared by all limits without waiters: use Limit.enqueue")
 
 
-_NOBODY: Final = _Nobody()
+_NO_WAITERS: Final = _NoWaiters()
 _numbers: Final = count()
 
 
@@ -57,10 +57,10 @@ class Limit:
 
     name        Kafka's key
     entity      the scope of the bucket, with real names only
-    origin      the configured entity that gave the rate: the same, or one with `DEFAULT` in it
-    mode        the entry's own throttle mode, None where it has none
-    algorithm   the bucket; the same one as long as the limit lives
-    waiters     its queue, served byte-fair; join it with `enqueue`
+    origin      the configured entity of the rate: the same, or one with `DEFAULT`
+    mode        the entry's throttle mode, or None
+    algorithm   the bucket; the same one for the life of the limit
+    waiters     its queue, served byte-fair; add to it with `enqueue`
     """
 
     __slots__ = ("algorithm", "entity", "mode", "name", "origin", "waiters")
@@ -79,57 +79,56 @@ class Limit:
         self.algorithm: Final = algorithm
         self.origin = entity if origin is None else origin
         self.mode = mode
-        self.waiters: Waiters = _NOBODY
+        self.waiters: Waiters = _NO_WAITERS
 
     def __repr__(self) -> str:
         return f"<Limit {self.name} of {self.entity}: {self.rate}/s>"
 
     @property
     def rate(self) -> float:
-        """Units per second, or producer ids per window; an int where it is whole, else the nearest float."""
+        """Units per second, or producer ids per window; an int if whole, else the nearest float."""
         if isinstance(self.algorithm, ProducerIdQuota):
             return self.algorithm.ids_per_window
         rate = self.algorithm.rate
         return rate.numerator if rate.denominator == 1 else float(rate)
 
     def debt_ns(self, now_ns: int) -> int:
-        """Nanoseconds until out of debt; 0 when it is."""
+        """Nanoseconds until out of debt."""
         return self.algorithm.debt_ns(now_ns)
 
     def queued_ns(self) -> int:
-        """How long the queued frames take at this rate, in nanoseconds, rounded up."""
+        """Nanoseconds of this rate for the queued frames, rounded up."""
         rate = self.algorithm.rate
-        if not rate:  # a topic whose share of the total is nothing
+        if not rate:  # a topic with a share of 0
             return 0
         return -(-self.waiters.queued * rate.denominator * NS_PER_SECOND // rate.numerator)
 
     def has_room_for_all(self, now_ns: int) -> bool:
-        """Whether all queued frames fit, with so much spare that this limit is no reason to wait."""
+        """Whether all queued frames fit, with some spare."""
         algorithm = self.algorithm
         spare = algorithm.rate * min(SPARE_NS, algorithm.burst_ns // 2) // NS_PER_SECOND
         return algorithm.headroom(now_ns) > self.waiters.queued + spare
 
     def enqueue(self, waiter: object, size: int) -> None:
-        """A frame of `size` units waits for this limit; see `FairQueue.push`."""
+        """Queue a frame of `size` units for this limit; see `FairQueue.push`."""
         self._own_waiters().push(waiter, size)
 
     def _own_waiters(self) -> Waiters:
-        if self.waiters is _NOBODY:
+        if self.waiters is _NO_WAITERS:
             self.waiters = Waiters()
         return self.waiters
 
 
 class Ticket:
-    """A frame that waits: the limit where it has its turn, and what it was charged before it passes.
+    """A held frame: the limit where it has its turn, and its charges before it passes.
 
-    Where two limits hold frames, one that leaves the first queue for the second might find the first in debt again
-    each time, for ever. So at its turn a frame is charged to that limit (a *claim*), and waits only for the others.
+    With two limits, a frame that moves from the first queue to the second could find the first in debt each time and
+    starve. So at its turn a frame is charged to that limit (a *claim*), and waits only for the others.
 
-    A bucket does not take any number of claims (see `TokenBucket.claim`), so frames might hold what others need, each
-    of another limit. Where there is no room, frames that were held later give their claims back (wound-wait,
-    Rosenkrantz, Stearns and Lewis 1978). The one that was held first of all never loses a claim and is never refused
-    one: it passes when it has had one turn at each of its limits, then the next one is the first. So no frame waits
-    without end.
+    A bucket bounds its claims (see `TokenBucket.claim`), so frames with claims on different limits could block each
+    other. If there is no room for a claim, frames that were held later release theirs (wound-wait, Rosenkrantz, Stearns
+    and Lewis 1978). The frame held first never loses a claim and is never refused one: it passes after one turn at each
+    of its limits, then the next one is first. So no frame starves.
     """
 
     __slots__ = ("_claimed_ns", "claims", "number", "reported", "turn")
@@ -143,7 +142,7 @@ class Ticket:
         self.reported: set[tuple[str, AnyEntity]] = set()
 
     def claim(self, amount: int, now_ns: int) -> None:
-        """It is this frame's turn for a limit that is out of debt, and another one holds it."""
+        """Claim `amount` of `turn`, which is out of debt, while another limit holds the frame."""
         limit = self.turn
         if limit is None or limit in self.claims:
             return
@@ -168,9 +167,7 @@ class Ticket:
         return is_claimed
 
     def settle(self, now_ns: int, amounts: Mapping[Limit, int]) -> dict[Limit, int]:
-        """The frame passes with these amounts; returns what is left to charge. Where less than what was claimed is
-        needed now, the rest is given back.
-        """
+        """The frame passes with these amounts; returns what is left to charge. Claims above an amount are refunded."""
         left = dict(amounts)
         for limit, claimed in list(self.claims.items()):
             needed = min(claimed, amounts[limit])
@@ -182,7 +179,7 @@ class Ticket:
         return left
 
     def release(self, now_ns: int, but: Container[Limit] = ()) -> None:
-        """The frame does not pass under these limits (all `but` some): give back what it was charged to them."""
+        """Refund the claims on all limits except those in `but`."""
         for limit, amount in list(self.claims.items()):
             if limit not in but:
                 limit.algorithm.unclaim(amount, self._claimed_ns[limit], now_ns)

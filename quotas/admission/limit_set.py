@@ -1,4 +1,4 @@
-"""The limits that one request has to meet: check all, then charge. A request that one limit holds costs no other."""
+"""The limits of one request: check all, then charge. A request that one limit holds is charged to none."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class LimitSet:
         self.limits: Final = limits
 
     def admit(self, amount: int, now_ns: int, ticket: Ticket | None = None) -> Decision:
-        """Charge every limit with `amount` if none is in debt; else charge nothing and return the limit that holds.
+        """Charge every limit with `amount` if none is in debt, else nothing.
 
-        `ticket`: of a frame that has its turn at `ticket.turn`, which the queue of that limit does not hold.
+        `ticket`: of a frame that has its turn at `ticket.turn` and was removed from the queue of that limit.
         """
         if ticket is not None:
             return admit_all(dict.fromkeys(self.limits, amount), now_ns, ticket)
@@ -36,31 +36,29 @@ class LimitSet:
         return _refused(self.limits, now_ns) or ADMITTED
 
     def charge(self, amount: int, now_ns: int) -> Decision:
-        """Charge every limit whatever its state (what has passed has passed); admitted, with the debt that is left."""
-        return _left_behind([(limit, limit.algorithm.record(amount, now_ns)) for limit in self.limits])
+        """Charge every limit in any state; admitted, with the debt that is left."""
+        return _decision_of([(limit, limit.algorithm.record(amount, now_ns)) for limit in self.limits])
 
     def spend(self, amount: int, now_ns: int) -> int:
-        """Charge every limit if that leaves none in debt and none has waiters: what `admit` would do, one by one, for
-        requests of this amount together. Returns the whole units left before the first limit is in debt, or, nothing
-        charged, -1.
+        """Charge every limit if none has waiters and this leaves none in debt: as `admit` for each of several requests
+        with this sum. Returns the whole units left before a limit is in debt; -1 if nothing was charged.
         """
         left = self.headroom(now_ns) - amount
-        if left < 0 or not self.check(now_ns).admitted:  # in debt there is no headroom, but nothing fits into that
+        if left < 0 or not self.check(now_ns).admitted:  # in debt the headroom is 0, and an amount of 0 would fit
             return -1
         for limit in self.limits:
             limit.algorithm.record(amount, now_ns)
         return left
 
     def charge_capped(self, amount: int, now_ns: int) -> Decision:
-        """As `charge`, but what would bring the debt of a limit beyond its cap is not charged: one second of a token
-        bucket, one of the sampled windows, one tick of an EWMA. So the limit does not conserve: what is above the cap
-        has passed and is not paid for. Neither is a limit charged for which a frame waits: else a flood of such
-        requests would keep its debt at the cap, and the frame waiting. For requests that are never held.
+        """As `charge`, for requests that are never held: up to a debt of one second of a token bucket, one sampled
+        window, or one tick of an EWMA. What is above passes uncharged, so the limit does not conserve. A limit with
+        waiters is not charged: else a flood of such requests would starve them.
         """
-        return _left_behind([(limit, _record_capped(limit, amount, now_ns)) for limit in self.limits])
+        return _decision_of([(limit, _record_capped(limit, amount, now_ns)) for limit in self.limits])
 
     def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
-        """Give back `amount` of what was charged at `charged_ns`: see `Algorithm.refund`."""
+        """Refund `amount` that was charged at `charged_ns`: see `Algorithm.refund`."""
         for limit in self.limits:
             limit.algorithm.refund(amount, charged_ns, now_ns)
 
@@ -72,12 +70,12 @@ class LimitSet:
         )
 
     def earned(self, span_ns: int) -> int:
-        """Whole units that the slowest of the limits earns in `span_ns`; `UNLIMITED` without limits."""
+        """Whole units that the slowest limit earns in `span_ns`; `UNLIMITED` without limits."""
         return min((limit.algorithm.rate * span_ns // NS_PER_SECOND for limit in self.limits), default=UNLIMITED)
 
 
 def admit_all(amounts: Mapping[Limit, int], now_ns: int, ticket: Ticket | None = None) -> Decision:
-    """As `LimitSet.admit`, for limits of different units: each is charged with an amount of its own."""
+    """As `LimitSet.admit`, with an amount for each limit."""
     if ticket is None:
         return _refused(amounts, now_ns) or charge_all(amounts, now_ns)
     ticket.release(now_ns, but=amounts)
@@ -91,8 +89,8 @@ def admit_all(amounts: Mapping[Limit, int], now_ns: int, ticket: Ticket | None =
 
 
 def charge_all(amounts: Mapping[Limit, int], now_ns: int) -> Decision:
-    """As `LimitSet.charge`, for limits of different units."""
-    return _left_behind([(limit, limit.algorithm.record(amount, now_ns)) for limit, amount in amounts.items()])
+    """As `LimitSet.charge`, with an amount for each limit."""
+    return _decision_of([(limit, limit.algorithm.record(amount, now_ns)) for limit, amount in amounts.items()])
 
 
 def _record_capped(limit: Limit, amount: int, now_ns: int) -> int:
@@ -102,7 +100,7 @@ def _record_capped(limit: Limit, amount: int, now_ns: int) -> int:
 
 
 def _refused(limits: Iterable[Limit], now_ns: int, turn: Limit | None = None) -> Decision | None:
-    """The decision of the limits that are in debt or that others wait for, except in the turn of this frame."""
+    """The refusal by limits in debt or with waiters; `turn` may have waiters."""
     exceeded: list[Limit] = []  # a request may name any number of topics
     longest_ns = -1
     worst: Limit | None = None
@@ -115,8 +113,8 @@ def _refused(limits: Iterable[Limit], now_ns: int, turn: Limit | None = None) ->
     return None if worst is None else Decision(False, longest_ns, worst, tuple(exceeded))
 
 
-def _left_behind(debts: list[tuple[Limit, int]]) -> Decision:
-    """The decision on a request that has been charged, with the debts in ns that it leaves."""
+def _decision_of(debts: list[tuple[Limit, int]]) -> Decision:
+    """The decision on a charged request, with the debts in ns that it leaves."""
     exceeded = tuple([limit for limit, debt_ns in debts if debt_ns])
     if not exceeded:
         return ADMITTED
@@ -125,7 +123,7 @@ def _left_behind(debts: list[tuple[Limit, int]]) -> Decision:
 
 
 class _NoLimit(LimitSet):
-    """Nothing applies: the fast path of clients without a quota."""
+    """No limits: the fast path of clients without a quota."""
 
     __slots__ = ()
 
@@ -161,7 +159,7 @@ class _OneLimit(LimitSet):
         self._bucket: Final = limits[0].algorithm
 
     def admit(self, amount: int, now_ns: int, ticket: Ticket | None = None) -> Decision:
-        if ticket is not None and ticket.claims:  # of limits that are gone
+        if ticket is not None and ticket.claims:  # of removed limits
             return super().admit(amount, now_ns, ticket)
         if self._limit.waiters.waiting and (ticket is None or ticket.turn is not self._limit):
             return Decision(False, self._bucket.debt_ns(now_ns), self._limit, self.limits)
@@ -187,7 +185,7 @@ NO_LIMITS: Final[LimitSet] = _NoLimit(())
 
 
 def limit_set(limits: tuple[Limit, ...]) -> LimitSet:
-    """The set of these limits, in the form that is fastest for their number."""
+    """The set of these limits, in the fastest form for their number."""
     if not limits:
         return NO_LIMITS
     if len(limits) == 1:

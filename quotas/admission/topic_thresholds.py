@@ -1,26 +1,19 @@
-"""Thresholds of topics under a total: nobody is refused before the total is exceeded, and then only who exceeds too.
+"""Thresholds of topics under a total (seed 004), in bytes and in messages: a topic is refused only while the total is
+exceeded and the topic exceeds its threshold.
 
-The proposal behind it (seed 004 of this project) gives a broker `total.bytes.in.per.sec.threshold` and a topic
-`bytes.in.per.sec.threshold`; here there is the same in messages. Its rules, and what they come to:
+- The explicit thresholds sum to at most the total; a change that breaks this is refused as a whole (`ThresholdError`).
+  Thresholds without a total would hold nothing, so they are refused, and so is removing the total while they exist.
+- A topic without a threshold has the share `(total - sum of the explicit ones) / (number of known topics without one)`,
+  an exact fraction, updated in O(1). With a share of 0 a topic passes while the total is not exceeded.
+- A topic is known from its first use until `forget`; explicit thresholds are deducted even if their topic is unknown.
+- Observed rates are one-minute rates (`ewma.Meter`), one of the total and one for each known topic. A change of
+  threshold does not change them.
+- Only records in the log count as accepted. Erroneous and throttled ones have one meter each, not one per topic.
 
-- the explicit thresholds sum to no more than the total; a change that breaks this is refused (`ThresholdError`), a
-  batch as a whole. Thresholds without a total would hold nothing, so they are refused too, and so is taking the total
-  away from under them.
-- a topic without a threshold has the share `(total - sum of the explicit ones) / (number of known topics without one)`,
-  an exact fraction that follows every change and every new topic in O(1). Where the explicit ones take all of the total
-  the share is 0: such a topic passes while the total is not exceeded.
-- a topic is known from its first use until it is forgotten; explicit thresholds are deducted whether their topic is
-  known or not.
-- observed rates are one-minute rates (`ewma.Meter`), one of the total and one for each known topic. An amount is
-  refused if the observed total *and* the observed topic are above what is expected; else it is recorded on both. A
-  change of threshold leaves what was observed as it is.
-- only what gets into the log counts as accepted. What a broker answered with an error, and what was throttled, has a
-  meter of its own, without a level for topics.
+The proxy reads errors from the response, after it recorded the request as accepted; `TopicThreshold.record_error` then
+refunds what is still in the mean (see `Meter.refund`).
 
-A proxy learns of an error from the response, after it has recorded the request as accepted;
-`TopicThreshold.record_error` then refunds the amount: what is still in the mean of it (see `Meter.refund`).
-
-A rate moves only when its meter ticks, so what passes between two ticks has no bound (see `quotas.algorithms.ewma`).
+A rate changes only when its meter ticks, so what passes between two ticks is unbounded (see `quotas.algorithms.ewma`).
 """
 
 from __future__ import annotations
@@ -36,8 +29,8 @@ class ThresholdError(ValueError):
     """The thresholds of topics do not fit under the total. All numbers are units per second.
 
     limit_name     the topics' limit; the total's has "total." in front
-    explicit_sum   what the explicit thresholds would sum to
-    total          what they would have to fit into; None: there is no total
+    explicit_sum   the sum of the explicit thresholds
+    total          None without a total
     """
 
     def __init__(self, limit_name: str, explicit_sum: int | Fraction, total: int | Fraction | None) -> None:
@@ -50,11 +43,11 @@ class ThresholdError(ValueError):
         name, explicit_sum = self.limit_name, _written(self.explicit_sum)
         if self.total is None:
             return (
-                f"{name} of topics (in sum {explicit_sum}) holds nothing without total.{name}: "
-                f"set the total, or remove the thresholds of the topics"
+                f"{name} of topics (sum {explicit_sum}) has no effect without total.{name}: "
+                f"set the total, or remove the thresholds of topics"
             )
         return (
-            f"{name} of all topics would sum to {explicit_sum}, beyond total.{name}={_written(self.total)}: "
+            f"{name} of all topics sums to {explicit_sum}, above total.{name}={_written(self.total)}: "
             f"raise the total, or lower the thresholds of topics"
         )
 
@@ -62,9 +55,8 @@ class ThresholdError(ValueError):
 def check_thresholds(
     limit_name: str, total: int | Fraction | None, explicit: Mapping[str, int | Fraction]
 ) -> int | Fraction:
-    """Whether these thresholds (of topics, by name) can stand together under this total; their sum.
-
-    Raises ThresholdError when they do not fit, and ValueError for a value that is not above zero.
+    """The sum of these thresholds (by topic). Raises ThresholdError if they do not fit under the total, and ValueError
+    for a value that is not above zero.
     """
     if total is not None:
         _check_value(f"total.{limit_name}", total)
@@ -77,12 +69,12 @@ def check_thresholds(
 
 
 class Thresholds:
-    """The total and the topics of one unit: bytes, or messages. Every change costs O(1), but for `replace`.
+    """The total and the topics of one unit: bytes, or messages. Every change costs O(1), except `replace`.
 
     limit_name   the topics' limit ("bytes.in.per.sec.threshold"), for messages to users
-    accepted     meter of what was let through and not answered with an error since
+    accepted     meter of what passed without an error in the response
     erroneous    meter of what was answered with an error
-    throttled    meter of what was refused: each amount once, however often it is refused (see `Demand.count_throttled`)
+    throttled    meter of what was refused, each amount once (see `Demand.count_throttled`)
     """
 
     __slots__ = (
@@ -107,11 +99,11 @@ class Thresholds:
         self._explicit: dict[str, int | Fraction] = {}
         self._explicit_sum: int | Fraction = 0
         self._known: dict[str, TopicThreshold] = {}
-        self._sharing = 0  # known topics without a threshold of their own
-        self._share: int | Fraction | None = UNLIMITED  # None: to be worked out when somebody asks
+        self._sharing = 0  # known topics without an explicit threshold
+        self._share: int | Fraction | None = UNLIMITED  # None: to be computed on the next read
 
     def __len__(self) -> int:
-        """Topics that are known."""
+        """Known topics."""
         return len(self._known)
 
     @property
@@ -121,7 +113,7 @@ class Thresholds:
 
     @property
     def share(self) -> int | Fraction:
-        """What each known topic without a threshold may take, or, while there is none, the first one to come."""
+        """The rate of each known topic without a threshold, or of the first one to appear."""
         share = self._share
         if share is None:
             share = self._share = self._divided()
@@ -133,7 +125,7 @@ class Thresholds:
         return self.share if explicit is None else explicit
 
     def topic(self, name: str) -> TopicThreshold:
-        """This topic, which is known from now on."""
+        """This topic, known from now on."""
         known = self._known.get(name)
         if known is None:
             known = self._known[name] = TopicThreshold(self, name)
@@ -143,17 +135,15 @@ class Thresholds:
         return known
 
     def forget(self, topic: str) -> None:
-        """This topic is known no more (if it was), and takes no share; for topics that are idle, or that do not exist.
-
-        Its explicit threshold stays. A `TopicThreshold` that is still in use goes on measuring, for itself and the
-        total.
+        """Remove an idle or deleted topic from the known ones. Its explicit threshold stays. A `TopicThreshold` that is
+        still in use continues to measure.
         """
         if self._known.pop(topic, None) is not None and topic not in self._explicit:
             self._sharing -= 1
             self._share = None
 
     def set_total(self, value: int | Fraction | None) -> None:
-        """Change the total; None takes it away. Raises as `check_thresholds`, and then nothing has changed."""
+        """Change the total; None removes it. Raises as `check_thresholds`, without a change."""
         if value is not None:
             _check_value(f"total.{self.limit_name}", value)
         if self._explicit:
@@ -162,7 +152,7 @@ class Thresholds:
         self._share = None
 
     def set_topic(self, topic: str, value: int | Fraction | None) -> None:
-        """Change the explicit threshold of a topic; None takes it away. Raises as `set_total`."""
+        """Change the explicit threshold of a topic; None removes it. Raises as `set_total`."""
         before = self._explicit.get(topic)
         if value is None:
             if before is None:
@@ -182,7 +172,7 @@ class Thresholds:
         self._share = None
 
     def replace(self, total: int | Fraction | None, explicit: Mapping[str, int | Fraction]) -> None:
-        """Put these in place of all thresholds, as one step; O(number of them). Raises as `set_total`."""
+        """Replace all thresholds in one step; O(thresholds). Raises as `set_total`."""
         self._explicit_sum = check_thresholds(self.limit_name, total, explicit)
         self._total = total
         self._explicit = dict(explicit)
@@ -190,11 +180,11 @@ class Thresholds:
         self._share = None
 
     def record_error(self, amount: int, now_ns: int) -> None:
-        """An amount that was never recorded as accepted met an error; see `TopicThreshold.record_error` for others."""
+        """Record an error for an amount that was never recorded as accepted; for others: `TopicThreshold`."""
         self.erroneous.record(amount, now_ns)
 
     def record_throttled(self, amount: int, now_ns: int) -> None:
-        """An amount was refused or held, for the first time."""
+        """Record an amount that was refused or held for the first time."""
         self.throttled.record(amount, now_ns)
 
     def _divided(self) -> int | Fraction:
@@ -207,8 +197,8 @@ class Thresholds:
 class TopicThreshold:
     """One topic under its thresholds: the `Algorithm` of its limit. See the module.
 
-    Amounts are whole units (bytes or messages), durations nanoseconds. "In debt" means that the topic and the total are
-    both above what is expected of them; the debt is the time until one of them is not, if nothing more comes.
+    Amounts are whole units (bytes or messages), durations nanoseconds. In debt: topic and total are both above their
+    thresholds; the debt is the time until one of them is not, if nothing more is recorded.
     """
 
     __slots__ = ("_thresholds", "accepted", "topic")
@@ -220,7 +210,7 @@ class TopicThreshold:
 
     @property
     def rate(self) -> int | Fraction:
-        """The topic's threshold now, in units per second; 0 where its share is nothing."""
+        """The topic's threshold, in units per second; may be 0."""
         return self._thresholds.threshold_of(self.topic)
 
     @property
@@ -230,11 +220,11 @@ class TopicThreshold:
 
     @property
     def last_ns(self) -> int:
-        """When something of this topic was last recorded."""
+        """Time of the latest record."""
         return self.accepted.last_ns
 
     def admit(self, amount: int, now_ns: int) -> int:
-        """Record `amount` on topic and total unless in debt. Returns 0, or, nothing recorded, minus the wait."""
+        """Record `amount` on topic and total unless in debt. Returns 0, or, if nothing was recorded, minus the wait."""
         debt_ns = self.debt_ns(now_ns)
         if debt_ns:
             return -debt_ns
@@ -243,13 +233,13 @@ class TopicThreshold:
         return 0
 
     def record(self, amount: int, now_ns: int) -> int:
-        """Record `amount` on topic and total whatever the state. Returns the debt."""
+        """Record `amount` on topic and total in any state. Returns the debt."""
         self.accepted.record(amount, now_ns)
         self._thresholds.accepted.record(amount, now_ns)
         return self.debt_ns(now_ns)
 
     def record_capped(self, amount: int, now_ns: int) -> int:
-        """Record what leaves, after the next ticks, a debt of at most one tick, and no more. Returns the debt."""
+        """Record `amount` up to a debt of one tick after the next ticks. Returns the debt."""
         thresholds = self._thresholds
         if thresholds.total is None:
             return self.record(amount, now_ns)
@@ -259,21 +249,21 @@ class TopicThreshold:
         return self.record(min(amount, room), now_ns)
 
     def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
-        """Take back `amount` that was recorded on topic and total at `charged_ns`; see `Meter.refund`."""
+        """Refund `amount` on topic and total that was recorded at `charged_ns`; see `Meter.refund`."""
         self.accepted.refund(amount, charged_ns, now_ns)
         self._thresholds.accepted.refund(amount, charged_ns, now_ns)
 
     def record_error(self, amount: int, charged_ns: int, now_ns: int) -> None:
-        """The broker answered an error for `amount` of what was recorded at `charged_ns`: it was not accepted."""
+        """Count `amount` that was recorded at `charged_ns` as erroneous instead of accepted."""
         self.refund(amount, charged_ns, now_ns)
         self._thresholds.record_error(amount, now_ns)
 
     def record_throttled(self, amount: int, now_ns: int) -> None:
-        """An amount for this topic was refused, for the first time."""
+        """Record an amount for this topic that was refused for the first time."""
         self._thresholds.record_throttled(amount, now_ns)
 
     def spend(self, amount: int, now_ns: int) -> int:
-        """Record `amount` if it fits into `headroom`. Returns what is left of that, or, nothing recorded, -1."""
+        """Record `amount` if it fits into `headroom`. Returns what is left of that; -1 if nothing was recorded."""
         left = self.headroom(now_ns) - amount
         if left < 0 or self.debt_ns(now_ns):
             return -1
@@ -281,10 +271,10 @@ class TopicThreshold:
         return left
 
     def debt_ns(self, now_ns: int) -> int:
-        """Nanoseconds until topic and total are not both above what is expected, if nothing more comes."""
+        """Nanoseconds until topic or total is within its threshold, if nothing more is recorded."""
         thresholds = self._thresholds
         total = thresholds.total
-        # As floats, which is how the meters compare: the same answer here and there.
+        # Compared as floats, as in the meters, for the same result.
         if total is None or thresholds.accepted.one_minute_rate(now_ns) <= float(total):
             return 0
         expected = thresholds.threshold_of(self.topic)
@@ -294,14 +284,14 @@ class TopicThreshold:
         return min(total_ns, self.accepted.ns_until_at_most(expected, now_ns))
 
     def wait_ns(self, amount: int, now_ns: int) -> int:
-        """Nanoseconds until `amount` passes: the debt, whatever the amount."""
+        """Nanoseconds until any `amount` passes: the debt."""
         return self.debt_ns(now_ns)
 
     def headroom(self, now_ns: int) -> int:
-        """Whole units that can be recorded before the next ticks so that these do not find both above; 0 when in debt.
+        """Whole units that can be recorded before the next ticks without debt after them; 0 when in debt.
 
-        A rate that is above now has no room, even if the next tick will find it below: too little at times, never too
-        much. And more than that passes too, until the ticks (see the module).
+        A rate that is above its threshold now has no room, even if the next tick will bring it below: sometimes too
+        little, never too much. More may pass before the ticks (see the module).
         """
         thresholds = self._thresholds
         total = thresholds.total
@@ -311,15 +301,15 @@ class TopicThreshold:
         return max(thresholds.accepted.room(total, now_ns), self.accepted.room(expected, now_ns))
 
     def claim(self, amount: int, now_ns: int) -> bool:
-        """Record `amount` for a frame that passes later. Always True: it uses up nothing that another could miss."""
+        """Record `amount` for a frame that passes later. Always True: claims do not exclude each other."""
         self.record(amount, now_ns)
         return True
 
     def settle(self, amount: int, now_ns: int) -> None:
-        """A claimed frame passes: it has been recorded."""
+        """A claimed frame passes; it is already recorded."""
 
     def unclaim(self, amount: int, claimed_ns: int, now_ns: int) -> None:
-        """A claimed frame will never pass: refund what was recorded for it at `claimed_ns`."""
+        """A claimed frame will not pass: refund what was recorded at `claimed_ns`."""
         self.refund(amount, claimed_ns, now_ns)
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:

@@ -1,10 +1,10 @@
-"""How much has passed, and is it too much? Each is a small class, exact on a virtual clock.
+"""The rate algorithms: small classes, exact on a virtual clock.
 
-- `algorithm`             what all of them can do, and the choice
+- `algorithm`             their interface, and the choice
 - `token_bucket`          smooth, exact on integers; the default
 - `sampled_window`        Kafka's windows, with the first-window rule (seed 000)
 - `ewma`                  the one-minute rate (seed 004)
 - `producer_ids`          new producer ids per window (seed 001)
-- `layered_bloom_filter`  what it remembers them in: filters that expire one after the other
-- `bloom`                 one such filter
+- `layered_bloom_filter`  the known ids: Bloom filters that expire one after the other
+- `bloom`                 one Bloom filter
 """

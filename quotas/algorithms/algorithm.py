@@ -1,4 +1,4 @@
-"""What measures a rate: the interface of all algorithms, and the choice among them."""
+"""The interface of all algorithms, and the choice of one."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ALGORITHMS: Final = (TOKEN_BUCKET, SAMPLED_WINDOW, EWMA)
 
 
 class Algorithm(Protocol):
-    """What a limit asks of its bucket. Every duration is in nanoseconds, every amount in whole units (bytes, ...).
+    """The bucket of a limit. Durations are nanoseconds, amounts whole units (bytes, ...).
 
-    "In debt" is what each algorithm makes of it: a token bucket below zero, a rate above its bound.
+    In debt: a token bucket below zero, or a rate above its bound.
     """
 
     @property
@@ -32,65 +32,63 @@ class Algorithm(Protocol):
 
     @property
     def burst_ns(self) -> int:
-        """How much may pass at once after a pause, as a time at the rate; 0 where there is no such number."""
+        """How much may pass at once after a pause, as a time at the rate; 0 if undefined."""
 
     @property
     def last_ns(self) -> int:
-        """When it was last used."""
+        """Time of the latest use."""
 
     def admit(self, amount: int, now_ns: int, /) -> int:
-        """Charge `amount` if out of debt. Returns the debt left, or, not charged, *minus* the wait."""
+        """Charge `amount` if out of debt. Returns the debt left, or, if not charged, *minus* the wait."""
 
     def record(self, amount: int, now_ns: int, /) -> int:
-        """Charge `amount` whatever the state. Returns the debt."""
+        """Charge `amount` in any state. Returns the debt."""
 
     def record_capped(self, amount: int, now_ns: int, /) -> int:
-        """Charge of `amount` what leaves a debt of at most one second (token bucket), window (sampled windows, producer
-        ids) or tick (EWMA, thresholds), and no more. Returns the debt.
+        """Charge `amount` up to a debt of one second (token bucket), window (sampled windows, producer ids) or tick
+        (EWMA, thresholds). Returns the debt.
         """
 
     def refund(self, amount: int, charged_ns: int, now_ns: int, /) -> None:
-        """Give back `amount` units that were charged at `charged_ns`: the sample that was charged becomes smaller. Once
-        that sample is forgotten nothing is given back.
-        """
+        """Reduce the sample that was charged at `charged_ns` by `amount`; no effect after that sample has expired."""
 
     def spend(self, amount: int, now_ns: int, /) -> int:
-        """Charge `amount` if that leaves no debt. Returns the whole units left, or, not charged, -1."""
+        """Charge `amount` if that leaves no debt. Returns the whole units left, or, if not charged, -1."""
 
     def debt_ns(self, now_ns: int, /) -> int:
-        """How long until out of debt; 0 when it is."""
+        """Time until out of debt."""
 
     def wait_ns(self, amount: int, now_ns: int, /) -> int:
-        """How long until `amount` could be charged without leaving debt; of a negative one, how long the debt would be
-        had so much not been charged. Where amounts do not make a rate's debt (EWMA, thresholds): the debt as it is.
+        """Time until `amount` can be charged without leaving debt; if negative, the debt without that much of the
+        charges. EWMA and thresholds, with debts independent of amounts: the debt.
         """
 
     def headroom(self, now_ns: int, /) -> int:
         """Whole units that can be charged before it is in debt."""
 
     def claim(self, amount: int, now_ns: int, /) -> bool:
-        """Charge `amount` for a frame that passes later (see `quotas.admission.limit.Ticket`); False: not now."""
+        """Charge `amount` for a frame that passes later (see `quotas.admission.limit.Ticket`); False: no room now."""
 
     def settle(self, amount: int, now_ns: int, /) -> None:
         """A claimed frame passes."""
 
     def unclaim(self, amount: int, claimed_ns: int, now_ns: int, /) -> None:
-        """A claimed frame will never pass: what it was charged at `claimed_ns` is refunded."""
+        """A claimed frame will not pass: refund what was charged at `claimed_ns`."""
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int, /) -> None:
-        """From `now_ns` on another rate holds; what was charged stays charged."""
+        """Change the rate from `now_ns` on; earlier charges remain."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmSettings:
-    """What the flags say about measuring, where an entry does not say it itself.
+    """The algorithm flags, for entries without their own options.
 
     window_num, window_ns                   `quota.window.num`, `quota.window.size.seconds` of sampled windows
     first_window                            the rule of PR 12034 (see `quotas.algorithms.sampled_window`)
     producer_ids_window_ns, .._count        `producer.id.quota.window.size.seconds`, `producer.id.quota.window.count`
     producer_ids_salt                       a random number of this process (see `quotas.algorithms.producer_ids`)
 
-    Raises ValueError for an algorithm that does not exist, and for numbers that the algorithms would refuse later.
+    Raises ValueError for an unknown algorithm, and for numbers that the algorithms would refuse later.
     """
 
     algorithm: str = TOKEN_BUCKET
@@ -110,13 +108,13 @@ class AlgorithmSettings:
         self._producer_ids(1)
 
     def named_for(self, limit_name: str, own: str | None) -> str:
-        """The algorithm of a limit: its entry's own, else that limit's (KIP-612: sampled windows), else the flag's."""
+        """The algorithm of a limit: its entry's, else the limit's (KIP-612: sampled windows), else the flag's."""
         if own is not None:
             return own
         return SAMPLED_WINDOW if LIMIT_KINDS[limit_name].measure is Measure.CONNECTION_RATE else self.algorithm
 
     def make(self, limit_name: str, rate: int | Fraction, own: str | None, burst_ns: int | None) -> Algorithm:
-        """A fresh one for a limit of `rate` units per second; `own` and `burst_ns` are the entry's."""
+        """A new algorithm of `rate` units per second; `own` and `burst_ns` are the entry's."""
         if limit_name == PRODUCER_IDS_RATE:
             return self._producer_ids(rate)
         match self.named_for(limit_name, own):
@@ -128,13 +126,13 @@ class AlgorithmSettings:
                 return TokenBucket(rate, self.burst_ns if burst_ns is None else burst_ns)
 
     def per_second(self, limit_name: str, rate: int | Fraction) -> int | Fraction:
-        """A configured value as units per second: producer ids are given per window."""
+        """A configured value as units per second: producer ids are configured per window."""
         if limit_name != PRODUCER_IDS_RATE:
             return rate
         return Fraction(rate) * NS_PER_SECOND / self.producer_ids_window_ns
 
     def is_made_of(self, algorithm: Algorithm, limit_name: str, own: str | None) -> bool:
-        """Whether `make` would make one of this class."""
+        """Whether `make` returns this class."""
         if limit_name == PRODUCER_IDS_RATE:
             return True
         return type(algorithm) is _CLASSES[self.named_for(limit_name, own)]

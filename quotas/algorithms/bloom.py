@@ -16,10 +16,10 @@ _LN_2: Final = log(2)
 
 
 def spread(number: int, salt: int) -> int:
-    """64 bits of hash of an int64, as SplitMix64 mixes its state: numbers in a row share nothing, and none collide.
+    """A 64-bit hash of an int64: the mixer of SplitMix64, a bijection.
 
     Measured on a million numbers against `hashlib.blake2b` of the packed number: 0.45 against 0.62 µs, with the same
-    rate of false positives. `salt`: unknown to those that choose the numbers, so they cannot search for collisions.
+    rate of false positives. `salt` is secret: clients choose the numbers and must not be able to search for collisions.
     """
     mixed = (number + salt) & _64_BITS
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _64_BITS
@@ -29,11 +29,11 @@ def spread(number: int, salt: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How large a filter has to be: `Shape.fromNP` of commons-collections.
+    """The size of a filter: `Shape.fromNP` of commons-collections.
 
-    ids                           how many it is made for
-    false_positive_probability    of the filter when it holds that many, above 0 and below 1
-    bits, hashes                  what follows from the two: its size, and how many bits each id sets
+    ids                           its capacity
+    false_positive_probability    of the filter with so many ids, above 0 and below 1
+    bits, hashes                  its size, and how many bits each id sets
 
     Raises ValueError for no ids and for a probability out of range.
     """
@@ -56,9 +56,9 @@ class Shape:
 
 
 class BloomFilter:
-    """A set of hashes (see `spread`) that may take one for another, and never misses one.
+    """A set of hashes (see `spread`) with false positives, without false negatives.
 
-    count    hashes put in, those left out that it seemed to hold already
+    count    hashes that set at least one bit
     """
 
     __slots__ = ("_bits", "_growths", "_size", "count", "shape")
@@ -71,10 +71,10 @@ class BloomFilter:
         self._bits: Final = bytearray(-(-shape.bits // 8))
 
     def holds(self, hashed: int) -> bool:
-        """Whether it was put in; True for another one with the shape's probability."""
+        """Whether it was put in; may be a false positive."""
         bits, size = self._bits, self._size
         place = (hashed >> 32) % size
-        if not bits[place >> 3] >> (place & 7) & 1:  # half of the strangers go no further
+        if not bits[place >> 3] >> (place & 7) & 1:  # half of the unknown hashes end here
             return False
         step = hashed & 0xFFFFFFFF
         for growth in self._growths:

@@ -1,28 +1,26 @@
-"""The one-minute rate of seed 004: an exponentially weighted mean, ticked every five seconds as Yammer's Meter does it.
+"""The one-minute rate of seed 004: an exponentially weighted mean, ticked every five seconds as in Yammer's Meter.
 
-At each tick the mean moves by ALPHA = 1 - exp(-5/60) towards the rate of the five seconds that end there; the first
-tick takes that rate as it is. Between two ticks the mean stands still. There are no timers: ticks that have passed
-are computed at the next call. The first of them takes in what was recorded, and n more without a record multiply
-the mean by exp(-n/12), so that ten idle years cost as much as one second.
+At each tick the mean moves by ALPHA = 1 - exp(-5/60) towards the rate of the last five seconds; the first tick sets it
+to that rate. Between two ticks the mean is constant. There are no timers: passed ticks are computed at the next call.
+The first of them includes the recorded amounts, and n more without a record multiply the mean by exp(-n/12), so any
+idle time costs O(1).
 
-A `Meter` ticks from its first record on, not from its making: an entity is new when it is first heard of.
+A `Meter` ticks from its first record on.
 
-What `Ewma` guarantees, and what it does not. It does not conserve as the token bucket does: the mean of the last tick
-decides, so whatever comes before the next tick passes, however much it is. With C the most that can arrive per second,
-at least the bound, and P = bound + ALPHA * (C - bound):
+`Ewma` does not conserve as the token bucket does: the mean of the last tick decides, so any amount passes before the
+next tick. With C the most that can arrive per second, at least the bound, and P = bound + ALPHA * (C - bound):
 
-- before the first tick the mean is 0, as in Yammer's Meter: a burst in the first five seconds passes whole, up to
-  5 s * C. The first tick then takes it in undiluted, and for 60 s * ln(C / bound), rounded up to ticks, nothing passes
-- from the first tick on, whenever anything passes the mean is at most the bound, and no later tick finds it above the
-  larger of P and what the first tick found
-- in any n tick intervals after the first tick no more than P * (n * 5 s + 5 s / ALPHA) passes: a burst of 62.6 s of P
-- a hold begins and ends at a tick. One that begins with the mean m lasts for 60 s * ln(m / bound), rounded up to ticks,
-  if nothing is recorded meanwhile
+- Before the first tick the mean is 0, as in Yammer's Meter: a burst in the first five seconds passes whole, up to
+  5 s * C. The first tick includes it undiluted, and then nothing passes for 60 s * ln(C / bound), rounded up to ticks.
+- From the first tick on, the mean is at most the bound whenever anything passes, and no later tick finds it above the
+  larger of P and the mean of the first tick.
+- In any n tick intervals after the first tick at most P * (n * 5 s + 5 s / ALPHA) passes: a burst of 62.6 s of P.
+- A hold begins and ends at a tick. With the mean m it lasts for 60 s * ln(m / bound), rounded up to ticks, if nothing
+  is recorded meanwhile.
 
-A refund takes back what is left of the amount. Before the tick that takes the amount in, that is all of it. That tick
-makes it a share of the mean, which decays with each later tick as the mean does: the refund takes back as much of the
-mean. So the mean is what it would be without the charge, but for the rounding of floating point, and but for the first
-charge of all, whose time all ticks are counted from.
+A refund removes what is left of the amount: all of it before the next tick, later its share of the mean, which decays
+with each tick as the mean does. So the mean is the same as without the charge, except for floating-point rounding, and
+except for the first charge of all, which sets the time of the ticks.
 """
 
 from __future__ import annotations
@@ -42,21 +40,21 @@ MEAN_NS: Final = 60_000_000_000
 _BEFORE_ALL_TIME: Final = -(1 << 63)
 _BELOW_ONE: Final = 1 - 2**-40  # more than all rounding
 _TICKS_TO_ZERO: Final = 9_000
-"""After so many idle ticks exp(-n/12) is zero in floating point, whatever the mean was."""
+"""After so many idle ticks exp(-n/12) is zero in floating point."""
 
 
 class Meter:
-    """Counts, and knows the one-minute rate. Amounts are whole units; times are nanoseconds of any monotonic clock.
+    """A counter with a one-minute rate. Amounts are whole units; times are nanoseconds of any monotonic clock.
 
-    A clock that goes back is taken to stand still until it has caught up.
+    A clock that goes back counts as unchanged until it has caught up.
     """
 
     __slots__ = ("_mean", "_start_ns", "_tick_ns", "_uncounted", "count", "last_ns")
 
     count: int
-    """All that was ever recorded, less what was taken back."""
+    """All recorded amounts less the refunds."""
     last_ns: int
-    """Time of the latest `record`; asking leaves it alone."""
+    """Time of the latest `record`."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -67,19 +65,19 @@ class Meter:
         self._uncounted = 0  # recorded since _tick_ns
 
     def record(self, amount: int, now_ns: int) -> None:
-        """Count `amount` units."""
+        """Record `amount` units."""
         if now_ns > self.last_ns:
             self.last_ns = now_ns
         if self._start_ns == _BEFORE_ALL_TIME:
             self._start_ns = self._tick_ns = self.last_ns
-        if amount:  # a record of 0 does not change the mean: a wait that was reported stays the same
+        if amount:  # a record of 0 must not change a reported wait
             self._catch_up(self.last_ns)
         self._uncounted += amount
         self.count += amount
 
     def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
-        """Take back `amount` units that were recorded at `charged_ns`, as far as they are still in the mean. The mean
-        does not fall below zero, and does not change for a time before the first record (of a clock that stood back).
+        """Refund `amount` units that were recorded at `charged_ns`, as far as they are still in the mean. The mean is
+        never negative, and does not change if `charged_ns` is before the first record (the clock went back).
         """
         if self._start_ns == _BEFORE_ALL_TIME:
             return
@@ -112,11 +110,10 @@ class Meter:
         return self._mean_after(self._ticks_until(now_ns))
 
     def ns_until_at_most(self, bound: float | Fraction, now_ns: int) -> int:
-        """0 if the one-minute rate is at most `bound` units per second; else nanoseconds until the first tick at which
-        it will be, if nothing more is recorded. What was recorded since the latest tick is taken in by the next.
+        """Nanoseconds until the first tick with a one-minute rate of at most `bound` units per second, if nothing more
+        is recorded; 0 if it is now. The next tick includes the records since the latest one.
 
-        A bound of 0 is met once the mean is too small for a floating-point number, after half a day.
-        ValueError for a bound below zero.
+        A bound of 0 is met when the mean underflows, after half a day. ValueError for a negative bound.
         """
         if bound < 0:
             raise ValueError(f"bound must not be below zero, not {bound}")
@@ -130,8 +127,8 @@ class Meter:
         return self._tick_ns + ticks * TICK_NS - now_ns
 
     def room(self, bound: float | Fraction, now_ns: int) -> int:
-        """Whole units that can be recorded before the next tick so that it finds the one-minute rate at most `bound`
-        units per second; 0 if it is above that now.
+        """Whole units that can be recorded before the next tick with a one-minute rate of at most `bound` units per
+        second at that tick; 0 if the rate is above that now.
         """
         limit = float(bound)
         ticks = self._ticks_until(now_ns)
@@ -142,13 +139,13 @@ class Meter:
         weight = 1.0 if unticked else ALPHA
         uncounted = self._uncounted if ticks <= 0 else 0
         room = int(5 * (mean + (limit - mean) / weight)) - uncounted
-        if mean + weight * ((uncounted + room) / 5 - mean) > limit:  # by the rounding
+        if mean + weight * ((uncounted + room) / 5 - mean) > limit:  # rounding
             room -= 1 + int(limit * 2**-40)
         return max(0, room)
 
     def capped_room(self, bound: float | Fraction, now_ns: int) -> int:
-        """Whole units that can be recorded before the next tick so that the rate is above `bound` for one tick at most;
-        0 if it is above that now.
+        """Whole units that can be recorded before the next tick with the rate above `bound` for at most one tick; 0 if
+        it is above that now.
         """
         if self.one_minute_rate(now_ns) > float(bound):
             return 0
@@ -160,7 +157,7 @@ class Meter:
         return (max(now_ns, self.last_ns) - self._tick_ns) // TICK_NS
 
     def _mean_after(self, ticks: int) -> float:
-        """The mean that many ticks after _tick_ns."""
+        """The mean this number of ticks after _tick_ns."""
         mean = self._mean
         if ticks <= 0:
             return 0.0 if mean is None else mean
@@ -170,15 +167,15 @@ class Meter:
 
 
 def _decay(ticks: int) -> float:
-    """The share of a mean that is left after so many ticks without a record."""
+    """The rest of a mean after this number of ticks without a record."""
     return math.exp(-ticks / 12)
 
 
 class Ewma:
-    """A bound on the one-minute rate, as seed 004 has it: in debt while the rate is above the bound.
+    """A bound on the one-minute rate (seed 004): in debt while the rate is above the bound.
 
-    Amounts are whole units; times are nanoseconds of any monotonic clock. A charge never leaves debt at once: the next
-    tick brings it. Raises ValueError when the rate is not above zero.
+    Amounts are whole units; times are nanoseconds of any monotonic clock. The debt of a charge begins at the next tick.
+    Raises ValueError if the rate is not above zero.
     """
 
     __slots__ = ("_meter", "rate")
@@ -192,34 +189,34 @@ class Ewma:
 
     @property
     def burst_ns(self) -> int:
-        """One minute, the time that the mean is taken over. What may pass at once has no bound (see the module)."""
+        """One minute, the time of the mean. What may pass at once is unbounded (see the module)."""
         return MEAN_NS
 
     @property
     def last_ns(self) -> int:
-        """Time of the latest charge; asking and refusing leave it alone."""
+        """Time of the latest charge."""
         return self._meter.last_ns
 
     def admit(self, amount: int, now_ns: int) -> int:
-        """Charge `amount` if out of debt. Returns 0, or, not charged, *minus* the wait in ns."""
+        """Charge `amount` if out of debt. Returns 0, or, if not charged, *minus* the wait in ns."""
         debt_ns = self.debt_ns(now_ns)
         return -debt_ns if debt_ns else self.record(amount, now_ns)
 
     def record(self, amount: int, now_ns: int) -> int:
-        """Charge `amount` whatever the state. Returns the debt in ns."""
+        """Charge `amount` in any state. Returns the debt in ns."""
         self._meter.record(amount, now_ns)
         return self.debt_ns(now_ns)
 
     def record_capped(self, amount: int, now_ns: int) -> int:
-        """Charge what leaves, after the next tick, a debt of at most one tick, and no more. Returns the debt in ns."""
+        """Charge `amount` up to a debt of one tick after the next tick. Returns the debt in ns."""
         return self.record(min(amount, self._meter.capped_room(self.rate, now_ns)), now_ns)
 
     def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
-        """Give back `amount` units that were charged at `charged_ns`; see the module for how much that is."""
+        """Refund `amount` units that were charged at `charged_ns`: see the module."""
         self._meter.refund(amount, charged_ns, now_ns)
 
     def spend(self, amount: int, now_ns: int) -> int:
-        """Charge `amount` if the next tick will find no debt for it. Returns the units left, or, not charged, -1."""
+        """Charge `amount` if the next tick finds no debt. Returns the units left, or, if not charged, -1."""
         left = self.headroom(now_ns) - amount
         if left < 0 or self.debt_ns(now_ns):
             return -1
@@ -227,31 +224,31 @@ class Ewma:
         return left
 
     def debt_ns(self, now_ns: int) -> int:
-        """Nanoseconds until the tick that finds the rate at most the bound; 0 when it is."""
+        """Nanoseconds until the tick with a rate of at most the bound."""
         return self._meter.ns_until_at_most(self.rate, now_ns)
 
     def wait_ns(self, amount: int, now_ns: int) -> int:
-        """Nanoseconds until `amount` passes: the debt, whatever the amount."""
+        """Nanoseconds until any `amount` passes: the debt."""
         return self.debt_ns(now_ns)
 
     def headroom(self, now_ns: int) -> int:
-        """Whole units that can be charged before the next tick without debt after it; 0 when in debt."""
+        """Whole units that can be charged before the next tick without debt after it."""
         return self._meter.room(self.rate, now_ns)
 
     def claim(self, amount: int, now_ns: int) -> bool:
-        """Charge `amount` for a frame that passes later, whatever the state: it counts from now on. Always True."""
+        """Charge `amount` for a frame that passes later, in any state. Always True."""
         self.record(amount, now_ns)
         return True
 
     def settle(self, amount: int, now_ns: int) -> None:
-        """A claimed frame passes: it has counted since its claim, nothing is left to do."""
+        """A claimed frame passes; it is already counted."""
 
     def unclaim(self, amount: int, claimed_ns: int, now_ns: int) -> None:
-        """A claimed frame will never pass: refund what it was charged at `claimed_ns`."""
+        """A claimed frame will not pass: refund what was charged at `claimed_ns`."""
         self.refund(amount, claimed_ns, now_ns)
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
-        """Hold to another bound from now on; the mean stays, and is that of a minute: `burst_ns` has no use."""
+        """Change the bound; the mean stays. `burst_ns` is not used."""
         self.rate = _above_zero(rate)
 
 

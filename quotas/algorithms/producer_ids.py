@@ -1,26 +1,25 @@
-"""The quota of producer ids (KIP-936, seed 001): how many new ones a user may bring in a window.
+"""The quota of producer ids (KIP-936, seed 001): new ids of a user per window.
 
 A broker keeps state for every producer id for a day, so a client that opens a producer for each message can use up its
-memory. An id that was seen lately is known and costs nothing (`layered_bloom_filter`); a new one is counted. How
-a caller asks, for a frame with idempotent batches (one that is not has producer id -1: leave that out, it is no id):
+memory. A recently seen id is known and costs nothing (`layered_bloom_filter`); a new one is counted. How to call it for
+a frame, without the -1 of batches that are not idempotent:
 
     new = quota.unknown(ids, now_ns)
-    new:       the frame passes if `quota` is out of debt, and is charged with len(new): through a `Limit` as any
-               limit; after it has passed: quota.remember(new, now_ns)
+    new:       the frame passes if `quota` is out of debt, and is charged with len(new), through a `Limit`; after it has
+               passed: quota.remember(new, now_ns)
     not new:   the frame costs nothing and is never held
-    held:      ask again when it is its turn, for another frame may have brought the same id in the meantime
+    held:      call `unknown` again at its turn: another frame may have added the same id
 
 Rules where KIP and seed are silent:
 
-- New ids are counted in steps that follow the rule of the filter's layers: a step is over after `window / count`, or
-  when it holds the share of the limit that one layer is made for, and counts for a window from its start. So at most
-  one step's share of what a window really held can be forgotten too early: any window sees at most the limit, that
-  share, and what the last frame that passed brought beyond the limit.
-- Out of debt means below the limit: a frame with several new ids passes whole, and may leave more than the limit.
+- New ids are counted in steps, by the rule of the filter's layers: a step ends after `window / count`, or when it
+  contains the share of one layer, and counts for a window from its start. So at most one step's share expires too
+  early: any window contains at most the limit, that share, and the ids of the last frame above the limit.
+- Out of debt means below the limit: a frame with several new ids passes whole, and may exceed the limit.
 - A false positive (1 % of new ids at P = 0.01) makes the quota more lenient, never stricter.
-- Counted and remembered are two things: what is forced on a full quota (a dry run) makes the filter grow by its own
-  rule and adds to the newest step, so that neither grows without end.
-- A limit below one id per window is one: less could not be counted.
+- Counting and remembering are separate: what a full quota must take (a dry run) grows the filter by its own rule and
+  adds to the newest step, so both stay bounded.
+- A limit below one id per window counts as one.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _BEFORE_ALL_TIME: Final = -(1 << 63)
 
 
 class _Step:
-    """New ids counted in one step of the window; `expires_ns`: from then on they do not count."""
+    """New ids counted in one step of the window, until `expires_ns`."""
 
     __slots__ = ("expires_ns", "ids", "started_ns")
 
@@ -48,18 +47,18 @@ class _Step:
 
 
 class ProducerIdQuota:
-    """The producer ids of one user: the algorithm of a `Limit`, and the memory that tells which ids are new.
+    """The producer ids of one user: the algorithm of a `Limit`, and the filter of known ids.
 
-    Amounts are new ids. Every time is a nanosecond of any monotonic clock; while one goes back time stands still.
+    Amounts are new ids; times are nanoseconds of any monotonic clock, which counts as unchanged while it goes back.
 
     ids_per_window                the limit
     window_ns                     `producer.id.quota.window.size.seconds`
     window_count                  `producer.id.quota.window.count`
-    false_positive_probability    how many of the new ids may be taken for known ones
-    salt                          a random number of this process, else a client can look for ids that pass for known
+    false_positive_probability    the share of new ids that may count as known
+    salt                          a random number of this process: clients cannot search for colliding ids
 
-    Raises ValueError when the limit is not above zero, for a window or a count below 1, and for a probability that is
-    not above 0 and below 1.
+    Raises ValueError if the limit is not above zero, for a window or a count below 1, and for a probability that is not
+    above 0 and below 1.
     """
 
     __slots__ = ("_counted", "_filter", "_limit", "_steps", "last_ns", "rate")
@@ -68,7 +67,7 @@ class ProducerIdQuota:
     """The limit as ids per second."""
 
     last_ns: int
-    """Time of the latest use; asking (`debt_ns`, `wait_ns`, `headroom`) leaves it alone."""
+    """Time of the latest use; `debt_ns`, `wait_ns` and `headroom` do not change it."""
 
     def __init__(
         self,
@@ -87,14 +86,14 @@ class ProducerIdQuota:
             salt=salt,
         )
         self._steps: list[_Step] = []
-        self._counted = 0  # of all steps, expired ones that are still there included
+        self._counted = 0  # of all steps in the list, expired ones included
         self.last_ns = _BEFORE_ALL_TIME
         self.set_limit(ids_per_window)
 
     # ---- which ids are new
 
     def unknown(self, producer_ids: Iterable[int], now_ns: int) -> tuple[int, ...]:
-        """Those that were not seen within the window, each once, in order; the others count as seen now."""
+        """The ids not seen within the window, each once, in order; the others count as seen now."""
         at_ns = self._pass_time(now_ns)
         see = self._filter.see
         new: dict[int, None] = {}
@@ -104,18 +103,18 @@ class ProducerIdQuota:
         return tuple(new)
 
     def remember(self, producer_ids: Iterable[int], now_ns: int) -> None:
-        """They are known from now on. Counts nothing: see `record`."""
+        """Add the ids to the known ones. Counts nothing: see `record`."""
         at_ns = self._pass_time(now_ns)
         for producer_id in producer_ids:
             self._filter.put(producer_id, at_ns)
 
     def clean_up(self, now_ns: int) -> None:
-        """Give back the memory of the layers that have expired."""
+        """Release the memory of expired layers."""
         self._filter.clean_up(now_ns)
 
     @property
     def empty_ns(self) -> int:
-        """From when on nothing is left, if nothing more comes: neither a known id nor a counted one."""
+        """When the last known and the last counted id expire."""
         layers = self._filter.layers
         return max(
             layers[-1].expires_ns if layers else _BEFORE_ALL_TIME,
@@ -131,19 +130,17 @@ class ProducerIdQuota:
 
     @property
     def burst_ns(self) -> int:
-        """The window: all that is allowed in it may come at once."""
+        """The window: its whole limit may pass at once."""
         return self._filter.window_ns
 
     def admit(self, amount: int, now_ns: int) -> int:
-        """Count `amount` if out of debt. Returns 0 (see `record`), or, not counted, *minus* the wait in ns."""
+        """Count `amount` if out of debt. Returns 0 (see `record`), or, if not counted, *minus* the wait in ns."""
         debt_ns = self.debt_ns(self._pass_time(now_ns))
         return -debt_ns if debt_ns else self.record(amount, now_ns)
 
     def record(self, amount: int, now_ns: int) -> int:
-        """Count `amount` whatever the state.
-
-        Returns 0, also where debt is left: the client that brought the ids has no reason to wait, since they are known
-        now. The debt is for the next new ids.
+        """Count `amount` in any state. Returns 0 in spite of debt: the ids are known now, so this client need not wait.
+        The debt is for the next new ids.
         """
         at_ns = self._pass_time(now_ns)
         self._drop_expired(at_ns)
@@ -156,8 +153,8 @@ class ProducerIdQuota:
         return self.record(amount, now_ns)
 
     def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
-        """Take `amount` from the step that was open at `charged_ns`; nothing if that step has expired. Where steps were
-        opened at that very time, from the newest of them first.
+        """Take `amount` from the step that was open at `charged_ns`, unless expired; from the newest first of several
+        that were opened at that time.
         """
         self._drop_expired(self._pass_time(now_ns))
         steps = self._steps
@@ -185,33 +182,32 @@ class ProducerIdQuota:
         return 0 if self._counted < self._limit else self._until_at_most(self._limit - 1, now_ns)
 
     def wait_ns(self, amount: int, now_ns: int) -> int:
-        """Nanoseconds until `amount` fits into the window; more than the limit fits when nothing is counted."""
+        """Nanoseconds until `amount` fits into the window; above the limit, until nothing is counted."""
         return self._until_at_most(self._limit - amount, now_ns)
 
     def headroom(self, now_ns: int) -> int:
-        """How many still fit into the window."""
+        """How many more fit into the window."""
         return max(0, self._limit - self._live(max(now_ns, self.last_ns)))
 
     def claim(self, amount: int, now_ns: int) -> bool:
-        """Count `amount` for a frame that passes later. Always True: what has been counted is not there for others."""
+        """Count `amount` for a frame that passes later. Always True."""
         self.record(amount, now_ns)
         return True
 
     def settle(self, amount: int, now_ns: int) -> None:
-        """A claimed frame passes: it has been counted."""
+        """A claimed frame passes; it is already counted."""
 
     def unclaim(self, amount: int, claimed_ns: int, now_ns: int) -> None:
-        """A claimed frame will never pass: refund what was counted for it at `claimed_ns`."""
+        """A claimed frame will not pass: refund what was counted at `claimed_ns`."""
         self.refund(amount, claimed_ns, now_ns)
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
-        """As `set_limit`, in ids per second. The window stays: `burst_ns` is of buckets."""
+        """As `set_limit`, in ids per second. `burst_ns` is not used."""
         self.set_limit(Fraction(rate) * self._filter.window_ns / NS_PER_SECOND)
 
     def set_limit(self, ids_per_window: int | Fraction) -> None:
-        """What was counted stays counted, what is known stays known; the layers from the next one on fit the new limit.
-
-        Raises ValueError when it is not above zero.
+        """Change the limit. Counted and known ids stay; new layers fit the new limit. Raises ValueError if it is not
+        above zero.
         """
         if ids_per_window <= 0:
             raise ValueError(f"ids_per_window must be above zero, not {ids_per_window}")

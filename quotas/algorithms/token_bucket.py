@@ -1,22 +1,21 @@
 """The token bucket: smooth, may go into debt, exact on integers.
 
-The level is kept in *grains*. With a rate of `n / d` units per second (a fraction in lowest terms), one unit is
-`d * 1_000_000_000` grains, so that every nanosecond brings exactly `n` grains: no rounding ever, whatever the rate, the
-schedule or the number of events. Python's integers have no upper end, so 1 byte/s, 2**53 bytes/s and ten idle years are
-all the same code.
+The level is in *grains*. With a rate of `n / d` units per second (in lowest terms), one unit is `d * 1_000_000_000`
+grains, so every nanosecond earns exactly `n` grains, without rounding. Python's integers are unbounded, so 1 byte/s,
+2**53 bytes/s and ten idle years need no special case.
 
-Rules, and where they are from:
+Rules and their sources:
 
-- starts full; `burst_ns` is nanoseconds of the rate (Kafka's TokenBucket: samples * window; here one second by default)
-- out of debt means `level >= 0`; a charge is never refused for being larger than the level, it leaves debt (KIP-599)
-- a change of rate keeps the level *in units*, as Kafka's TokenBucket does (it stores tokens and reads the bound anew at
-  each record): what was overdrawn stays overdrawn and is paid back at the new rate, so raising a quota frees a client
-  sooner. Credit is cut to the new burst. Unlike Kafka, the time before the change earns at the old rate, not the new.
-- in any time T at most rate * T + burst + one frame passes (see `claim` for frames that several limits hold)
-- a clock that goes back earns nothing and costs nothing: the bucket waits until the clock has caught up
-- a refund never leaves more credit than if the amount had not been charged. Without the charge the bucket would have
-  been fuller ever since, and would have lost what goes beyond the burst. So a refund gives back no more than the
-  smallest room up to the burst that the bucket had since the charge, and nothing if it was full in between.
+- Starts full; `burst_ns` is nanoseconds of the rate (Kafka's TokenBucket: samples * window; here 1 s by default).
+- Out of debt means `level >= 0`; a charge above the level is not refused, it leaves debt (KIP-599).
+- A change of rate keeps the level *in units*, as Kafka's TokenBucket: debt is paid at the new rate, so raising a quota
+  releases a client sooner. Credit is cut to the new burst. Unlike Kafka, the time before the change earns at the old
+  rate.
+- In any time T at most rate * T + burst + one frame passes (for frames that several limits hold see `claim`).
+- A clock that goes back earns and costs nothing until it has caught up.
+- A refund never leaves more credit than without the charge. Without it the bucket would have been fuller since, and
+  would have lost what exceeds the burst. So a refund is at most the smallest room up to the burst since the charge, and
+  nothing if the bucket was full in between.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _MOST_PEAKS: Final = 64
 
 
 class _Terms:
-    """What follows from rate and burst, in grains; shared by all buckets that have both in common, never changed.
+    """Rate and burst in grains; immutable, shared by all buckets with the same rate and burst.
 
     earn    grains per nanosecond
     unit    grains per unit
@@ -47,17 +46,17 @@ class _Terms:
         if burst_ns < 0:
             raise ValueError(f"burst_ns must not be below zero, not {burst_ns}")
         self.earn = rate.numerator
-        # Whole rates, nearly all there are, share this one integer object.
+        # Whole rates, nearly all, share this integer object.
         self.unit = NS_PER_SECOND if rate.denominator == 1 else rate.denominator * NS_PER_SECOND
         self.full = rate.numerator * burst_ns
 
 
 class _Peaks:
-    """How close to full the bucket came, and when: what bounds a refund (see `TokenBucket.refund`).
+    """The peaks of the level, which bound a refund (see `TokenBucket.refund`).
 
-    Entries are (time, room up to full) with growing times and growing rooms: a later entry with less room replaces
-    all that had more. Room is in grains. At `_MOST_PEAKS` entries neighbours are merged into one with the later time
-    and the smaller room, so that a refund may turn out smaller, never larger.
+    Entries are (time, room up to full in grains), both ascending: an entry replaces earlier ones with more room. At
+    `_MOST_PEAKS` entries neighbours are merged, with the later time and the smaller room, so a refund may be too small,
+    never too large.
     """
 
     __slots__ = ("_entries",)
@@ -74,19 +73,19 @@ class _Peaks:
             self._merge()
 
     def least_room_after(self, at_ns: int) -> int | None:
-        """The smallest room after this time; None if nothing happened since."""
+        """The smallest room after this time; None without an entry since."""
         entries = self._entries
         first = bisect_right(entries, at_ns, key=_time_of)
         return entries[first][1] if first < len(entries) else None
 
     def refund(self, grains: int, charged_ns: int) -> None:
-        """From `charged_ns` on the bucket counts as fuller by so much."""
+        """Reduce the room after `charged_ns` by `grains`."""
         entries, self._entries = self._entries, []
         for at_ns, room in entries:
             self.add(at_ns, room - grains if at_ns > charged_ns else room)
 
     def convert(self, new_unit: int, old_unit: int) -> None:
-        """The grains of a unit change."""
+        """Convert the rooms to another grain."""
         self._entries = [(at_ns, room * new_unit // old_unit) for at_ns, room in self._entries]
 
     def _merge(self) -> None:
@@ -105,30 +104,30 @@ def _time_of(entry: tuple[int, int]) -> int:
     return entry[0]
 
 
-# A default quota gives a million clients a bucket each on the same terms: these integers once, not a million times.
+# A default quota has up to a million buckets on the same terms.
 _terms = lru_cache(maxsize=1024)(_Terms)
 
 
 class TokenBucket:
     """One bucket. Amounts are whole units (bytes); times are nanoseconds of any monotonic clock.
 
-    `admit` and `record` are called for every data frame: plain integers, no properties, and the same few lines twice.
+    `admit` and `record` are called for every data frame: they duplicate lines and use no properties, for speed.
 
-    Raises ValueError when the rate is not above zero or the burst is below zero.
+    Raises ValueError if the rate is not above zero or the burst is negative.
     """
 
     __slots__ = ("_claimed", "_full", "_full_ns", "_level", "_peaks", "_terms", "last_ns")
 
     last_ns: int
-    """Time of the latest `admit`, `record` or `set_rate`; asking (`debt_ns`, `headroom`) leaves it alone."""
+    """Time of the latest change; `debt_ns` and `headroom` do not change it."""
 
     def __init__(self, rate: int | Fraction, burst_ns: int = NS_PER_SECOND) -> None:
         self._terms = _terms(rate, burst_ns)
         self._claimed = 0
-        # The largest credit now: that of the terms, less what is claimed.
+        # The largest credit now: that of the terms less the claims.
         self._level = self._full = self._terms.full
         self.last_ns = _BEFORE_ALL_TIME
-        self._full_ns = _BEFORE_ALL_TIME  # when it was full last
+        self._full_ns = _BEFORE_ALL_TIME  # when it was last full
         self._peaks: _Peaks | None = None  # since then
 
     @property
@@ -143,7 +142,7 @@ class TokenBucket:
         return self._terms.full // self._terms.earn
 
     def admit(self, amount: int, now_ns: int) -> int:
-        """Charge `amount` if out of debt. Returns the debt left in ns, or, not charged, *minus* the wait in ns."""
+        """Charge `amount` if out of debt. Returns the debt left in ns, or, if not charged, *minus* the wait in ns."""
         terms = self._terms
         level = self._level
         elapsed_ns = now_ns - self.last_ns
@@ -163,7 +162,7 @@ class TokenBucket:
         return 0 if level >= 0 else -(level // terms.earn)
 
     def record(self, amount: int, now_ns: int) -> int:
-        """Charge `amount` whatever the state. Returns the debt in ns."""
+        """Charge `amount` in any state. Returns the debt in ns."""
         terms = self._terms
         level = self._level
         elapsed_ns = now_ns - self.last_ns
@@ -180,7 +179,7 @@ class TokenBucket:
         return 0 if level >= 0 else -(level // terms.earn)
 
     def record_capped(self, amount: int, now_ns: int) -> int:
-        """Charge what leaves a debt of at most one second, and no more. Returns the debt in ns."""
+        """Charge `amount` up to a debt of one second. Returns the debt in ns."""
         self._catch_up(now_ns)
         terms = self._terms
         lowest = -terms.earn * NS_PER_SECOND
@@ -189,14 +188,13 @@ class TokenBucket:
         return 0 if self._level >= 0 else -(self._level // terms.earn)
 
     def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
-        """Give back `amount` units that were charged at `charged_ns`; see the module for how much that is.
+        """Refund `amount` units that were charged at `charged_ns`, as far as the module's rule allows.
 
-        Where the bucket's level has peaked very often since, the smallest room is known to about 3 % of the largest.
-        What it gives back is gone from that room too: another refund cannot use it again. A charge that came while the
-        clock stood back may get nothing.
+        After many peaks the smallest room is known to about 3 % of the largest. A refund reduces that room, so the next
+        one cannot use it again. A charge made while the clock was behind may be refunded nothing.
         """
         self._catch_up(now_ns)
-        grains = self._returnable(amount * self._terms.unit, charged_ns)
+        grains = self._refundable(amount * self._terms.unit, charged_ns)
         if grains <= 0:
             return
         self._level = min(self._full, self._level + grains)
@@ -204,7 +202,7 @@ class TokenBucket:
             self._peaks.refund(grains, charged_ns)
 
     def spend(self, amount: int, now_ns: int) -> int:
-        """Charge `amount` if that leaves no debt. Returns the whole units left, or, not charged, -1."""
+        """Charge `amount` if that leaves no debt. Returns the whole units left, or, if not charged, -1."""
         terms = self._terms
         level = self._level
         elapsed_ns = now_ns - self.last_ns
@@ -225,7 +223,7 @@ class TokenBucket:
         return level // terms.unit
 
     def debt_ns(self, now_ns: int) -> int:
-        """Nanoseconds until out of debt, rounded up; 0 when it is."""
+        """Nanoseconds until out of debt, rounded up."""
         level = self._level
         if level >= 0:
             return 0
@@ -235,25 +233,25 @@ class TokenBucket:
         return 0 if level >= 0 else -(level // self._terms.earn)
 
     def headroom(self, now_ns: int) -> int:
-        """Whole units that can be charged before the bucket is in debt; 0 when it is."""
+        """Whole units that can be charged before the bucket is in debt."""
         level = self._level_at(now_ns)
         return 0 if level <= 0 else level // self._terms.unit
 
     def wait_ns(self, amount: int, now_ns: int) -> int:
-        """Nanoseconds until `amount` could be charged without debt, rounded up; more than the burst: until full."""
+        """Nanoseconds until `amount` can be charged without debt, rounded up; above the burst, until full."""
         terms = self._terms
         missing = min(amount * terms.unit, self._full) - self._level_at(now_ns)
         return 0 if missing <= 0 else -(-missing // terms.earn)
 
     def claim(self, amount: int, now_ns: int) -> bool:
-        """Charge `amount` for a frame that passes later, when another limit lets it; False: not now.
+        """Charge `amount` for a frame that passes later, after another limit; False: no room now.
 
-        Until it has passed (`settle`) the credit may only grow to the burst less the claims, else the bucket would fill
-        up while the frame waits, and both would pass at once. For the same reason claims together stay within the
-        burst, except that one frame that is larger than the burst may claim alone.
+        Until `settle` the credit grows only to the burst less the claims: otherwise the bucket could fill while the
+        frame waits, and both would pass at once. For the same reason all claims together are at most the burst, except
+        for one single frame above the burst.
 
-        So in any interval of length T at most rate * T + burst + one frame passes. Where a frame is larger than the
-        burst, and another limit may hold it too, its size counts in place of the burst: rate * T + two such frames.
+        So in any time T at most rate * T + burst + one frame passes. For a frame above the burst that several limits
+        may hold, its size counts in place of the burst: rate * T + two such frames.
         """
         grains = amount * self._terms.unit
         if self._claimed and self._claimed + grains > self._terms.full:
@@ -268,24 +266,20 @@ class TokenBucket:
         self._set_claimed(self._claimed - amount * self._terms.unit)
 
     def unclaim(self, amount: int, claimed_ns: int, now_ns: int) -> None:
-        """A claimed frame will never pass: give back what it was charged at `claimed_ns`.
+        """A claimed frame will not pass: refund what was charged at `claimed_ns`.
 
-        While it was claimed the burst was smaller by as much, so nothing of it was lost by a full bucket; except for a
-        frame that is larger than the burst.
+        A claim reduces the burst by as much, so a full bucket loses nothing of it; except for a frame above the burst.
         """
         self._catch_up(now_ns)
         grains = amount * self._terms.unit
-        beyond = min(grains, self._claimed - self._terms.full)
-        if beyond > 0:
-            grains -= beyond - self._returnable(beyond, claimed_ns)
+        above = min(grains, self._claimed - self._terms.full)
+        if above > 0:
+            grains -= above - self._refundable(above, claimed_ns)
         self._set_claimed(self._claimed - amount * self._terms.unit)
         self._level = min(self._full, self._level + grains)
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
-        """Earn at the old rate until `now_ns` and at the new one from then on.
-
-        The level stays in units (see the module), rounded down to the new grain: by less than a billionth of a unit.
-        """
+        """Earn at the new rate from `now_ns` on. The level stays in units, rounded down to the new grain."""
         self._catch_up(now_ns)
         old, new = self._terms, _terms(rate, burst_ns)
         self._terms = new
@@ -305,15 +299,15 @@ class TokenBucket:
         self._peaks.add(at_ns, room)
 
     def _note_level(self, at_ns: int) -> None:
-        """The level of now is a peak: it falls from here."""
+        """Store the present level as a peak."""
         if self._level >= self._full:
             self._full_ns = at_ns
             self._peaks = None
         else:
             self._add_peak(at_ns, self._full - self._level)
 
-    def _returnable(self, grains: int, charged_ns: int) -> int:
-        """How many of these grains, charged then, would be there now without the charge."""
+    def _refundable(self, grains: int, charged_ns: int) -> int:
+        """How many of these grains the bucket would have now without their charge."""
         if self._full_ns > charged_ns:
             return 0
         room = None if self._peaks is None else self._peaks.least_room_after(charged_ns)

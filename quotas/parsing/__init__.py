@@ -1,12 +1,12 @@
-"""What an operator writes: `--quota SPEC` and the tables of the quotas file.
+"""Parses `--quota SPEC` and the tables of the quotas file.
 
-- `parse`    the front: one SPEC, a file's tables, all together
+- `parse`    the entry points: one SPEC, a file's tables, all together
 - `text`     the syntax of a SPEC: keys, values, quotes
 - `file`     the tables of a file
 - `entry`    one entry, from its keys and values
-- `names`    what may stand for a user, a client id, an address
-- `limits`   what may stand for a limit
+- `names`    values of user, client-id, ip and the other entities
+- `limits`   values of limits
 - `options`  mode, action, algorithm, burst_seconds
-- `batch`    what can only be wrong about several entries together
-- `errors`   what was wrong, where, and what is allowed
+- `batch`    checks of several entries together
+- `errors`   an error, its place, and what is allowed
 """

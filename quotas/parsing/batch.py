@@ -1,4 +1,4 @@
-"""What must hold over all entries that are in force together: each entity once, and thresholds that fit their total."""
+"""Checks of all entries together: each entity once, and thresholds that fit their total."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from quotas.limit_kinds import BYTES_THRESHOLD, MESSAGES_THRESHOLD, TOTAL_BYTES_
 from quotas.parsing.errors import SpecError
 
 Wrong: TypeAlias = "tuple[AnyEntity | None, Mapping[str, int | Fraction]]"
-"""An entry with which something is wrong: whom it is for, None when that cannot be said, and the limits that could be
-read of it.
-"""
+"""An entry with errors: its entity, None if unknown, and its limits that could be parsed."""
 
 _TOTAL_OF: Final = {BYTES_THRESHOLD: TOTAL_BYTES_THRESHOLD, MESSAGES_THRESHOLD: TOTAL_MESSAGES_THRESHOLD}
 
 
 def duplicates(placed: Iterable[tuple[str, AnyEntity]]) -> list[SpecError]:
-    """One error for each entity that an earlier one equals; each comes with its place ("--quota '...'", "quota[3]")."""
+    """One error for each repeated entity; input is places ("--quota '...'", "quota[3]") with entities."""
     first: dict[AnyEntity, str] = {}
     errors = []
     for place, entity in placed:
@@ -34,19 +32,18 @@ def duplicates(placed: Iterable[tuple[str, AnyEntity]]) -> list[SpecError]:
 
 
 def threshold_errors(entries: Iterable[QuotaEntry], wrong: Sequence[Wrong] = ()) -> list[SpecError]:
-    """Thresholds of topics that no total holds together (seed 004): one error for bytes, one for messages.
+    """Thresholds of topics without a total or above it (seed 004): one error for bytes, one for messages.
 
-    The entities are distinct. The errors have no place: it is no one entry that is wrong.
+    The entities are distinct. The errors have no place, since they concern several entries.
 
-    `wrong` are other entries, with which something is wrong by itself; they take the place of an entry of the same
-    entity. Their thresholds count as far as they could be read, and nothing is an error here that may be right once
-    they are.
+    `wrong` are entries with other errors; each replaces an entry of the same entity. Their thresholds count if they
+    could be parsed. What correcting them may solve is not reported here.
     """
-    if any(whom is None for whom, _ in wrong):
+    if any(entity is None for entity, _ in wrong):
         return []
     limits_of: dict[AnyEntity | None, Mapping[str, int | Fraction]] = {each.entity: each.limits for each in entries}
     limits_of.update(wrong)
-    total_is_wrong = any(whom == TOTAL for whom, _ in wrong)
+    total_is_wrong = any(entity == TOTAL for entity, _ in wrong)
     errors = []
     for name, total_name in _TOTAL_OF.items():
         total = limits_of.get(TOTAL, {}).get(total_name)

@@ -1,4 +1,4 @@
-"""One entry, read key by key, from a SPEC or a table of a file: the entry, or everything that is wrong with it."""
+"""Parses one entry, from a SPEC or a table of a file: the entry, or every error in it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from quotas.resource_groups import ResourceGroup, group_problems
 
 _KEYS: Final = (*LIMIT_NAMES, *ENTITY_KEYS, *OPTION_KEYS)
 _REQUEST_PERCENTAGE: Final = (
-    "request_percentage is a share of the broker's threads, which a proxy cannot know; "
-    f"{REQUEST_RATE}, which counts requests, takes its place"
+    "request_percentage is a share of the broker's threads, which a proxy cannot measure; "
+    f"use {REQUEST_RATE}, which counts requests"
 )
 
 
@@ -37,8 +37,8 @@ _REQUEST_PERCENTAGE: Final = (
 class Item:
     """One key and its value.
 
-    real_name   the value is a name even when it reads <default>
-    label       what the file has in place of the key: "client-id[2]" for the third of a list
+    real_name   the value is a name even if it is <default>
+    label       the key in the file, if another: "client-id[2]" for the third of a list
     """
 
     key: str
@@ -53,9 +53,9 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read of one entry: whom it is for (None when that cannot be said), and the entry or the errors.
+    """What was parsed of one entry: its entity (None if unknown), and the entry or the errors.
 
-    `limits` are those that could be read, whatever else is wrong.
+    `limits` are those that could be parsed, in spite of other errors.
     """
 
     entity: AnyEntity | None
@@ -65,7 +65,7 @@ class Reading:
 
 
 def read_entry(place: str, items: Sequence[Item], resolve: Resolve | None = None) -> Reading:
-    """Read the items of one entry, in their order; `place` is where it stands, "" for a SPEC."""
+    """Parse the items of one entry, in order; `place` is its place in the file, "" for a SPEC."""
     reader = _Reader(place, items, resolve)
     for item in items:
         reader.take(item)
@@ -93,7 +93,7 @@ class _Reader:
         self.errors: list[SpecError] = []
 
     def take(self, item: Item) -> None:
-        """Read one item. A key may come once; a member of a group any number of times."""
+        """Parse one item. Keys are unique, except the members of a group."""
         try:
             self._take(item)
         except Refusal as refusal:
@@ -101,16 +101,16 @@ class _Reader:
         self._seen.add(item.key)
 
     def check_limits_and_options(self) -> None:
-        """Whether there is a limit, and each option has something to act on."""
+        """Check that there is a limit and that each option has an effect."""
         limits = [kind for name, kind in LIMIT_KINDS.items() if name in self._seen and name in self._scope.limits]
-        if self._seen.issubset((*ENTITY_KEYS, *OPTION_KEYS)):  # one error is enough for a limit that is none
+        if self._seen.issubset((*ENTITY_KEYS, *OPTION_KEYS)):  # an unknown limit has its own error
             self._refuse("", Refusal("no limit given", allowed=self._scope.limits))
         elif limits:
             for key, refusal in self.options.problems(limits):
                 self._refuse(key, refusal)
 
     def entity(self) -> AnyEntity | None:
-        """Whom the entry is for; None, and an error, when that cannot be said."""
+        """The entity of the entry; None, with an error, if it is not clear."""
         try:
             check_combination(self._keys)
         except Refusal as refusal:
@@ -129,7 +129,7 @@ class _Reader:
         return Named(Kind(key), name)
 
     def group(self) -> ResourceGroup | None:
-        """The group that the entry is for; None when it is for none, and when there are errors."""
+        """The group of the entry; None without one, and with errors."""
         if not self._scope.is_group or not self._scope.is_clear:
             return None
         members = tuple(tuple(text for _, text in self._members[key]) for key in MEMBER_KEYS)
@@ -156,22 +156,22 @@ class _Reader:
         else:
             allowed = (*self._scope.limits, *self._scope.entity_keys, *OPTION_KEYS)
             suggestion = closest(key, allowed) or closest(key, _KEYS)
-            # In a SPEC an unknown key is as likely the second half of a certificate's name.
-            advice = None if suggestion or self._place else "a value with a comma stands in double quotes"
+            # In a SPEC an unknown key may be the second half of a certificate's name.
+            advice = None if suggestion or self._place else "put a value with a comma in double quotes"
             raise Refusal(f"unknown limit {key!r}", suggestion=suggestion, advice=advice, allowed=allowed)
 
     def _take_member(self, item: Item) -> None:
         if not isinstance(item.value, str):
             raise Refusal(f"expected a name in quotes, not {item.value!r}")
         if item.value == DEFAULT_NAME and not item.real_name:
-            raise Refusal(f"{DEFAULT_NAME} is no member of a group", advice=f"{item.key}=* is everyone")
+            raise Refusal(f"{DEFAULT_NAME} cannot be a member of a group", advice=f"{item.key}=* matches every name")
         self._members[item.key].append((item.place, item.value))
 
     def _check_thresholds(self) -> None:
         for name in (BYTES_THRESHOLD, MESSAGES_THRESHOLD):
             if name in self._seen:
                 message = f"{name} needs the name of a topic, not {DEFAULT_NAME}"
-                advice = "topics without one share what the others leave of the total"
+                advice = "topics without one share the rest of the total"
                 self._refuse(name, Refusal(message, advice=advice))
 
     def _refuse(self, key: str, refusal: Refusal) -> None:

@@ -1,4 +1,4 @@
-"""What can be wrong with a SPEC or a quotas file: each error with its place, and all of them at once."""
+"""The errors of a SPEC or a quotas file, each with its place."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SpecError:
-    """One thing that is wrong.
+    """One error.
 
     place       "" for a SPEC (the caller knows which), else the path in the file: "quota[2].producer_byte_rat"
-    message     what is wrong
-    suggestion  what was probably meant
-    allowed     what would be right, where that is a list
-    advice      what to do, where it is not
-    may_pass    the same text may be right at another time: a host name that is not resolvable now
+    suggestion  the probable correction
+    allowed     the allowed values, if they are a list
+    advice      how to correct it otherwise
+    may_pass    the same text may be valid later: a host name that does not resolve now
     """
 
     place: str
@@ -44,7 +43,7 @@ class SpecError:
 
 
 class SpecErrors(ValueError):
-    """Everything that is wrong with a SPEC, in the order of the text."""
+    """Every error of a SPEC, in the order of the text."""
 
     def __init__(self, errors: Iterable[SpecError]) -> None:
         self.errors = tuple(errors)
@@ -55,7 +54,7 @@ class SpecErrors(ValueError):
 
 
 class Refusal(ValueError):
-    """A value, or a key, that is refused, by one who does not know its place: a `SpecError` but for that."""
+    """A refused value or key: a `SpecError` without its place."""
 
     def __init__(
         self,
@@ -74,10 +73,10 @@ class Refusal(ValueError):
         self.may_pass = may_pass
 
     def at(self, place: str) -> SpecError:
-        """The error that this is at that place."""
+        """This error at that place."""
         return SpecError(place, self.message, self.suggestion, self.allowed, self.advice, self.may_pass)
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that was probably meant."""
+    """The most similar known word, if any is similar."""
     return next(iter(difflib.get_close_matches(word, list(known), n=1)), None)

@@ -17,16 +17,16 @@ QUOTA: Final = "quota"
 _SECTIONS: Final = (QUOTA, RESOURCE_GROUP)
 _GROUP_NAME: Final = "name"
 _DOTTED: Final = ("bytes", "messages", TOTAL_KEY)
-"""What the limits with dots in their names begin with. Without quotes such a key makes tables within tables."""
+"""The first parts of dotted limit names. Without quotes such a key makes nested tables."""
 
 
 class Placed(NamedTuple):
-    """What was read of one table.
+    """What was parsed of one table.
 
-    place    where it stands: "quota[2]"
-    entity   whom it is for; None when that cannot be said, or when this is no table
-    entry    None when something is wrong with what it says
-    limits   those that could be read, whatever else is wrong
+    place    its place in the file: "quota[2]"
+    entity   None if it is not clear, or if this is not a table
+    entry    None with errors
+    limits   those that could be parsed, in spite of other errors
     """
 
     place: str
@@ -36,9 +36,9 @@ class Placed(NamedTuple):
 
 
 class FileEntries(NamedTuple):
-    """What was read of a file: its tables, in its order, and what is wrong with each of them.
+    """What was parsed of a file: its tables in order, and the errors of each.
 
-    A group without a name is left out of the first: nothing that is wrong with several tables depends on it.
+    `placed` omits groups without a name: no check of several tables depends on them.
     """
 
     placed: tuple[Placed, ...]
@@ -48,11 +48,9 @@ class FileEntries(NamedTuple):
 def load_quotas(
     data: Mapping[str, object], resolve: Resolve | None = None, *, settings: tuple[str, ...] = ()
 ) -> FileEntries:
-    """The entries of a parsed quotas file, and every error in them. What is wrong with several of them together is not
-    looked for (`quotas.parsing.batch`).
+    """The entries of a parsed quotas file, and every error of a single entry (of several: `quotas.parsing.batch`).
 
-    `resolve` finds the address of an ip that is given as a host name. `settings` are keys of the file as a whole, which
-    the caller reads: they are passed over where they belong, above all tables.
+    `resolve` finds the address of a host name. `settings` are keys above all tables, which the caller reads.
     """
     known = (*_SECTIONS, *settings)
     errors: list[SpecError] = []
@@ -87,10 +85,10 @@ def _load_table(
 
 
 def _misplaced(section: str, place: str, table: Mapping[str, object], settings: tuple[str, ...]) -> Iterator[SpecError]:
-    """A setting of the file that TOML gives to the table above it; a group in a [[quota]] table, or without a name."""
+    """Errors for a setting of the file inside a table, and for a group in a [[quota]] table or without a name."""
     for key in settings:
         if key in table:
-            advice = "write it above the first table: below one, TOML takes it for a part of that"
+            advice = "write it above the first table: below a table, TOML makes it part of that table"
             yield Refusal(f"{key} is for the whole file", advice=advice).at(f"{place}.{key}")
     if section == QUOTA and RESOURCE_GROUP in table:
         advice = "write a [[resource-group]] table with name, user, client-id or topic, and the limits of the group"
@@ -108,7 +106,7 @@ def _items(section: str, table: Mapping[str, object]) -> Iterator[Item]:
             for index, member in enumerate(value):
                 yield _item(key, member, f"{key}[{index}]")
         elif key in _DOTTED and isinstance(value, dict):
-            if key == TOTAL_KEY:  # TOML does not let total = true stand beside total.bytes...
+            if key == TOTAL_KEY:  # TOML does not allow total = true beside total.bytes...
                 yield _item(key, True)
             yield from _dotted(key, value)
         else:
@@ -123,11 +121,11 @@ def _item(key: str, value: object, label: str = "") -> Item:
 
 
 def _dotted(key: str, table: Mapping[str, object]) -> Iterator[Item]:
-    """The values in tables within tables, each with the dotted key that leads to it."""
-    waiting: list[tuple[str, object]] = [(key, table)]
-    while waiting:
-        path, value = waiting.pop()
+    """The values in nested tables, each with its dotted key."""
+    pending: list[tuple[str, object]] = [(key, table)]
+    while pending:
+        path, value = pending.pop()
         if isinstance(value, dict) and value:
-            waiting += [(f"{path}.{inner}", found) for inner, found in reversed(value.items())]
+            pending += [(f"{path}.{inner}", found) for inner, found in reversed(value.items())]
         else:
             yield _item(path, value)

@@ -1,4 +1,4 @@
-"""Which limits an entry may have, by the entity keys it has, and what their values must look like."""
+"""Which limits an entry may have, by its entity keys, and the values of limits."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from quotas.parsing.errors import Refusal
 from quotas.parsing.names import CLIENT_ID, ENTITY_KEYS, IP, MEMBER_KEYS, RESOURCE_GROUP, USER
 from quotas.rates import RateError, any_rate, parse_number, parse_plain_rate, parse_rate, whole_rate
 
-_Whose: TypeAlias = Kind | Client
+_EntityKind: TypeAlias = Kind | Client
 
 _HOW_MANY: Final = (CONNECTIONS, PRODUCER_IDS_RATE)
-"""No rates per second: so many at a time, so many within a window."""
+"""Numbers, not rates per second: at a time, or within a window."""
 
 _INT: Final = (CONNECTIONS, CONNECTION_CREATION_RATE)
 """Kafka's type of connection_creation_rate, and of max.connections; its other whole quotas are of type LONG."""
 
-_KEYS_OF: Final[dict[_Whose, tuple[str, ...]]] = {
+_KEYS_OF: Final[dict[_EntityKind, tuple[str, ...]]] = {
     Client.ANY: (USER, CLIENT_ID),
     Client.USER: ("user without client-id",),
 }
@@ -39,12 +39,12 @@ _KEYS_OF: Final[dict[_Whose, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What an entry may hold.
+    """What an entry may contain.
 
     is_group      it is a resource group: user, client-id and topic are its members
-    entity_keys   those that it may have; all of them while it is not clear whom it is for
-    limits        the names of the limits it may have; all of them in that case
-    is_clear      whether the entity keys go together
+    entity_keys   the allowed ones; all of them unless `is_clear`
+    limits        the names of the allowed limits; all of them unless `is_clear`
+    is_clear      whether the entity keys are a valid combination
     """
 
     is_group: bool
@@ -53,14 +53,14 @@ class Scope:
     is_clear: bool
 
     def check(self, name: str) -> LimitKind:
-        """The limit of this name, if the entry may have it. Raises Refusal, with Kafka's words, if not."""
+        """The limit of this name. Raises Refusal, with Kafka's message, if the entry may not have it."""
         kind = LIMIT_KINDS[name]
         if name in self.limits:
             return kind
         if self.is_group and Kind.RESOURCE_GROUP in kind.scopes:
-            advice = f"a group of topics alone holds no clients: use {BYTES_IN_RATE}"
+            advice = f"a group with topics only has no clients: use {BYTES_IN_RATE}"
         else:
-            *others, last = owners_of(kind)
+            *others, last = scope_keys(kind)
             advice = f"it is a limit of {', '.join(others)} or {last}" if others else f"it is a limit of {last}"
         raise Refusal(f"Invalid configuration key {name}", advice=advice, allowed=self.limits)
 
@@ -72,21 +72,19 @@ def scope_of(keys: Iterable[str]) -> Scope:
 
 @cache
 def _scope_of(given: frozenset[str]) -> Scope:
-    """One for each set of entity keys, of which there are 128: a file may have a million entries."""
+    """Cached, since a file may have a million entries; there are 128 sets of entity keys."""
     is_group = RESOURCE_GROUP in given
-    whose, entity_keys = _scopes_and_keys(given)
-    if not whose:
+    kinds, entity_keys = _kinds_and_keys(given)
+    if not kinds:
         return Scope(is_group, entity_keys, LIMIT_NAMES, is_clear=False)
-    limits = [kind for kind in LIMIT_KINDS.values() if not whose.isdisjoint(kind.scopes)]
+    limits = [kind for kind in LIMIT_KINDS.values() if not kinds.isdisjoint(kind.scopes)]
     if is_group and given == {RESOURCE_GROUP, Kind.TOPIC.value}:
         limits = [kind for kind in limits if is_about_records(kind)]
     return Scope(is_group, entity_keys, tuple(kind.name for kind in limits), is_clear=True)
 
 
-def _scopes_and_keys(given: frozenset[str]) -> tuple[set[_Whose], tuple[str, ...]]:
-    """The scopes whose limits an entry with these entity keys may have, none if they do not go together, and the entity
-    keys that it may have.
-    """
+def _kinds_and_keys(given: frozenset[str]) -> tuple[set[_EntityKind], tuple[str, ...]]:
+    """The scopes of an entry with these entity keys, none if the keys do not go together; and the keys it may have."""
     if RESOURCE_GROUP in given and given <= {RESOURCE_GROUP, *MEMBER_KEYS}:
         return {Kind.RESOURCE_GROUP}, MEMBER_KEYS
     if given and given <= {USER, CLIENT_ID}:
@@ -97,23 +95,22 @@ def _scopes_and_keys(given: frozenset[str]) -> tuple[set[_Whose], tuple[str, ...
 
 
 def check_combination(keys: Iterable[str]) -> None:
-    """Whether the entity keys among these go together, at least one of them. Raises Refusal, with Kafka's words."""
+    """Check that the entity keys among these are a valid combination. Raises Refusal, with Kafka's messages."""
     scope, given = scope_of(keys), [key for key in ENTITY_KEYS if key in keys]
     if not given:
-        raise Refusal("Invalid empty client quota entity", advice="say whom it is for", allowed=ENTITY_KEYS)
+        raise Refusal("Invalid empty client quota entity", advice="give its scope", allowed=ENTITY_KEYS)
     if scope.is_clear:
         return
     if IP in given and set(given) <= {IP, USER, CLIENT_ID}:
         raise Refusal("Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId")
     raise Refusal(
         f"Invalid quota entity combination, {' and '.join(given)}",
-        advice="each has an entry of its own; only user and client-id go together, and with topic within a "
-        "resource-group",
+        advice="each needs its own entry; only user and client-id can be combined, in a resource-group also with topic",
     )
 
 
 def read_limit(kind: LimitKind, value: object) -> int | Fraction:
-    """The value of a limit: units per second, or how many. Raises Refusal."""
+    """The value of a limit: units per second, or a number. Raises Refusal."""
     try:
         if kind.is_bytes:
             rate = parse_rate(value)
@@ -128,11 +125,11 @@ def read_limit(kind: LimitKind, value: object) -> int | Fraction:
         raise Refusal(error.message, suggestion=error.suggestion, allowed=error.allowed) from error
 
 
-def owners_of(kind: LimitKind) -> tuple[str, ...]:
-    """Whose it may be, as entity keys."""
+def scope_keys(kind: LimitKind) -> tuple[str, ...]:
+    """The scopes of a limit, as entity keys."""
     return tuple(key for one in kind.scopes for key in _KEYS_OF.get(one, (one.value,)))
 
 
 def is_about_records(kind: LimitKind) -> bool:
-    """Whether it counts what is produced to topics, by any client."""
+    """Whether it counts records produced to topics."""
     return Kind.TOPIC in kind.scopes or kind.name.startswith("total.")

@@ -2,10 +2,10 @@
 
 user, client-id   any text but the empty one
 ip                an address, or a host name: canonical, so that "::ffff:10.0.0.1" is "10.0.0.1"
-topic             a name that a topic can have
+topic             a valid topic name
 listener          "bootstrap" (the listener of --listen), or the digits of a port
 resource-group    any text but the empty one; there is no default group
-total             says no name: "true"
+total             no name: "true"
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TOTAL_KEY: Final = Kind.TOTAL.value
 ENTITY_KEYS: Final = (USER, CLIENT_ID, IP, TOPIC, RESOURCE_GROUP, LISTENER, TOTAL_KEY)
 
 MEMBER_KEYS: Final = (USER, CLIENT_ID, TOPIC)
-"""What a resource group is made of: repeatable there, and only there."""
+"""The members of a resource group: repeatable there, and only there."""
 
 BOOTSTRAP: Final = "bootstrap"
 """The name of the listener where clients connect first."""
@@ -43,9 +43,9 @@ _MAX_TOPIC_NAME: Final = 249
 
 
 def entity_name(key: str, value: object, *, real_name: bool, resolve: Resolve | None = None) -> Name:
-    """The name that `value` is, for an entity of this key; "" for the total. Raises Refusal.
+    """The name of an entity of this key; "" for the total. Raises Refusal.
 
-    `real_name`: it is a name even when it reads <default>.
+    `real_name`: the value is a name even if it is <default>.
     """
     if key == TOTAL_KEY:
         _check_total(value)
@@ -53,7 +53,7 @@ def entity_name(key: str, value: object, *, real_name: bool, resolve: Resolve | 
     name = _text_of(key, value)
     if name == DEFAULT_NAME and not real_name:
         if key == RESOURCE_GROUP:
-            raise Refusal("there is no default resource-group", advice="a group whose member is * holds everyone")
+            raise Refusal("there is no default resource-group", advice="a group with the member * contains every name")
         return DEFAULT
     if key == IP:
         return _ip_name(name, resolve)
@@ -71,13 +71,13 @@ def _text_of(key: str, value: object) -> str:
     if not isinstance(value, str):
         raise Refusal(f"expected a name in quotes, not {value!r}")
     if not value:
-        advice = None if key == RESOURCE_GROUP else f"{DEFAULT_NAME} stands for everyone without one"
-        raise Refusal(f"Empty {key} not supported", advice=advice)  # Kafka's words
+        advice = None if key == RESOURCE_GROUP else f"{DEFAULT_NAME} matches every name without its own entry"
+        raise Refusal(f"Empty {key} not supported", advice=advice)  # Kafka's message
     return value
 
 
 def canonical_ip(text: str) -> str | None:
-    """An IPv4 or IPv6 literal in the one form it has inside, one of IPv4 mapped into IPv6 as IPv4; None: no literal."""
+    """The canonical form of an IPv4 or IPv6 literal, IPv4 mapped into IPv6 as IPv4; None for other text."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -88,15 +88,15 @@ def canonical_ip(text: str) -> str | None:
 
 
 def _ip_name(text: str, resolve: Resolve | None) -> str:
-    """As Kafka takes it (InetAddress.getByName): a host name stands for the first of its addresses."""
+    """As Kafka does (InetAddress.getByName): a host name is the first of its addresses."""
     found = canonical_ip(text)
     if found is None and resolve is not None:
         found = next((ip for ip in map(canonical_ip, resolve(text)) if ip is not None), None)
     if found is None:
         is_network = "/" in text
         raise Refusal(
-            f"{text} is not a valid IP or resolvable host.",  # Kafka's words
-            advice="a network is no entity: name each address, or use <default>" if is_network else None,
+            f"{text} is not a valid IP or resolvable host.",  # Kafka's message
+            advice="networks are not supported: give each address, or <default>" if is_network else None,
             may_pass=resolve is not None and not is_network,
         )
     return found
@@ -114,12 +114,12 @@ def _listener_name(text: str) -> str:
     raise Refusal(
         f"expected {BOOTSTRAP}, a port, HOST:PORT or {DEFAULT_NAME}, not {text!r}",
         suggestion=closest(text, (BOOTSTRAP,)),
-        advice=f"{BOOTSTRAP} is the listener of --listen; each broker has a port of its own",
+        advice=f"{BOOTSTRAP} is the listener of --listen; each broker has its own port",
     )
 
 
 def _check_topic(name: str) -> None:
-    """Kafka's rules and words (org.apache.kafka.common.internals.Topic)."""
+    """Kafka's rules and messages (org.apache.kafka.common.internals.Topic)."""
     if name in {".", ".."}:
         raise Refusal("Topic name is invalid: '.' or '..' is not allowed")
     if len(name) > _MAX_TOPIC_NAME:
@@ -127,7 +127,7 @@ def _check_topic(name: str) -> None:
             f"Topic name is invalid: the length of '{name}' is longer than the max allowed length {_MAX_TOPIC_NAME}"
         )
     if not _TOPIC_NAME.fullmatch(name):
-        advice = "a resource-group may name topics by what their names begin with" if name.endswith("*") else None
+        advice = "a prefix with * is allowed in a resource-group only" if name.endswith("*") else None
         raise Refusal(
             f"Topic name is invalid: '{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' "
             "and '-'",
@@ -138,7 +138,7 @@ def _check_topic(name: str) -> None:
 def _check_total(value: object) -> None:
     if value is True or value in _TOTAL_WORDS:
         return
-    advice = "the total has no name: write total=true, and its limits as keys of their own"
+    advice = "the total has no name: write total=true, and its limits as separate keys"
     if isinstance(value, str | int | float) and re.match(r"[0-9.]+", str(value)):
         advice += f", as in total=true,producer_byte_rate={value}"
     raise Refusal(f"expected total=true, not {value!r}", advice=advice)

@@ -1,4 +1,4 @@
-"""The options of an entry: what each may be, and whether it has something to act on."""
+"""The options of an entry: their values, and whether each has an effect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quotas.parsing.limits import is_about_records
 from quotas.rates import RateError, parse_number
 
 MAX_BURST_SECONDS: Final = 3600
-"""An hour: a bucket that was idle as long is forgotten and starts full, so a larger burst could be had for nothing."""
+"""An hour: a bucket that was idle for longer is removed and starts full, so a larger burst would be free."""
 
 OPTION_KEYS: Final = ("mode", "action", "algorithm", "burst_seconds")
 
@@ -27,7 +27,7 @@ _WITHOUT_BUCKETS: Final = {Measure.OWN, Measure.CONNECTION_RATE}
 
 @dataclass(slots=True)
 class Options:
-    """Those that were given and could be read; `given` are the keys of all."""
+    """The options that could be parsed; `given` are the keys of all."""
 
     given: list[str]
     mode: str | None = None
@@ -36,7 +36,7 @@ class Options:
     burst_seconds: Fraction | None = None
 
     def take(self, key: str, value: object) -> None:
-        """Read one of `OPTION_KEYS`. Raises Refusal."""
+        """Parse one of `OPTION_KEYS`. Raises Refusal."""
         self.given.append(key)
         if key == "burst_seconds":
             self.burst_seconds = _burst_seconds(value)
@@ -49,27 +49,27 @@ class Options:
         setattr(self, key, value)
 
     def problems(self, kinds: Sequence[LimitKind]) -> Iterator[tuple[str, Refusal]]:
-        """What speaks against each option beside these limits, which are all of the entry; with the option's key."""
+        """The options without effect on these limits, which are all of the entry: key and error."""
         names = ", ".join(kind.name for kind in kinds)
         for key in self.given:
-            advice = self._effect_missed(key, kinds)
+            advice = self._no_effect_advice(key, kinds)
             if advice is not None:
                 yield key, Refusal(f"{key} has no effect on {names}", advice=advice)
         if self.burst_seconds is not None and self.algorithm not in {None, TOKEN_BUCKET}:
             message = f"burst_seconds is the size of a token bucket, and {self.algorithm} has none"
             yield "burst_seconds", Refusal(message, advice="leave out one of the two")
 
-    def _effect_missed(self, key: str, kinds: Sequence[LimitKind]) -> str | None:
-        """Why an option would change nothing; None when it has an effect."""
+    def _no_effect_advice(self, key: str, kinds: Sequence[LimitKind]) -> str | None:
+        """Why an option has no effect; None if it has one."""
         measures = {kind.measure for kind in kinds}
         if key == "action":
             if not any(map(is_about_records, kinds)):
                 return f"it is for {', '.join(name for name, kind in LIMIT_KINDS.items() if is_about_records(kind))}"
         elif key == "mode":
             if all(kind.name in _OF_CONNECTIONS for kind in kinds):
-                return "a connection is told nothing, only held or closed"
+                return "connections over a limit are delayed or closed, without a notice"
         elif measures == {Measure.OWN}:
-            return "that is measured by a rule of its own"
+            return "this limit has its own algorithm"
         elif key == "burst_seconds" and "algorithm" not in self.given and measures <= _WITHOUT_BUCKETS:
             return f"connections are counted over sampled windows, which have no burst: add algorithm={TOKEN_BUCKET}"
         return None

@@ -1,17 +1,17 @@
-"""What an operator writes: `--quota SPEC` and the tables of the quotas file, with every error in it.
+"""Parses `--quota SPEC` and the tables of the quotas file, and collects every error.
 
-    SPEC      key=value[,key=value...]; a value may stand in double quotes, with \\" and \\\\ inside
+    SPEC      key=value[,key=value...]; a value may be in double quotes, with \\" and \\\\ inside
     entity    user, client-id, or both; or one of ip, topic, listener, total=true, resource-group. The bare value
               <default> is Kafka's default entity ("<default>" in quotes is a real name)
-    limits    those of `quotas.limit_kinds`, each for the entities it can be measured for. Bytes per second are plain or
-              with a unit, "/s" may follow
+    limits    those of `quotas.limit_kinds`, each for its scopes. Bytes per second are plain or with a unit, "/s" may
+              follow
     options   mode, action, algorithm, burst_seconds
 
-A resource group names its members in the same entry: `resource-group=etl,client-id=spark-*,user=alice,...`; in a file
-it has a `[[resource-group]]` table, in which each kind of member is a name or a list (`quotas.resource_groups`).
+A resource group has its members in the same entry: `resource-group=etl,client-id=spark-*,user=alice,...`; in a file it
+is a `[[resource-group]]` table, in which each kind of member is a name or a list (`quotas.resource_groups`).
 
-A file says the rest with `[[quota]]` tables; there `'"<default>"'` is the real name. What belongs to a later version is
-refused by name: a limit that is accepted is enforced.
+Other entries of a file are `[[quota]]` tables; there `'"<default>"'` is the real name. Values of later versions are
+refused: an accepted limit is enforced.
 """
 
 from __future__ import annotations
@@ -37,10 +37,7 @@ __all__ = [
 
 
 def parse_spec(text: str, resolve: Resolve | None = None) -> QuotaEntry:
-    """One SPEC. Raises SpecErrors, whose places are empty.
-
-    `resolve` finds the address of an ip that is given as a host name.
-    """
+    """Parse one SPEC. Raises SpecErrors, with empty places. `resolve` finds the address of a host name."""
     try:
         items = split_spec(text)
     except SpecSyntaxError as error:

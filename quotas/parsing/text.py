@@ -1,14 +1,11 @@
-"""The syntax of SPEC: `key=value[,key="value, with a comma"...]`. What the keys mean is the matter of `parse`.
-
-The one key that needs no value is `total`, which is short for `total=true`.
-"""
+"""The syntax of SPEC: `key=value[,key="value, with a comma"...]`. `total` alone is short for `total=true`."""
 
 from __future__ import annotations
 
 import re
 from typing import Final, NamedTuple
 
-# A bare value ends at the comma and holds no quote; a quoted one may hold anything, \" and \\ for the two special ones.
+# A bare value ends at the comma and contains no quote; a quoted one escapes quotes and backslashes: \" and \\.
 _ITEM: Final = re.compile(
     r'\s*(?:(?P<alone>total)|(?P<key>[^=,"\s]+)\s*=\s*(?:"(?P<quoted>(?:[^"\\]|\\["\\])*)"|(?P<bare>[^,"]*)))\s*(?:,|$)'
 )
@@ -16,7 +13,7 @@ _ESCAPE: Final = re.compile(r"\\(.)")
 
 
 class Item(NamedTuple):
-    """One `key=value`; `quoted`: the value stood in double quotes, which are gone from it."""
+    """One `key=value`; `quoted`: the value was in double quotes, which are removed."""
 
     key: str
     value: str
@@ -24,7 +21,7 @@ class Item(NamedTuple):
 
 
 class SpecSyntaxError(ValueError):
-    """The text cannot be cut into items. `offset` is where; `advice` is what to do."""
+    """A syntax error at `offset`; `advice` is how to correct it."""
 
     def __init__(self, message: str, advice: str, offset: int) -> None:
         super().__init__(message, advice, offset)
@@ -34,7 +31,7 @@ class SpecSyntaxError(ValueError):
 
 
 def split_spec(text: str) -> list[Item]:
-    """The items of a SPEC in their order. Raises SpecSyntaxError at the first place that is none."""
+    """The items of a SPEC in order. Raises SpecSyntaxError at the first error."""
     items: list[Item] = []
     position = 0
     while position < len(text) or text.endswith(",") or not items:
@@ -72,6 +69,6 @@ def _error_at(text: str, position: int) -> SpecSyntaxError:
     item = rest.split(",", 1)[0]
     return SpecSyntaxError(
         f"expected key=value, found {item!r}" if item else "expected key=value, found two commas in a row",
-        'a value with a comma stands in double quotes, as in user="CN=etl,O=acme"',
+        'put a value with a comma in double quotes, as in user="CN=etl,O=acme"',
         position,
     )

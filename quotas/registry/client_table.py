@@ -1,13 +1,12 @@
 """The clients in use: one `ClientLimits` for each (user, client id), bounded in number, without counting sessions.
 
-Clients are kept in two tables: those that were looked up since the last rotation, and those of the round before. A
-rotation drops the older table, and the registry's generation grows with it, so that each session looks its client up
-again before its next request. So a client that is in use moves to the newer table and stays the same object. One that
-no session has used for a whole round is dropped; if one of its sessions comes back, all of its sessions that come back
-share a new object, since the generation has grown.
+Two tables: the clients that were looked up since the last rotation, and those of the period before. A rotation drops
+the older table and increases the registry's generation, so each session looks its client up again before its next
+request. A client in use moves to the newer table and stays the same object. One that no session used for a whole period
+is dropped; its idle sessions share a new object when they send again.
 
-A rotation is due after an hour, and as soon as the newer table holds `MAX_RECENT` clients: a peer that invents client
-ids makes rotations come sooner, and never more than 2 * `MAX_RECENT` objects.
+A rotation is due after an hour, and when the newer table has `MAX_RECENT` clients. So a peer that invents client ids
+causes earlier rotations, and never more than 2 * `MAX_RECENT` objects.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class ClientTable:
         return len(self._recent) + len(self._older)
 
     def get(self, user: str, client_id: str) -> tuple[ClientLimits, bool]:
-        """The one object of this client, and whether this was cause for a rotation."""
+        """The object of this client, and whether there was a rotation."""
         key = (user, client_id)
         client = self._recent.get(key)
         if client is not None:
@@ -49,7 +48,7 @@ class ClientTable:
         return client, has_rotated
 
     def expire(self, now_ns: int) -> bool:
-        """Rotate if an hour has passed since it was asked to; returns whether it did."""
+        """Rotate if the last rotation by `expire` was an hour ago; returns whether it did."""
         if self._rotated_ns is None:
             self._rotated_ns = now_ns
         if now_ns - self._rotated_ns < IDLE_NS:

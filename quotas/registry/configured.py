@@ -1,4 +1,4 @@
-"""Everything that is configured, found by entity in O(1)."""
+"""All configured entries, found by entity in O(1)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from quotas.registry.precedence import QuotaTable
 from quotas.resource_groups import GroupIndex
 
 THRESHOLDS: Final = {BYTES_THRESHOLD: TOTAL_BYTES_THRESHOLD, MESSAGES_THRESHOLD: TOTAL_MESSAGES_THRESHOLD}
-"""The threshold of a topic, and the total that belongs to it."""
+"""The threshold of a topic, and its total."""
 
 _OF_RECORDS: Final = frozenset((BYTES_IN_RATE, MESSAGES_IN_RATE, TOTAL_BYTES_THRESHOLD, TOTAL_MESSAGES_THRESHOLD))
 _OF_MUTATIONS: Final = frozenset((CONTROLLER_MUTATION_RATE,))
 
 
 class Configured:
-    """All entries in force. An entity given twice: the later entry counts.
+    """All entries in force. Of two entries of one entity the later counts.
 
-    counts_records    whether some limit needs to know the records within Produce requests
-    counts_mutations  whether some limit needs to know partitions that are created and deleted
+    counts_records    whether some limit counts records
+    counts_mutations  whether some limit counts created and deleted partitions
     """
 
     def __init__(self, entries: Iterable[QuotaEntry] = ()) -> None:
@@ -71,7 +71,7 @@ class Configured:
         return self._named[entity.kind].get(entity.name)
 
     def limits_of(self, entity: AnyEntity) -> dict[str, int | Fraction]:
-        """The limits of a configured entity, by name; none for one that has no entry."""
+        """The limits of a configured entity, by name; empty without an entry."""
         override = self.get(entity)
         return {} if override is None else limits_of(override)
 
@@ -88,8 +88,8 @@ class Configured:
             self._named[entity.kind][entity.name] = override
 
     def find(self, kind: Kind, *names: str) -> dict[str, Applies]:
-        """What applies to an entity that is no client. Where it goes by several names, a limit is that of the first
-        name which has it, and so is the bucket; one that the default gives goes by the first of all.
+        """The limits of an entity other than a client. Of several names of it, a limit and its bucket are those of the
+        first name with this limit; a limit of the default has the bucket of the first name.
         """
         found: dict[str, Applies] = {}
         for name in names:
@@ -102,22 +102,22 @@ class Configured:
         return found
 
     def of_total(self) -> dict[str, Applies]:
-        """What applies to all traffic."""
+        """The limits of all traffic."""
         return self.find(Kind.TOTAL, "")
 
     def of_groups(self, names: Iterable[str]) -> list[dict[str, Applies]]:
-        """What applies to each of these resource groups."""
+        """The limits of each of these resource groups."""
         return [self.find(Kind.RESOURCE_GROUP, name) for name in names]
 
     def find_for_bucket(self, limit_name: str, bucket: AnyEntity) -> Applies | None:
-        """What applies to the owner of a bucket that exists; None when nothing fills this bucket any more."""
+        """The configured limit of an existing bucket; None if none uses this bucket any more."""
         if isinstance(bucket, Entity):
             return self.clients.find_for_bucket(limit_name, bucket)
         name = "" if isinstance(bucket.name, Default) else bucket.name
         return self.find(bucket.kind, name).get(limit_name)
 
     def topics_with(self, limit_name: str) -> Iterator[tuple[str, int | Fraction]]:
-        """Every topic that has this limit of its own, and the value."""
+        """Every topic with its own entry of this limit, and the value."""
         for topic, override in self._named[Kind.TOPIC].items():
             rate = limits_of(override).get(limit_name)
             if rate is not None:

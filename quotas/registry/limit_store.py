@@ -1,4 +1,4 @@
-"""The limits in use: one bucket for each owner, made on first use, kept up to date, forgotten after an idle hour."""
+"""The limits in use: one bucket for each entity, made on first use, updated, removed after an idle hour."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quotas.registry.override import Applies
 
 
 class LimitStore:
-    """The limits in use, and what is configured for them; `share` scales every rate."""
+    """The limits in use and their configuration; `share` scales every rate."""
 
     def __init__(self, configured: Configured, settings: AlgorithmSettings, share: Fraction) -> None:
         self.configured = configured
@@ -26,14 +26,14 @@ class LimitStore:
         self._idle: Idle[Limit] = Idle()
 
     def __iter__(self) -> Iterator[Limit]:
-        """Every limit that has a bucket now; safe against changes while it is read. O(limits)."""
+        """Every limit with a bucket; safe against changes during iteration. O(limits)."""
         for limits in self._limits.values():
             yield from list(limits.values())
 
     # ---- looking up
 
     def get(self, name: str, applies: Applies) -> Limit:
-        """The limit of this owner, made if it is not there."""
+        """The limit of this entity, made on first use."""
         limit = self.find(name, applies.entity)
         if limit is None:
             rate = self.scaled(applies.rate)
@@ -42,19 +42,19 @@ class LimitStore:
         return limit
 
     def get_all(self, name: str, found: Iterable[dict[str, Applies]]) -> tuple[Limit, ...]:
-        """The limits of this name among the entries that were found for a client or topic."""
+        """The limits of this name among the configured limits of a client or topic."""
         return tuple([self.get(name, applies[name]) for applies in found if name in applies])
 
     def find(self, name: str, owner: AnyEntity) -> Limit | None:
-        """The limit of this owner if it is in use."""
+        """The limit of this entity if it is in use."""
         return self._limits[name].get(owner)
 
     def is_in_use(self, limit: Limit) -> bool:
-        """Whether it is the one that its owner has now."""
+        """Whether it is the present limit of its entity."""
         return self._limits[limit.name].get(limit.entity) is limit
 
     def add(self, limit: Limit) -> Limit:
-        """Take in a limit whose algorithm was made elsewhere; it puts out of use the one that is there."""
+        """Add a limit, in place of a previous one."""
         self._limits[limit.name][limit.entity] = limit
         self._idle.watch(limit)
         return limit
@@ -69,15 +69,14 @@ class LimitStore:
     # ---- changing
 
     def replace(self, configured: Configured, share: Fraction, now_ns: int) -> None:
-        """Put all this in place of what is configured, and take it over: O(limits)."""
+        """Replace the configuration and update all limits: O(limits)."""
         self.configured, self.share = configured, share
         for limit in self:
             self._refresh(limit, now_ns)
 
     def expire(self, now_ns: int) -> int:
-        """Forget the limits that were idle for an hour, owe nothing and have no waiters; returns how many.
-
-        O(limits that are due for a look).
+        """Remove the limits that were idle for an hour and have no debt and no waiters; returns their number. O(limits
+        due).
         """
         forgotten = 0
         for limit in self._idle.due(now_ns):
@@ -101,8 +100,8 @@ class LimitStore:
         del self._limits[limit.name][limit.entity]
 
     def _refresh(self, limit: Limit, now_ns: int) -> None:
-        """Give a limit what is configured now: its debt stays, at the new rate. One that is not configured any more, or
-        to be measured by another algorithm, goes out of use.
+        """Apply the configuration to a limit: its debt stays, at the new rate. It is dropped if it is no longer
+        configured or has another algorithm.
         """
         name = limit.name
         if name in THRESHOLDS:  # its algorithm looks up the threshold by itself
@@ -120,6 +119,6 @@ class LimitStore:
 
 
 def _idle_until_ns(limit: Limit) -> int:
-    """An hour after its last use; a memory of producer ids lasts as long as its window, which may be longer."""
+    """An hour after its last use; producer ids are kept for their window, which may be longer."""
     until_ns = limit.algorithm.last_ns + IDLE_NS
     return max(until_ns, limit.algorithm.empty_ns) if isinstance(limit.algorithm, ProducerIdQuota) else until_ns

@@ -1,4 +1,4 @@
-"""How a configured entry is kept: compact, since there may be a million that are never looked up."""
+"""The compact form of configured entries, since there may be a million that are never looked up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NS_PER_SECOND: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What overrides have in common, kept once for all of them: which limits they name, and their options."""
+    """The common part of overrides, shared: the names of their limits, and their options."""
 
     names: tuple[str, ...]
     burst_ns: int | None = None
@@ -29,9 +29,9 @@ Override: TypeAlias = "tuple[Shape, *tuple[int | Fraction, ...]]"
 
 @dataclass(frozen=True, slots=True)
 class Applies:
-    """The quota that applies to one limit: its rate (units per second, before any share), and whose bucket it fills.
+    """The configured quota of one limit: its rate (units per second, before any share), options and bucket.
 
-    entity   the bucket's owner, real names only
+    entity   the scope of the bucket, real names only
     origin   the configured entity
     """
 
@@ -44,14 +44,14 @@ class Applies:
 
 
 class Compactor:
-    """Makes overrides; those made by one compactor share what they have in common."""
+    """Makes overrides that share their common parts."""
 
     def __init__(self) -> None:
         self._shapes: dict[Shape, Shape] = {}
         self._latest: dict[Shape, Override] = {}
 
     def compact(self, entry: QuotaEntry) -> Override:
-        """The override of an entry; one with the same limits and options as the latest with such options is shared."""
+        """The override of an entry; shared with the latest one of its shape if both are equal."""
         burst_ns = None if entry.burst_seconds is None else int(entry.burst_seconds * NS_PER_SECOND)
         override = self._of(Shape(tuple(entry.limits), burst_ns, entry.mode, entry.algorithm), entry.limits)
         latest = self._latest.get(override[0])
@@ -71,7 +71,7 @@ def limits_of(override: Override) -> dict[str, int | Fraction]:
 
 
 def apply(override: Override, found: dict[str, Applies], entity: AnyEntity, origin: AnyEntity) -> None:
-    """Add to `found` what this override says about limits that no stronger one has named."""
+    """Add the limits of this override that are not in `found`."""
     shape, *rates = override
     for name, rate in zip(shape.names, rates, strict=True):
         if name not in found:

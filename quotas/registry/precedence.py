@@ -1,6 +1,6 @@
 """Kafka's eight levels: which configured quota applies to one (user, client id).
 
-From the strongest (DefaultQuotaCallback of ClientQuotaManager, KIP-55), with whose bucket each of them fills:
+From the strongest (DefaultQuotaCallback of ClientQuotaManager, KIP-55), with the scope of the bucket:
 
     1  (user, client-id)            the pair
     2  (user, <default>)            the pair
@@ -11,11 +11,11 @@ From the strongest (DefaultQuotaCallback of ClientQuotaManager, KIP-55), with wh
     7  (client-id)                  the client id, over all users
     8  (<default>) as a client id   the client id, over all users
 
-Exactly one level applies to each limit: the first that names this limit (a pair with only a `consumer_byte_rate`
-leaves `producer_byte_rate` to the levels below). An empty client id matches no level with a client id in it, and an
-empty user, which Kafka does not have, none with a user.
+Exactly one level applies to each limit: the first with this limit (a pair with only a `consumer_byte_rate` leaves
+`producer_byte_rate` to the levels below). An empty client id matches no level with a client id, and an empty user,
+which Kafka does not have, none with a user.
 
-A million overrides are held as compact values (`override`): one dict per level with plain strings as keys.
+A million overrides are compact values (`override`) in one dict per level with plain strings as keys.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ANY_CLIENT: Final = Entity(None, DEFAULT)
 
 
 class QuotaTable:
-    """All configured quotas of users and client ids, found by level. An entity given twice: the later entry counts."""
+    """All configured quotas of users and client ids, by level. Of two entries of one entity the later counts."""
 
     __slots__ = (
         "_any_client",
@@ -63,7 +63,7 @@ class QuotaTable:
         return sum(map(len, levels)) + sum(override is not None for override in single)
 
     def find(self, user: str, client_id: str) -> dict[str, Applies]:
-        """What applies to this client, by the name of the limit; a limit that no level names is missing."""
+        """The limits of this client, by name."""
         found: dict[str, Applies] = {}
         for override, entity, origin in self._matches(user, client_id):
             if override is not None:
@@ -71,15 +71,15 @@ class QuotaTable:
         return found
 
     def find_for_bucket(self, limit_name: str, bucket: Entity) -> Applies | None:
-        """What applies to the owner of a bucket that exists; None when no level fills this bucket any more."""
+        """The configured limit of an existing bucket; None if no level uses this bucket any more."""
         user, client_id = bucket.user, bucket.client_id
-        # A bucket of a user holds for clients of any id: only the levels without a client id can fill it.
+        # The bucket of a user is for any client id: only the levels without a client id use it.
         found = self.find(user if isinstance(user, str) else "", client_id if isinstance(client_id, str) else "")
         applies = found.get(limit_name)
         return applies if applies is not None and applies.entity == bucket else None
 
     def _matches(self, user: str, client_id: str) -> Iterator[tuple[Override | None, Entity, Entity]]:
-        """Every level that could match, strongest first: its override if it has one, the bucket's owner, the origin."""
+        """Every level that could match, strongest first: its override or None, the bucket's entity, the origin."""
         if user and client_id:
             pair = Entity(user, client_id)
             yield self._by_pair.get(_pair_key(user, client_id)), pair, pair
@@ -123,7 +123,7 @@ class QuotaTable:
                 level[key] = override
 
     def _place(self, entity: Entity) -> tuple[dict[str, Override], str]:
-        """The dict of an entity with one real name at least, and its key there."""
+        """The dict and key of an entity with at least one real name."""
         match entity.user, entity.client_id:
             case str(user), str(client_id):
                 return self._by_pair, _pair_key(user, client_id)
@@ -137,5 +137,5 @@ class QuotaTable:
 
 
 def _pair_key(user: str, client_id: str) -> str:
-    """One string instead of a tuple of two: half the memory. The length in front keeps it unambiguous."""
+    """One string instead of a tuple: half the memory. The length makes it unambiguous."""
     return f"{len(user)}:{user}{client_id}"

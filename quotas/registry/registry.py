@@ -2,13 +2,13 @@
 
 Two kinds of state, with two ways to end:
 
-- `ClientLimits`, one per (user, client id): ends when no session has used it for one to two hours, or sooner when very
-  many names come (see `quotas.registry.client_table`).
-- `Limit`, one per bucket: outlives its sessions, so that a reconnect does not clear debt, and ends after an hour
-  without use (Kafka's sensors do the same), when it has no debt and no waiters.
+- `ClientLimits`, one per (user, client id): ends when no session has used it for one to two hours, or sooner with very
+  many names (see `quotas.registry.client_table`).
+- `Limit`, one per bucket: outlives its sessions, so a reconnect does not clear debt, and ends after an hour without use
+  (as Kafka's sensors), if it has no debt and no waiters.
 
-`generation` grows whenever sessions have to call `resolve` again, which is a dict lookup for each of them. So no change
-has to find the sessions that it concerns.
+`generation` grows whenever sessions must call `resolve` again, a dict lookup each. So no change needs to find the
+affected sessions.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from quotas.registry.topic_table import TopicTable
 class Registry:
     """All quotas of this process.
 
-    entries    what is configured; read once, not kept
-    share      factor on every rate (`--quota-share`), taken as the decimal it is written as: 0.1 is one tenth
-    settings   how rates are measured where an entry does not say it
-    observers  called after each change of what is configured, with the entities that changed, None for all: who waits
-               may have to look again
+    entries    the configured quotas; read once, not kept
+    share      factor on every rate (`--quota-share`), as its written decimal: 0.1 is one tenth
+    settings   the algorithms of entries without their own
+    observers  called after each change of the configuration with the changed entities, None for all, so that held
+               frames are checked again
 
-    Raises ValueError when the share is not above zero, ThresholdError when topics have more than their total.
+    Raises ValueError if the share is not above zero, ThresholdError if thresholds of topics exceed their total.
     """
 
     def __init__(
@@ -79,28 +79,28 @@ class Registry:
 
     @property
     def thresholds(self) -> Mapping[str, Thresholds]:
-        """Seed 004's thresholds, by the name of the topic's one."""
+        """Seed 004's thresholds, by the name of the topic's limit."""
         return self._topics.thresholds
 
     @property
     def learns_topics(self) -> bool:
-        """Whether some limit asks for what is known of topics: their names by id, their partitions."""
+        """Whether some limit needs the names of topic ids, or numbers of partitions."""
         configured = self._store.configured
         return configured.counts_records or configured.counts_mutations
 
     # ---- looking up
 
     def resolve(self, user: str, client_id: str) -> ClientLimits:
-        """The limits of this client: one object for all its sessions, and one bucket for each entity."""
+        """The limits of this client: one object for all its sessions."""
         client, has_rotated = self._clients.get(user, client_id)
         if has_rotated:
             self.generation += 1
         if client.generation != self.generation:
-            self._bring_up_to_date(client)
+            self._refresh(client)
         return client
 
     def is_in_use(self, limit: Limit) -> bool:
-        """Whether this very limit is in force: not replaced, forgotten or removed since it was looked up."""
+        """Whether this limit was not replaced, forgotten or removed since its look-up."""
         return self._store.is_in_use(limit)
 
     def topic(self, name: str, now_ns: int) -> TopicLimits:
@@ -108,11 +108,11 @@ class Registry:
         return self._topics.get(name, self.generation, now_ns)
 
     def records_of_unknown_topic(self) -> TopicLimits:
-        """The limits of records whose topic is not known: the total's."""
+        """The limits of records of an unknown topic: the total's."""
         return self._topics.unknown_topic()
 
     def records_refused(self, topic: str, record_bytes: int, messages: int, charged_ns: int, now_ns: int) -> None:
-        """The broker answered an error for records that were charged to a topic then: they are not in the log."""
+        """Count records that were charged to a topic at `charged_ns` and refused by the broker as erroneous."""
         self._topics.refused(topic, record_bytes, messages, charged_ns, now_ns)
 
     def place_limit(self, limit_name: str, kind: Kind, *names: str) -> Limit | None:
@@ -121,15 +121,15 @@ class Registry:
         return None if applies is None else self._store.get(limit_name, applies)
 
     def configured_value(self, limit_name: str, kind: Kind, *names: str) -> Applies | None:
-        """What is configured for it, without making a bucket."""
+        """As `place_limit`, without making a bucket."""
         return self._store.configured.find(kind, *names).get(limit_name)
 
     def limits_in_use(self) -> Iterator[Limit]:
-        """Every limit that has a bucket now; safe against changes while it is read. O(limits)."""
+        """Every limit with a bucket; safe against changes during iteration. O(limits)."""
         return iter(self._store)
 
     def produced(self, now_ns: int) -> Iterator[tuple[str, str, float]]:
-        """What became of records, where a total threshold is set: unit, outcome, and the one-minute rate per second."""
+        """Records under a total threshold: unit, outcome, and the one-minute rate per second."""
         for unit, name in (("bytes", BYTES_THRESHOLD), ("messages", MESSAGES_THRESHOLD)):
             thresholds = self.thresholds[name]
             if thresholds.total is not None:
@@ -140,11 +140,11 @@ class Registry:
     # ---- changing
 
     def replace(self, entries: Iterable[QuotaEntry], now_ns: int, *, share: float | Fraction | None = None) -> None:
-        """Put these quotas in place of all there were, as one step: when the entries cannot be used nothing changes.
+        """Replace all quotas in one step; nothing changes if it raises, as the class does.
 
-        A bucket whose owner still has that limit keeps its debt, at the new rate (see `token_bucket`). One whose
-        owner has it no more, or at another level with another bucket, or measured by another algorithm, is dropped, and
-        starts anew if it comes back. Costs O(entries and limits in use). Raises as the class.
+        A bucket keeps its debt, at the new rate (see `token_bucket`), if its entity still has the limit. It is dropped
+        if the limit was removed, is at another level with another bucket, or has another algorithm.
+        O(entries and limits in use).
         """
         new_share = self.share if share is None else _exact_share(share)
         configured = Configured(entries)
@@ -152,22 +152,22 @@ class Registry:
         self.generation += 1
         self._store.replace(configured, new_share, now_ns)
         self._topics.replace()
-        self._tell(None)
+        self._notify_observers(None)
 
     def expire(self, now_ns: int) -> int:
-        """Forget the limits that were idle for an hour; returns how many. Call it about once a minute.
+        """Remove the limits that were idle for an hour; returns their number. Call it about once a minute.
 
         Costs O(limits that are due for a check): each is checked once an hour.
         """
         self._topics.expire(now_ns)
         forgotten = self._store.expire(now_ns)
         if self._clients.expire(now_ns) or forgotten:
-            self.generation += 1  # a session that was idle as long must not charge a bucket that is not in use
+            self.generation += 1  # an idle session must not charge a removed bucket
         return forgotten
 
     # ---- inside
 
-    def _bring_up_to_date(self, client: ClientLimits) -> None:
+    def _refresh(self, client: ClientLimits) -> None:
         configured, get_all = self._store.configured, self._store.get_all
         own = configured.clients.find(client.user, client.client_id)
         of_groups = configured.of_groups(configured.groups.groups_of_client(client.user, client.client_id))
@@ -188,10 +188,10 @@ class Registry:
             return None
         limit = self._store.get(PRODUCER_IDS_RATE, own[PRODUCER_IDS_RATE])
         known = limit.algorithm
-        assert isinstance(known, ProducerIdQuota)  # nothing else measures it  # noqa: S101
+        assert isinstance(known, ProducerIdQuota)  # noqa: S101 - its only algorithm
         return ProducerIdLimit(limit, known)
 
-    def _tell(self, entities: frozenset[AnyEntity] | None) -> None:
+    def _notify_observers(self, entities: frozenset[AnyEntity] | None) -> None:
         for observer in self.observers:
             observer(entities)
 

@@ -1,4 +1,4 @@
-"""What holds for records produced to each topic: its own rates, its groups', the total's, and seed 004's thresholds."""
+"""The limits of records of each topic: its own rates, its groups', the total's, and seed 004's thresholds."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from quotas.registry.limit_store import LimitStore
 from quotas.registry.override import Applies
 
 MAX_TOPICS: Final = 100_000
-"""More than clusters have. Of more names than this, which are invented, those without an entry of their own count
-for the total alone, until others have been idle for an hour."""
+"""More than clusters have. Further names, which must be invented, count for the total only, unless they have an entry,
+until others have been idle for an hour."""
 
 
 class TopicTable:
-    """The topics that were produced to within the last hour. Raises ThresholdError as `check`.
+    """The topics with records within the last hour. Raises ThresholdError as `check`.
 
-    thresholds   by the name of the topic's one
+    thresholds   by the name of the topic's limit
     """
 
     def __init__(self, store: LimitStore) -> None:
@@ -37,7 +37,7 @@ class TopicTable:
     # ---- looking up
 
     def get(self, name: str, generation: int, now_ns: int) -> TopicLimits:
-        """The limits of this topic; they are looked up anew when the generation is another."""
+        """The limits of this topic, looked up again for another generation."""
         topic = self._topics.get(name)
         if topic is None:
             if len(self._topics) >= MAX_TOPICS and not self._store.configured.limits_of(Named(Kind.TOPIC, name)):
@@ -58,7 +58,7 @@ class TopicTable:
         return topic
 
     def unknown_topic(self) -> TopicLimits:
-        """The limits of records whose topic is not known: the total's."""
+        """The limits of records of an unknown topic: the total's."""
         limits = TopicLimits("")
         found = [self._store.configured.of_total()]
         limits.bytes_in = self._store.get_all(BYTES_IN_RATE, found)
@@ -66,7 +66,7 @@ class TopicTable:
         return limits
 
     def refused(self, topic: str, record_bytes: int, messages: int, charged_ns: int, now_ns: int) -> None:
-        """The broker answered an error for records that were charged to a topic then: they are not in the log."""
+        """See `Registry.records_refused`."""
         entity = Named(Kind.TOPIC, topic)
         for name, amount in ((BYTES_THRESHOLD, record_bytes), (MESSAGES_THRESHOLD, messages)):
             limit = self._store.find(name, entity)
@@ -80,19 +80,19 @@ class TopicTable:
         entity = Named(Kind.TOPIC, topic)
         algorithm = thresholds.topic(topic)
         limit = self._store.find(name, entity)
-        if limit is None or limit.algorithm is not algorithm:  # the topic was forgotten in the meantime
+        if limit is None or limit.algorithm is not algorithm:  # the topic was forgotten and used again
             limit = self._store.add(Limit(name, entity, algorithm, origin=TOTAL))
         return (limit,)
 
     # ---- changing
 
     def check(self, configured: Configured) -> None:
-        """Whether these thresholds of topics fit under their totals. Raises ThresholdError."""
+        """Raises ThresholdError if thresholds of topics do not fit under their totals."""
         for name, total_name in THRESHOLDS.items():
             check_thresholds(name, configured.limits_of(TOTAL).get(total_name), dict(configured.topics_with(name)))
 
     def replace(self) -> None:
-        """Take over all that is configured now."""
+        """Apply the present configuration."""
         configured, scaled = self._store.configured, self._store.scaled
         for name, total_name in THRESHOLDS.items():
             total = configured.limits_of(TOTAL).get(total_name)

@@ -91,7 +91,7 @@ def proxy_exchange(quotas: tuple[str, ...], depth: int) -> Exchange:
     pair = Pair(world)
     rounds = Rounds()
     turns = Turns(cast("Any", rounds), world.clock)  # this clock stands still, so no turn ends early
-    shared = PumpSet(world.memory, turns, world.clock, world.metrics.paused)
+    shared = PumpSet(world.memory, turns, world.clock, world.metrics.connections.paused)
     owner = cast("Owner", NoSession())
     client, broker = map(ScriptedWire, one_read_of(depth))
     requests = Pump(shared, owner, pair.request_stream, client, broker)

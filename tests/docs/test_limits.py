@@ -11,7 +11,7 @@ from proxy.config.quotas_file import read_quotas_file
 from proxy.config.values import parse_fraction
 from quotas.algorithms.algorithm import ALGORITHMS, NS_PER_SECOND, AlgorithmSettings
 from quotas.limit_kinds import LIMIT_KINDS, PRODUCER_BYTE_RATE
-from quotas.parsing.limits import owners_of
+from quotas.parsing.limits import scope_keys
 from quotas.parsing.names import ENTITY_KEYS
 from quotas.parsing.options import OPTION_KEYS
 from quotas.parsing.parse import QuotaEntry, duplicates, parse_spec, threshold_errors
@@ -62,11 +62,11 @@ def test_every_limit_option_and_entity_has_an_example() -> None:
     assert keys.issuperset([*LIMIT_KINDS, *OPTION_KEYS, *ENTITY_KEYS])
 
 
-def test_the_table_of_limits_has_all_and_says_whose_they_may_be() -> None:
+def test_the_table_of_limits_has_each_limit_and_its_scopes() -> None:
     listed = [row for row in rows(PAGE) if row[0] in LIMIT_KINDS and len(row) == 5]
     assert [row[0] for row in listed] == list(LIMIT_KINDS)
-    for name, _, whose, *_ in listed:
-        assert whose == ", ".join(owners_of(LIMIT_KINDS[name]))
+    for name, _, scopes, *_ in listed:
+        assert scopes == ", ".join(scope_keys(LIMIT_KINDS[name]))
 
 
 def test_each_limit_has_a_test_at_sockets() -> None:

@@ -24,7 +24,7 @@ from proxy.config.option_types import Setting
 from proxy.config.options import GROUPS
 from proxy.observability.exposition import own_version
 from quotas.limit_kinds import LIMIT_KINDS
-from quotas.parsing.limits import owners_of
+from quotas.parsing.limits import scope_keys
 from quotas.parsing.names import ENTITY_KEYS
 from quotas.parsing.options import OPTION_KEYS
 
@@ -88,7 +88,7 @@ def without_spaces(text: str) -> str:
 def test_the_help_of_run_names_every_limit_and_whose_it_may_be() -> None:
     text = without_spaces(invoke("run", "--help").output.split("Limits, with the scopes")[1])
     for name, kind in LIMIT_KINDS.items():
-        assert without_spaces(f"{name}= {kind.counts} ({', '.join(owners_of(kind))})") in text
+        assert without_spaces(f"{name}= {kind.counts} ({', '.join(scope_keys(kind))})") in text
 
 
 def test_the_help_of_run_names_every_other_key_of_a_spec() -> None:
@@ -194,7 +194,7 @@ def test_what_is_wrong_between_files_is_found(files: Path) -> None:
     result = invoke("check-config", "proxy.toml")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == (
-        "error: quotas.toml: bytes.in.per.sec.threshold of all topics would sum to 6000000, beyond "
+        "error: quotas.toml: bytes.in.per.sec.threshold of all topics sums to 6000000, above "
         "total.bytes.in.per.sec.threshold=5000000: raise the total, or lower the thresholds of topics\n"
     )
 

@@ -137,12 +137,12 @@ def test_how_patterns_are_written(text: str, pattern: Pattern) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "an empty name matches nobody; * stands for everyone"),
-        ("a*b", "a * stands only at the end, not as in 'a*b'; write \\* for a star in a name"),
-        ("*a", "a * stands only at the end, not as in '*a'; write \\* for a star in a name"),
-        ("a**", "a * stands only at the end, not as in 'a**'; write \\* for a star in a name"),
-        ("a\\b", "a backslash stands before * or \\, not as in 'a\\\\b'; write \\\\ for one in a name"),
-        ("a\\", "a backslash stands before * or \\, not as in 'a\\\\'; write \\\\ for one in a name"),
+        ("", "an empty name matches nothing; * matches every name"),
+        ("a*b", "* is allowed only at the end, not as in 'a*b'; write \\* for a star in a name"),
+        ("*a", "* is allowed only at the end, not as in '*a'; write \\* for a star in a name"),
+        ("a**", "* is allowed only at the end, not as in 'a**'; write \\* for a star in a name"),
+        ("a\\b", "a backslash is allowed only before * or \\, not as in 'a\\\\b'; write \\\\ for one in a name"),
+        ("a\\", "a backslash is allowed only before * or \\, not as in 'a\\\\'; write \\\\ for one in a name"),
     ],
 )
 def test_what_is_no_pattern_says_why(text: str, problem: str) -> None:
@@ -157,7 +157,7 @@ def test_a_group_names_all_its_problems_with_their_places() -> None:
         ResourceGroup("", users=("alice", "a*b"), client_ids=("",), topics=("x\\y",))
     assert [key for key, _ in raised.value.problems] == ["name", "user[1]", "client-id[0]", "topic[0]"]
     assert raised.value.problems == group_problems("", ("alice", "a*b"), ("",), ("x\\y",))
-    assert str(raised.value).startswith("name: a resource group needs a name; user[1]: a * stands only at the end")
+    assert str(raised.value).startswith("name: a resource group needs a name; user[1]: * is allowed only at the end")
 
 
 def test_a_group_needs_a_member() -> None:

@@ -148,7 +148,7 @@ def test_a_share_below_a_table_is_said_to_belong_above(quotas_file: Callable[[st
     flag, path = quotas_file("[[quota]]\nclient-id = 'a'\nproducer_byte_rate = 1\nquota_share = 0.5\n")
     assert errors(*UPSTREAM, flag, path) == [
         f"error: {path}: quota[0].quota_share: quota_share is for the whole file\n"
-        "  write it above the first table: below one, TOML takes it for a part of that"
+        "  write it above the first table: below a table, TOML makes it part of that table"
     ]
 
 
@@ -232,7 +232,7 @@ def test_what_cannot_be_a_host_is_told_in_kafkas_words(name: str) -> None:
 
 TOTAL = "total,total.bytes.in.per.sec.threshold=10MB"
 BEYOND = (
-    "bytes.in.per.sec.threshold of all topics would sum to 12000000, beyond total.bytes.in.per.sec.threshold=10000000: "
+    "bytes.in.per.sec.threshold of all topics sums to 12000000, above total.bytes.in.per.sec.threshold=10000000: "
     "raise the total, or lower the thresholds of topics"
 )
 
@@ -263,7 +263,7 @@ def test_a_threshold_of_the_file_takes_the_place_of_the_flags(quotas_file: Calla
 def test_thresholds_without_a_total_are_refused() -> None:
     (message,) = errors(*UPSTREAM, *quotas("topic=a,bytes.in.per.sec.threshold=5MB"))
     assert message.startswith(
-        "error: --quota: bytes.in.per.sec.threshold of topics (in sum 5000000) holds nothing without "
+        "error: --quota: bytes.in.per.sec.threshold of topics (sum 5000000) has no effect without "
     )
 
 
@@ -271,7 +271,7 @@ def test_a_change_of_the_file_that_does_not_fit_is_refused(quotas_file: Callable
     in_file = quotas_file(topic_table("b", "5MB"))
     running = config(*UPSTREAM, *quotas(TOTAL, "topic=a,bytes.in.per.sec.threshold=5MB"), *in_file)
     quotas_file(topic_table("b", "7MB"))
-    with pytest.raises(ConfigError, match="would sum to 12000000"):
+    with pytest.raises(ConfigError, match="sums to 12000000"):
         quotas_in_force(running)
 
 
@@ -345,7 +345,7 @@ def test_a_sum_that_an_entry_may_put_right_once_it_is_right_itself_is_not_said(
     by_flag = quotas(TOTAL, "topic=c,bytes.in.per.sec.threshold=7MB")
     found = errors(*UPSTREAM, *by_flag, *quotas_file(topic_table("a", "5MB") + wrong))
     assert found
-    assert not [message for message in found if "would sum to" in message]
+    assert not [message for message in found if "sums to" in message]
 
 
 # What is allowed but likely not meant

@@ -171,7 +171,7 @@ def test_a_change_beyond_the_total_is_refused_with_both_numbers_and_changes_noth
         thresholds.set_topic("b", 6 * MB)
     assert (raised.value.explicit_sum, raised.value.total, raised.value.limit_name) == (12 * MB, 10 * MB, BYTES)
     assert str(raised.value) == (
-        "bytes.in.per.sec.threshold of all topics would sum to 12000000, beyond "
+        "bytes.in.per.sec.threshold of all topics sums to 12000000, above "
         "total.bytes.in.per.sec.threshold=10000000: raise the total, or lower the thresholds of topics"
     )
     with pytest.raises(ThresholdError) as raised:
@@ -179,7 +179,7 @@ def test_a_change_beyond_the_total_is_refused_with_both_numbers_and_changes_noth
     assert (raised.value.explicit_sum, raised.value.total) == (10 * MB, 9 * MB)
     with pytest.raises(ThresholdError) as raised:
         thresholds.replace(5 * MB, {"a": Fraction(5 * MB) + Fraction(1, 2)})
-    assert "would sum to 5000000.5, beyond" in str(raised.value)
+    assert "sums to 5000000.5, above" in str(raised.value)
     assert (thresholds.total, thresholds.share) == (10 * MB, 0)
     assert (thresholds.threshold_of("a"), thresholds.threshold_of("b")) == (6 * MB, 4 * MB)
 
@@ -189,8 +189,8 @@ def test_thresholds_without_a_total_are_refused() -> None:
         check_thresholds(BYTES, None, {"a": MB, "b": MB})
     assert (raised.value.explicit_sum, raised.value.total) == (2 * MB, None)
     assert str(raised.value) == (
-        "bytes.in.per.sec.threshold of topics (in sum 2000000) holds nothing without "
-        "total.bytes.in.per.sec.threshold: set the total, or remove the thresholds of the topics"
+        "bytes.in.per.sec.threshold of topics (sum 2000000) has no effect without "
+        "total.bytes.in.per.sec.threshold: set the total, or remove the thresholds of topics"
     )
     thresholds = Thresholds(BYTES)
     with pytest.raises(ThresholdError):

@@ -37,15 +37,15 @@ def test_duplicates_are_found_wherever_the_entries_came_from() -> None:
                 "topic=b,bytes.in.per.sec.threshold=7,bytes_in_rate=1000",
             ],
             [
-                "bytes.in.per.sec.threshold of all topics would sum to 11, beyond total.bytes.in.per.sec.threshold=10: "
+                "bytes.in.per.sec.threshold of all topics sums to 11, above total.bytes.in.per.sec.threshold=10: "
                 "raise the total, or lower the thresholds of topics"
             ],
         ),
         (
             ["topic=a,bytes.in.per.sec.threshold=4", "total,total.messages.in.per.sec.threshold=10"],
             [
-                "bytes.in.per.sec.threshold of topics (in sum 4) holds nothing without "
-                "total.bytes.in.per.sec.threshold: set the total, or remove the thresholds of the topics"
+                "bytes.in.per.sec.threshold of topics (sum 4) has no effect without "
+                "total.bytes.in.per.sec.threshold: set the total, or remove the thresholds of topics"
             ],
         ),
         (
@@ -54,9 +54,9 @@ def test_duplicates_are_found_wherever_the_entries_came_from() -> None:
                 "total,total.bytes.in.per.sec.threshold=3,total.messages.in.per.sec.threshold=4",
             ],
             [
-                "bytes.in.per.sec.threshold of all topics would sum to 4, beyond total.bytes.in.per.sec.threshold=3: "
+                "bytes.in.per.sec.threshold of all topics sums to 4, above total.bytes.in.per.sec.threshold=3: "
                 "raise the total, or lower the thresholds of topics",
-                "messages.in.per.sec.threshold of all topics would sum to 5, beyond "
+                "messages.in.per.sec.threshold of all topics sums to 5, above "
                 "total.messages.in.per.sec.threshold=4: raise the total, or lower the thresholds of topics",
             ],
         ),

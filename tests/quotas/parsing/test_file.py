@@ -20,8 +20,8 @@ from quotas.parsing.file import FileEntries, Placed
 from quotas.parsing.parse import load_quotas
 from quotas.resource_groups import ResourceGroup
 
-ABOVE = "write it above the first table: below one, TOML takes it for a part of that"
-STAR = r"a * stands only at the end, not as in 'a*b'; write \* for a star in a name"
+ABOVE = "write it above the first table: below a table, TOML makes it part of that table"
+STAR = r"* is allowed only at the end, not as in 'a*b'; write \* for a star in a name"
 
 
 def entries_of(found: FileEntries) -> list[QuotaEntry]:
@@ -226,7 +226,7 @@ def test_every_error_of_a_file_is_found_with_its_place() -> None:
         ("quota[5]", "Invalid quota entity combination, ip and listener"),
         ("resource-group[0]", "a resource-group needs a name"),
         ("resource-group[1].client-id[2]", "expected a name in quotes, not 5"),
-        ("resource-group[1].topic[0]", "<default> is no member of a group"),
+        ("resource-group[1].topic[0]", "<default> cannot be a member of a group"),
         ("resource-group[1].user", STAR),
         ("resource-group[1].client-id[1]", STAR),
         ("resource-group[2]", "a resource group without members: give it a user, a client-id or a topic"),
@@ -236,7 +236,7 @@ def test_every_error_of_a_file_is_found_with_its_place() -> None:
     assert str(hints["quota[1].client_id"]).startswith("did you mean 'client-id'? allowed: producer_byte_rate, ")
     assert hints["quota[3].user"] is None
     assert str(hints["quota[4].total"]).endswith("as in total=true,producer_byte_rate=5000000")
-    assert hints["quota[5].ip"] == "a network is no entity: name each address, or use <default>"
+    assert hints["quota[5].ip"] == "networks are not supported: give each address, or <default>"
     assert hints["resource-group[0]"] == 'as in name = "etl"'
 
 

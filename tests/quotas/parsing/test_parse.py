@@ -115,16 +115,16 @@ def test_a_wrong_entry_reads_as_the_contract_shows() -> None:
         ("   ", "expected key=value, found nothing to read"),
         ("client-id=a,producer_byte_rate=1,", "expected key=value, found a comma at the end"),
         ("client-id=a,,producer_byte_rate=1", "expected key=value, found two commas in a row"),
-        ("client-id=a,5MB", "expected key=value, found '5MB'\n  a value with a comma stands in double quotes"),
+        ("client-id=a,5MB", "expected key=value, found '5MB'\n  put a value with a comma in double quotes"),
         ("=a", "expected key=value, found '=a'"),
         ('user="a,producer_byte_rate=1', "a double quote is missing in"),
         ('user=a"b",producer_byte_rate=1', "quotes go around the whole value"),
         ('user="a"b,producer_byte_rate=1', "quotes go around the whole value"),
         ("client-id=a,client-id=b,producer_byte_rate=1", "'client-id' is given twice"),
         ("user=,producer_byte_rate=1", "Empty user not supported"),
-        ("producer_byte_rate=1", f"Invalid empty client quota entity\n  say whom it is for; allowed: {ENTITIES}"),
+        ("producer_byte_rate=1", f"Invalid empty client quota entity\n  give its scope; allowed: {ENTITIES}"),
         ("client-id=a", "no limit given\n  allowed: producer_byte_rate, consumer_byte_rate"),
-        ("user=CN=a,O=acme,producer_byte_rate=1", "unknown limit 'O'\n  a value with a comma stands in double quotes;"),
+        ("user=CN=a,O=acme,producer_byte_rate=1", "unknown limit 'O'\n  put a value with a comma in double quotes;"),
         ("client-id=a,producer_byte_rate=0", "Quota producer_byte_rate must be greater than 0"),
         ("client-id=a,producer_byte_rate=1e30", "Proposed value for producer_byte_rate is too large for a LONG."),
         ("client-id=a,producer_byte_rate=0.5", "producer_byte_rate cannot be a fractional value."),
@@ -139,7 +139,7 @@ def test_a_wrong_entry_reads_as_the_contract_shows() -> None:
         ("client-id=a,producer_byte_rate=1,burst_seconds=1s", "expected a number, not '1s'\n  seconds of the rate"),
         (
             "client-id=a,request_percentage=50",
-            "a proxy cannot know; request_rate, which counts requests, takes its place\n  allowed: " + OF_CLIENTS,
+            "a proxy cannot measure; use request_rate, which counts requests\n  allowed: " + OF_CLIENTS,
         ),
         ("ip=1.2.3.4,connectons=1", "did you mean 'connections'? allowed: connection_creation_rate, connections, ip, "),
         ("topic=a,producer_byte_rat=1", "did you mean 'producer_byte_rate'? allowed: bytes_in_rate, messages_in_rate,"),
@@ -150,12 +150,12 @@ def test_a_wrong_entry_reads_as_the_contract_shows() -> None:
         (
             "resource-group=g,topic=a,consumer_byte_rate=5",
             "Invalid configuration key consumer_byte_rate\n"
-            "  a group of topics alone holds no clients: use bytes_in_rate; allowed: bytes_in_rate, messages_in_rate",
+            "  a group with topics only has no clients: use bytes_in_rate; allowed: bytes_in_rate, messages_in_rate",
         ),
         ("resource-group=g,topic=a,connections=5", "it is a limit of ip, listener or total; allowed: bytes_in_rate,"),
         ("user=a,request_rate=0", "Quota request_rate must be greater than 0"),
         ("user=a,request_rate=1e-7", "request_rate must be from 0.000001 to 9223372036854775807"),
-        ("user=a,request_rate=5MB", "expected a number per second without a unit, not '5MB': this is no limit"),
+        ("user=a,request_rate=5MB", "expected a number per second without a unit, not '5MB': this limit"),
         ("ip=1.2.3.4,connection_creation_rate=2147483648", "connection_creation_rate is too large for an INT."),
         ("ip=1.2.3.4,connection_creation_rate=1.5", "connection_creation_rate cannot be a fractional value."),
         ("ip=1.2.3.4,connections=5/s", "expected a number, not '5/s'"),
@@ -164,20 +164,20 @@ def test_a_wrong_entry_reads_as_the_contract_shows() -> None:
             "ip=1.2.3.4,user=a,connections=1",
             "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId",
         ),
-        ("topic=a,total,bytes_in_rate=1", "Invalid quota entity combination, topic and total\n  each has an entry of"),
+        ("topic=a,total,bytes_in_rate=1", "Invalid quota entity combination, topic and total\n  each needs its own"),
         ("ip=1.2.3.4,topic=a,connections=1", "Invalid quota entity combination, ip and topic"),
         ("resource-group=g,user=a,ip=1.2.3.4,request_rate=1", "combination, user and ip and resource-group"),
         ("resource-group=g,request_rate=1", "a resource group without members"),
         ("resource-group=,user=a,request_rate=1", "Empty resource-group not supported"),
         ("resource-group=<default>,user=a,request_rate=1", "there is no default resource-group"),
         ("resource-group=g,resource-group=h,user=a,request_rate=1", "'resource-group' is given twice"),
-        ("resource-group=g,user=<default>,request_rate=1", "<default> is no member of a group\n  user=* is everyone"),
-        ("resource-group=g,user=a*b,request_rate=1", "a * stands only at the end, not as in 'a*b'"),
+        ("resource-group=g,user=<default>,request_rate=1", "<default> cannot be a member of a group\n  user=* matches"),
+        ("resource-group=g,user=a*b,request_rate=1", "* is allowed only at the end, not as in 'a*b'"),
         ("topic=a,topic=b,bytes_in_rate=1", "'topic' is given twice"),
-        ("ip=,connections=1", "Empty ip not supported\n  <default> stands for everyone without one"),
+        ("ip=,connections=1", "Empty ip not supported\n  <default> matches every name without its own entry"),
         ("ip=node-1,connections=1", "node-1 is not a valid IP or resolvable host."),
         ("listener=0,connections=1", "expected bootstrap, a port, HOST:PORT or <default>, not '0'"),
-        ("topic=orders-*,bytes_in_rate=1", "a resource-group may name topics by what their names begin with"),
+        ("topic=orders-*,bytes_in_rate=1", "a prefix with * is allowed in a resource-group only"),
         (
             "topic=<default>,bytes.in.per.sec.threshold=1",
             "bytes.in.per.sec.threshold needs the name of a topic, not <default>\n  topics without one share",
@@ -243,7 +243,7 @@ def test_units_of_bytes_are_for_limits_on_bytes(limit: str) -> None:
 def test_a_rate_in_place_of_a_name_gets_advice() -> None:
     assert errors_of("total=5MB").startswith(
         "expected total=true, not '5MB'\n"
-        "  the total has no name: write total=true, and its limits as keys of their own, "
+        "  the total has no name: write total=true, and its limits as separate keys, "
         "as in total=true,producer_byte_rate=5MB"
     )
     assert "as in" not in errors_of("total=yes")
@@ -277,7 +277,7 @@ def test_a_host_name_without_an_address_is_refused() -> None:
 def test_all_errors_of_a_spec_are_found() -> None:
     assert errors_of("client-id=,producer_byte_rate=-1,mode=x").splitlines() == [
         "Empty client-id not supported",
-        "  <default> stands for everyone without one",
+        "  <default> matches every name without its own entry",
         "Quota producer_byte_rate must be greater than 0",
         "unknown mode 'x'",
         "  allowed: auto, notify",
