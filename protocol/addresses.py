@@ -1,6 +1,6 @@
 """The interface through which rewriting walks learn the address that a client receives in place of a broker's."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 
@@ -15,13 +15,14 @@ class NodeAddresses(Protocol):
         """
         ...
 
-    def advertise_all(self, brokers: Sequence[tuple[int, str, int]]) -> Sequence[tuple[str, int]]:
+    def advertise_all(self, brokers: Sequence[tuple[int, str, int]]) -> Iterable[tuple[str, int] | None]:
         """The same for a list of all brokers of the cluster: a broker that is not in it has left.
 
         Args:
             brokers: node id, host and port of each.
 
         Returns:
-            Host and port of each, in the same order.
+            Host and port of each, in the same order; None where the caller may stop for a while. A new broker may take
+            100 us.
         """
         ...

@@ -8,7 +8,7 @@ where the version decides about the last three. Where each broker is reached dep
 (`NodeAddresses.advertise_all`), so they are collected and then written.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from struct import Struct
 
 from protocol.addresses import NodeAddresses
@@ -20,6 +20,9 @@ from protocol.wire import encode_string
 MAX_PREFIX = 1_048_576
 """Bytes of a response up to the end of its brokers. A longer prefix is refused."""
 MAX_BROKERS = 10_000
+
+ADDRESS_PIECES = 50
+"""Pieces of work of one step of `NodeAddresses.advertise_all`. A new broker takes 100 us, a known one 1 us."""
 
 HIDDEN_ADDRESS = ("", -1)
 """For brokers that clients cannot reach through the proxy."""
@@ -70,7 +73,13 @@ class BrokerListWalk(RewritingWalk):
                 yield from self._collect_one()
                 left -= 1
         self._check_prefix()
-        told: Sequence[tuple[str, int]] = () if hide_all else self._addresses.advertise_all(self._named)
+        told: list[tuple[str, int]] = []
+        for address in () if hide_all else self._addresses.advertise_all(self._named):
+            if address is not None:
+                told.append(address)
+            self.work_left -= ADDRESS_PIECES
+            if self.work_left <= 0:
+                yield
         yield from self._write_brokers(iter(told), hide_all)
 
     def _check_prefix(self) -> None:

@@ -3,6 +3,9 @@
 It calls `stat` once a second instead of using inotify: this works for an editor's rename, for the symbolic links by
 which Kubernetes swaps a ConfigMap, and on network file systems.
 
+An empty file is refused where it would remove quotas: some editors and scripts truncate a file before they write it. A
+file that changes while it is read is read again.
+
 A file whose only problem is a host name that does not resolve may become valid unchanged: it is read again every 30
 seconds, and its problems are logged again only when they change.
 """
@@ -28,6 +31,8 @@ POLL_SECONDS: Final = 1.0
 RETRY_AFTER_NS: Final = 30_000_000_000
 """A file that was refused only for a host name that does not resolve is read again after this time."""
 MAX_PROBLEMS_LOGGED: Final = 20
+_SIZE: Final = 0
+"""Index of the file's size in a fingerprint."""
 
 _log = logging.getLogger(__name__)
 
@@ -80,10 +85,14 @@ class QuotasWatch:
         is_new = seen != self._seen
         if not is_new and (self._retry_ns is None or self._clock() < self._retry_ns):
             return False
-        self._seen = seen  # from before the reading: a change during it is found next time
+        self._seen = seen
         self._retry_ns = None
         try:
             quotas = await asyncio.to_thread(quotas_in_force, self._config)
+            if await asyncio.to_thread(_fingerprint, self._path) != seen:
+                self._seen = "changed while it was read"
+                return False
+            self._check_content(seen, quotas)
         except ConfigError as error:
             self._refuse(error, is_new=is_new)
             return False
@@ -105,6 +114,12 @@ class QuotasWatch:
         for name, fields in quota_warnings(self._config.quotas, quotas):
             logs.event(_log, logging.WARNING, name, exc_info=False, **fields)
         return True
+
+    def _check_content(self, seen: tuple[int, ...] | None, quotas: Quotas) -> None:
+        """Raise ConfigError for an empty file that would remove quotas: it may be about to be written."""
+        if seen is not None and seen[_SIZE] == 0 and quotas != self._quotas:
+            hint = "to remove all quotas, write a comment into the file: # no quotas"
+            raise ConfigError((Problem(f"--quotas-file {str(self._path)!r}", "is empty", hint),))
 
     def _refuse(self, error: ConfigError, *, is_new: bool) -> None:
         self._metrics.reload_ok = False
@@ -141,4 +156,4 @@ def _fingerprint(path: Path) -> tuple[int, ...] | None:
     except OSError:
         return None
     # The ctime too: permissions may have changed, so that the file can be read now.
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev

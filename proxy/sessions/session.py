@@ -203,14 +203,19 @@ class Session(Owner, Waiter):
         )
 
     def drain(self) -> None:
-        """Begin no new request; close when requests in flight are done. A held frame that is retried is dropped."""
+        """Begin no new request; close when requests in flight are done. A held frame that is retried is dropped; one
+        that is partly forwarded goes on, unless its client is slow.
+        """
         self.connection.close()
         hold = self.hold
-        if hold is not None and self.requests.stream.remaining:  # the rest of a frame that stalled: its client is slow
-            self.close()
-            return
-        if hold is not None and hold.answered:
-            self._drop_hold(hold)
+        if hold is not None:
+            stream = self.requests.stream
+            assert isinstance(stream, RequestStream)  # noqa: S101 - for the type checker
+            if stream.has_stalled:
+                self.close()
+                return
+            if hold.answered and not stream.remaining:
+                self._drop_hold(hold)
         self._on(Event.DRAIN)
 
     def _begin_draining(self) -> None:
@@ -228,7 +233,7 @@ class Session(Owner, Waiter):
         self.requests.pause(END_OF_STREAM)
         requests = self.requests.stream
         assert isinstance(requests, RequestStream)  # noqa: S101 - for the type checker
-        requests.refund_rest(self._shared.clock())
+        requests.end(self._shared.clock())
         self._shared.wakeups.rearm()
         self._timer = self._shared.loop.call_later(FLUSH_TIMEOUT_SECONDS, self._on, Event.TIMED_OUT)
         if self.requests.pending is None and self.upstream is not None:
@@ -251,7 +256,7 @@ class Session(Owner, Waiter):
         if self.upstream is not None:
             requests = self.requests.stream
             assert isinstance(requests, RequestStream)  # noqa: S101 - for the type checker
-            requests.refund_rest(now_ns)
+            requests.end(now_ns)
             self.requests.stop()
             self.responses.stop()
             self.upstream.close()

@@ -49,7 +49,7 @@ class Wakeups:
     def add(self, waiter: Waiter, hold: Hold) -> None:
         """The frame is held from now on."""
         hold.waiter = waiter
-        self._holds.add(hold)
+        self._holds.add(hold, self._clock())
         if hold.until_ns:
             self._arm_deadline(hold)
         self.rearm()

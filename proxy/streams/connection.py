@@ -192,14 +192,16 @@ class Requests(Stream):
 
     is_charged   the current frame was charged to its limits; in a dry run it may pass uncharged
     is_counted   it was counted as throttled, for its hold or its notice
+    unpaid       bytes at its end that were not charged when it was admitted: they are charged as they arrive
     """
 
-    __slots__ = ("is_charged", "is_counted")
+    __slots__ = ("is_charged", "is_counted", "unpaid")
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self.is_charged = False
         self.is_counted = False
+        self.unpaid = 0
 
     @abstractmethod
     def drop(self, pos: int, end: int, length: int) -> None:

@@ -34,14 +34,16 @@ class FetchLedger:
     connections   that have sent a fetch
     open          fetches whose response has not arrived
     batch         bytes of the smallest response lately; an upper bound while none has arrived
+    latest        bytes of the latest response; None while none has arrived
     """
 
-    __slots__ = ("batch", "connections", "open")
+    __slots__ = ("batch", "connections", "latest", "open")
 
     def __init__(self) -> None:
         self.connections = 0
         self.open = 0
         self.batch = LARGEST_BATCH
+        self.latest: int | None = None
 
     def learn(self, size: int, budget: int) -> None:
         """Record a response of `size` bytes to a fetch for at most `budget` bytes.
@@ -49,6 +51,7 @@ class FetchLedger:
         An empty one contains no batch. But fetches that wait for new data must not block each other, so each empty
         response makes the next reservation smaller.
         """
+        self.latest = size
         if size <= EMPTY_RESPONSE:
             self.batch //= 4
         elif size >= budget:
@@ -85,13 +88,16 @@ class Reservation:
     def plan(self, asked: int | None) -> int:
         """The bytes to charge: the fetch's share of what is left, or a batch if that is more.
 
-        Sets `budget`. `asked`: the request's own `max_bytes`; None where it has none.
+        Sets `budget`. `asked`: the request's own `max_bytes`; None where it has none: no budget bounds its response, so
+        it reserves the size of the latest one, within its share, and at first its share of all connections.
         """
         limits, ledger = self.limits, self.ledger
         left = max(limits.headroom(self.charged_ns), limits.earned(SMALLEST_BUDGET_NS))
         self.budget = max(1, left // max(1, ledger.connections - ledger.open))
-        amount = max(self.budget, ledger.batch)
-        return amount if asked is None else min(amount, max(asked, ledger.batch))
+        if asked is None:
+            latest = left // max(1, ledger.connections) if ledger.latest is None else ledger.latest
+            return max(min(self.budget, latest), ledger.batch)
+        return max(min(self.budget, asked), ledger.batch)
 
     def open(self) -> None:
         """The fetch is forwarded."""

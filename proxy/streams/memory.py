@@ -11,6 +11,8 @@ against ``--max-buffered-bytes``. Rules by which memory can always drain:
 - A response that must be collected reserves its announced length before the first byte is collected; requests for
   memory are granted in order, except those that fit into the direction's own `RESERVE`, which need none of the pool.
   One above a quarter of the pool is refused.
+- Reservations of at most `SHORT` bytes have a queue of their own and an eighth more of memory: large responses that are
+  stuck do not delay Metadata.
 """
 
 from collections import deque
@@ -24,6 +26,8 @@ READ_SIZE: Final = 524_288
 SMALLEST_READ_SIZE: Final = 8_192
 #: Bytes that each direction may keep outside of the pool.
 RESERVE: Final = 1_024
+#: Largest reservation that does not wait for longer ones.
+SHORT: Final = 65_536
 
 
 class ResponseTooLarge(ProtocolError):
@@ -65,7 +69,18 @@ class MemoryPool:
     ``read_size`` is what one read may take now, 0 when the pool is used up. ``is_tight``: reads must ask `allowance`.
     """
 
-    __slots__ = ("_waiting", "buffered_bytes", "data", "is_tight", "kept_bytes", "limit", "read_size", "used", "view")
+    __slots__ = (
+        "_waiting",
+        "_waiting_short",
+        "buffered_bytes",
+        "data",
+        "is_tight",
+        "kept_bytes",
+        "limit",
+        "read_size",
+        "used",
+        "view",
+    )
 
     def __init__(self, limit: int) -> None:
         self.data = bytearray(READ_SIZE)
@@ -79,6 +94,7 @@ class MemoryPool:
         self.read_size = READ_SIZE
         self.is_tight = False
         self._waiting: deque[Holding] = deque()
+        self._waiting_short: deque[Holding] = deque()
 
     @property
     def largest_response(self) -> int:
@@ -112,28 +128,40 @@ class MemoryPool:
 
     def reserve(self, holding: Holding, size: int) -> bool:
         """Reserve `size` bytes for a response that is to be collected. False: it has been queued for them."""
-        fits_in_reserve = holding.total + size <= RESERVE
-        if fits_in_reserve or (not self._waiting and self.used + size <= self.limit):
+        waiting = self._queue_of(size)
+        if holding.total + size <= RESERVE or (not waiting and self._has_room(size)):
             self.update(holding, holding.kept, holding.pending, holding.reserved + size)
             return True
         holding.waits = size
-        self._waiting.append(holding)
+        waiting.append(holding)
         return False
+
+    def grow(self, holding: Holding, size: int) -> None:
+        """A response that is collected takes `size` bytes, which may be more than it reserved."""
+        if size > holding.reserved:
+            self.update(holding, holding.kept, holding.pending, size)
 
     def grant(self) -> list[Holding]:
         """Reserve for the queued directions, in order, as far as memory is free; returns these."""
         granted = []
-        while self._waiting and self.used + self._waiting[0].waits <= self.limit:
-            holding = self._waiting.popleft()
-            size, holding.waits = holding.waits, 0
-            self.update(holding, holding.kept, holding.pending, holding.reserved + size)
-            granted.append(holding)
+        for waiting in (self._waiting_short, self._waiting):
+            while waiting and self._has_room(waiting[0].waits):
+                holding = waiting.popleft()
+                size, holding.waits = holding.waits, 0
+                self.update(holding, holding.kept, holding.pending, holding.reserved + size)
+                granted.append(holding)
         return granted
+
+    def _queue_of(self, size: int) -> deque[Holding]:
+        return self._waiting_short if size <= SHORT else self._waiting
+
+    def _has_room(self, size: int) -> bool:
+        return self.used + size <= self.limit + (self.limit // 8 if size <= SHORT else 0)
 
     def forget(self, holding: Holding) -> None:
         """The direction is closed: give back all its memory."""
         if holding.waits:
-            self._waiting.remove(holding)
+            self._queue_of(holding.waits).remove(holding)
             holding.waits = 0
         self.update(holding, 0, 0, 0)
 

@@ -9,8 +9,9 @@ from typing import final
 
 from protocol.errors import MalformedFrame
 from protocol.request_header import PREFIX_SIZE, peek_request, unpack_prefix
+from proxy.enforcement.holds import Overdraft
 from proxy.streams.connection import MAX_IN_FLIGHT, Connection, RequestKind, Requests
-from proxy.streams.handlers.data import HEAD_READ_SIZE
+from proxy.streams.handlers.data import HEAD_READ_SIZE, longest_charge
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.kinds import Kinds
 from proxy.streams.memory import READ_SIZE
@@ -18,18 +19,28 @@ from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, PASS, PIECES_PER_STEP
 from quotas.admission.limit_set import LimitSet
 
 
-class _Charge:
-    """The limits that a partly forwarded Produce request was charged to in full, in case it never arrives whole.
+class _Charge(Overdraft):
+    """The charge of a partly forwarded Produce request, in case it never arrives whole.
 
-    unpaid   bytes whose charge was given back because they did not arrive: they are charged as they arrive
+    unpaid   bytes at its end that are not charged: they are charged as they arrive
+    ahead    least number of bytes that the next charge covers, whether they have arrived or not
     """
 
-    __slots__ = ("charged_ns", "limits", "unpaid")
+    __slots__ = ("_requests", "ahead", "charged_ns", "limits", "unpaid")
 
-    def __init__(self, limits: LimitSet, now_ns: int) -> None:
+    def __init__(self, requests: "RequestStream", limits: LimitSet, now_ns: int, unpaid: int) -> None:
+        self._requests = requests
         self.limits = limits
         self.charged_ns = now_ns
-        self.unpaid = 0
+        self.unpaid = unpaid
+        self.ahead = longest_charge(limits) if unpaid else 0
+
+    def forget(self) -> None:
+        """Nothing is charged any more for bytes that have not arrived."""
+        self._requests.connection.context.holds.remove_overdraft(self, self.limits.limits)
+
+    def reduce(self, now_ns: int) -> None:
+        self._requests.refund_rest(now_ns, longest_charge(self.limits))
 
 
 @final
@@ -53,6 +64,12 @@ class RequestStream(Requests):
     def is_answered(self) -> bool:
         """Whether the client waits for a response to the latest request."""
         return self._kind is None or self._kind.answered
+
+    @property
+    def has_stalled(self) -> bool:
+        """Whether nothing of the current frame arrived for a while, and its rest is charged as it arrives."""
+        charge = self._charge
+        return charge is not None and self.remaining > 0 and charge.unpaid > 0 and not charge.ahead
 
     def take(self, pos: int, end: int, now_ns: int) -> int:
         if self.remaining:
@@ -82,7 +99,7 @@ class RequestStream(Requests):
     def _end_batch(self, kind: RequestKind, passed_to: int, end: int, now_ns: int) -> int:
         """A batch has passed; its last request may not have arrived whole."""
         if passed_to > end:
-            self.is_charged, self.is_counted = True, False
+            self.is_charged, self.is_counted, self.unpaid = True, False, 0
             self.remaining = passed_to - end
             self._begin_frame(kind, now_ns)
         self._set_want()
@@ -94,6 +111,7 @@ class RequestStream(Requests):
         if kind is None:
             return NEED
         self.is_counted = self.connection.turn is not None
+        self.unpaid = 0
         step = kind.handler.admit(self, kind, pos, end, now_ns)
         if step == PASS:
             return self._pass(kind, pos, end, now_ns)
@@ -212,13 +230,24 @@ class RequestStream(Requests):
 
     def _begin_frame(self, kind: RequestKind, now_ns: int) -> None:
         """A frame is partly forwarded."""
-        is_charged = self.is_charged and type(kind.handler) is Produce
-        self._charge = _Charge(self.connection.identity.limits.produce, now_ns) if is_charged else None
+        self._forget_charge()
+        if self.is_charged and type(kind.handler) is Produce:
+            limits = self.connection.identity.limits.produce
+            self._charge = charge = _Charge(self, limits, now_ns, self.unpaid)
+            if self.near_limit:
+                self.connection.context.holds.add_overdraft(charge, limits.limits, now_ns)
+
+    def _forget_charge(self) -> None:
+        if self._charge is not None:
+            self._charge.forget()
+            self._charge = None
 
     def _set_want(self) -> None:
         """Close to the limit, read only to the end of the frame and the next header: a hold then keeps little."""
         if self.near_limit and self.connection.context.policy.enforces:
-            self.want = self.remaining + HEAD_READ_SIZE
+            charge = self._charge
+            unpaid = charge.unpaid if charge is not None and charge.ahead else 0
+            self.want = max(0, self.remaining - unpaid) + HEAD_READ_SIZE
         elif self.connection.is_closing and self.remaining:
             self.want = self.remaining
         else:
@@ -229,13 +258,14 @@ class RequestStream(Requests):
     def _go_on(self, pos: int, end: int, now_ns: int) -> int:
         """More of the current frame has arrived."""
         charge = self._charge
-        if charge is not None and charge.unpaid:
-            to_come = max(0, self.remaining - (end - pos))
-            if charge.unpaid > to_come:
-                step = self._charge_rest(charge.unpaid - to_come, now_ns)
+        if charge is not None and charge.unpaid and charge.unpaid > self.remaining - (end - pos):
+            paid = self.remaining - charge.unpaid
+            if paid > 0 and self.walk is None:
+                end = pos + paid
+            else:
+                step = self._charge_rest(charge, end - pos - paid, now_ns)
                 if step != PASS:
                     return step
-                charge.unpaid = to_come
         if self.walk is not None:
             return self._walk_on(pos, end, now_ns)
         passed_to = min(end, pos + self.remaining)
@@ -269,15 +299,19 @@ class RequestStream(Requests):
         self._set_want()
         return walked_to if walked_to > pos else YIELD
 
-    def _charge_rest(self, size: int, now_ns: int) -> int:
-        """Charge `size` bytes of a frame whose charge was given back, as they arrive, to the limits in force now.
+    def _charge_rest(self, charge: _Charge, arrived: int, now_ns: int) -> int:
+        """Charge a part of a frame that was not charged in full, to the limits in force now. `arrived`: bytes after
+        those that are charged.
 
         Returns `PASS` or `HOLD`.
         """
+        charge.forget()
         connection = self.connection
         kind = self._kind
         limits = connection.identity.limits.produce
+        size = min(charge.unpaid, max(arrived, charge.ahead))
         if kind is None or not limits.limits:
+            charge.unpaid -= size
             return PASS
         turn = connection.turn
         decision = limits.admit(size, now_ns, None if turn is None else turn.ticket)
@@ -285,6 +319,9 @@ class RequestStream(Requests):
         assert isinstance(handler, Produce)  # noqa: S101 - for the type checker: nothing else is charged in full
         if handler.act(self, kind, decision, size, None, now_ns) == HOLD:
             return HOLD
+        charge.unpaid -= size
+        charge.limits = limits
+        charge.charged_ns = now_ns
         connection.turn = None
         if turn is not None:
             if not self.is_counted:
@@ -293,13 +330,21 @@ class RequestStream(Requests):
             connection.context.holds.give_up(turn.ticket, now_ns)
         return PASS
 
-    def refund_rest(self, now_ns: int) -> None:
-        """Nothing of the current frame arrived for a while, or nothing will: give back what has not arrived."""
+    def refund_rest(self, now_ns: int, ahead: int = 0) -> None:
+        """Give back what was charged for bytes that have not arrived; they are charged as they arrive, at least
+        `ahead` bytes at once.
+        """
         charge = self._charge
-        if self.remaining and charge is not None and not charge.unpaid:
-            charge.unpaid = self.remaining
-            charge.limits.refund(self.remaining, charge.charged_ns, now_ns)
+        if charge is not None and self.remaining > charge.unpaid:
+            charge.limits.refund(self.remaining - charge.unpaid, charge.charged_ns, now_ns)
             self.connection.context.holds.credit_returned(charge.limits.limits)
+            charge.unpaid = self.remaining
+            charge.ahead = ahead
+
+    def end(self, now_ns: int) -> None:
+        """Nothing of the current frame arrives any more."""
+        self.refund_rest(now_ns)
+        self._forget_charge()
 
     def drop(self, pos: int, end: int, length: int) -> None:
         frame_end = pos + 4 + length
@@ -310,4 +355,4 @@ class RequestStream(Requests):
         self.resume_at = min(end, frame_end)
         self.remaining = frame_end - self.resume_at
         self._dropping = self.remaining > 0
-        self._charge = None
+        self._forget_charge()

@@ -199,6 +199,7 @@ class ResponseStream(Responses):
             return REPLACE
         if len(walk.out) > context.memory.largest_response:
             raise ResponseTooLarge(kind.header.api.name, self._size, context.memory.largest_response)
+        context.memory.grow(self.holding, len(walk.out))
         self.want = REWRITING_READ_SIZE
         if self.resume_at > pos:
             return REPLACE

@@ -6,7 +6,7 @@ which are bytes to kio, come from `record_batch` and `set_entry`.
 
 import datetime
 import string
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from struct import pack
@@ -37,9 +37,11 @@ class Addresses:
         self.told.append((node_id, host, port))
         return PROXY_HOST, proxy_port(node_id)
 
-    def advertise_all(self, brokers: Sequence[tuple[int, str, int]]) -> list[tuple[str, int]]:
+    def advertise_all(self, brokers: Sequence[tuple[int, str, int]]) -> Iterator[tuple[str, int] | None]:
         self.lists.append(list(brokers))
-        return [(PROXY_HOST, proxy_port(node_id)) for node_id, _, _ in brokers]
+        for node_id, _, _ in brokers:
+            yield None
+            yield PROXY_HOST, proxy_port(node_id)
 
 
 def proxy_port(node_id: int) -> int:

@@ -13,6 +13,10 @@ from quotas.admission.limit_set import LimitSet
 
 #: Close to its limit a connection reads to the end of the current frame and this many bytes of the next.
 HEAD_READ_SIZE = 128
+#: A frame that was held is charged for at most this many bytes that have not arrived, or for what its limit earns in
+#: this time if that is more: a client that announces a long frame and stalls delays others no longer.
+LONGEST_CHARGE = 32_768
+LONGEST_CHARGE_NS = 50_000_000
 
 
 class DataHandler(Handler):
@@ -80,6 +84,11 @@ class DataHandler(Handler):
             until_ns=until_ns,
         )
         return HOLD
+
+
+def longest_charge(limits: LimitSet) -> int:
+    """Most bytes that one charge of a held frame covers before they have arrived."""
+    return max(LONGEST_CHARGE, limits.earned(LONGEST_CHARGE_NS))
 
 
 def is_near(amounts: Mapping[Limit, int], size: int, now_ns: int) -> bool:

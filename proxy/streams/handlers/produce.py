@@ -10,12 +10,13 @@ from protocol.produce import ProduceResponseWalk, finish_usual_produce_response
 from protocol.produce_walk import ProduceRequestWalk, TopicUsage
 from protocol.request_header import unpack_prefix
 from proxy.streams.connection import Awaited, Handler, RequestKind, Requests, Responses, Stream
-from proxy.streams.handlers.data import DataHandler, is_near
+from proxy.streams.handlers.data import DataHandler, is_near, longest_charge
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.produce_usage import LOOKAHEAD, ProduceUsage, name_of
 from proxy.streams.steps import HOLD, NEED, PASS
 from quotas.admission.decision import ADMITTED
 from quotas.admission.limit import Ticket
+from quotas.admission.limit_set import LimitSet
 
 #: First version with broker addresses in responses (KIP-951).
 FIRST_WITH_NODE_ENDPOINTS: Final = 10
@@ -52,24 +53,32 @@ class Produce(DataHandler):
         connection = requests.connection
         identity = connection.identity
         length = unpack_prefix(requests.buf, pos)[0]
+        produce = identity.limits.produce
+        size = length if connection.turn is None else _first_charge(produce, length, pos, end)
         if identity.limits.walks:
-            step = self._admit_read(requests, kind, length, pos, end, now_ns)
+            step = self._admit_read(requests, kind, length, size, pos, end, now_ns)
         else:
-            produce = identity.limits.produce
-            decision, amounts = self.ask(requests, produce, length, now_ns)
+            decision, amounts = self.ask(requests, produce, size, now_ns)
             if amounts is None:
                 requests.near_limit = decision is not ADMITTED or produce.headroom(now_ns) < READ_SIZE
             else:
-                requests.near_limit = decision is not ADMITTED or is_near(amounts, length, now_ns)
+                requests.near_limit = decision is not ADMITTED or is_near(amounts, size, now_ns)
             step = self.act(requests, kind, decision, length, amounts, now_ns)
         if step == PASS:
+            requests.unpaid = length - size
             entity = identity.entity
             entity.produce_bytes += length
             entity.requests += 1
+        elif requests.hold is not None and requests.hold.limit in produce.limits:
+            requests.hold.units = _first_charge(produce, length, pos, end)
         return step
 
-    def _admit_read(self, requests: Requests, kind: RequestKind, length: int, pos: int, end: int, now_ns: int) -> int:
-        """Decide about a request of a client with limits on topics, records or producer ids."""
+    def _admit_read(
+        self, requests: Requests, kind: RequestKind, length: int, size: int, pos: int, end: int, now_ns: int
+    ) -> int:
+        """Decide about a request of a client with limits on topics, records or producer ids; `size` bytes of it are
+        charged now.
+        """
         connection = requests.connection
         ahead = min(4 + length, LOOKAHEAD) - (end - pos)
         # While memory is tight, decide with the bytes in the buffer: bytes kept for a decision would block others.
@@ -81,8 +90,8 @@ class Produce(DataHandler):
             usage = connection.usage = ProduceUsage(self.context, connection.identity)
         usage.read(kind.version, kind.header.body_offset, requests.buf, pos, end, length)
         turn = connection.turn
-        decision = usage.admit(length, now_ns, None if turn is None else turn.ticket)
-        requests.near_limit = decision is not ADMITTED or is_near(usage.amounts, length, now_ns)
+        decision = usage.admit(size, now_ns, None if turn is None else turn.ticket)
+        requests.near_limit = decision is not ADMITTED or is_near(usage.amounts, size, now_ns)
         step = self.act(requests, kind, decision, length, usage.amounts, now_ns)
         if not decision.admitted:
             hold = requests.hold
@@ -142,3 +151,8 @@ class Produce(DataHandler):
             if name is not None:
                 record_bytes, messages = int(usage.record_bytes * share), int(usage.messages * share)
                 registry.records_refused(name, record_bytes, messages, awaited.charged_ns, now_ns)
+
+
+def _first_charge(limits: LimitSet, length: int, pos: int, end: int) -> int:
+    """Bytes that a held frame of `length` bytes is charged when it passes; the rest is charged as it arrives."""
+    return min(length, max(end - pos - 4, longest_charge(limits)))

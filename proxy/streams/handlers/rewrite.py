@@ -7,13 +7,12 @@ comes first. Its announced length is reserved before the first byte is collected
 from typing import final
 
 from protocol.apis import DESCRIBE_CONFIGS, METADATA
-from protocol.broker_list import MAX_PREFIX
 from protocol.describe_configs import DescribeConfigsRequestWalk
 from protocol.request_header import unpack_prefix
 from protocol.rewriting import rewriting_walk
 from proxy.streams.connection import Awaited, Handler, RequestKind, Requests, Responses
 from proxy.streams.handlers.forward import Forward
-from proxy.streams.memory import ResponseTooLarge
+from proxy.streams.memory import SHORT, ResponseTooLarge
 from proxy.streams.steps import PASS, WAIT
 
 
@@ -47,7 +46,7 @@ class Rewriting(Forward):
             return step
         if isinstance(awaited, DescribedConfigs) and not awaited.walk.names_broker:
             return responses.begin(pos, end, length)
-        size = min(length, MAX_PREFIX) if kind.api_key == METADATA else length
+        size = min(length, SHORT) if kind.api_key == METADATA else length  # the list of brokers alone is collected
         memory = self.context.memory
         if size > memory.largest_response:
             raise ResponseTooLarge(kind.header.api.name, length, memory.largest_response)

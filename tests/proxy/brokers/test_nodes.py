@@ -16,7 +16,7 @@ from kio.index import load_response_schema
 from protocol.apis import METADATA
 from protocol.messages import decode
 from proxy.brokers.nodes import BrokerPortConflict, Nodes
-from proxy.config.config import ListeningOptions
+from proxy.config.config import Address, ListeningOptions
 from tests.proxy.conversation import LOOPBACK, Peer, ScriptedBroker, Stage, lines_of, until
 from tests.proxy.frames import coordinator_answer, heartbeat, heartbeat_answer, metadata, metadata_answer, request
 
@@ -32,6 +32,10 @@ def nodes(**options: Any) -> tuple[Nodes, list[int]]:
         return bound[-1]
 
     return Nodes(ListeningOptions(**options), bind_any), bound
+
+
+def all_of(known: Nodes, brokers: list[tuple[int, str, int]]) -> list[Address]:
+    return [address for address in known.advertise_all(brokers) if address is not None]
 
 
 # The map
@@ -68,8 +72,8 @@ def test_two_nodes_on_one_port_are_an_error_that_names_the_way_out() -> None:
 def test_a_node_that_has_left_gives_its_port_to_the_one_that_took_its_place(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     known, _ = nodes(broker_ports=range(20_000, 20_008))
-    known.advertise_all([(1, "kafka-1", 9092), (2, "kafka-2", 9092)])
-    told = known.advertise_all([(1, "kafka-1", 9092), (10, "kafka-10", 9092)])
+    all_of(known, [(1, "kafka-1", 9092), (2, "kafka-2", 9092)])
+    told = all_of(known, [(1, "kafka-1", 9092), (10, "kafka-10", 9092)])
     assert told == [("127.0.0.1", 20_001), ("127.0.0.1", 20_002)]
     assert known.broker_behind(20_002) == ("kafka-10", 9092)
     assert known.known() == {1: ("kafka-1", 9092), 10: ("kafka-10", 9092)}
@@ -77,18 +81,33 @@ def test_a_node_that_has_left_gives_its_port_to_the_one_that_took_its_place(capl
     assert left == [{"node": 2, "proxy_port": 20_002, "port_now_of": 10}]
 
 
+def test_a_long_list_is_learned_in_steps_while_others_use_the_map() -> None:
+    """Two responses are parsed in turns: each step leaves a map that leads each port to one node."""
+    known, bound = nodes(broker_ports=None)
+    brokers = [(node, f"kafka-{node}", 9092) for node in range(100)]
+    first, second = known.advertise_all(brokers), known.advertise_all(brokers[::-1])
+    told: tuple[list[Any], list[Any]] = ([], [])
+    for each in range(2 * len(brokers)):
+        told[0].append(next(iter(first)))
+        told[1].append(next(iter(second)))
+        assert len(bound) <= 2 * (each + 1), "two ports are bound in one step of both"
+        assert all(known.broker_behind(known.port_of(node)) == real for node, real in known.known().items())
+    assert told[0][:100] == told[1][:100] == [None] * 100
+    assert told[0][100:] == told[1][:99:-1] == all_of(known, brokers)
+
+
 def test_a_node_keeps_its_port_while_no_other_has_it_in_a_list() -> None:
     """One broker's list may lack a node that has just joined: its clients are to notice nothing."""
     known, _ = nodes(broker_ports=range(20_000, 20_008))
-    known.advertise_all([(1, "kafka-1", 9092), (2, "kafka-2", 9092)])
-    known.advertise_all([(1, "kafka-1", 9092)])
-    known.advertise_all([])
+    all_of(known, [(1, "kafka-1", 9092), (2, "kafka-2", 9092)])
+    all_of(known, [(1, "kafka-1", 9092)])
+    all_of(known, [])
     assert known.broker_behind(20_002) == ("kafka-2", 9092)
 
 
 def test_a_response_that_does_not_name_all_brokers_says_of_none_that_it_has_left() -> None:
     known, _ = nodes(broker_ports=range(20_000, 20_008))
-    known.advertise_all([(2, "kafka-2", 9092)])
+    all_of(known, [(2, "kafka-2", 9092)])
     with pytest.raises(BrokerPortConflict):
         known.advertise(10, "kafka-10", 9092)
     assert known.broker_behind(20_002) == ("kafka-2", 9092)
@@ -96,9 +115,9 @@ def test_a_response_that_does_not_name_all_brokers_says_of_none_that_it_has_left
 
 def test_two_nodes_of_one_list_on_one_port_are_an_error_and_change_nothing() -> None:
     known, _ = nodes(broker_ports=range(20_000, 20_008))
-    known.advertise_all([(1, "kafka-1", 9092), (2, "kafka-2", 9092)])
+    all_of(known, [(1, "kafka-1", 9092), (2, "kafka-2", 9092)])
     with pytest.raises(BrokerPortConflict, match=r"nodes 2 and 10 both map to port 20002.*--broker-port 10=PORT"):
-        known.advertise_all([(9, "kafka-9", 9092), (2, "kafka-2b", 9092), (10, "kafka-10", 9092)])
+        all_of(known, [(9, "kafka-9", 9092), (2, "kafka-2b", 9092), (10, "kafka-10", 9092)])
     assert known.known() == {1: ("kafka-1", 9092), 2: ("kafka-2", 9092)}
 
 
@@ -111,9 +130,9 @@ def test_each_port_leads_to_the_node_that_was_named_for_it_last(lists: list[list
         brokers = [(node, f"kafka-{node}", 9000 + number) for node in node_ids]
         if len(set(ports)) < len(ports):
             with pytest.raises(BrokerPortConflict):
-                known.advertise_all(brokers)
+                all_of(known, brokers)
         else:
-            assert known.advertise_all(brokers) == [("127.0.0.1", port) for port in ports]
+            assert all_of(known, brokers) == [("127.0.0.1", port) for port in ports]
             node_at_port.update(zip(ports, node_ids, strict=True))
             assert all(known.known()[node] == (host, port) for node, host, port in brokers)
         assert sorted(known.known()) == sorted(node_at_port.values())

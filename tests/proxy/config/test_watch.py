@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy import quotas_watch
 from proxy.config.config import Config, QuotaOptions
 from proxy.config.quotas_file import Quotas, quotas_in_force
 from proxy.observability.metrics import Metrics
@@ -114,6 +115,48 @@ async def test_a_reload_warns_about_entries_that_apply_to_no_client(
 async def test_a_change_between_start_and_the_first_look_is_not_missed(watched: Watched) -> None:
     watched.path.write_text(SEVEN)
     assert await watched.watch.poll()
+
+
+async def test_a_file_that_is_truncated_before_it_is_written_keeps_its_quotas(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    await watched.watch.poll()
+    watched.path.write_text("")
+    assert not await watched.watch.poll()
+    assert (watched.taken, watched.reload_ok()) == ([], False)
+    assert [record.__dict__["event"] for record in caplog.records] == ["quotas_refused", "quotas_kept"]
+    assert str(watched.path) in caplog.records[0].__dict__["fields"]["place"]
+    watched.path.write_text(SEVEN)
+    assert await watched.watch.poll()
+    assert watched.taken[-1]["client-id:etl"] == 7_000_000
+
+
+async def test_a_comment_removes_all_quotas_of_the_file(watched: Watched) -> None:
+    await watched.watch.poll()
+    watched.path.write_text("# no quotas\n")
+    assert await watched.watch.poll()
+    assert watched.taken == [{"client-id:flag": 1}]
+    watched.path.write_text("")
+    assert not await watched.watch.poll()
+    assert watched.reload_ok(), "an empty file changes nothing then"
+
+
+async def test_a_file_that_changes_while_it_is_read_is_read_again(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reading(config: Config) -> Quotas:
+        quotas = quotas_in_force(config)
+        watched.path.write_text(SEVEN)
+        monkeypatch.undo()
+        return quotas
+
+    await watched.watch.poll()
+    watched.path.write_text("# about to be written\n")
+    monkeypatch.setattr(quotas_watch, "quotas_in_force", reading)
+    assert not await watched.watch.poll()
+    assert watched.taken == []
+    assert await watched.watch.poll()
+    assert watched.taken == [{"client-id:flag": 1, "client-id:etl": 7_000_000}]
 
 
 async def test_a_wrong_file_is_refused_whole_until_it_is_right(

@@ -269,8 +269,8 @@ def test_holds_are_served_in_turn_when_the_debt_is_paid() -> None:
     holds, limit, now_ns = Holds(), scene.limit, scene.now_ns
     limit.algorithm.record(1_000, now_ns)
     first, second = hold_of(limit), hold_of(limit)
-    holds.add(first)
-    holds.add(second)
+    holds.add(first, 0)
+    holds.add(second, 0)
     assert list(holds.limits) == list(holds.changed) == [limit]
     assert holds.next(limit, now_ns) is None
     assert holds.due_ns(limit, now_ns) == NS_PER_SECOND
@@ -291,7 +291,7 @@ def test_limits_with_waiters_are_known(events: list[str]) -> None:
     for each in events:
         if each == "add":
             held.append(hold_of(limit, 100 + len(held)))
-            holds.add(held[-1])
+            holds.add(held[-1], 0)
         elif each == "remove" and held:
             holds.remove(held.pop(len(held) // 2))
             assert limit in holds.changed or held
@@ -315,7 +315,7 @@ def test_what_a_ticket_was_charged_is_given_back_and_told() -> None:
     ticket.turn = limit
     ticket.claim(500, scene.now_ns)
     assert limit.debt_ns(scene.now_ns) == NS_PER_SECOND // 2
-    holds.add(hold_of(limit))
+    holds.add(hold_of(limit), 0)
     holds.changed.clear()
     holds.give_up(ticket, scene.now_ns)
     assert limit.debt_ns(scene.now_ns) == 0

@@ -114,8 +114,13 @@ async def test_a_frame_that_fills_the_whole_buffer_can_be_held(open_stage: OpenS
     assert len(session.requests.kept) == READ_SIZE
     stage.clock.pass_seconds(1)
     assert await broker.read(READ_SIZE) == frame[:READ_SIZE]
-    await client.send(frame[READ_SIZE:])
-    assert await broker.read(len(frame) - READ_SIZE) == frame[READ_SIZE:]
+    sending = asyncio.ensure_future(client.send(frame[READ_SIZE:]))
+    receiving = asyncio.ensure_future(broker.read(len(frame) - READ_SIZE))
+    while not receiving.done():
+        stage.clock.pass_seconds(0.1)
+        await asyncio.sleep(0.001)
+    assert await receiving == frame[READ_SIZE:]
+    await sending
 
 
 async def test_what_was_read_with_the_frame_before_is_looked_at_again(open_stage: OpenStage) -> None:
@@ -644,9 +649,30 @@ async def test_draining_delivers_a_held_frame_that_nobody_will_send_again(open_s
     await client.frame()
     await client.send(produce(2, 90_000, acks=0))
     await held(stage)
-    stage.session_of(client).drain()
+    session = stage.session_of(client)
+    session.drain()
+    stage.clock.pass_seconds(1)
+    await until(lambda: session.requests.stream.remaining and session.hold)
+    session.drain()  # half of it is forwarded, and the limit holds the rest
     stage.clock.pass_seconds(1)
     assert await broker.rest() == produce(2, 90_000, acks=0)
+    await stage.no_sessions()
+
+
+async def test_draining_delivers_the_rest_of_a_frame_that_is_partly_forwarded(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[FAST])
+    client, broker = await in_debt(stage)
+    await client.send(produce(2, 90_000))
+    await held(stage)
+    session = stage.session_of(client)
+    stage.clock.pass_seconds(1)
+    await until(lambda: session.requests.stream.remaining and session.hold)
+    session.drain()
+    await broker.send(produced(1))
+    stage.clock.pass_seconds(1)
+    assert await broker.frame() == produce(2, 90_000)
+    await broker.send(produced(2))
+    assert len(await client.frame()) == len(await client.frame())
     await stage.no_sessions()
 
 

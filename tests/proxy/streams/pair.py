@@ -269,7 +269,7 @@ class Pair:
         self.connection.turn = None
         self.hold = hold
         hold.waiter = self
-        self.world.holds.add(hold)
+        self.world.holds.add(hold, self.world.clock())
 
     def release(self, hold: Hold) -> None:
         """The held frame asks again; it has been taken out of its queue."""
@@ -303,7 +303,7 @@ class Pair:
             self.world.holds.remove(self.hold)
             self.world.holds.give_up(self.hold.ticket, now_ns)
             self.hold = None
-        self.request_stream.refund_rest(now_ns)
+        self.request_stream.end(now_ns)
         for flow in (self.requests, self.responses):
             self.world.memory.forget(flow.stream.holding)
         self.connection.cancel_all(now_ns)
@@ -314,14 +314,19 @@ def pass_holds(world: World, most: int = 10_000) -> None:
     for _ in range(most):
         if not world.holds.limits:
             return
-        limit = next(iter(world.holds.limits))
-        world.clock.now_ns += world.holds.due_ns(limit, world.clock()) or 0
-        hold = world.holds.next(limit, world.clock())
-        assert hold is not None
-        pair = hold.waiter
-        assert isinstance(pair, Pair)
-        pair.release(hold)
+        pass_one_hold(world)
     raise AssertionError("what is held never passes")
+
+
+def pass_one_hold(world: World) -> None:
+    """Let time pass until one frame has its turn."""
+    limit = next(iter(world.holds.limits))
+    world.clock.now_ns += world.holds.due_ns(limit, world.clock()) or 0
+    hold = world.holds.next(limit, world.clock())
+    assert hold is not None
+    pair = hold.waiter
+    assert isinstance(pair, Pair)
+    pair.release(hold)
 
 
 def frames_of(data: bytes | bytearray) -> list[bytes]:

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from protocol.errors import CorrelationMismatch, MalformedFrame, NotKafka, ReplicaFetch, UnexpectedResponse
 from protocol.wire import encode_varint
-from proxy.config.config import SecurityOptions
+from proxy.brokers.nodes import Nodes
+from proxy.config.config import Address, SecurityOptions
 from proxy.streams.connection import MAX_IN_FLIGHT, MAX_OWED_BYTES
 from proxy.streams.kinds import MAX_KINDS, MAX_TAIL_BYTES
 from proxy.streams.memory import ResponseTooLarge
+from proxy.streams.response_stream import ResponseStream
 from proxy.streams.steps import DRAINED, FULL, WAIT
 from tests.proxy import frames
 from tests.proxy.conversation import without_burst
@@ -143,9 +145,9 @@ def test_a_response_above_a_quarter_of_the_pool_is_refused() -> None:
 
 def test_responses_that_wait_for_memory_are_granted_in_order() -> None:
     """Four have a quarter each; the fifth and sixth wait unread, and the memory of the first is the fifth's."""
-    world = World(security=SecurityOptions(max_buffered_bytes=40_000))
-    answer = frames.coordinators_answer(1, 350)
-    assert 9_000 < len(answer) - 4 < 10_000
+    world = World(security=SecurityOptions(max_buffered_bytes=400_000))
+    answer = frames.coordinators_answer(1, 3_500)
+    assert 90_000 < len(answer) - 4 < 100_000
     pairs = [Pair(world) for _ in range(6)]
     for pair in pairs:
         pair.client_sends(frames.find_coordinator(1))
@@ -162,6 +164,61 @@ def test_responses_that_wait_for_memory_are_granted_in_order() -> None:
         pair.broker_sends(answer[100:])
         assert len(pair.received()) == 1
     assert world.memory.used == world.memory.buffered_bytes == 0
+
+
+def stuck(world: World) -> list[Pair]:
+    """Four pairs whose responses use the whole pool and do not arrive, and one that waits for memory."""
+    pairs = [Pair(world) for _ in range(5)]
+    for pair in pairs:
+        pair.client_sends(frames.find_coordinator(1))
+        pair.broker_sends(world.memory.largest_response.to_bytes(4, "big") + (1).to_bytes(4, "big"))
+    assert [pair.responses.stopped for pair in pairs] == [0, 0, 0, 0, WAIT]
+    return pairs
+
+
+def many_brokers(count: int) -> bytes:
+    brokers = {node: (f"broker-{node}.of.a.large.cluster", 9_092) for node in range(count)}
+    return frames.metadata_answer(1, brokers, 2_000)
+
+
+def test_metadata_passes_while_large_responses_are_stuck() -> None:
+    world = World(max_buffered_bytes=64_000_000, broker_ports=range(20_000, 21_000))
+    stuck(world)
+    pairs = [Pair(world) for _ in range(50)]
+    answer = many_brokers(1_000)
+    assert len(answer) > 70_000
+    for pair in pairs:
+        pair.client_sends(frames.metadata(1))
+        pair.broker_sends(answer[:5_000])
+    for pair in pairs:
+        pair.broker_sends(answer[5_000:])
+        assert len(pair.received()) == 1
+        assert pair.response_stream.holding.total == 0
+
+
+def test_a_long_list_of_brokers_is_learned_in_short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each new broker takes a port and a line of the log."""
+    world = World(broker_ports=None)
+    learned = [0]
+    advertise, take = Nodes.advertise, ResponseStream.take
+
+    def learning(nodes: Nodes, node_id: int, host: str, port: int) -> Address:
+        learned[-1] += 1
+        return advertise(nodes, node_id, host, port)
+
+    def taking(stream: ResponseStream, pos: int, end: int, now_ns: int) -> int:
+        learned.append(0)
+        return take(stream, pos, end, now_ns)
+
+    world.context.nodes._bind_any = iter(range(20_000, 30_000)).__next__
+    monkeypatch.setattr(Nodes, "advertise", learning)
+    monkeypatch.setattr(ResponseStream, "take", taking)
+    pair = Pair(world)
+    pair.client_sends(frames.metadata(1))
+    pair.broker_sends(many_brokers(300))
+    assert len(pair.received()) == 1
+    assert sum(learned) == 300
+    assert max(learned) <= 10
 
 
 def test_draining_begins_no_request() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +18,7 @@ from tests.proxy.conversation import without_burst
 from tests.proxy.frames import batch, heartbeat, produce, produce_records, produce_throttle_ms, produced
 from tests.proxy.mutation_frames import create, created, told
 from tests.proxy.streams.exchanges import heartbeat_answered
-from tests.proxy.streams.pair import Pair, World, pass_holds
+from tests.proxy.streams.pair import Pair, World, pass_holds, pass_one_hold
 
 PRODUCE = "producer_byte_rate"
 ETL = ("client-id:etl", PRODUCE)
@@ -44,19 +46,65 @@ def test_what_never_came_is_refunded_at_the_end(arrived: int) -> None:
     assert world.debts()[ETL] == pytest.approx((arrived - 4) / 1000)
 
 
-def test_a_refund_credits_those_that_wait() -> None:
+def test_a_request_does_not_wait_for_bytes_that_have_not_arrived() -> None:
+    """The first client announces 100 MB, which leaves debt. A request that finds the debt takes the place of these."""
     world = World([quota(f"{PRODUCE}=1000")])
     first, second = Pair(world), Pair(world)
-    first.client_sends(long_frame(100_000)[:23])
+    first.client_sends(produce(1, 100_000_000)[:23])
+    assert world.debts()[ETL] == pytest.approx(100_000, rel=0.01)
     second.client_sends(produce(2))
-    assert second.requests.stopped == HOLD
     limit = next(iter(world.holds.limits))
-    world.holds.changed.clear()
-    first.hang_up()
     assert limit in world.holds.changed
     assert (world.holds.due_ns(limit, world.clock()) or 0) < 20_000_000
     pass_holds(world)
     assert second.sent() == [produce(2)]
+    first.hang_up()
+    second.hang_up()
+    assert world.holds._overdrafts == {}
+
+
+def test_announced_frames_that_stall_delay_others_by_one_charge_each() -> None:
+    """Their clients send the head alone. Each is charged what the limit earns in 50 ms, not the 90 MB announced."""
+    world = World([quota(f"{PRODUCE}=1000000")])
+    stalled = [Pair(world) for _ in range(20)]
+    innocent = Pair(world)
+    for pair in stalled:
+        pair.client_sends(produce(1, 90_000_000)[:60])
+    began_ns = world.clock()
+    for number in range(10):
+        innocent.client_sends(produce(number, 1_000))
+        while innocent.hold is not None:
+            pass_one_hold(world)
+    assert len(innocent.sent()) == 10
+    assert world.clock() - began_ns < 600_000_000, "one charge of 50 ms between two frames of 1 ms"
+    pass_holds(world)
+    assert world.clock() - began_ns < 20 * 60_000_000
+
+
+@given(
+    st.booleans(),
+    st.lists(st.tuples(st.integers(100, 60_000), st.integers(0, 60_000)), min_size=1, max_size=4),
+    st.sampled_from([[], [400], [30_000, 99]]),
+)
+def test_held_frames_are_charged_for_what_arrives(
+    lookahead: bool, sizes: list[tuple[int, int]], cuts: list[int]
+) -> None:
+    """Frames of several clients, each held, partly sent and then left: time and debt are the bytes that arrived."""
+    quotas = [replace(parse_spec(f"client-id=etl,{PRODUCE}=100000"), burst_seconds=2)]
+    world = World([*quotas, parse_spec("topic=other,bytes_in_rate=1GB")] if lookahead else quotas)
+    began_ns = world.clock()
+    pairs = [Pair(world, cuts=cuts) for _ in (..., *sizes)]
+    pairs[0].client_sends(produce_records(0, {"rows": [batch(1, 210_000)]}))
+    for pair, (size, left_out) in zip(pairs[1:], sizes, strict=True):
+        frame = produce_records(1, {"rows": [batch(1, size)]})
+        pair.client_sends(frame[: max(200, len(frame) - left_out)])
+    pass_holds(world)
+    for pair in pairs:
+        pair.hang_up()
+    [limit] = [limit for limit in world.registry.limits_in_use() if limit.name == PRODUCE]
+    left = limit.algorithm.headroom(world.clock()) - world.debts().get(ETL, 0) * 100_000
+    earned = (world.clock() - began_ns) / 10_000
+    assert 200_000 + earned - left == pytest.approx(sum(max(0, len(pair.to_broker) - 4) for pair in pairs), abs=20)
 
 
 def test_after_a_second_without_a_byte_the_rest_is_charged_as_it_comes() -> None:

@@ -50,7 +50,8 @@ class Ledger(RuleBasedStateMachine):
         reservation = Reservation(ledger, self.limits.fetch, now_ns)
         amount = reservation.plan(asked)
         assert reservation.budget >= 1
-        assert amount >= min(reservation.budget, asked or reservation.budget)
+        if asked is not None or ledger.latest is not None:
+            assert amount >= min(reservation.budget, asked or ledger.latest or 0)
         if asked is not None:
             assert amount <= max(asked, ledger.batch)
         self.limits.fetch.charge(amount, now_ns)
@@ -236,3 +237,17 @@ def test_a_connection_that_is_gone_gives_its_reservation_back() -> None:
     assert limit in world.holds.changed, "the timer is set anew"
     assert world.holds.due_ns(limit, world.clock()) == 0
     assert ledger_of(second.connection.identity.limits).open == 0
+
+
+def test_a_fetch_without_max_bytes_leaves_the_others_their_share() -> None:
+    """Fetch 0 to 2. Four connections of one client: the one without a bound reserves what the latest response had."""
+    limits = Registry([parse_spec("client-id=etl,consumer_byte_rate=40MB")]).resolve("ANONYMOUS", "etl")
+    now_ns = Clock()()
+    ledger = [Fetching().join(limits) for _ in range(4)][-1]
+    for _ in range(3):
+        Reservation(ledger, limits.fetch, now_ns).open()
+    old = Reservation(ledger, limits.fetch, now_ns)
+    assert old.plan(None) == 10_000_000, "a share of all connections at first, though the others have open fetches"
+    ledger.learn(3_000_000, 50_000_000)
+    assert old.plan(None) == 3_000_000
+    assert old.plan(50_000_000) == 40_000_000, "its response is bounded: the others get the rest when it arrives"
