@@ -182,7 +182,10 @@ def many_brokers(count: int) -> bytes:
 
 
 def test_metadata_passes_while_large_responses_are_stuck() -> None:
-    world = World(max_buffered_bytes=64_000_000, broker_ports=range(20_000, 21_000))
+    world = World(
+        security=SecurityOptions(max_buffered_bytes=64_000_000),
+        listening=ListeningOptions(broker_ports=range(20_000, 21_000)),
+    )
     stuck(world)
     pairs = [Pair(world) for _ in range(50)]
     answer = many_brokers(1_000)
@@ -198,7 +201,7 @@ def test_metadata_passes_while_large_responses_are_stuck() -> None:
 
 def test_a_long_list_of_brokers_is_learned_in_short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each new broker takes a port and a line of the log."""
-    world = World(broker_ports=None)
+    world = World(listening=ListeningOptions(broker_ports=None))
     learned = [0]
     advertise, take = Nodes.advertise, ResponseStream.take
 
