@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from protocol.errors import CorrelationMismatch, MalformedFrame, NotKafka, ReplicaFetch, UnexpectedResponse
 from protocol.wire import encode_varint
 from proxy.brokers.nodes import Nodes
-from proxy.config.config import Address, SecurityOptions
+from proxy.config.config import Address, ListeningOptions, SecurityOptions
 from proxy.streams.connection import MAX_IN_FLIGHT, MAX_OWED_BYTES
 from proxy.streams.kinds import MAX_KINDS, MAX_TAIL_BYTES
 from proxy.streams.memory import ResponseTooLarge
