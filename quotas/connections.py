@@ -13,14 +13,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from quotas.admission.limit import Limit
 from quotas.entity import TOTAL, AnyEntity, Kind, Named
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
 from quotas.registry.registry import Registry
-
-_KINDS: Final = (Kind.IP, Kind.LISTENER, Kind.TOTAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +81,6 @@ class ConnectionQuotas:
         that it refuses: where that is served all the same, as in a dry run, it counts for its rates too.
         """
         return self._record(self._rates(ip, listener), self._max_wait_ns, now_ns)
-
-    def concerned_by(self, changed: Iterable[AnyEntity]) -> bool:
-        """Whether a change of these entities may affect waiting connections."""
-        return any(isinstance(entity, Named) and entity.kind in _KINDS for entity in changed)
 
     def review(self, held: Sequence[WaitingConnection], now_ns: int) -> list[Verdict]:
         """What the limits of now say of those that wait, in the order in which they were recorded.

@@ -22,7 +22,7 @@ from quotas.admission.limit_set import limit_set
 from quotas.admission.topic_thresholds import Thresholds
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.algorithms.producer_ids import ProducerIdQuota
-from quotas.entity import AnyEntity, Kind
+from quotas.entity import Kind
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import (
     BYTES_IN_RATE,
@@ -49,8 +49,7 @@ class Registry:
     entries    what is configured; read once, not kept
     share      factor on every rate (`--quota-share`), taken as the decimal it is written as: 0.1 is one tenth
     settings   how rates are measured where an entry does not say it
-    observers  called after each change of what is configured, with the entities that changed, None for all: who waits
-               may have to look again
+    observers  called after each change of what is configured: waiters may have to be decided again
 
     Raises ValueError when the share is not above zero, ThresholdError when topics have more than their total.
     """
@@ -63,7 +62,7 @@ class Registry:
         settings: AlgorithmSettings | None = None,
     ) -> None:
         self.generation = 0
-        self.observers: list[Callable[[frozenset[AnyEntity] | None], None]] = []
+        self.observers: list[Callable[[], None]] = []
         settings = AlgorithmSettings() if settings is None else settings
         self._store = LimitStore(Configured(entries), settings, _exact_share(share))
         self._topics = TopicTable(self._store)
@@ -152,7 +151,8 @@ class Registry:
         self.generation += 1
         self._store.replace(configured, new_share, now_ns)
         self._topics.replace()
-        self._tell(None)
+        for observer in self.observers:
+            observer()
 
     def expire(self, now_ns: int) -> int:
         """Forget the limits that were idle for an hour; returns how many. Call it about once a minute.
@@ -190,10 +190,6 @@ class Registry:
         known = limit.algorithm
         assert isinstance(known, ProducerIdQuota)  # nothing else measures it  # noqa: S101
         return ProducerIdLimit(limit, known)
-
-    def _tell(self, entities: frozenset[AnyEntity] | None) -> None:
-        for observer in self.observers:
-            observer(entities)
 
 
 def _exact_share(share: float | Fraction) -> Fraction:
