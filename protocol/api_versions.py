@@ -9,20 +9,17 @@ A response, whose header has no tags in any version (KIP-511):
 
 from functools import lru_cache
 from struct import Struct
-from typing import Any
 
-from kio.index import load_request_schema
 from kio.schema.api_versions.v0.response import ApiVersion, ApiVersionsResponse
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i16
 
 from protocol.apis import API_VERSIONS, APIS
 from protocol.errors import MalformedFrame, TruncatedFrame, UnsupportedVersion
-from protocol.messages import decode, encode
+from protocol.messages import encode
 from protocol.wire import encode_varint, skip, unsigned_varint
 
 FIRST_WITH_THROTTLE = 1
-FIRST_WITH_CLIENT_SOFTWARE = 3
 FIRST_FLEXIBLE = 3
 
 MAX_RESPONSE = 16_384
@@ -218,19 +215,3 @@ def unsupported_version_answer(correlation_id: int) -> bytes:
     in one of those. Without length prefix.
     """
     return _INT32.pack(correlation_id) + _UNSUPPORTED_VERSION_BODY
-
-
-def client_software(body: bytes, version: int) -> tuple[str, str]:
-    """Name and version of the client's software (KIP-511), from the body of its request; empty before version 3.
-
-    Raises:
-        UnsupportedVersion: the table does not let this version pass.
-        MalformedFrame: the bytes are no such request.
-    """
-    api = APIS[API_VERSIONS]
-    if not api.covers(version):
-        raise UnsupportedVersion(api.name, version)
-    if version < FIRST_WITH_CLIENT_SOFTWARE:
-        return "", ""
-    request: Any = decode(load_request_schema(API_VERSIONS, version), body, 0)
-    return request.client_software_name, request.client_software_version

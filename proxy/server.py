@@ -185,8 +185,7 @@ class Server(Keeper):
         quotas = ConnectionQuotas(registry, max_wait_ns)
         self.gate = Gate(loop, self._clock, quotas, report, metrics.connections, dry_run=config.enforcement.dry_run)
         sweep = Sweep(self.sessions, memory, metrics.connections, config.security.stalled_client_timeout_seconds)
-        registry.observers.append(lambda _entities: self.wakeups.limits_changed())
-        registry.observers.append(self.gate.limits_changed)
+        registry.observers += [self.wakeups.limits_changed, self.gate.limits_changed]
         metrics.limits_in_use = registry.limits_in_use
         metrics.produced = lambda: registry.produced(self._clock())
         metrics.connections.in_flight = lambda: sum(len(session.connection.in_flight) for session in self.sessions)

@@ -13,14 +13,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from quotas.admission.limit import Limit
 from quotas.entity import TOTAL, AnyEntity, Kind, Named
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
 from quotas.registry.registry import Registry
-
-_KINDS: Final = (Kind.IP, Kind.LISTENER, Kind.TOTAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +83,6 @@ class ConnectionQuotas:
         a dry run calls it for a refused connection, which it serves.
         """
         return self._record(self._rates(ip, listener), self._max_wait_ns, now_ns)
-
-    def may_affect_waiting(self, changed: Iterable[AnyEntity]) -> bool:
-        """Whether a change of these entities may affect waiting connections."""
-        return any(isinstance(entity, Named) and entity.kind in _KINDS for entity in changed)
 
     def review(self, waiting: Sequence[WaitingConnection], now_ns: int) -> list[Verdict]:
         """New verdicts of waiting connections under the present limits, in the order of their recording.

@@ -57,17 +57,6 @@ class WaitingClient:
     mode: str
 
 
-class AdminServer:
-    """The running HTTP server. `port` is the bound one, also for port 0."""
-
-    def __init__(self, server: HttpServer, port: int) -> None:
-        self._server = server
-        self.port = port
-
-    async def close(self) -> None:
-        await self._server.close()
-
-
 async def start_admin(
     options: ObservabilityOptions,
     metrics: Metrics,
@@ -75,7 +64,7 @@ async def start_admin(
     health: Callable[[], Status],
     readiness: Callable[[], Awaitable[Status]],
     throttles: Callable[[], Sequence[WaitingClient]],
-) -> AdminServer:
+) -> HttpServer:
     """Serve on `options.metrics_listen` until closed. Raises BindError when that address cannot be bound.
 
     Requests must name an IP address, `localhost`, the host of `options.metrics_listen` or one of
@@ -85,10 +74,10 @@ async def start_admin(
     names = {name.lower().removesuffix(".") for name in (options.metrics_listen[0], *options.metrics_allowed_hosts)}
     server = HttpServer(_Pages(metrics, health, readiness, throttles).respond, names)
     try:
-        port = await server.listen(options.metrics_listen)
+        await server.listen(options.metrics_listen)
     except OSError as error:
         raise BindError("--metrics-listen", options.metrics_listen, error) from error
-    return AdminServer(server, port)
+    return server
 
 
 class _Pages:

@@ -153,12 +153,11 @@ def _whole_process(metrics: Metrics) -> Iterator[Metric]:
         "1: connections are not read because --max-buffered-bytes is used up; 0: they are.",
         int(connections.memory_paused),
     )
-    stalled = CounterMetricFamily(
+    yield CounterMetricFamily(
         PREFIX + "stalled_connections_closed",
         "Connections closed because their peer took no byte for --stalled-client-timeout while memory was used up.",
+        value=connections.stalled_closed,
     )
-    stalled.add_metric([], connections.stalled_closed)
-    yield stalled
     yield _by_reason(
         "connections_rejected", "Client connections closed right after being accepted.", connections.rejected
     )
@@ -167,17 +166,17 @@ def _whole_process(metrics: Metrics) -> Iterator[Metric]:
     yield _by_reason(
         "protocol_errors", "Connections closed because their bytes cannot be parsed.", metrics.errors.protocol
     )
-    dropped = CounterMetricFamily(
+    yield CounterMetricFamily(
         PREFIX + "dropped_frames",
         "Held requests that were dropped because their client hung up; clients send such requests again.",
+        value=connections.dropped_frames,
     )
-    dropped.add_metric([], connections.dropped_frames)
-    yield dropped
-    lag = HistogramMetricFamily(
-        PREFIX + "event_loop_lag_seconds", "How late a timer of the event loop fired.", labels=[]
+    yield HistogramMetricFamily(
+        PREFIX + "event_loop_lag_seconds",
+        "How late a timer of the event loop fired.",
+        buckets=_buckets(metrics.loop_lag),
+        sum_value=metrics.loop_lag.sum_seconds,
     )
-    lag.add_metric([], _buckets(metrics.loop_lag), metrics.loop_lag.sum_seconds)
-    yield lag
     yield _gauge(
         "config_last_reload_successful",
         "1: the quotas file was applied when last read; 0: it was refused, and the quotas before it stay in force.",
@@ -253,24 +252,20 @@ def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
 
 
 def _throttle_time_max(entities: Sequence[EntityMetrics]) -> Metric:
-    family = GaugeMetricFamily(
-        PREFIX + "throttle_time_max_seconds",
-        "Largest throttle time of a data request in the last 30 s; 0: none was throttled.",
-        labels=["user", "client_id"],
-    )
-    for entity in entities:
-        family.add_metric([entity.user, entity.client_id], entity.window.max_and_mean(entity.requests)[0])
-    return family
+    text = "Largest throttle time of a data request in the last 30 s; 0: none was throttled."
+    return _throttle_time("throttle_time_max_seconds", text, entities, 0)
 
 
 def _throttle_time_avg(entities: Sequence[EntityMetrics]) -> Metric:
-    family = GaugeMetricFamily(
-        PREFIX + "throttle_time_avg_seconds",
-        "Mean throttle time over all data requests of the last 30 s; 0: none was throttled.",
-        labels=["user", "client_id"],
-    )
+    text = "Mean throttle time over all data requests of the last 30 s; 0: none was throttled."
+    return _throttle_time("throttle_time_avg_seconds", text, entities, 1)
+
+
+def _throttle_time(name: str, text: str, entities: Sequence[EntityMetrics], index: int) -> Metric:
+    """`index`: of the value in `ThrottleWindow.max_and_mean`."""
+    family = GaugeMetricFamily(PREFIX + name, text, labels=["user", "client_id"])
     for entity in entities:
-        family.add_metric([entity.user, entity.client_id], entity.window.max_and_mean(entity.requests)[1])
+        family.add_metric([entity.user, entity.client_id], entity.window.max_and_mean(entity.requests)[index])
     return family
 
 

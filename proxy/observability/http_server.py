@@ -59,13 +59,13 @@ class HttpServer:
         self._names = frozenset(names)
         self._connections: set[asyncio.Future[None]] = set()
         self._server: asyncio.Server | None = None
+        self.port = 0
 
-    async def listen(self, address: Address) -> int:
-        """Bind and serve; returns the port, which the kernel chooses for port 0. Raises OSError."""
+    async def listen(self, address: Address) -> None:
+        """Bind and serve; sets `port`, which the kernel chooses for port 0. Raises OSError."""
         host, port = address
         self._server = await asyncio.start_server(self._on_connection, host, port, limit=MAX_HEAD_BYTES)
-        bound: int = self._server.sockets[0].getsockname()[1]
-        return bound
+        self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
         """Stop listening, and close every connection at once."""

@@ -10,7 +10,7 @@ if that is shorter.
 
 import logging
 from asyncio import AbstractEventLoop, TimerHandle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from proxy.enforcement.report import Report
@@ -18,7 +18,6 @@ from proxy.observability.logs import RateLimited, event
 from proxy.observability.metrics import ConnectionMetrics
 from proxy.sessions.session import Session
 from quotas.connections import ConnectionQuotas, Verdict, WaitingConnection
-from quotas.entity import AnyEntity
 
 NS_PER_MS: Final = 1_000_000
 NS_PER_SECOND: Final = 1_000_000_000
@@ -94,9 +93,9 @@ class Gate:
         waiting = self._waiting.get(session)
         return None if waiting is None else waiting.held
 
-    def limits_changed(self, entities: Iterable[AnyEntity] | None) -> None:
-        """The limits of these entities were replaced (None: of all). Costs nothing while no connection waits."""
-        if not self._waiting or (entities is not None and not self._quotas.may_affect_waiting(entities)):
+    def limits_changed(self) -> None:
+        """Limits were replaced. Costs nothing while no connection waits."""
+        if not self._waiting:
             return
         now_ns = self._clock()
         waiting = dict(self._waiting)

@@ -25,7 +25,6 @@ THRESHOLDS: Final = {BYTES_THRESHOLD: TOTAL_BYTES_THRESHOLD, MESSAGES_THRESHOLD:
 """The threshold of a topic, and its total."""
 
 _OF_RECORDS: Final = frozenset((BYTES_IN_RATE, MESSAGES_IN_RATE, TOTAL_BYTES_THRESHOLD, TOTAL_MESSAGES_THRESHOLD))
-_OF_MUTATIONS: Final = frozenset((CONTROLLER_MUTATION_RATE,))
 
 
 class Configured:
@@ -36,50 +35,33 @@ class Configured:
     """
 
     def __init__(self, entries: Iterable[QuotaEntry] = ()) -> None:
-        self._compactor = Compactor()
         self.clients = QuotaTable()
         self.groups = GroupIndex()
         self._named: dict[Kind, dict[str, Override]] = {kind: {} for kind in Kind}
         self._defaults: dict[Kind, Override] = {}
-        self._of_records = 0
-        self._of_mutations = 0
+        compactor = Compactor()
+        limit_names: set[str] = set()
         grouped = set()
         for entry in entries:
             if entry.group is not None:
                 (self.groups.replace if entry.entity in grouped else self.groups.add)(entry.group)
                 grouped.add(entry.entity)
-            self.put(entry.entity, self._compactor.compact(entry))
+            self._put(entry.entity, compactor.compact(entry))
+            limit_names.update(entry.limits)
+        self.counts_records = not limit_names.isdisjoint(_OF_RECORDS)
+        self.counts_mutations = CONTROLLER_MUTATION_RATE in limit_names
 
     def __len__(self) -> int:
         """Configured entities."""
         return len(self.clients) + sum(map(len, self._named.values())) + len(self._defaults)
 
-    @property
-    def counts_records(self) -> bool:
-        return self._of_records > 0
-
-    @property
-    def counts_mutations(self) -> bool:
-        return self._of_mutations > 0
-
-    def get(self, entity: AnyEntity) -> Override | None:
-        """The entry of a configured entity."""
-        if isinstance(entity, Entity):
-            return self.clients.get(entity)
-        if isinstance(entity.name, Default):
-            return self._defaults.get(entity.kind)
-        return self._named[entity.kind].get(entity.name)
-
-    def limits_of(self, entity: AnyEntity) -> dict[str, int | Fraction]:
-        """The limits of a configured entity, by name; empty without an entry."""
-        override = self.get(entity)
+    def limits_of(self, kind: Kind, name: str = "") -> dict[str, int | Fraction]:
+        """The limits of a topic, group, place or the total, by name; none for one that has no entry of its own."""
+        override = self._named[kind].get(name)
         return {} if override is None else limits_of(override)
 
-    def put(self, entity: AnyEntity, override: Override) -> None:
+    def _put(self, entity: AnyEntity, override: Override) -> None:
         """Set the entry of an entity."""
-        before = self.get(entity)
-        self._of_records += _count(override, _OF_RECORDS) - _count(before, _OF_RECORDS)
-        self._of_mutations += _count(override, _OF_MUTATIONS) - _count(before, _OF_MUTATIONS)
         if isinstance(entity, Entity):
             self.clients.put(entity, override)
         elif isinstance(entity.name, Default):
@@ -122,7 +104,3 @@ class Configured:
             rate = limits_of(override).get(limit_name)
             if rate is not None:
                 yield topic, rate
-
-
-def _count(override: Override | None, limit_names: frozenset[str]) -> int:
-    return 0 if override is None else sum(name in limit_names for name in override[0].names)

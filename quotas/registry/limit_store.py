@@ -8,7 +8,7 @@ from fractions import Fraction
 from quotas.admission.limit import Limit
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.algorithms.producer_ids import ProducerIdQuota
-from quotas.entity import TOTAL, AnyEntity
+from quotas.entity import AnyEntity, Kind
 from quotas.limit_kinds import LIMIT_NAMES
 from quotas.registry.configured import THRESHOLDS, Configured
 from quotas.registry.idle import IDLE_NS, Idle
@@ -105,7 +105,7 @@ class LimitStore:
         """
         name = limit.name
         if name in THRESHOLDS:  # its algorithm looks up the threshold by itself
-            if THRESHOLDS[name] not in self.configured.limits_of(TOTAL):
+            if THRESHOLDS[name] not in self.configured.limits_of(Kind.TOTAL):
                 self._drop(limit)
             return
         applies = self.configured.find_for_bucket(name, limit.entity)

@@ -97,18 +97,6 @@ class QuotaTable:
             yield self._by_client.get(client_id), only_client, only_client
             yield self._any_client, only_client, _ANY_CLIENT
 
-    def get(self, entity: Entity) -> Override | None:
-        """The entry of this configured entity."""
-        match entity.user, entity.client_id:
-            case Default(), Default():
-                return self._any_pair
-            case Default(), None:
-                return self._any_user
-            case None, Default():
-                return self._any_client
-        level, key = self._place(entity)
-        return level.get(key)
-
     def put(self, entity: Entity, override: Override) -> None:
         """Set the entry of this entity."""
         match entity.user, entity.client_id:

@@ -22,7 +22,7 @@ from quotas.admission.limit_set import limit_set
 from quotas.admission.topic_thresholds import Thresholds
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.algorithms.producer_ids import ProducerIdQuota
-from quotas.entity import AnyEntity, Kind
+from quotas.entity import Kind
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import (
     BYTES_IN_RATE,
@@ -49,8 +49,7 @@ class Registry:
     entries    the configured quotas; read once, not kept
     share      factor on every rate (`--quota-share`), as its written decimal: 0.1 is one tenth
     settings   the algorithms of entries without their own
-    observers  called after each change of the configuration with the changed entities, None for all, so that held
-               frames are checked again
+    observers  called after each change of the configuration, so that held frames are checked again
 
     Raises ValueError if the share is not above zero, ThresholdError if thresholds of topics exceed their total.
     """
@@ -63,7 +62,7 @@ class Registry:
         settings: AlgorithmSettings | None = None,
     ) -> None:
         self.generation = 0
-        self.observers: list[Callable[[frozenset[AnyEntity] | None], None]] = []
+        self.observers: list[Callable[[], None]] = []
         settings = AlgorithmSettings() if settings is None else settings
         self._store = LimitStore(Configured(entries), settings, _exact_share(share))
         self._topics = TopicTable(self._store)
@@ -152,7 +151,8 @@ class Registry:
         self.generation += 1
         self._store.replace(configured, new_share, now_ns)
         self._topics.replace()
-        self._notify_observers(None)
+        for observer in self.observers:
+            observer()
 
     def expire(self, now_ns: int) -> int:
         """Remove the limits that were idle for an hour; returns their number. Call it about once a minute.
@@ -190,10 +190,6 @@ class Registry:
         known = limit.algorithm
         assert isinstance(known, ProducerIdQuota)  # noqa: S101 - its only algorithm
         return ProducerIdLimit(limit, known)
-
-    def _notify_observers(self, entities: frozenset[AnyEntity] | None) -> None:
-        for observer in self.observers:
-            observer(entities)
 
 
 def _exact_share(share: float | Fraction) -> Fraction:

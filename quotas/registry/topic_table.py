@@ -40,7 +40,7 @@ class TopicTable:
         """The limits of this topic, looked up again for another generation."""
         topic = self._topics.get(name)
         if topic is None:
-            if len(self._topics) >= MAX_TOPICS and not self._store.configured.limits_of(Named(Kind.TOPIC, name)):
+            if len(self._topics) >= MAX_TOPICS and not self._store.configured.limits_of(Kind.TOPIC, name):
                 return self.unknown_topic()
             topic = self._topics[name] = TopicLimits(name)
             self._idle.watch(topic)
@@ -89,13 +89,13 @@ class TopicTable:
     def check(self, configured: Configured) -> None:
         """Raises ThresholdError if thresholds of topics do not fit under their totals."""
         for name, total_name in THRESHOLDS.items():
-            check_thresholds(name, configured.limits_of(TOTAL).get(total_name), dict(configured.topics_with(name)))
+            check_thresholds(name, configured.limits_of(Kind.TOTAL).get(total_name), dict(configured.topics_with(name)))
 
     def replace(self) -> None:
         """Apply the present configuration."""
         configured, scaled = self._store.configured, self._store.scaled
         for name, total_name in THRESHOLDS.items():
-            total = configured.limits_of(TOTAL).get(total_name)
+            total = configured.limits_of(Kind.TOTAL).get(total_name)
             explicit = {topic: scaled(rate) for topic, rate in configured.topics_with(name)}
             self.thresholds[name].replace(None if total is None else scaled(total), explicit)
 

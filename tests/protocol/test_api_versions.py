@@ -8,21 +8,19 @@ import kafkaprotocol
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kio.index import load_payload_module, load_request_schema
+from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from protocol.api_versions import (
     MAX_RESPONSE,
-    client_software,
     negotiate,
     raise_api_versions_throttle,
     unsupported_version_answer,
 )
 from protocol.apis import API_VERSIONS, APIS
 from protocol.errors import MalformedFrame, UnsupportedVersion
-from protocol.messages import encode
-from tests.protocol.kafka_messages import CORRELATION_ID, messages, parsed, response_bytes, responses
+from tests.protocol.kafka_messages import CORRELATION_ID, parsed, response_bytes, responses
 
 NO_TIME = datetime.timedelta(0)
 VERSIONS = range(5)
@@ -122,30 +120,8 @@ def test_the_proxys_own_answer() -> None:
     assert unsupported_version_answer(-(2**31))[:4] == b"\x80\x00\x00\x00"
 
 
-@given(data=st.data(), version=st.integers(3, 4))
-def test_client_software(version: int, data: st.DataObject) -> None:
-    request: Any = data.draw(messages(load_request_schema(API_VERSIONS, version)))
-
-    software = client_software(encode(request), version)
-
-    assert software == (request.client_software_name, request.client_software_version)
-
-
-@pytest.mark.parametrize("version", [0, 1, 2])
-def test_old_clients_do_not_name_their_software(version: int) -> None:
-    assert client_software(b"", version) == ("", "")
-
-
-@pytest.mark.parametrize("body", [b"", b"\x05abc", b"\x00\x00\x00", b"\x02\xff\x02a\x00", b"\x02a\x02b\x00\x00"])
-def test_a_request_that_is_none(body: bytes) -> None:
-    with pytest.raises(MalformedFrame):
-        client_software(body, 3)
-
-
 @pytest.mark.parametrize("version", [-1, 5, 32_767])
 def test_versions_that_nobody_speaks(version: int) -> None:
-    with pytest.raises(UnsupportedVersion):
-        client_software(b"\x02a\x02b\x00", version)
     with pytest.raises(UnsupportedVersion):
         negotiate(offer(4), version, pass_unknown_apis=False)
 

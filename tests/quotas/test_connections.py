@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from quotas.algorithms.algorithm import ALGORITHMS, SAMPLED_WINDOW, TOKEN_BUCKET, AlgorithmSettings
 from quotas.connections import ConnectionQuotas, Verdict, WaitingConnection
-from quotas.entity import DEFAULT, TOTAL, AnyEntity, Entity, Kind, Named
+from quotas.entity import DEFAULT, TOTAL, AnyEntity, Kind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
 from quotas.registry.registry import Registry
@@ -332,22 +332,6 @@ def test_who_still_would_wait_too_long_is_turned_away_when_it_was_told_and_count
     assert [verdict.admitted for verdict in verdicts] == [True, True, True, False, False]
     assert verdicts[4] == Verdict(False, 2 * SECOND, CONNECTION_CREATION_RATE, TOTAL, 2)
     assert crowd.quotas.count_opened(IP, LISTENER, 100 * MS).wait_ns == 1950 * MS, "behind three"
-
-
-@pytest.mark.parametrize(
-    ("entity", "concerned"),
-    [
-        (ANY_IP, True),
-        (Named(Kind.IP, IP), True),
-        (Named(Kind.LISTENER, "9093"), True),
-        (TOTAL, True),
-        (Named(Kind.TOPIC, "flights"), False),
-        (Named(Kind.RESOURCE_GROUP, "etl"), False),
-        (Entity("alice", DEFAULT), False),
-    ],
-)
-def test_whose_change_concerns_those_that_wait(entity: AnyEntity, concerned: bool) -> None:
-    assert quotas_of().may_affect_waiting(frozenset([entity])) == concerned
 
 
 ARRIVALS = st.lists(st.tuples(st.integers(0, 900), st.integers(1, 6)), max_size=12)

@@ -2,7 +2,7 @@
 
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 
@@ -40,15 +40,6 @@ def _compared(both: DataFrame, measure: str) -> DataFrame:
     )
 
 
-def from_end_offsets(snapshots: DataFrame) -> DataFrame:
-    """storage_snapshots to broker_topic_hourly: growth of the log end offsets between snapshots, as messages.
-
-    The growth is put into the hour of the later snapshot. Transaction markers are counted as messages, as offsets do.
-    """
-    before = f.lag("end_offsets").over(Window.partitionBy("topic").orderBy("time"))
-    return _grown(snapshots.withColumn("growth", f.col("end_offsets") - before), f.lit(None), f.col("growth"))
-
-
 def from_counters(samples: DataFrame) -> DataFrame:
     """Samples of brokers' cumulative counters (time, broker, topic, bytes) to broker_topic_hourly, as record bytes.
 
@@ -57,12 +48,10 @@ def from_counters(samples: DataFrame) -> DataFrame:
     window = Window.partitionBy("broker", "topic").orderBy("time")
     before = f.lag("bytes").over(window)
     growth = f.when(f.col("bytes") >= before, f.col("bytes") - before).when(before.isNotNull(), f.col("bytes"))
-    return _grown(samples.withColumn("growth", growth), f.col("growth"), f.lit(None))
-
-
-def _grown(rows: DataFrame, record_bytes: Column, messages: Column) -> DataFrame:
     return (
-        rows.where(f.col("growth").isNotNull())
+        samples.withColumn("growth", growth)
+        .where(f.col("growth").isNotNull())
         .groupBy(f.to_date("time").alias("date"), f.date_trunc("hour", "time").alias("hour"), "topic")
-        .agg(f.sum(record_bytes.cast("bigint")).alias("record_bytes"), f.sum(messages.cast("bigint")).alias("messages"))
+        .agg(f.sum(f.col("growth").cast("bigint")).alias("record_bytes"))
+        .withColumn("messages", f.lit(None).cast("bigint"))
     )

@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 from pipeline.usage.jobs.broker_history import import_range
 from pipeline.usage.tables import Warehouse
-from pipeline.usage.transforms.bypass import bypass_check, from_end_offsets
+from pipeline.usage.transforms.bypass import bypass_check
 from pipeline.usage.transforms.neighbours import noisy_neighbours
 from pipeline.usage.transforms.recommendations import demand, quota_recommendations
 
@@ -119,13 +119,6 @@ def test_what_brokers_counted_and_sidecars_did_not(spark: SparkSession) -> None:
     assert set(found) == {("a", "record_bytes"), ("a", "messages"), ("b", "messages")}
     assert (found["a", "record_bytes"]["unseen_count"], found["a", "record_bytes"]["unseen_share"]) == (400, 0.4)
     assert found["b", "messages"]["unseen_share"] == 1.0
-
-
-def test_growth_of_end_offsets_is_messages(spark: SparkSession) -> None:
-    rows = [(NOON + n * timedelta(minutes=40), "t", 100 * n) for n in range(4)]
-    snapshots = spark.createDataFrame(rows, "time timestamp, topic string, end_offsets bigint")
-    found = {row["hour"].hour: row["messages"] for row in from_end_offsets(snapshots).collect()}
-    assert found == {12: 100, 13: 100, 14: 100}
 
 
 @pytest.mark.nightly

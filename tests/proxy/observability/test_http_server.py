@@ -24,7 +24,8 @@ async def _echo(request: Request) -> Response:
 async def serving(respond: Callable[[Request], Awaitable[Response]] = _echo) -> AsyncIterator[int]:
     server = HttpServer(respond, ())
     try:
-        yield await server.listen(("127.0.0.1", 0))
+        await server.listen(("127.0.0.1", 0))
+        yield server.port
     finally:
         await server.close()
 
@@ -150,12 +151,12 @@ async def test_http_1_0_and_an_unknown_method() -> None:
 
 async def test_closing_ends_every_connection() -> None:
     server = HttpServer(_echo, ())
-    port = await server.listen(("127.0.0.1", 0))
-    async with connection(port) as (reader, writer), connection(port) as (other, _):
+    await server.listen(("127.0.0.1", 0))
+    async with connection(server.port) as (reader, writer), connection(server.port) as (other, _):
         writer.write(REQUEST + HALF)
         assert await response_of(reader) == (200, b"GET /")
         await server.close()
         for one in (reader, other):
             assert await one.read() == b""
         with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection("127.0.0.1", port)
+            await asyncio.open_connection("127.0.0.1", server.port)

@@ -21,7 +21,6 @@ from quotas.limit_kinds import (
     TOTAL_MESSAGES_THRESHOLD,
 )
 from quotas.registry.configured import Configured
-from quotas.registry.override import Compactor
 from quotas.resource_groups import ResourceGroup
 
 if TYPE_CHECKING:
@@ -100,8 +99,8 @@ def test_an_entity_given_twice_is_the_later_one() -> None:
             QuotaEntry(group, {BYTES_IN_RATE: 4}, group=ResourceGroup("etl", users=("bob",))),
         ]
     )
-    assert configured.limits_of(ETL) == {BYTES_IN_RATE: 3}
-    assert configured.limits_of(group) == {BYTES_IN_RATE: 4}
+    assert list(configured.clients.find("", "etl")) == [BYTES_IN_RATE]
+    assert configured.limits_of(Kind.RESOURCE_GROUP, "etl") == {BYTES_IN_RATE: 4}
     assert configured.groups.groups_of_client("alice", "") == ()
     assert configured.groups.groups_of_client("bob", "") == ("etl",)
     assert len(configured) == 2
@@ -123,11 +122,8 @@ def test_what_nobody_asks_for_is_not_counted(
 ) -> None:
     configured = Configured()
     assert (configured.counts_records, configured.counts_mutations) == (False, False)
-    for rate in (5, 6):
-        configured.put(entity, Compactor().compact(QuotaEntry(entity, {limit_name: rate})))
+    configured = Configured([QuotaEntry(IP, {CONNECTIONS: 5}), QuotaEntry(entity, {limit_name: 5})])
     assert (configured.counts_records, configured.counts_mutations) == (records, mutations)
-    configured.put(entity, Compactor().compact(QuotaEntry(entity, {CONNECTIONS: 5})))
-    assert (configured.counts_records, configured.counts_mutations) == (False, False)
 
 
 def test_topics_with_a_threshold_of_their_own() -> None:
