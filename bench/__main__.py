@@ -124,7 +124,8 @@ def main(
     if json_path is not None:
         write_json(json_path, figures)
     for path in documents:
-        document(path, figures, f"python -m bench {shlex.join(sys.argv[1:])}")
+        command = re.sub(r" --json \S+", "", shlex.join(sys.argv[1:]))
+        document(path, figures, f"python -m bench {command}")
     if failed:
         sys.exit(1)
     if not figures:

@@ -77,7 +77,9 @@ def own_shares(stacks: str, most: int = 8) -> str:
         if "on_readable" in stack:
             own[re.sub(r":\d+\)$", ")", stack.rpartition(";")[2])] += int(samples)
     total = own.total()
-    rows = [f"| `{function}` | {samples / total:.0%} |" for function, samples in own.most_common(most)]
+    rows = [
+        f"| {function} | {samples / total:.0%} |".replace("<", r"\<") for function, samples in own.most_common(most)
+    ]
     return "\n".join(["| function | share of CPU |", "|---|---|", *rows])
 
 

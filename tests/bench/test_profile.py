@@ -11,6 +11,6 @@ main (cli.py:9);import_module (importlib.py:1) 900
 
 def test_lines_of_a_function_are_added_up_and_other_stacks_left_out() -> None:
     assert own_shares(STACKS).splitlines()[2:] == [
-        "| `take (request_stream.py)` | 80% |",
-        "| `recv_into (socket.c)` | 20% |",
+        "| take (request_stream.py) | 80% |",
+        "| recv_into (socket.c) | 20% |",
     ]
