@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from bench.load import LoadError
 from bench.options import Options
 from bench.peers import PEER_NAMES, STARTERS, PeerStarter, build, contender
 from bench.processes import Cores, PeerError, raise_descriptor_limit
-from bench.report import Figure, machine, show, write_json
+from bench.report import Figure, document, machine, show, write_json
 
 BENCHMARKS: dict[str, Callable[[Options], list[Figure]]] = {
     against_haproxy.NAME: against_haproxy.run,
@@ -60,6 +61,13 @@ BENCHMARKS: dict[str, Callable[[Options], list[Figure]]] = {
     "--pin/--no-pin", "pinned", default=True, show_default=True, help="Give the measured process its own core."
 )
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write all figures here.")
+@click.option(
+    "--document",
+    "documents",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Put the table between the marks of this Markdown file; repeatable.",
+)
 @click.option("--check", is_flag=True, help="Exit with 3 when a target is missed.")
 def main(
     *,
@@ -73,6 +81,7 @@ def main(
     broker_port: int,
     pinned: bool,
     json_path: Path | None,
+    documents: tuple[Path, ...],
     check: bool,
 ) -> None:
     """Measure the proxy: against HAProxy, per connection, by the second, and under a storm.
@@ -81,7 +90,8 @@ def main(
 
         python -m bench --only against_haproxy --quick
     """
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    starters = _starters(peers.split(","), builds, contenders, broker_port)
+    console = Console(width=None if sys.stdout.isatty() else 120 if len(starters) <= 3 else 180)
     available = sorted(os.sched_getaffinity(0))
     cores = Cores.choose(available if pinned else [])
     raise_descriptor_limit()
@@ -89,7 +99,7 @@ def main(
         quick=quick,
         rounds=rounds,
         scenario=scenario,
-        peers=_starters(peers.split(","), builds, contenders, broker_port),
+        peers=starters,
         broker_port=broker_port,
         cores=cores,
         progress=lambda text: console.print(f"[dim]… {text}[/]", highlight=False),
@@ -113,6 +123,9 @@ def main(
         figures += found
     if json_path is not None:
         write_json(json_path, figures)
+    for path in documents:
+        command = re.sub(r" --json \S+", "", shlex.join(sys.argv[1:]))
+        document(path, figures, f"python -m bench {command}")
     if failed:
         sys.exit(1)
     if not figures:

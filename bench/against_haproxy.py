@@ -34,6 +34,7 @@ DEPTH_ONE = 0.05
 OVER_ONE_LIMIT = ((12.0, 1.2), (5.0, 0.6))
 #: A second under a limit may differ from it by this share, or by one request of each connection if that is more.
 EVENNESS = 0.02
+WARM_UP_SECONDS = 0.1
 #: Before evenness is measured: the burst of a second is used up after one second at twice the limit.
 BURST_SECONDS = 2.5
 AT_REST, MEMORY_AT_REST_MB = "at rest", 45.0
@@ -100,12 +101,18 @@ ROWS = (
 )
 FETCHES = tuple(
     Scenario(
-        *(f"fetch 1 MiB, {partitions} partitions", Fetch(MIB, partitions), 1, 4, PER_GIGABYTE),
+        *(
+            f"fetch 1 MiB, 4 connections; {partitions} partition{'s' if partitions > 1 else ''}",
+            Fetch(MIB, partitions),
+            1,
+            4,
+            PER_GIGABYTE,
+        ),
         targets=_targets(one=target, all_limits=target),
     )
     for partitions, target in ((1, (0.6, 0.6)), (50, (0.7, 0.6)), (500, (1.0, 0.8)))
 )
-#: Sizes that vary from request to request, compressed batches, several partitions of three topics.
+#: As Java sends them: producer id, sizes that vary, compressed batches, several partitions of three topics.
 JAVA = tuple(
     Scenario(f"java {name}, depth 5 x 4", shape, 5, 4, is_difference=True)
     for name, shape in (
@@ -120,18 +127,17 @@ def _scenarios() -> Iterator[Scenario]:
     """Each row, then what real producers send in its place: v12 and v13, a producer id, 12 partitions in rotation."""
     for row in ROWS:
         yield row
-        yield from _versions(row, rotation=12)
+        yield from _versions(row, ", producer id, 12 partitions", rotation=12)
     yield from FETCHES
     for row in JAVA:
         yield from _versions(row, varies=True, is_compressed=True)
 
 
-def _versions(row: Scenario, **more: int) -> Iterator[Scenario]:
-    what = "sizes vary, compressed" if "varies" in more else "12 partitions"
+def _versions(row: Scenario, what: str = "", **more: int) -> Iterator[Scenario]:
     for version in (12, 13):
         assert isinstance(row.shape, Produce)
         shape = replace(row.shape, version=version, is_idempotent=True, **more)  # type: ignore[arg-type]
-        yield replace(row, name=f"{row.name}; v{version}, producer id, {what}", shape=shape)
+        yield replace(row, name=f"{row.name}; v{version}{what}", shape=shape)
 
 
 SCENARIOS = tuple(_scenarios())
@@ -172,7 +178,10 @@ def _rounds(scenario: Scenario, shape: Shape, peers: Sequence[Peer], rounds: int
     for _ in range(rounds):
         for peer, taken in zip(peers, loads, strict=True):
             if scenario.is_latency:
-                taken.append(run_depth_one(peer.address, shape, seconds=seconds, cpu_clock=peer.cpu_clock))
+                load = run_depth_one(
+                    peer.address, shape, seconds=seconds, warm_up_seconds=WARM_UP_SECONDS, cpu_clock=peer.cpu_clock
+                )
+                taken.append(load)
             else:
                 taken += run_pipelined(
                     peer.address,
@@ -180,6 +189,7 @@ def _rounds(scenario: Scenario, shape: Shape, peers: Sequence[Peer], rounds: int
                     connections=scenario.connections,
                     depth=scenario.depth,
                     seconds=seconds,
+                    warm_up_seconds=WARM_UP_SECONDS,
                     cpu_clock=peer.cpu_clock,
                 )
     return loads
@@ -213,7 +223,7 @@ def _differences(scenario: Scenario, peers: Sequence[Peer], loads: Sequence[Sequ
         if peer.limits == "all" and one is not None:
             request, partition = OVER_ONE_LIMIT[peer.is_compiled]
             yield Figure(
-                *(NAME, scenario.name, "over one limit", scenario.cpu[1], peer.name),
+                *(NAME, scenario.name, "over one limit", "µs", peer.name),
                 tuple(
                     _cpu(scenario, more) - _cpu(scenario, less)
                     for more, less in zip(by_name[peer.name], one, strict=True)
@@ -227,7 +237,7 @@ def _at_half(
 ) -> Iterator[Figure]:
     """All limits, with the byte limit at half of what passed without: CPU, and the second furthest from the limit."""
     name = f"{scenario.name}; byte limit at half of the load"
-    seconds = 3 if options.quick else 10
+    seconds = 2 if options.quick else 10
     for peer, taken in zip(peers, loads, strict=True):
         if peer.limits != "all":
             continue
@@ -250,7 +260,7 @@ def _at_half(
         allowed = max(EVENNESS, scenario.connections * shape.payload_bytes / limit)
         cpu = tuple(_cpu(scenario, load) for load in windows)
         yield Figure(NAME, name, *scenario.cpu, peer.name, cpu)
-        yield Figure(NAME, name, "furthest second", "% off", peer.name, (off * 100,), target=allowed * 100)
+        yield Figure(NAME, name, "worst second", "% off", peer.name, (off * 100,), target=allowed * 100)
 
 
 def _charged_per_second(load: Load) -> float:

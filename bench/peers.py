@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -175,25 +175,21 @@ def proxy(
     name: str = "proxy",
     limits: str = "",
     command: Sequence[str] = THIS_TREE,
-    wrapper: Sequence[str] = (),
-    is_awaited: bool = True,
+    is_traced: bool = False,
 ) -> Iterator[Peer]:
-    """The proxy of this project with `quotas`, as `command` starts it; `wrapper`: a command that runs that one.
-    `is_awaited`: only where the broker is there already.
-
+    """The proxy of this project with `quotas`, as `command` starts it. `is_traced`: a debugger may attach to it.
     Raises PeerError when it does not start.
     """
     listen, metrics = free_ports(2)
     version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
-    argv = [*wrapper, *command, "run", "--bootstrap-servers", f"{broker[0]}:{broker[1]}"]
+    argv = [*command, "run", "--bootstrap-servers", f"{broker[0]}:{broker[1]}"]
     argv += ["--listen", f"{LOOPBACK}:{listen}", "--broker-ports", "0", "--metrics-listen", f"{LOOPBACK}:{metrics}"]
     for quota in quotas:
         argv += ["--quota", quota]
-    with running(argv, core) as (process, output):
+    with running(argv, core, is_traced=is_traced) as (process, output):
         wait_until_listening(process, output, listen)
         url = f"http://{LOOPBACK}:{metrics}"
-        if is_awaited:
-            _wait_until_ready(url)
+        _wait_until_ready(url)
         yield Peer(name, (LOOPBACK, listen), process.pid, url, limits, command, broker, "compiled" in version)
 
 
@@ -211,11 +207,13 @@ def contender(name: str, address: Address, pid: int) -> PeerStarter:
 
     @contextmanager
     def start(_broker: Address, core: int | None) -> Iterator[Peer]:
-        try:
-            with on_core(pid, core), socket.create_connection(address, timeout=5):
-                yield Peer(name, address, pid)
-        except OSError as error:
-            raise PeerError(f"{name} at {address[0]}:{address[1]}, process {pid}: {error}") from error
+        with ExitStack() as stack:
+            try:
+                socket.create_connection(address, timeout=5).close()
+                stack.enter_context(on_core(pid, core))
+            except OSError as error:
+                raise PeerError(f"{name} at {address[0]}:{address[1]}, process {pid}: {error}") from error
+            yield Peer(name, address, pid)
 
     return start
 

@@ -23,6 +23,7 @@ from typing import IO
 
 LOOPBACK = "127.0.0.1"
 _PR_SET_PDEATHSIG = 1
+_PR_SET_PTRACER, _PR_SET_PTRACER_ANY = 0x59616D61, -1
 
 
 class PeerError(Exception):
@@ -124,12 +125,19 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def running(argv: Sequence[str], core: int | None) -> Iterator[tuple["subprocess.Popen[bytes]", IO[bytes]]]:
-    """A child process on `core` and the file of its output. It is ended with SIGTERM, after 5 s with SIGKILL."""
+def running(
+    argv: Sequence[str], core: int | None, *, is_traced: bool = False
+) -> Iterator[tuple["subprocess.Popen[bytes]", IO[bytes]]]:
+    """A child process on `core` and the file of its output. It is ended with SIGTERM, after 5 s with SIGKILL.
+
+    `is_traced`: any process of this user may attach to it. Without Yama that is so anyway.
+    """
 
     def prepare() -> None:
         die_with_parent()
         pin(core)
+        if is_traced:
+            ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(_PR_SET_PTRACER_ANY))
 
     with tempfile.TemporaryFile() as output:
         # preexec_fn is safe here: this process has no threads.

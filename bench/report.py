@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -87,12 +88,12 @@ def show(console: Console, title: str, figures: Sequence[Figure]) -> None:
     table.add_column("metric")
     judged = {}
     for peer in dict.fromkeys(figure.peer for figure in shown):
-        table.add_column(peer, justify="right")
+        table.add_column(peer, justify="right", no_wrap=True)
         verdicts = [figure for figure in shown if figure.peer == peer and _verdict(figure)]
         judged[peer] = bool(verdicts)
         if verdicts:
             other = next((figure.ratio_to for figure in verdicts if figure.ratio_to), "")
-            table.add_column(f"/ {other}" if other else "target")
+            table.add_column(f"/ {other}" if other else "target", no_wrap=True)
     last, base = "", ""
     for (scenario, metric, unit), by_peer in rows.items():
         name, _, variant = scenario.partition("; ")
@@ -119,6 +120,39 @@ def _verdict(figure: Figure) -> str:
     sign = ("≥" if figure.met else "<") if figure.at_least else ("≤" if figure.met else ">")
     text = f"{ratio} {sign} {_number(target or 0.0)}".strip()
     return f"[green]{text}[/]" if figure.met else f"[bold red]{text}[/]"
+
+
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+
+
+def document(path: Path, figures: Sequence[Figure], command: str) -> None:
+    """Replace what is between BEGIN and END in a Markdown file by a table of the figures. Raises ValueError."""
+    text = path.read_text()
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise ValueError(f"{path} must have one {BEGIN} and one {END}")
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    about = machine()
+    head = f"`{command}`: {about['cpu']}, {about['cores']} cores, Python {about['python']}."
+    path.write_text(f"{before}{BEGIN}\n{head}\n\n{markdown(figures)}\n{END}{after}")
+
+
+def markdown(figures: Sequence[Figure]) -> str:
+    """The table of `show` in Markdown: value, ratio and target in one cell; what misses its target is bold."""
+    shown = [figure for figure in figures if figure.is_shown]
+    peers = list(dict.fromkeys(figure.peer for figure in shown))
+    rows: dict[tuple[str, str, str], dict[str, str]] = {}
+    for figure in shown:
+        verdict = re.sub(r"\[green\]|\[/\]", "", _verdict(figure)).replace("[bold red]", "**")
+        verdict += "**" if "**" in verdict else ""
+        rows.setdefault(figure.row, {})[figure.peer] = (
+            f"{_number(figure.value)} {f'({verdict})' if verdict else ''}".strip()
+        )
+    lines = [["scenario", "metric", *peers], ["---"] * (2 + len(peers))]
+    lines += [
+        [scenario, f"{metric}, {unit}" if unit else metric, *(cells.get(peer, "") for peer in peers)]
+        for (scenario, metric, unit), cells in rows.items()
+    ]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def machine() -> dict[str, str | int | None]:

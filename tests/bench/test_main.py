@@ -1,18 +1,27 @@
 """The command line, and one benchmark of it from start to end without a peer."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
-from bench.peers import proxy
-from bench.processes import LOOPBACK, free_ports
+from bench import against_haproxy
+from bench.__main__ import main
+from bench.options import Options
+from bench.peers import THIS_TREE, build, contender
+from bench.processes import LOOPBACK, Cores, PeerError, free_ports
 
 
 def bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([sys.executable, "-m", "bench", *arguments], capture_output=True, text=True, timeout=120)
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments, terminal_width=200)
 
 
 def test_a_short_run_prints_a_table_and_keeps_its_figures(tmp_path: Path) -> None:
@@ -33,30 +42,41 @@ def test_a_short_run_prints_a_table_and_keeps_its_figures(tmp_path: Path) -> Non
     assert all(each["value"] > 0 for each in figures)
 
 
-def test_one_and_all_limits_and_another_process_are_measured_side_by_side(tmp_path: Path) -> None:
-    """The proxy alone has all limits; another process takes part as a contender."""
+def test_one_and_all_limits_and_another_process_are_measured_side_by_side() -> None:
+    """The other process is the null broker itself, at its own port; its pid is this one's."""
     (port,) = free_ports(1)
-    kept = tmp_path / "figures.json"
-    with proxy((LOOPBACK, port), None, is_awaited=False) as other:
-        spec = f"other={other.address[0]}:{other.address[1]},{other.pid}"
-        run = bench(
-            *("--only", "against_haproxy", "--peers", "one,all", "--contender", spec, "--broker-port", str(port)),
-            *("--scenario", "java 1 KiB, 1 partition, depth 5 x 4; v13", "--quick", "--rounds", "1"),
-            *("--json", str(kept)),
-        )
+    other = contender("other", (LOOPBACK, port), os.getpid())
+    options = Options(
+        quick=True,
+        rounds=1,
+        scenario="java 1 KiB, 1 partition, depth 5 x 4; v13",
+        peers={**build("", THIS_TREE), "other": other},
+        cores=Cores(None, None, None),
+        progress=lambda _: None,
+        broker_port=port,
+    )
 
-    assert run.returncode == 0, run.stderr + run.stdout
-    figures = {(each["peer"], each["metric"]): each for each in json.loads(kept.read_text())["figures"]}
-    assert figures["one limit", "CPU"]["value"] > 0
-    assert figures["other", "CPU"]["value"] > 0
+    figures = {(each.peer, each.metric): each for each in against_haproxy.run(options)}
+
+    assert figures["one limit", "CPU"].value > 0
+    assert figures["other", "CPU"].value > 0
     over = figures["all limits", "over one limit"]
-    assert over["value"] == pytest.approx(figures["all limits", "CPU"]["value"] - figures["one limit", "CPU"]["value"])
-    assert over["target"] == pytest.approx(13.2)
-    assert max(map(len, run.stdout.splitlines())) <= 120
+    assert over.value == pytest.approx(figures["all limits", "CPU"].value - figures["one limit", "CPU"].value)
+    assert over.target == pytest.approx(13.2)
+
+
+def test_a_process_that_is_not_there_is_an_error() -> None:
+    (port,) = free_ports(1)
+
+    with (
+        pytest.raises(PeerError, match="other at 127"),
+        contender("other", (LOOPBACK, port), os.getpid())((LOOPBACK, port), None),
+    ):
+        pass
 
 
 def test_help_lists_the_benchmarks() -> None:
-    assert "against_haproxy|connections|evenness|metadata_storm|producer_ids|quota_decision" in bench("--help").stdout
+    assert "against_haproxy|connections|evenness|metadata_storm|producer_ids|quota_decision" in invoke("--help").output
 
 
 @pytest.mark.parametrize(
@@ -71,7 +91,7 @@ def test_help_lists_the_benchmarks() -> None:
     ],
 )
 def test_a_wrong_argument_is_explained(arguments: tuple[str, ...], complaint: str) -> None:
-    run = bench(*arguments)
+    run = invoke(*arguments)
 
-    assert run.returncode == 2
-    assert complaint in run.stderr
+    assert run.exit_code == 2
+    assert complaint in run.output

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bench.report import Figure, compare, show, write_json
+from bench.report import Figure, compare, document, show, write_json
 
 
 def figure(peer: str, *rounds: float, unit: str = "µs") -> Figure:
@@ -87,6 +87,41 @@ def test_the_table_shows_targets_of_values_and_variants_and_hides_what_is_not_fo
         ["", "half", "rate, 1/s", "9", "< 10"],
         [" a; b", "rate, 1/s", "9", "< 10"],
     ]
+
+
+def test_a_document_gets_the_table_between_its_marks(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- figures: begin -->\nold\n<!-- figures: end -->\nafter\n")
+    figures = compare(
+        [
+            replace(figure("one limit", 2.5), ratio_target=1.4),
+            replace(figure("all limits", 30.0), ratio_target=1.6),
+            figure("haproxy", 2.0),
+        ],
+        other="haproxy",
+    )
+
+    document(page, figures, "some command")
+
+    lines = page.read_text().splitlines()
+    assert lines[:2] == ["before", "<!-- figures: begin -->"]
+    assert lines[2].startswith("`some command`: ")
+    assert lines[3:] == [
+        "",
+        "| scenario | metric | one limit | all limits | haproxy |",
+        "| --- | --- | --- | --- | --- |",
+        "| 1 KiB | CPU, µs | 2.5 (1.25 ≤ 1.4) | 30 (**15.00 > 1.6**) | 2 |",
+        "<!-- figures: end -->",
+        "after",
+    ]
+
+
+def test_a_document_without_marks_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("no marks")
+
+    with pytest.raises(ValueError, match="must have one <!-- figures: begin -->"):
+        document(page, [figure("proxy", 1.0)], "some command")
 
 
 def test_the_file_keeps_every_round(tmp_path: Path) -> None:
