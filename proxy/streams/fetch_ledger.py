@@ -141,10 +141,10 @@ class Fetching:
 
     def join(self, limits: ClientLimits) -> FetchLedger:
         """The connection sends a fetch as this client."""
-        ledger = ledger_of(limits)
-        if ledger is not self.ledger:
+        ledger = self.ledger
+        if ledger is None or ledger is not limits.fetches:
             self.leave()
-            self.ledger = ledger
+            ledger = self.ledger = ledger_of(limits)
             ledger.connections += 1
         return ledger
 

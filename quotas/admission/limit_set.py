@@ -180,6 +180,9 @@ class _OneLimit(LimitSet):
     def headroom(self, now_ns: int) -> int:
         return 0 if self._limit.waiters.waiting else self._bucket.headroom(now_ns)
 
+    def earned(self, span_ns: int) -> int:
+        return self._bucket.rate * span_ns // NS_PER_SECOND
+
 
 NO_LIMITS: Final[LimitSet] = _NoLimit(())
 

@@ -27,7 +27,7 @@ from protocol.apis import (
     SHARE_FETCH,
 )
 from protocol.errors import ProtocolError
-from protocol.fetch import FetchRequestWalk, FetchResponseWalk, check_consumer_fetch
+from protocol.fetch import FetchRequestWalk, FetchResponseWalk, check_consumer_fetch, is_plain_fetch_request
 from protocol.messages import encode
 from protocol.metadata_topics import MetadataTopicsWalk
 from protocol.mutation_responses import MutationResponseHead
@@ -170,6 +170,8 @@ def test_fetch_requests(data: st.DataObject, version: int, sizes: list[int], wor
     body = data.draw(BYTES | CHANGED_FETCH[version])
     outcome = walked(lambda: FetchRequestWalk(version, len(body), 0), body, sizes, work)
     assert outcome == body or outcome[:1].isupper()
+    if is_plain_fetch_request(bytearray(b"\xa5" + body + b"\x00"), 1, 1 + len(body)):
+        assert outcome == body
 
 
 class Metered(Protocol):

@@ -13,7 +13,13 @@ from kio.static.constants import EntityType
 
 from protocol.apis import FETCH
 from protocol.errors import MalformedFrame, ReplicaFetch, TruncatedFrame, UnsupportedVersion
-from protocol.fetch import FetchRequestWalk, FetchResponseWalk, check_consumer_fetch, lower_fetch_budget
+from protocol.fetch import (
+    FetchRequestWalk,
+    FetchResponseWalk,
+    check_consumer_fetch,
+    is_plain_fetch_request,
+    lower_fetch_budget,
+)
 from protocol.messages import encode
 from protocol.walk import FrameWalk
 from protocol.wire import encode_varint
@@ -387,6 +393,9 @@ def walk_request(version: int, body: bytes, sizes: list[int], work: int = 1 << 4
 def test_any_request_in_any_splits(data: st.DataObject, version: int, sizes: list[int], work: int) -> None:
     body: Any = data.draw(requests(FETCH, version, replica_id=REPLICA_IDS))
     replica_id = body.replica_state.replica_id
+    encoded = bytearray(encode(body))
+    if is_plain_fetch_request(encoded, 0, len(encoded)):
+        assert replica_id == -1
     if replica_id in CONSUMERS:
         walk_request(version, encode(body), sizes, work)
         return
@@ -417,6 +426,9 @@ def request_of(version: int, *topics: int, replica_id: int = -1, forgotten: int 
 @pytest.mark.parametrize("topics", [[], [1], [0, 1], [126, 127, 128], [500], [1_500], [1] * 200])
 @pytest.mark.parametrize("forgotten", [0, 3])
 def test_shapes_of_requests(version: int, topics: list[int], forgotten: int) -> None:
+    body = bytearray(request_of(version, *topics, forgotten=forgotten))
+    is_small = len(topics) < 127 and max(topics, default=0) < 127
+    assert is_plain_fetch_request(body, 0, len(body)) == (is_small and not forgotten)
     for sizes in ([], [50] * 3_000):
         walk_request(version, request_of(version, *topics, forgotten=forgotten), sizes)
         with pytest.raises(ReplicaFetch):
@@ -431,6 +443,17 @@ def test_every_split_of_a_request_in_two(version: int) -> None:
         with pytest.raises(ReplicaFetch) as caught:
             walk_request(version, broker, [first])
         assert broker[caught.value.offset - BODY_START :][:4] == pack(">i", 7)
+
+
+def test_a_plain_request_is_complete_and_nothing_follows_it() -> None:
+    body = bytearray(request_of(18, 2, 1))
+    assert is_plain_fetch_request(body, 0, len(body))
+    for end in range(len(body)):
+        assert not is_plain_fetch_request(body, 0, end)
+    assert not is_plain_fetch_request(body + b"\x00", 0, len(body) + 1)
+    for replica_id in (0, -2):
+        body = bytearray(request_of(18, 2, 1, replica_id=replica_id))
+        assert not is_plain_fetch_request(body, 0, len(body))
 
 
 @pytest.mark.parametrize("tag", [0, 2, 127, 300])

@@ -9,7 +9,13 @@ from struct import Struct
 from typing import Final, final
 
 from protocol.apis import SHARE_FETCH
-from protocol.fetch import FetchRequestWalk, FetchResponseWalk, check_consumer_fetch, lower_fetch_budget
+from protocol.fetch import (
+    FetchRequestWalk,
+    FetchResponseWalk,
+    check_consumer_fetch,
+    is_plain_fetch_request,
+    lower_fetch_budget,
+)
 from protocol.request_header import unpack_prefix
 from protocol.share import ShareFetchResponseWalk
 from protocol.throttle_time import raise_throttle, throttle_needs
@@ -28,6 +34,8 @@ LONGEST_SHARE_HOLD_NS: Final = 10_000_000_000
 FIRST_WITH_NODE_ENDPOINTS: Final = 16
 FIRST_WITH_REPLICA_STATE: Final = 15
 
+#: Length, correlation id, tag buffer and throttle time of a response: all that is read and changed before the walk.
+_MOST_NEEDED: Final = 4 + 4 + 1 + 4
 #: min_bytes and max_bytes of a request.
 _max_bytes = Struct(">ii").unpack_from
 
@@ -73,8 +81,10 @@ class Fetch(DataHandler):
         requests.awaited = OpenFetch(self, kind, reservation, was_held=requests.is_counted)
         if not is_share and kind.version >= FIRST_WITH_REPLICA_STATE:
             length = unpack_prefix(requests.buf, pos)[0]
-            requests.walk = FetchRequestWalk(kind.version, length, header.body_offset - 4)
-            requests.walked_to = pos + header.body_offset
+            body_start, frame_end = pos + header.body_offset, pos + 4 + length
+            if frame_end > end or not is_plain_fetch_request(requests.buf, body_start, frame_end):
+                requests.walk = FetchRequestWalk(kind.version, length, header.body_offset - 4)
+                requests.walked_to = body_start
         return PASS
 
     def _reserve(self, requests: Requests, kind: RequestKind, reservation: Reservation, pos: int, now_ns: int) -> int:
@@ -121,18 +131,17 @@ class Fetch(DataHandler):
     def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
         assert isinstance(awaited, OpenFetch)  # noqa: S101 - for the type checker
         kind = awaited.kind
-        api = kind.header.api
-        needed = throttle_needs(api, kind.version)
-        if end - pos < 4 + min(needed, length):
-            responses.want = 4 + needed - (end - pos)
-            return NEED
-        identity = responses.connection.identity
+        if end - pos < _MOST_NEEDED:
+            needed = throttle_needs(kind.header.api, kind.version)
+            if end - pos < 4 + min(needed, length):
+                responses.want = 4 + needed - (end - pos)
+                return NEED
         self._settle(responses, awaited, length + 4, now_ns)
-        notice = identity.notice
-        if notice.until_ns and needed:
+        notice = responses.connection.identity.notice
+        if notice.until_ns:
             throttle_ms = notice.throttle_time_ms(now_ns)
             if throttle_ms:
-                raise_throttle(responses.buf, pos + 4, api, kind.version, throttle_ms)
+                raise_throttle(responses.buf, pos + 4, kind.header.api, kind.version, throttle_ms)
         walk = _walk_over(kind, length)
         if walk is None:
             return responses.begin(pos, end, length)
@@ -149,8 +158,10 @@ class Fetch(DataHandler):
         if decision is not ADMITTED:
             self.context.policy.leaves_debt(identity, decision, now_ns, was_held=fetch.was_held)
         if size < reservation.amount:
-            self.context.holds.credit_returned(reservation.limits.limits)
-            connection.attention = True
+            holds = self.context.holds
+            holds.credit_returned(reservation.limits.limits)
+            if holds.changed:
+                connection.attention = True
 
 
 def _walk_over(kind: RequestKind, length: int) -> FrameWalk | None:
