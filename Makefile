@@ -15,7 +15,8 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo demo-usage test test-nightly bench profile lint types check format lock jars clean java
+.PHONY: help setup demo demo-usage test test-nightly bench profile lint types check \
+    check-compiled compile uncompile wheel format lock jars clean java
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +48,7 @@ ifeq ($(strip $(ARGS)),)
 	@$(PYTEST) --hypothesis-profile=nightly -n 2 $(UNITS)
 	@$(PYTEST) --hypothesis-profile=nightly -m "not alone" -n 2 --dist loadgroup $(WITH_BROKERS)
 	@$(PYTEST) --hypothesis-profile=nightly -m alone $(WITH_BROKERS)
+	@$(MAKE) check-compiled
 else
 	@$(PYTEST) --hypothesis-profile=nightly $(ARGS)
 endif
@@ -65,7 +67,32 @@ lint: setup ## style, formatting and the import contracts
 types: setup ## mypy --strict
 	@$(BIN)/mypy
 
-check: lint types test ## all that CI runs; the tests come last
+check: uncompile lint types test ## all that CI runs, on pure Python; the tests come last
+
+# The compiled build (docs/compiled.md). It needs a C compiler, nothing else here does.
+SOURCES := protocol quotas proxy
+COMPILED := build/tree
+
+compile: setup uncompile ## compile the hot modules in place with mypyc; `make uncompile` undoes it
+	@$(BIN)/python hatch_build.py
+
+uncompile: ## remove what `make compile` left: pure Python again
+	@find $(SOURCES) -name '*.so' -delete; rm -f *__mypyc.*.so
+
+wheel: setup uncompile ## a compiled wheel for this Python and platform, a pure one, and the sdist, into dist/
+	@rm -rf dist
+	@$(BIN)/uv build --quiet --no-build-isolation
+	@HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/uv build --quiet --no-build-isolation --wheel dist/*.tar.gz --out-dir dist
+	@ls dist
+
+check-compiled: setup uncompile ## compile a copy of the tree; its units and a short benchmark
+	@rm -rf $(COMPILED) && mkdir -p $(COMPILED)
+	@cp -r $(SOURCES) tests bench deploy docs hatch_build.py pyproject.toml README.md $(COMPILED)
+	@cd $(COMPILED) && export PYTHONPATH="$$PWD" && python="$(abspath $(BIN))/python" && \
+	$$python hatch_build.py && \
+	$$python -m proxy --version | grep 'compiled with mypyc' && \
+	$$python -m pytest -m "not nightly and not pure" -n 2 tests/protocol tests/quotas tests/proxy $(ARGS) && \
+	$$python -m bench --only against_haproxy --peers proxy --scenario "1 KiB" --quick
 
 format: setup ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix

@@ -8,6 +8,7 @@ bytes that have not arrived, so that the code has the order of the layout.
 
 from collections.abc import Generator, Iterator
 from struct import Struct
+from typing import Final
 
 from protocol.errors import MalformedFrame, TruncatedFrame
 from protocol.wire import MAX_STRING, MAX_VARINT, MAX_VARINT_SIZE
@@ -16,6 +17,8 @@ Steps = Generator[None, None, None]
 Reading = Generator[None, None, int]
 Collecting = Generator[None, None, bytes]
 
+_NO_BYTES: Final = bytearray()
+_UNBOUNDED: Final = 1 << 62
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 
@@ -24,7 +27,7 @@ class FrameWalk:
     """Walks one frame. A subclass defines the layout, in `_walk`."""
 
     # Class attributes, so that a walk that ends in its first call is cheap to create.
-    _buf = bytearray()
+    _buf = _NO_BYTES
     _pos = 0
     """Position of the walk in `_buf`."""
     _end = 0
@@ -32,7 +35,7 @@ class FrameWalk:
     _limit = 0
     """Position after the frame's last byte, most often greater than `_end`."""
     _steps: Iterator[None] | None = None
-    work_left = 1 << 62
+    work_left = _UNBOUNDED
     """How many pieces (topics, partitions, batches, tagged fields) the next `advance` may read, plus two at most. A
     piece takes a few microseconds. It counts down. Callers set it before each call to bound the time of the call.
     """

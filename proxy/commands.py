@@ -21,6 +21,7 @@ from proxy.config.errors import BindError, ConfigError, StartError
 from proxy.config.limits_help import CommandWithLimits
 from proxy.config.option_types import ENVIRONMENT_PREFIX, IGNORE_ENVIRONMENT, Setting
 from proxy.config.options import GROUPS
+from proxy.observability.build import BUILD
 
 EXIT_FAILURE: Final = 1
 EXIT_BAD_CONFIG: Final = 2
@@ -32,7 +33,11 @@ _CONTEXT_SETTINGS: Final = cloup.Context.settings(
 
 
 @cloup.group(context_settings=_CONTEXT_SETTINGS)
-@cloup.version_option(package_name="kafka-quota-proxy", prog_name="kafka-quota-proxy")
+@cloup.version_option(
+    package_name="kafka-quota-proxy",
+    prog_name="kafka-quota-proxy",
+    message=f"%(prog)s, version %(version)s ({BUILD})",
+)
 def main() -> None:
     """A proxy for Kafka clients that enforces quotas evenly, in every second.
 

@@ -30,7 +30,7 @@ from proxy.ports import Ports
 from proxy.quotas_watch import QuotasWatch
 from proxy.sessions.gate import Gate
 from proxy.sessions.pump import PumpSet
-from proxy.sessions.session import Keeper, Origin, Session
+from proxy.sessions.session import Origin, Session
 from proxy.sessions.shared import Shared
 from proxy.sessions.sweep import Sweep
 from proxy.sessions.turns import Turns
@@ -96,7 +96,7 @@ def _say_there_is_nothing_to_reload() -> None:
     event(_log, logging.INFO, "nothing_to_reload", hint="SIGHUP reads --quotas-file again, and there is none")
 
 
-class Server(Keeper):
+class Server:
     """One proxy process. ``clock``: monotonic nanoseconds for quotas; ``work_clock``: of real time."""
 
     def __init__(

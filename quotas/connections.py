@@ -37,7 +37,7 @@ class Verdict:
     wait_ns: int = 0
     limit_name: str | None = None
     entity: AnyEntity | None = None
-    limit_value: float = 0
+    limit_value: int | float = 0
     recorded_in: tuple[Limit, ...] = field(default=(), compare=False, repr=False)
 
 

@@ -6,6 +6,7 @@ with waiters, calls `next` when it fires, and sets it again by `due_ns`.
 
 from abc import abstractmethod
 from collections.abc import Iterable
+from typing import Protocol
 
 from quotas.admission.limit import Limit, Ticket
 
@@ -35,7 +36,23 @@ class Hold:
         self.ticket = ticket
         self.since_ns = since_ns
         self.until_ns = until_ns
-        self.waiter: object = None
+        self.waiter: Waiter | None = None
+
+
+class Waiter(Protocol):
+    """A connection with a held frame. `hold`: that frame; None while it is not held."""
+
+    __slots__ = ()
+
+    hold: Hold | None
+
+    @abstractmethod
+    def release(self, hold: Hold) -> None:
+        """Ask the limits about this frame again: its turn has come."""
+
+    @abstractmethod
+    def read_on(self) -> None:
+        """Read what has arrived."""
 
 
 class Overdraft:

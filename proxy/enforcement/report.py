@@ -79,7 +79,7 @@ class Report:
         who: Identity,
         limit_name: str,
         entity: str,
-        limit_value: float,
+        limit_value: int | float,  # not `float`: mypyc would make it one, and the log show it so
         mode: str,
         wait_ns: int,
         debt_ns: int,
@@ -141,7 +141,7 @@ def waiting_clients(connections: Iterable[Waiting], now_ns: int) -> list[Waiting
     return found
 
 
-def _waits(each: Waiting, now_ns: int) -> tuple[str, str, str, float, int, int] | None:
+def _waits(each: Waiting, now_ns: int) -> tuple[str, str, str, int | float, int, int] | None:
     """Mode, limit, entity, value, time waited and time left of a throttled connection; None: it is not throttled."""
     hold, notice, verdict = each.hold, each.identity.notice, each.verdict
     if hold is not None:

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from proxy.observability.build import BUILD
 from proxy.observability.entities import OTHER
 from proxy.observability.labels import entity_label
 from proxy.observability.logs import event
@@ -131,11 +132,12 @@ def _sliced(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 def _whole_process(metrics: Metrics) -> Iterator[Metric]:
     info = {
         "version": own_version(),
+        "build": BUILD,
         "python_version": platform.python_version(),
         "event_loop": metrics.event_loop,
     }
     build = GaugeMetricFamily(
-        PREFIX + "build_info", "Version, Python and event loop; the value is always 1.", labels=list(info)
+        PREFIX + "build_info", "Version, build, Python and event loop; the value is always 1.", labels=list(info)
     )
     build.add_metric(list(info.values()), 1)
     yield build

@@ -7,7 +7,7 @@ the memory bound. The stream returns steps (`proxy.streams.steps`); here they ar
 from abc import abstractmethod
 from collections.abc import Callable
 from enum import IntFlag
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from protocol.errors import MalformedFrame
 from proxy.sessions.turns import FAST_TURN_NS, HEAVY_NS, TURN_NS, WORTH_COUNTING_NS, Turn, Turns
@@ -53,7 +53,7 @@ BULK: Final = 65_536
 _SMALLEST_READ: Final = 4_096
 
 
-class Owner:
+class Owner(Protocol):
     """What a pump calls of its session."""
 
     __slots__ = ()
@@ -133,6 +133,7 @@ class Pump(Turn):
         "_shared",
         "_sink",
         "discarding",
+        "is_heavy",
         "kept",
         "paused",
         "pending",
@@ -142,7 +143,6 @@ class Pump(Turn):
     )
 
     def __init__(self, shared: PumpSet, owner: Owner, stream: Stream, source: Wire, sink: Wire) -> None:
-        super().__init__()
         self._shared = shared
         self._owner = owner
         self.stream = stream
@@ -154,6 +154,7 @@ class Pump(Turn):
         self.unparsed = False
         self.pending: bytearray | None = None
         self.discarding = False
+        self.is_heavy = False
         #: Largest read: smaller after more was read than one turn parses.
         self._read_limit = READ_SIZE
 

@@ -6,13 +6,13 @@ from abc import abstractmethod
 from asyncio import TimerHandle
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from protocol.errors import ProtocolError
 from protocol.request_header import may_contain_produce
 from proxy.brokers.upstream import CLOSED_EARLY, PLAINTEXT_HINT, Attempt
 from proxy.config.config import Address, format_address
-from proxy.enforcement.holds import Hold
+from proxy.enforcement.holds import Hold, Waiter
 from proxy.enforcement.identity import Identity
 from proxy.observability.logs import event
 from proxy.sessions.lifecycle import Event, State, next_state
@@ -29,7 +29,6 @@ from proxy.sessions.pump import (
     Pump,
 )
 from proxy.sessions.shared import Shared
-from proxy.sessions.wakeups import Waiter
 from proxy.sessions.wire import Wire
 from proxy.streams.connection import Connection
 from proxy.streams.request_stream import RequestStream
@@ -65,7 +64,7 @@ class Origin:
     listener: tuple[str, ...]
 
 
-class Keeper:
+class Keeper(Protocol):
     """What a session calls of its creator."""
 
     __slots__ = ()
@@ -282,9 +281,16 @@ class Session(Owner, Waiter):
             return
         self.hold = None
         hold.ticket.turn = hold.limit
-        connection = self.connection
-        connection.turn = hold
+        self.connection.turn = hold
         self.requests.parse_kept()
+        self._end_turn(hold)
+
+    def _end_turn(self, hold: Hold) -> None:
+        """The released frame has been parsed again, as far as it is here.
+
+        A method of its own: in `release` mypy takes `turn` and `hold` for what was assigned, and mypyc checks that.
+        """
+        connection = self.connection
         if connection.turn is hold:  # more of it must come before it is decided about anew, or it is gone
             connection.turn = None
             self._shared.context.holds.give_up(hold.ticket, self._shared.clock())

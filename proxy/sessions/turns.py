@@ -14,7 +14,7 @@ from abc import abstractmethod
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 #: Time of one round for all connections together.
 ROUND_NS: Final = 10_000_000
@@ -31,13 +31,12 @@ WORTH_COUNTING_NS: Final = 500_000
 FAST_TURN_NS: Final = 10_000
 
 
-class Turn:
+class Turn(Protocol):
     """A connection's direction. `is_heavy`: its last turn was expensive."""
 
-    __slots__ = ("is_heavy",)
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        self.is_heavy = False
+    is_heavy: bool
 
     @abstractmethod
     def on_turn(self) -> None:

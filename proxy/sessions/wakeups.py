@@ -1,12 +1,11 @@
 """Releases held frames in their turn, with one timer for each limit with waiters."""
 
-from abc import abstractmethod
 from asyncio import AbstractEventLoop, Handle, TimerHandle
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from proxy.enforcement.holds import Hold, Holds
+from proxy.enforcement.holds import Hold, Holds, Waiter
 from quotas.admission.limit import Limit
 
 NS_PER_MS: Final = 1_000_000
@@ -15,22 +14,6 @@ NS_PER_SECOND: Final = 1_000_000_000
 LONGEST_PASS_NS: Final = 5_000_000
 #: Reads until the next decision of a connection: the rest of the released frame, the next header, what is decided on.
 READS_TO_NEXT_FRAME: Final = 3
-
-
-class Waiter:
-    """A connection with a held frame. `hold`: that frame; None while it is not held."""
-
-    __slots__ = ()
-
-    hold: Hold | None
-
-    @abstractmethod
-    def release(self, hold: Hold) -> None:
-        """Ask the limits about this frame again: its turn has come."""
-
-    @abstractmethod
-    def read_on(self) -> None:
-        """Read what has arrived."""
 
 
 class Wakeups:
@@ -144,7 +127,7 @@ class Wakeups:
         """Decide the frame again, if its connection still waits with it."""
         self._cancel_deadline(hold)
         waiter = hold.waiter
-        if not isinstance(waiter, Waiter) or waiter.hold is not hold:
+        if waiter is None or waiter.hold is not hold:
             return None
         waiter.release(hold)
         return waiter

@@ -85,7 +85,7 @@ class Limit:
         return f"<Limit {self.name} of {self.entity}: {self.rate}/s>"
 
     @property
-    def rate(self) -> float:
+    def rate(self) -> int | float:  # not `float`: mypyc would make it one
         """Units per second, or producer ids per window; an int if whole, else the nearest float."""
         if isinstance(self.algorithm, ProducerIdQuota):
             return self.algorithm.ids_per_window

@@ -21,6 +21,7 @@ EXAMPLES = [
 ]
 
 
+@pytest.mark.pure
 def test_the_drawing_is_the_tree() -> None:
     drawn = re.findall(r"(\w+)  +\w", errors.__doc__ or "")
     classes = [

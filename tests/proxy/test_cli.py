@@ -22,6 +22,7 @@ from proxy.commands import run as run_command
 from proxy.config.config import Config, ObservabilityOptions
 from proxy.config.option_types import Setting
 from proxy.config.options import GROUPS
+from proxy.observability.build import BUILD
 from proxy.observability.exposition import own_version
 from quotas.limit_kinds import LIMIT_KINDS
 from quotas.parsing.limits import scope_keys
@@ -113,7 +114,7 @@ def test_without_a_command_the_help_shows_what_there_is(arguments: tuple[str, ..
 
 def test_the_version() -> None:
     result = invoke("--version")
-    assert (result.exit_code, result.output) == (0, f"kafka-quota-proxy, version {own_version()}\n")
+    assert (result.exit_code, result.output) == (0, f"kafka-quota-proxy, version {own_version()} ({BUILD})\n")
 
 
 # Wrong usage

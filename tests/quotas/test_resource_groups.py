@@ -90,6 +90,7 @@ def test_agrees_with_the_slow_model_through_all_changes(schedule: list[tuple[str
 
 
 @given(st.lists(meant_groups, max_size=6, unique_by=lambda meant: meant.name), st.data())
+@pytest.mark.pure
 def test_what_was_removed_leaves_nothing_behind(meant: list[Meant], data: st.DataObject) -> None:
     groups = [one.group() for one in meant]
     index = GroupIndex(groups)

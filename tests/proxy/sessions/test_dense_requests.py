@@ -53,6 +53,7 @@ def accepted(stage: Stage) -> int:
 
 @pytest.mark.parametrize("version", [3, 9, 12])
 @pytest.mark.parametrize("pieces", [1, 2, 40])
+@pytest.mark.pure
 async def test_a_step_reads_a_bounded_number_of_topics(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch, pieces: int, version: int
 ) -> None:
@@ -72,6 +73,7 @@ async def test_a_step_reads_a_bounded_number_of_topics(
     assert stage.memory.buffered_bytes == 0
 
 
+@pytest.mark.pure
 async def test_many_small_requests_in_one_read(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = open_stage(quotas=[ANY_TOPIC, TOTAL], work_clock=WorkClock(STEP_NS))
     client, broker = await stage.pair()
@@ -84,6 +86,7 @@ async def test_many_small_requests_in_one_read(open_stage: OpenStage, monkeypatc
     check_bounds(work)
 
 
+@pytest.mark.pure
 async def test_tagged_fields_and_partitions_without_records_are_counted_too(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +107,7 @@ async def test_tagged_fields_and_partitions_without_records_are_counted_too(
     assert len(work.pieces) >= (6_000 + count) // MOST_PIECES
 
 
+@pytest.mark.pure
 async def test_others_are_served_meanwhile_and_little_is_kept(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

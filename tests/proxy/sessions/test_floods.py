@@ -87,6 +87,7 @@ FLOODS: dict[str, tuple[list[QuotaEntry], Callable[[int], bytes]]] = {
 
 @pytest.mark.parametrize("flooders", [1, 8])
 @pytest.mark.parametrize("name", FLOODS)
+@pytest.mark.pure
 async def test_an_innocent_producer_waits_for_one_round(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch, name: str, flooders: int
 ) -> None:

@@ -200,6 +200,7 @@ async def bytes_in_order(
     ("limit", "frame_of"), [("client-id=etl,producer_byte_rate", produce), ("topic=rows,bytes_in_rate", of_records)]
 )
 @pytest.mark.parametrize(("small", "burst_seconds"), [(2_000, 0), (40_000, 0), (1_000, 0.01)])
+@pytest.mark.pure
 async def test_sessions_on_one_limit_share_it_by_bytes(
     open_stage: OpenStage,
     monkeypatch: pytest.MonkeyPatch,
@@ -239,6 +240,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return forwarded
 
 
+@pytest.mark.pure
 async def test_each_turn_is_for_one_frame(open_stage: OpenStage, order: list[int]) -> None:
     """One session has three frames at hand when its turn comes, and there is a little room: the other is next."""
     quota = replace(parse_spec("client-id=etl,producer_byte_rate=1MB"), burst_seconds=Fraction(1, 13_000))
@@ -285,6 +287,7 @@ async def crowd(
     return stage, clock, pairs
 
 
+@pytest.mark.pure
 async def test_one_pass_is_bounded(open_stage: OpenStage, order: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Those whose turn it is are many, and still the loop sees to others in between."""
     served: list[list[int]] = []
@@ -335,6 +338,7 @@ async def test_the_queue_ends_when_there_is_room_for_all(
     assert holds <= 2 * len(pairs)
 
 
+@pytest.mark.pure
 async def test_a_change_of_limits_lets_a_crowd_look_again_in_portions(
     open_stage: OpenStage, order: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,6 +353,7 @@ async def test_a_change_of_limits_lets_a_crowd_look_again_in_portions(
     assert order == list(range(1, 7))
 
 
+@pytest.mark.pure
 async def test_those_who_wait_keep_their_turns_when_limits_are_replaced(
     open_stage: OpenStage, order: list[int]
 ) -> None:
@@ -536,6 +541,7 @@ async def test_a_fetch_is_charged_by_its_response_and_the_next_one_held(open_sta
 
 
 @pytest.mark.parametrize("api", [FETCH, SHARE_FETCH])
+@pytest.mark.pure
 async def test_only_a_shared_consumers_fetch_passes_at_a_deadline(
     open_stage: OpenStage, api: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -575,6 +581,7 @@ async def test_only_a_shared_consumers_fetch_passes_at_a_deadline(
     assert stage.server.wakeups._timers == {}
 
 
+@pytest.mark.pure
 async def test_a_shared_consumers_fetch_that_passes_at_its_deadline_is_a_request_that_counts(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,6 @@ from proxy.sessions.pump import (
     STOPPED,
     TURN,
     WRITE_BACKPRESSURE,
-    Owner,
     Pump,
     PumpSet,
 )
@@ -117,7 +116,7 @@ class MemoryWire(Wire):
         self.on_writable = None
 
 
-class Recorded(Owner):
+class Recorded:
     """What the pumps told."""
 
     def __init__(self) -> None:
@@ -354,6 +353,7 @@ def test_bytes_before_an_error_go_on() -> None:
     assert bench.owner.told == ["NegativeFrameLength"]
 
 
+@pytest.mark.pure
 def test_a_defect_costs_its_own_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
 

@@ -445,6 +445,7 @@ async def test_flushing_drain_changes_nothing(open_stage: OpenStage) -> None:
     await stage.no_sessions()
 
 
+@pytest.mark.pure
 async def test_flushing_ends_some_time(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.sessions.session.FLUSH_TIMEOUT_SECONDS", 0.01)
     stage = open_stage()
@@ -541,6 +542,7 @@ async def test_the_proxys_own_answer_to_a_client_that_has_gone(open_stage: OpenS
 
 
 @pytest.mark.parametrize("sweeps", [True, False])
+@pytest.mark.pure
 async def test_a_reset_behind_bytes_that_are_unread_is_not_forgotten(
     open_stage: OpenStage, sweeps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from proxy.sessions.pump import BULK, MEMORY, TURN
-from proxy.sessions.turns import HEAVY_NS, HEAVY_ROUND_NS, ROUND_NS, TURN_NS, Turn, Turns
+from proxy.sessions.turns import HEAVY_NS, HEAVY_ROUND_NS, ROUND_NS, TURN_NS, Turns
 from proxy.streams.memory import READ_SIZE
 from tests.proxy.conversation import Peer, Stage, until
 from tests.proxy.frames import fetch, fetched, heartbeat, heartbeat_answer, produce
@@ -41,11 +41,11 @@ class Loop:
             self.soon.popleft()()
 
 
-class Works(Turn):
+class Works:
     """Uses so much in each of its turns."""
 
     def __init__(self, turns: Turns, order: list[Works], used_ns: int) -> None:
-        super().__init__()
+        self.is_heavy = False
         self.turns, self.order, self.used_ns = turns, order, used_ns
 
     def on_turn(self) -> None:
@@ -132,6 +132,7 @@ def answers(count: int) -> bytes:
     return b"".join(heartbeat_answer(number) for number in range(count))
 
 
+@pytest.mark.pure
 async def test_a_turn_ends_after_its_time_and_reads_shrink(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +168,7 @@ async def test_what_was_read_and_not_parsed_is_counted_and_nothing_more_is_read(
 
 
 @pytest.mark.parametrize("count", [1, 3, 30])
+@pytest.mark.pure
 async def test_a_round_ends_after_its_time(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     stage = open_stage(work_clock=WorkClock(STEP_NS))
     pairs = [await stage.pair() for _ in range(count)]
@@ -182,6 +184,7 @@ async def test_a_round_ends_after_its_time(open_stage: OpenStage, monkeypatch: p
 
 
 @pytest.mark.parametrize("count", [1, 3, 15])
+@pytest.mark.pure
 async def test_long_frames_take_turns(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     stage = open_stage(work_clock=WorkClock(STEP_NS))
     pairs = [await stage.pair() for _ in range(count)]
@@ -192,6 +195,7 @@ async def test_long_frames_take_turns(open_stage: OpenStage, monkeypatch: pytest
     assert not stage.server.pumps.turns._heavy
 
 
+@pytest.mark.pure
 async def test_a_small_request_is_read_in_the_round_in_which_it_comes(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +219,7 @@ async def test_a_small_request_is_read_in_the_round_in_which_it_comes(
     assert max(read - sent for sent, read in zip(sent_in, read_in, strict=True)) <= 2
 
 
+@pytest.mark.pure
 async def test_responses_take_turns_with_requests(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = open_stage(work_clock=WorkClock(STEP_NS))
     pairs = [await stage.pair() for _ in range(4)]

@@ -282,6 +282,9 @@ class Pair:
             self.connection.turn = None
             self.world.holds.give_up(hold.ticket, self.world.clock())
 
+    def read_on(self) -> None:
+        """See `Waiter`: all bytes have been fed."""
+
     def attend(self) -> None:
         connection = self.connection
         responses = self.responses

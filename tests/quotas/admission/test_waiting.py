@@ -214,6 +214,7 @@ def test_everybody_gets_through_under_constant_pressure(world: World) -> None:
 
 
 @pytest.mark.parametrize("world", [A_RING, A_PAIR, A_KNOT])
+@pytest.mark.pure
 def test_without_claims_they_would_not(world: World) -> None:
     """That the worlds above press hard enough to show it."""
     serving = Serving()

@@ -205,6 +205,7 @@ def test_the_bound_decides_as_the_meter_says(rate: int | Fraction, schedule: lis
 
 
 @given(rates, schedules, st.integers(0, 4 * TICK_NS))
+@pytest.mark.pure
 def test_what_fits_is_found_within_the_bound_by_the_next_tick_and_one_more_is_not(
     rate: int | Fraction, schedule: list[tuple[int, int]], idle_ns: int
 ) -> None:

@@ -564,6 +564,7 @@ def test_a_clock_that_jumps_back_charges_nothing_extra_and_forgets_nothing() -> 
 
 
 @given(rates, samples, st.booleans(), st.lists(st.tuples(elapsed, amounts), max_size=20), elapsed)
+@pytest.mark.pure
 def test_asking_changes_nothing(
     rate: int | Fraction, samples: int, first_window: bool, charges: list[tuple[int, int]], asked_after_ns: int
 ) -> None:

@@ -222,6 +222,7 @@ def test_ten_thousand_names_leave_nothing_behind() -> None:
     assert registry._topics._topics == {}
 
 
+@pytest.mark.pure
 def test_names_without_end_count_for_the_total_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quotas.registry.topic_table.MAX_TOPICS", 2)
     entries = [
