@@ -105,7 +105,7 @@ class RequestStream(Requests):
         identity = self.connection.identity
         limits = identity.limits
         is_produce = type(kind.handler) is Produce
-        if is_produce and limits.decides_each:
+        if is_produce and limits.walks:
             return pos
         buf = self.buf
         startswith = buf.startswith
@@ -127,8 +127,7 @@ class RequestStream(Requests):
         if not count:
             return first
         total = pos - first - 4 * count
-        charged = limits.produce if is_produce else limits.requests
-        left = charged.spend(total if is_produce else count, now_ns)
+        left = limits.spend(total, count, now_ns) if is_produce else limits.requests.spend(count, now_ns)
         if left < 0:
             if answered:
                 for _ in range(count):

@@ -3,7 +3,6 @@
 - `limit`             one limit: its bucket, its queue, and the tickets of the frames in the queue
 - `limit_set`         the limits that one request has to meet
 - `client_limits`     what applies to one client and one topic
-- `demand`            what one Produce request asks of limits that count different things
 - `decision`          what the limits answer
 - `fair_queue`        who goes next when several sessions wait for one limit
 - `topic_thresholds`  topics under a total (seed 004)

@@ -10,7 +10,7 @@ from protocol.produce import ProduceResponseWalk, finish_usual_produce_response
 from protocol.produce_walk import ProduceRequestWalk, TopicUsage
 from protocol.request_header import unpack_prefix
 from proxy.streams.connection import Awaited, Handler, RequestKind, Requests, Responses, Stream
-from proxy.streams.handlers.data import DataHandler, is_near
+from proxy.streams.handlers.data import DataHandler
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.produce_usage import LOOKAHEAD, ProduceUsage, name_of
 from proxy.streams.steps import HOLD, NEED, PASS
@@ -55,12 +55,12 @@ class Produce(DataHandler):
         if identity.limits.walks:
             step = self._admit_read(requests, kind, length, pos, end, now_ns)
         else:
-            produce = identity.limits.produce
-            decision, amounts = self.ask(requests, produce, length, now_ns)
-            if amounts is None:
-                requests.near_limit = decision is not ADMITTED or produce.headroom(now_ns) < READ_SIZE
-            else:
-                requests.near_limit = decision is not ADMITTED or is_near(amounts, length, now_ns)
+            limits = identity.limits
+            decision, amounts = ADMITTED, None
+            fitting = limits.spend(length, 1, now_ns) if connection.turn is None else -1
+            if fitting < 0:
+                decision, amounts = self.ask(requests, limits.produce, length, now_ns)
+            requests.near_limit = fitting < READ_SIZE
             step = self.act(requests, kind, decision, length, amounts, now_ns)
         if step == PASS:
             entity = identity.entity
@@ -82,7 +82,7 @@ class Produce(DataHandler):
         usage.read(kind.version, kind.header.body_offset, requests.buf, pos, end, length)
         turn = connection.turn
         decision = usage.admit(length, now_ns, None if turn is None else turn.ticket)
-        requests.near_limit = decision is not ADMITTED or is_near(usage.amounts, length, now_ns)
+        requests.near_limit = usage.fitting < READ_SIZE
         step = self.act(requests, kind, decision, length, usage.amounts, now_ns)
         if not decision.admitted:
             hold = requests.hold
