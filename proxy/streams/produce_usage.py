@@ -12,11 +12,11 @@ steps that follow.
 from collections.abc import Iterable
 from typing import Final
 
-from protocol.produce_walk import ProduceRequestWalk, TopicUsage, usual_usage
+from protocol.produce_walk import ProduceRequestWalk, TopicUsage
 from protocol.topics import Topic
 from proxy.enforcement.identity import Identity
 from proxy.streams.context import Context
-from quotas.admission.client_limits import ClientLimits, TopicCharges
+from quotas.admission.client_limits import ClientLimits, TopicCharges, TopicLimits
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit, Ticket
 from quotas.admission.limit_set import admit_all, charge_all, spend_all
@@ -46,6 +46,7 @@ class ProduceUsage:
         "_charges",
         "_client",
         "_context",
+        "_counts_errors",
         "_generation",
         "_identity",
         "_late",
@@ -62,8 +63,9 @@ class ProduceUsage:
     def __init__(self, context: Context, identity: Identity) -> None:
         self._context = context
         self._identity = identity
-        #: By topic, of the client and the generation of limits below.
+        #: By topic, of the client and the generation of limits below; and whether a threshold counts responses.
         self._charges: dict[Topic, TopicCharges] = {}
+        self._counts_errors = False
         self._client: ClientLimits | None = None
         self._generation = -1
         self.walk: ProduceRequestWalk | None = None
@@ -82,26 +84,18 @@ class ProduceUsage:
     def read(self, version: int, body_offset: int, buf: bytearray, pos: int, end: int, length: int) -> None:
         """Parse the first bytes of the request of `length` bytes whose frame begins at `pos`."""
         body = pos + body_offset
-        frame_end = pos + 4 + length
-        self.walk = None
         self.counted = None
-        if frame_end <= end:
-            usual = usual_usage(buf, body, frame_end, version)
-            if usual is not None:
-                self._seen = [usual]
-                self.walked_to = frame_end
-                return
         walk = ProduceRequestWalk(version, length, body_offset - 4)
         walk.work_left = PIECES
-        self.walked_to = walk.advance(buf, body, min(end, frame_end))
+        self.walked_to = walk.advance(buf, body, min(end, pos + 4 + length))
         self._seen = walk.take()
-        if not walk.is_over:
-            self.walk = walk
+        self.walk = None if walk.is_over else walk
 
     def admit(self, length: int, now_ns: int, ticket: Ticket | None) -> Decision:
         """Ask the limits about the request that has been parsed, and charge them if it passes. Where only topics keep
         it from passing, the decision names those.
         """
+        self._renew()
         amounts = self.amounts = self._identity.limits.amounts(length, 1)
         self._new_producer_ids = self._add_records(amounts, self._seen, now_ns)
         self._add_late(amounts, now_ns)
@@ -120,7 +114,7 @@ class ProduceUsage:
         self._late.clear()
         self._late_producer_ids = False
         self._remember_producer_ids(self._new_producer_ids, now_ns)
-        if answered and self._counts_errors():
+        if answered and self._counts_errors:
             self.counted = self._seen[:MAX_REMEMBERED]
 
     def charge_late(self, seen: list[TopicUsage], now_ns: int) -> Decision:
@@ -141,6 +135,39 @@ class ProduceUsage:
             self._late.update(exceeding[: 2 * MAX_REMEMBERED - len(self._late)])
         return decision
 
+    @property
+    def batches(self) -> bool:
+        """Whether the next request may be charged together with others: its response need not be parsed, and the one
+        before left nothing to check.
+        """
+        self._renew()
+        return not (self._counts_errors or self._late or self._late_producer_ids)
+
+    def lasting_charges(self, topic: Topic, now_ns: int) -> TopicCharges | None:
+        """What the records of a topic are charged to, as long as the limits stay as they are. None: that may change."""
+        if not self._context.registry.learns_topics:
+            return TopicCharges(self._identity.limits, TopicLimits(""))
+        charges = self._charges_of(topic, now_ns)
+        return charges if charges.topic.name else None
+
+    def add_lasting(
+        self, amounts: dict[Limit, int], usages: list[TopicUsage], producer_ids: tuple[int, ...], now_ns: int
+    ) -> bool:
+        """Add what these are charged if all have these producer ids and limits that last; else add nothing."""
+        counts_records = self._context.registry.learns_topics
+        found = []
+        for usage in usages:
+            if usage.producer_ids != producer_ids:
+                return False
+            if counts_records:
+                charges = self._charges_of(usage.topic, now_ns)
+                if not charges.topic.name:
+                    return False
+                found.append((charges, usage))
+        for charges, usage in found:
+            charges.add_to(amounts, usage.record_bytes, usage.messages)
+        return bool(usages)
+
     # ---- inside
 
     def _add_records(self, amounts: dict[Limit, int], usages: list[TopicUsage], now_ns: int) -> tuple[int, ...]:
@@ -158,10 +185,6 @@ class ProduceUsage:
 
     def _charges_of(self, topic: Topic, now_ns: int) -> TopicCharges:
         """What the records of a topic are charged to, besides the client's limits of requests."""
-        identity = self._identity
-        if self._generation != identity.generation or self._client is not identity.limits:
-            self._generation, self._client = identity.generation, identity.limits
-            self._charges.clear()
         charges = self._charges.get(topic)
         if charges is None:
             charges = self._look_up(topic, now_ns)
@@ -176,9 +199,10 @@ class ProduceUsage:
         if name is None:
             return TopicCharges(client, registry.records_of_unknown_topic())
         charges = TopicCharges(client, registry.topic(name, now_ns))
-        if len(self._charges) >= MAX_CHARGES:
-            self._charges.clear()
-        self._charges[topic] = charges
+        if charges.topic.name:  # else there are too many topics, for now
+            if len(self._charges) >= MAX_CHARGES:
+                self._charges.clear()
+            self._charges[topic] = charges
         return charges
 
     def _add_late(self, amounts: dict[Limit, int], now_ns: int) -> None:
@@ -215,8 +239,14 @@ class ProduceUsage:
         if producer_ids is not None:
             producer_ids.known.remember(new, now_ns)
 
-    def _counts_errors(self) -> bool:
-        return any(thresholds.total is not None for thresholds in self._context.registry.thresholds.values())
+    def _renew(self) -> None:
+        """Forget what was looked up for other limits than those of now."""
+        identity = self._identity
+        if self._generation != identity.generation or self._client is not identity.limits:
+            self._generation, self._client = identity.generation, identity.limits
+            self._charges.clear()
+            thresholds = self._context.registry.thresholds.values()
+            self._counts_errors = any(each.total is not None for each in thresholds)
 
 
 def name_of(context: Context, topic: Topic) -> str | None:

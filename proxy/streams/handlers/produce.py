@@ -74,7 +74,7 @@ class Produce(DataHandler):
         ahead = min(4 + length, LOOKAHEAD) - (end - pos)
         # While memory is tight, decide with the bytes in the buffer: bytes kept for a decision would block others.
         if ahead > 0 and not self.context.memory.is_tight:
-            requests.want = ahead
+            requests.want = ahead if requests.near_limit else READ_SIZE
             return NEED
         usage = connection.usage
         if usage is None:
