@@ -22,8 +22,10 @@ from typing import NamedTuple
 
 from protocol.apis import APIS, PRODUCE
 from protocol.errors import MalformedFrame, TruncatedFrame, UnsupportedVersion
+from protocol.record_batch import BATCH_HEADER, BEFORE_SIZE, CODEC, claimed_messages, read_partitions, unpack_batch
 from protocol.topics import TOPIC_ID_SIZE, Topic
 from protocol.walk import FrameWalk, Reading, Steps
+from protocol.wire import compact_string_end, plain_string_end
 
 FIRST_WITH_TRANSACTIONAL_ID = 3
 FIRST_FLEXIBLE = 9
@@ -43,41 +45,14 @@ class TopicUsage(NamedTuple):
 
 _ACKS_AND_TIMEOUT = 6
 _INDEX = 4
-_BATCH_HEADER = 61
 _SMALLEST_PARTITION = _INDEX + 4
 _SMALLEST_COMPACT_PARTITION = _INDEX + 1 + 1
-_PARTITION_LOOK = _INDEX + 4 + _BATCH_HEADER
-_TOPIC_LOOK = 1 + 0x7E + 1  # a name whose length takes one byte, and a partition count that does
 _SET_ENTRY_MIN = 14  # crc, magic, attributes, and the lengths of key and value
-_BEFORE_SIZE = 12  # base offset, and the size itself
 _UP_TO_ATTRIBUTES = 18
 
-_NO_TAGS = bytes(3)  # of the partition, the topic and the body
-_SMALLEST_USUAL = _ACKS_AND_TIMEOUT + 1 + 1 + 1 + _INDEX + 1 + _BATCH_HEADER + 3
-
-_CODEC = 0b111  # of the attributes: 0 is no compression
-_SMALLEST_RECORD = 7  # length, attributes, timestamp delta, offset delta, key length, value length, header count
-_MOST_PER_BYTE = 8  # compressed records: their offset deltas differ, and no codec writes a difference in under a bit
+_ONE = b"\x00\x00\x00\x01"
 
 _batch_start = Struct(">qi4xbb").unpack_from  # offset, size, magic; attributes, up to magic 1
-_batch_header = Struct(">8xi4xb4xh20xq6xi").unpack_from  # size, magic, attributes, producer id, records count
-_int16 = Struct(">h").unpack_from
-_int32 = Struct(">i").unpack_from
-_plain_start = Struct(">2x4xih").unpack_from  # acks, timeout; topic count, length of the first name
-_plain_partition = Struct(">i4xi").unpack_from  # partition count, index, length of the first records
-
-
-def _claimed(count: int, attributes: int, size: int) -> int:
-    """Messages of a batch of `size` bytes whose header contains `count`, which may be any number.
-
-    Brokers refuse a batch with a wrong count, so no accepted batch reaches the bound. Without it one small frame could
-    use up a topic's messages of a year.
-    """
-    payload = size - _BATCH_HEADER
-    most = payload * _MOST_PER_BYTE if attributes & _CODEC else payload // _SMALLEST_RECORD
-    if 0 <= count <= most:
-        return count
-    return most if count > 0 else 0
 
 
 def _wrapped(offset: int, size: int) -> int:
@@ -90,96 +65,82 @@ def _wrapped(offset: int, size: int) -> int:
     return max(1, min(offset + 1, size))
 
 
-def _read_size(buf: bytearray, pos: int) -> tuple[int, int]:
-    """Size of records in a flexible version, and the index of their first byte. The next four bytes are in `buf`.
-
-    The size is 0 or less where the fast path does not apply: null or empty records, more than three bytes of length.
-    """
-    low = buf[pos]
-    if low < 0x80:
-        return low - 1, pos + 1
-    middle = buf[pos + 1]
-    if middle < 0x80:
-        return ((low & 0x7F | middle << 7) - 1, pos + 2) if middle else (0, pos)
-    high = buf[pos + 2]
-    return ((low & 0x7F | (middle & 0x7F) << 7 | high << 14) - 1, pos + 3) if 0 < high < 0x80 else (0, pos)
-
-
-def usual_usage(buf: bytearray, pos: int, end: int, version: int) -> TopicUsage | None:
-    """The fast path for most requests: one topic, one partition and one batch of magic 2, whole in `buf[pos:end]`.
-
-    Args:
-        pos: index of the body: that of the frame plus `RequestHeader.body_offset`.
-        end: where the frame ends.
+def one_partition(buf: bytearray, pos: int, end: int, version: int) -> tuple[Topic, int] | None:
+    """The topic of a request for one partition, and the position after the partition count. `pos`: index of the body.
 
     Returns:
-        `None` if the body is anything else, or malformed: use a `ProduceRequestWalk`.
+        `None` if there are more topics or partitions, a name is long, or `end` comes before the partition.
     """
-    if end - pos < _SMALLEST_USUAL:
+    if version < FIRST_FLEXIBLE:
+        return _one_plain_partition(buf, pos, end, version)
+    pos = compact_string_end(buf, pos, end) + _ACKS_AND_TIMEOUT + 1
+    if pos >= end or buf[pos - 1] != 2:
         return None
-    if version >= FIRST_FLEXIBLE:
-        name, after, batch = _usual_flexible_places(buf, pos, end, version)
-        size = end - 3 - batch
-    else:
-        name, after, batch = _usual_plain_places(buf, pos, end, version)
-        size = end - batch
-    if not batch or size < _BATCH_HEADER:
-        return None
-    batch_size, magic, attributes, producer_id, count = _batch_header(buf, batch)
-    if magic != 2 or batch_size + _BEFORE_SIZE != size:
-        return None
-    topic: Topic
-    if version >= FIRST_WITH_TOPIC_IDS:
-        topic = bytes(buf[name:after])
-    else:
-        try:
-            topic = buf[name:after].decode()
-        except UnicodeDecodeError:
-            return None
-    return TopicUsage(topic, size, _claimed(count, attributes, size), (producer_id,) if producer_id >= 0 else ())
+    head = _read_topic_head(buf, pos, end, version >= FIRST_WITH_TOPIC_IDS)
+    return None if head is None or head[1] != 1 else (head[0], head[2])
 
 
-_Places = tuple[int, int, int]
-"""Index of a topic's name or id, index after it, index of its batch; the last is 0 if the body is not a usual one."""
-
-_NOT_USUAL = (0, 0, 0)
-
-
-def _usual_flexible_places(buf: bytearray, pos: int, end: int, version: int) -> _Places:
-    size = buf[pos]  # of the transactional id, plus one; 0 if there is none
-    name = pos + (size or 1) + _ACKS_AND_TIMEOUT + 1
-    if size >= 0x80 or name >= end or buf[name - 1] != 2:
-        return _NOT_USUAL
-    if version >= FIRST_WITH_TOPIC_IDS:
-        after = name + TOPIC_ID_SIZE
-    else:
-        after = name + buf[name]
-        name += 1
-    records = after + 1 + _INDEX
-    if after - name > 0x7E or records + 1 + _BATCH_HEADER + 3 > end or buf[after] != 2:
-        return _NOT_USUAL
-    size, batch = _read_size(buf, records)
-    if batch + size + 3 != end or buf[end - 3 : end] != _NO_TAGS:
-        return _NOT_USUAL
-    return name, after, batch
-
-
-def _usual_plain_places(buf: bytearray, pos: int, end: int, version: int) -> _Places:
+def _one_plain_partition(buf: bytearray, pos: int, end: int, version: int) -> tuple[str, int] | None:
     if version >= FIRST_WITH_TRANSACTIONAL_ID:
-        size = _int16(buf, pos)[0]
-        pos += 2 + (size if size > 0 else 0)
-        if size < -1 or pos + _SMALLEST_USUAL - 2 > end:
-            return _NOT_USUAL
-    topics, size = _plain_start(buf, pos)
-    name = pos + _ACKS_AND_TIMEOUT + 4 + 2
-    after = name + size
-    batch = after + 4 + _INDEX + 4
-    if topics != 1 or size < 0 or batch + _BATCH_HEADER > end:
-        return _NOT_USUAL
-    partitions, size = _plain_partition(buf, after)
-    if partitions != 1 or batch + size != end:
-        return _NOT_USUAL
-    return name, after, batch
+        pos = plain_string_end(buf, pos, end)
+    name = pos + _ACKS_AND_TIMEOUT + 4
+    after = plain_string_end(buf, name, end)
+    if after + 4 > end or buf[name - 4 : name] != _ONE or buf[after : after + 4] != _ONE:
+        return None
+    try:
+        return buf[name + 2 : after].decode(), after + 4
+    except UnicodeDecodeError:
+        return None
+
+
+def read_topics(buf: bytearray, pos: int, end: int, version: int, most: int) -> tuple[list[TopicUsage], int]:
+    """The fast path for most requests of several topics or partitions, which have arrived whole.
+
+    Args:
+        pos: index of the body.
+        end: where the frame ends.
+        most: the largest number of topics and partitions to read.
+
+    Returns:
+        What each topic received, and the number of topics and partitions. Nothing where a `ProduceRequestWalk` must be
+        used: for versions that are not flexible, tags, a partition that does not have one batch of magic 2, batches of
+        several producers in a topic, topics of none or more than 126 partitions, or of more than 126 characters.
+    """
+    usages: list[TopicUsage] = []
+    left = most
+    pos = compact_string_end(buf, pos, end) + _ACKS_AND_TIMEOUT + 1
+    if version < FIRST_FLEXIBLE or pos >= end or not 0 < buf[pos - 1] < 0x80:
+        return [], 0
+    for _ in range(buf[pos - 1] - 1):
+        head = _read_topic_head(buf, pos, end, version >= FIRST_WITH_TOPIC_IDS)
+        if head is None:
+            return [], 0
+        topic, partitions, pos = head
+        left -= 1 + partitions
+        most_here = min(partitions, partitions + left)
+        count, pos, record_bytes, messages, producer_id = read_partitions(buf, pos, end, most_here, tags=True)
+        if not 0 < count == partitions or pos >= end - 1 or buf[pos]:
+            return [], 0
+        pos += 1
+        usages.append(TopicUsage(topic, record_bytes, messages, (producer_id,) if producer_id >= 0 else ()))
+    return (usages, most - left) if pos == end - 1 and not buf[pos] else ([], 0)
+
+
+def _read_topic_head(buf: bytearray, pos: int, end: int, by_id: bool) -> tuple[Topic, int, int] | None:
+    """A topic of a flexible version, the number of its partitions, and the position of the first one.
+
+    None: it has not arrived, has more than 126 partitions or characters, or is malformed.
+    """
+    if pos >= end:
+        return None
+    after = pos + TOPIC_ID_SIZE if by_id else pos + buf[pos]
+    if after >= end or after > pos + 0x7F or not 0 < buf[after] < 0x80:
+        return None
+    try:
+        topic = bytes(buf[pos:after]) if by_id else buf[pos + 1 : after].decode()
+    except UnicodeDecodeError:
+        return None
+    return topic, buf[after] - 1, after + 1
 
 
 class ProduceRequestWalk(FrameWalk):
@@ -257,25 +218,13 @@ class ProduceRequestWalk(FrameWalk):
 
     def _read_usual_topic(self) -> int:
         """The number of a topic's partitions, if its head is complete and short. Else -1, and nothing was read."""
-        if not self._compact or self._end - self._pos < _TOPIC_LOOK:
+        head = _read_topic_head(self._buf, self._pos, self._end, self._by_id) if self._compact else None
+        if head is None:
             return -1
-        buf, at = self._buf, self._pos
-        if self._by_id:
-            after = at + TOPIC_ID_SIZE
-        else:
-            after = at + buf[at]
-            at += 1
-        if not 0 <= after - at <= 0x7E or not 0 < buf[after] < 0x80:
+        topic, partitions, pos = head
+        if partitions * _SMALLEST_COMPACT_PARTITION > self._limit - pos:
             return -1
-        partitions = buf[after] - 1
-        if partitions * _SMALLEST_COMPACT_PARTITION > self._limit - after - 1:
-            return -1
-        topic = bytes(buf[at:after])
-        try:
-            self._topic = topic if self._by_id else topic.decode()
-        except UnicodeDecodeError:
-            return -1
-        self._pos = after + 1
+        self._topic, self._pos = topic, pos
         return partitions
 
     def _read_topic(self) -> Reading:
@@ -296,27 +245,17 @@ class ProduceRequestWalk(FrameWalk):
 
     def _skip_usual_partitions(self, left: int) -> int:
         """Skips those that are complete and contain one batch of magic 2. Returns how many are left."""
-        buf, pos, end, tags, work_left = self._buf, self._pos, self._end, int(self._compact), self.work_left
-        while left and work_left > 0 and end - pos >= _PARTITION_LOOK:
-            if tags:
-                size, batch = _read_size(buf, pos + _INDEX)
-            else:
-                size, batch = _int32(buf, pos + _INDEX)[0], pos + _INDEX + 4
-            after = batch + size
-            if size < _BATCH_HEADER or after + tags > end or (tags and buf[after]):
-                break
-            batch_size, magic, attributes, producer_id, count = _batch_header(buf, batch)
-            if magic != 2 or batch_size + _BEFORE_SIZE != size:
-                break
-            self._record_bytes += size
-            self._messages += _claimed(count, attributes, size)
+        count = 1
+        while count and left and self.work_left > 0:
+            count, self._pos, record_bytes, messages, producer_id = read_partitions(
+                self._buf, self._pos, self._end, min(left, self.work_left), tags=self._compact
+            )
+            self._record_bytes += record_bytes
+            self._messages += messages
             if producer_id >= 0:
                 self._producer_ids.add(producer_id)
-            pos = after + tags
-            left -= 1
-            work_left -= 1
-        self._pos = pos
-        self.work_left = work_left
+            left -= count
+            self.work_left -= count
         return left
 
     def _walk_partition(self) -> Steps:
@@ -337,15 +276,15 @@ class ProduceRequestWalk(FrameWalk):
             if self._end - self._pos < _UP_TO_ATTRIBUTES:
                 yield from self._need(_UP_TO_ATTRIBUTES, "batch")
             offset, size, magic, attributes = _batch_start(self._buf, self._pos)
-            size += _BEFORE_SIZE
+            size += BEFORE_SIZE
             if size > left:
                 break
-            if magic == 2 and size >= _BATCH_HEADER:
-                if self._end - self._pos < _BATCH_HEADER:
-                    yield from self._need(_BATCH_HEADER, "batch header")
+            if magic == 2 and size >= BATCH_HEADER:
+                if self._end - self._pos < BATCH_HEADER:
+                    yield from self._need(BATCH_HEADER, "batch header")
                 self._add_batch(size)
-            elif magic in (0, 1) and size >= _BEFORE_SIZE + _SET_ENTRY_MIN:
-                self._messages += _wrapped(offset, size) if attributes & _CODEC else 1
+            elif magic in (0, 1) and size >= BEFORE_SIZE + _SET_ENTRY_MIN:
+                self._messages += _wrapped(offset, size) if attributes & CODEC else 1
             else:
                 break
             left -= size
@@ -360,7 +299,7 @@ class ProduceRequestWalk(FrameWalk):
 
     def _add_batch(self, size: int) -> None:
         """What the header of the batch at the current position contains."""
-        _, _, attributes, producer_id, count = _batch_header(self._buf, self._pos)
-        self._messages += _claimed(count, attributes, size)
+        _, _, attributes, producer_id, count = unpack_batch(self._buf, self._pos)
+        self._messages += claimed_messages(count, attributes, size)
         if producer_id >= 0:
             self._producer_ids.add(producer_id)

@@ -9,16 +9,18 @@ One step parses at most `PIECES` topics, partitions and batches: the decision us
 steps that follow.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Final
 
-from protocol.produce_walk import ProduceRequestWalk, TopicUsage, usual_usage
+from protocol.produce_walk import ProduceRequestWalk, TopicUsage
 from protocol.topics import Topic
 from proxy.enforcement.identity import Identity
 from proxy.streams.context import Context
+from quotas.admission.client_limits import ClientLimits, TopicCharges, TopicLimits
 from quotas.admission.decision import ADMITTED, Decision
-from quotas.admission.demand import Demand
 from quotas.admission.limit import Limit, Ticket
+from quotas.admission.limit_set import admit_all, charge_all, spend_all
+from quotas.admission.topic_thresholds import count_throttled
 
 #: Bytes of a request that the decision uses.
 LOOKAHEAD: Final = 65_536
@@ -26,6 +28,8 @@ LOOKAHEAD: Final = 65_536
 PIECES: Final = 200
 #: Topics kept of one request after it was forwarded; and as many more that it left in debt.
 MAX_REMEMBERED: Final = 1_000
+#: Topics of one connection for which the limits are kept: about 40 KB of memory.
+MAX_CHARGES: Final = 100
 
 
 class ProduceUsage:
@@ -33,18 +37,25 @@ class ProduceUsage:
 
     walk        over the current request; None: parsed to its end
     walked_to   position up to which its bytes have been parsed
-    amounts     what the current request asks of each limit
+    amounts     what the current request is charged to each limit
+    fitting     bytes of such requests that fit before one of these is in debt, or -1
+    counted     usages of the current request, for its response; None where no threshold counts responses
     """
 
     __slots__ = (
+        "_charges",
+        "_client",
         "_context",
-        "_demand",
+        "_counts_errors",
+        "_generation",
         "_identity",
         "_late",
         "_late_producer_ids",
         "_new_producer_ids",
         "_seen",
+        "amounts",
         "counted",
+        "fitting",
         "walk",
         "walked_to",
     )
@@ -52,113 +63,190 @@ class ProduceUsage:
     def __init__(self, context: Context, identity: Identity) -> None:
         self._context = context
         self._identity = identity
+        #: By topic, of the client and the generation of limits below; and whether a threshold counts responses.
+        self._charges: dict[Topic, TopicCharges] = {}
+        self._counts_errors = False
+        self._client: ClientLimits | None = None
+        self._generation = -1
         self.walk: ProduceRequestWalk | None = None
         self.walked_to = 0
         #: What has been parsed of the current request.
         self._seen: list[TopicUsage] = []
-        self._demand = Demand()
+        self.amounts: dict[Limit, int] = {}
+        self.fitting = -1
         #: Its producer ids that were new at the decision.
         self._new_producer_ids: tuple[int, ...] = ()
         #: Content of the last request after its decision: topics, and whether there were new producer ids.
         self._late: set[Topic] = set()
         self._late_producer_ids = False
-        #: Usages of the current request, for its response; None where no threshold counts responses.
         self.counted: list[TopicUsage] | None = None
-
-    @property
-    def amounts(self) -> Mapping[Limit, int]:
-        return self._demand.amounts
 
     def read(self, version: int, body_offset: int, buf: bytearray, pos: int, end: int, length: int) -> None:
         """Parse the first bytes of the request of `length` bytes whose frame begins at `pos`."""
         body = pos + body_offset
-        frame_end = pos + 4 + length
-        self.walk = None
         self.counted = None
-        if frame_end <= end:
-            usual = usual_usage(buf, body, frame_end, version)
-            if usual is not None:
-                self._seen = [usual]
-                self.walked_to = frame_end
-                return
         walk = ProduceRequestWalk(version, length, body_offset - 4)
         walk.work_left = PIECES
-        self.walked_to = walk.advance(buf, body, min(end, frame_end))
+        self.walked_to = walk.advance(buf, body, min(end, pos + 4 + length))
         self._seen = walk.take()
-        if not walk.is_over:
-            self.walk = walk
+        self.walk = None if walk.is_over else walk
 
     def admit(self, length: int, now_ns: int, ticket: Ticket | None) -> Decision:
-        """Ask the limits about the request that has been parsed, and charge them if it passes."""
-        limits = self._identity.limits
-        demand = self._demand = Demand()
-        demand.add(limits.produce.limits, length)
-        demand.add(limits.requests.limits, 1)
-        self._new_producer_ids = self._add_records(demand, self._seen, now_ns)
-        self._add_late(demand, now_ns)
-        return demand.admit(now_ns, ticket)
+        """Ask the limits about the request that has been parsed, and charge them if it passes. Where only topics keep
+        it from passing, the decision names those.
+        """
+        self._renew()
+        amounts = self.amounts = self._identity.limits.amounts(length, 1)
+        self._new_producer_ids = self._add_records(amounts, self._seen, now_ns)
+        self._add_late(amounts, now_ns)
+        self.fitting = spend_all(amounts, length, now_ns) if ticket is None else -1
+        if self.fitting >= 0:
+            return ADMITTED
+        decision = admit_all(amounts, now_ns, ticket)
+        return decision if decision.admitted else self._with_topics(decision, now_ns)
 
     def count_throttled(self, decision: Decision, ticket: Ticket, now_ns: int) -> None:
         """The request was refused: what a threshold refuses of it is throttled, once."""
-        self._demand.count_throttled(decision, ticket, now_ns)
+        count_throttled(self.amounts, decision, ticket, now_ns)
 
     def passed(self, now_ns: int, *, answered: bool) -> None:
         """The request passes. Sets `counted`, which grows while the rest of the request is parsed."""
         self._late.clear()
         self._late_producer_ids = False
         self._remember_producer_ids(self._new_producer_ids, now_ns)
-        if answered and self._counts_errors():
+        if answered and self._counts_errors:
             self.counted = self._seen[:MAX_REMEMBERED]
 
     def charge_late(self, seen: list[TopicUsage], now_ns: int) -> Decision:
         """More of the current request has been parsed: charge what it contains."""
         if not seen:
             return ADMITTED
-        demand = Demand()
-        new = self._add_records(demand, seen, now_ns)
+        amounts: dict[Limit, int] = {}
+        new = self._add_records(amounts, seen, now_ns)
         self._remember_producer_ids(new, now_ns)
-        self._late.update(usage.topic for usage in seen[: max(0, MAX_REMEMBERED - len(self._late))])
+        topics = [usage.topic for usage in seen]
+        self._late.update(topics[: max(0, MAX_REMEMBERED - len(self._late))])
         self._late_producer_ids |= bool(new)
         if self.counted is not None:
             self.counted.extend(seen[: MAX_REMEMBERED - len(self.counted)])
-        decision = demand.charge(now_ns)
+        decision = charge_all(amounts, now_ns)
         if decision.exceeded:  # these hold the next request, however many topics come before them
-            self._late.update(demand.topics_of(decision.exceeded)[: 2 * MAX_REMEMBERED - len(self._late)])
+            exceeding = [name for name in self._topics_of(decision, topics, now_ns) if name]
+            self._late.update(exceeding[: 2 * MAX_REMEMBERED - len(self._late)])
         return decision
+
+    @property
+    def batches(self) -> bool:
+        """Whether the next request may be charged together with others: its response need not be parsed, and the one
+        before left nothing to check.
+        """
+        self._renew()
+        return not (self._counts_errors or self._late or self._late_producer_ids)
+
+    def lasting_charges(self, topic: Topic, now_ns: int) -> TopicCharges | None:
+        """What the records of a topic are charged to, as long as the limits stay as they are. None: that may change."""
+        if not self._context.registry.learns_topics:
+            return TopicCharges(self._identity.limits, TopicLimits(""))
+        charges = self._charges_of(topic, now_ns)
+        return charges if charges.topic.name else None
+
+    def add_lasting(
+        self, amounts: dict[Limit, int], usages: list[TopicUsage], producer_ids: tuple[int, ...], now_ns: int
+    ) -> bool:
+        """Add what these are charged if all have these producer ids and limits that last; else add nothing."""
+        counts_records = self._context.registry.learns_topics
+        found = []
+        for usage in usages:
+            if usage.producer_ids != producer_ids:
+                return False
+            if counts_records:
+                charges = self._charges_of(usage.topic, now_ns)
+                if not charges.topic.name:
+                    return False
+                found.append((charges, usage))
+        for charges, usage in found:
+            charges.add_to(amounts, usage.record_bytes, usage.messages)
+        return bool(usages)
 
     # ---- inside
 
-    def _add_records(self, demand: Demand, usages: list[TopicUsage], now_ns: int) -> tuple[int, ...]:
-        """Add what these ask of limits; returns their new producer ids, where a limit counts those."""
-        registry = self._context.registry
-        limits = self._identity.limits
-        if registry.learns_topics:
+    def _add_records(self, amounts: dict[Limit, int], usages: list[TopicUsage], now_ns: int) -> tuple[int, ...]:
+        """Add what these are charged; returns their new producer ids, where a limit counts those."""
+        if self._context.registry.learns_topics:
             for usage in usages:
-                name = name_of(self._context, usage.topic)
-                topic = registry.records_of_unknown_topic() if name is None else registry.topic(name, now_ns)
-                demand.add_records(limits, topic, usage)
-        if limits.producer_ids is None:
+                self._charges_of(usage.topic, now_ns).add_to(amounts, usage.record_bytes, usage.messages)
+        producer_ids = self._identity.limits.producer_ids
+        if producer_ids is None:
             return ()
-        new = limits.producer_ids.known.unknown({each for usage in usages for each in usage.producer_ids}, now_ns)
+        new = producer_ids.known.unknown({each for usage in usages for each in usage.producer_ids}, now_ns)
         if new:
-            demand.add((limits.producer_ids.limit,), len(new))
+            amounts[producer_ids.limit] = len(new)
         return new
 
-    def _add_late(self, demand: Demand, now_ns: int) -> None:
+    def _charges_of(self, topic: Topic, now_ns: int) -> TopicCharges:
+        """What the records of a topic are charged to, besides the client's limits of requests."""
+        charges = self._charges.get(topic)
+        if charges is None:
+            charges = self._look_up(topic, now_ns)
+        elif charges.topic.last_ns < now_ns:
+            charges.topic.last_ns = now_ns
+        return charges
+
+    def _look_up(self, topic: Topic, now_ns: int) -> TopicCharges:
+        registry = self._context.registry
+        client = self._identity.limits
+        name = name_of(self._context, topic)
+        if name is None:
+            return TopicCharges(client, registry.records_of_unknown_topic())
+        charges = TopicCharges(client, registry.topic(name, now_ns))
+        if charges.topic.name:  # else there are too many topics, for now
+            if len(self._charges) >= MAX_CHARGES:
+                self._charges.clear()
+            self._charges[topic] = charges
+        return charges
+
+    def _add_late(self, amounts: dict[Limit, int], now_ns: int) -> None:
         """Check, without another charge, the limits of what the request before contained late."""
         if self._late:
-            self._add_records(demand, [TopicUsage(topic, 0, 0, ()) for topic in self._late], now_ns)
+            self._add_records(amounts, [TopicUsage(topic, 0, 0, ()) for topic in self._late], now_ns)
         producer_ids = self._identity.limits.producer_ids
         if self._late_producer_ids and producer_ids is not None:
-            demand.add((producer_ids.limit,), 0)
+            amounts.setdefault(producer_ids.limit, 0)
+
+    def _with_topics(self, refused: Decision, now_ns: int) -> Decision:
+        """The decision with the topics that it is about, unless the request would be refused without them too."""
+        limits = self._identity.limits
+        of_request = {*limits.produce.limits, *limits.requests.limits}
+        if limits.producer_ids is not None:
+            of_request.add(limits.producer_ids.limit)
+        if not of_request.isdisjoint(refused.exceeded):
+            return refused
+        names = self._topics_of(refused, [*(usage.topic for usage in self._seen), *self._late], now_ns)
+        return refused if "" in names else refused._replace(topics=names)
+
+    def _topics_of(self, decision: Decision, topics: Iterable[Topic], now_ns: int) -> tuple[str, ...]:
+        """The names of those topics whose records are charged to a limit in debt; "" for unknown ones."""
+        exceeded = set(decision.exceeded)
+        found: dict[str, None] = {}
+        for topic in topics:
+            charges = self._charges_of(topic, now_ns)
+            if charges.has_any_of(exceeded):
+                found[charges.topic.name] = None
+        return tuple(found)
 
     def _remember_producer_ids(self, new: tuple[int, ...], now_ns: int) -> None:
         producer_ids = self._identity.limits.producer_ids
         if producer_ids is not None:
             producer_ids.known.remember(new, now_ns)
 
-    def _counts_errors(self) -> bool:
-        return any(thresholds.total is not None for thresholds in self._context.registry.thresholds.values())
+    def _renew(self) -> None:
+        """Forget what was looked up for other limits than those of now."""
+        identity = self._identity
+        if self._generation != identity.generation or self._client is not identity.limits:
+            self._generation, self._client = identity.generation, identity.limits
+            self._charges.clear()
+            thresholds = self._context.registry.thresholds.values()
+            self._counts_errors = any(each.total is not None for each in thresholds)
 
 
 def name_of(context: Context, topic: Topic) -> str | None:

@@ -2,7 +2,7 @@
 
 A frame's header is parsed (`protocol.request_header`); its payload is forwarded unchanged from the shared buffer.
 Requests of the same kind differ only in length and correlation id: they pass in batches, without a decision for each,
-while the limits have room for all of them together.
+while the limits have room for all of them together. Where limits count records, see `plan`.
 """
 
 from typing import final
@@ -15,6 +15,7 @@ from proxy.streams.handlers.data import HEAD_READ_SIZE, longest_charge
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.kinds import Kinds
 from proxy.streams.memory import READ_SIZE
+from proxy.streams.plan import Plans, Run, TopicRun
 from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, PASS, PIECES_PER_STEP, REPLACE, YIELD
 from quotas.admission.limit_set import LimitSet
 
@@ -47,7 +48,7 @@ class _Charge(Overdraft):
 class RequestStream(Requests):
     """See the module, and `Stream`."""
 
-    __slots__ = ("_charge", "_dropping", "_kind", "_kinds", "_longest")
+    __slots__ = ("_charge", "_dropping", "_kind", "_kinds", "_longest", "_most", "_plans", "_topic_run")
 
     def __init__(self, connection: Connection, kinds: Kinds) -> None:
         super().__init__(connection)
@@ -55,6 +56,10 @@ class RequestStream(Requests):
         self._longest = connection.context.config.security.max_request_bytes
         #: The kind of the latest request.
         self._kind: RequestKind | None = None
+        self._plans = Plans()
+        self._topic_run: TopicRun | None = None
+        #: Requests that the next batch may have: fewer after there was no room for one.
+        self._most = MAX_IN_FLIGHT
         #: The proxy answers the current frame: its bytes are dropped.
         self._dropping = False
         #: The charge of the current frame, if it is a Produce request.
@@ -87,8 +92,6 @@ class RequestStream(Requests):
             if kind is not None and kind.batchable:
                 passed_to = self._take_batch(kind, pos, end, now_ns)
                 if passed_to > pos:
-                    if passed_to <= end and not self.near_limit and self.want == READ_SIZE:
-                        return passed_to
                     return self._end_batch(kind, passed_to, end, now_ns)
         return self._take_frame(pos, end, now_ns)
 
@@ -98,6 +101,8 @@ class RequestStream(Requests):
 
     def _end_batch(self, kind: RequestKind, passed_to: int, end: int, now_ns: int) -> int:
         """A batch has passed; its last request may not have arrived whole."""
+        if passed_to <= end and not self.near_limit and self.want == READ_SIZE:
+            return passed_to
         if passed_to > end:
             self.is_charged, self.is_counted, self.unpaid = True, False, 0
             self.remaining = passed_to - end
@@ -107,16 +112,22 @@ class RequestStream(Requests):
 
     def _take_frame(self, pos: int, end: int, now_ns: int) -> int:
         """The step for the request that begins at `pos`."""
+        connection = self.connection
+        before = self._kind
         kind = self._kind_at(pos, end)
         if kind is None:
             return NEED
-        self.is_counted = self.connection.turn is not None
+        if kind is not before and kind.batchable and connection.turn is None:
+            passed_to = self._take_batch(kind, pos, end, now_ns)
+            if passed_to > pos:
+                return self._end_batch(kind, passed_to, end, now_ns)
+        self.is_counted = connection.turn is not None
         self.unpaid = 0
         step = kind.handler.admit(self, kind, pos, end, now_ns)
         if step == PASS:
             return self._pass(kind, pos, end, now_ns)
         if step == REPLACE:
-            self.connection.turn = None
+            connection.turn = None
         return step
 
     # ---- batches
@@ -124,24 +135,57 @@ class RequestStream(Requests):
     def _take_batch(self, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
         """Pass the requests from `pos` on that are of `kind`, if the limits have room for all of them together.
 
-        Returns where the last of them ends, which may be after `end`; `pos` where none passes this way. This is the
-        hot path: its loop makes no decision, since decisions one by one would have the same result.
+        Returns where the last of them ends, which may be after `end`; `pos` where none passes this way.
         """
-        identity = self.connection.identity
-        limits = identity.limits
+        connection = self.connection
+        in_flight = connection.in_flight
+        limits = connection.identity.limits
+        most = min(self._most, MAX_IN_FLIGHT - len(in_flight))
         is_produce = type(kind.handler) is Produce
-        if is_produce and limits.decides_each:
+        run: Run | None = None
+        if is_produce and limits.walks:
+            run = self._run_at(kind, pos, end, now_ns)
+            if run is None:
+                return pos
+            passed_to = run.scan(kind, self.buf, pos, end, most, self._longest, in_flight, now_ns)
+            count = run.count
+        else:
+            passed_to, count = self._scan(kind, pos, end, most)
+        if not count:
             return pos
+        size = passed_to - pos - 4 * count
+        if run is not None:
+            left = run.spend(limits, size, now_ns)
+        else:
+            left = limits.spend(size, count, now_ns) if is_produce else limits.requests.spend(count, now_ns)
+        if left < 0:
+            self._give_up_batch(count, answered=kind.answered)
+            return pos
+        if self._most < MAX_IN_FLIGHT:
+            self._most *= 2
+        if is_produce:
+            self.near_limit = left < READ_SIZE
+            entity = connection.identity.entity
+            entity.produce_bytes += size
+            entity.requests += count
+            if not kind.answered:
+                connection.sent_unanswered = True
+        kind.counter.value += count
+        return passed_to
+
+    def _scan(self, kind: RequestKind, pos: int, end: int, most: int) -> tuple[int, int]:
+        """Find the requests from `pos` on that are of `kind`, `most` at most, and add them to those in flight.
+
+        Returns where the last of them ends, and their number. This is the hot path: its loop makes no decision, since
+        decisions one by one would have the same result.
+        """
         buf = self.buf
         startswith = buf.startswith
-        in_flight = self.connection.in_flight
-        append = in_flight.append
+        append = self.connection.in_flight.append
         key, tail, needed, shortest, answered = kind.key, kind.tail, kind.needed, kind.shortest, kind.answered
         longest = self._longest
-        room = MAX_IN_FLIGHT - len(in_flight)
-        first = pos
         count = 0
-        while end - pos >= needed and count < room:
+        while end - pos >= needed and count < most:
             length, seen, correlation_id = unpack_prefix(buf, pos)
             if seen != key or not shortest <= length <= longest or not startswith(tail, pos + PREFIX_SIZE):
                 break
@@ -149,25 +193,31 @@ class RequestStream(Requests):
                 append((correlation_id, kind))
             count += 1
             pos += 4 + length
-        if not count:
-            return first
-        total = pos - first - 4 * count
-        charged = limits.produce if is_produce else limits.requests
-        left = charged.spend(total if is_produce else count, now_ns)
-        if left < 0:
-            if answered:
-                for _ in range(count):
-                    in_flight.pop()
-            return first
-        if is_produce:
-            self.near_limit = left < READ_SIZE
-            entity = identity.entity
-            entity.produce_bytes += total
-            entity.requests += count
-            if not answered:
-                self.connection.sent_unanswered = True
-        kind.counter.value += count
-        return pos
+        return pos, count
+
+    def _run_at(self, kind: RequestKind, pos: int, end: int, now_ns: int) -> Run | None:
+        """What finds the requests from `pos` on that are charged together. None: the next one is decided alone."""
+        connection = self.connection
+        usage = connection.usage
+        if usage is None or not usage.batches:
+            return None
+        generation = connection.identity.generation
+        plan = self._plans.find(kind, generation, self.buf, pos)
+        if plan is None:
+            plan = self._plans.make(kind, usage, generation, self.buf, pos, end, now_ns)
+        if plan is not None:
+            return plan
+        if self._topic_run is None:
+            self._topic_run = TopicRun(usage)
+        return self._topic_run
+
+    def _give_up_batch(self, count: int, *, answered: bool) -> None:
+        """There was no room for so many requests: the next one is decided alone, and then half as many are tried."""
+        self._most = max(1, count >> 1)
+        if answered:
+            in_flight = self.connection.in_flight
+            for _ in range(count):
+                in_flight.pop()
 
     # ---- one frame
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final, final
+
 from quotas.admission.limit import Limit
-from quotas.admission.limit_set import NO_LIMITS, LimitSet
+from quotas.admission.limit_set import NO_LIMITS, LimitSet, spend_all
 from quotas.algorithms.producer_ids import ProducerIdQuota
 
 
@@ -18,14 +20,12 @@ class ClientLimits:
     bytes_in, messages_in
                   of its resource groups, charged with record bytes and records of any topic
     walks         whether Produce requests must be parsed for their topics, records or producer ids
-    decides_each  whether limits of different units apply to a Produce request, so that each needs its own decision
     fetches       a slot for the proxy's ledger of this client's fetches; not read here
     """
 
     __slots__ = (
         "bytes_in",
         "client_id",
-        "decides_each",
         "fetch",
         "fetches",
         "generation",
@@ -49,9 +49,21 @@ class ClientLimits:
         self.bytes_in: tuple[Limit, ...] = ()
         self.messages_in: tuple[Limit, ...] = ()
         self.walks = False
-        self.decides_each = False
         self.generation = -1
         self.fetches: object | None = None
+
+    def amounts(self, size: int, requests: int) -> dict[Limit, int]:
+        """What Produce requests of `size` bytes together are charged, besides their records."""
+        amounts = dict.fromkeys(self.produce.limits, size)
+        for limit in self.requests.limits:
+            amounts[limit] = requests
+        return amounts
+
+    def spend(self, size: int, requests: int, now_ns: int) -> int:
+        """See `spend_all`: for Produce requests whose records are not charged."""
+        if not self.requests.limits:
+            return self.produce.spend(size, now_ns)
+        return spend_all(self.amounts(size, requests), size, now_ns)
 
 
 class ProducerIdLimit:
@@ -80,3 +92,31 @@ class TopicLimits:
         self.messages_in: tuple[Limit, ...] = ()
         self.generation = -1
         self.last_ns = 0
+
+
+@final
+class TopicCharges:
+    """What records of one client for one topic are charged to. A limit of both, of a resource group, counts them once.
+
+    topic         `TopicLimits.last_ns` is to be set at each use
+    bytes_in      charged with record bytes
+    messages_in   charged with records
+    """
+
+    __slots__ = ("bytes_in", "messages_in", "topic")
+
+    def __init__(self, client: ClientLimits, topic: TopicLimits) -> None:
+        self.topic: Final = topic
+        self.bytes_in: Final = tuple(dict.fromkeys(topic.bytes_in + client.bytes_in))
+        self.messages_in: Final = tuple(dict.fromkeys(topic.messages_in + client.messages_in))
+
+    def add_to(self, amounts: dict[Limit, int], record_bytes: int, messages: int) -> None:
+        """Add these records to what each limit is charged."""
+        for limit in self.bytes_in:
+            amounts[limit] = amounts.get(limit, 0) + record_bytes
+        for limit in self.messages_in:
+            amounts[limit] = amounts.get(limit, 0) + messages
+
+    def has_any_of(self, limits: set[Limit]) -> bool:
+        """Whether records are charged to one of these limits."""
+        return not limits.isdisjoint(self.bytes_in) or not limits.isdisjoint(self.messages_in)

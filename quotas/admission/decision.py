@@ -1,4 +1,4 @@
-"""The result of the engine: a frozen value. See `limit_set.LimitSet` and `demand.Demand`."""
+"""The result of the engine: a frozen value. See `limit_set`."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class Ticket:
         self.claims: dict[Limit, int] = {}
         self._claimed_ns: dict[Limit, int] = {}
         self.number: Final = next(_numbers)
-        #: Thresholds that have counted this frame as throttled (see `Demand.count_throttled`), by name and entity.
+        #: Thresholds that have counted this frame as throttled (see `count_throttled`), by name and entity.
         self.reported: set[tuple[str, AnyEntity]] = set()
 
     def claim(self, amount: int, now_ns: int) -> None:

@@ -8,7 +8,8 @@ from typing import Final
 
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import UNLIMITED, Limit, Ticket
-from quotas.algorithms.algorithm import NS_PER_SECOND
+from quotas.algorithms.algorithm import NS_PER_SECOND, Algorithm
+from quotas.algorithms.token_bucket import TokenBucket
 
 
 class LimitSet:
@@ -43,12 +44,7 @@ class LimitSet:
         """Charge every limit if none has waiters and this leaves none in debt: as `admit` for each of several requests
         with this sum. Returns the whole units left before a limit is in debt; -1 if nothing was charged.
         """
-        left = self.headroom(now_ns) - amount
-        if left < 0 or not self.check(now_ns).admitted:  # in debt the headroom is 0, and an amount of 0 would fit
-            return -1
-        for limit in self.limits:
-            limit.algorithm.record(amount, now_ns)
-        return left
+        return spend_all(dict.fromkeys(self.limits, amount), amount, now_ns)
 
     def charge_capped(self, amount: int, now_ns: int) -> Decision:
         """As `charge`, for requests that are never held: up to a debt of one second of a token bucket, one sampled
@@ -91,6 +87,52 @@ def admit_all(amounts: Mapping[Limit, int], now_ns: int, ticket: Ticket | None =
 def charge_all(amounts: Mapping[Limit, int], now_ns: int) -> Decision:
     """As `LimitSet.charge`, with an amount for each limit."""
     return _decision_of([(limit, limit.algorithm.record(amount, now_ns)) for limit, amount in amounts.items()])
+
+
+def spend_all(amounts: Mapping[Limit, int], size: int, now_ns: int) -> int:
+    """Charge each limit with its amount if that leaves none in debt and none has waiters: what `admit_all` would do for
+    some requests one by one, for the sums of their amounts at once. `size`: their bytes together.
+
+    Returns how many bytes of requests with these proportions fit before the first limit is in debt, or, nothing
+    charged, -1.
+    """
+    fitting = UNLIMITED
+    asked: list[tuple[Algorithm, int]] = []
+    for limit, amount in amounts.items():
+        algorithm = limit.algorithm
+        if limit.waiters.waiting:
+            left = -1
+        elif type(algorithm) is TokenBucket:
+            left = algorithm.spend(amount, now_ns)
+        else:  # a charge of these cannot be undone
+            left = _left_after(algorithm, amount, now_ns)
+            asked.append((algorithm, amount))
+        if left < 0:
+            _unspend(amounts, limit)
+            return -1
+        if amount != size:
+            left = left * size // amount if amount else UNLIMITED
+        if left < fitting:
+            fitting = left
+    for algorithm, amount in asked:
+        algorithm.record(amount, now_ns)
+    return fitting
+
+
+def _left_after(algorithm: Algorithm, amount: int, now_ns: int) -> int:
+    """What `Algorithm.spend` would return, without a charge."""
+    left = algorithm.headroom(now_ns) - amount
+    return -1 if not left and not amount and algorithm.debt_ns(now_ns) else left
+
+
+def _unspend(amounts: Mapping[Limit, int], refusing: Limit) -> None:
+    """Undo the charges of the limits before the one that refuses."""
+    for limit, amount in amounts.items():
+        if limit is refusing:
+            return
+        algorithm = limit.algorithm
+        if type(algorithm) is TokenBucket:
+            algorithm.unspend(amount)
 
 
 def _record_capped(limit: Limit, amount: int, now_ns: int) -> int:

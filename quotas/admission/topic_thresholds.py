@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 
-from quotas.admission.limit import UNLIMITED
+from quotas.admission.decision import Decision
+from quotas.admission.limit import UNLIMITED, Limit, Ticket
 from quotas.algorithms.ewma import Meter
 
 
@@ -74,7 +75,7 @@ class Thresholds:
     limit_name   the topics' limit ("bytes.in.per.sec.threshold"), for messages to users
     accepted     meter of what passed without an error in the response
     erroneous    meter of what was answered with an error
-    throttled    meter of what was refused, each amount once (see `Demand.count_throttled`)
+    throttled    meter of what was refused, each amount once (see `count_throttled`)
     """
 
     __slots__ = (
@@ -315,6 +316,19 @@ class TopicThreshold:
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
         """Set the topic's explicit threshold; there is no burst. Raises as `Thresholds.set_topic`."""
         self._thresholds.set_topic(self.topic, rate)
+
+
+def count_throttled(amounts: Mapping[Limit, int], refused: Decision, ticket: Ticket, now_ns: int) -> None:
+    """Count what thresholds refuse of a request with these amounts: each threshold once per ticket.
+
+    Call it after each refusal, the first one with the new ticket: a threshold may be the one that refuses only when
+    another limit has held the request before.
+    """
+    for limit in refused.exceeded:
+        key = limit.name, limit.entity
+        if isinstance(limit.algorithm, TopicThreshold) and key not in ticket.reported:
+            ticket.reported.add(key)
+            limit.algorithm.record_throttled(amounts[limit], now_ns)
 
 
 def _check_value(what: str, value: int | Fraction) -> None:

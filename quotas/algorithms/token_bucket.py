@@ -222,6 +222,10 @@ class TokenBucket:
         self._level = level
         return level // terms.unit
 
+    def unspend(self, amount: int) -> None:
+        """Undo a `spend` of `amount`, with no other call in between."""
+        self._level += amount * self._terms.unit
+
     def debt_ns(self, now_ns: int) -> int:
         """Nanoseconds until out of debt, rounded up."""
         level = self._level

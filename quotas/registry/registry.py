@@ -159,9 +159,9 @@ class Registry:
 
         Costs O(limits that are due for a check): each is checked once an hour.
         """
-        self._topics.expire(now_ns)
+        topics = self._topics.expire(now_ns)
         forgotten = self._store.expire(now_ns)
-        if self._clients.expire(now_ns) or forgotten:
+        if self._clients.expire(now_ns) or forgotten or topics:
             self.generation += 1  # an idle session must not charge a removed bucket
         return forgotten
 
@@ -180,7 +180,6 @@ class Registry:
         client.messages_in = get_all(MESSAGES_IN_RATE, of_groups)
         client.producer_ids = self._producer_ids(own)
         client.walks = configured.counts_records or client.producer_ids is not None
-        client.decides_each = client.walks or bool(client.requests.limits)
         client.generation = self.generation
 
     def _producer_ids(self, own: dict[str, Applies]) -> ProducerIdLimit | None:

@@ -99,12 +99,15 @@ class TopicTable:
             explicit = {topic: scaled(rate) for topic, rate in configured.topics_with(name)}
             self.thresholds[name].replace(None if total is None else scaled(total), explicit)
 
-    def expire(self, now_ns: int) -> None:
-        """Forget the topics without records for an hour."""
+    def expire(self, now_ns: int) -> int:
+        """Forget the topics without records for an hour; returns how many."""
+        forgotten = 0
         for topic in self._idle.due(now_ns):
             if topic.last_ns + IDLE_NS > now_ns:
                 self._idle.check_at(topic, topic.last_ns + IDLE_NS)
                 continue
             del self._topics[topic.name]
+            forgotten += 1
             for thresholds in self.thresholds.values():
                 thresholds.forget(topic.name)
+        return forgotten

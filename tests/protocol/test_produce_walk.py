@@ -18,8 +18,10 @@ from kio.static.primitive import i16
 from protocol.apis import APIS, PRODUCE
 from protocol.errors import MalformedFrame, TruncatedFrame, UnsupportedVersion
 from protocol.messages import encode
-from protocol.produce_walk import ProduceRequestWalk, TopicUsage, usual_usage
+from protocol.produce_walk import ProduceRequestWalk, TopicUsage, one_partition, read_topics
+from protocol.record_batch import BATCH_HEADER, PLAIN_WIDTH, TOO_WIDE, length_field, read_size, width_of
 from protocol.topics import Topic
+from protocol.wire import encode_varint
 from tests.protocol.kafka_messages import chunk_sizes, record_batch, set_entry, streamed
 
 VERSIONS = range(14)
@@ -139,9 +141,16 @@ def totals_of(version: int, body: bytes, sizes: list[int]) -> Totals:
     return taking.totals
 
 
-def usual(version: int, body: bytes) -> TopicUsage | None:
+def usual(version: int, body: bytes, most: int = 1_000) -> list[TopicUsage]:
     """The fast path, within a larger buffer."""
-    return usual_usage(bytearray(HEADER + body + b"\x02" * 9), len(HEADER), len(HEADER) + len(body), version)
+    buf = bytearray(HEADER + body + b"\x02" * 9)
+    return read_topics(buf, len(HEADER), len(HEADER) + len(body), version, most)[0]
+
+
+def head_of_one(version: int, body: bytes) -> tuple[Topic, int] | None:
+    """The topic of a request for one partition, and where that begins in the body."""
+    found = one_partition(bytearray(HEADER + body), len(HEADER), len(HEADER) + len(body), version)
+    return found and (found[0], found[1] - len(HEADER))
 
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -217,15 +226,30 @@ def test_it_rests_when_it_has_done_its_work(version: int, records: Records) -> N
     assert resting.totals == expected(topics)
 
 
-@given(version=st.sampled_from(VERSIONS), records=RECORDS, transactional_id=TRANSACTIONAL_IDS)
-def test_the_fast_path_finds_the_same_or_nothing(version: int, records: Records, transactional_id: str | None) -> None:
-    topics = [(topic_of(version, 0), [records])]
+@given(
+    version=st.sampled_from(VERSIONS),
+    drawn=st.lists(st.lists(RECORDS, max_size=3), max_size=3),
+    transactional_id=TRANSACTIONAL_IDS,
+)
+def test_the_fast_paths_find_the_same_or_nothing(
+    version: int, drawn: list[list[Records]], transactional_id: str | None
+) -> None:
+    topics = [(topic_of(version, index), partitions) for index, partitions in enumerate(drawn)]
     body = body_of(version, topics, transactional_id if version >= 3 else None)
     found = usual(version, body)
-    if found is not None:
+    if found:
         totals: Totals = {}
-        add(totals, found)
+        for usage in found:
+            add(totals, usage)
         assert totals == expected(topics)
+    one = head_of_one(version, body)
+    assert (one is not None) == ([len(partitions) for _, partitions in topics] == [1])
+    if one is not None:
+        assert one[0] == topics[0][0]
+        rest = body_of(version, [(topics[0][0], [b"x" * 100])], transactional_id if version >= 3 else None)
+        assert rest[: one[1]] == body[: one[1]], "what all such requests have in common"
+        assert head_of_one(version, body[: one[1]]) is not None
+        assert head_of_one(version, body[: one[1] - 1]) is None
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -237,7 +261,8 @@ def test_usual_requests(version: int, payload: int, transactional_id: str | None
     batch = record_batch(payload // 7, bytes(payload), producer_id=4711)
     body = body_of(version, [(topic, [batch])], transactional_id if version >= 3 else None)
 
-    assert usual(version, body) == TopicUsage(topic, len(batch), payload // 7, (4711,))
+    found = [TopicUsage(topic, len(batch), payload // 7, (4711,))]
+    assert usual(version, body) == (found if version >= 9 else [])
     assert totals_of(version, body, []) == {topic: (len(batch), payload // 7, {4711})}
 
 
@@ -248,17 +273,18 @@ def test_names_of_every_length(version: int, name: str) -> None:
     topic = name if version < 13 else bytes(16)
     batch = record_batch(1, bytes(70))
     body = body_of(version, [(topic, [batch])])
-    if version >= 13 or len(name.encode()) <= 126:
-        assert usual(version, body) == TopicUsage(topic, len(batch), 1, ())
+    if version >= 13 or (version >= 9 and len(name.encode()) <= 126):
+        assert usual(version, body) == [TopicUsage(topic, len(batch), 1, ())]
     for sizes in ([], [1] * 70_000, [40] * 1_000):
         assert totals_of(version, body, sizes) == {topic: (len(batch), 1, set())}
 
 
-@pytest.mark.parametrize("version", [2, 3, 8, 9, 12, 13])
+@pytest.mark.parametrize("version", [9, 12, 13])
 def test_any_other_byte_in_a_usual_request(version: int) -> None:
     """The fast path finds what the walk finds, and nothing where the walk raises."""
-    topic = topic_of(version, 0)
-    body = body_of(version, [(topic, [record_batch(2, bytes(200), producer_id=7)])], "etl" if version >= 3 else None)
+    records: list[Records] = [record_batch(2, bytes(70), producer_id=7), record_batch(1, bytes(30), producer_id=7)]
+    topics = [(topic_of(version, 0), records), (topic_of(version, 1), records[1:])]
+    body = body_of(version, topics, "etl")
     passed = 0
     for index in range(len(body)):
         for value in {0, 1, 2, 3, 0x7E, 0x7F, 0x80, 0xFF, body[index] ^ 1} - {body[index]}:
@@ -267,11 +293,14 @@ def test_any_other_byte_in_a_usual_request(version: int) -> None:
             try:
                 totals = totals_of(version, other, [])
             except MalformedFrame:
-                assert found is None
+                assert not found
                 continue
-            if found is not None:
+            if found:
                 passed += 1
-                assert {found.topic: (found.record_bytes, found.messages, set(found.producer_ids))} == totals
+                fast: Totals = {}
+                for usage in found:
+                    add(fast, usage)
+                assert fast == totals
     assert passed > 1_000
 
 
@@ -350,7 +379,7 @@ def test_the_smallest_records_reach_the_bound_and_do_not_exceed_it() -> None:
         assert batch.append(index, 1_000, None, None, [])
     records = bytes(batch.build())
     assert len(records) == 61 + 60 * 7
-    assert usual(12, body_of(12, [("t", [records])])) == TopicUsage("t", len(records), 60, ())
+    assert usual(12, body_of(12, [("t", [records])])) == [TopicUsage("t", len(records), 60, ())]
 
 
 @pytest.mark.parametrize("version", [3, 12])
@@ -359,7 +388,8 @@ def test_the_smallest_records_reach_the_bound_and_do_not_exceed_it() -> None:
 def test_counts_that_cannot_be(version: int, codec: int, count: int) -> None:
     batch = record_batch(count, bytes(140), codec=codec)
     messages = 0 if count < 0 else 8 * 140 if codec else 140 // 7
-    assert usual(version, body_of(version, [("t", [batch])])) == TopicUsage("t", len(batch), messages, ())
+    if version >= 9:
+        assert usual(version, body_of(version, [("t", [batch])])) == [TopicUsage("t", len(batch), messages, ())]
     assert totals_of(version, body_of(version, [("t", [batch])] * 2), [3]) == {
         "t": (2 * len(batch), 2 * messages, set())
     }
@@ -387,7 +417,7 @@ def test_cut_short_and_too_long(version: int) -> None:
         for sizes in ([], [1] * size):
             with pytest.raises(TruncatedFrame):
                 totals_of(version, body[:size], sizes)
-        assert usual(version, body[:size]) is None
+        assert not usual(version, body[:size])
     with pytest.raises(MalformedFrame) as caught:
         totals_of(version, body + b"\x00", [])
     assert caught.value.offset == len(HEADER) + len(body)
@@ -415,7 +445,8 @@ def test_what_cannot_be(version: int, body: bytes, offset: int) -> None:
         with pytest.raises(MalformedFrame) as caught:
             totals_of(version, body, sizes)
         assert caught.value.offset == len(HEADER) + offset
-    assert usual(version, body) is None
+    assert not usual(version, body)
+    assert version < 9 or head_of_one(version, body) is None
 
 
 @pytest.mark.parametrize(
@@ -428,7 +459,7 @@ def test_lengths_that_are_longer_than_they_need_be(payload: int, short: bytes, l
     body = body_of(12, [("t", [batch])])
     assert short + batch in body
     body = body.replace(short + batch, long + batch)
-    assert usual(12, body) is None
+    assert not usual(12, body)
     with pytest.raises(MalformedFrame):
         totals_of(12, body, [])
 
@@ -436,7 +467,7 @@ def test_lengths_that_are_longer_than_they_need_be(payload: int, short: bytes, l
 def test_half_of_a_length_is_no_length() -> None:
     """A name of 127 bytes has a length of two bytes, the first of which is not 128 by itself."""
     body = body_of(12, [("t" * 127, [record_batch(1, bytes(70))])])
-    assert usual(12, body.replace(b"\x80\x01t", b"\x80t")) is None
+    assert not usual(12, body.replace(b"\x80\x01t", b"\x80t"))
 
 
 @pytest.mark.parametrize("version", [7, 12])
@@ -466,3 +497,23 @@ def test_versions_outside_of_the_table() -> None:
     for version in (-1, APIS[PRODUCE].max_version + 1):
         with pytest.raises(UnsupportedVersion):
             ProduceRequestWalk(version, 100, 0)
+
+
+def test_the_fast_path_reads_as_many_topics_and_partitions_as_it_may() -> None:
+    body = body_of(12, [(topic_of(12, index), [record_batch(1, bytes(9))] * 3) for index in range(4)])
+    assert len(usual(12, body, 16)) == 4
+    assert not usual(12, body, 15)
+
+
+@given(st.integers(0, 2**31 - 2) | st.sampled_from([60, 61, 125, 126, 127, 16_382, 16_383, 2_097_150, 2_097_151]))
+def test_the_length_of_records_as_a_number(size: int) -> None:
+    """It is what `read_size` reads; the width follows from the bytes of length and records together."""
+    written = encode_varint(size + 1)
+    width = len(written)
+    fits = size >= BATCH_HEADER
+    for other in (1, 2, 3):
+        assert length_field(size, other) == (int.from_bytes(written) if fits and other == width else -1)
+    assert length_field(size, PLAIN_WIDTH) == (size if fits else -1)
+    assert length_field(size, TOO_WIDE) == -1
+    assert width_of(width + size) == (width if width <= 3 else TOO_WIDE)
+    assert (read_size(bytearray(written + b"xxxx"), 0) == (size, width)) == (width <= 3)

@@ -4,12 +4,10 @@ from collections.abc import Mapping
 
 from proxy.enforcement.holds import Hold
 from proxy.streams.connection import Handler, RequestKind, Requests
-from proxy.streams.memory import READ_SIZE
 from proxy.streams.steps import HOLD, PASS
 from quotas.admission.decision import ADMITTED, Decision
-from quotas.admission.demand import Demand
 from quotas.admission.limit import Limit, Ticket
-from quotas.admission.limit_set import LimitSet
+from quotas.admission.limit_set import LimitSet, admit_all
 
 #: Close to its limit a connection reads to the end of the current frame and this many bytes of the next.
 HEAD_READ_SIZE = 128
@@ -37,10 +35,8 @@ class DataHandler(Handler):
         of_requests = connection.identity.limits.requests
         if not of_requests.limits:
             return limits.admit(size, now_ns, ticket), None
-        demand = Demand()
-        demand.add(limits.limits, size)
-        demand.add(of_requests.limits, 1)
-        return demand.admit(now_ns, ticket), demand.amounts
+        amounts = dict.fromkeys(limits.limits, size) | dict.fromkeys(of_requests.limits, 1)
+        return admit_all(amounts, now_ns, ticket), amounts
 
     def act(
         self,
@@ -89,8 +85,3 @@ class DataHandler(Handler):
 def longest_charge(limits: LimitSet) -> int:
     """Most bytes that one charge of a held frame covers before they have arrived."""
     return max(LONGEST_CHARGE, limits.earned(LONGEST_CHARGE_NS))
-
-
-def is_near(amounts: Mapping[Limit, int], size: int, now_ns: int) -> bool:
-    """Whether a full read of requests like this one, of `size` bytes, would put one of the limits in debt."""
-    return any(limit.algorithm.headroom(now_ns) * size < amount * READ_SIZE for limit, amount in amounts.items())

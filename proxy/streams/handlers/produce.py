@@ -10,7 +10,7 @@ from protocol.produce import ProduceResponseWalk, finish_usual_produce_response
 from protocol.produce_walk import ProduceRequestWalk, TopicUsage
 from protocol.request_header import unpack_prefix
 from proxy.streams.connection import Awaited, Handler, RequestKind, Requests, Responses, Stream
-from proxy.streams.handlers.data import DataHandler, is_near, longest_charge
+from proxy.streams.handlers.data import DataHandler, longest_charge
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.produce_usage import LOOKAHEAD, ProduceUsage, name_of
 from proxy.streams.steps import HOLD, NEED, PASS
@@ -58,11 +58,11 @@ class Produce(DataHandler):
         if identity.limits.walks:
             step = self._admit_read(requests, kind, length, size, pos, end, now_ns)
         else:
-            decision, amounts = self.ask(requests, produce, size, now_ns)
-            if amounts is None:
-                requests.near_limit = decision is not ADMITTED or produce.headroom(now_ns) < READ_SIZE
-            else:
-                requests.near_limit = decision is not ADMITTED or is_near(amounts, size, now_ns)
+            decision, amounts = ADMITTED, None
+            fitting = identity.limits.spend(size, 1, now_ns) if connection.turn is None else -1
+            if fitting < 0:
+                decision, amounts = self.ask(requests, produce, size, now_ns)
+            requests.near_limit = fitting < READ_SIZE
             step = self.act(requests, kind, decision, length, amounts, now_ns)
         if step == PASS:
             requests.unpaid = length - size
@@ -83,7 +83,7 @@ class Produce(DataHandler):
         ahead = min(4 + length, LOOKAHEAD) - (end - pos)
         # While memory is tight, decide with the bytes in the buffer: bytes kept for a decision would block others.
         if ahead > 0 and not self.context.memory.is_tight:
-            requests.want = ahead
+            requests.want = ahead if requests.near_limit else READ_SIZE
             return NEED
         usage = connection.usage
         if usage is None:
@@ -91,7 +91,7 @@ class Produce(DataHandler):
         usage.read(kind.version, kind.header.body_offset, requests.buf, pos, end, length)
         turn = connection.turn
         decision = usage.admit(size, now_ns, None if turn is None else turn.ticket)
-        requests.near_limit = decision is not ADMITTED or is_near(usage.amounts, size, now_ns)
+        requests.near_limit = usage.fitting < READ_SIZE
         step = self.act(requests, kind, decision, length, usage.amounts, now_ns)
         if not decision.admitted:
             hold = requests.hold

@@ -414,3 +414,51 @@ def test_reads_are_short_only_near_a_limit() -> None:
         pair.client_sends(heartbeat(1), produce(2, 50))
         assert pair.request_stream.near_limit is is_near, quotas
         assert (pair.request_stream.want < 1_000) is is_near
+
+
+# ---- the topics that a refusal is about
+
+
+@pytest.mark.parametrize(
+    ("limits", "named"),
+    [
+        (["topic=a,bytes_in_rate=1", "topic=c,bytes_in_rate=1"], ("a", "c")),
+        (["total,bytes_in_rate=1"], ("a", "b", "c")),
+        (["topic=a,bytes_in_rate=1", "client-id=etl,producer_byte_rate=1"], ()),
+        (["topic=a,bytes_in_rate=1", "client-id=etl,request_rate=0.1"], ()),
+    ],
+)
+def test_a_refusal_names_topics_where_the_rest_could_pass(limits: list[str], named: tuple[str, ...]) -> None:
+    world = World([without_burst(limit) for limit in limits])
+    pair = Pair(world)
+    records: dict[frames.Topic, list[bytes | None]] = {name: [batch(1, 100)] for name in "abc"}
+    pair.client_sends(produce_records(1, records))
+    usage = pair.connection.usage
+    assert usage is not None
+    assert usage.admit(500, world.clock(), None).topics == named
+
+
+def test_topics_without_a_known_name_are_named_in_no_refusal() -> None:
+    world = World([without_burst("total,bytes_in_rate=1")])
+    pair = Pair(world)
+    pair.client_sends(produce_records(1, {frames.TOPIC_ID: [batch(1, 100)]}, 13))
+    usage = pair.connection.usage
+    assert usage is not None
+    refused = usage.admit(500, world.clock(), None)
+    assert (refused.admitted, refused.topics) == (False, ())
+
+
+def test_the_limits_of_a_topic_are_looked_up_again_after_a_change_and_an_idle_hour() -> None:
+    rows = parse_spec("topic=rows,bytes_in_rate=1000")
+    world = World([rows])
+    pair = Pair(world)
+    sent = produce_records(1, {"rows": [batch(1, 900)]})
+    for seconds in (0, 4_000, 4_000):
+        world.clock.pass_seconds(seconds)
+        world.registry.expire(world.clock())
+        pair.client_sends(sent)
+        assert world.levels() == {("topic:rows", "bytes_in_rate"): (0, 100)}
+    world.registry.replace([parse_spec("topic=<default>,bytes_in_rate=5000"), rows], world.clock())
+    world.clock.pass_seconds(1)
+    pair.client_sends(sent, produce_records(2, {"cols": [batch(1, 900)]}))
+    assert world.levels() == {("topic:rows", "bytes_in_rate"): (0, 100), ("topic:cols", "bytes_in_rate"): (0, 4_100)}

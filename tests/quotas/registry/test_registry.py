@@ -11,6 +11,7 @@ from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.entity import DEFAULT, TOTAL, Entity, Kind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import (
+    BYTES_IN_RATE,
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
@@ -210,7 +211,7 @@ def test_a_client_draws_on_its_own_limit_those_of_all_its_groups_and_the_total()
             "total",
         ]
     assert [limit.rate for limit in (client.produce.limits + client.mutations.limits)[::4]] == [5, 8]
-    assert (client.walks, client.decides_each, registry.learns_topics) == (False, True, True)
+    assert (client.walks, registry.learns_topics) == (False, True)
     assert other.produce.limits == client.produce.limits[2:]
 
 
@@ -236,7 +237,7 @@ def test_producer_ids_are_a_users_over_all_its_clients_scaled_by_the_share() -> 
     assert other.producer_ids is not None
     assert one.producer_ids.known is other.producer_ids.known is one.producer_ids.limit.algorithm
     assert one.producer_ids.known.ids_per_window == 5
-    assert (one.walks, one.decides_each, registry.learns_topics) == (True, True, False)
+    assert (one.walks, registry.learns_topics) == (True, False)
     assert registry.resolve("bob", "one").producer_ids is None
     assert not registry.resolve("bob", "one").walks
     registry.replace([QuotaEntry(Entity("alice"), {PRODUCER_IDS_RATE: 7})], 0)
@@ -259,6 +260,17 @@ def test_idle_for_an_hour_means_forgotten() -> None:
     assert list(registry.limits_in_use()) == []
     assert registry.generation != generation
     assert produce_limit(registry) is not old  # the session that was idle as long looks again: one bucket, not two
+
+
+def test_a_topic_that_is_forgotten_is_looked_up_again_though_its_limits_are_in_use() -> None:
+    registry = Registry([QuotaEntry(TOTAL, {BYTES_IN_RATE: 100})])
+    topic = registry.topic("rows", 0)
+    registry.expire(0)
+    topic.bytes_in[0].algorithm.record(1, IDLE_NS)
+    generation = registry.generation
+    assert registry.expire(IDLE_NS + 2 * MINUTE) == 0
+    assert registry.generation != generation
+    assert registry.topic("rows", IDLE_NS + 2 * MINUTE) is not topic
 
 
 def test_who_owes_or_has_waiters_is_not_forgotten() -> None:

@@ -1,0 +1,116 @@
+"""The header of a record batch (magic 2), and the length in front of it: what can be counted without reading records.
+
+The header has the number of messages and the producer id, whatever the compression.
+"""
+
+from struct import Struct
+from typing import Final
+
+BATCH_HEADER: Final = 61
+"""Bytes of the header of a batch: the smallest batch."""
+BEFORE_SIZE: Final = 12
+"""Bytes that the size in the header does not count: the base offset, and the size itself."""
+CODEC: Final = 0b111
+"""Of the attributes: 0 is no compression."""
+unpack_batch = Struct(">8xi4xb4xh20xq6xi").unpack_from
+"""Size, magic, attributes, producer id, records count."""
+
+PLAIN_WIDTH: Final = 4
+"""Bytes of the length of records in versions that are not flexible."""
+TOO_WIDE: Final = 5
+PARTITION_LOOK: Final = 4 + 4 + BATCH_HEADER
+"""Bytes of a partition up to and with the batch header: index, length of the records, header."""
+
+_int32 = Struct(">i").unpack_from
+_SMALLEST_RECORD = 7  # length, attributes, timestamp delta, offset delta, key length, value length, header count
+_MOST_PER_BYTE = 8  # compressed records: their offset deltas differ, and no codec writes a difference in under a bit
+
+
+def claimed_messages(count: int, attributes: int, size: int) -> int:
+    """Messages of a batch of `size` bytes whose header contains `count`, which may be any number.
+
+    Brokers refuse a batch with a wrong count, so no accepted batch reaches the bound. Without it one small frame could
+    use up a topic's messages of a year.
+    """
+    payload = size - BATCH_HEADER
+    most = payload * _MOST_PER_BYTE if attributes & CODEC else payload // _SMALLEST_RECORD
+    if 0 <= count <= most:
+        return count
+    return most if count > 0 else 0
+
+
+def read_size(buf: bytearray, pos: int) -> tuple[int, int]:
+    """Size of records in a flexible version, and the index of their first byte. The next four bytes are in `buf`.
+
+    The size is 0 or less where the fast path does not apply: null or empty records, more than three bytes of length.
+    """
+    low = buf[pos]
+    if low < 0x80:
+        return low - 1, pos + 1
+    middle = buf[pos + 1]
+    if middle < 0x80:
+        return ((low & 0x7F | middle << 7) - 1, pos + 2) if middle else (0, pos)
+    high = buf[pos + 2]
+    return ((low & 0x7F | (middle & 0x7F) << 7 | high << 14) - 1, pos + 3) if 0 < high < 0x80 else (0, pos)
+
+
+def width_of(size: int) -> int:
+    """Bytes of the length of records in a flexible version, where length and records are `size` bytes together.
+
+    `TOO_WIDE` for more than three bytes.
+    """
+    return 1 if size <= 1 + 126 else 2 if size <= 2 + 16_382 else 3 if size <= 3 + 2_097_150 else TOO_WIDE
+
+
+def length_field(size: int, width: int) -> int:
+    """The length of records of `size` bytes, as the number that its `width` bytes are: `PLAIN_WIDTH` for an int32.
+
+    -1 where the length has another width, or the records are too short for a batch.
+    """
+    if size < BATCH_HEADER:
+        return -1
+    value = size + 1
+    if width == 2 and 1 << 7 <= value < 1 << 14:
+        return value << 8 & 0x7F00 | 0x8000 | value >> 7
+    if width == 3 and 1 << 14 <= value < 1 << 21:
+        return value << 16 & 0x7F0000 | 0x808000 | value << 1 & 0x7F00 | value >> 14
+    if width == 1 and value < 1 << 7:
+        return value
+    return size if width == PLAIN_WIDTH else -1
+
+
+def read_partitions(buf: bytearray, pos: int, end: int, most: int, *, tags: bool) -> tuple[int, int, int, int, int]:
+    """Skip partitions that have arrived whole and contain one batch of magic 2, with the producer id of the first one.
+
+    Args:
+        pos: index of the first partition's index.
+        most: the largest number of partitions to read.
+        tags: whether a tag buffer follows each one; only empty ones are skipped.
+
+    Returns:
+        The number of partitions skipped, the position after them, bytes and messages of their records, and their
+        producer id.
+    """
+    last = end - PARTITION_LOOK
+    count = record_bytes = messages = 0
+    producer_id = -1
+    while count < most and pos <= last:
+        if tags:
+            size, batch = read_size(buf, pos + 4)
+        else:
+            size, batch = _int32(buf, pos + 4)[0], pos + 8
+        after = batch + size + tags
+        if size < BATCH_HEADER or after > end or (tags and buf[after - 1]):
+            break
+        batch_size, magic, attributes, seen_id, claimed = unpack_batch(buf, batch)
+        if magic != 2 or batch_size + BEFORE_SIZE != size:
+            break
+        if seen_id != producer_id:
+            if count:
+                break
+            producer_id = seen_id
+        count += 1
+        record_bytes += size
+        messages += claimed_messages(claimed, attributes, size)
+        pos = after
+    return count, pos, record_bytes, messages, producer_id

@@ -1,0 +1,289 @@
+"""Produce requests in one read that are charged together, whatever limits apply.
+
+Consecutive requests of a producer for one partition of a topic are the same bytes from the client id to the partition
+count. A `Plan` has these bytes and the limits of the topic. Of each further request only the length of its records and
+the header of its batch are read:
+
+    length, API, version | correlation id | client id ... partition count | partition | size | batch header ...
+    compared             |                | compared                      |           | read | read
+
+Requests for several partitions vary: `TopicRun` reads the topics and partitions of each.
+
+The sums of a run of requests are charged with one call for each limit. Decisions one by one have the same result if no
+limit gets into debt by it. Otherwise nothing is charged, and the requests are decided one by one.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import lru_cache
+from struct import Struct
+from typing import Any, Final, final
+
+from protocol.produce_walk import FIRST_FLEXIBLE, one_partition, read_topics
+from protocol.record_batch import BATCH_HEADER, BEFORE_SIZE, PLAIN_WIDTH, claimed_messages, length_field, width_of
+from protocol.request_header import PREFIX_SIZE, unpack_prefix
+from proxy.streams.connection import InFlight, RequestKind
+from proxy.streams.produce_usage import PIECES, ProduceUsage
+from proxy.streams.steps import PIECES_PER_STEP
+from quotas.admission.client_limits import ClientLimits, TopicCharges
+from quotas.admission.limit import Limit
+from quotas.admission.limit_set import spend_all
+
+#: Plans of one connection, and the longest prefix of one.
+MAX_PLANS: Final = 4
+MAX_PREFIX: Final = 1_024
+
+#: Bytes of a partition's index.
+_INDEX: Final = 4
+#: The tags of the partition, the topic and the body, at the end of a request of a flexible version.
+_NO_TAGS: Final = bytes(3)
+
+
+@lru_cache(maxsize=256)
+def _layout(prefix_size: int, width: int) -> Callable[[bytearray, int], tuple[Any, ...]]:
+    """Reads a request of a plan: length, API key and version, correlation id, prefix; the length of the records in the
+    last `width` of four bytes; size, magic and attributes of the batch, producer id, records count.
+    """
+    return Struct(f">iii{prefix_size}s{width}xI8xi4xb4xh20xq6xi").unpack_from
+
+
+class Run:
+    """Requests that are charged together. `scan` finds them, and sets
+
+    count         their number
+    producer_id   of all of them; -1: none
+    """
+
+    __slots__ = ("count", "producer_id")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.producer_id = -1
+
+    @abstractmethod
+    def scan(
+        self,
+        kind: RequestKind,
+        buf: bytearray,
+        pos: int,
+        end: int,
+        most: int,
+        longest: int,
+        in_flight: InFlight,
+        now_ns: int,
+    ) -> int:
+        """Find the requests of `kind` from `pos` on, `most` at most, and add them to those in flight. Returns where the
+        last one ends, which may be after `end`. `longest`: the longest request that is accepted.
+        """
+
+    @abstractmethod
+    def amounts(self, client: ClientLimits, size: int, now_ns: int) -> dict[Limit, int]:
+        """What the requests found, of `size` bytes together, are charged to each limit."""
+
+    def spend(self, client: ClientLimits, size: int, now_ns: int) -> int:
+        """Charge the requests found; see `spend_all`. -1 also if their producer id is new."""
+        producer_ids = client.producer_ids
+        # A run has one producer id, that of its first request, so nothing is looked up that would not be in any case.
+        if (
+            producer_ids is not None
+            and self.producer_id >= 0
+            and producer_ids.known.unknown((self.producer_id,), now_ns)
+        ):
+            return -1
+        return spend_all(self.amounts(client, size, now_ns), size, now_ns)
+
+
+@final
+class Plan(Run):
+    """See the module.
+
+    kind         of the requests
+    prefix       their bytes from the client id's length to the partition count
+    generation   of the limits
+    """
+
+    __slots__ = (
+        "_charges",
+        "_messages",
+        "_record_bytes",
+        "_tags",
+        "_unpack",
+        "_width",
+        "generation",
+        "kind",
+        "prefix",
+    )
+
+    def __init__(self, kind: RequestKind, prefix: bytes, charges: TopicCharges, generation: int) -> None:
+        super().__init__()
+        self.kind: Final = kind
+        self.prefix: Final = prefix
+        self.generation: Final = generation
+        self._charges: Final = charges
+        #: At the end of each request.
+        self._tags: Final = _NO_TAGS if kind.version >= FIRST_FLEXIBLE else b""
+        #: Bytes of the records' length in the latest requests, and what reads these.
+        self._width = PLAIN_WIDTH
+        self._unpack = _layout(len(prefix), PLAIN_WIDTH)
+        self._record_bytes = 0
+        self._messages = 0
+
+    def scan(
+        self,
+        kind: RequestKind,
+        buf: bytearray,
+        pos: int,
+        end: int,
+        most: int,
+        longest: int,
+        in_flight: InFlight,
+        now_ns: int,
+    ) -> int:
+        """A request is found as soon as the header of its batch is in the buffer. It has one batch, and no tags."""
+        key, prefix, answered, tags = kind.key, self.prefix, kind.answered, self._tags
+        width, unpack, mask = self._layout_at(buf, pos)
+        startswith, append = buf.startswith, in_flight.append
+        before = PREFIX_SIZE + len(prefix) + _INDEX + width
+        last = end - before - BATCH_HEADER
+        around = before + len(tags) - 4
+        known_size = field = -1
+        count = record_bytes = messages = 0
+        producer_id = -1
+        while pos <= last and count < most:
+            length, seen, correlation_id, head, written, batch_size, magic, attributes, seen_id, claimed = unpack(
+                buf, pos
+            )
+            size = length - around
+            if seen != key or head != prefix or magic != 2 or batch_size + BEFORE_SIZE != size or length > longest:
+                break
+            if size != known_size:
+                known_size, field = size, length_field(size, width)
+            if written & mask != field or (seen_id != producer_id and count):
+                break
+            frame_end = pos + 4 + length
+            tags_at = frame_end - len(tags)
+            if not startswith(tags, tags_at) and (frame_end <= end or any(buf[tags_at:end])):
+                break
+            if answered:
+                append((correlation_id, kind))
+            count += 1
+            record_bytes += size
+            if 0 <= claimed <= size - BATCH_HEADER >> 3:  # as in nearly all batches
+                messages += claimed
+            else:
+                messages += claimed_messages(claimed, attributes, size)
+            producer_id = seen_id
+            pos = frame_end
+        self.count, self.producer_id, self._record_bytes, self._messages = count, producer_id, record_bytes, messages
+        return pos
+
+    def _layout_at(self, buf: bytearray, pos: int) -> tuple[int, Callable[[bytearray, int], tuple[Any, ...]], int]:
+        """Bytes of the records' length in the request at `pos`, what reads it, and the mask for the length."""
+        width = PLAIN_WIDTH
+        if self._tags:
+            length: int = unpack_prefix(buf, pos)[0]
+            width = width_of(length + 4 - PREFIX_SIZE - len(self.prefix) - _INDEX - len(_NO_TAGS))
+        if width != self._width:
+            self._width, self._unpack = width, _layout(len(self.prefix), width)
+        return width, self._unpack, (1 << 8 * width) - 1
+
+    def amounts(self, client: ClientLimits, size: int, now_ns: int) -> dict[Limit, int]:
+        amounts = client.amounts(size, self.count)
+        charges = self._charges
+        charges.add_to(amounts, self._record_bytes, self._messages)
+        if charges.topic.last_ns < now_ns:
+            charges.topic.last_ns = now_ns
+        return amounts
+
+
+@final
+class TopicRun(Run):
+    """See the module. One object for each connection."""
+
+    __slots__ = ("_found", "_usage")
+
+    def __init__(self, usage: ProduceUsage) -> None:
+        super().__init__()
+        self._usage: Final = usage
+        self._found: dict[Limit, int] = {}
+
+    def scan(
+        self,
+        kind: RequestKind,
+        buf: bytearray,
+        pos: int,
+        end: int,
+        most: int,
+        longest: int,
+        in_flight: InFlight,
+        now_ns: int,
+    ) -> int:
+        """A request is found when all of it is in the buffer."""
+        key, tail, shortest, body_offset = kind.key, kind.tail, kind.shortest, kind.header.body_offset
+        amounts: dict[Limit, int] = {}
+        work_left = PIECES_PER_STEP
+        count = 0
+        producer_ids: tuple[int, ...] = ()
+        while end - pos >= kind.needed and count < most:
+            length, seen, correlation_id = unpack_prefix(buf, pos)
+            frame_end = pos + 4 + length
+            if seen != key or not shortest <= length <= longest or frame_end > end:
+                break
+            if not buf.startswith(tail, pos + PREFIX_SIZE):
+                break
+            usages, pieces = read_topics(buf, pos + body_offset, frame_end, kind.version, min(PIECES, work_left))
+            if usages and not count:
+                producer_ids = usages[0].producer_ids
+            if not self._usage.add_lasting(amounts, usages, producer_ids, now_ns):
+                break
+            work_left -= pieces
+            if kind.answered:
+                in_flight.append((correlation_id, kind))
+            count += 1
+            pos = frame_end
+        self.count, self.producer_id, self._found = count, producer_ids[0] if producer_ids else -1, amounts
+        return pos
+
+    def amounts(self, client: ClientLimits, size: int, now_ns: int) -> dict[Limit, int]:
+        return client.amounts(size, self.count) | self._found
+
+
+@final
+class Plans:
+    """The plans of one connection, the latest one first. `most`: how many are kept."""
+
+    __slots__ = ("_plans", "most")
+
+    def __init__(self) -> None:
+        self.most = MAX_PLANS
+        self._plans: list[Plan] = []
+
+    def find(self, kind: RequestKind, generation: int, buf: bytearray, pos: int) -> Plan | None:
+        """The plan for a request of this kind at `pos`, whose head has arrived."""
+        plans = self._plans
+        for index, plan in enumerate(plans):
+            if plan.kind is kind and buf.startswith(plan.prefix, pos + PREFIX_SIZE):
+                if plan.generation != generation:
+                    del plans[index]
+                    return None
+                if index:
+                    plans.insert(0, plans.pop(index))
+                return plan
+        return None
+
+    def make(
+        self, kind: RequestKind, usage: ProduceUsage, generation: int, buf: bytearray, pos: int, end: int, now_ns: int
+    ) -> Plan | None:
+        """A plan for requests like the one at `pos`, if it is for one partition."""
+        found = one_partition(buf, pos + kind.header.body_offset, end, kind.version)
+        if found is None:
+            return None
+        topic, prefix_end = found
+        start = pos + PREFIX_SIZE
+        charges = usage.lasting_charges(topic, now_ns)
+        if charges is None or prefix_end - start > MAX_PREFIX:
+            return None
+        plan = Plan(kind, bytes(buf[start:prefix_end]), charges, generation)
+        self._plans.insert(0, plan)
+        del self._plans[self.most :]
+        return plan

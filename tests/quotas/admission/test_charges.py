@@ -1,0 +1,251 @@
+"""What Produce requests are charged to limits that count different things, one by one and together."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quotas.admission.client_limits import ClientLimits, TopicCharges, TopicLimits
+from quotas.admission.decision import ADMITTED, Decision
+from quotas.admission.limit import UNLIMITED, Limit, Ticket
+from quotas.admission.limit_set import admit_all, charge_all, limit_set, spend_all
+from quotas.admission.topic_thresholds import count_throttled
+from quotas.algorithms.algorithm import ALGORITHMS, AlgorithmSettings
+from quotas.algorithms.token_bucket import TokenBucket
+from quotas.entity import TOTAL, AnyEntity, Entity, Kind, Named
+from quotas.entry import QuotaEntry
+from quotas.limit_kinds import (
+    BYTES_IN_RATE,
+    BYTES_THRESHOLD,
+    MESSAGES_IN_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_RATE,
+    TOTAL_BYTES_THRESHOLD,
+)
+from quotas.registry.registry import Registry
+from quotas.resource_groups import ResourceGroup
+
+SECOND = 1_000_000_000
+ETL = Entity(client_id="etl")
+
+
+def limit_of(entity: AnyEntity, rate: int = 100, name: str = BYTES_IN_RATE) -> Limit:
+    return Limit(name, entity, TokenBucket(rate))
+
+
+def charges_of(name: str, bytes_in: tuple[Limit, ...] = (), messages_in: tuple[Limit, ...] = ()) -> TopicCharges:
+    topic = TopicLimits(name)
+    topic.bytes_in, topic.messages_in = bytes_in, messages_in
+    return TopicCharges(ClientLimits("alice", "etl"), topic)
+
+
+def test_the_request_and_each_of_its_topics_are_charged_in_their_own_units() -> None:
+    client = ClientLimits("alice", "etl")
+    size, number = limit_of(ETL, 1000, PRODUCER_BYTE_RATE), limit_of(ETL, 10, REQUEST_RATE)
+    client.produce, client.requests = limit_set((size,)), limit_set((number,))
+    a, b = limit_of(Named(Kind.TOPIC, "a")), limit_of(Named(Kind.TOPIC, "b"))
+    a_messages, total = limit_of(Named(Kind.TOPIC, "a"), 5, MESSAGES_IN_RATE), limit_of(TOTAL)
+    amounts = client.amounts(500, 1)
+    charges_of("a", (a, total), (a_messages,)).add_to(amounts, 40, 2)
+    charges_of("b", (b, total)).add_to(amounts, 30, 9)
+    charges_of("a", (a, total), (a_messages,)).add_to(amounts, 20, 1)
+    assert amounts == {size: 500, number: 1, a: 60, total: 90, a_messages: 3, b: 30}
+    assert spend_all(amounts, 500, 0) == 10 * 500 // 90, "the total is the first that such requests would exceed"
+    left = {limit: limit.algorithm.headroom(0) for limit in amounts}
+    assert left == {size: 500, number: 9, a: 40, total: 10, a_messages: 2, b: 70}
+
+
+def test_a_group_that_both_are_in_counts_records_once() -> None:
+    """The client's groups count all that it produces, the topic's all that is produced to it."""
+    groups = {
+        "both": ResourceGroup("both", client_ids=("etl",), topics=("orders",)),
+        "clients": ResourceGroup("clients", users=("alice",)),
+        "topics": ResourceGroup("topics", topics=("ord*",)),
+    }
+    registry = Registry(
+        QuotaEntry(Named(Kind.RESOURCE_GROUP, name), {BYTES_IN_RATE: 1000, MESSAGES_IN_RATE: 100}, group=group)
+        for name, group in groups.items()
+    )
+    client, topic = registry.resolve("alice", "etl"), registry.topic("orders", 0)
+    assert client.walks
+    amounts: dict[Limit, int] = {}
+    TopicCharges(client, topic).add_to(amounts, 10, 2)
+    seen = {(limit.name, str(limit.entity)): amount for limit, amount in amounts.items()}
+    assert seen == {
+        (name, f"resource-group:{group}"): amount
+        for name, amount in ((BYTES_IN_RATE, 10), (MESSAGES_IN_RATE, 2))
+        for group in groups
+    }
+    stranger, elsewhere = registry.resolve("bob", "web"), registry.topic("clicks", 0)
+    for client_limits, topic_limits, expected in (
+        (client, elsewhere, {"both", "clients"}),
+        (stranger, topic, {"both", "topics"}),
+        (stranger, elsewhere, set()),
+    ):
+        charges = TopicCharges(client_limits, topic_limits)
+        limits = charges.bytes_in + charges.messages_in
+        assert {limit.entity.name for limit in limits if isinstance(limit.entity, Named)} == expected
+        assert charges.has_any_of(set(limits)) is bool(limits)
+        assert not charges.has_any_of({limit_of(ETL)})
+
+
+def test_thresholds_refuse_only_what_is_above_both() -> None:
+    registry = Registry(
+        [
+            QuotaEntry(TOTAL, {TOTAL_BYTES_THRESHOLD: 100}),
+            QuotaEntry(Named(Kind.TOPIC, "vip"), {BYTES_THRESHOLD: 90}),
+        ]
+    )
+    client = registry.resolve("alice", "etl")
+
+    def amounts_of(**records: int) -> dict[Limit, int]:
+        amounts: dict[Limit, int] = {}
+        for name, size in records.items():
+            TopicCharges(client, registry.topic(name, 0)).add_to(amounts, size, 1)
+        return amounts
+
+    assert admit_all(amounts_of(vip=400, cheap=200), 0) is ADMITTED
+    now_ns = 5 * SECOND  # the meters have ticked: 120/s in all, vip 80 of 90, cheap 40 of 10
+    refused = admit_all(amounts_of(vip=1, cheap=1), now_ns)
+    assert not refused.admitted
+    assert [str(limit.entity) for limit in refused.exceeded] == ["topic:cheap"]
+    assert admit_all(amounts_of(vip=1), now_ns) is ADMITTED
+
+
+def test_a_ticket_is_settled_whatever_the_units() -> None:
+    number, a = limit_of(ETL, 10, REQUEST_RATE), limit_of(Named(Kind.TOPIC, "a"))
+    a.algorithm.record(200, 0)
+    amounts = {number: 1, a: 10}
+    ticket = Ticket()
+    ticket.turn = number
+    assert admit_all(amounts, 0, ticket).exceeded == (a,)
+    assert ticket.claims == {number: 1}
+    ticket.turn = a
+    assert admit_all(amounts, SECOND, ticket).admitted
+    assert (ticket.claims, number.algorithm.headroom(SECOND)) == ({}, 9)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 50), st.integers(0, 5)), max_size=6),
+    st.integers(0, 300),
+    st.lists(st.integers(0, 300), min_size=4, max_size=4),
+)
+def test_all_or_nothing(parts: list[tuple[str, int, int]], size: int, spent: list[int]) -> None:
+    """A request is charged exactly when none of its limits is in debt; other limits never matter."""
+    request, total = limit_of(ETL), limit_of(TOTAL)
+    topics = {name: limit_of(Named(Kind.TOPIC, name)) for name in "ab"}
+    limits = [request, total, *topics.values()]
+    for limit, amount in zip(limits, spent, strict=True):
+        limit.algorithm.record(amount, 0)
+    amounts = {request: size}
+    for name, record_bytes, messages in parts:
+        charges_of(name, (topics[name], total)).add_to(amounts, record_bytes, messages)
+    in_debt = [limit for limit in amounts if limit.debt_ns(0)]
+    before = [limit.debt_ns(0) for limit in limits], [limit.algorithm.headroom(0) for limit in limits]
+    decision = admit_all(amounts, 0)
+    assert decision.admitted == (not in_debt)
+    if in_debt:
+        assert list(decision.exceeded) == in_debt
+        assert decision.wait_ns == max(limit.debt_ns(0) for limit in in_debt)
+        assert ([limit.debt_ns(0) for limit in limits], [limit.algorithm.headroom(0) for limit in limits]) == before
+    else:
+        for limit, amount, headroom in zip(limits, spent, before[1], strict=True):
+            charged = amounts.get(limit, 0)
+            assert limit.algorithm.headroom(0) == max(0, headroom - charged)
+            assert limit.debt_ns(0) == max(0, amount + charged - 100) * SECOND // 100
+
+
+MADE = st.tuples(st.sampled_from(ALGORITHMS), st.integers(1, 3_000))
+
+
+@given(
+    st.lists(MADE, min_size=1, max_size=5),
+    st.lists(
+        st.tuples(
+            st.integers(0, 3 * SECOND),
+            st.lists(st.lists(st.integers(0, 400), min_size=5, max_size=5), min_size=1, max_size=5),
+            st.integers(0, 30),
+        ),
+        max_size=12,
+    ),
+)
+def test_spending_together_is_admitting_one_by_one(
+    made: list[tuple[str, int]], runs: list[tuple[int, list[list[int]], int]]
+) -> None:
+    """Of any algorithms. Where a run does not fit nothing has changed, whatever was asked before the refusing limit."""
+    settings = AlgorithmSettings()
+    together, one_by_one = (
+        [Limit(BYTES_IN_RATE, ETL, settings.make(BYTES_IN_RATE, rate, algorithm, None)) for algorithm, rate in made]
+        for _ in range(2)
+    )
+    now_ns = 0
+    for elapsed_ns, requests, waits in runs:
+        now_ns += elapsed_ns
+        for limits in (together, one_by_one):
+            if waits < len(limits):
+                limits[waits].enqueue("early", 1)
+        sums = {limit: sum(each[at] for each in requests) for at, limit in enumerate(together)}
+        size = sum(map(sum, requests)) + 1
+        fitting = spend_all(sums, size, now_ns)
+        if fitting < 0:
+            for each in requests:
+                admit_all(dict(zip(together, each, strict=False)), now_ns)
+        decisions = [admit_all(dict(zip(one_by_one, each, strict=False)), now_ns) for each in requests]
+        if fitting >= 0:
+            assert all(decision is ADMITTED for decision in decisions)
+            left = [limit.algorithm.headroom(now_ns) * size // sums[limit] for limit in together if sums[limit]]
+            assert fitting == min(left, default=UNLIMITED)
+        for one, other in zip(together, one_by_one, strict=True):
+            for later_ns in (now_ns, now_ns + SECOND // 3, now_ns + 7 * SECOND):
+                assert one.debt_ns(later_ns) == other.debt_ns(later_ns)
+                assert one.algorithm.headroom(later_ns) == other.algorithm.headroom(later_ns)
+            one.waiters.discard("early")
+            other.waiters.discard("early")
+
+
+@pytest.mark.parametrize("amount", [0, 5])
+def test_nothing_is_spent_where_a_limit_is_in_debt_or_has_waiters(amount: int) -> None:
+    fits, owes = limit_of(ETL), limit_of(TOTAL)
+    owes.algorithm.record(101, 0)
+    assert spend_all({fits: 10, owes: amount}, 10, 0) == -1
+    assert spend_all({fits: 10, owes: amount}, 10, SECOND) >= 0
+    fits.enqueue("early", 1)
+    assert spend_all({owes: 10, fits: amount}, 10, SECOND) == -1
+    assert [limit.algorithm.headroom(SECOND) for limit in (fits, owes)] == [90, 99 - amount]
+    assert spend_all({}, 10, 0) == UNLIMITED
+
+
+def test_a_threshold_counts_a_frame_as_throttled_once_also_when_it_refuses_it_only_later() -> None:
+    registry = Registry(
+        [
+            QuotaEntry(TOTAL, {TOTAL_BYTES_THRESHOLD: 10}),
+            QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 10}),
+        ]
+    )
+    client, topic = registry.resolve("alice", "etl"), registry.topic("orders", 0)
+    thresholds = registry.thresholds[BYTES_THRESHOLD]
+    client.produce.charge(70, 0)  # holds for 6 s; the threshold is above its rate from the tick at 5 s on
+    topic.bytes_in[0].algorithm.record(1000, 0)
+    amounts, ticket = client.amounts(40, 1), Ticket()
+    TopicCharges(client, topic).add_to(amounts, 30, 1)
+    refused = admit_all(amounts, SECOND)
+    assert refused.exceeded == client.produce.limits
+    count_throttled(amounts, refused, ticket, SECOND)
+    assert thresholds.throttled.count == 0
+    for second in (6, 7, 8):
+        refused = admit_all(amounts, second * SECOND, ticket)
+        assert topic.bytes_in[0] in refused.exceeded
+        count_throttled(amounts, refused, ticket, second * SECOND)
+        assert thresholds.throttled.count == 30
+    count_throttled(amounts, admit_all(amounts, 9 * SECOND), Ticket(), 9 * SECOND)
+    assert thresholds.throttled.count == 60
+
+
+def test_what_leaves_debt_says_so() -> None:
+    total = limit_of(TOTAL)
+    amounts: dict[Limit, int] = {}
+    charges_of("", (total,)).add_to(amounts, 150, 1)
+    assert spend_all(amounts, 150, 0) == -1
+    assert charge_all(amounts, 0) == Decision(True, SECOND // 2, total, (total,))
+    assert admit_all(amounts, 0) == Decision(False, SECOND // 2, total, (total,))
