@@ -112,12 +112,14 @@ def show(console: Console, title: str, figures: Sequence[Figure]) -> None:
 
 
 def _verdict(figure: Figure) -> str:
-    """The ratio, how it compares with its target, or how the value does: "1.31 ≤ 1.4", "> 1.4" in red."""
+    """The ratio and how it compares with its target, or how the value does: "1.31 ≤ 1.4", "3.25; > 45" in red."""
     ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
     if figure.met is None:
         return ratio
     target = figure.ratio_target if figure.target is None else figure.target
     sign = ("≥" if figure.met else "<") if figure.at_least else ("≤" if figure.met else ">")
+    if ratio and figure.target is not None:
+        ratio += ";"
     text = f"{ratio} {sign} {_number(target or 0.0)}".strip()
     return f"[green]{text}[/]" if figure.met else f"[bold red]{text}[/]"
 

@@ -73,6 +73,12 @@ def test_the_table_shows_peers_side_by_side_with_ratio_and_target() -> None:
     assert rows_of(figures) == [[" 1 KiB", "CPU, µs", "2.5", "1.25 ≤ 1.4", "30", "15.00 > 1.6", "2"]]
 
 
+def test_a_target_of_the_value_is_told_from_the_ratio() -> None:
+    figures = compare([replace(figure("one limit", 50.0), target=45.0), figure("haproxy", 20.0)], other="haproxy")
+
+    assert rows_of(figures) == [[" 1 KiB", "CPU, µs", "50", "2.50; > 45", "20"]]
+
+
 def test_the_table_shows_targets_of_values_and_variants_and_hides_what_is_not_for_it() -> None:
     plain = Figure("some", "a; half", "rate", "1/s", "proxy", (9.0,), target=10.0, at_least=True)
     figures = [
