@@ -14,7 +14,7 @@ limit gets into debt by it. Otherwise nothing is charged, and the requests are d
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from struct import Struct
 from typing import Any, Final, final
@@ -28,6 +28,7 @@ from proxy.streams.steps import PIECES_PER_STEP
 from quotas.admission.client_limits import ClientLimits, TopicCharges
 from quotas.admission.limit import Limit
 from quotas.admission.limit_set import spend_all
+from quotas.algorithms.producer_ids import ProducerIdQuota
 
 #: Plans of one connection, and the longest prefix of one.
 MAX_PLANS: Final = 4
@@ -54,11 +55,15 @@ class Run:
     producer_id   of all of them; -1: none
     """
 
-    __slots__ = ("count", "producer_id")
+    __slots__ = ("_known_by", "_known_id", "_known_until_ns", "count", "producer_id")
 
     def __init__(self) -> None:
         self.count = 0
         self.producer_id = -1
+        #: A producer id that is known until then.
+        self._known_id = -1
+        self._known_until_ns = 0
+        self._known_by: ProducerIdQuota | None = None
 
     @abstractmethod
     def scan(
@@ -77,20 +82,26 @@ class Run:
         """
 
     @abstractmethod
-    def amounts(self, client: ClientLimits, size: int, now_ns: int) -> dict[Limit, int]:
+    def amounts(self, client: ClientLimits, size: int) -> Collection[tuple[Limit, int]]:
         """What the requests found, of `size` bytes together, are charged to each limit."""
 
     def spend(self, client: ClientLimits, size: int, now_ns: int) -> int:
         """Charge the requests found; see `spend_all`. -1 also if their producer id is new."""
         producer_ids = client.producer_ids
-        # A run has one producer id, that of its first request, so nothing is looked up that would not be in any case.
-        if (
-            producer_ids is not None
-            and self.producer_id >= 0
-            and producer_ids.known.unknown((self.producer_id,), now_ns)
-        ):
+        if producer_ids is not None and self.producer_id >= 0 and not self._is_known(producer_ids.known, now_ns):
             return -1
-        return spend_all(self.amounts(client, size, now_ns), size, now_ns)
+        return spend_all(self.amounts(client, size), size, now_ns)
+
+    def _is_known(self, known: ProducerIdQuota, now_ns: int) -> bool:
+        """Whether the producer id is known. A run has that of its first request, so no other is asked for."""
+        producer_id = self.producer_id
+        if producer_id == self._known_id and now_ns < self._known_until_ns and known is self._known_by:
+            return True
+        until_ns = known.known_until_ns(producer_id, now_ns)
+        if until_ns is None:
+            return False
+        self._known_id, self._known_until_ns, self._known_by = producer_id, until_ns, known
+        return True
 
 
 @final
@@ -103,10 +114,11 @@ class Plan(Run):
     """
 
     __slots__ = (
-        "_charges",
+        "_limits",
         "_messages",
         "_record_bytes",
         "_tags",
+        "_topic",
         "_unpack",
         "_width",
         "generation",
@@ -114,12 +126,22 @@ class Plan(Run):
         "prefix",
     )
 
-    def __init__(self, kind: RequestKind, prefix: bytes, charges: TopicCharges, generation: int) -> None:
+    def __init__(
+        self, kind: RequestKind, prefix: bytes, client: ClientLimits, charges: TopicCharges, generation: int
+    ) -> None:
         super().__init__()
         self.kind: Final = kind
         self.prefix: Final = prefix
         self.generation: Final = generation
-        self._charges: Final = charges
+        self._topic: Final = charges.topic
+        #: Each limit, and which of four sums it is charged with.
+        self._limits: Final = tuple(
+            (limit, unit)
+            for unit, limits in enumerate(
+                (client.produce.limits, client.requests.limits, charges.bytes_in, charges.messages_in)
+            )
+            for limit in limits
+        )
         #: At the end of each request.
         self._tags: Final = _NO_TAGS if kind.version >= FIRST_FLEXIBLE else b""
         #: Bytes of the records' length in the latest requests, and what reads these.
@@ -141,6 +163,8 @@ class Plan(Run):
     ) -> int:
         """A request is found as soon as the header of its batch is in the buffer. It has one batch, and no tags."""
         key, prefix, answered, tags = kind.key, self.prefix, kind.answered, self._tags
+        if self._topic.last_ns < now_ns:
+            self._topic.last_ns = now_ns
         width, unpack, mask = self._layout_at(buf, pos)
         startswith, append = buf.startswith, in_flight.append
         before = PREFIX_SIZE + len(prefix) + _INDEX + width
@@ -187,13 +211,9 @@ class Plan(Run):
             self._width, self._unpack = width, _layout(len(self.prefix), width)
         return width, self._unpack, (1 << 8 * width) - 1
 
-    def amounts(self, client: ClientLimits, size: int, now_ns: int) -> dict[Limit, int]:
-        amounts = client.amounts(size, self.count)
-        charges = self._charges
-        charges.add_to(amounts, self._record_bytes, self._messages)
-        if charges.topic.last_ns < now_ns:
-            charges.topic.last_ns = now_ns
-        return amounts
+    def amounts(self, client: ClientLimits, size: int) -> Collection[tuple[Limit, int]]:
+        sums = (size, self.count, self._record_bytes, self._messages)
+        return [(limit, sums[unit]) for limit, unit in self._limits]
 
 
 @final
@@ -244,46 +264,60 @@ class TopicRun(Run):
         self.count, self.producer_id, self._found = count, producer_ids[0] if producer_ids else -1, amounts
         return pos
 
-    def amounts(self, client: ClientLimits, size: int, now_ns: int) -> dict[Limit, int]:
-        return client.amounts(size, self.count) | self._found
+    def amounts(self, client: ClientLimits, size: int) -> Collection[tuple[Limit, int]]:
+        return (client.amounts(size, self.count) | self._found).items()
 
 
 @final
-class Plans:
-    """The plans of one connection, the latest one first. `most`: how many are kept."""
+class Runs:
+    """What finds the runs of one connection. `most`: how many plans are kept."""
 
-    __slots__ = ("_plans", "most")
+    __slots__ = ("_plans", "_topic_run", "_usage", "most")
 
-    def __init__(self) -> None:
+    def __init__(self, usage: ProduceUsage) -> None:
         self.most = MAX_PLANS
+        self._usage: Final = usage
+        #: The latest one first.
         self._plans: list[Plan] = []
+        self._topic_run: Final = TopicRun(usage)
 
-    def find(self, kind: RequestKind, generation: int, buf: bytearray, pos: int) -> Plan | None:
-        """The plan for a request of this kind at `pos`, whose head has arrived."""
+    def find(
+        self,
+        kind: RequestKind,
+        client: ClientLimits,
+        generation: int,
+        buf: bytearray,
+        pos: int,
+        end: int,
+        now_ns: int,
+    ) -> Run | None:
+        """What finds requests like the one at `pos`, whose head has arrived. None: that one is decided alone.
+
+        client, generation   the limits of now
+        """
+        usage = self._usage
         plans = self._plans
+        if usage.has_late:
+            return None
         for index, plan in enumerate(plans):
             if plan.kind is kind and buf.startswith(plan.prefix, pos + PREFIX_SIZE):
                 if plan.generation != generation:
                     del plans[index]
-                    return None
+                    break
                 if index:
                     plans.insert(0, plans.pop(index))
                 return plan
-        return None
-
-    def make(
-        self, kind: RequestKind, usage: ProduceUsage, generation: int, buf: bytearray, pos: int, end: int, now_ns: int
-    ) -> Plan | None:
-        """A plan for requests like the one at `pos`, if it is for one partition."""
+        if usage.counts_errors:
+            return None
         found = one_partition(buf, pos + kind.header.body_offset, end, kind.version)
         if found is None:
-            return None
+            return self._topic_run
         topic, prefix_end = found
         start = pos + PREFIX_SIZE
         charges = usage.lasting_charges(topic, now_ns)
         if charges is None or prefix_end - start > MAX_PREFIX:
             return None
-        plan = Plan(kind, bytes(buf[start:prefix_end]), charges, generation)
-        self._plans.insert(0, plan)
-        del self._plans[self.most :]
+        plan = Plan(kind, bytes(buf[start:prefix_end]), client, charges, generation)
+        plans.insert(0, plan)
+        del plans[self.most :]
         return plan

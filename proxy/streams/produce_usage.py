@@ -99,7 +99,7 @@ class ProduceUsage:
         amounts = self.amounts = self._identity.limits.amounts(length, 1)
         self._new_producer_ids = self._add_records(amounts, self._seen, now_ns)
         self._add_late(amounts, now_ns)
-        self.fitting = spend_all(amounts, length, now_ns) if ticket is None else -1
+        self.fitting = spend_all(amounts.items(), length, now_ns) if ticket is None else -1
         if self.fitting >= 0:
             return ADMITTED
         decision = admit_all(amounts, now_ns, ticket)
@@ -136,12 +136,15 @@ class ProduceUsage:
         return decision
 
     @property
-    def batches(self) -> bool:
-        """Whether the next request may be charged together with others: its response need not be parsed, and the one
-        before left nothing to check.
-        """
+    def has_late(self) -> bool:
+        """Whether the next request must be checked for what the last one contained after its decision."""
+        return bool(self._late) or self._late_producer_ids
+
+    @property
+    def counts_errors(self) -> bool:
+        """Whether a threshold counts accepted records, so that the response to each request must be parsed."""
         self._renew()
-        return not (self._counts_errors or self._late or self._late_producer_ids)
+        return self._counts_errors
 
     def lasting_charges(self, topic: Topic, now_ns: int) -> TopicCharges | None:
         """What the records of a topic are charged to, as long as the limits stay as they are. None: that may change."""

@@ -15,7 +15,7 @@ from proxy.streams.handlers.data import HEAD_READ_SIZE, longest_charge
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.kinds import Kinds
 from proxy.streams.memory import READ_SIZE
-from proxy.streams.plan import Plans, Run, TopicRun
+from proxy.streams.plan import Run, Runs
 from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, PASS, PIECES_PER_STEP, REPLACE, YIELD
 from quotas.admission.limit_set import LimitSet
 
@@ -48,7 +48,7 @@ class _Charge(Overdraft):
 class RequestStream(Requests):
     """See the module, and `Stream`."""
 
-    __slots__ = ("_charge", "_dropping", "_kind", "_kinds", "_longest", "_most", "_plans", "_topic_run")
+    __slots__ = ("_charge", "_dropping", "_kind", "_kinds", "_longest", "_most", "_runs")
 
     def __init__(self, connection: Connection, kinds: Kinds) -> None:
         super().__init__(connection)
@@ -56,8 +56,7 @@ class RequestStream(Requests):
         self._longest = connection.context.config.security.max_request_bytes
         #: The kind of the latest request.
         self._kind: RequestKind | None = None
-        self._plans = Plans()
-        self._topic_run: TopicRun | None = None
+        self._runs: Runs | None = None
         #: Requests that the next batch may have: fewer after there was no room for one.
         self._most = MAX_IN_FLIGHT
         #: The proxy answers the current frame: its bytes are dropped.
@@ -144,7 +143,9 @@ class RequestStream(Requests):
         is_produce = type(kind.handler) is Produce
         run: Run | None = None
         if is_produce and limits.walks:
-            run = self._run_at(kind, pos, end, now_ns)
+            runs = self._runs_of_client()
+            generation = connection.identity.generation
+            run = runs and runs.find(kind, limits, generation, self.buf, pos, end, now_ns)
             if run is None:
                 return pos
             passed_to = run.scan(kind, self.buf, pos, end, most, self._longest, in_flight, now_ns)
@@ -195,21 +196,12 @@ class RequestStream(Requests):
             pos += 4 + length
         return pos, count
 
-    def _run_at(self, kind: RequestKind, pos: int, end: int, now_ns: int) -> Run | None:
-        """What finds the requests from `pos` on that are charged together. None: the next one is decided alone."""
-        connection = self.connection
-        usage = connection.usage
-        if usage is None or not usage.batches:
-            return None
-        generation = connection.identity.generation
-        plan = self._plans.find(kind, generation, self.buf, pos)
-        if plan is None:
-            plan = self._plans.make(kind, usage, generation, self.buf, pos, end, now_ns)
-        if plan is not None:
-            return plan
-        if self._topic_run is None:
-            self._topic_run = TopicRun(usage)
-        return self._topic_run
+    def _runs_of_client(self) -> Runs | None:
+        """What finds runs of requests whose records are charged; None before the first of these."""
+        usage = self.connection.usage
+        if self._runs is None and usage is not None:
+            self._runs = Runs(usage)
+        return self._runs
 
     def _give_up_batch(self, count: int, *, answered: bool) -> None:
         """There was no room for so many requests: the next one is decided alone, and then half as many are tried."""

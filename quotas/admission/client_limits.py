@@ -63,7 +63,7 @@ class ClientLimits:
         """See `spend_all`: for Produce requests whose records are not charged."""
         if not self.requests.limits:
             return self.produce.spend(size, now_ns)
-        return spend_all(self.amounts(size, requests), size, now_ns)
+        return spend_all(self.amounts(size, requests).items(), size, now_ns)
 
 
 class ProducerIdLimit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from operator import itemgetter
 from typing import Final
 
@@ -44,7 +44,7 @@ class LimitSet:
         """Charge every limit if none has waiters and this leaves none in debt: as `admit` for each of several requests
         with this sum. Returns the whole units left before a limit is in debt; -1 if nothing was charged.
         """
-        return spend_all(dict.fromkeys(self.limits, amount), amount, now_ns)
+        return spend_all([(limit, amount) for limit in self.limits], amount, now_ns)
 
     def charge_capped(self, amount: int, now_ns: int) -> Decision:
         """As `charge`, for requests that are never held: up to a debt of one second of a token bucket, one sampled
@@ -89,16 +89,16 @@ def charge_all(amounts: Mapping[Limit, int], now_ns: int) -> Decision:
     return _decision_of([(limit, limit.algorithm.record(amount, now_ns)) for limit, amount in amounts.items()])
 
 
-def spend_all(amounts: Mapping[Limit, int], size: int, now_ns: int) -> int:
+def spend_all(amounts: Collection[tuple[Limit, int]], size: int, now_ns: int) -> int:
     """Charge each limit with its amount if that leaves none in debt and none has waiters: what `admit_all` would do for
-    some requests one by one, for the sums of their amounts at once. `size`: their bytes together.
+    some requests one by one, for the sums of their amounts at once. Each limit once. `size`: their bytes together.
 
     Returns how many bytes of requests with these proportions fit before the first limit is in debt, or, nothing
     charged, -1.
     """
     fitting = UNLIMITED
     asked: list[tuple[Algorithm, int]] = []
-    for limit, amount in amounts.items():
+    for limit, amount in amounts:
         algorithm = limit.algorithm
         if limit.waiters.waiting:
             left = -1
@@ -125,9 +125,9 @@ def _left_after(algorithm: Algorithm, amount: int, now_ns: int) -> int:
     return -1 if not left and not amount and algorithm.debt_ns(now_ns) else left
 
 
-def _unspend(amounts: Mapping[Limit, int], refusing: Limit) -> None:
+def _unspend(amounts: Collection[tuple[Limit, int]], refusing: Limit) -> None:
     """Undo the charges of the limits before the one that refuses."""
-    for limit, amount in amounts.items():
+    for limit, amount in amounts:
         if limit is refusing:
             return
         algorithm = limit.algorithm

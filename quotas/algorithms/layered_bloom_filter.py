@@ -66,11 +66,21 @@ class LayeredBloomFilter:
     window_count                  layers per window
     false_positive_probability    P of the whole filter
     salt                          see `quotas.algorithms.bloom.spread`
+    known_until_ns                until then the last id that `see` knew is known, and another `see` changes nothing
 
     Raises ValueError for a number below 1, and for a probability that is not above 0 and below 1.
     """
 
-    __slots__ = ("_layer_probability", "_salt", "ids_per_layer", "layer_ns", "layers", "window_count", "window_ns")
+    __slots__ = (
+        "_layer_probability",
+        "_salt",
+        "ids_per_layer",
+        "known_until_ns",
+        "layer_ns",
+        "layers",
+        "window_count",
+        "window_ns",
+    )
 
     def __init__(
         self,
@@ -90,6 +100,7 @@ class LayeredBloomFilter:
         self.window_count: Final = window_count
         self.layer_ns: Final = -(-window_ns // window_count)  # rounded up, for at most window_count live layers
         self.layers: list[Layer] = []
+        self.known_until_ns = 0
         self._layer_probability: Final = false_positive_probability / window_count
         self._salt: Final = salt
 
@@ -107,6 +118,8 @@ class LayeredBloomFilter:
             if layer.filter.holds(hashed):
                 if not self._is_young(layer, now_ns):
                     self._merge(hashed, now_ns)
+                    layer = self.layers[-1]
+                self.known_until_ns = layer.created_ns + self.layer_ns
                 return True
         return False
 

@@ -102,6 +102,10 @@ class ProducerIdQuota:
                 new[producer_id] = None
         return tuple(new)
 
+    def known_until_ns(self, producer_id: int, now_ns: int) -> int | None:
+        """Whether this one is known: until when `unknown` needs not be asked for it again. None: it is new."""
+        return None if self.unknown((producer_id,), now_ns) else self._filter.known_until_ns
+
     def remember(self, producer_ids: Iterable[int], now_ns: int) -> None:
         """Add the ids to the known ones. Counts nothing: see `record`."""
         at_ns = self._pass_time(now_ns)

@@ -51,7 +51,9 @@ def test_the_request_and_each_of_its_topics_are_charged_in_their_own_units() -> 
     charges_of("b", (b, total)).add_to(amounts, 30, 9)
     charges_of("a", (a, total), (a_messages,)).add_to(amounts, 20, 1)
     assert amounts == {size: 500, number: 1, a: 60, total: 90, a_messages: 3, b: 30}
-    assert spend_all(amounts, 500, 0) == 10 * 500 // 90, "the total is the first that such requests would exceed"
+    assert spend_all(amounts.items(), 500, 0) == 10 * 500 // 90, (
+        "the total is the first that such requests would exceed"
+    )
     left = {limit: limit.algorithm.headroom(0) for limit in amounts}
     assert left == {size: 500, number: 9, a: 40, total: 10, a_messages: 2, b: 70}
 
@@ -187,7 +189,7 @@ def test_spending_together_is_admitting_one_by_one(
                 limits[waits].enqueue("early", 1)
         sums = {limit: sum(each[at] for each in requests) for at, limit in enumerate(together)}
         size = sum(map(sum, requests)) + 1
-        fitting = spend_all(sums, size, now_ns)
+        fitting = spend_all(sums.items(), size, now_ns)
         if fitting < 0:
             for each in requests:
                 admit_all(dict(zip(together, each, strict=False)), now_ns)
@@ -208,12 +210,12 @@ def test_spending_together_is_admitting_one_by_one(
 def test_nothing_is_spent_where_a_limit_is_in_debt_or_has_waiters(amount: int) -> None:
     fits, owes = limit_of(ETL), limit_of(TOTAL)
     owes.algorithm.record(101, 0)
-    assert spend_all({fits: 10, owes: amount}, 10, 0) == -1
-    assert spend_all({fits: 10, owes: amount}, 10, SECOND) >= 0
+    assert spend_all([(fits, 10), (owes, amount)], 10, 0) == -1
+    assert spend_all([(fits, 10), (owes, amount)], 10, SECOND) >= 0
     fits.enqueue("early", 1)
-    assert spend_all({owes: 10, fits: amount}, 10, SECOND) == -1
+    assert spend_all([(owes, 10), (fits, amount)], 10, SECOND) == -1
     assert [limit.algorithm.headroom(SECOND) for limit in (fits, owes)] == [90, 99 - amount]
-    assert spend_all({}, 10, 0) == UNLIMITED
+    assert spend_all((), 10, 0) == UNLIMITED
 
 
 def test_a_threshold_counts_a_frame_as_throttled_once_also_when_it_refuses_it_only_later() -> None:
@@ -246,6 +248,6 @@ def test_what_leaves_debt_says_so() -> None:
     total = limit_of(TOTAL)
     amounts: dict[Limit, int] = {}
     charges_of("", (total,)).add_to(amounts, 150, 1)
-    assert spend_all(amounts, 150, 0) == -1
+    assert spend_all(amounts.items(), 150, 0) == -1
     assert charge_all(amounts, 0) == Decision(True, SECOND // 2, total, (total,))
     assert admit_all(amounts, 0) == Decision(False, SECOND // 2, total, (total,))
