@@ -252,6 +252,23 @@ def test_a_fetch_of_a_broker_is_refused(version: int) -> None:
     assert len(pair.to_broker) < len(sent), "no broker has got it whole"
 
 
+@pytest.mark.parametrize("wrong", [0, 1, 19])
+def test_a_wrong_correlation_id_in_a_run_of_responses(wrong: int) -> None:
+    pair = Pair(World())
+    pair.client_sends(*(produce(number) for number in range(20)))
+    responses = [produced(number if number != wrong else 4_711) for number in range(20)]
+    with pytest.raises(CorrelationMismatch) as caught:
+        pair.broker_sends(*responses)
+    assert (caught.value.expected, caught.value.found) == (wrong, 4_711)
+
+
+def test_more_responses_than_requests_in_a_run() -> None:
+    pair = Pair(World())
+    pair.client_sends(*(produce(number) for number in range(20)))
+    with pytest.raises(UnexpectedResponse):
+        pair.broker_sends(*(produced(number) for number in range(21)))
+
+
 def test_responses_that_answer_nothing() -> None:
     pair = Pair(World())
     with pytest.raises(UnexpectedResponse):

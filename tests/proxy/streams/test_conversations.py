@@ -13,8 +13,8 @@ from proxy.config.config import EnforcementOptions
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
-from tests.proxy.frames import REAL_HOST, produce
-from tests.proxy.streams.exchanges import HANDLED, NOISE, Exchange
+from tests.proxy.frames import REAL_HOST, produce, produced
+from tests.proxy.streams.exchanges import HANDLED, NOISE, Exchange, unchanged
 from tests.proxy.streams.pair import Pair, World, correlation_ids, pass_holds
 
 ROOMY = parse_spec("client-id=etl,producer_byte_rate=1GB,consumer_byte_rate=1GB,request_rate=1000")
@@ -156,3 +156,25 @@ def test_a_batch_is_as_one_by_one(sizes: list[int], rate: int, acks: int) -> Non
         pass_holds(pair.world)
         assert pair.to_broker == b"".join(requests)
     assert outcome(together) == outcome(apart)
+
+
+@given(
+    name=st.sampled_from(sorted(EACH)),
+    at=st.integers(0, 40),
+    number=st.integers(100, 200),
+    version=st.sampled_from([8, 9, 12, 13]),
+    sizes=st.sampled_from([[100], [700], [1_500, 900]]),
+)
+def test_produce_responses_in_runs_are_as_one_by_one(
+    name: str, at: int, number: int, version: int, sizes: list[int]
+) -> None:
+    """Many of one size, and among them one exchange of any kind: a run ends where it needs its handler."""
+    said = [unchanged(produce(n, version=version), produced(n, version)) for n in range(40)]
+    said.insert(at, EACH[name](number))
+    whole, in_pieces = Pair(World()), Pair(World(), cuts=sizes)
+    for pair in (whole, in_pieces):
+        converse(pair, said, in_turn=False)
+    assert outcome(in_pieces) == outcome(whole)
+    assert REAL_HOST.encode() not in whole.to_client
+    assert len(correlation_ids(whole.received(), requests=False)) >= 40
+    assert not whole.connection.in_flight
