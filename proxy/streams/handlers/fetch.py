@@ -132,7 +132,7 @@ class Fetch(DataHandler):
         if notice.until_ns and needed:
             throttle_ms = notice.throttle_time_ms(now_ns)
             if throttle_ms:
-                raise_throttle(responses.buf, pos + 4, api, kind.version, throttle_ms)
+                raise_throttle(responses.buf, pos + 4, min(end, pos + 4 + length), api, kind.version, throttle_ms)
         walk = _walk_over(kind, length)
         if walk is None:
             return responses.begin(pos, end, length)
