@@ -687,7 +687,7 @@ async def test_a_request_of_which_bytes_arrive_has_not_stalled(open_stage: OpenS
     stage = open_stage(
         quotas=[without_burst("client-id=etl,producer_byte_rate=1"), parse_spec("topic=x,bytes_in_rate=1")]
     )
-    client, broker = await stage.pair()
+    client, _ = await stage.pair()
     session = stage.session_of(client)
     frame = produce_records(1, {"first": [batch(1, 70_000)], "second": [batch(1, 100)]})
     at = frame.index(b"second") + 20  # within the head of the second batch
