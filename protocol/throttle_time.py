@@ -9,7 +9,8 @@ where fields of variable length precede it. The table in `apis` has the offsets.
 from struct import Struct
 
 from protocol.apis import Api
-from protocol.errors import MalformedFrame
+from protocol.errors import TruncatedFrame
+from protocol.wire import skip_tags
 
 INT32 = Struct(">i")
 CORRELATION_ID_SIZE = 4
@@ -26,24 +27,31 @@ def throttle_needs(api: Api, version: int) -> int:
     return CORRELATION_ID_SIZE + api.response_header_is_flexible(version) + api.throttle_at + INT32.size
 
 
-def raise_throttle(buf: bytearray, start: int, api: Api, version: int, throttle_time_ms: int) -> None:
+def raise_throttle(buf: bytearray, start: int, end: int, api: Api, version: int, throttle_time_ms: int) -> None:
     """Writes the larger of the broker's and the proxy's throttle time into a response, in place.
 
-    Does nothing where `throttle_needs` returns 0.
+    Does nothing where `throttle_needs` returns 0. Kafka defines no tags for the response header: if there are tags, and
+    these and the field are not in `buf` yet, the broker's value stays.
 
     Args:
-        start: index of the correlation id; `throttle_needs` bytes must be in `buf` from there on.
+        start: index of the correlation id.
+        end: of what is in `buf`, `throttle_needs` bytes at least, or of the response.
         version: of the request.
 
     Raises:
-        MalformedFrame: the response header has tags. Kafka defines none, and their length is unknown here.
+        MalformedFrame: the tags are malformed.
     """
     needed = throttle_needs(api, version)
     if not needed:
         return
+    at = start + needed - INT32.size
     if api.response_header_is_flexible(version) and buf[start + CORRELATION_ID_SIZE]:
-        raise MalformedFrame("tags of the response header", CORRELATION_ID_SIZE)
-    raise_int32(buf, start + needed - INT32.size, throttle_time_ms)
+        try:
+            at += skip_tags(buf, start + CORRELATION_ID_SIZE, end, start) - start - CORRELATION_ID_SIZE - 1
+        except TruncatedFrame:
+            return
+    if at + INT32.size <= end:
+        raise_int32(buf, at, throttle_time_ms)
 
 
 def raise_int32(buf: bytearray, at: int, value: int) -> None:

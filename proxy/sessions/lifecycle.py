@@ -3,8 +3,8 @@
     CONNECTING   no broker has been reached yet
     OPEN         both sides are connected
     DRAINING     the proxy ends: no request begins, requests in flight are answered
-    FLUSHING     the client has gone: what it sent (acks=0 above all) is forwarded to the broker, which ends its stream
-                 when it has read everything
+    FLUSHING     the client sends no more: what it sent (acks=0 above all) is forwarded, and it receives the responses
+                 in flight. Then the proxy ends its stream to the broker, which ends its own when it has read everything
     CLOSED       both sockets are closed
 
 Reads report that a stream ended or failed. A write that fails changes no state: its bytes are dropped, and the peer is

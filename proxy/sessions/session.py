@@ -79,7 +79,9 @@ class Keeper(Protocol):
 
 
 class Progress:
-    """State at the last sweep: bytes left of the current request, bytes in memory, and when these last changed."""
+    """State at the last sweep: bytes of the current request that had not arrived, bytes in memory, and when these last
+    changed.
+    """
 
     __slots__ = ("held", "left", "since_ns")
 
@@ -235,6 +237,20 @@ class Session(Owner, Waiter):
         requests.end(self._shared.clock())
         self._shared.wakeups.rearm()
         self._timer = self._shared.loop.call_later(FLUSH_TIMEOUT_SECONDS, self._on, Event.TIMED_OUT)
+        self.connection.attention = True
+        self._end_requests()
+
+    def _end_requests(self) -> None:
+        """Tell the broker that no request follows, once the client has all responses or cannot read them.
+
+        A broker that finds the end of the stream drops the responses that it has not sent.
+        """
+        requests, responses = self.requests.stream, self.responses
+        assert isinstance(requests, RequestStream)  # noqa: S101 - for the type checker
+        partly_sent = requests.remaining > 0 and requests.is_answered  # the rest never comes, nor does a response
+        is_owed = len(self.connection.in_flight) > partly_sent or responses.stream.remaining > 0
+        if is_owed and not responses.discarding:
+            return
         if self.requests.pending is None and self.upstream is not None:
             self.upstream.shutdown()
 
@@ -335,6 +351,8 @@ class Session(Owner, Waiter):
         connection.attention = bool(connection.is_closing or connection.owed_bytes or self.requests.paused & IN_FLIGHT)
         if connection.is_closing:
             self._on(Event.PROGRESS)
+        if self.state is State.FLUSHING:
+            self._end_requests()
 
     def _send_answers(self) -> None:
         """Send the proxy's own responses that are due, while no other response is partly sent."""
@@ -391,8 +409,6 @@ class Session(Owner, Waiter):
             self._shared.loop.call_soon(self._read_to_end, pump)
 
     def on_flushed(self, pump: Pump) -> None:
-        if self.state is State.FLUSHING and pump is self.requests and self.upstream is not None:
-            self.upstream.shutdown()
         self.attend()
 
     # ---- once a second
@@ -401,7 +417,9 @@ class Session(Owner, Waiter):
         """Detect what no callback reports: clients that have gone while they are not read, and requests that stall."""
         if self.state is State.CLOSED:  # since the sweep began
             return
-        if self.client.peer_has_gone:
+        if self.state is State.FLUSHING:
+            self._give_up_if_broken()
+        elif self.client.peer_has_gone:
             self._on_client_gone()
         if self.upstream is None:
             return
@@ -412,7 +430,11 @@ class Session(Owner, Waiter):
         self._note_progress(now_ns)
 
     def _on_client_gone(self) -> None:
-        """The client has closed or reset its connection. While it is read, the read reports that."""
+        """The client has closed or reset its connection. While it is read, the read reports that.
+
+        TCP does not tell a client that has gone from one that ended its stream and reads on. A request that is held or
+        not read is dropped in both cases: a client that has gone sends it again. Responses in flight are delivered.
+        """
         if self.upstream is None:
             unread = self.client.peek(_PEEK_SIZE)
             if len(unread) < _PEEK_SIZE and not may_contain_produce(unread):
@@ -433,6 +455,15 @@ class Session(Owner, Waiter):
             else:
                 self._abandon()
 
+    def _give_up_if_broken(self) -> None:
+        """The client cannot read responses any more: close, unless acks=0 data is still to be delivered."""
+        if self.client.is_broken or self.responses.discarding:
+            self.responses.discard()
+            if self.connection.sent_unanswered or self.requests.pending is not None:
+                self._end_requests()
+            else:
+                self.close()
+
     def _abandon(self) -> None:
         """The client has gone, and what it sent last (acks=0) is still to be delivered."""
         if not self.is_abandoned:
@@ -443,11 +474,12 @@ class Session(Owner, Waiter):
         """Charge a request of which no byte arrived since the last sweep for what has arrived; for the rest later."""
         requests, progress = self.requests, self.progress
         stream = requests.stream
-        if stream.remaining and stream.remaining == progress.left and not requests.paused:
+        left = stream.remaining - len(requests.kept)
+        if stream.remaining and left == progress.left and not requests.paused:
             assert isinstance(stream, RequestStream)  # noqa: S101 - for the type checker
             stream.refund_rest(now_ns)
             self._shared.wakeups.rearm()
-        progress.left = stream.remaining
+        progress.left = left
 
     def _note_progress(self, now_ns: int) -> None:
         progress = self.progress

@@ -82,7 +82,9 @@ class Wire:
 
     @property
     def peer_has_gone(self) -> bool:
-        """Whether the peer has closed or reset the connection, even if data before that has not been read."""
+        """Whether the peer has ended its stream, closed or reset the connection, even if data before that has not been
+        read. TCP does not tell the first from the second.
+        """
         return tcp_state(self._sock) not in (_TCP_ESTABLISHED, None)
 
     @property

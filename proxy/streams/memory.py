@@ -97,6 +97,11 @@ class MemoryPool:
         self._waiting_short: deque[Holding] = deque()
 
     @property
+    def keeps_much(self) -> bool:
+        """Whether nearly half of the pool is used by bytes that were read and not forwarded."""
+        return self.kept_bytes * 2 > self.limit - 2 * READ_SIZE
+
+    @property
     def largest_response(self) -> int:
         """The longest response that may be collected, in bytes."""
         return self.limit // 4
@@ -173,4 +178,4 @@ class MemoryPool:
             self.read_size = 0
         else:
             self.read_size = max(SMALLEST_READ_SIZE, READ_SIZE * free * 2 // self.limit)
-        self.is_tight = self.read_size < READ_SIZE or self.kept_bytes * 2 > self.limit - 2 * READ_SIZE
+        self.is_tight = self.read_size < READ_SIZE or self.keeps_much

@@ -271,6 +271,6 @@ def test_fetch_fields(first: bytes, version: int, throttle_time_ms: int) -> None
     api = APIS[FETCH]
     assert throttle_needs(api, version) <= len(first)
     buf = bytearray(first)
-    attempt(lambda: raise_throttle(buf, 0, api, version, throttle_time_ms))
+    attempt(lambda: raise_throttle(buf, 0, len(buf), api, version, throttle_time_ms))
     attempt(lambda: check_consumer_fetch(buf, 0, version))
     assert len(buf) == len(first)

@@ -15,6 +15,7 @@ from kio.serial import entity_reader
 from protocol.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api
 from protocol.errors import MalformedFrame
 from protocol.throttle_time import raise_throttle, throttle_needs
+from protocol.wire import encode_varint
 from tests.protocol.kafka_messages import header, response_bytes
 
 MILLISECOND = datetime.timedelta(milliseconds=1)
@@ -43,7 +44,7 @@ def check_raised(api: Api, version: int, body: Any, throttle_time_ms: int) -> No
     needed = throttle_needs(api, version)
     buf = bytearray(b"\xa5" * 3 + response[:needed])
 
-    raise_throttle(buf, 3, api, version, throttle_time_ms)
+    raise_throttle(buf, 3, len(buf), api, version, throttle_time_ms)
 
     assert buf[:3] == b"\xa5" * 3
     own = body.throttle_time // MILLISECOND
@@ -108,7 +109,7 @@ def test_versions_without_the_field_at_a_fixed_place() -> None:
 def test_nothing_is_changed_there(key: int, version: int) -> None:
     buf = bytearray(60)
     assert throttle_needs(APIS[key], version) == 0
-    raise_throttle(buf, 0, APIS[key], version, 1_000)
+    raise_throttle(buf, 0, len(buf), APIS[key], version, 1_000)
     assert buf == bytes(60)
 
 
@@ -116,13 +117,33 @@ def test_nothing_is_changed_there(key: int, version: int) -> None:
 def test_fetch_versions_that_kio_does_not_have(version: int) -> None:
     buf = bytearray(b"\x00\x00\x00\x07" + pack(">ii", 40, 0))
     assert throttle_needs(APIS[FETCH], version) == 8
-    raise_throttle(buf, 0, APIS[FETCH], version, 30)
+    raise_throttle(buf, 0, len(buf), APIS[FETCH], version, 30)
     assert buf == b"\x00\x00\x00\x07" + pack(">ii", 40, 0)
-    raise_throttle(buf, 0, APIS[FETCH], version, 50)
+    raise_throttle(buf, 0, len(buf), APIS[FETCH], version, 50)
     assert buf == b"\x00\x00\x00\x07" + pack(">ii", 50, 0)
 
 
-def test_tags_in_the_response_header() -> None:
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=3), st.sampled_from(RAISED), st.data())
+def test_tags_in_the_response_header(values: list[bytes], raised: tuple[Api, int], data: st.DataObject) -> None:
+    """They are skipped; where they have not arrived whole, the broker's value stays."""
+    api, version = raised
+    if not api.response_header_is_flexible(version):
+        return
+    tags = bytes([len(values)])
+    for tag, value in enumerate(values):
+        tags += bytes([tag]) + encode_varint(len(value)) + value
+    plain = response_bytes(api.key, version, body_of(api, version, 40))
+    response = plain[:4] + tags + plain[5:]
+    field = len(tags) - 1 + throttle_needs(api, version)
+    end = data.draw(st.integers(5, len(response)))
+    buf = bytearray(response)
+    raise_throttle(buf, 0, end, api, version, 50)
+    expected = pack(">i", 50 if end >= field else 40)
+    assert buf == response[: field - 4] + expected + response[field:]
+
+
+def test_malformed_tags_in_the_response_header() -> None:
+    buf = bytearray(b"\x00\x00\x00\x07\xff\xff\xff\xff\xff" + bytes(8))
     with pytest.raises(MalformedFrame) as caught:
-        raise_throttle(bytearray(b"\x00\x00\x00\x07\x01\x05\x00" + bytes(8)), 0, APIS[FETCH], 12, 30)
+        raise_throttle(buf, 0, len(buf), APIS[FETCH], 12, 30)
     assert caught.value.offset == 4

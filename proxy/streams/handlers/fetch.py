@@ -141,7 +141,8 @@ class Fetch(DataHandler):
         if notice.until_ns:
             throttle_ms = notice.throttle_time_ms(now_ns)
             if throttle_ms:
-                raise_throttle(responses.buf, pos + 4, kind.header.api, kind.version, throttle_ms)
+                frame_end = min(end, pos + 4 + length)
+                raise_throttle(responses.buf, pos + 4, frame_end, kind.header.api, kind.version, throttle_ms)
         walk = _walk_over(kind, length)
         if walk is None:
             return responses.begin(pos, end, length)

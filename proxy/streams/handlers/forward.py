@@ -47,5 +47,5 @@ class Forward(Handler):
         if end - pos < 4 + needed:
             responses.want = 4 + needed - (end - pos)
             return NEED
-        raise_throttle(responses.buf, pos + 4, api, kind.version, throttle_ms)
+        raise_throttle(responses.buf, pos + 4, min(end, pos + 4 + length), api, kind.version, throttle_ms)
         return PASS

@@ -32,7 +32,8 @@ from quotas.admission.decision import ADMITTED, Decision
 #: The request is kept until it is complete, and its topics are charged and refused in one step.
 MAX_REQUEST_LENGTH: Final = 131_072
 MAX_REQUEST_TOPICS: Final = 3_000
-#: The same while memory is tight and the request is incomplete: incomplete requests must not block their own rest.
+#: The same for a request that has not arrived whole while half of the memory is used by such requests and held frames:
+#: incomplete requests must not block their own rest.
 MAX_PARTIAL_REQUEST_LENGTH: Final = 4_096
 #: More than the bytes of a response up to the count of its results.
 RESPONSE_HEAD: Final = 1_024
@@ -117,7 +118,7 @@ class Limit(Forward):
     def _is_limited(self, kind: RequestKind, length: int, *, is_whole: bool) -> bool:
         """Whether a request of `length` bytes is limited; in a dry run one that is too long passes unparsed."""
         limit = MAX_REQUEST_LENGTH
-        if self.context.memory.is_tight and not is_whole:
+        if self.context.memory.keeps_much and not is_whole:
             limit = MAX_PARTIAL_REQUEST_LENGTH
         if length <= limit:
             return True

@@ -15,7 +15,7 @@ from proxy.sessions.session import Session
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import LOOPBACK, Peer, Stage, lines_of, readable_bytes, until
 from tests.proxy.dialogue import alter
-from tests.proxy.frames import correlation_of, heartbeat, heartbeat_answer, produce
+from tests.proxy.frames import correlation_of, heartbeat, heartbeat_answer, produce, produced
 
 OpenStage = Callable[..., Stage]
 
@@ -142,6 +142,7 @@ async def test_seed_000_lets_thirty_in_and_the_next_one_waits(open_stage: OpenSt
     broker = await stage.broker.accept()
     assert await broker.frame() == data, "what it sent before it went is not lost"
     if hangs_up:
+        await broker.send(produced(1))
         assert await broker.rest() == b""
         broker.close()
         await until(lambda: len(stage.sessions) == 30)

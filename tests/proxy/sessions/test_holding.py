@@ -396,6 +396,8 @@ async def test_a_held_frame_without_acknowledgement_is_delivered_though_its_clie
 ) -> None:
     stage = open_stage(quotas=[FAST])
     client, broker = await in_debt(stage)
+    await broker.send(produced(1))
+    await client.frame()
     sent = produce(2, 70_000, acks=0) + produce(3, 80, acks=0)
     await client.send(sent)
     await held(stage)

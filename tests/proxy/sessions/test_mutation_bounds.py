@@ -14,7 +14,7 @@ from proxy.config.config import EnforcementOptions, SecurityOptions
 from proxy.streams.connection import MAX_IN_FLIGHT, MAX_OWED_BYTES, Answer
 from proxy.streams.handlers.data import HEAD_READ_SIZE
 from proxy.streams.handlers.limit import MAX_REQUEST_LENGTH
-from proxy.streams.memory import READ_SIZE
+from proxy.streams.memory import READ_SIZE, Holding
 from tests.proxy.conversation import Stage, cut, lines_of, send_in_pieces, until, without_burst
 from tests.proxy.frames import correlation_of, heartbeat, heartbeat_answer, noise, produce, produced, request
 from tests.proxy.mutation_frames import (
@@ -279,6 +279,21 @@ async def test_half_requests_do_not_use_memory_up(open_stage: OpenStage) -> None
         await client.send(last)
         assert correlation_of(await broker.frame()) == {fourth: 4, second: 3}.get(client, 2)
         stage.clock.pass_seconds(1)
+
+
+async def test_clients_that_read_slowly_do_not_refuse_a_request(open_stage: OpenStage) -> None:
+    """Their responses use half of the memory; little of it is requests that have not arrived whole."""
+    stage = open_stage(quotas=[QUOTA], max_buffered_bytes=4_000_000)
+    slow = Holding()
+    stage.memory.update(slow, 0, 2_500_000, 0)
+    assert stage.memory.is_tight
+    client, broker = await stage.pair()
+    sent = create(4, {f"{number:03}" + "x" * 240: 1 for number in range(300)})
+    await client.send(sent[:-1])
+    await until(lambda: stage.memory.kept_bytes == len(sent) - 1)
+    await client.send(sent[-1:])
+    assert correlation_of(await broker.frame()) == 4
+    stage.memory.forget(slow)
 
 
 async def test_a_longer_request_passes_in_a_dry_run(open_stage: OpenStage) -> None:

@@ -499,8 +499,8 @@ def test_a_direction_without_memory_is_read_when_there_is_some() -> None:
 
 def test_a_response_that_ends_lets_the_next_one_be_collected() -> None:
     """Five wait for what four hold. Each that has been sent whole makes room for one, without any other event."""
-    rounds, world = Rounds(), World(security=SecurityOptions(max_buffered_bytes=40_000))
-    answer = frames.coordinators_answer(1, 350)
+    rounds, world = Rounds(), World(security=SecurityOptions(max_buffered_bytes=400_000))
+    answer = frames.coordinators_answer(1, 3_500)
     first = Bench(world, rounds=rounds)
     benches = [first] + [Bench(world, first.pumps, rounds) for _ in range(8)]
     for bench in benches:

@@ -12,6 +12,7 @@ import pytest
 from proxy.sessions.lifecycle import State
 from proxy.sessions.session import Session
 from proxy.streams.memory import READ_SIZE
+from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import (
     LOOPBACK,
     Peer,
@@ -24,6 +25,7 @@ from tests.proxy.conversation import (
 )
 from tests.proxy.frames import (
     api_versions,
+    batch,
     coordinators_answer,
     fetch,
     fetched,
@@ -31,6 +33,7 @@ from tests.proxy.frames import (
     heartbeat,
     heartbeat_answer,
     produce,
+    produce_records,
     produced,
     produced_widely,
 )
@@ -114,11 +117,51 @@ async def test_open_client_half_closes_and_still_gets_its_answer(open_stage: Ope
     session = stage.session_of(client)
     await client.send(heartbeat(1) + produce(2))
     client.end()
-    assert await broker.rest() == heartbeat(1) + produce(2)
-    assert session.state is State.FLUSHING
-    await broker.send(heartbeat_answer(1) + produced(2))
+    sent = heartbeat(1) + produce(2)
+    assert await broker.read(len(sent)) == sent
+    await until(lambda: session.state is State.FLUSHING)
+    await broker.send(heartbeat_answer(1) + produced(2)[:10])
+    assert await client.frame() == heartbeat_answer(1)
+    assert readable_bytes(broker.sock) == 0
+    with pytest.raises(BlockingIOError):
+        broker.sock.recv(1)  # a broker that finds the end of the stream drops responses
+    await broker.send(produced(2)[10:])
+    assert await broker.rest() == b""
     broker.close()
-    assert await client.rest() == heartbeat_answer(1) + produced(2)
+    assert await client.rest() == produced(2)
+    await stage.no_sessions()
+
+
+@pytest.mark.parametrize("leave", [Peer.reset, Peer.close])
+async def test_a_client_that_has_gone_is_not_waited_for(open_stage: OpenStage, leave: Callable[[Peer], None]) -> None:
+    """A reset is known at once; a client that closed is, when the first response has reached it."""
+    stage = open_stage()
+    client, broker = await stage.pair()
+    session = stage.session_of(client)
+    await client.send(heartbeat(1) + heartbeat(2))
+    await broker.read(len(heartbeat(1) + heartbeat(2)))
+    leave(client)
+    await until(lambda: session.state is State.FLUSHING)
+    if leave is Peer.close:
+        await broker.send(heartbeat_answer(1))
+        await until(lambda: session.client.is_broken)
+    session.sweep(stage.clock())
+    await broker.closed()
+    await stage.no_sessions()
+
+
+async def test_memory_of_a_response_is_returned_when_its_client_has_gone(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    session = stage.session_of(client)
+    await client.send(find_coordinator(1))
+    await broker.frame()
+    await broker.send(coordinators_answer(1, 1_000)[:2_000])
+    await until(lambda: stage.memory.used > 0)
+    client.reset()
+    await until(lambda: session.state is State.FLUSHING)
+    session.sweep(stage.clock())
+    assert stage.memory.used == 0
     await stage.no_sessions()
 
 
@@ -588,7 +631,7 @@ async def test_what_is_said_about_a_session_names_its_peer(
 
 
 async def test_a_client_that_goes_during_a_drain_is_noticed_though_it_is_not_read(open_stage: OpenStage) -> None:
-    """The broker does not answer; the end of its stream tells it that nobody waits."""
+    """It may have ended its stream alone, and receives the response in flight."""
     stage = open_stage()
     client, broker = await stage.pair()
     session = stage.session_of(client)
@@ -598,6 +641,7 @@ async def test_a_client_that_goes_during_a_drain_is_noticed_though_it_is_not_rea
     client.close()
     await until(lambda: session.client.peer_has_gone)
     session.sweep(stage.clock())
+    await broker.send(heartbeat_answer(1))
     assert await broker.rest() == b""
     broker.close()
     await stage.no_sessions()
@@ -638,6 +682,31 @@ async def test_what_never_comes_of_a_request_is_given_back(open_stage: OpenStage
         broker.close()
         await stage.no_sessions()
         assert limit.debt_ns(stage.clock()) == 96 * 1_000_000_000
+
+
+async def test_a_request_of_which_bytes_arrive_has_not_stalled(open_stage: OpenStage) -> None:
+    """Also while these are kept, because more of a field is needed before they can be forwarded."""
+    stage = open_stage(
+        quotas=[without_burst("client-id=etl,producer_byte_rate=1"), parse_spec("topic=x,bytes_in_rate=1")]
+    )
+    client, _ = await stage.pair()
+    session = stage.session_of(client)
+    frame = produce_records(1, {"first": [batch(1, 70_000)], "second": [batch(1, 100)]})
+    at = frame.index(b"second") + 20  # within the head of the second batch
+    await client.send(frame[:at])
+    await until(lambda: session.requests.kept)
+    [limit] = [limit for limit in stage.registry.limits_in_use() if limit.name == "producer_byte_rate"]
+    before, left = limit.debt_ns(stage.clock()), session.requests.stream.remaining
+    sizes: list[int] = []
+    for each in range(3):
+        session.sweep(stage.clock())
+        sizes.append(len(session.requests.kept))
+        await client.send(frame[at + each : at + each + 1])
+        await until(lambda: len(session.requests.kept) > sizes[-1])
+    assert (limit.debt_ns(stage.clock()), session.requests.stream.remaining) == (before, left)
+    for _ in range(2):
+        session.sweep(stage.clock())
+    assert limit.debt_ns(stage.clock()) < before
 
 
 @pytest.mark.parametrize("how", ["closes", "resets"])
