@@ -32,6 +32,8 @@ from bisect import bisect_left
 from fractions import Fraction
 from typing import Final
 
+from quotas.algorithms.claims import CountedClaims
+
 TICK_NS: Final = 5_000_000_000
 ALPHA: Final = -math.expm1(-5 / 60)
 """The share of the newest five seconds in the one-minute mean."""
@@ -174,7 +176,7 @@ def _decay(ticks: int) -> float:
     return math.exp(-ticks / 12)
 
 
-class Ewma:
+class Ewma(CountedClaims):
     """A bound on the one-minute rate, as seed 004 has it: in debt while the rate is above the bound.
 
     Amounts are whole units; times are nanoseconds of any monotonic clock. A charge never leaves debt at once: the next
@@ -237,18 +239,6 @@ class Ewma:
     def headroom(self, now_ns: int) -> int:
         """Whole units that can be charged before the next tick without debt after it; 0 when in debt."""
         return self._meter.room(self.rate, now_ns)
-
-    def claim(self, amount: int, now_ns: int) -> bool:
-        """Charge `amount` for a frame that passes later, whatever the state: it counts from now on. Always True."""
-        self.record(amount, now_ns)
-        return True
-
-    def settle(self, amount: int, now_ns: int) -> None:
-        """A claimed frame passes: it has counted since its claim, nothing is left to do."""
-
-    def unclaim(self, amount: int, claimed_ns: int, now_ns: int) -> None:
-        """A claimed frame will never pass: refund what it was charged at `claimed_ns`."""
-        self.refund(amount, claimed_ns, now_ns)
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
         """Hold to another bound from now on; the mean stays, and is that of a minute: `burst_ns` has no use."""

@@ -30,6 +30,7 @@ from fractions import Fraction
 from math import floor
 from typing import Final
 
+from quotas.algorithms.claims import CountedClaims
 from quotas.algorithms.layered_bloom_filter import LayeredBloomFilter
 
 NS_PER_SECOND: Final = 1_000_000_000
@@ -47,7 +48,7 @@ class _Step:
         self.expires_ns: Final = expires_ns
 
 
-class ProducerIdQuota:
+class ProducerIdQuota(CountedClaims):
     """The producer ids of one user: the algorithm of a `Limit`, and the memory that tells which ids are new.
 
     Amounts are new ids. Every time is a nanosecond of any monotonic clock; while one goes back time stands still.
@@ -191,18 +192,6 @@ class ProducerIdQuota:
     def headroom(self, now_ns: int) -> int:
         """How many still fit into the window."""
         return max(0, self._limit - self._live(max(now_ns, self.last_ns)))
-
-    def claim(self, amount: int, now_ns: int) -> bool:
-        """Count `amount` for a frame that passes later. Always True: what has been counted is not there for others."""
-        self.record(amount, now_ns)
-        return True
-
-    def settle(self, amount: int, now_ns: int) -> None:
-        """A claimed frame passes: it has been counted."""
-
-    def unclaim(self, amount: int, claimed_ns: int, now_ns: int) -> None:
-        """A claimed frame will never pass: refund what was counted for it at `claimed_ns`."""
-        self.refund(amount, claimed_ns, now_ns)
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
         """As `set_limit`, in ids per second. The window stays: `burst_ns` is of buckets."""

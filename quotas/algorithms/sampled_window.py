@@ -59,6 +59,8 @@ from functools import lru_cache
 from math import floor
 from typing import Final
 
+from quotas.algorithms.claims import CountedClaims
+
 NS_PER_MS: Final = 1_000_000
 _LONGEST: Final = (1 << 63) - 1
 
@@ -96,7 +98,7 @@ class _Terms:
 _terms = lru_cache(maxsize=1024)(_Terms)
 
 
-class SampledWindow:
+class SampledWindow(CountedClaims):
     """One sampled window. Amounts are whole units; times are nanoseconds of any monotonic clock.
 
     rate          the bound, in units per second
@@ -223,18 +225,6 @@ class SampledWindow:
         now_ms = max(now_ns, self.last_ns) // NS_PER_MS
         total, time_ms = self._measure(now_ms)
         return self._room(now_ms, total, time_ms) if self._debt(0, now_ms, total, time_ms) is None else 0
-
-    def claim(self, amount: int, now_ns: int) -> bool:
-        """Charge `amount` for a frame that passes later, whatever the state: it counts from now on. Always True."""
-        self.record(amount, now_ns)
-        return True
-
-    def settle(self, amount: int, now_ns: int) -> None:
-        """A claimed frame passes: it has counted since its claim, nothing is left to do."""
-
-    def unclaim(self, amount: int, claimed_ns: int, now_ns: int) -> None:
-        """A claimed frame will never pass: refund what it was charged at `claimed_ns`."""
-        self.refund(amount, claimed_ns, now_ns)
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
         """Hold to another bound from now on. What was counted stays, and is measured against the new bound, as in
