@@ -181,11 +181,6 @@ class Stream:
     def take(self, pos: int, end: int, now_ns: int) -> int:
         """The next step for the bytes ``buf[pos:end]``. Raises ProtocolError: close the connection."""
 
-    @property
-    def is_between_frames(self) -> bool:
-        """Whether no frame is partly forwarded."""
-        return self.remaining == 0
-
 
 class Requests(Stream):
     """From client to broker: the interface for handlers.

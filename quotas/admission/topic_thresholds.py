@@ -23,6 +23,7 @@ from fractions import Fraction
 
 from quotas.admission.decision import Decision
 from quotas.admission.limit import UNLIMITED, Limit, Ticket
+from quotas.algorithms.claims import CountedClaims
 from quotas.algorithms.ewma import Meter
 
 
@@ -195,7 +196,7 @@ class Thresholds:
         return share.numerator if share.denominator == 1 else share
 
 
-class TopicThreshold:
+class TopicThreshold(CountedClaims):
     """One topic under its thresholds: the `Algorithm` of its limit. See the module.
 
     Amounts are whole units (bytes or messages), durations nanoseconds. In debt: topic and total are both above their
@@ -300,18 +301,6 @@ class TopicThreshold:
             return UNLIMITED
         expected = thresholds.threshold_of(self.topic)
         return max(thresholds.accepted.room(total, now_ns), self.accepted.room(expected, now_ns))
-
-    def claim(self, amount: int, now_ns: int) -> bool:
-        """Record `amount` for a frame that passes later. Always True: claims do not exclude each other."""
-        self.record(amount, now_ns)
-        return True
-
-    def settle(self, amount: int, now_ns: int) -> None:
-        """A claimed frame passes; it is already recorded."""
-
-    def unclaim(self, amount: int, claimed_ns: int, now_ns: int) -> None:
-        """A claimed frame will not pass: refund what was recorded at `claimed_ns`."""
-        self.refund(amount, claimed_ns, now_ns)
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
         """Set the topic's explicit threshold; there is no burst. Raises as `Thresholds.set_topic`."""

@@ -30,6 +30,8 @@ from bisect import bisect_left
 from fractions import Fraction
 from typing import Final
 
+from quotas.algorithms.claims import CountedClaims
+
 TICK_NS: Final = 5_000_000_000
 ALPHA: Final = -math.expm1(-5 / 60)
 """The share of the newest five seconds in the one-minute mean."""
@@ -171,7 +173,7 @@ def _decay(ticks: int) -> float:
     return math.exp(-ticks / 12)
 
 
-class Ewma:
+class Ewma(CountedClaims):
     """A bound on the one-minute rate (seed 004): in debt while the rate is above the bound.
 
     Amounts are whole units; times are nanoseconds of any monotonic clock. The debt of a charge begins at the next tick.
@@ -234,18 +236,6 @@ class Ewma:
     def headroom(self, now_ns: int) -> int:
         """Whole units that can be charged before the next tick without debt after it."""
         return self._meter.room(self.rate, now_ns)
-
-    def claim(self, amount: int, now_ns: int) -> bool:
-        """Charge `amount` for a frame that passes later, in any state. Always True."""
-        self.record(amount, now_ns)
-        return True
-
-    def settle(self, amount: int, now_ns: int) -> None:
-        """A claimed frame passes; it is already counted."""
-
-    def unclaim(self, amount: int, claimed_ns: int, now_ns: int) -> None:
-        """A claimed frame will not pass: refund what was charged at `claimed_ns`."""
-        self.refund(amount, claimed_ns, now_ns)
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
         """Change the bound; the mean stays. `burst_ns` is not used."""

@@ -29,6 +29,7 @@ from fractions import Fraction
 from math import floor
 from typing import Final
 
+from quotas.algorithms.claims import CountedClaims
 from quotas.algorithms.layered_bloom_filter import LayeredBloomFilter
 
 NS_PER_SECOND: Final = 1_000_000_000
@@ -46,7 +47,7 @@ class _Step:
         self.expires_ns: Final = expires_ns
 
 
-class ProducerIdQuota:
+class ProducerIdQuota(CountedClaims):
     """The producer ids of one user: the algorithm of a `Limit`, and the filter of known ids.
 
     Amounts are new ids; times are nanoseconds of any monotonic clock, which counts as unchanged while it goes back.
@@ -192,18 +193,6 @@ class ProducerIdQuota:
     def headroom(self, now_ns: int) -> int:
         """How many more fit into the window."""
         return max(0, self._limit - self._live(max(now_ns, self.last_ns)))
-
-    def claim(self, amount: int, now_ns: int) -> bool:
-        """Count `amount` for a frame that passes later. Always True."""
-        self.record(amount, now_ns)
-        return True
-
-    def settle(self, amount: int, now_ns: int) -> None:
-        """A claimed frame passes; it is already counted."""
-
-    def unclaim(self, amount: int, claimed_ns: int, now_ns: int) -> None:
-        """A claimed frame will not pass: refund what was counted at `claimed_ns`."""
-        self.refund(amount, claimed_ns, now_ns)
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
         """As `set_limit`, in ids per second. `burst_ns` is not used."""

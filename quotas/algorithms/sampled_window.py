@@ -55,6 +55,8 @@ from functools import lru_cache
 from math import floor
 from typing import Final
 
+from quotas.algorithms.claims import CountedClaims
+
 NS_PER_MS: Final = 1_000_000
 _LONGEST: Final = (1 << 63) - 1
 
@@ -92,7 +94,7 @@ class _Terms:
 _terms = lru_cache(maxsize=1024)(_Terms)
 
 
-class SampledWindow:
+class SampledWindow(CountedClaims):
     """One rate over sampled windows. Amounts are whole units; times are nanoseconds of any monotonic clock.
 
     rate          the bound, in units per second
@@ -216,18 +218,6 @@ class SampledWindow:
         now_ms = max(now_ns, self.last_ns) // NS_PER_MS
         total, time_ms = self._measure(now_ms)
         return self._room(now_ms, total, time_ms) if self._debt(0, now_ms, total, time_ms) is None else 0
-
-    def claim(self, amount: int, now_ns: int) -> bool:
-        """Charge `amount` for a frame that passes later, in any state. Always True."""
-        self.record(amount, now_ns)
-        return True
-
-    def settle(self, amount: int, now_ns: int) -> None:
-        """A claimed frame passes; it is already counted."""
-
-    def unclaim(self, amount: int, claimed_ns: int, now_ns: int) -> None:
-        """A claimed frame will not pass: refund what was charged at `claimed_ns`."""
-        self.refund(amount, claimed_ns, now_ns)
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
         """Change the bound. Counts stay, as in Kafka, and so does debt of expired windows. `burst_ns` is not used."""

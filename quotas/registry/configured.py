@@ -51,10 +51,6 @@ class Configured:
         self.counts_records = not limit_names.isdisjoint(_OF_RECORDS)
         self.counts_mutations = CONTROLLER_MUTATION_RATE in limit_names
 
-    def __len__(self) -> int:
-        """Configured entities."""
-        return len(self.clients) + sum(map(len, self._named.values())) + len(self._defaults)
-
     def limits_of(self, kind: Kind, name: str = "") -> dict[str, int | Fraction]:
         """The limits of a topic, group, place or the total, by name; none for one that has no entry of its own."""
         override = self._named[kind].get(name)

@@ -57,11 +57,6 @@ class QuotaTable:
         for entity, override in overrides:
             self.put(entity, override)
 
-    def __len__(self) -> int:
-        levels = (self._by_pair, self._pair_user, self._by_user, self._pair_any, self._by_client)
-        single = (self._any_pair, self._any_user, self._any_client)
-        return sum(map(len, levels)) + sum(override is not None for override in single)
-
     def find(self, user: str, client_id: str) -> dict[str, Applies]:
         """The limits of this client, by name."""
         found: dict[str, Applies] = {}

@@ -68,10 +68,6 @@ class Registry:
         self._topics = TopicTable(self._store)
         self._clients = ClientTable()
 
-    def __len__(self) -> int:
-        """Configured entities."""
-        return len(self._store.configured)
-
     @property
     def share(self) -> Fraction:
         return self._store.share

@@ -60,7 +60,6 @@ def test_all_sessions_of_a_client_share_one_object_and_clients_share_buckets() -
     assert bob.entity == ETL
     assert produce_limit(registry, "carol") is bob  # a client id's bucket is for all users
     assert {limit.name for limit in registry.limits_in_use()} == {PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE}
-    assert len(registry) == 2
 
 
 def test_a_default_gives_everyone_a_bucket_of_their_own() -> None:
@@ -429,7 +428,7 @@ def test_an_override_that_never_spoke_costs_at_most_250_bytes(pairs: bool) -> No
     )
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(registry) == count
+    assert not list(registry.limits_in_use())
     assert used / count <= 250
 
 
