@@ -3,7 +3,7 @@
 It calls `stat` once a second instead of using inotify: this works for an editor's rename, for the symbolic links by
 which Kubernetes swaps a ConfigMap, and on network file systems.
 
-A file whose only problem is a host name that does not resolve may become valid unchanged: it is read again every 30
+A file with unresolved host names as its only problems may become valid without a change: it is read again every 30
 seconds, and its problems are logged again only when they change.
 """
 
@@ -26,17 +26,17 @@ from proxy.observability.metrics import Metrics
 
 POLL_SECONDS: Final = 1.0
 RETRY_AFTER_NS: Final = 30_000_000_000
-"""A file that was refused only for a host name that does not resolve is read again after this time."""
+"""Time until a file that was refused only for unresolved host names is read again."""
 MAX_PROBLEMS_LOGGED: Final = 20
 
 _log = logging.getLogger(__name__)
 
 
 class QuotasWatch:
-    """Watches `config.quotas_file`, which must be given (ValueError otherwise).
+    """Watches `config.quotas_file` (ValueError without one).
 
-    `quotas` are those in force now. `take_over` is called in the event loop with the quotas that replace them; it puts
-    them into the registry and wakes the waiters. `clock` returns monotonic nanoseconds.
+    `quotas` are those in force. `take_over` is called in the event loop with the new ones; it updates the registry and
+    checks held frames again. `clock` returns monotonic nanoseconds.
     """
 
     def __init__(
@@ -70,17 +70,17 @@ class QuotasWatch:
             self._asked.clear()
 
     def read_again(self) -> None:
-        """Read the file now, whether it has changed or not."""
+        """Read the file now, even if it has not changed."""
         self._seen = "asked to read it"
         self._asked.set()
 
     async def poll(self) -> bool:
-        """Read the file if it changed; True when it was applied. A wrong or missing file changes nothing."""
+        """Read the file if it changed; True if it was applied. A wrong or missing file changes nothing."""
         seen = await asyncio.to_thread(_fingerprint, self._path)
         is_new = seen != self._seen
         if not is_new and (self._retry_ns is None or self._clock() < self._retry_ns):
             return False
-        self._seen = seen  # from before the reading: a change during it is found next time
+        self._seen = seen  # taken before the read, so a change during it is found next time
         self._retry_ns = None
         try:
             quotas = await asyncio.to_thread(quotas_in_force, self._config)

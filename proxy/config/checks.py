@@ -1,4 +1,4 @@
-"""From the options that click parsed to one `Config`, or to a list of everything that is wrong with them.
+"""Makes one `Config` of the options that click parsed, or lists every error in them.
 
 `proxy.config.values` checks single values; this module checks them together.
 """
@@ -32,7 +32,7 @@ _CONFIG_FIELDS: Final = frozenset(field.name for field in fields(Config))
 
 
 def config_of(ctx: click.Context, *, need_upstream: bool = True) -> Config:
-    """The configuration that a context of `run` describes. Raises ConfigError with every problem found.
+    """The configuration of a context of `run`. Raises ConfigError with every problem.
 
     `need_upstream=False` accepts a file that leaves the bootstrap servers to a flag or variable.
     """
@@ -61,7 +61,7 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True) -> Config:
 
 
 def _parsed(ctx: click.Context, problems: list[Problem]) -> tuple[dict[str, Any], set[str]]:
-    """The values by field of `Config`, and the names of options with a wrong value, whose problems are added."""
+    """The values by field of `Config`, and the names of options with a wrong value; adds their problems."""
     given: dict[str, Any] = {}
     wrong_names: set[str] = set()
     for name, value in ctx.params.items():
@@ -104,7 +104,7 @@ def _check_quotas(ctx: click.Context, given: Mapping[str, Any]) -> list[Problem]
 
 
 def _listeners(ctx: click.Context, given: Mapping[str, Any]) -> Listeners:
-    """The listeners of the options so far; any port, where these options are wrong."""
+    """The listeners of the options; any port if these options are wrong."""
     exceptions_are_right = not any(isinstance(value, Invalid) for value in ctx.params["broker_port"])
     if not exceptions_are_right or not isinstance(given.get("broker_port"), dict):
         return Listeners(0, ())

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from proxy.brokers import readiness
-from proxy.brokers.readiness import BELIEVED_FOR_NS, FRESH_FOR_NS, Readiness
+from proxy.brokers.readiness import FRESH_FOR_NS, VALID_FOR_NS, Readiness
 from proxy.observability.admin import Status
 from tests.proxy.conversation import NS_PER_SECOND, ScriptedBroker, Stage, nobody_accepts
 from tests.proxy.frames import frame
@@ -158,12 +158,12 @@ async def test_a_check_returns_soon_whatever_the_brokers_do(
         status = await ready.check()
         assert not status.ok
         assert status.reason == (
-            f"no bootstrap server has answered ApiVersions yet; asked: 127.0.0.1:{stage.broker.address[1]}"
+            f"no bootstrap server has answered ApiVersions yet; probed: 127.0.0.1:{stage.broker.address[1]}"
         )
     await asked(stage.broker, GOOD)
     while not (await ready.check()).ok:
         pass
-    stage.clock.pass_seconds(BELIEVED_FOR_NS / NS_PER_SECOND - 0.001)
+    stage.clock.pass_seconds(VALID_FOR_NS / NS_PER_SECOND - 0.001)
     assert (await ready.check()).ok, "the last answer, while the next probe hangs"
     peer = await stage.broker.accept()
     stage.clock.pass_seconds(0.001)

@@ -142,7 +142,7 @@ async def test_a_broker_that_does_not_tell_is_not_asked_the_same_again_at_once(
     assert ids == {IDS["cols"]}
     said = [fields for name, fields in lines_of(caplog.records) if name == "topic_ids_unknown"]
     assert len(said) == (how != "it does not know")
-    assert all(fields["detail"] != "no broker told the names of topics: " for fields in said)
+    assert all(fields["detail"] != "no bootstrap server returned topic names: " for fields in said)
 
 
 async def test_the_id_that_stands_for_none_is_not_asked_for(open_stage: OpenStage) -> None:

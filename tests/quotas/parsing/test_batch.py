@@ -72,16 +72,16 @@ A, C = Named(Kind.TOPIC, "a"), Named(Kind.TOPIC, "c")
 @pytest.mark.parametrize(
     ("wrong", "sums"),
     [
-        ([(Entity("u"), {})], ["sum to 11", "sum 3)"]),
-        ([(C, {})], ["sum to 11", "sum 3)"]),
-        ([(C, {BYTES_THRESHOLD: 2, MESSAGES_THRESHOLD: 4})], ["sum to 13", "sum 7)"]),
+        ([(Entity("u"), {})], ["sums to 11", "sum 3)"]),
+        ([(C, {})], ["sums to 11", "sum 3)"]),
+        ([(C, {BYTES_THRESHOLD: 2, MESSAGES_THRESHOLD: 4})], ["sums to 13", "sum 7)"]),
         ([(A, {})], ["sum 3)"]),
         ([(A, {BYTES_THRESHOLD: 3})], ["sum 3)"]),
-        ([(A, {BYTES_THRESHOLD: 4})], ["sum to 11", "sum 3)"]),
+        ([(A, {BYTES_THRESHOLD: 4})], ["sums to 11", "sum 3)"]),
         ([(TOTAL, {})], []),
-        ([(TOTAL, {TOTAL_BYTES_THRESHOLD: 10})], ["sum to 11"]),
+        ([(TOTAL, {TOTAL_BYTES_THRESHOLD: 10})], ["sums to 11"]),
         ([(TOTAL, {TOTAL_BYTES_THRESHOLD: 11})], []),
-        ([(TOTAL, {TOTAL_BYTES_THRESHOLD: 11, TOTAL_MESSAGES_THRESHOLD: 2})], ["sum to 3"]),
+        ([(TOTAL, {TOTAL_BYTES_THRESHOLD: 11, TOTAL_MESSAGES_THRESHOLD: 2})], ["sums to 3"]),
         ([(None, {}), (C, {})], []),
     ],
 )
