@@ -77,7 +77,7 @@ class Exhausted:
     ("code", "reason"),
     [(errno.EMFILE, "descriptors_exhausted"), (errno.ENFILE, "descriptors_exhausted"), (errno.ENOBUFS, "no_memory")],
 )
-async def test_accepting_rests_when_the_process_is_exhausted_and_goes_on(
+async def test_accepting_pauses_without_descriptors_and_resumes(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch, code: int, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("proxy.listener.PAUSE_SECONDS", 0.01)

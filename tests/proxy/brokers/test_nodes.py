@@ -86,7 +86,7 @@ def test_a_node_keeps_its_port_while_no_other_has_it_in_a_list() -> None:
     assert known.broker_at(20_002) == ("kafka-2", 9092)
 
 
-def test_a_response_that_does_not_name_all_brokers_says_of_none_that_it_has_left() -> None:
+def test_a_response_without_all_brokers_removes_none() -> None:
     known, _ = nodes(broker_ports=range(20_000, 20_008))
     known.advertise_all([(2, "kafka-2", 9092)])
     with pytest.raises(BrokerPortConflict):
@@ -252,7 +252,7 @@ async def test_a_port_whose_node_is_not_known_goes_to_a_bootstrap_server(open_st
         real.close()
 
 
-async def test_a_conflict_closes_that_connection_and_says_what_to_do(
+async def test_a_port_conflict_closes_the_connection_with_advice(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = open_stage(broker_ports=free_ports(1))

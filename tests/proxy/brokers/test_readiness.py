@@ -70,7 +70,7 @@ async def test_a_server_that_answers_is_enough(open_stage: OpenStage, split: boo
         ),
     ],
 )
-async def test_a_server_that_says_anything_else_is_not(open_stage: OpenStage, answer: bytes, reason: str) -> None:
+async def test_a_server_with_any_other_response_is_not_ready(open_stage: OpenStage, answer: bytes, reason: str) -> None:
     stage = open_stage()
     checked = asyncio.ensure_future(Readiness([stage.broker.address], stage.clock).check())
     peer = await stage.broker.accept()
@@ -145,7 +145,7 @@ async def test_a_check_that_is_cancelled_leaves_the_probe_to_the_others(open_sta
     assert first.cancelled()
 
 
-async def test_a_check_returns_soon_whatever_the_brokers_do(
+async def test_a_check_returns_soon_in_any_state_of_the_brokers(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a probe hangs: no answer yet, later the last answer until it is too old; one probe at a time."""
@@ -172,7 +172,7 @@ async def test_a_check_returns_soon_whatever_the_brokers_do(
     await peer.closed()
 
 
-async def test_a_proxy_that_serves_no_new_connection_is_not_ready_and_asks_no_broker(open_stage: OpenStage) -> None:
+async def test_a_proxy_that_serves_no_new_connection_is_not_ready_and_probes_no_broker(open_stage: OpenStage) -> None:
     stage = open_stage()
     reason: str | None = "draining"
     ready = Readiness([stage.broker.address], stage.clock, lambda: reason)

@@ -54,7 +54,7 @@ async def test_connections_take_turns_among_the_bootstrap_servers(open_stage: Op
             broker.close()
 
 
-async def test_all_down_is_a_quick_close_and_they_come_back(
+async def test_with_all_brokers_down_connections_are_closed_at_once_until_a_restart(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = nobody_listens(), nobody_listens()

@@ -34,7 +34,7 @@ OWED = ("client-id:etl", "request_rate")
 
 
 @pytest.mark.parametrize("manner", MANNERS[:2])
-async def test_every_request_counts_whatever_it_is(open_stage: OpenStage, manner: str) -> None:
+async def test_every_kind_of_request_counts(open_stage: OpenStage, manner: str) -> None:
     stage = open_stage(quotas=[SLOW])
     dialogue = await begin(stage, manner)
     sent = [

@@ -115,7 +115,7 @@ async def test_an_id_that_is_not_known_holds_nobody_and_is_asked_for(open_stage:
 
 
 @pytest.mark.parametrize("how", ["it hangs up", "it does not know", "it says nonsense", "it claims too much"])
-async def test_a_broker_that_does_not_tell_is_not_asked_the_same_again_at_once(
+async def test_an_unanswered_topic_id_is_not_requested_again_at_once(
     open_stage: OpenStage, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = open_stage(quotas=BY_NAME_AND_TOTAL)

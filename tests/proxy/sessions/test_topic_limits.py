@@ -60,7 +60,7 @@ async def test_its_response_tells_of_the_wait(open_stage: OpenStage, manner: str
     assert await dialogue.told() == produced(1, throttle_ms=2)
 
 
-async def test_messages_are_counted_as_their_batches_say(open_stage: OpenStage) -> None:
+async def test_messages_are_counted_by_their_batches(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[SLOW])
     dialogue = await begin(stage, "whole")
     records = [

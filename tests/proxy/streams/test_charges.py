@@ -43,7 +43,7 @@ def test_what_never_came_is_refunded_at_the_end(arrived: int) -> None:
     assert world.debts()[ETL] == pytest.approx((arrived - 4) / 1000)
 
 
-def test_a_refund_credits_those_that_wait() -> None:
+def test_a_refund_shortens_waits() -> None:
     world = World([quota(f"{PRODUCE}=1000")])
     first, second = Pair(world), Pair(world)
     first.client_sends(long_frame(100_000)[:23])

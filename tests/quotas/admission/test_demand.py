@@ -64,7 +64,7 @@ def test_the_whole_request_and_each_of_its_topics_are_charged_in_their_own_units
     assert left == {size: 500, number: 9, a: 40, total: 10, a_messages: 2, b: 70}
 
 
-def test_one_limit_that_refuses_keeps_all_others_unharmed_and_says_which_topics() -> None:
+def test_one_limit_that_refuses_charges_no_other_and_returns_its_topics() -> None:
     size, total = limit_of(ETL, 1000, PRODUCER_BYTE_RATE), limit_of(TOTAL, 1000)
     a, b, c = (limit_of(Named(Kind.TOPIC, name)) for name in "abc")
     a.algorithm.record(200, 0)
@@ -163,7 +163,7 @@ def test_thresholds_refuse_by_topic_only_what_is_beyond_both() -> None:
     assert demand_of(vip=1).admit(now_ns) is ADMITTED
 
 
-def test_a_ticket_is_settled_whatever_the_units() -> None:
+def test_a_ticket_is_settled_in_all_units() -> None:
     number, a = limit_of(ETL, 10, REQUEST_RATE), limit_of(Named(Kind.TOPIC, "a"))
     a.algorithm.record(200, 0)
     demand = Demand()

@@ -85,9 +85,7 @@ A, C = Named(Kind.TOPIC, "a"), Named(Kind.TOPIC, "c")
         ([(None, {}), (C, {})], []),
     ],
 )
-def test_thresholds_beside_entries_that_are_wrong_count_as_far_as_they_could_be_read(
-    wrong: list[Wrong], sums: list[str]
-) -> None:
+def test_thresholds_of_wrong_entries_count_if_they_could_be_parsed(wrong: list[Wrong], sums: list[str]) -> None:
     """Nothing is an error that may be right once they are."""
     specs = [
         "total,total.bytes.in.per.sec.threshold=10",
