@@ -1,6 +1,6 @@
 """Benchmarks: what the proxy costs, how fast it answers, how evenly it holds a client, what it does under a storm.
 
-`python -m bench` (`make bench`) runs them; README.md says what each one measures and how. The map:
+`python -m bench` (`make bench`) runs them; README.md describes what each one measures and how. The map:
 
     against_haproxy   CPU and latency against HAProxy in TCP mode, and without any peer
     connections       new connections per second, memory of an idle one

@@ -74,7 +74,7 @@ SCENARIOS = (
 
 
 def run(options: Options) -> list[Figure]:
-    """Run the scenarios whose names hold `options.scenario`. Raises PeerError, LoadError."""
+    """Run the scenarios with `options.scenario` in their names. Raises PeerError, LoadError."""
     chosen = [scenario for scenario in SCENARIOS if options.scenario.replace("_", " ") in scenario.name]
     if not chosen:
         return []

@@ -2,9 +2,9 @@
 
 Both ends build their bytes here, before any clock runs, and then only ever send slices of them. A *cycle* is a run of
 equal frames whose correlation ids are 0, 1, … in order, sent over and over: with it a whole batch of answers is one
-slice of one buffer, and neither end looks at a frame while it is measured.
+slice of one buffer, and neither end parses frames during the measurement.
 
-The client id of a request says what it wants answered: ``fetch-1048576x50`` is a Fetch of 1 MiB of record batches in
+The client id of a request selects the response: ``fetch-1048576x50`` is a Fetch of 1 MiB of record batches in
 50 partitions, ``metadata-100000`` a topic of 100,000 partitions. So one null broker serves every benchmark.
 """
 
@@ -36,7 +36,7 @@ TOPIC = "bench"
 TOPIC_ID = uuid.UUID(int=0x51BE4C0)
 #: A cycle holds about this many bytes: more than any cache close to a core, as real payloads are.
 CYCLE_BYTES = 8 << 20
-#: How the client id of a load ends whose answers shall each be sent by themselves.
+#: Suffix of the client id of a load with one send for each answer.
 ONE_BY_ONE = "-one-by-one"
 
 Address = tuple[str, int]
@@ -104,7 +104,7 @@ def answer_frame(body: Any, correlation_id: int = 0) -> bytes:
 
 
 def record_batch(size: int) -> bytes:
-    """A record batch of `size` bytes (magic 2, one record): filler, its CRC 0, for nobody decodes it."""
+    """A record batch of `size` bytes (magic 2, one record): filler, with a CRC of 0, since it is not decoded."""
     head = struct.pack(
         ">qiibIhiqqqhii", 0, size - 12, 0, 2, 0, 0, 0, 1_700_000_000_000, 1_700_000_000_000, -1, -1, -1, 1
     )
@@ -129,7 +129,7 @@ ANSWER_CORRELATION_OFFSET = 4
 
 
 def produce_request(size: int, client_id: str) -> bytes:
-    """A Produce (acks=all) to one partition whose frame is exactly `size` bytes."""
+    """A Produce (acks=all) to one partition, with a frame of exactly `size` bytes."""
     messages = schema("produce", PRODUCE_VERSION, "request")
 
     def frame(batch_bytes: int) -> bytes:

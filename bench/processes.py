@@ -25,7 +25,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class PeerError(Exception):
-    """A process that a benchmark needs did not start, or is missing; the message says what to do."""
+    """A process that a benchmark needs did not start, or is missing; the message contains what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def cpu_ns(pid: int) -> int:
 
 
 def private_bytes(pid: int) -> int:
-    """Memory that the process shares with nobody (USS)."""
+    """The private memory of the process (USS)."""
     return sum(_kibibytes(Path(f"/proc/{pid}/smaps_rollup"), "Private_Clean:", "Private_Dirty:")) * 1024
 
 
@@ -94,7 +94,7 @@ def _kibibytes(path: Path, *names: str) -> Iterator[int]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody listens on now. All are chosen before the first is released."""
+    """Free ports of the loopback. All are chosen before the first is released."""
     sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
     ports: list[int] = [sock.getsockname()[1] for sock in sockets]
     for sock in sockets:

@@ -21,7 +21,7 @@ _log = logging.getLogger("proxy.enforcement")
 
 
 class Report:
-    """Shared by all connections. A request is counted once: with the time that it was held, else with its notice."""
+    """Shared by all connections. A request is counted once: with the time of its hold, else with its notice."""
 
     def __init__(self, config: Config, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -48,7 +48,7 @@ class Report:
         self._count(identity, hold.limit.name, PAUSE, now_ns - hold.since_ns, now_ns)
 
     def would_hold(self, identity: Identity, decision: Decision, now_ns: int) -> None:
-        """In a dry run: a frame passes that another mode would hold."""
+        """A dry run forwards a frame that another mode would hold."""
         self.noticed(identity, decision, decision.wait_ns, now_ns, PAUSE)
 
     def connection_waits(self, identity: Identity, verdict: Verdict, now_ns: int) -> None:

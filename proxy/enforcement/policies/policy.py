@@ -38,7 +38,7 @@ class Policy:
 
     @abstractmethod
     def notice_until_ns(self, identity: Identity, decision: Decision, mode: str, now_ns: int) -> int:
-        """Until when the response to one request asks its client to wait; 0: it does not."""
+        """The end of the wait in the response to one request; 0: none."""
 
     def released(self, identity: Identity, hold: Hold, now_ns: int) -> None:
         """A held frame passes."""
