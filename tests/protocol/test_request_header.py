@@ -136,7 +136,7 @@ def test_arbitrary_bytes_give_a_header_a_wait_or_a_protocol_error(data: bytes) -
 
 
 @given(key=st.sampled_from(sorted(APIS)), version=st.integers(0, 20), tail=st.binary(max_size=100))
-def test_arbitrary_bytes_behind_a_valid_start(key: int, version: int, tail: bytes) -> None:
+def test_arbitrary_bytes_after_a_valid_start(key: int, version: int, tail: bytes) -> None:
     content = struct.pack(">hhi", key, version, 1) + tail
     buf = bytearray(struct.pack(">i", len(content)) + content)
     try:

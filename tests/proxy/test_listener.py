@@ -172,7 +172,7 @@ async def test_connections_above_the_bound_are_closed_and_counted(
     assert await broker.frame() == heartbeat(1)
 
 
-async def test_memory_is_bounded_and_reading_goes_on_when_it_is_free(open_stage: OpenStage) -> None:
+async def test_memory_is_bounded_and_reading_resumes_when_it_is_free(open_stage: OpenStage) -> None:
     """Five clients that do not read their responses, and no room for all of them."""
     bound = 32_768
     stage = open_stage(max_buffered_bytes=bound)

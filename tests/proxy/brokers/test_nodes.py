@@ -232,7 +232,7 @@ def free_ports(count: int) -> range:
                 sock.close()
 
 
-async def test_a_port_whose_node_is_not_known_goes_to_a_bootstrap_server(open_stage: OpenStage) -> None:
+async def test_the_port_of_an_unknown_node_goes_to_a_bootstrap_server(open_stage: OpenStage) -> None:
     """A client that outlived a restart of the proxy knows only such ports: its metadata request must work."""
     ports = free_ports(2)
     stage = open_stage(broker_ports=ports)

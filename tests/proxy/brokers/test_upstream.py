@@ -176,7 +176,7 @@ async def test_a_thousand_sessions_ask_for_a_name_once(monkeypatch: pytest.Monke
     assert asked == ["kafka", "kafka"], "a broker may move: the answer is believed for half a minute"
 
 
-async def test_a_session_that_ends_while_its_name_is_looked_up_connects_to_nobody(
+async def test_a_session_that_ends_during_name_resolution_does_not_connect(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = open_stage(bootstrap_servers=(("kafka", 9092),))

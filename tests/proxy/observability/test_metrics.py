@@ -262,7 +262,7 @@ def test_an_idle_client_makes_room_for_another(clock: Clock) -> None:
     assert metrics.entity("u", "second").client_id == "second"
 
 
-def test_a_client_that_goes_on_counting_stays(clock: Clock) -> None:
+def test_a_client_that_is_still_counted_stays(clock: Clock) -> None:
     metrics = metrics_with(clock)
     entity = metrics.entity("u", "c")
     for _ in range(3):

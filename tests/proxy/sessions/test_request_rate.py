@@ -149,7 +149,7 @@ async def test_responses_to_control_requests_carry_the_wait(open_stage: OpenStag
 
 
 @pytest.mark.parametrize("version", range(4, 14))
-async def test_its_debt_is_told_in_data_responses(open_stage: OpenStage, version: int) -> None:
+async def test_its_debt_is_in_data_responses(open_stage: OpenStage, version: int) -> None:
     stage = open_stage(quotas=[FAST])
     client, broker = await stage.pair()
     await client.send(heartbeat(1))

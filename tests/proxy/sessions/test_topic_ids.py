@@ -91,7 +91,7 @@ async def test_metadata_is_the_same_to_the_client_whether_it_is_learnt_from_or_n
 
 
 @pytest.mark.parametrize("manner", MANNERS)
-async def test_an_id_that_is_not_known_holds_nobody_and_is_asked_for(open_stage: OpenStage, manner: str) -> None:
+async def test_an_unknown_id_holds_no_frame_and_is_requested(open_stage: OpenStage, manner: str) -> None:
     stage = open_stage(quotas=BY_NAME_AND_TOTAL)
     dialogue = await begin(stage, manner)
     sent = produce_records(1, {IDS["rows"]: [batch(2, 200)]}, version=13)
