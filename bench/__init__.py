@@ -1,6 +1,6 @@
 """Benchmarks: what the proxy costs, how fast it answers, how evenly it holds a client, what it does under a storm.
 
-`python -m bench` (`make bench`) runs them; README.md says what each one measures and how. The map:
+`python -m bench` (`make bench`) runs them; README.md describes what each one measures and how. The map:
 
     against_haproxy   CPU and latency with one limit and with all limits, against HAProxy and any other peer
     connections       new connections per second, memory of an idle one

@@ -36,7 +36,7 @@ _LAG_BUCKET = re.compile(r'^kafka_quota_proxy_event_loop_lag_seconds_bucket\{le=
 
 @dataclass(frozen=True, slots=True)
 class Storm:
-    """Each of `clients` asks for the Metadata of `partitions` partitions `asks` times, all of them at once."""
+    """Each of `clients` requests the Metadata of `partitions` partitions `asks` times, all of them at once."""
 
     clients: int
     partitions: int
@@ -44,7 +44,7 @@ class Storm:
 
     @property
     def client_id(self) -> str:
-        """The client id that tells the null broker how many partitions to show."""
+        """The client id, which contains the number of partitions for the null broker."""
         return f"metadata-{self.partitions}"
 
 

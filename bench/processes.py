@@ -27,7 +27,7 @@ _PR_SET_PTRACER, _PR_SET_PTRACER_ANY = 0x59616D61, -1
 
 
 class PeerError(Exception):
-    """A process that a benchmark needs did not start, or is missing; the message says what to do."""
+    """A process that a benchmark needs did not start, or is missing; the message contains what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def cpu_ns(pid: int) -> int:
 
 
 def private_bytes(pid: int) -> int:
-    """Memory that the process shares with nobody (USS)."""
+    """The private memory of the process (USS)."""
     return sum(_kibibytes(Path(f"/proc/{pid}/smaps_rollup"), "Private_Clean:", "Private_Dirty:")) * 1024
 
 
@@ -116,7 +116,7 @@ def _kibibytes(path: Path, *names: str) -> Iterator[int]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody listens on now. All are chosen before the first is released."""
+    """Free ports of the loopback. All are chosen before the first is released."""
     sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
     ports: list[int] = [sock.getsockname()[1] for sock in sockets]
     for sock in sockets:

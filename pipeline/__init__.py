@@ -2,5 +2,5 @@
 
 spark_session  a local Spark, quiet and without litter
 demo/          `make demo`: a Spark job through the proxy, measured and read back
-usage/         from the proxy's usage records to tables: who used what, who waited for whom, what it cost
+usage/         from the proxy's usage records to tables: usage, delays between clients, costs
 """

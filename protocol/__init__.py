@@ -15,12 +15,13 @@ No sockets, no clock, no asyncio. It needs only the standard library and `kio` (
     find_coordinator  FindCoordinator responses: addresses replaced
     describe_cluster  DescribeCluster responses: addresses replaced
     describe_configs  DescribeConfigs responses: addresses hidden; requests: do they name a broker?
-    describe_quorum   DescribeQuorum responses: listeners of controllers left out
+    describe_quorum   DescribeQuorum responses: listeners of controllers removed
     metadata_topics   Metadata: the topics, which follow: names, ids, numbers of partitions
     topic_metadata_request  Metadata: a request for topics of which only the id is known
     produce           Produce responses: throttle time raised, node endpoints hidden, errors counted by topic
     produce_walk      Produce requests: bytes, messages and producer ids of each topic
     fetch             Fetch requests: budget, brokers refused; Fetch responses: node endpoints hidden
+    record_batch      the header of a record batch: messages, producer id
     share             ShareFetch and ShareAcknowledge responses: node endpoints hidden
     topic_mutations   CreateTopics, DeleteTopics, CreatePartitions requests: partitions counted, topics cut out
     mutation_responses  their responses: refused topics, throttle time

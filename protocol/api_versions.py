@@ -1,6 +1,6 @@
 """ApiVersions: the versions that broker and client may use through the proxy, and the client's software.
 
-A response, whose header has no tags in any version (KIP-511):
+A response; its header has no tags in any version (KIP-511):
 
     correlation id int32, error code int16,
     API keys array: API key int16, min version int16, max version int16, tag buffer (3+)
@@ -38,23 +38,23 @@ _RANGE_WITH_TAGS = Struct(">hhhB")
 
 
 def negotiate(response: bytes, version: int, *, pass_unknown_apis: bool) -> bytes:
-    """A broker's ApiVersions response, cut to the versions that the table lets pass.
+    """A broker's ApiVersions response, limited to the versions of the table.
 
-    Each range becomes its intersection with the table's range. Empty ranges and keys that the table does not list are
-    left out, and so are tags that no version defines. Features and everything else stay. Brokers that refuse Produce
-    below 3 offer it from 0 all the same, because librdkafka needs that (KAFKA-18659); this passes too.
+    Each range becomes its intersection with the table's range. Empty ranges, keys outside of the table and undefined
+    tags are removed. Features and everything else stay. Brokers that refuse Produce below 3 offer it from 0, since
+    librdkafka needs that (KAFKA-18659); this passes too.
 
-    A broker that does not know the version answers with error 35 and the body of version 0 whatever was asked
-    (KIP-511), and the client asks again. Such a response is cut in the same way.
+    A broker answers an unknown version with error 35 and the body of version 0 (KIP-511), and the client sends another
+    request. Such a response is limited in the same way.
 
     Args:
         response: the whole response from its correlation id on.
         version: of the request that this answers.
-        pass_unknown_apis: keep the keys that the table does not list, unchanged.
+        pass_unknown_apis: keep the keys outside of the table, unchanged.
 
     Raises:
-        UnsupportedVersion: the table does not let this version pass.
-        MalformedFrame: the bytes are no such response, or above `MAX_RESPONSE` or `MAX_API_KEYS`.
+        UnsupportedVersion: the version is outside of the table.
+        MalformedFrame: the bytes are not such a response, or above `MAX_RESPONSE` or `MAX_API_KEYS`.
     """
     if len(response) > MAX_RESPONSE:
         raise MalformedFrame(f"an ApiVersions response of at most {MAX_RESPONSE} bytes", MAX_RESPONSE)
@@ -66,13 +66,12 @@ def raise_api_versions_throttle(response: bytes, version: int, throttle_time_ms:
     """The response with the larger of its own throttle time and `throttle_time_ms`.
 
     Args:
-        response: what `negotiate` returned. It stays unchanged where it has no throttle time: in version 0, and with
-            error 35.
+        response: the result of `negotiate`. It is unchanged without a throttle time: in version 0, and with error 35.
         version: of the request that this answers.
 
     Raises:
-        UnsupportedVersion: the table does not let this version pass.
-        MalformedFrame: the bytes are no such response.
+        UnsupportedVersion: the version is outside of the table.
+        MalformedFrame: the bytes are not such a response.
     """
     version = _body_version(response, version)
     if version < FIRST_WITH_THROTTLE:
@@ -84,14 +83,14 @@ def raise_api_versions_throttle(response: bytes, version: int, throttle_time_ms:
         at += count * _RANGE_WITH_TAGS.size
     else:
         at += count * _RANGE.size
-    behind = skip(at, _INT32.size, len(response), 0, "throttle time")
+    after = skip(at, _INT32.size, len(response), 0, "throttle time")
     if _INT32.unpack_from(response, at)[0] >= throttle_time_ms:
         return response
-    return response[:at] + _INT32.pack(throttle_time_ms) + response[behind:]
+    return response[:at] + _INT32.pack(throttle_time_ms) + response[after:]
 
 
 def _body_version(response: bytes, version: int) -> int:
-    """The version whose layout the body has."""
+    """The version of the body's layout."""
     api = APIS[API_VERSIONS]
     if not api.covers(version):
         raise UnsupportedVersion(api.name, version)
@@ -99,8 +98,8 @@ def _body_version(response: bytes, version: int) -> int:
     return 0 if _ERROR_CODE.unpack_from(response, _BODY)[0] == _UNSUPPORTED_VERSION else version
 
 
-# Every connection begins with this response, and a broker's is always the same: without the cache a storm of new
-# connections would spend much of its time here (`python -m bench --only connections`).
+# Every connection begins with this response, and a broker's is constant: without the cache, many new connections would
+# spend much of their time here (`python -m bench --only connections`).
 @lru_cache(maxsize=64)
 def _cut(body: bytes, version: int, pass_unknown_apis: bool) -> bytes:
     count, pos = _read_count(body, _ERROR_CODE.size, version)
@@ -108,16 +107,16 @@ def _cut(body: bytes, version: int, pass_unknown_apis: bool) -> bytes:
     ranges, pos, tags_left = _read_ranges(body, pos, count) if flexible else _read_plain_ranges(body, pos, count)
     kept = _intersections(ranges, pass_unknown_apis)
     if not flexible:
-        behind = skip(pos, _INT32.size if version >= FIRST_WITH_THROTTLE else 0, len(body), 0, "throttle time")
-        rest = body[pos:behind]
+        after = skip(pos, _INT32.size if version >= FIRST_WITH_THROTTLE else 0, len(body), 0, "throttle time")
+        rest = body[pos:after]
         encoded = _INT32.pack(len(kept)) + b"".join([_RANGE.pack(*one) for one in kept])
     else:
-        behind = skip(pos, _INT32.size, len(body), 0, "throttle time")
-        rest, behind = _known_tags(body, behind, tags_left)
+        after = skip(pos, _INT32.size, len(body), 0, "throttle time")
+        rest, after = _known_tags(body, after, tags_left)
         rest = body[pos : pos + _INT32.size] + rest
         encoded = encode_varint(len(kept) + 1) + b"".join([_RANGE_WITH_TAGS.pack(*one, 0) for one in kept])
-    if behind != len(body):
-        raise MalformedFrame("the end of ApiVersions: bytes after its last field", _BODY + behind)
+    if after != len(body):
+        raise MalformedFrame("the end of ApiVersions: bytes after its last field", _BODY + after)
     return body[: _ERROR_CODE.size] + encoded + rest
 
 
@@ -136,7 +135,7 @@ def _intersections(ranges: list[tuple[int, int, int]], pass_unknown_apis: bool) 
 
 
 def _read_count(body: bytes, pos: int, version: int) -> tuple[int, int]:
-    """The number of API keys, each of which fits into the bytes, and the position after it."""
+    """The number of API keys, which fit into the bytes, and the position after it."""
     at = pos
     if version >= FIRST_FLEXIBLE:
         count, pos = unsigned_varint(body, pos, len(body), 0, "API key count")
@@ -158,15 +157,15 @@ Ranges = tuple[list[tuple[int, int, int]], int, int]
 
 
 def _read_plain_ranges(body: bytes, pos: int, count: int) -> Ranges:
-    behind = pos + count * _RANGE.size
-    return list(_RANGE.iter_unpack(body[pos:behind])), behind, _MAX_TAGS
+    after = pos + count * _RANGE.size
+    return list(_RANGE.iter_unpack(body[pos:after])), after, _MAX_TAGS
 
 
 def _read_ranges(body: bytes, pos: int, count: int) -> Ranges:
     stride = _RANGE_WITH_TAGS.size
-    behind = pos + count * stride
-    if body[pos + _RANGE.size : behind : stride].count(0) == count:  # as always: no tags
-        return [one[:3] for one in _RANGE_WITH_TAGS.iter_unpack(body[pos:behind])], behind, _MAX_TAGS
+    after = pos + count * stride
+    if body[pos + _RANGE.size : after : stride].count(0) == count:  # as always: no tags
+        return [one[:3] for one in _RANGE_WITH_TAGS.iter_unpack(body[pos:after])], after, _MAX_TAGS
     ranges, tags_left = [], _MAX_TAGS
     for _ in range(count):
         at, pos = pos, skip(pos, _RANGE.size, len(body), 0, "API key")
@@ -177,7 +176,7 @@ def _read_ranges(body: bytes, pos: int, count: int) -> Ranges:
 
 
 def _known_tags(body: bytes, pos: int, most: int) -> tuple[bytes, int]:
-    """A tag buffer without the tags that no version defines, and the position after it."""
+    """A tag buffer without undefined tags, and the position after it."""
     tags, pos = _read_tags(body, pos, most)
     known = [encoded for tag, encoded in tags if tag <= _LAST_KNOWN_TAG]
     return encode_varint(len(known)) + b"".join(known), pos
@@ -209,9 +208,9 @@ _UNSUPPORTED_VERSION_BODY = _unsupported_version_body()
 
 
 def unsupported_version_answer(correlation_id: int) -> bytes:
-    """The proxy's own answer to a version that the table does not list, as a broker would give it (KIP-511).
+    """The proxy's response to a version outside of the table, as a broker's (KIP-511), without length prefix.
 
-    It has the layout of version 0 and error 35, and lists the versions of ApiVersions alone. The client then asks again
-    in one of those. Without length prefix.
+    It has the layout of version 0 and error 35, and contains only the versions of ApiVersions. The client then sends
+    another request in one of these.
     """
     return _INT32.pack(correlation_id) + _UNSUPPORTED_VERSION_BODY

@@ -10,11 +10,11 @@ Left out on purpose:
 
 - APIs between controllers and brokers: 4-7, 52-54, 56, 58, 59, 62, 63, 67, 70, 73, 82, and the state of share groups,
   83-87. Some of these (Vote, BeginQuorumEpoch, EndQuorumEpoch, FetchSnapshot, UpdateRaftVoter) carry addresses;
-- WriteTxnMarkers (27): brokers end transactions of other brokers with it. `kafka-transactions abort` sends it as well,
-  with the cluster's own rights: that is an operator's command, for a broker's own address;
-- SaslHandshake 0: it switches the stream to tokens without any header, which the proxy does not parse yet;
-- DescribeConfigs 0, last sent by clients of 2017 (Kafka 1.0): its responses contain broker addresses, and kio, which
-  only has the versions of Kafka 4, has no codec for it;
+- WriteTxnMarkers (27): brokers end transactions of other brokers with it. `kafka-transactions abort` sends it too, with
+  the cluster's own rights: operators run it against a broker's own address;
+- SaslHandshake 0: it switches the stream to tokens without headers, which the proxy does not parse yet;
+- DescribeConfigs 0, last sent by clients of 2017 (Kafka 1.0): its responses contain broker addresses, and kio has no
+  codec for it, only for the versions of Kafka 4;
 - InitProducerId 6 (KIP-939): unstable in 4.3, so brokers do not offer it by default.
 
 AddRaftVoter and RemoveRaftVoter (80, 81) are listed: brokers forward them to the controller, and their responses
@@ -52,9 +52,9 @@ class Api:
     """First flexible version (KIP-482): compact lengths, tagged fields, and tag buffers in both headers."""
     treatment: Treatment
     throttle_from: int | None
-    """First version whose response has `throttle_time_ms`."""
+    """First version with `throttle_time_ms` in the response."""
     throttle_at: int | None
-    """Offset of that field in the response's body, in bytes; `None` where fields of variable length precede it."""
+    """Offset of that field in the response's body, in bytes; `None` if fields of variable length precede it."""
 
     def covers(self, version: int) -> bool:
         return self.min_version <= version <= self.max_version

@@ -4,7 +4,7 @@ A broker is
 
     node id int32, host string, port int32, rack nullable string, is fenced bool, tag buffer
 
-where the version decides about the last three. Where each broker is reached depends on all of them
+The last three depend on the version. The address of each broker depends on all brokers
 (`NodeAddresses.advertise_all`), so they are collected and then written.
 """
 
@@ -57,7 +57,7 @@ class BrokerListWalk(RewritingWalk):
         """Collects the brokers and writes the array.
 
         Args:
-            hide_all: the list names controllers, which the proxy does not stand before.
+            hide_all: the list contains controllers, which clients cannot reach through the proxy.
         """
         at = self._offset()
         left = yield from self._read_count(1 if self._compact else _SMALLEST_BROKER, "broker count")
@@ -87,27 +87,27 @@ class BrokerListWalk(RewritingWalk):
             raise MalformedFrame(f"brokers within {MAX_PREFIX} bytes", MAX_PREFIX)
 
     def _collect_at_hand(self, left: int) -> int:
-        """Collects brokers that have arrived whole and have no tags. Returns how many are left."""
+        """Collects complete brokers without tags. Returns how many are left."""
         buf, pos, end, work_left = self._buf, self._pos, self._end, self.work_left
         string_end, tag_count = self._string_end, int(self._compact)
         while left and work_left > 0:
             host_end = string_end(buf, pos + 4, end)
             rest = host_end + 4
-            behind = (string_end(buf, rest, end) if self._has_rack else rest) + self._has_fence + tag_count
-            if behind > end or (tag_count and buf[behind - 1]):
+            after = (string_end(buf, rest, end) if self._has_rack else rest) + self._has_fence + tag_count
+            if after > end or (tag_count and buf[after - 1]):
                 break
             text = pos + 6 if not tag_count or buf[pos + 4] >= 0x80 else pos + 5
-            if not self._add(buf, pos, text, host_end, behind):
+            if not self._add(buf, pos, text, host_end, after):
                 break
-            pos = behind
+            pos = after
             left -= 1
             work_left -= 1
         self._pos = pos
         self.work_left = work_left
         return left
 
-    def _add(self, buf: bytearray, pos: int, text: int, host_end: int, behind: int) -> bool:
-        """Collects the broker at `pos`. False for one without a host in UTF-8: `_collect_one` says what is wrong."""
+    def _add(self, buf: bytearray, pos: int, text: int, host_end: int, after: int) -> bool:
+        """Collects the broker at `pos`. False without a host in UTF-8: `_collect_one` raises the error."""
         try:
             host = buf[text:host_end].decode()
         except UnicodeDecodeError:
@@ -115,8 +115,8 @@ class BrokerListWalk(RewritingWalk):
         if not host:
             return False
         node_id: int = _INT32.unpack_from(buf, pos)[0]
-        fenced = self._has_fence and buf[behind - 2] != 0  # versions with the field are flexible
-        self._collected.append((node_id, bytes(buf[host_end + 4 : behind]), fenced))
+        fenced = self._has_fence and buf[after - 2] != 0  # versions with the field are flexible
+        self._collected.append((node_id, bytes(buf[host_end + 4 : after]), fenced))
         if not fenced:
             self._named.append((node_id, host, _INT32.unpack_from(buf, host_end)[0]))
         return True
@@ -147,11 +147,11 @@ class BrokerListWalk(RewritingWalk):
         if not fenced:
             self._named.append((node_id, host, port))
 
-    def _write_brokers(self, told: Iterator[tuple[str, int]], hide_all: bool) -> Steps:
+    def _write_brokers(self, advertised: Iterator[tuple[str, int]], hide_all: bool) -> Steps:
         out = self.out
         host, encoded = "", encode_string(b"", self._compact)
         for node_id, rest, fenced in self._collected:
-            shown, port = HIDDEN_ADDRESS if fenced or hide_all else next(told)
+            shown, port = HIDDEN_ADDRESS if fenced or hide_all else next(advertised)
             if shown != host:
                 host, encoded = shown, encode_string(shown.encode(), self._compact)
             out += _INT32.pack(node_id)
@@ -159,7 +159,7 @@ class BrokerListWalk(RewritingWalk):
             out += _INT32.pack(port)
             out += rest
             self.work_left -= 1
-            if self.work_left <= 0:  # also where all bytes that have arrived are consumed
+            if self.work_left <= 0:  # also if all bytes so far are consumed
                 yield
         self._collected = []
         self._named = []

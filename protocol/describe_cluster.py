@@ -21,8 +21,8 @@ CONTROLLER_ENDPOINTS = 2
 class DescribeClusterWalk(BrokerListWalk):
     """Rewrites a DescribeCluster response.
 
-    Addresses of controllers become an empty host and port -1: the proxy does not stand before controllers. So do those
-    of fenced brokers, listed where a client asks for them (KIP-1073): none of them can be reached, and a retired broker
+    Addresses of controllers become an empty host and port -1: clients cannot reach them through the proxy. So do those
+    of fenced brokers, listed if a client requests them (KIP-1073): none of them can be reached, and a retired broker
     stays fenced until it is unregistered.
     """
 

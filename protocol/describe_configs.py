@@ -1,4 +1,4 @@
-"""DescribeConfigs: responses without the addresses in the configs of brokers, and requests that ask for them.
+"""DescribeConfigs: responses without the addresses in broker configs, and requests for brokers.
 
 A response:
 
@@ -27,7 +27,7 @@ BROKER_RESOURCE = 4
 """The resource type of brokers."""
 
 ADDRESS_CONFIGS = (b"listeners", b"quorum.voters", b"bootstrap.servers")
-"""Endings of the names of broker configs that hold addresses: `listeners`, `advertised.listeners`,
+"""Endings of the names of broker configs with addresses: `listeners`, `advertised.listeners`,
 `controller.quorum.voters`, `controller.quorum.bootstrap.servers`, and the `...bootstrap.servers` of plug-ins."""
 
 _FLAGS = 3  # read only, source, is sensitive
@@ -44,7 +44,7 @@ class DescribeConfigsWalk(RewritingWalk):
         super().__init__(DESCRIBE_CONFIGS, version, frame_length)
         self._has_documentation = version >= FIRST_WITH_DOCUMENTATION
         self._of_broker = False
-        """Whether the result that is being read describes a broker."""
+        """Whether the current result describes a broker."""
 
     def _walk(self) -> Steps:
         yield from self._copy_correlation_id()
@@ -72,22 +72,22 @@ class DescribeConfigsWalk(RewritingWalk):
                 left -= 1
 
     def _copy_at_hand(self, left: int) -> int:
-        """Copies configs that have arrived whole and hold no address. Returns how many are left."""
+        """Copies complete configs without addresses. Returns how many are left."""
         buf, pos, end, work_left = self._buf, self._pos, self._end, self.work_left
         string_end, has_documentation, of_broker = self._string_end, self._has_documentation, self._of_broker
         synonyms_end = _compact_synonyms_end if self._compact else _plain_synonyms_end
         tag_count = int(self._compact)
         while left and work_left > 0:
             name_end = string_end(buf, pos, end)
-            behind = synonyms_end(buf, string_end(buf, name_end, end) + _FLAGS, end)
+            after = synonyms_end(buf, string_end(buf, name_end, end) + _FLAGS, end)
             if has_documentation:
-                behind = string_end(buf, behind + 1, end)
-            behind += tag_count
-            if behind > end or (tag_count and buf[behind - 1]):
+                after = string_end(buf, after + 1, end)
+            after += tag_count
+            if after > end or (tag_count and buf[after - 1]):
                 break
             if of_broker and buf.endswith(ADDRESS_CONFIGS, pos, name_end):
                 break
-            pos = behind
+            pos = after
             left -= 1
             work_left -= 2
         self.out += buf[self._pos : pos]
@@ -122,7 +122,7 @@ class DescribeConfigsWalk(RewritingWalk):
         return name
 
     def _copy_value(self, hide: bool) -> Steps:
-        """Copies a nullable value, or writes null in place of one that is not empty."""
+        """Copies a nullable value; with `hide`, writes null unless it is empty."""
         if not hide:
             yield from self._copy_string("config value")
             return
@@ -162,9 +162,9 @@ def _plain_synonyms_end(buf: bytearray, pos: int, end: int) -> int:
 
 
 class DescribeConfigsRequestWalk(FrameWalk):
-    """Reads a DescribeConfigs request: whether it names a broker. It changes no byte.
+    """Reads whether a DescribeConfigs request contains a broker. It changes no byte.
 
-    A response to a request without brokers holds no broker's config and need not be rewritten.
+    The response to a request without brokers contains no broker configs and need not be rewritten.
     """
 
     def __init__(self, version: int, frame_length: int, body_start: int) -> None:
@@ -175,7 +175,7 @@ class DescribeConfigsRequestWalk(FrameWalk):
             body_start: bytes of the frame before the body: `RequestHeader.body_offset` less the four of the length.
 
         Raises:
-            UnsupportedVersion: the table does not let this version pass.
+            UnsupportedVersion: the version is outside of the table.
         """
         api = APIS[DESCRIBE_CONFIGS]
         if not api.covers(version):
@@ -219,10 +219,10 @@ class DescribeConfigsRequestWalk(FrameWalk):
         """Skips strings that have arrived whole. Returns how many are left."""
         buf, pos, end, string_end, work_left = self._buf, self._pos, self._end, self._string_end, self.work_left
         while left and work_left > 0:
-            behind = string_end(buf, pos, end)
-            if behind > end:
+            after = string_end(buf, pos, end)
+            if after > end:
                 break
-            pos = behind
+            pos = after
             left -= 1
             work_left -= 1
         self._pos = pos

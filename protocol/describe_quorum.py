@@ -1,6 +1,6 @@
 """DescribeQuorum responses, without the listeners of controllers (KIP-853).
 
-The proxy does not stand before controllers, so it has no address to offer in their place.
+Controllers cannot be reached through the proxy, so it has no address for them.
 
 Version 2, which is flexible, as all are:
 

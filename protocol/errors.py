@@ -8,7 +8,7 @@
     ├── UnsupportedVersion      the version of a request is outside of the table's range
     ├── ReplicaFetch            a Fetch request comes from a broker
     ├── MalformedFrame          the bytes of a frame do not match its API and version
-    │   └── TruncatedFrame      a field extends beyond the end of its frame
+    │   └── TruncatedFrame      a field extends past the end of its frame
     ├── CorrelationMismatch     a response does not match the oldest request in flight
     └── UnexpectedResponse      a response arrived while no request was in flight
 
@@ -82,7 +82,7 @@ class UnsupportedVersion(ProtocolError):
 
 
 class ReplicaFetch(ProtocolError):
-    """`replica_id`: id of the broker that replicates, as the Fetch request has it."""
+    """`replica_id`: id of the replicating broker, from the Fetch request."""
 
     reason = "replica_fetch"
 
@@ -92,7 +92,7 @@ class ReplicaFetch(ProtocolError):
 
 
 class MalformedFrame(ProtocolError):
-    """`what` names the field that cannot be read."""
+    """`what`: the field that cannot be read."""
 
     reason = "malformed_frame"
 
@@ -102,7 +102,7 @@ class MalformedFrame(ProtocolError):
 
 
 class TruncatedFrame(MalformedFrame):
-    """The frame ends within the field that `what` names."""
+    """The frame ends within the field `what`."""
 
     reason = "truncated_frame"
 

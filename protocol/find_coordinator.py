@@ -76,8 +76,8 @@ class FindCoordinatorWalk(RewritingWalk):
         while left and work_left > 0:
             key_end = compact_string_end(buf, pos, end)
             host_end = compact_string_end(buf, key_end + 4, end)
-            behind = compact_string_end(buf, host_end + 6, end)
-            if behind >= end or buf[behind]:
+            after = compact_string_end(buf, host_end + 6, end)
+            if after >= end or buf[after]:
                 break
             replaced = remembered.get(bytes(buf[key_end : host_end + 4]))
             if replaced is None:
@@ -89,8 +89,8 @@ class FindCoordinatorWalk(RewritingWalk):
                     break
             out += buf[pos:key_end]
             out += replaced
-            out += buf[host_end + 4 : behind + 1]
-            pos = behind + 1
+            out += buf[host_end + 4 : after + 1]
+            pos = after + 1
             left -= 1
             work_left -= 1
         self._pos = pos

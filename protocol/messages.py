@@ -1,10 +1,9 @@
 """Small messages and structs decoded and encoded whole, with kio, after a check of their bytes by kio's own schema.
 
-kio's native reader expects valid bytes. It allocates an array by its count before it reads an item, so that a count of
-two thousand million aborts the process, and it refuses tags and error codes that it does not know, although a broker
-may send new ones in an old version (KIP-482). So every message is first copied field by field: each count and length
-must fit into the bytes, unknown tags are left out (they might contain an address), and unknown error codes become
-UNKNOWN_SERVER_ERROR, as clients read them.
+kio's native reader expects valid bytes. It allocates an array by its count before it reads an item, so a count of two
+billion aborts the process, and it refuses unknown tags and error codes, which a broker may send in an old version
+(KIP-482). So every message is first copied field by field: each count and length must fit into the bytes, unknown tags
+are removed (they might contain an address), and unknown error codes become UNKNOWN_SERVER_ERROR, as in clients.
 """
 
 import io
@@ -51,7 +50,7 @@ def read(entity: type[E], data: bytes, start: int) -> tuple[E, int]:
     after = _copier_of(entity)(data, start, readable)
     try:
         decoded, size = entity_reader(entity)(bytes(readable), 0)
-    except (SerialError, ValueError, OverflowError) as error:  # null where none may be, text that is no UTF-8
+    except (SerialError, ValueError, OverflowError) as error:  # null where it is not allowed, text that is not UTF-8
         raise MalformedFrame(f"{entity.__name__} ({error})", start) from error
     if size != len(readable):
         raise MalformedFrame(f"{entity.__name__}: its own length", start)

@@ -31,7 +31,7 @@ FIRST_WITH_TOPIC_IDS = 10
 FIRST_WITH_ERROR_CODE = 13
 
 _SMALLEST_TOPIC = 8
-_LONGEST_QUICK = 0x7E  # a name's length and a partition count are read quickly where they take one byte
+_LONGEST_QUICK = 0x7E  # fast path for name lengths and partition counts of one byte
 _TOPIC_LOOK = 4 + _LONGEST_QUICK + TOPIC_ID_SIZE + 1 + 4
 _EQUAL_FROM = 8  # fewer partitions are skipped one by one: to compare them takes as long
 _EQUAL_UP_TO = 512  # partitions compared at once
@@ -67,7 +67,7 @@ class MetadataTopicsWalk(FrameWalk):
         self._topics: list[TopicPartitions] = []
 
     def take(self) -> list[TopicPartitions]:
-        """The topics without error whose heads were read since the last call, in the order of the response.
+        """The topics without error with heads read since the last call, in the order of the response.
 
         The list grows with each topic: take it after each `advance`.
         """
@@ -157,7 +157,7 @@ class MetadataTopicsWalk(FrameWalk):
             raise MalformedFrame("topic name as UTF-8", at) from None
         after_name = yield from self._collect(self._after_name_size, "topic id, is internal")
         partitions = yield from self._items(self._compact, self._smallest_partition, "partition count")
-        if size >= 0:  # null goes with an error: there is no topic of that id
+        if size >= 0:  # null: an error, there is no topic of that id
             self._report(error, text, after_name[:TOPIC_ID_SIZE], partitions)
         return partitions
 

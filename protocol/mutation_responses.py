@@ -38,11 +38,11 @@ _INT32 = Struct(">i")
 def refused_response(
     api_key: int, version: int, correlation_id: int, refused: Collection[Topic], throttle_time_ms: int
 ) -> bytes:
-    """The answer to a request none of whose topics may pass, from its correlation id on.
+    """The response to a request with all topics refused, from its correlation id on.
 
     Args:
         refused: as `MutationRequest.mutations` names them.
-        throttle_time_ms: after which the client shall ask again.
+        throttle_time_ms: after which the client may retry.
 
     Raises:
         UnknownApi: another API.
@@ -95,8 +95,8 @@ class MutationResponseHead:
             at = skip(0, 4, end, 0, "correlation id")
             if api.response_header_is_flexible(self._version):
                 at = skip_tags(head, at, end, 0)
-            behind = skip(at, 4, end, 0, "throttle time")
-            count, results_at = unsigned_varint(head, behind, end, 0, "result count") if self._refused else (1, behind)
+            after = skip(at, 4, end, 0, "throttle time")
+            count, results_at = unsigned_varint(head, after, end, 0, "result count") if self._refused else (1, after)
         except TruncatedFrame as error:
             if end == MAX_HEAD:
                 raise MalformedFrame(f"{error.what} within {MAX_HEAD} bytes", error.offset) from None
@@ -105,7 +105,7 @@ class MutationResponseHead:
         new = bytes(head[:at]) + _INT32.pack(throttle_time_ms)
         if self._refused:
             if not 0 < count <= MAX_VARINT - len(self._refused):
-                raise MalformedFrame("result count", behind)
+                raise MalformedFrame("result count", after)
             new += encode_varint(count + len(self._refused))
             new += _refusals(self._api_key, self._version, self._refused)
         return new, results_at
@@ -117,7 +117,7 @@ class _Template(NamedTuple):
     after_name: bytes
     """What follows the name."""
     after_id: bytes
-    """What follows the id, in versions that refuse by id: the name, which is null, comes before it."""
+    """The bytes after the id, in versions that refuse by id; the name before it is null."""
 
 
 def _refusals(api_key: int, version: int, refused: Collection[Topic]) -> bytes:

@@ -3,7 +3,7 @@
 With an error such as NOT_LEADER_OR_FOLLOWER a broker sends host and port of the new leader: in Produce (10+) and Fetch
 (16+) under tag 0 of the body, in ShareFetch and ShareAcknowledge as an untagged array. A client that uses them bypasses
 the proxy. They follow megabytes of records, when the frame's length is already sent, so they cannot be replaced by
-names of other lengths. Instead the tag is changed to one that no client knows; an untagged array is made empty, and
+names of other lengths. Instead the tag is changed to one unknown to clients; an untagged array is made empty, and
 one unknown tag covers the rest of the frame. Clients skip unknown tags (KIP-482) and ask for metadata, as they did
 before KIP-951. The bytes that such a tag covers are set to zero.
 """

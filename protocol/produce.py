@@ -32,13 +32,13 @@ FIRST_WITH_NODE_ENDPOINTS = 10
 FIRST_WITH_TOPIC_IDS = 13
 
 MAX_PIECES = 2_000
-"""Topics, partitions and record errors of a response whose errors are counted: all of them in a response with 1,000
+"""Most topics, partitions and record errors counted in one response: all of them in a response with 1,000
 topics of one partition."""
 
 _THROTTLE_SIZE = 4
 _SMALLEST_OLD_RESPONSE = 12  # correlation id, topic count, throttle time
 
-# The usual response has one topic, one partition and no error message:
+# The most common response has one topic, one partition and no error message:
 # correlation id; no tags, 1 topic + 1; topic; 1 partition + 1; index to log start offset;
 # no record errors, no message, no tags, no tags; throttle time; no tags.
 _USUAL_WITH_ID = Struct(">4xH16xB30xIiB")
@@ -63,7 +63,7 @@ _USUAL_WITH_ID_SIZE = _USUAL_WITH_ID.size
 
 
 def finish_usual_produce_response(buf: bytearray, start: int, end: int, version: int, throttle_time_ms: int) -> bool:
-    """Raises the throttle time of the response in `buf[start:end]`, in place, if the response has the usual shape.
+    """Raises the throttle time of the response in `buf[start:end]`, in place, if the response has the common layout.
 
     From version 9 on that is one topic with one partition, without error messages and tags. Up to version 8 it is any
     response; its structure is not checked. Error codes are not read: to count them, use `ProduceResponseWalk`.
@@ -313,7 +313,7 @@ class ProduceResponseWalk(EndpointsWalk):
         return left
 
     def _have_plain_ends(self, partitions: int) -> bool:
-        """Whether so many partitions have a plain end. They have one size then, and each byte stands at that stride."""
+        """Whether the next partitions have a plain end. Then they have one size, and their fields a fixed stride."""
         buf, first = self._buf, self._pos + self._partition_fixed
         after = self._pos + partitions * _PLAIN_PARTITION
         return all(

@@ -92,7 +92,7 @@ def check_frame_length(buf: bytearray, pos: int, length: int, limit: int) -> Non
     """Refuses a length that no Kafka frame has, before memory is allocated for it. For requests and responses.
 
     Args:
-        pos: index of the length prefix, whose four bytes are in `buf`.
+        pos: index of the length prefix; its four bytes are in `buf`.
         length: its value.
         limit: the largest length that is accepted, in bytes.
 

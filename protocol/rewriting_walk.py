@@ -1,8 +1,8 @@
 """The base of walks that rewrite a response: they consume its bytes as they arrive and write what the client receives.
 
-Every tagged field is left out of what is written. The messages rewritten here define none up to the versions of the
-table. A tag that the proxy does not know may hold a broker's address, and every client has to accept a message without
-it (KIP-482). Error codes and text pass as the broker sent them.
+Every tagged field is removed. The messages rewritten here define none up to the versions of the table. An unknown tag
+may contain a broker's address, and every client must accept a message without it (KIP-482). Error codes and text pass
+unchanged.
 """
 
 from struct import Struct

@@ -1,4 +1,4 @@
-"""Asks a broker for the names of topics that are known by id only, and reads its answer: Metadata 12 (KIP-516)."""
+"""Encodes a request for the names of topic ids, and decodes the response: Metadata 12 (KIP-516)."""
 
 from collections.abc import Collection
 from struct import Struct
@@ -18,7 +18,7 @@ from protocol.topics import TopicPartitions
 from protocol.wire import skip, skip_tags
 
 VERSION = 12
-"""The first that takes ids without names; brokers from 3.1 to 4.3 speak it."""
+"""The first version with ids without names; brokers from 3.1 to 4.3 support it."""
 
 _INT32 = Struct(">i")
 
@@ -40,7 +40,7 @@ def topics_by_id_request(correlation_id: int, client_id: str, topic_ids: Collect
 
 
 def topics_by_id(correlation_id: int, response: bytes) -> list[TopicPartitions]:
-    """The topics that the broker knows; those it does not know, or may not show, are left out.
+    """The topics without error: unknown or unauthorised ones are omitted.
 
     Args:
         response: the answer to `topics_by_id_request`, from its correlation id on.

@@ -1,6 +1,6 @@
 """Requests that create or delete partitions: how many, of which topics (KIP-599), and the same without some topics.
 
-A request is at hand whole. It is read in bounded pieces:
+The request is complete. It is read in bounded pieces:
 
     CreateTopics      topics array: name string, partitions int32, replication factor int16,
                           assignments array: partition int32, brokers array of int32, tag buffer (5+)
@@ -14,8 +14,8 @@ A request is at hand whole. It is read in bounded pieces:
     DeleteTopics      topics array: name string (0-5), or name nullable string, topic id, tag buffer (6)
                       timeout int32, tag buffer (4+)
 
-What counts is what a request asks for, `validate_only` or not, as in Kafka. But Kafka's controller knows all topics,
-and the proxy only those in the Metadata responses that it has forwarded:
+The request counts, with or without `validate_only`, as in Kafka. But Kafka's controller knows all topics, and the proxy
+only those in the Metadata responses that it has forwarded:
 
 - CreateTopics: the manual assignments, else the number of partitions, else (-1: the broker's default) 1;
 - CreatePartitions: the new number less the present one where that is known, else the manual assignments, else 1;
@@ -24,7 +24,7 @@ and the proxy only those in the Metadata responses that it has forwarded:
 Each topic counts 1 at least, and at most what a controller would create. A topic that is named twice counts once:
 brokers refuse it.
 
-From the versions in `STRICT_FROM` on clients understand that single topics are refused with error 89, and ask for them
+From the versions in `STRICT_FROM` on clients accept that single topics are refused with error 89, and request them
 again after the throttle time. In older ones every request passes, and the response reports the throttle time alone.
 `mutation_responses` writes both.
 """
@@ -111,7 +111,7 @@ class MutationRequest:
         self._work_left = 0
         self._steps: Generator[None, None, None] | None = None
         self._topics: list[Topic | None] = []
-        """Each topic that the request names, in its order; None for one that the broker will refuse."""
+        """Each topic of the request, in order; None for one that the broker will refuse."""
         self._ends: list[int] = []
         """Where each topic's entry ends. The first begins at `_topics_at`."""
         self._topics_at = body_start
@@ -145,7 +145,7 @@ class MutationRequest:
     def mutations(
         self, partitions_of: Callable[[Topic], int | None], first: int = 0, most: int = MAX_TOPICS
     ) -> list[Mutation]:
-        """What the request asks for, topic by topic, in its order.
+        """The mutations of the request, topic by topic, in order.
 
         Args:
             partitions_of: how many partitions a topic has, `None` where that is not known.
@@ -159,7 +159,7 @@ class MutationRequest:
         return mutations
 
     def without(self, refused: Collection[Topic]) -> bytes:
-        """The request, from its API key on, that asks for all but these topics. It may ask for none.
+        """The request, from its API key on, without these topics. It may have none left.
 
         All other bytes are the client's.
 

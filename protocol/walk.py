@@ -1,9 +1,9 @@
 """Walks over a frame while its bytes stream through the proxy: most responses, and requests that are metered by topic.
 
-A walk is created with the length of its frame. It is then shown the frame's bytes, some at a time, at any place of a
-buffer. It reads only the fields it needs, may change single bytes in place, and returns the position up to which the
-bytes are final. Record bytes are skipped without being collected. A walk is a generator that yields where it needs
-bytes that have not arrived, so that the code has the order of the layout.
+A walk is created with the length of its frame. Each call passes more of the frame's bytes, at any place of a buffer. It
+reads only the fields it needs, may change single bytes in place, and returns the position up to which bytes are final.
+It skips record bytes without collecting them. A walk is a generator that yields until missing bytes arrive, so the code
+has the order of the layout.
 """
 
 from collections.abc import Generator, Iterator
@@ -98,12 +98,12 @@ class FrameWalk:
             raise MalformedFrame("the end of the frame: bytes after its last field", self._offset())
 
     def _check_left(self, size: int, what: str) -> None:
-        """Raises where fewer than `size` bytes of the frame are left."""
+        """Raises if fewer than `size` bytes of the frame are left."""
         if size > self._limit - self._pos:
             raise TruncatedFrame(what, self._offset())
 
     def _pause(self, pieces: int = 1) -> Steps:
-        """Counts pieces of work, and yields when there is no time for more and bytes are left to read."""
+        """Counts pieces of work, and yields if none are left and there are bytes to read."""
         self.work_left -= pieces
         if self.work_left <= 0 and self._pos < self._end:
             yield
@@ -132,7 +132,7 @@ class FrameWalk:
         raise MalformedFrame(what, self._offset())
 
     def _count(self, smallest: int, what: str) -> Reading:
-        """Number of items of a compact array, 0 when it is null. Each item takes at least `smallest` bytes."""
+        """Number of items of a compact array, 0 for null. Each item takes at least `smallest` bytes."""
         count = yield from self._varint(what)
         if (count - 1) * smallest > self._limit - self._pos:
             raise TruncatedFrame(what, self._offset())
@@ -242,9 +242,9 @@ class FrameWalk:
             yield from self._pause()
 
     def _structs_at_hand(self, most: int, size: int) -> int:
-        """How many of the next structs of `size` bytes and a tag buffer have arrived whole and have no tags.
+        """How many of the next structs of `size` bytes and a tag buffer are complete and have no tags.
 
-        0 also where one of the next 512 has tags: the tag counts are found at a fixed stride only without them.
+        0 if one of the next 512 has tags: tag counts are at a fixed stride only without them.
         """
         stride = size + 1
         here = min(most, (self._end - self._pos) // stride, 512)

@@ -16,7 +16,7 @@ MAX_VARINT = 2**31 - 1
 MAX_STRING = 2**15 - 1
 """Bytes of a string, in flexible versions as well."""
 NOT_AT_HAND = 1 << 60
-"""A position after any end: what `compact_string_end` and `plain_string_end` return for all that they do not read."""
+"""A position after any end, returned by `compact_string_end` and `plain_string_end` for strings they do not read."""
 
 _INT16 = Struct(">h")
 

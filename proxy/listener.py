@@ -1,4 +1,4 @@
-"""Listening sockets: they accept in batches, and pause for a moment when descriptors run out."""
+"""Listening sockets: they accept in batches, and pause when descriptors run out."""
 
 import errno
 import logging
@@ -10,10 +10,10 @@ from proxy.config.config import Address
 from proxy.observability.logs import event
 from proxy.observability.metrics import Metrics
 
-#: Connections accepted per wake-up at most, so that a burst of them leaves time for traffic.
+#: Most connections accepted per wake-up, so that a burst leaves time for traffic.
 ACCEPT_BATCH = 64
 BACKLOG = 4_096
-#: Pause of accepting when the process is out of descriptors or memory.
+#: Pause of accepting without descriptors or memory.
 PAUSE_SECONDS = 0.1
 
 _EXHAUSTED = {
@@ -31,9 +31,9 @@ class Accepted(Protocol):
 
 
 class Listener:
-    """One bound port. ``accepted`` gets each new non-blocking socket, its peer and this listener's port.
+    """One bound port. Calls ``accepted`` with each new non-blocking socket, its peer and this listener's port.
 
-    Raises OSError when the address cannot be bound.
+    Raises OSError if the address cannot be bound.
     """
 
     def __init__(self, loop: AbstractEventLoop, address: Address, accepted: Accepted, metrics: Metrics) -> None:

@@ -49,7 +49,7 @@ class Ports:
 
     def brokers_at(self, port: int, nodes: Nodes) -> Sequence[Address]:
         """The brokers to try for a connection to this port: its node, or the bootstrap servers if that is unknown."""
-        node = None if port == self.bootstrap else nodes.broker_behind(port)
+        node = None if port == self.bootstrap else nodes.broker_at(port)
         if node is not None:
             return (node,)
         servers = self._config.bootstrap_servers
@@ -58,7 +58,7 @@ class Ports:
         return servers[first:] + servers[:first]
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting."""
         for listener in self._listeners.values():
             listener.close()
         self._listeners.clear()

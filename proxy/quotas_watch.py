@@ -29,7 +29,7 @@ from proxy.observability.metrics import Metrics
 
 POLL_SECONDS: Final = 1.0
 RETRY_AFTER_NS: Final = 30_000_000_000
-"""A file that was refused only for a host name that does not resolve is read again after this time."""
+"""Time until a file that was refused only for unresolved host names is read again."""
 MAX_PROBLEMS_LOGGED: Final = 20
 _SIZE: Final = 0
 """Index of the file's size in a fingerprint."""
@@ -40,8 +40,8 @@ _log = logging.getLogger(__name__)
 class QuotasWatch:
     """Watches `config.quotas.file`, which must be given (ValueError otherwise).
 
-    `quotas` are those in force now. `take_over` is called in the event loop with the quotas that replace them; it puts
-    them into the registry and wakes the waiters. `clock` returns monotonic nanoseconds.
+    `quotas` are those in force. `take_over` is called in the event loop with the new ones; it updates the registry and
+    checks held frames again. `clock` returns monotonic nanoseconds.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class QuotasWatch:
             self._asked.clear()
 
     def read_again(self) -> None:
-        """Read the file now, whether it has changed or not."""
+        """Read the file now, even if it has not changed."""
         self._seen = "asked to read it"
         self._asked.set()
 
     async def poll(self) -> bool:
-        """Read the file if it changed; True when it was applied. A wrong or missing file changes nothing."""
+        """Read the file if it changed; True if it was applied. A wrong or missing file changes nothing."""
         seen = await asyncio.to_thread(_fingerprint, self._path)
         is_new = seen != self._seen
         if not is_new and (self._retry_ns is None or self._clock() < self._retry_ns):

@@ -51,7 +51,7 @@ _log = logging.getLogger("proxy.server")
 
 
 def run(config: Config) -> int:
-    """Run until SIGTERM or SIGINT; returns the exit code. Raises BindError when a port cannot be had."""
+    """Run until SIGTERM or SIGINT; returns the exit code. Raises BindError."""
     raise_descriptor_limit(config)
     if config.event_loop == "uvloop":
         import uvloop
@@ -64,7 +64,7 @@ def run(config: Config) -> int:
 
 
 def raise_descriptor_limit(config: Config) -> None:
-    """Raise the soft limit on descriptors to the hard one; warn when it is small for ``--max-connections``."""
+    """Raise the soft limit on descriptors to the hard one; warn if it is too low for ``--max-connections``."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -92,8 +92,8 @@ def _settings_of(options: QuotaOptions) -> AlgorithmSettings:
     )
 
 
-def _say_there_is_nothing_to_reload() -> None:
-    event(_log, logging.INFO, "nothing_to_reload", hint="SIGHUP reads --quotas-file again, and there is none")
+def _log_nothing_to_reload() -> None:
+    event(_log, logging.INFO, "nothing_to_reload", hint="SIGHUP reloads --quotas-file, which is not set")
 
 
 class Server:
@@ -124,7 +124,7 @@ class Server:
         watch = None
         if self.config.quotas.file is not None:
             watch = QuotasWatch(self.config, self._quotas, self._take_over, self.metrics, self._clock)
-        loop.add_signal_handler(signal.SIGHUP, _say_there_is_nothing_to_reload if watch is None else watch.read_again)
+        loop.add_signal_handler(signal.SIGHUP, _log_nothing_to_reload if watch is None else watch.read_again)
         readiness = Readiness(self.config.bootstrap_servers, self._clock, self._not_ready)
         try:
             admin = await start_admin(
@@ -137,7 +137,7 @@ class Server:
         except BindError:
             self.close()
             raise
-        self._say_hello(admin.port)
+        self._log_start(admin.port)
         settle_garbage_collection()
         watching = None if watch is None else loop.create_task(watch.run())
         try:
@@ -207,7 +207,7 @@ class Server:
         self.context.topics.close()
 
     def _take_over(self, quotas: Quotas) -> None:
-        """Put these in place of those in force."""
+        """Replace the quotas in force."""
         self._quotas = quotas
         self.context.registry.replace(quotas.entries, self._clock(), share=quotas.share)
 
@@ -235,7 +235,7 @@ class Server:
         session = Session(shared, client, Origin(unmapped(peer[0]), peer[1], self.ports.names_of(port)), self)
         self.sessions.add(session)
         self.metrics.connections.open += 1
-        self.gate.let_in(session, lambda: session.connect(self.ports.brokers_at(port, self.context.nodes)))
+        self.gate.admit(session, lambda: session.connect(self.ports.brokers_at(port, self.context.nodes)))
 
     def on_closed(self, session: Session) -> None:
         self.sessions.discard(session)
@@ -248,14 +248,14 @@ class Server:
         self._uncount(session)
 
     def _uncount(self, session: Session) -> None:
-        """The session counts as a connection no longer."""
+        """Stop counting the session as a connection."""
         self.metrics.connections.open -= 1
-        self.gate.gone(session)
+        self.gate.remove(session)
 
     # ---- ending
 
     async def _drain(self, loop: AbstractEventLoop, stop: asyncio.Event) -> int:
-        """Stop accepting, let requests under way finish. A second signal, or the time limit, ends it at once."""
+        """Stop accepting, let requests in flight finish. A second signal or the timeout ends it."""
         sessions = self.sessions
         event(
             _log,
@@ -301,13 +301,13 @@ class Server:
         now_ns = self._clock()
         waiting = []
         for session in self.sessions:
-            held = self.gate.wait_of(session)
-            verdict, since_ns = (None, 0) if held is None else (held.verdict, held.since_ns)
+            wait = self.gate.wait_of(session)
+            verdict, since_ns = (None, 0) if wait is None else (wait.verdict, wait.since_ns)
             waiting.append(Waiting(session.identity, session.hold, verdict, since_ns))
         return waiting_clients(waiting, now_ns)
 
-    def _say_hello(self, metrics_port: int) -> None:
-        """What a person wants to know first: where, where to, what holds, and for whom a limit counts."""
+    def _log_start(self, metrics_port: int) -> None:
+        """Log the addresses, the quotas, and their scope."""
         config = self.config
         listening = config.listening
         host = listening.address[0]
@@ -334,7 +334,7 @@ class Server:
                 f"{entry.entity} {name}={rate}" for entry in quotas.entries for name, rate in entry.limits.items()
             )
             or "none",
-            scope="each limit holds for a client over all its connections and brokers, through this process only"
+            scope="each limit applies to a client over all its connections and brokers, through this process only"
             + (
                 f"; every rate is scaled by the quota share {quotas.share:g}"
                 if quotas.share != 1

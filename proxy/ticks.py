@@ -1,4 +1,4 @@
-"""Ten times a second: measures the loop's lag, sweeps sessions, and drops idle entities."""
+"""Ten times a second: measures the loop's lag, sweeps sessions, and removes idle entities."""
 
 import gc
 from asyncio import AbstractEventLoop, TimerHandle
@@ -13,8 +13,8 @@ from quotas.registry.registry import Registry
 TICK_SECONDS: Final = 0.1
 #: Ticks between two searches for idle entities.
 HOUSEKEEPING_TICKS: Final = 100
-#: A full garbage collection stops the loop for some 0.1 s for each million objects. Cycles here contain little, so full
-#: collections are rare: allocations until a young collection, and collections until the next older.
+#: A full garbage collection stops the loop for about 0.1 s per million objects. Cycles here are small, so full
+#: collections are rare. Allocations until a young collection, and collections until one of the next generation.
 GC_THRESHOLDS: Final = (10_000, 20, 1_000)
 
 
@@ -50,7 +50,7 @@ class Ticks:
         connections = metrics.connections
         metrics.loop_lag.observe(max(0.0, now - self._due))
         self._due = now + TICK_SECONDS
-        self._timer = self._loop.call_at(self._due, self._tick)  # first: whatever fails below, ticks go on
+        self._timer = self._loop.call_at(self._due, self._tick)  # first, so that ticks continue after an error below
         connections.buffered_bytes = self._pumps.memory.buffered_bytes
         connections.memory_paused = bool(self._pumps.short)
         now_ns = self._clock()

@@ -11,5 +11,5 @@
     evenness   the contract "±2 % in every second" as arithmetic over what the tap noted
 
 `python -m deploy.local` starts a cluster in the foreground. Tests use the same code as fixtures (tests/conftest.py).
-Everything that goes wrong here is a `PlaygroundError` whose text says what happened and what to do next.
+Every error here is a `PlaygroundError`; its text contains what happened and what to do.
 """

@@ -1,6 +1,6 @@
 """Which jars the playground needs, and the promise that those on disk are exactly the pinned ones.
 
-A set is fetched only when somebody asks for it, into `.cache/jars/<set>` of the project. It appears there by one
+A set is fetched on first use, into `.cache/jars/<set>` of the project. It appears there by one
 rename, after every jar matched `checksums/<set>.txt`; a directory that was damaged later is noticed and replaced.
 Processes that ask at the same time wait for each other on a file lock.
 """
@@ -82,7 +82,7 @@ def ensure(
         return sorted(directory.glob("*.jar"))
     say = report or _to_stderr
     with _locked(cache, say):
-        if faults(directory, pins):  # nobody mended it while this process waited for the lock
+        if faults(directory, pins):  # not repaired while this process waited for the lock
             command = ivy_command or bundled_ivy_command()
             _fetch(artifacts, pins, cache, command, retry_pauses_seconds, say)
     return sorted(directory.glob("*.jar"))
@@ -207,7 +207,7 @@ def _put_in_place(staging: Path, directory: Path) -> None:
 @contextlib.contextmanager
 def _locked(cache: Path, say: Callable[[str], None]) -> Iterator[None]:
     cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:  # never removed: a removed lock file locks nobody out
+    with (cache / "lock").open("w") as lock:  # never removed: a removed lock file excludes no process
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

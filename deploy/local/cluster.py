@@ -61,7 +61,7 @@ class KafkaCluster:
 
     @property
     def advertised_addresses(self) -> dict[int, Address]:
-        """Node id → what it tells clients; the same as node_addresses unless `advertised` was given."""
+        """Node id → advertised address; the same as node_addresses unless `advertised` was given."""
         return {node: broker.addressing.advertised for node, broker in self._nodes.items()}
 
     @property

@@ -48,7 +48,7 @@ def bundled_ivy_command() -> list[str]:
     places = (spec.submodule_search_locations or ()) if spec else ()
     jars = [jar for place in places for jar in Path(place).glob("jars/ivy-*.jar")]
     if not jars:
-        raise DownloadFailed("PySpark, whose Ivy fetches the jars, is not installed here: run `make setup`")
+        raise DownloadFailed("PySpark is not installed here (its Ivy fetches the jars): run `make setup`")
     timeouts = ["-Dsun.net.client.defaultConnectTimeout=20000", "-Dsun.net.client.defaultReadTimeout=60000"]
     return [find_java(), *timeouts, *java_proxy_options(os.environ), "-jar", str(jars[0])]
 
@@ -150,7 +150,7 @@ def _arrived(run: IvyRun) -> tuple[int, int, int]:
 
 
 def _complaint_in(log_path: Path) -> str:
-    """The first line of Ivy's log that says what was wrong."""
+    """The first line of Ivy's log with an error."""
     for line in log_path.read_text(encoding="utf-8", errors="replace").splitlines():
         text = line.strip(" \t:")
         if any(word in text for word in ("UnknownHost", "Exception", "FAILED", "not found", "timed out", "unable to")):

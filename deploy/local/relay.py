@@ -6,7 +6,7 @@ lines of JSON on stdin and answers each with one line on stdout; when stdin ends
     {"listen": [host, port], "upstream": [host, port]}  ->  {"address": [host, port]}
     {"frames_from": index}  ->  {"frames": [[time_ns, api, size, client_id, connection], ...], "unreadable": count}
 
-A connection whose bytes are not Kafka's is forwarded on and only counted as unreadable.
+A connection with other bytes than Kafka's is forwarded, and counted as unreadable.
 """
 
 import functools

@@ -9,7 +9,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class NodeAddressing:
-    """Where one node listens and what it tells clients.
+    """The listen address of one node and its advertised address.
 
     client: the listener that clients use; advertised: what Metadata says of it; internal: replication between brokers,
     kept apart so that a tap in front of `client` sees clients only; controller: the KRaft quorum.

@@ -27,7 +27,7 @@ class Tap:
         self._process: subprocess.Popen[bytes] | None = None
         self._frames: list[DataFrame] = []
         self.unreadable = 0
-        """Connections whose bytes were not Kafka's, as of the last look: they were forwarded and not measured."""
+        """Connections with bytes other than Kafka's, at the last read: they were forwarded and not measured."""
 
     def relay(self, upstream: Address, listen: Address = ("127.0.0.1", 0)) -> Address:
         """Forwards a new address to `upstream`. Port 0 lets the kernel choose; returns the address in use."""

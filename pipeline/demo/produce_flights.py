@@ -21,7 +21,7 @@ from pipeline.spark_session import SparkStartError, spark_session
 
 # Settings of the Java producer inside Spark's sink.
 PRODUCER_SETTINGS = {
-    # Bytes in the table and the picture are comparable only when nobody compresses them.
+    # Bytes in the table and the picture are comparable only without compression.
     "compression.type": "none",
     # Kafka's default. A request carries at most one batch for each partition: far less than a second's quota.
     "batch.size": "16384",

@@ -1,4 +1,4 @@
-"""The proxy as the demo runs it: the real command in a process of its own, on loopback ports that nobody else has."""
+"""The proxy of the demo: the real command in its own process, on free loopback ports."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The usage pipeline: from the proxy's cumulative counters to who used what, who waited for whom, and what it cost.
+"""The usage pipeline: usage, delays between clients, and costs, from the proxy's cumulative counters.
 
     Kafka topic ─ jobs.ingest ─▶ records, quarantine
                   jobs.report ─▶ samples ▶ deltas ▶ usage_hourly, throttling_hourly ▶ chargeback_daily,

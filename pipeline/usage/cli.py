@@ -40,8 +40,8 @@ def parser() -> argparse.ArgumentParser:
     """All subcommands."""
     top = argparse.ArgumentParser(
         prog="python -m pipeline.usage",
-        description="From the proxy's usage records to who used what, who delayed whom, what it cost, and what the "
-        "quotas should be. Local by default; under spark-submit on any cluster.",
+        description="Computes usage, throttling, delays between clients, costs and quota recommendations from the "
+        "proxy's usage records. Local by default; under spark-submit on any cluster.",
     )
     top.add_argument("--memory", default="1g", help="heap of a local Spark (default: %(default)s)")
     top.add_argument("--cores", type=int, default=2, help="cores of a local Spark (default: %(default)s)")
@@ -113,7 +113,7 @@ def _add_quotas(commands: argparse._SubParsersAction) -> None:  # type: ignore[t
     command.add_argument("--write", type=Path, metavar="FILE", help="write the proposal there")
     command.add_argument("--kafka-configs", metavar="HOST:PORT", help="print kafka-configs.sh commands instead")
     command.set_defaults(run=_apply)
-    command = _warehouse(commands.add_parser("simulate", help="replay usage against a quotas file: who would wait"))
+    command = _warehouse(commands.add_parser("simulate", help="replay usage against a quotas file"))
     command.add_argument("quotas", type=Path, metavar="QUOTAS.toml")
     command.add_argument("--from", dest="since", type=date.fromisoformat, metavar="DAY")
     command.add_argument("--until", type=date.fromisoformat, metavar="DAY", help="the day after the last one")

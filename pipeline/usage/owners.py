@@ -31,7 +31,7 @@ _UNCOMMON: Final = re.compile(r"\(\?P|\(\?[aLu]|\\[pPAZzGhHvVRXQEkN]|&&|[*+?}]\+
 
 
 class OwnersError(Exception):
-    """An owners file is wrong; the text names the rule and says what is allowed."""
+    """An owners file is wrong; the text contains the rule and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """What traffic costs: a TOML file with prices, with invoices to share out, or with both.
 
 currency = "EUR"
-zone = "Europe/Berlin"            # whose midnight ends a day
-provider = "Platform team"        # for FOCUS: who sells, and in whose name
+zone = "Europe/Berlin"            # days end at midnight here
+provider = "Platform team"        # for FOCUS: ProviderName
 account = "kafka-prod"
 
 [[price]]
@@ -47,7 +47,7 @@ _TOP: Final = {"currency", "zone", "provider", "account", "price", "invoice"}
 
 
 class PriceListError(Exception):
-    """A price list is wrong; the text names the place and says what is allowed."""
+    """A price list is wrong; the text contains the place and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,5 +4,5 @@ nodes       the map between brokers and ports
 upstream    opens connections
 readiness   probes the bootstrap servers for /readyz
 topics      names, ids and partitions of topics, from Metadata responses
-topic_lookup  asks a bootstrap server for topics of which only the id is known
+topic_lookup  requests the topics of unknown ids from a bootstrap server
 """

@@ -3,9 +3,9 @@
 Node N has the port ``FIRST + (N mod size)`` of ``--broker-ports``, the same after a restart and in every replica, or
 the port of ``--broker-port N=PORT``. Every response that names brokers updates their real addresses.
 
-A node keeps its port until a response that lists all brokers has another node for that port, and not this one: then the
-node has left. Not sooner, because brokers may list different sets for a moment, for instance when one has just joined.
-Connections to the port then go to its new node, whose Metadata responses name the leaders of all partitions.
+A node keeps its port until a response that lists all brokers has another node for that port, without the old one: then
+the node has left. Not earlier, since brokers may list different sets for a moment, for instance after one joined.
+Connections to the port then go to the new node. Its Metadata responses contain the leaders of all partitions.
 """
 
 import logging
@@ -19,13 +19,13 @@ _log = logging.getLogger("proxy.brokers.nodes")
 
 
 class BrokerPortConflict(ProtocolError):
-    """Two nodes map to one port: the operator must give one of them a port of its own."""
+    """Two nodes map to one port: one of them needs --broker-port."""
 
     reason = "broker_port_conflict"
 
     def __init__(self, port: int, node_id: int, other_id: int) -> None:
         super().__init__(
-            f"nodes {other_id} and {node_id} both map to port {port}; give one of them a port of its own with "
+            f"nodes {other_id} and {node_id} both map to port {port}; give one of them its own port with "
             f"--broker-port {node_id}=PORT, or a larger --broker-ports range",
             0,
         )
@@ -67,7 +67,7 @@ class Nodes:
     def advertise(self, node_id: int, host: str, port: int) -> Address:
         """Remember the real address of a broker; returns the address that clients receive.
 
-        Raises BrokerPortConflict when another node has that port of the proxy.
+        Raises BrokerPortConflict if another node has that port of the proxy.
         """
         address = (host, port)
         if self._real.get(node_id) == address:
@@ -110,8 +110,8 @@ class Nodes:
                 event(_log, logging.INFO, "broker_left", node=left_id, proxy_port=proxy_port, port_now_of=node_id)
             yield self.advertise(node_id, host, port)
 
-    def broker_behind(self, port: int) -> Address | None:
-        """The real address for a port of the proxy; None while its node is not known."""
+    def broker_at(self, port: int) -> Address | None:
+        """The real address for a port of the proxy; None while its node is unknown."""
         node_id = self._node_at_port.get(port)
         return None if node_id is None else self._real[node_id]
 

@@ -1,7 +1,7 @@
-"""Whether new connections are served: the proxy takes them, and a bootstrap server answers ApiVersions.
+"""Whether new connections are served: the proxy accepts them, and a bootstrap server answers ApiVersions.
 
-ApiVersions is allowed before SASL. A check returns within `ANSWER_WITHIN_SECONDS` whatever the brokers do: the probe
-runs in the background, and a check that is sooner returns the last answer.
+ApiVersions is allowed before SASL. A check returns within `ANSWER_WITHIN_SECONDS`: a probe runs in the background, and
+a check that does not wait for it returns the previous result.
 """
 
 import asyncio
@@ -11,10 +11,10 @@ from proxy.brokers.upstream import PLAINTEXT_HINT
 from proxy.config.config import Address, format_address
 from proxy.observability.admin import Status
 
-#: A check probes again after this time, so that probes of many watchers cost the brokers little.
+#: A check probes again after this time, so that many checks cost the brokers little.
 FRESH_FOR_NS = 3_000_000_000
-#: While a probe runs, an older answer counts for this long.
-BELIEVED_FOR_NS = 30_000_000_000
+#: During a probe, the previous result is valid for this long.
+VALID_FOR_NS = 30_000_000_000
 ANSWER_WITHIN_SECONDS = 0.5
 PROBE_TIMEOUT_SECONDS = 3.0
 _MAX_ANSWER_BYTES = 1_048_576
@@ -29,8 +29,8 @@ def _always_ready() -> None:
 class Readiness:
     """Probes the bootstrap servers when checked, at most once every `FRESH_FOR_NS`, one probe at a time.
 
-    `not_ready` returns one sentence while this proxy serves no new connection (it drains, or reading is paused for
-    memory), else None. The brokers are not asked then. `clock` returns monotonic nanoseconds.
+    `not_ready` returns the reason while this proxy serves no new connection (it drains, or reading is paused for
+    memory), else None; then no broker is probed. `clock` returns monotonic nanoseconds.
     """
 
     def __init__(
@@ -47,23 +47,23 @@ class Readiness:
         self._probe: asyncio.Future[None] | None = None
 
     async def check(self) -> Status:
-        """Ready or not, and why. Returns within `ANSWER_WITHIN_SECONDS`."""
+        """The status with its reason, within `ANSWER_WITHIN_SECONDS`."""
         reason = self._not_ready()
         if reason is not None:
             return Status(False, reason)
         if self._is_younger_than(FRESH_FOR_NS):
             return self._last
         if self._probe is None or self._probe.done():
-            self._probe = asyncio.ensure_future(self._ask())
+            self._probe = asyncio.ensure_future(self._probe_all())
         probe = self._probe
         await asyncio.wait({probe}, timeout=ANSWER_WITHIN_SECONDS)
         if probe.done():
             probe.result()
             return self._last
-        if self._is_younger_than(BELIEVED_FOR_NS):
+        if self._is_younger_than(VALID_FOR_NS):
             return self._last
         names = ", ".join(format_address(server) for server in self._servers)
-        return Status(False, f"no bootstrap server has answered ApiVersions yet; asked: {names}")
+        return Status(False, f"no bootstrap server has answered ApiVersions yet; probed: {names}")
 
     def close(self) -> None:
         """Cancel the probe."""
@@ -73,8 +73,8 @@ class Readiness:
     def _is_younger_than(self, age_ns: int) -> bool:
         return self._answered_ns is not None and self._clock() - self._answered_ns < age_ns
 
-    async def _ask(self) -> None:
-        """Ask all servers at once: the first good answer decides."""
+    async def _probe_all(self) -> None:
+        """Probe all servers concurrently: the first good answer decides."""
         probes = [asyncio.ensure_future(_answer_of(server)) for server in self._servers]
         failures = []
         try:

@@ -1,4 +1,4 @@
-"""Asks the brokers for the names of topics that are known by id only, over a connection of its own."""
+"""Requests the names of topic ids from a bootstrap server, on a separate connection."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ _MAX_ANSWER = 64 * 1024 * 1024
 
 
 async def ask_for_topics(servers: Sequence[Address], topic_ids: list[bytes]) -> Iterable[TopicPartitions]:
-    """The topics with these ids that the first server to answer knows. Raises OSError when none answers."""
+    """The topics with these ids, from the first server that answers. Raises OSError if none does."""
     problem: Exception = OSError("no bootstrap server")
     for host, port in servers:
         try:
@@ -23,7 +23,7 @@ async def ask_for_topics(servers: Sequence[Address], topic_ids: list[bytes]) -> 
                 return await _ask(host, port, topic_ids)
         except (OSError, EOFError, ProtocolError) as error:
             problem = error
-    raise OSError(f"no broker told the names of topics: {str(problem) or type(problem).__name__}")
+    raise OSError(f"no bootstrap server returned topic names: {str(problem) or type(problem).__name__}")
 
 
 async def _ask(host: str, port: int, topic_ids: list[bytes]) -> Iterable[TopicPartitions]:

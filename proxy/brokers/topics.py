@@ -1,8 +1,7 @@
-"""What is known of the cluster's topics: names by id, and how many partitions each has.
+"""The known topics of the cluster: names by id, and numbers of partitions.
 
-Learnt from every Metadata response that passes while some limit asks for topics, and, where clients need not
-authenticate, by asking for ids that turn up in Produce requests and are not known (a client that outlived a restart of
-this proxy asks for no metadata).
+Learned from each Metadata response while some limit needs topics, and, where clients need not authenticate, by
+requesting unknown ids of Produce requests (a client that survives a restart of this proxy sends no Metadata request).
 """
 
 import asyncio
@@ -13,13 +12,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from protocol.topics import NO_TOPIC_ID, TopicPartitions
 from proxy.observability.logs import RateLimited, event
 
-#: Of more topics than this nothing new is learnt: their records count for the limits that need no topic.
+#: Further topics are not stored: their records count for the limits that need no topic.
 MAX_TOPICS = 1_000_000
-#: Ids to ask for at a time, how long an id is not asked for again, and how long nothing is asked after an answer: a
-#: client that makes ids up must not cost the broker a connection for each of them.
+#: Ids per request, the time until an id is requested again, and the pause between two requests: a client with invented
+#: ids must not cause a connection to the broker for each of them.
 MAX_UNKNOWN = 1_000
-ASK_AGAIN_SECONDS = 10.0
-REST_SECONDS = 0.1
+RETRY_SECONDS = 10.0
+PAUSE_SECONDS = 0.1
 
 _log = logging.getLogger("proxy.sessions.topics")
 
@@ -27,7 +26,7 @@ Ask = Callable[[list[bytes]], Awaitable[Iterable[TopicPartitions]]]
 
 
 class Topics:
-    """Shared by all sessions. ``ask`` looks topics up by their ids; it may raise OSError."""
+    """Shared by all sessions. ``ask`` requests topics by their ids; it may raise OSError."""
 
     def __init__(self, loop: AbstractEventLoop, ask: Ask) -> None:
         self._loop = loop
@@ -40,7 +39,7 @@ class Topics:
         self._lines = RateLimited()
 
     def learn(self, topics: Iterable[TopicPartitions]) -> None:
-        """Remember these."""
+        """Store these topics."""
         for topic in topics:
             if len(self._partitions) >= MAX_TOPICS and topic.name not in self._partitions:
                 continue
@@ -51,48 +50,48 @@ class Topics:
                 self._asked.pop(topic_id, None)
 
     def partitions_of(self, name: str) -> int | None:
-        """How many partitions the topic had when it was last heard of."""
+        """The number of partitions in the latest Metadata response; None if unknown."""
         return self._partitions.get(name)
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """The name of a topic; None while it is not known, which it may be soon."""
+        """The name of a topic. None if unknown: then it is requested."""
         name = self._names.get(topic_id)
         if name is None:
-            self._wonder(topic_id)
+            self._request(topic_id)
         return name
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop requesting."""
         if self._task is not None:
             self._task.cancel()
 
-    def _wonder(self, topic_id: bytes) -> None:
+    def _request(self, topic_id: bytes) -> None:
         if topic_id == NO_TOPIC_ID or self._asked.get(topic_id, 0.0) > self._loop.time():
             return
         if len(self._unknown) >= MAX_UNKNOWN:
             return
         self._unknown.add(topic_id)
         if self._task is None:
-            self._task = self._loop.create_task(self._find_out())
+            self._task = self._loop.create_task(self._request_unknown())
 
-    async def _find_out(self) -> None:
+    async def _request_unknown(self) -> None:
         try:
             while self._unknown:
                 wanted = list(self._unknown)
                 self._unknown.clear()
-                again = self._loop.time() + ASK_AGAIN_SECONDS
+                retry = self._loop.time() + RETRY_SECONDS
                 if len(self._asked) >= MAX_UNKNOWN:
                     self._asked.clear()
-                self._asked.update((topic_id, again) for topic_id in wanted)
+                self._asked.update((topic_id, retry) for topic_id in wanted)
                 try:
                     self.learn(await self._ask(wanted))
                 except OSError as error:
-                    self._say_nobody_tells(wanted, error)
-                await asyncio.sleep(REST_SECONDS)
+                    self._log_failure(wanted, error)
+                await asyncio.sleep(PAUSE_SECONDS)
         finally:
             self._task = None
 
-    def _say_nobody_tells(self, wanted: list[bytes], error: OSError) -> None:
+    def _log_failure(self, wanted: list[bytes], error: OSError) -> None:
         suppressed = self._lines.admit("topic_ids_unknown", int(self._loop.time() * 1_000_000_000))
         if suppressed is not None:
             event(

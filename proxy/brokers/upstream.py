@@ -1,7 +1,7 @@
 """Opens connections to the brokers without blocking the event loop.
 
-An attempt is a chain of callbacks: name resolution by the loop's resolver (cached, so that 1,000 clients need one
-look-up), a non-blocking ``connect``, the next candidate after a failure.
+An attempt is a chain of callbacks: name resolution by the loop's resolver (cached, so 1,000 clients need one look-up),
+a non-blocking ``connect``, and the next candidate after a failure.
 """
 
 import errno
@@ -32,7 +32,7 @@ class Failed(Protocol):
     def __call__(self, reason: str, address: str, detail: str) -> None: ...
 
 
-class GaveUp(Protocol):
+class Exhausted(Protocol):
     def __call__(self) -> None: ...
 
 
@@ -42,19 +42,19 @@ class Upstream:
     def __init__(self, loop: AbstractEventLoop, clock: Callable[[], int]) -> None:
         self.loop = loop
         self._clock = clock
-        self._literals: dict[Address, list[SocketAddress]] = {}  # one for each broker ever named
+        self._literals: dict[Address, list[SocketAddress]] = {}  # one for each broker ever seen
         self._resolved: dict[Address, tuple[int, list[SocketAddress]]] = {}
         self._resolving: dict[Address, Future[list[SocketAddress]]] = {}
 
     def connect(
-        self, candidates: Sequence[Address], connected: Connected, failed: Failed, gave_up: GaveUp
+        self, candidates: Sequence[Address], connected: Connected, failed: Failed, exhausted: Exhausted
     ) -> "Attempt":
         """Try ``candidates`` in order until one accepts the connection.
 
-        ``failed`` is called for each that does not: with a reason (a metric label), its address and a sentence. Then
-        either ``connected`` or ``gave_up`` is called, once; after a cancel, none of the three.
+        ``failed`` is called for each failure, with a reason (a metric label), the address and a sentence. Finally
+        ``connected`` or ``exhausted`` is called, once; after a cancel, none of the three.
         """
-        attempt = Attempt(self, candidates, connected, failed, gave_up)
+        attempt = Attempt(self, candidates, connected, failed, exhausted)
         attempt.next_candidate()
         return attempt
 
@@ -100,8 +100,8 @@ class Attempt:
         "_address",
         "_candidates",
         "_connected",
+        "_exhausted",
         "_failed",
-        "_gave_up",
         "_left",
         "_sock",
         "_timer",
@@ -114,26 +114,26 @@ class Attempt:
         candidates: Sequence[Address],
         connected: Connected,
         failed: Failed,
-        gave_up: GaveUp,
+        exhausted: Exhausted,
     ) -> None:
         self._upstream = upstream
         self._candidates = list(reversed(candidates))
         self._connected = connected
         self._failed = failed
-        self._gave_up = gave_up
+        self._exhausted = exhausted
         self._address: Address = candidates[0]
         self._left: list[SocketAddress] = []
         self._sock: socket.socket | None = None
         self._timer: TimerHandle | None = None
 
     def cancel(self) -> None:
-        """Stop the attempt; no callback is called after this."""
+        """Stop the attempt, without a callback."""
         self._candidates.clear()
         self._left.clear()
         self._close_socket()
         self._connected = _ignore_connected
         self._failed = _ignore_failed
-        self._gave_up = _ignore_gave_up
+        self._exhausted = _ignore_exhausted
 
     def next_candidate(self) -> None:
         self._address = self._candidates.pop()
@@ -148,11 +148,11 @@ class Attempt:
         if self._connected is _ignore_connected:
             return
         if done.cancelled():
-            self._give_up_on_address("name_resolution", "the look-up was cancelled")
+            self._fail_address("name_resolution", "the look-up was cancelled")
             return
         error = done.exception()
         if error is not None:
-            self._give_up_on_address("name_resolution", str(error))
+            self._fail_address("name_resolution", str(error))
             return
         self._left = done.result()[::-1]
         self._next_socket_address()
@@ -164,10 +164,10 @@ class Attempt:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             code = sock.connect_ex(sockaddr)
-        except OSError as error:  # most often: no descriptor is left
+        except OSError as error:  # usually no free descriptor
             self._on_error(error.errno or errno.EIO)
             return
-        except OverflowError:  # a broker named a port above 65535
+        except OverflowError:  # a port above 65535 in a broker's response
             self._on_error(errno.EINVAL)
             return
         if code == errno.EINPROGRESS:
@@ -198,25 +198,25 @@ class Attempt:
     def _on_timeout(self) -> None:
         self._timer = None
         self._close_socket()
-        self._go_on("connect_timeout", f"no answer within {CONNECT_TIMEOUT_SECONDS:g} s")
+        self._try_next("connect_timeout", f"no answer within {CONNECT_TIMEOUT_SECONDS:g} s")
 
     def _on_error(self, code: int) -> None:
         self._close_socket()
         reason = "connect_refused" if code == errno.ECONNREFUSED else "connect_failed"
-        self._go_on(reason, os.strerror(code))
+        self._try_next(reason, os.strerror(code))
 
-    def _go_on(self, reason: str, detail: str) -> None:
+    def _try_next(self, reason: str, detail: str) -> None:
         if self._left:
             self._next_socket_address()
         else:
-            self._give_up_on_address(reason, detail)
+            self._fail_address(reason, detail)
 
-    def _give_up_on_address(self, reason: str, detail: str) -> None:
+    def _fail_address(self, reason: str, detail: str) -> None:
         self._failed(reason, format_address(self._address), detail)
         if self._candidates:
             self.next_candidate()
         else:
-            self._gave_up()
+            self._exhausted()
 
     def _unregister(self) -> None:
         if self._timer is not None:
@@ -240,5 +240,5 @@ def _ignore_failed(reason: str, address: str, detail: str) -> None:
     pass
 
 
-def _ignore_gave_up() -> None:
+def _ignore_exhausted() -> None:
     pass

@@ -1,4 +1,4 @@
-"""What a configuration allows but most likely does not mean: one log event each."""
+"""Warnings about a valid configuration that is probably wrong: one log event each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quotas.entry import QuotaEntry
 from quotas.resource_groups import parse_pattern
 
 MAX_LISTED: Final = 20
-"""Entries listed of each kind: a file may have a million."""
+"""Entries listed per warning: a file may have a million."""
 
 Caution = tuple[str, dict[str, object]]
 """The name of a log event, and its fields."""
@@ -22,7 +22,7 @@ def warnings_of(config: Config, quotas: Quotas) -> list[Caution]:
     """All warnings about a configuration with these quotas."""
     found = quota_warnings(config.quotas, quotas)
     if config.security.pass_unknown_apis:
-        effect = "responses of unknown APIs are forwarded unread: they may name a broker's real address"
+        effect = "responses of unknown APIs are forwarded unread: they may contain a broker's real address"
         found.append(("unknown_apis_pass", {"effect": effect}))
     return found
 
@@ -91,7 +91,7 @@ def _matches(name: str) -> Callable[[str], bool]:
 
 
 def _is_of_users(entry: QuotaEntry) -> bool:
-    """Whether it names users: alone, with a client id, or as members of a group."""
+    """Whether it has a user: alone, with a client id, or as a member of a group."""
     if isinstance(entry.entity, Entity):
         return entry.entity.user is not None
     return entry.group is not None and bool(entry.group.users)

@@ -1,4 +1,4 @@
-"""From the options that click parsed to one `Config`, or to a list of everything that is wrong with them.
+"""Makes one `Config` of the options that click parsed, or lists every error in them.
 
 `proxy.config.values` checks single values; this module checks them together.
 """
@@ -51,7 +51,7 @@ _REPEATABLE: Final = frozenset({"quota", "broker_port", "metrics_allowed_host"})
 
 
 def config_of(ctx: click.Context, *, need_upstream: bool = True) -> Config:
-    """The configuration that a context of `run` describes. Raises ConfigError with every problem found.
+    """The configuration of a context of `run`. Raises ConfigError with every problem.
 
     `need_upstream=False` accepts a file that leaves the bootstrap servers to a flag or variable.
     """
@@ -141,7 +141,7 @@ def _check_quotas(ctx: click.Context, given: Mapping[str, Any]) -> list[Problem]
 
 
 def _listeners(ctx: click.Context, given: Mapping[str, Any]) -> Listeners:
-    """The listeners of the options so far; any port, where these options are wrong."""
+    """The listeners of the options; any port if these options are wrong."""
     exceptions_are_right = not any(isinstance(value, Invalid) for value in ctx.params["broker_port"])
     if not exceptions_are_right or not isinstance(given.get("broker_port"), dict):
         return Listeners(0, ())

@@ -18,7 +18,7 @@ from proxy.config.config import Address, format_address
 class Problem:
     """One error: its place (a flag, variable or key, with its value), a message, and how to correct it.
 
-    `may_pass`: it may disappear without a change, as a host name that does not resolve now.
+    `may_pass`: it may disappear without a change, for instance a host name that does not resolve now.
     """
 
     place: str
@@ -59,6 +59,6 @@ class BindError(StartError):
 
     def __str__(self) -> str:
         code = self.error.errno
-        # asyncio's text has the address too; the codes of name resolution are negative, and none of the system's.
+        # asyncio's text repeats the address; the codes of name resolution are negative, not system errors.
         reason = os.strerror(code) if code is not None and code > 0 else self.error.strerror or str(self.error)
         return f"error: {self.flag}: cannot listen on {format_address(self.address)}: {reason}"

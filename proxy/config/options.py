@@ -48,8 +48,8 @@ UPSTREAM: Final = cloup.option_group(
         "--bootstrap-server",
         type=Checked("HOST:PORT[,HOST:PORT...]", values.parse_addresses),
         show_default="none, required",
-        help="Brokers to forward to, in plaintext; responses name the other brokers. The variable may be named after "
-        "either flag.",
+        help="Brokers to forward to, in plaintext; responses contain the other brokers. The variable may be named "
+        "after either flag.",
     ),
 )
 
@@ -72,14 +72,13 @@ LISTENING: Final = cloup.option_group(
         type=Checked("NODE=PORT", values.parse_node_port),
         multiple=True,
         show_default="none",
-        help="A port of its own for one broker, where two would share one. Repeatable; in the environment separated "
-        "by ';'.",
+        help="The port of one broker, if two would share one. Repeatable; in the environment separated by ';'.",
     ),
     _setting(
         "--advertised-host",
         type=Checked("HOST", values.parse_host),
         show_default="the listen host",
-        help="Host that responses name in place of the brokers' hosts. Required when listening on 0.0.0.0 or [::].",
+        help="Host in responses in place of the brokers' hosts. Required when listening on 0.0.0.0 or [::].",
     ),
     _setting(
         "--drain-timeout",
@@ -109,7 +108,7 @@ QUOTAS: Final = cloup.option_group(
         multiple=True,
         show_default="none",
         help="KEY=VALUE[,KEY=VALUE...]. The scope: user, client-id, or both; or one of ip, topic, listener, "
-        "total=true, resource-group with its members; <default>: each name without an entry of its own. The limits: "
+        "total=true, resource-group with its members; <default>: each name without its own entry. The limits: "
         "listed at the end; 5MB is 5,000,000 bytes per second. Options: mode, action, algorithm, burst_seconds. "
         "Repeatable; in the environment separated by ';' or line ends.",
     ),
@@ -125,7 +124,7 @@ QUOTAS: Final = cloup.option_group(
         "--quota-share",
         type=Checked("FRACTION", values.parse_fraction),
         default="1.0",
-        help="Factor for every rate: 1/N when N proxies share one total, since a limit is per proxy process. Use "
+        help="Factor for every rate: 1/N for N proxies that share one total, since a limit is per process. Use "
         "quota_share in the --quotas-file to change it while the proxy runs.",
     ),
     _setting(
@@ -151,8 +150,8 @@ QUOTAS: Final = cloup.option_group(
         "--first-window",
         type=Checked("on|off", values.parse_on_off),
         default="on",
-        help="on: the rate of a new client is measured over its windows so far, at least one. off, as in brokers: as "
-        "if it had been idle before, so it can begin with a burst.",
+        help="on: the rate of a new client is measured over its windows so far, at least one. off, as in brokers: a "
+        "new client counts as idle before, so it can begin with a burst.",
     ),
     _setting(
         "--producer-id-quota-window-size-seconds",
@@ -188,7 +187,8 @@ ENFORCEMENT: Final = cloup.option_group(
         "--max-connection-hold",
         type=Checked("DURATION", values.parse_duration),
         default="8s",
-        help="Longest wait of a connection over connection_creation_rate; one with a longer wait is closed after it.",
+        help="Longest wait of a connection over connection_creation_rate; with a longer one it is closed after this "
+        "time.",
     ),
     _setting(
         "--dry-run/--no-dry-run",
@@ -220,7 +220,7 @@ OBSERVABILITY: Final = cloup.option_group(
         "--max-metric-entities",
         type=Checked("N", values.whole_number(1, 1_000_000)),
         default="1000",
-        help="Number of clients with metrics of their own; further ones are counted as 'other'.",
+        help="Number of clients with their own metrics; further ones are counted as 'other'.",
     ),
     _setting(
         "--log-format",
@@ -248,7 +248,7 @@ SECURITY: Final = cloup.option_group(
         "--socket-response-max-bytes",
         type=Checked("BYTES", values.parse_size),
         default="1073741824",
-        help="Longest response. A Fetch response is longer than fetch.max.bytes (50 MiB by default) when one batch is.",
+        help="Longest response. One batch can make a Fetch response longer than fetch.max.bytes (50 MiB by default).",
     ),
     _setting(
         "--max-connections",
@@ -260,23 +260,23 @@ SECURITY: Final = cloup.option_group(
         "--max-buffered-bytes",
         type=Checked("BYTES", values.parse_size),
         default="256MiB",
-        help="Memory for bytes that slow receivers have not taken yet, for all connections together. When it is used "
-        "up, connections are not read, and /readyz reports it.",
+        help="Memory for bytes that are not forwarded yet, of all connections together. When it is used up, "
+        "connections are not read, and /readyz reports it.",
     ),
     _setting(
         "--stalled-client-timeout",
         type=Checked("DURATION", values.parse_duration),
         default="30s",
-        help="While that memory is used up, a peer that takes no byte for this long is closed; the connection that "
-        "holds most bytes is closed first. 500ms, 30s, 2m.",
+        help="While that memory is used up, connections with a peer that reads no byte for this long are closed, the "
+        "one with most buffered bytes first. 500ms, 30s, 2m.",
     ),
     _setting(
         "--pass-unknown-apis/--no-pass-unknown-apis",
         type=Switch(),
         default=False,
         show_default="off",
-        help="Forward APIs that this proxy does not know. Their responses may contain a broker's real address, by "
-        "which a client can bypass the quota.",
+        help="Forward APIs that are unknown to this proxy. Their responses may contain a broker's real address, which "
+        "lets clients bypass quotas.",
     ),
 )
 

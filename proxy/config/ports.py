@@ -1,7 +1,7 @@
 """The ports and hosts of a configuration: their defaults, and that no port is used twice.
 
-Each function reads the parsed options in `given`, by name, sets what follows from them, and yields what is
-wrong.
+Each function reads the parsed options in `given`, by name, sets values derived from them, and yields
+problems.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def take_ports(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]:
         if ports[-1] > MAX_PORT:
             yield Problem(
                 _place(ctx, "listen", format_address(listen)),
-                f"leaves no room for {DEFAULT_BROKER_PORTS} broker ports after it",
+                f"has fewer than {DEFAULT_BROKER_PORTS} ports after it",
                 "give --broker-ports FIRST-LAST",
             )
             return
@@ -95,7 +95,7 @@ def _check_metrics_port(
 
 
 def _check_upstream(ctx: click.Context, given: Mapping[str, Any], own_ports: set[int]) -> Iterator[Problem]:
-    """A bootstrap server that is this proxy itself: connections would go round for ever."""
+    """A bootstrap server that is this proxy itself: connections would loop."""
     listen: Address = given["listen"]
     own_hosts = [listen[0], given.get("advertised_host") or listen[0]]
     if is_wildcard(listen[0]):
@@ -104,8 +104,8 @@ def _check_upstream(ctx: click.Context, given: Mapping[str, Any], own_ports: set
         if port in own_ports and any(_same_host(host, own) for own in own_hosts):
             yield Problem(
                 place_of(ctx, "bootstrap_servers", format_address((host, port))),
-                "is a port that this proxy listens on itself",
-                "it names the real brokers; clients are given the address of --listen",
+                "is a port of this proxy itself",
+                "give the real brokers here, and the address of --listen to clients",
             )
 
 
@@ -125,13 +125,13 @@ def take_advertised_host(ctx: click.Context, given: dict[str, Any]) -> Iterator[
     elif is_wildcard(advertised):
         yield Problem(
             place_of(ctx, "advertised_host", advertised),
-            "is no address that a client can connect to",
+            "is not an address that clients can connect to",
             "give the host name or IP address by which clients reach this proxy",
         )
 
 
 def _place(ctx: click.Context, name: str, value: str) -> str:
-    """As `place_of`, for a parsed value; a default is shown as one, for the user may not have written it."""
+    """As `place_of`, for a parsed value; a default is marked as such."""
     if ctx.get_parameter_source(name) is ParameterSource.DEFAULT:
         return f"--{name.replace('_', '-')} {value!r} (the default)"
     return place_of(ctx, name, value)
@@ -141,7 +141,7 @@ _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def _same_interface(one: str, other: str) -> bool:
-    """Whether listening on the same port of both cannot work."""
+    """Whether the same port cannot be bound on both."""
     return is_wildcard(one) or is_wildcard(other) or _same_host(one, other)
 
 

@@ -1,4 +1,4 @@
-"""From text to a value in final units: addresses, port ranges, durations, sizes.
+"""Parses text to values in final units: addresses, port ranges, durations, sizes.
 
 Each `parse_*` takes a str (or, from TOML, also a number) and raises `InvalidValue`: its message has the expected form,
 its hint the correction.
@@ -45,7 +45,7 @@ def parse_address(value: object, *, zero_port: bool = False) -> Address:
     """`HOST:PORT`; an IPv6 literal is in brackets, as in `[::1]:19092`. Port 0 (any free port) if `zero_port`."""
     text = _text(value, "HOST:PORT").strip()
     if "://" in text:
-        raise InvalidValue("expected HOST:PORT", "leave the scheme out: addresses are plain host:port here")
+        raise InvalidValue("expected HOST:PORT", "remove the scheme: addresses are plain host:port")
     host, colon, port_text = text.rpartition(":")
     if not colon:
         raise InvalidValue("expected HOST:PORT", "the port is missing" if text else None)
@@ -54,7 +54,7 @@ def parse_address(value: object, *, zero_port: bool = False) -> Address:
         if ":" not in host:
             raise InvalidValue("expected HOST:PORT", "brackets are for IPv6 addresses only, as in [::1]:19092")
     elif ":" in host:
-        raise InvalidValue("expected HOST:PORT", "an IPv6 address stands in brackets, as in [::1]:19092")
+        raise InvalidValue("expected HOST:PORT", "put an IPv6 address in brackets, as in [::1]:19092")
     _check_host(host, "HOST:PORT")
     lowest = 0 if zero_port else 1
     port = _digits(port_text)
@@ -69,7 +69,7 @@ def parse_host(value: object) -> str:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif host.count(":") == 1:
-        raise InvalidValue("expected HOST without a port", "the ports are those that the proxy listens on")
+        raise InvalidValue("expected HOST without a port", "the ports are those of --listen and --broker-ports")
     _check_host(host, "HOST")
     return host
 
@@ -166,7 +166,7 @@ def parse_size(value: object) -> int:
 
 
 SMALLEST_FRACTION: Final = 1e-6
-"""One millionth of the smallest rate still gives waits that fit the arithmetic."""
+"""With the smallest rate, waits still fit the arithmetic."""
 
 
 def parse_fraction(value: object) -> float:
@@ -242,7 +242,7 @@ def _is_number(value: object) -> bool:
 
 
 def _digits(text: str) -> int | None:
-    """A number without sign and of sane length, or None."""
+    """A number of at most 10 digits, or None."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None
 
 
@@ -258,4 +258,4 @@ def _check_host(host: str, what: str) -> None:
     if not host:
         raise InvalidValue(f"expected {what}", "the host is missing")
     if not host.isprintable() or any(char in ' ,/@"' for char in host):
-        raise InvalidValue(f"expected {what}", f"{host!r} is no host name or IP address")
+        raise InvalidValue(f"expected {what}", f"{host!r} is not a host name or IP address")

@@ -12,7 +12,7 @@ from quotas.admission.limit import Limit, Ticket
 
 
 class Hold:
-    """A frame at whose boundary a connection waits.
+    """A held frame of a connection.
 
     limit      the limit that it waits for
     size       bytes of the frame
@@ -101,19 +101,19 @@ class Holds:
                 del self._overdrafts[limit]
 
     def remove(self, hold: Hold) -> None:
-        """It waits no longer: it was dropped, or reached its deadline."""
+        """Remove a hold that was dropped or reached its deadline."""
         limit = hold.limit
         limit.waiters.discard(hold)
         self._drop_if_empty(limit)
 
     def give_up(self, ticket: Ticket, now_ns: int) -> None:
-        """A frame will not pass under this ticket: give back what it was charged."""
+        """Refund the claims of a frame that will not pass."""
         claimed = tuple(ticket.claims)
         ticket.release(now_ns)
         self.credit_returned(claimed)
 
     def credit_returned(self, limits: Iterable[Limit]) -> None:
-        """These limits got credit back: their waiters may be due sooner."""
+        """Credit was refunded to these limits: their waiters may be due sooner."""
         for limit in limits:
             if limit.waiters.waiting:
                 self.changed[limit] = None

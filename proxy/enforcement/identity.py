@@ -44,7 +44,7 @@ class Notice:
         return throttle_time_ms(remaining_ns, self._most_ns)
 
     def renew(self, registry: Registry, now_ns: int) -> None:
-        """Limits have changed: the wait becomes what the limit requires now, at most as long as before."""
+        """Apply changed limits: the wait becomes the present debt of the limit, at most the wait before."""
         limit = self.limit
         if limit is None or not self.until_ns:
             return
@@ -102,7 +102,7 @@ class Identity:
         self.request_notice = Notice(config.enforcement.max_throttle_ms)
 
     def identify(self, wire_client_id: str) -> None:
-        """The client sends this client id from this request on."""
+        """Set the client id of this and later requests."""
         self.wire_client_id = wire_client_id
         fixed = self._config.quotas.client_id
         self.client_id = wire_client_id if fixed is None else fixed

@@ -21,7 +21,7 @@ _log = logging.getLogger("proxy.enforcement")
 
 
 class Report:
-    """Shared by all connections. A request is counted once: with the time that it was held, else with its notice."""
+    """Shared by all connections. A request is counted once: with the time of its hold, else with its notice."""
 
     def __init__(self, options: EnforcementOptions, entities: Entities) -> None:
         self._entities = entities
@@ -29,42 +29,42 @@ class Report:
         self._event = "would_throttle" if options.dry_run else "throttled"
         self._lines = RateLimited()
 
-    def noticed(self, who: Identity, decision: Decision, wait_ns: int, now_ns: int, mode: str = NOTIFY) -> None:
+    def noticed(self, identity: Identity, decision: Decision, wait_ns: int, now_ns: int, mode: str = NOTIFY) -> None:
         """A request passed or was refused, and its response contains this wait."""
         limit = decision.limit
         if limit is not None:
-            self._count(who, limit.name, mode, wait_ns, now_ns)
-            self._log_limit(who, limit, mode, wait_ns, decision.wait_ns, now_ns)
+            self._count(identity, limit.name, mode, wait_ns, now_ns)
+            self._log_limit(identity, limit, mode, wait_ns, decision.wait_ns, now_ns)
 
-    def held(self, who: Identity, decision: Decision, now_ns: int) -> None:
+    def held(self, identity: Identity, decision: Decision, now_ns: int) -> None:
         """A frame is held for the first time. It is counted when the hold ends: see `released`."""
         limit = decision.limit
         if limit is not None:
             wait_ns = decision.wait_ns + limit.queued_ns()
-            self._log_limit(who, limit, PAUSE, wait_ns, decision.wait_ns, now_ns, decision.topics)
+            self._log_limit(identity, limit, PAUSE, wait_ns, decision.wait_ns, now_ns, decision.topics)
 
-    def released(self, who: Identity, hold: Hold, now_ns: int) -> None:
+    def released(self, identity: Identity, hold: Hold, now_ns: int) -> None:
         """A hold has ended, and the frame passes."""
-        self._count(who, hold.limit.name, PAUSE, now_ns - hold.since_ns, now_ns)
+        self._count(identity, hold.limit.name, PAUSE, now_ns - hold.since_ns, now_ns)
 
-    def would_hold(self, who: Identity, decision: Decision, now_ns: int) -> None:
-        """In a dry run: a frame passes that another mode would hold."""
-        self.noticed(who, decision, decision.wait_ns, now_ns, PAUSE)
+    def would_hold(self, identity: Identity, decision: Decision, now_ns: int) -> None:
+        """A dry run forwards a frame that another mode would hold."""
+        self.noticed(identity, decision, decision.wait_ns, now_ns, PAUSE)
 
-    def connection_waits(self, who: Identity, verdict: Verdict, now_ns: int) -> None:
+    def connection_waits(self, identity: Identity, verdict: Verdict, now_ns: int) -> None:
         """A new connection is over a limit on connections."""
         name, entity = verdict.limit_name or "", str(verdict.entity)
-        self._count(who, name, PAUSE, verdict.wait_ns, now_ns)
-        self._log(who, name, entity, verdict.limit_value, PAUSE, verdict.wait_ns, verdict.wait_ns, now_ns)
+        self._count(identity, name, PAUSE, verdict.wait_ns, now_ns)
+        self._log(identity, name, entity, verdict.limit_value, PAUSE, verdict.wait_ns, verdict.wait_ns, now_ns)
 
     # ---- inside
 
-    def _count(self, who: Identity, limit_name: str, mode: str, wait_ns: int, now_ns: int) -> None:
-        self._entities.throttled(limit_name, who.user, who.client_id, mode, wait_ns / NS_PER_SECOND, now_ns)
+    def _count(self, identity: Identity, limit_name: str, mode: str, wait_ns: int, now_ns: int) -> None:
+        self._entities.throttled(limit_name, identity.user, identity.client_id, mode, wait_ns / NS_PER_SECOND, now_ns)
 
     def _log_limit(
         self,
-        who: Identity,
+        identity: Identity,
         limit: Limit,
         mode: str,
         wait_ns: int,
@@ -72,11 +72,11 @@ class Report:
         now_ns: int,
         topics: tuple[str, ...] = (),
     ) -> None:
-        self._log(who, limit.name, str(limit.entity), limit.rate, mode, wait_ns, debt_ns, now_ns, topics)
+        self._log(identity, limit.name, str(limit.entity), limit.rate, mode, wait_ns, debt_ns, now_ns, topics)
 
     def _log(
         self,
-        who: Identity,
+        identity: Identity,
         limit_name: str,
         entity: str,
         limit_value: int | float,  # not `float`: mypyc would make it one, and the log show it so
@@ -92,9 +92,9 @@ class Report:
                 _log,
                 logging.WARNING,
                 self._event,
-                client_id=who.client_id,
-                user=who.user,
-                peer=who.peer,
+                client_id=identity.client_id,
+                user=identity.user,
+                peer=identity.peer,
                 limit=limit_name,
                 entity=entity,
                 limit_value=limit_value,

@@ -1,8 +1,8 @@
-"""Admits new connections, delayed where `connection_creation_rate` requires it.
+"""Admits new connections, after a wait if `connection_creation_rate` requires one.
 
-A connection over its rate is accepted and not served for the computed time, while others are. One with a wait above
-``--max-connection-hold`` waits that long and is closed, so that a client which reconnects at once does not turn one
-refusal into a thousand. One above ``connections`` is closed at once, as Kafka does.
+A connection over its rate is accepted and served after its wait, while others are served. One with a wait above
+``--max-connection-hold`` is closed after that time, so that a client that reconnects at once does not cause a thousand
+refusals. One above ``connections`` is closed at once, as in Kafka.
 
 When limits change, each waiting connection is served after the rest of its wait, or after the wait under the new limits
 if that is shorter.
@@ -30,16 +30,16 @@ _log = logging.getLogger("proxy.sessions.gate")
 class _Waiting:
     """A connection over its rate, its verdict, and the function that serves it."""
 
-    __slots__ = ("held", "serve", "timer")
+    __slots__ = ("connection", "serve", "timer")
 
-    def __init__(self, held: WaitingConnection, serve: Callable[[], None], timer: TimerHandle) -> None:
-        self.held = held
+    def __init__(self, connection: WaitingConnection, serve: Callable[[], None], timer: TimerHandle) -> None:
+        self.connection = connection
         self.serve = serve
         self.timer = timer
 
 
 class Gate:
-    """Shared by all listeners. Report the end of each session by `gone`."""
+    """Shared by all listeners. Call `remove` at the end of each session."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class Gate:
         self._metrics = metrics
         self._dry_run = dry_run
         self._lines = RateLimited()
-        #: In the order in which they were recorded.
+        #: In the order of their recording.
         self._waiting: dict[Session, _Waiting] = {}
 
-    def let_in(self, session: Session, serve: Callable[[], None]) -> None:
-        """Call ``serve`` for a session that was accepted, now or when its rate allows; or close it."""
+    def admit(self, session: Session, serve: Callable[[], None]) -> None:
+        """Call ``serve`` for an accepted session, now or when its rate allows it, or close it."""
         now_ns = self._clock()
         origin = session.origin
         verdict = self._quotas.count_opened(origin.ip, origin.listener, now_ns)
@@ -70,18 +70,18 @@ class Gate:
             serve()
             return
         if self._dry_run:
-            self._rehearse(session, verdict, now_ns)
+            self._report_dry_run(session, verdict, now_ns)
             serve()
             return
-        if verdict.wait_ns:  # a connection that is closed at once is not throttled
+        if verdict.wait_ns:  # else it is closed at once and not throttled
             self._report.connection_waits(session.identity, verdict, now_ns)
-            held = WaitingConnection(origin.ip, origin.listener, verdict, now_ns)
+            connection = WaitingConnection(origin.ip, origin.listener, verdict, now_ns)
             timer = self._after(verdict.wait_ns, session)
-            self._waiting[session] = _Waiting(held, serve, timer)
+            self._waiting[session] = _Waiting(connection, serve, timer)
         else:
-            self._turn_away(session, verdict)
+            self._reject(session, verdict)
 
-    def gone(self, session: Session) -> None:
+    def remove(self, session: Session) -> None:
         """The session has ended."""
         waiting = self._waiting.pop(session, None)
         if waiting is not None:
@@ -89,9 +89,9 @@ class Gate:
         self._quotas.count_closed(session.origin.ip, session.origin.listener)
 
     def wait_of(self, session: Session) -> WaitingConnection | None:
-        """The wait of a session that is over its rate; None: it is served."""
+        """The wait of a session over its rate; None if it is served."""
         waiting = self._waiting.get(session)
-        return None if waiting is None else waiting.held
+        return None if waiting is None else waiting.connection
 
     def limits_changed(self) -> None:
         """Limits were replaced. Costs nothing while no connection waits."""
@@ -99,10 +99,10 @@ class Gate:
             return
         now_ns = self._clock()
         waiting = dict(self._waiting)
-        verdicts = self._quotas.review([each.held for each in waiting.values()], now_ns)
+        verdicts = self._quotas.review([each.connection for each in waiting.values()], now_ns)
         free = 0
         for (session, each), verdict in zip(waiting.items(), verdicts, strict=True):
-            before = each.held
+            before = each.connection
             left_ns = before.since_ns + verdict.wait_ns - now_ns
             if left_ns <= 0:
                 left_ns = (1 + free // SERVED_AT_ONCE) * NS_PER_MS
@@ -110,28 +110,28 @@ class Gate:
             if verdict.admitted and not before.verdict.admitted:  # recorded now, after all others
                 self._waiting[session] = self._waiting.pop(session)
             each.timer.cancel()
-            each.held = before._replace(verdict=verdict)
+            each.connection = before._replace(verdict=verdict)
             each.timer = self._after(left_ns, session)
 
     def _after(self, wait_ns: int, session: Session) -> TimerHandle:
-        return self._loop.call_later(wait_ns / NS_PER_SECOND, self._has_waited, session)
+        return self._loop.call_later(wait_ns / NS_PER_SECOND, self._end_wait, session)
 
-    def _has_waited(self, session: Session) -> None:
+    def _end_wait(self, session: Session) -> None:
         waiting = self._waiting.pop(session)
-        if waiting.held.verdict.admitted:
+        if waiting.connection.verdict.admitted:
             waiting.serve()
         else:
-            self._turn_away(session, waiting.held.verdict)
+            self._reject(session, waiting.connection.verdict)
 
-    def _rehearse(self, session: Session, verdict: Verdict, now_ns: int) -> None:
-        """Report the measure. A connection above ``connections`` is served, so its rates count it too."""
+    def _report_dry_run(self, session: Session, verdict: Verdict, now_ns: int) -> None:
+        """Report the verdict. A connection above ``connections`` is served, so its rates count it too."""
         self._report.connection_waits(session.identity, verdict, now_ns)
         if not verdict.wait_ns:
             verdict = self._quotas.record_creation(session.origin.ip, session.origin.listener, now_ns)
             if verdict.limit_name is not None:
                 self._report.connection_waits(session.identity, verdict, now_ns)
 
-    def _turn_away(self, session: Session, verdict: Verdict) -> None:
+    def _reject(self, session: Session, verdict: Verdict) -> None:
         reason = verdict.limit_name or ""
         self._metrics.rejected[reason] += 1
         suppressed = self._lines.admit(("connection_rejected", reason, verdict.entity), self._clock())

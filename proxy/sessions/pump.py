@@ -19,7 +19,7 @@ from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, REPLACE, WAIT, YIELD
 
 
 class PauseReason(IntFlag):
-    """Why a wire is not being read. Reading goes on when no reason is left; each is a metric label."""
+    """Why a wire is not being read. Reading resumes without any reason; each is a metric label."""
 
     CONNECTING = 1
     QUOTA = 2
@@ -104,7 +104,7 @@ class PumpSet:
         self.short: dict[Pump, None] = {}
 
     def memory_returned(self) -> None:
-        """Memory may have been given back: resume pumps that wait for it."""
+        """Memory may be free: resume pumps that wait for it."""
         memory = self.memory
         for holding in memory.grant():
             for pump in [pump for pump in self.short if pump.stream.holding is holding]:
@@ -350,7 +350,7 @@ class Pump(Turn):
                     self._break_off(pos, end)
                     return False
         finally:
-            self._forward(start, pos)  # after an error: what passed before it was charged, and goes on
+            self._forward(start, pos)  # after an error: bytes before it were charged, and are forwarded
         if self._read_limit < READ_SIZE:
             self._read_limit = min(READ_SIZE, 2 * self._read_limit)
         return True

@@ -291,7 +291,7 @@ class Session(Owner, Waiter):
             self._shared.wakeups.add(self, hold)
 
     def release(self, hold: Hold) -> None:
-        """A frame whose client has hung up and will send it again is dropped, not duplicated."""
+        """Drop a frame if its client has disconnected and will send it again; forwarding would duplicate it."""
         if hold.answered and self.client.peer_has_gone:
             self._drop_held_frame(hold)
             return
@@ -402,7 +402,7 @@ class Session(Owner, Waiter):
     def _read_to_end(self, pump: Pump) -> None:
         """The source has gone: read what it left, one ``recv`` for each round of the loop, up to the end of the stream.
 
-        libuv tells of a reset once, and uvloop forgets the descriptor then, whatever is still to be read from it.
+        libuv reports a reset once, and uvloop then forgets the descriptor, even with bytes left to read.
         """
         pump.read_on()
         if not pump.paused & ~TURN:

@@ -7,7 +7,7 @@ A round is one poll of the loop and the callbacks that follow it. In each round
 - expensive connections (a turn took longer than `HEAVY_NS`, long frames, more was read than one turn parses) share
   `HEAVY_ROUND_NS`; the rest waits in a queue, first in, first out. One turn ends after `TURN_NS`
 
-So other work delays a small request by a bounded time, whatever the bytes of other connections are.
+So other connections delay a small request by a bounded time, for any input.
 """
 
 from abc import abstractmethod

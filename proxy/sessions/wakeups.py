@@ -45,7 +45,7 @@ class Wakeups:
         self.rearm()
 
     def rearm(self) -> None:
-        """Set the timers of the limits whose waiters may be due at another time than before."""
+        """Set the timers of the limits with changed due times."""
         changed = self._holds.changed
         while changed:
             limit, _ = changed.popitem()

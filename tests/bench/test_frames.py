@@ -103,5 +103,5 @@ def test_an_unknown_api_versions_version_gets_the_v0_answer() -> None:
 
 
 @pytest.mark.parametrize(("client_id", "partitions"), [("metadata-100000", 100_000), ("produce-1024", 1), ("", 1)])
-def test_a_client_id_says_how_many_partitions_it_wants_to_see(client_id: str, partitions: int) -> None:
+def test_a_client_id_contains_the_number_of_partitions(client_id: str, partitions: int) -> None:
     assert frames.metadata_partitions(client_id) == partitions

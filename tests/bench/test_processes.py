@@ -65,7 +65,7 @@ def test_free_ports_differ() -> None:
     assert len(set(free_ports(20))) == 20
 
 
-def test_a_process_that_does_not_listen_is_told_with_its_output() -> None:
+def test_a_process_that_does_not_listen_is_reported_with_its_output() -> None:
     (port,) = free_ports(1)
     complaint = [sys.executable, "-c", "raise SystemExit('no such quota')"]
     with (

@@ -159,7 +159,7 @@ def test_waits_for_another_process_and_uses_what_it_has_fetched(playground: Play
     assert [jar.name for jar in result[0]] == sorted(GOOD)
 
 
-def test_a_set_without_checksums_says_how_to_pin_it(tmp_path: Path) -> None:
+def test_a_set_without_checksums_reports_how_to_pin_it(tmp_path: Path) -> None:
     with pytest.raises(DownloadFailed, match="pin SET"):
         ensure(SET, cache=tmp_path, checksums=tmp_path)
 

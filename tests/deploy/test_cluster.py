@@ -42,7 +42,7 @@ def test_each_of_three_brokers_has_an_address_of_its_own(kafka_cluster3: KafkaCl
 
 
 @pytest.mark.parametrize("graceful", [True, False])
-async def test_a_bounced_broker_comes_back_with_its_port_and_data(
+async def test_a_restarted_broker_has_its_port_and_data(
     kafka_cluster3: KafkaCluster, unique_name: Callable[[str], str], graceful: bool
 ) -> None:
     topic = unique_name("bounce")

@@ -68,7 +68,7 @@ def test_is_given_every_module_and_shows_progress(tmp_path: Path) -> None:
         ("exit(3)", "Ivy ended with exit code 3"),
     ],
 )
-def test_a_failure_is_told_in_one_line(tmp_path: Path, script: str, complaint: str) -> None:
+def test_a_failure_is_reported_in_one_line(tmp_path: Path, script: str, complaint: str) -> None:
     assert run_ivy([sys.executable, "-c", script], a_run(tmp_path), lambda line: None) == complaint
 
 

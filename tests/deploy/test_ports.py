@@ -5,7 +5,7 @@ import socket
 from deploy.local.node import PortReservation
 
 
-def test_a_reserved_port_is_free_for_the_broker_and_for_nobody_else() -> None:
+def test_a_reserved_port_is_free_for_the_broker_only() -> None:
     reservation = PortReservation("127.0.0.2")
     try:
         for _ in range(2):  # also after a bounce

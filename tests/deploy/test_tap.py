@@ -131,12 +131,12 @@ async def test_in_front_of_a_real_broker(tap: Tap, unique_name: Callable[[str], 
     assert tap.unreadable == 0
 
 
-def test_an_address_in_use_is_told(tap: Tap) -> None:
+def test_an_address_in_use_is_reported(tap: Tap) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(TapFailed, match=r"cannot listen on 127"):
         tap.relay(("127.0.0.1", 1), taken.getsockname())
 
 
-def test_a_tap_that_is_gone_says_so() -> None:
+def test_a_dead_tap_is_reported() -> None:
     tap = Tap()
     with pytest.raises(TapFailed, match="not started"):
         tap.frames()

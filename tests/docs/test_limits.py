@@ -50,7 +50,7 @@ def test_examples_come_in_pairs() -> None:
 
 
 @pytest.mark.parametrize(("flags", "file"), EXAMPLES)
-def test_an_example_says_the_same_by_flag_and_in_a_file(flags: str, file: str, tmp_path: Path) -> None:
+def test_an_example_is_equal_as_flag_and_in_a_file(flags: str, file: str, tmp_path: Path) -> None:
     entries, share = of_file(file, tmp_path / "quotas.toml")
     assert of_flags(flags) == (entries, share)
     assert not threshold_errors(entries)

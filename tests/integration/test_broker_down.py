@@ -46,7 +46,7 @@ def test_down_at_start_and_up_later(
 
 
 @pytest.mark.timeout(150)
-def test_a_client_goes_on_when_its_broker_is_back(
+def test_a_client_continues_after_its_broker_restarts(
     bounced_cluster: KafkaCluster, unique_name: Callable[[str], str]
 ) -> None:
     with ProxyProcess(bounced_cluster.bootstrap_servers) as proxy:

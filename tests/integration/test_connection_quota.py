@@ -71,7 +71,7 @@ def crowd(stack: ExitStack, address: Address, size: int, source: str = HERE) -> 
 
 @pytest.mark.parametrize("entity", ENTITIES)
 @pytest.mark.timeout(60)
-def test_those_over_the_rate_are_served_later(kafka_cluster: KafkaCluster, entity: str) -> None:
+def test_connections_over_the_rate_are_served_later(kafka_cluster: KafkaCluster, entity: str) -> None:
     """Five at once and five a second; whoever comes under another address or to another port is not slowed."""
     rate, size = 5, 14
     with running(kafka_cluster, f"{entity},{RATE}={rate}") as proxy, ExitStack() as stack:
@@ -114,7 +114,7 @@ def test_those_beyond_the_longest_wait_are_closed_after_it(kafka_cluster: KafkaC
 
 @pytest.mark.parametrize("entity", ENTITIES)
 @pytest.mark.timeout(60)
-def test_connections_beyond_their_number_are_closed_at_once(kafka_cluster: KafkaCluster, entity: str) -> None:
+def test_connections_above_the_limit_are_closed_at_once(kafka_cluster: KafkaCluster, entity: str) -> None:
     limit = 3
     with running(kafka_cluster, f"{entity},{CONNECTIONS}={limit}") as proxy, ExitStack() as stack:
         other_port = broker_of(proxy) if entity.startswith("listener") else None

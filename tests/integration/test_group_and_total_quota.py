@@ -56,7 +56,7 @@ def test_members_of_a_group_share_its_rate_fairly(
 
 
 @pytest.mark.timeout(90)
-def test_the_limits_of_a_client_its_group_and_the_total_must_all_agree(
+def test_the_limits_of_a_client_its_group_and_the_total_all_apply(
     kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
 ) -> None:
     """`slow` has 200 kB/s of its own, its group 600 with `member`, and with `outsider` the whole has 1200.

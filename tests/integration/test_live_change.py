@@ -71,7 +71,7 @@ def test_faster_slower_and_free_without_a_disconnect(
 
 
 @pytest.mark.timeout(120)
-def test_the_share_follows_the_file_and_goes_back_to_the_flag(
+def test_the_share_follows_the_file_and_then_the_flag(
     tapped_cluster: KafkaCluster, tap: Tap, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
     topic, client_id, quotas = unique_name("share"), unique_name("share"), tmp_path / "quotas.toml"
@@ -128,7 +128,7 @@ def test_a_java_and_an_aiokafka_producer_keep_their_connections(
 
 
 @pytest.mark.timeout(120)
-def test_a_file_with_a_mistake_changes_nothing_and_says_why(
+def test_a_file_with_an_error_changes_nothing_and_is_reported(
     kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
     topic, client_id, quotas = unique_name("mistake"), unique_name("mistake"), tmp_path / "quotas.toml"

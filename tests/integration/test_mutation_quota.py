@@ -147,7 +147,7 @@ def test_kafka_python_is_refused_and_succeeds_later(
 
 
 @pytest.mark.timeout(90)
-def test_deletions_and_growth_count_what_metadata_has_told(
+def test_deletions_and_growth_count_partitions_from_metadata(
     kafka_cluster: KafkaCluster, proxy: ProxyProcess, unique_name: Callable[[str], str], names: list[str]
 ) -> None:
     prepare(kafka_cluster, dict.fromkeys(names, 6))
@@ -164,7 +164,7 @@ def test_deletions_and_growth_count_what_metadata_has_told(
 
 
 @pytest.mark.timeout(150)
-def test_the_java_admin_waits_and_asks_again_by_itself(
+def test_the_java_admin_client_waits_and_retries(
     kafka_cluster: KafkaCluster, proxy: ProxyProcess, unique_name: Callable[[str], str], names: list[str]
 ) -> None:
     client_id = unique_name("java")

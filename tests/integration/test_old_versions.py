@@ -147,7 +147,7 @@ def test_kafka_python_that_is_told_how_old_the_broker_is(
 
 @pytest.mark.parametrize("event_loop", ["uvloop", "asyncio"])
 @pytest.mark.timeout(90)
-def test_a_version_that_nobody_speaks_closes_that_connection_only(
+def test_an_unknown_version_closes_that_connection_only(
     old_front: ScannedProxy, unique_name: Callable[[str], str], event_loop: str
 ) -> None:
     with ProxyProcess(old_front.cluster.bootstrap_servers, event_loop=event_loop) as proxy:

@@ -36,7 +36,7 @@ def held(proxy: ProxyProcess) -> list[tuple[str, str]]:
 
 
 @pytest.mark.timeout(120)
-def test_a_third_producer_waits_and_the_two_before_go_on(
+def test_a_third_producer_waits_and_the_first_two_continue(
     kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
 ) -> None:
     """Two of librdkafka, and Java's own."""

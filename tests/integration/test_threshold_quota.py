@@ -76,9 +76,7 @@ def test_a_topic_above_its_threshold_waits_only_while_the_total_is_above(
 
 
 @pytest.mark.timeout(120)
-def test_messages_count_however_small_compression_makes_them(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
+def test_compressed_messages_count_in_full(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
     """As above, in messages: batches of 50, of which little but zeros goes over the wire."""
     above, below = unique_name("above"), unique_name("below")
     create_topics(kafka_cluster, above, below)

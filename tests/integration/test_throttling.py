@@ -39,7 +39,7 @@ def records(size: int) -> list[bytes]:
 
 
 @pytest.mark.timeout(120)
-def test_those_who_wait_are_shown(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+def test_held_connections_are_shown(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
     client_id = unique_name("waiting")
     quota = f"client-id={client_id},producer_byte_rate={LIMIT}"
     with ProxyProcess(kafka_cluster.bootstrap_servers, "--quota", quota) as proxy:
@@ -97,7 +97,9 @@ def test_a_dry_run_counts_and_holds_nothing(kafka_cluster: KafkaCluster, unique_
 
 
 @pytest.mark.timeout(120)
-def test_the_java_client_is_told(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+def test_the_java_client_receives_the_throttle_time(
+    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
+) -> None:
     client_id = unique_name("told")
     quota = f"client-id={client_id},producer_byte_rate={LIMIT}"
     with ProxyProcess(kafka_cluster.bootstrap_servers, "--quota", quota) as proxy:

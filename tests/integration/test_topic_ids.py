@@ -47,9 +47,7 @@ def test_a_java_producer_outlives_the_proxy_and_is_held_again(
 
 
 @pytest.mark.timeout(60)
-def test_an_id_that_nobody_has_told_is_asked_for(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
+def test_an_unknown_id_is_requested(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
     """A client that never asks for metadata here; who waits for the name is nobody, so its first records are free."""
     topic = unique_name("unheard-of")
     create_topics(kafka_cluster, topic)

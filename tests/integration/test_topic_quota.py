@@ -73,7 +73,7 @@ def test_the_default_is_for_each_topic_alone(kafka_cluster: KafkaCluster, unique
 
 
 @pytest.mark.timeout(90)
-def test_messages_are_counted_whatever_the_compression(
+def test_messages_are_counted_with_any_compression(
     kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
 ) -> None:
     limit, batch = 400, 20

@@ -197,7 +197,7 @@ def test_a_broker_without_topic_ids(version: int) -> None:
         assert topics_in(version, response, sizes) == [TopicPartitions("a", None, 100)]
 
 
-def test_a_topic_is_told_of_once_when_its_head_was_seen() -> None:
+def test_a_topic_is_returned_once_after_its_head() -> None:
     response = bytearray(response_of(13, ("a", [partition(13)] * 300), ("b", [partition(13)])))
     walk = MetadataTopicsWalk(13, len(response), 10)
     at = walk.advance(response, 10, 300)

@@ -136,7 +136,7 @@ def test_arbitrary_bytes_give_a_header_a_wait_or_a_protocol_error(data: bytes) -
 
 
 @given(key=st.sampled_from(sorted(APIS)), version=st.integers(0, 20), tail=st.binary(max_size=100))
-def test_arbitrary_bytes_behind_a_valid_start(key: int, version: int, tail: bytes) -> None:
+def test_arbitrary_bytes_after_a_valid_start(key: int, version: int, tail: bytes) -> None:
     content = struct.pack(">hhi", key, version, 1) + tail
     buf = bytearray(struct.pack(">i", len(content)) + content)
     try:
@@ -290,7 +290,7 @@ def test_share_fetch_requests_of_a_member_are_equal_up_to_its_id(epoch: int, gro
 
 @pytest.mark.parametrize("minor", range(5))
 @pytest.mark.parametrize("limit", [1 << 20, 1 << 30, 2**31 - 1])
-def test_a_tls_alert_is_recognised_whatever_the_limit(minor: int, limit: int) -> None:
+def test_a_tls_alert_is_recognised_with_any_limit(minor: int, limit: int) -> None:
     """The response of a TLS listener to a plain request: 7 bytes, which as a frame length are 353 MB."""
     alert = bytearray(b"\x15\x03" + bytes([minor]) + b"\x00\x02\x02\x28")
     length = int.from_bytes(alert[:4], "big")

@@ -243,7 +243,7 @@ def test_a_file_that_is_not_there(files: Path) -> None:
     assert "cannot be read: No such file or directory" in result.stderr
 
 
-def test_check_config_without_a_file_says_what_is_missing() -> None:
+def test_check_config_without_a_file_reports_the_missing_argument() -> None:
     result = invoke("check-config")
     assert result.exit_code == 2
     assert "FILE" in result.stderr

@@ -78,7 +78,7 @@ class Exhausted:
     ("code", "reason"),
     [(errno.EMFILE, "descriptors_exhausted"), (errno.ENFILE, "descriptors_exhausted"), (errno.ENOBUFS, "no_memory")],
 )
-async def test_accepting_rests_when_the_process_is_exhausted_and_goes_on(
+async def test_accepting_pauses_without_descriptors_and_resumes(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch, code: int, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("proxy.listener.PAUSE_SECONDS", 0.01)
@@ -173,7 +173,7 @@ async def test_connections_above_the_bound_are_closed_and_counted(
     assert await broker.frame() == heartbeat(1)
 
 
-async def test_memory_is_bounded_and_reading_goes_on_when_it_is_free(open_stage: OpenStage) -> None:
+async def test_memory_is_bounded_and_reading_resumes_when_it_is_free(open_stage: OpenStage) -> None:
     """Five clients that do not read their responses, and no room for all of them."""
     bound = 32_768
     stage = open_stage(security=SecurityOptions(max_buffered_bytes=bound))

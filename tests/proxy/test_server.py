@@ -172,7 +172,7 @@ async def test_a_hang_up_reads_the_quotas_file_again(tmp_path: Path) -> None:
             assert await broker.frame() == produce(number, 100_000)
 
 
-async def test_the_share_follows_the_file_and_goes_back_to_the_flag(tmp_path: Path) -> None:
+async def test_the_share_follows_the_file_and_then_the_flag(tmp_path: Path) -> None:
     quotas = tmp_path / "quotas.toml"
     entry = '[[quota]]\nclient-id = "etl"\nproducer_byte_rate = 1\n'
     quotas.write_text("quota_share = 0.25\n" + entry)
@@ -197,7 +197,7 @@ async def test_a_hang_up_without_a_quotas_file_is_no_end() -> None:
         assert await broker.frame() == heartbeat(1)
 
 
-async def test_a_new_file_frees_who_waits(tmp_path: Path) -> None:
+async def test_a_new_file_releases_held_requests(tmp_path: Path) -> None:
     """The file is put in place by a rename, as editors and Kubernetes do it."""
     quotas = tmp_path / "quotas.toml"
     quotas.write_text('[[quota]]\nclient-id = "etl"\nproducer_byte_rate = 1\n')

@@ -158,7 +158,7 @@ def test_with_kafkas_rule_it_would_not() -> None:
     assert [quotas.count_opened(IP, LISTENER, event * 25 * MS) for event in range(31)] == [Verdict(True)] * 31
 
 
-def test_each_of_a_crowd_waits_a_little_longer() -> None:
+def test_each_new_connection_waits_longer() -> None:
     quotas = quotas_of((TOTAL, CONNECTION_CREATION_RATE, 10), algorithm=TOKEN_BUCKET)
     waits = [quotas.count_opened(IP, LISTENER, 0).wait_ns for _ in range(13)]
     assert waits == [0] * 10 + [100 * MS, 200 * MS, 300 * MS]
@@ -185,7 +185,7 @@ def test_the_longest_wait_of_address_listener_and_total_counts() -> None:
 
 
 @pytest.mark.parametrize("algorithm", [TOKEN_BUCKET, SAMPLED_WINDOW])
-def test_who_would_wait_too_long_is_turned_away_and_takes_no_part_in_what_others_wait(algorithm: str) -> None:
+def test_a_connection_with_too_long_a_wait_is_refused_and_delays_no_other(algorithm: str) -> None:
     """A client that tries again and again must not push everybody's turn away, nor its own."""
     quotas = quotas_of(
         (Named(Kind.IP, IP), CONNECTION_CREATION_RATE, 1),
@@ -216,7 +216,7 @@ def test_a_default_rate_is_one_for_each_address() -> None:
     assert (verdict.entity, verdict.limit_value) == (Named(Kind.IP, IP), 1)
 
 
-def test_a_clock_that_goes_back_lets_nobody_in_sooner() -> None:
+def test_a_clock_that_goes_back_shortens_no_wait() -> None:
     quotas = quotas_of((TOTAL, CONNECTION_CREATION_RATE, 1), algorithm=TOKEN_BUCKET)
     assert quotas.count_opened(IP, LISTENER, 10 * SECOND) == Verdict(True)
     assert quotas.count_opened(IP, LISTENER, 5 * SECOND).wait_ns == SECOND
@@ -265,7 +265,7 @@ def waits_ms(verdicts: list[Verdict]) -> list[float]:
     return [verdict.wait_ns / MS for verdict in verdicts]
 
 
-def test_at_a_higher_rate_each_waits_for_those_before_it_and_not_for_those_behind() -> None:
+def test_at_a_higher_rate_each_waits_for_earlier_connections_only() -> None:
     crowd = Crowd((TOTAL, 10))
     crowd.come(14)
     assert waits_ms([each.verdict for each in crowd.held]) == [100, 200, 300, 400]
@@ -275,7 +275,7 @@ def test_at_a_higher_rate_each_waits_for_those_before_it_and_not_for_those_behin
     assert waits_ms(crowd.review(60 * MS)) == waits_ms(verdicts), "to ask once more changes nothing"
 
 
-def test_at_a_lower_rate_nobody_waits_longer_than_it_was_told() -> None:
+def test_at_a_lower_rate_no_wait_becomes_longer() -> None:
     crowd = Crowd((TOTAL, 10))
     crowd.come(13)
     verdicts = crowd.change(TOTAL, 1, 50 * MS)
@@ -296,7 +296,7 @@ def test_without_the_limit_everybody_is_welcome_again(algorithm: str) -> None:
     assert max(ends) <= 6 * SECOND + 10 * MS
 
 
-def test_another_limit_goes_on_asking_when_the_longest_is_gone() -> None:
+def test_another_limit_still_waits_when_the_longest_is_removed() -> None:
     crowd = Crowd((ANY_IP, 2), (TOTAL, 4))
     crowd.come(6)
     assert waits_ms([each.verdict for each in crowd.held]) == [500, 1000, 1500, 2000]
@@ -305,7 +305,7 @@ def test_another_limit_goes_on_asking_when_the_longest_is_gone() -> None:
     assert verdicts[3] == Verdict(True, 500 * MS, CONNECTION_CREATION_RATE, TOTAL, 4)
 
 
-def test_a_limit_that_is_new_counts_those_that_wait() -> None:
+def test_a_new_limit_counts_waiting_connections() -> None:
     """As if they came now: they have not been served under any other."""
     crowd = Crowd((ANY_IP, 2))
     crowd.come(6)

@@ -198,7 +198,7 @@ def test_who_sends_no_name_is_in_the_groups_of_everyone() -> None:
     assert index.groups_of_client("", "") == ("all",)
 
 
-def test_groups_come_in_the_order_they_were_added_whatever_changed_since() -> None:
+def test_groups_keep_the_order_of_their_addition() -> None:
     index = GroupIndex(ResourceGroup(name, topics=("orders",)) for name in "abc")
     index.replace(ResourceGroup("a", topics=("or*",)))
     assert index.groups_of_topic("orders") == ("a", "b", "c")
@@ -273,6 +273,6 @@ def looks_among(count: int) -> int:
     return name.looked
 
 
-def test_a_look_up_costs_the_same_however_many_groups_there_are() -> None:
+def test_a_look_up_costs_the_same_with_any_number_of_groups() -> None:
     """One for the name itself, and one for each length of prefix that it reaches: 0, 1 and 7."""
     assert looks_among(1) == looks_among(2000) == 4

@@ -56,7 +56,7 @@ def report(warehouse: Warehouse, rules: Rules, *, since: date | None = None) -> 
 
 
 def compute_deltas(warehouse: Warehouse, kind: Kind, changed: Sequence[date]) -> set[date]:
-    """Samples, series_daily and deltas of the dates that changed, and of those whose deltas start in one of them.
+    """Samples, series_daily and deltas of the dates that changed, and of dates with deltas that start in one of them.
 
     Returns the dates that usage was attributed to, before and after.
     """

@@ -1,4 +1,4 @@
-"""Replays recorded usage against a quotas file through the proxy's own engine: who would wait, when and how long.
+"""Replays recorded usage against a quotas file through the proxy's own engine: the waits of each client.
 
 The recorded volume of a client in one quarter hour (or one record's interval) is offered evenly over it, as requests of
 its mean size. Bursts within an interval are not seen. A sidecar has buckets of its own, so each sidecar is replayed by

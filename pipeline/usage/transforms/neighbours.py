@@ -1,4 +1,4 @@
-"""Shared limits: who took which share, whom it delayed, and what the waiting cost by the team that caused it.
+"""Shared limits: the share of each client, the delays of others, and their cost by the team that caused them.
 
 A limit is shared where one entity has throttle records of more than one client in the same sidecar (each sidecar has
 buckets of its own). In a quarter hour, the waiting of all clients of the limit, W, was caused by each in proportion to

@@ -15,21 +15,21 @@ class DryRun(Policy):
 
     enforces = False
 
-    def holds(self, who: Identity, decision: Decision, now_ns: int, *, again: bool) -> bool:
-        self._report.would_hold(who, decision, now_ns)
+    def holds(self, identity: Identity, decision: Decision, now_ns: int, *, again: bool) -> bool:
+        self._report.would_hold(identity, decision, now_ns)
         return False
 
-    def leaves_debt(self, who: Identity, decision: Decision, now_ns: int, *, was_held: bool) -> None:
+    def leaves_debt(self, identity: Identity, decision: Decision, now_ns: int, *, was_held: bool) -> None:
         limit = decision.limit
         if limit is not None and not was_held:
-            self._report.noticed(who, decision, decision.wait_ns + limit.queued_ns(), now_ns)
+            self._report.noticed(identity, decision, decision.wait_ns + limit.queued_ns(), now_ns)
 
-    def overdraws_requests(self, who: Identity, decision: Decision, now_ns: int, *, is_counted: bool) -> None:
+    def overdraws_requests(self, identity: Identity, decision: Decision, now_ns: int, *, is_counted: bool) -> None:
         if not is_counted:
-            self._report.noticed(who, decision, decision.wait_ns, now_ns)
+            self._report.noticed(identity, decision, decision.wait_ns, now_ns)
 
-    def notice_until_ns(self, who: Identity, decision: Decision, mode: str, now_ns: int) -> int:
-        self._report.noticed(who, decision, decision.wait_ns, now_ns, mode)
+    def notice_until_ns(self, identity: Identity, decision: Decision, mode: str, now_ns: int) -> int:
+        self._report.noticed(identity, decision, decision.wait_ns, now_ns, mode)
         return 0
 
 

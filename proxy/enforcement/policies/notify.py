@@ -14,30 +14,30 @@ class Notify(Policy):
 
     __slots__ = ()
 
-    def holds(self, who: Identity, decision: Decision, now_ns: int, *, again: bool) -> bool:
+    def holds(self, identity: Identity, decision: Decision, now_ns: int, *, again: bool) -> bool:
         if not again:
-            self._report.held(who, decision, now_ns)
+            self._report.held(identity, decision, now_ns)
         return True
 
-    def leaves_debt(self, who: Identity, decision: Decision, now_ns: int, *, was_held: bool) -> None:
+    def leaves_debt(self, identity: Identity, decision: Decision, now_ns: int, *, was_held: bool) -> None:
         limit = decision.limit
         if limit is None:
             return
         wait_ns = decision.wait_ns + limit.queued_ns()
-        who.notice.extend(limit, now_ns + wait_ns)
+        identity.notice.extend(limit, now_ns + wait_ns)
         if not was_held:
-            self._report.noticed(who, decision, wait_ns, now_ns)
+            self._report.noticed(identity, decision, wait_ns, now_ns)
 
-    def overdraws_requests(self, who: Identity, decision: Decision, now_ns: int, *, is_counted: bool) -> None:
+    def overdraws_requests(self, identity: Identity, decision: Decision, now_ns: int, *, is_counted: bool) -> None:
         limit = decision.limit
         if limit is None:
             return
-        who.request_notice.extend(limit, now_ns + decision.wait_ns)
+        identity.request_notice.extend(limit, now_ns + decision.wait_ns)
         if not is_counted:
-            self._report.noticed(who, decision, decision.wait_ns, now_ns)
+            self._report.noticed(identity, decision, decision.wait_ns, now_ns)
 
-    def notice_until_ns(self, who: Identity, decision: Decision, mode: str, now_ns: int) -> int:
-        self._report.noticed(who, decision, decision.wait_ns, now_ns, mode)
+    def notice_until_ns(self, identity: Identity, decision: Decision, mode: str, now_ns: int) -> int:
+        self._report.noticed(identity, decision, decision.wait_ns, now_ns, mode)
         return now_ns + decision.wait_ns
 
 

@@ -22,24 +22,24 @@ class Policy:
         self._report = report
 
     @abstractmethod
-    def holds(self, who: Identity, decision: Decision, now_ns: int, *, again: bool) -> bool:
+    def holds(self, identity: Identity, decision: Decision, now_ns: int, *, again: bool) -> bool:
         """Whether a data frame that finds debt is held; `again`: it was held before. Else it passes."""
 
     @abstractmethod
-    def leaves_debt(self, who: Identity, decision: Decision, now_ns: int, *, was_held: bool) -> None:
+    def leaves_debt(self, identity: Identity, decision: Decision, now_ns: int, *, was_held: bool) -> None:
         """A data frame passed and left debt. `was_held`: it has been counted as held."""
 
     @abstractmethod
-    def overdraws_requests(self, who: Identity, decision: Decision, now_ns: int, *, is_counted: bool) -> None:
+    def overdraws_requests(self, identity: Identity, decision: Decision, now_ns: int, *, is_counted: bool) -> None:
         """A request of another kind, which is never held, left or found debt of `request_rate`.
 
         `is_counted`: another limit counts it as throttled.
         """
 
     @abstractmethod
-    def notice_until_ns(self, who: Identity, decision: Decision, mode: str, now_ns: int) -> int:
-        """Until when the response to one request asks its client to wait; 0: it does not."""
+    def notice_until_ns(self, identity: Identity, decision: Decision, mode: str, now_ns: int) -> int:
+        """The end of the wait in the response to one request; 0: none."""
 
-    def released(self, who: Identity, hold: Hold, now_ns: int) -> None:
+    def released(self, identity: Identity, hold: Hold, now_ns: int) -> None:
         """A held frame passes."""
-        self._report.released(who, hold, now_ns)
+        self._report.released(identity, hold, now_ns)

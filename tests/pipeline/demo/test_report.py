@@ -47,7 +47,7 @@ def run_of(
 EVEN = (10_000_000, 5_010_000, 4_990_000, 5_000_000, 1_200_000)
 
 
-def test_an_even_run_holds_its_quota_whatever_its_first_and_last_second() -> None:
+def test_an_even_run_passes_with_any_first_and_last_second() -> None:
     verdict = quota_held(run_of(*EVEN), LIMIT)
     assert verdict.passed
     assert verdict.evidence == "3 of 3 seconds within ±2% of 5 MB (worst +0.20%), mean 5.000 MB/s (+0.00%)"
@@ -66,7 +66,7 @@ def test_an_uneven_run_does_not(bins: tuple[int, ...]) -> None:
     assert not quota_held(run_of(*bins), LIMIT).passed
 
 
-def test_a_bin_may_be_one_request_per_connection_off_and_the_row_says_so() -> None:
+def test_a_bin_may_be_off_by_one_request_per_connection_as_reported_by_the_row() -> None:
     bins = (5_000_000, 5_200_000, 4_800_000, 5_000_000, 1_000_000)
     assert not quota_held(run_of(*bins, frames_per_bin=50), LIMIT).passed
     verdict = quota_held(run_of(*bins, frames_per_bin=50, connections=2), LIMIT)
@@ -74,13 +74,13 @@ def test_a_bin_may_be_one_request_per_connection_off_and_the_row_says_so() -> No
     assert "within ±208 kB, one request per open data connection, of 5 MB" in verdict.evidence
 
 
-def test_a_failed_row_tells_of_a_busy_machine() -> None:
+def test_a_failed_row_mentions_a_busy_machine() -> None:
     assert "busy" not in quota_held(run_of(5_000_000, 4_000_000, 5_000_000), LIMIT).evidence
     assert "busy" not in quota_held(run_of(*EVEN, load=1000), LIMIT).evidence
     assert "; load average 1000.0 on " in quota_held(run_of(5_000_000, 4_000_000, 5_000_000, load=1000), LIMIT).evidence
 
 
-def test_a_run_too_short_to_judge_fails_and_says_why() -> None:
+def test_a_run_too_short_to_judge_fails_with_the_reason() -> None:
     verdict = quota_held(run_of(5_000_000, 5_000_000), LIMIT)
     assert (verdict.passed, verdict.evidence.startswith("nothing to judge: ")) == (False, True)
 

@@ -92,7 +92,7 @@ def test_throttled_samples_are_lower_bounds_of_demand(
     assert (row["demand_p99"], row["demand_is_lower_bound"]) == (expected, is_lower_bound)
 
 
-def test_a_client_at_its_limit_is_not_told_to_keep_it(spark: SparkSession) -> None:
+def test_a_client_at_its_limit_gets_no_recommendation_to_keep_it(spark: SparkSession) -> None:
     """At 1,000 B/s in each of four days' quarter hours, and throttled in all of them."""
     quarters = range(4 * 96)
     used = usage(spark, [(n, "p", "a-1", 900_000) for n in quarters] + [(n, "q", "a-1", 9) for n in quarters])

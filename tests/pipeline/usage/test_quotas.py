@@ -35,7 +35,7 @@ def waits(offers: list[Offer]) -> dict[str, float]:
     return found
 
 
-def test_below_the_limit_nobody_waits() -> None:
+def test_below_the_limit_no_connection_waits() -> None:
     assert waits([offer("etl", 900), offer("free", 10**9), offer("etl", 10**9, direction="fetch")]) == {}
 
 

@@ -55,7 +55,7 @@ def test_all_ports_of_the_range_and_the_exceptions_are_bound_at_start() -> None:
 def test_an_exception_has_its_own_port() -> None:
     known, _ = nodes(node_ports={7: 30_007}, advertised_host="proxy.example.com")
     assert known.advertise(7, "kafka", 9092) == ("proxy.example.com", 30_007)
-    assert known.broker_behind(30_007) == ("kafka", 9092)
+    assert known.broker_at(30_007) == ("kafka", 9092)
 
 
 def test_two_nodes_on_one_port_are_an_error_that_names_the_way_out() -> None:
@@ -66,7 +66,7 @@ def test_two_nodes_on_one_port_are_an_error_that_names_the_way_out() -> None:
     ) as info:
         known.advertise(21, "kafka-21", 9092)
     assert (info.value.port, info.value.node_id, info.value.other_id) == (19_094, 21, 1)
-    assert known.broker_behind(19_094) == ("kafka-1", 9092)
+    assert known.broker_at(19_094) == ("kafka-1", 9092)
 
 
 def test_a_node_that_has_left_gives_its_port_to_the_one_that_took_its_place(caplog: pytest.LogCaptureFixture) -> None:
@@ -75,7 +75,7 @@ def test_a_node_that_has_left_gives_its_port_to_the_one_that_took_its_place(capl
     all_of(known, [(1, "kafka-1", 9092), (2, "kafka-2", 9092)])
     told = all_of(known, [(1, "kafka-1", 9092), (10, "kafka-10", 9092)])
     assert told == [("127.0.0.1", 20_001), ("127.0.0.1", 20_002)]
-    assert known.broker_behind(20_002) == ("kafka-10", 9092)
+    assert known.broker_at(20_002) == ("kafka-10", 9092)
     assert known.known() == {1: ("kafka-1", 9092), 10: ("kafka-10", 9092)}
     left = [fields for name, fields in lines_of(caplog.records) if name == "broker_left"]
     assert left == [{"node": 2, "proxy_port": 20_002, "port_now_of": 10}]
@@ -91,7 +91,7 @@ def test_a_long_list_is_learned_in_steps_while_others_use_the_map() -> None:
         told[0].append(next(iter(first)))
         told[1].append(next(iter(second)))
         assert len(bound) <= 2 * (each + 1), "two ports are bound in one step of both"
-        assert all(known.broker_behind(known.port_of(node)) == real for node, real in known.known().items())
+        assert all(known.broker_at(known.port_of(node)) == real for node, real in known.known().items())
     assert told[0][:100] == told[1][:100] == [None] * 100
     assert told[0][100:] == told[1][:99:-1] == all_of(known, brokers)
 
@@ -102,15 +102,15 @@ def test_a_node_keeps_its_port_while_no_other_has_it_in_a_list() -> None:
     all_of(known, [(1, "kafka-1", 9092), (2, "kafka-2", 9092)])
     all_of(known, [(1, "kafka-1", 9092)])
     all_of(known, [])
-    assert known.broker_behind(20_002) == ("kafka-2", 9092)
+    assert known.broker_at(20_002) == ("kafka-2", 9092)
 
 
-def test_a_response_that_does_not_name_all_brokers_says_of_none_that_it_has_left() -> None:
+def test_a_response_without_all_brokers_removes_none() -> None:
     known, _ = nodes(broker_ports=range(20_000, 20_008))
     all_of(known, [(2, "kafka-2", 9092)])
     with pytest.raises(BrokerPortConflict):
         known.advertise(10, "kafka-10", 9092)
-    assert known.broker_behind(20_002) == ("kafka-2", 9092)
+    assert known.broker_at(20_002) == ("kafka-2", 9092)
 
 
 def test_two_nodes_of_one_list_on_one_port_are_an_error_and_change_nothing() -> None:
@@ -137,7 +137,7 @@ def test_each_port_leads_to_the_node_that_was_named_for_it_last(lists: list[list
             assert all(known.known()[node] == (host, port) for node, host, port in brokers)
         assert sorted(known.known()) == sorted(node_at_port.values())
         for port in range(20_000, 20_003):
-            real = known.broker_behind(port)
+            real = known.broker_at(port)
             assert (None if real is None else real[0]) == (
                 f"kafka-{node_at_port[port]}" if port in node_at_port else None
             )
@@ -147,7 +147,7 @@ def test_a_node_that_moves_keeps_its_port() -> None:
     known, _ = nodes()
     before = known.advertise(1, "kafka-1", 9092)
     assert known.advertise(1, "kafka-1b", 9094) == before
-    assert known.broker_behind(before[1]) == ("kafka-1b", 9094)
+    assert known.broker_at(before[1]) == ("kafka-1b", 9094)
     assert known.known() == {1: ("kafka-1b", 9094)}
 
 
@@ -160,7 +160,7 @@ def test_the_kernel_chooses_once_for_each_node() -> None:
 
 
 def test_a_port_without_a_known_node_has_no_broker() -> None:
-    assert nodes()[0].broker_behind(19_093) is None
+    assert nodes()[0].broker_at(19_093) is None
 
 
 # In conversations
@@ -251,7 +251,7 @@ def free_ports(count: int) -> range:
                 sock.close()
 
 
-async def test_a_port_whose_node_is_not_known_goes_to_a_bootstrap_server(open_stage: OpenStage) -> None:
+async def test_the_port_of_an_unknown_node_goes_to_a_bootstrap_server(open_stage: OpenStage) -> None:
     """A client that outlived a restart of the proxy knows only such ports: its metadata request must work."""
     ports = free_ports(2)
     stage = open_stage(listening=ListeningOptions(address=(LOOPBACK, 0), broker_ports=ports))
@@ -271,7 +271,7 @@ async def test_a_port_whose_node_is_not_known_goes_to_a_bootstrap_server(open_st
         real.close()
 
 
-async def test_a_conflict_closes_that_connection_and_says_what_to_do(
+async def test_a_port_conflict_closes_the_connection_with_advice(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = open_stage(listening=ListeningOptions(address=(LOOPBACK, 0), broker_ports=free_ports(1)))

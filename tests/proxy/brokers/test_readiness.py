@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from proxy.brokers import readiness
-from proxy.brokers.readiness import BELIEVED_FOR_NS, FRESH_FOR_NS, Readiness
+from proxy.brokers.readiness import FRESH_FOR_NS, VALID_FOR_NS, Readiness
 from proxy.observability.admin import Status
 from tests.proxy.conversation import NS_PER_SECOND, ScriptedBroker, Stage, nobody_accepts
 from tests.proxy.frames import frame
@@ -70,7 +70,7 @@ async def test_a_server_that_answers_is_enough(open_stage: OpenStage, split: boo
         ),
     ],
 )
-async def test_a_server_that_says_anything_else_is_not(open_stage: OpenStage, answer: bytes, reason: str) -> None:
+async def test_a_server_with_any_other_response_is_not_ready(open_stage: OpenStage, answer: bytes, reason: str) -> None:
     stage = open_stage()
     checked = asyncio.ensure_future(Readiness([stage.broker.address], stage.clock).check())
     peer = await stage.broker.accept()
@@ -145,7 +145,7 @@ async def test_a_check_that_is_cancelled_leaves_the_probe_to_the_others(open_sta
     assert first.cancelled()
 
 
-async def test_a_check_returns_soon_whatever_the_brokers_do(
+async def test_a_check_returns_soon_in_any_state_of_the_brokers(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a probe hangs: no answer yet, later the last answer until it is too old; one probe at a time."""
@@ -158,12 +158,12 @@ async def test_a_check_returns_soon_whatever_the_brokers_do(
         status = await ready.check()
         assert not status.ok
         assert status.reason == (
-            f"no bootstrap server has answered ApiVersions yet; asked: 127.0.0.1:{stage.broker.address[1]}"
+            f"no bootstrap server has answered ApiVersions yet; probed: 127.0.0.1:{stage.broker.address[1]}"
         )
     await asked(stage.broker, GOOD)
     while not (await ready.check()).ok:
         pass
-    stage.clock.pass_seconds(BELIEVED_FOR_NS / NS_PER_SECOND - 0.001)
+    stage.clock.pass_seconds(VALID_FOR_NS / NS_PER_SECOND - 0.001)
     assert (await ready.check()).ok, "the last answer, while the next probe hangs"
     peer = await stage.broker.accept()
     stage.clock.pass_seconds(0.001)
@@ -172,7 +172,7 @@ async def test_a_check_returns_soon_whatever_the_brokers_do(
     await peer.closed()
 
 
-async def test_a_proxy_that_serves_no_new_connection_is_not_ready_and_asks_no_broker(open_stage: OpenStage) -> None:
+async def test_a_proxy_that_serves_no_new_connection_is_not_ready_and_probes_no_broker(open_stage: OpenStage) -> None:
     stage = open_stage()
     reason: str | None = "draining"
     ready = Readiness([stage.broker.address], stage.clock, lambda: reason)

@@ -54,7 +54,7 @@ async def test_connections_take_turns_among_the_bootstrap_servers(open_stage: Op
             broker.close()
 
 
-async def test_all_down_is_a_quick_close_and_they_come_back(
+async def test_with_all_brokers_down_connections_are_closed_at_once_until_a_restart(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = nobody_listens(), nobody_listens()
@@ -176,7 +176,7 @@ async def test_a_thousand_sessions_ask_for_a_name_once(monkeypatch: pytest.Monke
     assert asked == ["kafka", "kafka"], "a broker may move: the answer is believed for half a minute"
 
 
-async def test_a_session_that_ends_while_its_name_is_looked_up_connects_to_nobody(
+async def test_a_session_that_ends_during_name_resolution_does_not_connect(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = open_stage(bootstrap_servers=(("kafka", 9092),))

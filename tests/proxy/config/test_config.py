@@ -284,7 +284,7 @@ def test_every_way_to_write_the_wildcard_needs_an_advertised_host(host: str) -> 
 @pytest.mark.parametrize("server", ["127.0.0.1:9000", "localhost:9001", "[::1]:9020", "Proxy.svc:9000"])
 def test_a_proxy_in_front_of_itself(server: str) -> None:
     (message,) = errors("--bootstrap-servers", server, "--listen", "0.0.0.0:9000", "--advertised-host", "proxy.svc")
-    assert message.splitlines()[0].endswith("is a port that this proxy listens on itself")
+    assert message.splitlines()[0].endswith("is a port of this proxy itself")
     assert config("--bootstrap-servers", "localhost:9000").bootstrap_servers, "another port of the same host is fine"
 
 
@@ -341,13 +341,12 @@ def test_nothing_to_forward_to() -> None:
         ),
         (
             ("--advertised-host", "0.0.0.0"),  # noqa: S104
-            "error: --advertised-host '0.0.0.0': is no address that a client can connect to\n"
+            "error: --advertised-host '0.0.0.0': is not an address that clients can connect to\n"
             "  give the host name or IP address by which clients reach this proxy",
         ),
         (
             ("--listen", "127.0.0.1:65530"),
-            "error: --listen '127.0.0.1:65530': leaves no room for 20 broker ports after it\n"
-            "  give --broker-ports FIRST-LAST",
+            "error: --listen '127.0.0.1:65530': has fewer than 20 ports after it\n  give --broker-ports FIRST-LAST",
         ),
         (
             ("--broker-ports", "19000-19100"),
@@ -381,8 +380,8 @@ def test_nothing_to_forward_to() -> None:
         ),
         (
             ("--bootstrap-servers", "localhost:19093"),
-            "error: --bootstrap-servers 'localhost:19093': is a port that this proxy listens on itself\n"
-            "  it names the real brokers; clients are given the address of --listen",
+            "error: --bootstrap-servers 'localhost:19093': is a port of this proxy itself\n"
+            "  give the real brokers here, and the address of --listen to clients",
         ),
     ],
 )

@@ -33,7 +33,7 @@ def test_what_is_no_host_has_no_address(name: str) -> None:
     assert addresses_of(name) == []
 
 
-def test_a_resolver_that_fails_knows_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_resolver_returns_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_arguments: object, **_options: object) -> list[Any]:
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 

@@ -56,11 +56,11 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
         ("foo:-1", "the port is a number from 1 to 65535, not '-1'"),
         ("foo:٣", "the port is a number from 1 to 65535, not '٣'"),
         ("foo:" + "9" * 5000, None),
-        ("::1:9092", "an IPv6 address stands in brackets, as in [::1]:19092"),
+        ("::1:9092", "put an IPv6 address in brackets, as in [::1]:19092"),
         ("[foo]:9092", "brackets are for IPv6 addresses only, as in [::1]:19092"),
-        ("kafka://foo:9092", "leave the scheme out: addresses are plain host:port here"),
-        ("fo o:9092", "'fo o' is no host name or IP address"),
-        ("a,b:9092", "'a,b' is no host name or IP address"),
+        ("kafka://foo:9092", "remove the scheme: addresses are plain host:port"),
+        ("fo o:9092", "'fo o' is not a host name or IP address"),
+        ("a,b:9092", "'a,b' is not a host name or IP address"),
     ],
 )
 def test_what_is_no_address(text: str, hint: str | None) -> None:

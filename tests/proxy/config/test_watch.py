@@ -63,7 +63,7 @@ async def test_an_unchanged_file_changes_nothing(watched: Watched) -> None:
     assert watched.reload_ok()
 
 
-async def test_a_changed_file_is_taken_over_whole_with_the_entries_of_the_flags(watched: Watched) -> None:
+async def test_a_changed_file_is_applied_whole_with_the_entries_of_the_flags(watched: Watched) -> None:
     await watched.watch.poll()
     watched.path.write_text(SEVEN + '[[quota]]\nclient-id = "more"\nproducer_byte_rate = 9\n')
     assert await watched.watch.poll()
@@ -198,7 +198,7 @@ def of_address(name: str) -> str:
     return f'[[quota]]\nip = "{name}"\nconnections = 5\n'
 
 
-async def test_a_name_that_does_not_resolve_is_asked_for_again_every_30_seconds_and_logged_once(
+async def test_an_unresolved_name_is_looked_up_every_30_seconds_and_logged_once(
     watched: Watched, names: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     await watched.watch.poll()
@@ -263,7 +263,7 @@ async def test_a_file_that_no_name_can_put_right_is_not_tried_again(
     assert reads == []
 
 
-async def test_a_file_that_goes_away_and_comes_back(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_file_that_is_removed_and_restored(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
     await watched.watch.poll()
     watched.path.unlink()
     assert not await watched.watch.poll()
@@ -345,7 +345,7 @@ async def test_it_runs_until_cancelled(watched: Watched, monkeypatch: pytest.Mon
         await running
 
 
-async def test_it_reads_again_when_asked_to_though_nothing_changed(
+async def test_read_again_reads_an_unchanged_file(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("proxy.quotas_watch.POLL_SECONDS", 3600)

@@ -160,7 +160,7 @@ def untouched(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("mode", [*MODES, DRY_RUN])
-def test_without_a_limit_there_is_nothing_to_tell(mode: str) -> None:
+def test_without_a_limit_there_is_no_notice(mode: str) -> None:
     scene = Scene(mode)
     nothing = Decision(True, 0, None, ())
     scene.policy.leaves_debt(scene.who, nothing, scene.now_ns, was_held=False)

@@ -183,7 +183,7 @@ async def test_nobody_waits() -> None:
         ] == "no connection is held\n"
 
 
-async def test_a_crowd_is_cut_and_those_who_wait_longest_come_first() -> None:
+async def test_a_long_list_is_cut_and_ordered_by_wait() -> None:
     crowd = [
         WaitingClient("u", f"c{number}", "p", "l", "e", 1, 0, float(number), "notify")
         for number in range(MAX_WAITING_SHOWN + 5)

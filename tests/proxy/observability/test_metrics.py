@@ -210,7 +210,7 @@ async def test_the_openmetrics_body_ends_once(clock: Clock) -> None:
     assert exposition.body.count(b"# EOF") == 1
 
 
-async def test_beyond_the_bound_clients_are_other_and_the_log_says_so_once(
+async def test_above_the_bound_clients_are_other_with_one_log_line(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     metrics = metrics_with(clock, max_metric_entities=2)
@@ -264,7 +264,7 @@ def test_an_idle_client_makes_room_for_another(clock: Clock) -> None:
     assert metrics.entities.of("u", "second").client_id == "second"
 
 
-def test_a_client_that_goes_on_counting_stays(clock: Clock) -> None:
+def test_a_client_that_is_still_counted_stays(clock: Clock) -> None:
     metrics = metrics_with(clock)
     entity = metrics.entities.of("u", "c")
     for _ in range(3):
@@ -433,7 +433,7 @@ def test_request_cells_are_bounded(clock: Clock) -> None:
 class TestThrottleWindow:
     """Seed: "Max request throttle time ... If not throttled, it will simply expose 0. Avg request throttle time"."""
 
-    def test_nobody_throttled_is_zero(self) -> None:
+    def test_without_throttles_both_are_zero(self) -> None:
         window = ThrottleWindow(100)
         window.roll(100, 5000)
         assert window.max_and_mean(5000) == (0, 0)

@@ -136,7 +136,7 @@ async def test_a_client_that_dies_inside_of_a_frame(open_stage: OpenStage, caplo
     assert [name for name, _ in lines_of(caplog.records)] == ["protocol_error"]
 
 
-async def test_a_client_that_connects_and_says_nothing_is_left_alone(
+async def test_a_client_that_sends_nothing_stays_connected(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = open_stage()

@@ -97,7 +97,7 @@ async def test_listeners_count_apart_and_go_by_their_ports(open_stage: OpenStage
     assert stage.metrics.connections.rejected["connections"] == 2
 
 
-async def test_a_limit_that_is_changed_counts_those_that_are_there(open_stage: OpenStage) -> None:
+async def test_a_changed_limit_counts_open_connections(open_stage: OpenStage) -> None:
     stage = open_stage()
     await stage.pair()
     await stage.pair()
@@ -285,7 +285,7 @@ async def test_a_rate_that_is_raised_is_waited_for_at_the_new_rate(open_stage: O
     assert [await served(stage), await served(stage)] == [1, 2]
 
 
-async def test_a_rate_that_is_lowered_holds_nobody_longer(open_stage: OpenStage) -> None:
+async def test_a_lowered_rate_makes_no_wait_longer(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[parse_spec("total=true,connection_creation_rate=20")])
     for _ in range(20):
         await stage.pair()
@@ -325,7 +325,7 @@ async def test_one_that_still_is_to_be_turned_away_is_so_when_it_was_told(
     assert lines_of(caplog.records)[-1][1]["held_seconds"] == 0.05, "from when it came"
 
 
-async def test_a_limit_of_something_else_moves_nobody(open_stage: OpenStage) -> None:
+async def test_a_change_of_another_limit_changes_no_wait(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
     await stage.pair()
     [client] = await crowd(stage, 1)
@@ -371,7 +371,7 @@ async def test_a_great_many_are_let_in_a_few_at_a_time_and_all_of_them(
     assert [await served(stage) for _ in range(10)] == list(range(10))
 
 
-async def test_a_dry_run_lets_everybody_in_and_says_whom_it_would_not(
+async def test_a_dry_run_admits_all_connections_and_reports_refusals(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = open_stage(

@@ -84,7 +84,7 @@ async def test_a_held_session_is_not_read(open_stage: OpenStage) -> None:
     assert stage.memory.buffered_bytes == 0
 
 
-async def test_little_is_kept_behind_a_frame_that_came_in_pieces(open_stage: OpenStage) -> None:
+async def test_little_is_kept_after_a_frame_that_arrived_in_pieces(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[FAST])
     client, broker = await in_debt(stage)
     session = stage.session_of(client)
@@ -371,7 +371,7 @@ async def test_those_who_wait_keep_their_turns_when_limits_are_replaced(
 # Clients that hang up while held
 
 
-async def test_a_held_frame_whose_client_hung_up_is_dropped(
+async def test_a_held_frame_of_a_disconnected_client_is_dropped(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = open_stage(quotas=[FAST])
@@ -451,7 +451,7 @@ async def test_a_session_that_dies_while_held_leaves_the_queue(open_stage: OpenS
 
 
 @pytest.mark.parametrize("change", ["raised", "removed", "of another client"])
-async def test_limits_replaced_while_somebody_waits(open_stage: OpenStage, change: str) -> None:
+async def test_limits_replaced_while_a_frame_waits(open_stage: OpenStage, change: str) -> None:
     stage = open_stage(quotas=[SLOW])
     client, broker = await in_debt(stage)
     await client.send(produce(2))

@@ -129,7 +129,7 @@ async def test_a_limit_of_another_level_holds_in_its_place(open_stage: OpenStage
     assert waiting.entity == "user:ANONYMOUS,client-id:etl"
 
 
-async def test_changes_of_others_let_nobody_overtake(open_stage: OpenStage) -> None:
+async def test_changes_of_other_limits_keep_the_order(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[without_burst("client-id=etl,producer_byte_rate=1MB")])
     pairs = [await stage.pair() for _ in range(4)]
     await pairs[0][0].send(ROWS[0])

@@ -142,7 +142,7 @@ async def test_the_larger_throttle_time_is_told_and_ours_is_capped(
     assert told(CREATE_TOPICS, 7, await client.frame()).throttle_ms == 700
 
 
-async def test_a_wait_that_is_over_when_the_broker_answers_is_not_told(open_stage: OpenStage) -> None:
+async def test_a_wait_that_is_over_when_the_broker_answers_is_not_reported(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[QUOTA])
     client, broker = await stage.pair()
     await client.send(create(1, {"a": 3, "b": 1}))

@@ -169,7 +169,7 @@ async def test_a_default_counts_each_user_apart(open_stage: OpenStage) -> None:
     assert waiting.entity == "user:alice"
 
 
-async def test_a_dry_run_holds_nobody(open_stage: OpenStage) -> None:
+async def test_a_dry_run_holds_no_frame(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[TWO], enforcement=EnforcementOptions(dry_run=True))
     client, broker = await stage.pair()
     for number in range(5):

@@ -346,7 +346,7 @@ def test_a_replaced_response_stands_in_its_place() -> None:
     assert bytes(bench.client.taken) == heartbeat_answer(1) + shown + heartbeat_answer(3)
 
 
-def test_bytes_before_an_error_go_on() -> None:
+def test_bytes_before_an_error_are_forwarded() -> None:
     bench = Bench()
     bench.client_sends(produce(1) + b"\xff\xff\xff\xff" + bytes(20))
     assert bytes(bench.broker.taken) == produce(1)

@@ -35,7 +35,7 @@ OWED = ("client-id:etl", "request_rate")
 
 
 @pytest.mark.parametrize("manner", MANNERS[:2])
-async def test_every_request_counts_whatever_it_is(open_stage: OpenStage, manner: str) -> None:
+async def test_every_kind_of_request_counts(open_stage: OpenStage, manner: str) -> None:
     stage = open_stage(quotas=[SLOW])
     dialogue = await begin(stage, manner)
     sent = [
@@ -154,7 +154,7 @@ async def test_responses_to_control_requests_carry_the_wait(open_stage: OpenStag
 
 
 @pytest.mark.parametrize("version", range(4, 14))
-async def test_its_debt_is_told_in_data_responses(open_stage: OpenStage, version: int) -> None:
+async def test_its_debt_is_in_data_responses(open_stage: OpenStage, version: int) -> None:
     stage = open_stage(quotas=[FAST])
     client, broker = await stage.pair()
     await client.send(heartbeat(1))

@@ -586,7 +586,7 @@ async def test_the_proxys_own_answer_to_a_client_that_has_gone(open_stage: OpenS
 
 @pytest.mark.parametrize("sweeps", [True, False])
 @pytest.mark.pure
-async def test_a_reset_behind_bytes_that_are_unread_is_not_forgotten(
+async def test_a_reset_after_unread_bytes_is_not_lost(
     open_stage: OpenStage, sweeps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """uvloop says it once, and the one read that follows takes the bytes; the end is found by the sweep, or by a write.

@@ -54,7 +54,7 @@ async def above_both(stage: Stage, client: Peer, broker: Peer) -> None:
 
 
 @pytest.mark.parametrize("manner", MANNERS)
-async def test_who_is_above_waits_while_the_total_is_above_too(
+async def test_a_topic_above_its_threshold_waits_while_the_total_is_above_too(
     open_stage: OpenStage, manner: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = open_stage(quotas=[TOTAL, ROWS])

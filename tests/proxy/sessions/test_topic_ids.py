@@ -91,7 +91,7 @@ async def test_metadata_is_the_same_to_the_client_whether_it_is_learnt_from_or_n
 
 
 @pytest.mark.parametrize("manner", MANNERS)
-async def test_an_id_that_is_not_known_holds_nobody_and_is_asked_for(open_stage: OpenStage, manner: str) -> None:
+async def test_an_unknown_id_holds_no_frame_and_is_requested(open_stage: OpenStage, manner: str) -> None:
     stage = open_stage(quotas=BY_NAME_AND_TOTAL)
     dialogue = await begin(stage, manner)
     sent = produce_records(1, {IDS["rows"]: [batch(2, 200)]}, version=13)
@@ -115,7 +115,7 @@ async def test_an_id_that_is_not_known_holds_nobody_and_is_asked_for(open_stage:
 
 
 @pytest.mark.parametrize("how", ["it hangs up", "it does not know", "it says nonsense", "it claims too much"])
-async def test_a_broker_that_does_not_tell_is_not_asked_the_same_again_at_once(
+async def test_an_unanswered_topic_id_is_not_requested_again_at_once(
     open_stage: OpenStage, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = open_stage(quotas=BY_NAME_AND_TOTAL)
@@ -142,7 +142,7 @@ async def test_a_broker_that_does_not_tell_is_not_asked_the_same_again_at_once(
     assert ids == {IDS["cols"]}
     said = [fields for name, fields in lines_of(caplog.records) if name == "topic_ids_unknown"]
     assert len(said) == (how != "it does not know")
-    assert all(fields["detail"] != "no broker told the names of topics: " for fields in said)
+    assert all(fields["detail"] != "no bootstrap server returned topic names: " for fields in said)
 
 
 async def test_the_id_that_stands_for_none_is_not_asked_for(open_stage: OpenStage) -> None:

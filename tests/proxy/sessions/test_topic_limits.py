@@ -52,7 +52,7 @@ async def test_a_request_that_finds_its_topic_in_debt_waits(open_stage: OpenStag
 
 
 @pytest.mark.parametrize("manner", MANNERS)
-async def test_its_response_tells_of_the_wait(open_stage: OpenStage, manner: str) -> None:
+async def test_its_response_contains_the_wait(open_stage: OpenStage, manner: str) -> None:
     stage = open_stage(quotas=[FAST])
     dialogue = await begin(stage, manner)
     await dialogue.say(produce_records(1, {"rows": [batch(1, 300), batch(1, 1_700)]}))
@@ -61,7 +61,7 @@ async def test_its_response_tells_of_the_wait(open_stage: OpenStage, manner: str
     assert await dialogue.told() == produced(1, throttle_ms=2)
 
 
-async def test_messages_are_counted_as_their_batches_say(open_stage: OpenStage) -> None:
+async def test_messages_are_counted_by_their_batches(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[SLOW])
     dialogue = await begin(stage, "whole")
     records = [
@@ -128,7 +128,7 @@ async def test_a_request_for_several_topics_waits_for_each_and_is_charged_to_eac
     }
 
 
-async def test_the_log_says_which_topics_a_request_waits_for(
+async def test_the_log_contains_the_topics_of_a_held_request(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = open_stage(quotas=[without_burst(f"topic={name},bytes_in_rate=1") for name in ("a", "b", "c")])

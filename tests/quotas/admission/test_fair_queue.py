@@ -144,7 +144,7 @@ def test_nobody_waits_for_ever(others: list[tuple[int, int]], own_size: int, aft
 
 
 @pytest.mark.parametrize("size", [0, 1, KB])
-def test_clients_that_reconnect_for_every_frame_keep_nobody_out(size: int) -> None:
+def test_clients_that_reconnect_for_every_frame_starve_no_session(size: int) -> None:
     queue: FairQueue[int] = FairQueue()
     queue.push(-1, 50 * KB)
     for newcomer in range(3):
@@ -234,6 +234,6 @@ def test_sessions_that_die_while_nobody_is_served_leave_nothing_behind() -> None
     assert [queue.pop() for _ in range(10)] == list(range(-10, 0))
 
 
-def test_a_size_is_not_below_zero() -> None:
+def test_a_size_is_not_negative() -> None:
     with pytest.raises(ValueError, match="must not be negative"):
         FairQueue[str]().push("a", -1)

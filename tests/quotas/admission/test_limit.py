@@ -52,7 +52,7 @@ def test_a_frame_that_finds_no_debt_passes_and_the_next_one_waits() -> None:
     assert limits.check(SECOND // 5) is ADMITTED
 
 
-def test_charge_asks_nobody() -> None:
+def test_charge_checks_no_limit() -> None:
     limits = limit_set((limit_of(100, 0),))
     assert limits.charge(100, 0).wait_ns == SECOND
     assert limits.charge(100, 0) == Decision(True, 2 * SECOND, limits.limits[0], limits.limits)

@@ -98,7 +98,7 @@ def test_what_changes_while_it_waits_is_put_right_when_it_passes() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_limits_that_are_gone_when_it_looks_again_get_nothing(number: int) -> None:
+def test_removed_limits_are_not_charged_at_a_retry(number: int) -> None:
     """Its client is at another level now, or without a quota: what it was charged there was for nothing."""
     gone, held = limit_of("gone"), in_debt("held")
     ticket = its_turn(gone)
@@ -179,7 +179,7 @@ def test_each_limit_is_charged_its_own_amount() -> None:
     assert admit_all({size: 30, number: 1}, SECOND, its_turn(number, ticket)).admitted
 
 
-def test_charging_asks_nobody() -> None:
+def test_charging_checks_no_limit() -> None:
     a, b = in_debt("a"), limit_of("b")
     a.enqueue("somebody", 1)
     assert charge_all({a: 100, b: 100}, 0) == Decision(True, 2 * SECOND, a, (a,))
@@ -198,7 +198,7 @@ def test_nobody_joins_the_queue_that_all_limits_share_while_they_have_no_waiters
     assert one.waiters.waiting == 0
 
 
-def test_a_claim_given_back_late_takes_it_from_the_window_it_was_claimed_in() -> None:
+def test_a_late_refund_of_a_claim_reduces_the_window_of_the_claim() -> None:
     window = SampledWindow(100, samples=2, window_ns=SECOND, first_window=True)
     limit, ticket = Limit("a", ETL, window), Ticket()
     ticket.turn = limit

@@ -41,7 +41,7 @@ def test_a_topic_within_its_threshold_passes_while_the_total_is_exceeded() -> No
     assert greedy.debt_ns(600 * SECOND) == wait_ns
 
 
-def test_what_is_refused_is_recorded_nowhere() -> None:
+def test_refused_amounts_are_not_recorded() -> None:
     thresholds = Thresholds(BYTES)
     thresholds.set_total(1000)
     greedy = busy(thresholds, "greedy", 2000)
@@ -68,7 +68,7 @@ def test_each_amount_counts_once_on_the_topic_and_once_on_the_total() -> None:
     assert (a.accepted.count, b.accepted.count, thresholds.accepted.count) == (301, 4000, 4301)
 
 
-def test_accepted_erroneous_and_throttled_are_told_apart() -> None:
+def test_accepted_erroneous_and_throttled_have_separate_meters() -> None:
     thresholds = Thresholds(BYTES)
     thresholds.set_total(1000)
     topic = thresholds.topic("orders")
@@ -84,7 +84,7 @@ def test_accepted_erroneous_and_throttled_are_told_apart() -> None:
     assert thresholds.accepted.one_minute_rate(at_tick) == topic.accepted.one_minute_rate(at_tick) == 700 / 5
 
 
-def test_errors_alone_hold_nobody() -> None:
+def test_errors_alone_hold_no_topic() -> None:
     thresholds = Thresholds(BYTES)
     thresholds.set_total(10)
     topic = thresholds.topic("orders")

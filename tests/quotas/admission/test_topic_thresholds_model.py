@@ -198,7 +198,7 @@ def use(known: TopicThreshold, model: SlowThresholds, step: Step, now_ns: int) -
 
 
 @given(totals, explicits, st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 90_000)), min_size=1, max_size=20))
-def test_a_debt_is_over_when_it_says_and_not_before(
+def test_a_debt_ends_at_its_reported_time(
     total: int | Fraction, explicit: int | Fraction, amounts: list[tuple[str, int]]
 ) -> None:
     thresholds = Thresholds(BYTES)
@@ -311,7 +311,7 @@ def operations_with(topics: int) -> list[int]:
     return counts
 
 
-def test_a_change_costs_the_same_however_many_topics_there_are() -> None:
+def test_a_change_costs_the_same_with_any_number_of_topics() -> None:
     few = operations_with(3)
     assert few == operations_with(3000)
     assert max(few) <= 8

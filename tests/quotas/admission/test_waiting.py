@@ -237,7 +237,7 @@ def serve(frames: Mapping[str, int], rate: int, burst_ns: int, end_ns: int, paus
     return serving
 
 
-def test_every_second_is_the_rate_whoever_wants_it() -> None:
+def test_every_second_is_at_the_rate_for_every_client() -> None:
     frames = {"large": MB, "small": 1000, "middle": 16_384}
     passed = serve(frames, 5 * MB, SECOND, 20 * SECOND, {}).passed
     for second in range(1, 20):

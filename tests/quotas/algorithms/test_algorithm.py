@@ -121,7 +121,7 @@ def every_algorithm() -> list[Algorithm]:
 
 
 @pytest.mark.parametrize("which", range(5))
-def test_a_claim_given_back_and_a_clock_that_goes_back_charge_nothing(which: int) -> None:
+def test_a_refunded_claim_and_a_clock_that_goes_back_charge_nothing(which: int) -> None:
     """What `quotas.admission.limit` relies on, whatever measures the limit."""
     algorithm = every_algorithm()[which]
     now_ns = 1_000 * SECOND

@@ -121,7 +121,7 @@ def test_spread_is_splitmix64() -> None:
     assert outputs == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
-def test_ids_that_pass_for_known_under_one_salt_do_not_under_another() -> None:
+def test_ids_that_collide_under_one_salt_do_not_under_another() -> None:
     one, other = BloomFilter(Shape(100, 0.1)), BloomFilter(Shape(100, 0.1))
     for number in range(100):
         one.put(spread(number, 1))

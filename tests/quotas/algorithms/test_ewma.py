@@ -284,7 +284,7 @@ def test_what_passes_in_any_time_after_the_first_tick_is_bounded(
 
 
 @pytest.mark.parametrize("times", [2, 10, 1000])
-def test_a_burst_in_the_first_five_seconds_passes_whole_and_is_waited_for(times: int) -> None:
+def test_a_burst_in_the_first_five_seconds_passes_whole_and_leaves_debt(times: int) -> None:
     ewma = Ewma(100)
     assert ewma.admit(500 * times, 0) == 0
     assert ewma.admit(0, TICK_NS - 1) == 0
@@ -301,7 +301,7 @@ def test_a_client_at_the_bound_is_never_held() -> None:
         assert ewma.admit(100, second * SECOND) == 0
 
 
-def test_a_claim_counts_from_the_claim_on_and_is_given_back_whole() -> None:
+def test_a_claim_counts_from_the_claim_on_and_is_refunded_whole() -> None:
     ewma = Ewma(100)
     assert ewma.claim(400, 0)
     assert ewma.headroom(0) == 100
@@ -332,7 +332,7 @@ def test_asking_changes_nothing(rate: int | Fraction, schedule: list[tuple[int, 
         assert ewma.record(amount, now_ns) == untouched.record(amount, now_ns)
 
 
-def test_a_bound_is_small_and_says_what_it_is() -> None:
+def test_a_bound_is_small_and_reported() -> None:
     many = 1000
     tracemalloc.start()
     try:

@@ -81,7 +81,7 @@ def test_by_kafkas_rule_they_wait_once_fewer_than_ten_seconds_count(samples: int
 
 
 @pytest.mark.parametrize("samples", [1, 2, 11])
-def test_a_charge_that_is_asked_for_no_wait_leaves_its_debt_to_the_next(samples: int) -> None:
+def test_a_charge_without_a_wait_leaves_its_debt_to_the_next(samples: int) -> None:
     window = new(30, samples)
     window.record(25, 0)
     assert window.record(25, SECOND) == 0

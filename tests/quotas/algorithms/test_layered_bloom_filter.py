@@ -91,7 +91,7 @@ def test_a_layer_is_due_when_there_is_none_when_the_step_is_over_and_when_the_ne
     assert layered.is_due(0)
 
 
-def test_clean_up_starts_at_the_head_and_says_how_many() -> None:
+def test_clean_up_starts_at_the_head_and_returns_the_number() -> None:
     layered = new()
     for step in range(COUNT):
         layered.put(step, step * STEP)
@@ -135,7 +135,7 @@ def test_an_id_is_known_until_the_layer_that_saw_it_last_expires(last_seen_ns: i
     assert not layered.see(1, WINDOW)
 
 
-def test_holds_asks_and_see_refreshes() -> None:
+def test_holds_reads_and_see_refreshes() -> None:
     asked, seen = new(), new()
     for layered in (asked, seen):
         layered.put(1, 0)
@@ -166,7 +166,7 @@ def test_an_id_of_this_step_is_not_put_in_again_though_its_layer_is_full() -> No
     assert counts(layered) == [2, 2, 1]
 
 
-def test_a_stranger_is_not_put_in_by_being_asked_about() -> None:
+def test_a_look_up_does_not_add_an_id() -> None:
     layered = new()
     assert not layered.see(1, 0)
     assert layered.layers == []

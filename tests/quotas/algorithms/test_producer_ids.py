@@ -244,7 +244,7 @@ def test_a_refund_reduces_the_step_that_was_charged() -> None:
     assert quota.headroom(MINUTE + WINDOW) == 8
 
 
-def test_a_claim_counts_and_is_given_back_or_stays() -> None:
+def test_a_claim_counts_and_is_refunded_or_stays() -> None:
     quota = new(2)
     assert quota.claim(2, 0)
     assert quota.debt_ns(0) == WINDOW

@@ -454,7 +454,7 @@ def test_a_debt_that_overflows_kafkas_throttle_is_kept() -> None:
     assert new.admit(2_200_000, 0) == 2_200_000 * SECOND
 
 
-def test_a_charge_adds_to_a_debt_whose_windows_are_forgotten_and_a_refund_takes_from_it() -> None:
+def test_a_charge_adds_to_the_debt_of_expired_windows_and_a_refund_reduces_it() -> None:
     window = kafkas(1)
     window.record(100, 0)  # paid at 90 s
     assert window.record(5, 20 * SECOND) == 75 * SECOND
@@ -474,7 +474,7 @@ def test_a_kept_debt_is_paid_at_the_rate_of_its_time() -> None:
     assert window.debt_ns(15 * SECOND) == SECOND // 2
 
 
-def test_a_debt_that_is_paid_does_not_come_back_with_a_lower_rate() -> None:
+def test_a_paid_debt_does_not_return_with_a_lower_rate() -> None:
     window = kafkas(100)
     window.record(3000, 0)
     window.set_rate(1, 0, 20 * SECOND)

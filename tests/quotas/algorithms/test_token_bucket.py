@@ -216,7 +216,7 @@ def test_all_that_is_there_can_be_spent_and_no_more() -> None:
     assert bucket.debt_ns(0) == 0
 
 
-def test_a_wait_is_rounded_up_and_over_when_it_says() -> None:
+def test_a_wait_is_rounded_up_and_ends_at_its_time() -> None:
     bucket = TokenBucket(3, 0)
     assert bucket.record(1, 0) == 333_333_334
     assert bucket.debt_ns(333_333_333) == 1

@@ -72,22 +72,20 @@ A, C = Named(Kind.TOPIC, "a"), Named(Kind.TOPIC, "c")
 @pytest.mark.parametrize(
     ("wrong", "sums"),
     [
-        ([(Entity("u"), {})], ["sum to 11", "sum 3)"]),
-        ([(C, {})], ["sum to 11", "sum 3)"]),
-        ([(C, {BYTES_THRESHOLD: 2, MESSAGES_THRESHOLD: 4})], ["sum to 13", "sum 7)"]),
+        ([(Entity("u"), {})], ["sums to 11", "sum 3)"]),
+        ([(C, {})], ["sums to 11", "sum 3)"]),
+        ([(C, {BYTES_THRESHOLD: 2, MESSAGES_THRESHOLD: 4})], ["sums to 13", "sum 7)"]),
         ([(A, {})], ["sum 3)"]),
         ([(A, {BYTES_THRESHOLD: 3})], ["sum 3)"]),
-        ([(A, {BYTES_THRESHOLD: 4})], ["sum to 11", "sum 3)"]),
+        ([(A, {BYTES_THRESHOLD: 4})], ["sums to 11", "sum 3)"]),
         ([(TOTAL, {})], []),
-        ([(TOTAL, {TOTAL_BYTES_THRESHOLD: 10})], ["sum to 11"]),
+        ([(TOTAL, {TOTAL_BYTES_THRESHOLD: 10})], ["sums to 11"]),
         ([(TOTAL, {TOTAL_BYTES_THRESHOLD: 11})], []),
-        ([(TOTAL, {TOTAL_BYTES_THRESHOLD: 11, TOTAL_MESSAGES_THRESHOLD: 2})], ["sum to 3"]),
+        ([(TOTAL, {TOTAL_BYTES_THRESHOLD: 11, TOTAL_MESSAGES_THRESHOLD: 2})], ["sums to 3"]),
         ([(None, {}), (C, {})], []),
     ],
 )
-def test_thresholds_beside_entries_that_are_wrong_count_as_far_as_they_could_be_read(
-    wrong: list[Wrong], sums: list[str]
-) -> None:
+def test_thresholds_of_wrong_entries_count_if_they_could_be_parsed(wrong: list[Wrong], sums: list[str]) -> None:
     """Nothing is an error that may be right once they are."""
     specs = [
         "total,total.bytes.in.per.sec.threshold=10",

@@ -70,7 +70,7 @@ def test_a_file_reads_as_the_contract_shows() -> None:
     ]
 
 
-def test_an_empty_file_holds_nobody() -> None:
+def test_an_empty_file_holds_no_request() -> None:
     assert load_quotas({}) == load_quotas({"quota": [], "resource-group": []}) == FileEntries((), ())
 
 

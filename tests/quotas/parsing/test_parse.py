@@ -194,7 +194,7 @@ def test_a_wrong_entry_reads_as_the_contract_shows() -> None:
         ("total,connection_creation_rate=5,burst_seconds=1", "over sampled windows, which have no burst: add "),
     ],
 )  # fmt: skip
-def test_says_what_is_wrong_and_only_that(text: str, says: str) -> None:
+def test_a_wrong_spec_has_one_error(text: str, says: str) -> None:
     with pytest.raises(SpecErrors) as caught:
         parse_spec(text)
     assert says in str(caught.value)
@@ -223,7 +223,7 @@ WHOSE = {
 
 @pytest.mark.parametrize("limit", WHOSE)
 @pytest.mark.parametrize("entity", sorted(CLIENTS | RECORDS | PLACES))
-def test_each_limit_is_for_those_it_can_be_measured_for(limit: str, entity: str) -> None:
+def test_each_limit_has_its_scopes(limit: str, entity: str) -> None:
     try:
         accepted = set(parse_spec(f"{entity},{limit}=5").limits) == {limit}
     except SpecErrors:

@@ -28,7 +28,7 @@ entries = st.builds(
 
 
 @given(st.lists(entries, max_size=5))
-def test_an_override_says_what_its_entry_said(given_entries: list[QuotaEntry]) -> None:
+def test_an_override_has_the_limits_of_its_entry(given_entries: list[QuotaEntry]) -> None:
     compactor = Compactor()
     for entry, override in [(entry, compactor.compact(entry)) for entry in given_entries]:
         found: dict[str, Applies] = {}

@@ -50,7 +50,7 @@ def test_the_strongest_level_applies_alone(strongest: int) -> None:
     assert (applies.rate, applies.origin, applies.entity) == (100 + strongest, origin, bucket)
 
 
-def test_each_limit_looks_for_its_own_level() -> None:
+def test_each_limit_has_its_own_level() -> None:
     table = table_of([entry(PAIR, 1, CONSUMER_BYTE_RATE), entry(Entity("u"), 2), entry(Entity(None, "c"), 3)])
     found = table.find("u", "c")
     assert {name: applies.origin for name, applies in found.items()} == {
@@ -63,7 +63,7 @@ def test_each_limit_looks_for_its_own_level() -> None:
     ("user", "client_id", "matching"),
     [("u", "", {2, 5}), ("", "c", {6, 7}), ("", "", set()), ("u", "c", set(range(8)))],
 )
-def test_an_empty_name_matches_no_level_that_asks_for_it(user: str, client_id: str, matching: set[int]) -> None:
+def test_an_empty_name_matches_no_level_with_a_name(user: str, client_id: str, matching: set[int]) -> None:
     for level, (entity, _) in enumerate(LEVELS):
         found = table_of([entry(entity, 1)]).find(user, client_id)
         assert bool(found) == (level in matching)

@@ -150,7 +150,7 @@ def test_a_bucket_that_a_stronger_level_puts_out_of_use_is_dropped() -> None:
     assert (old.rate, produce_limit(registry).entity) == (100, Entity("alice"))
 
 
-def test_a_limit_that_is_gone_is_gone_and_starts_full_when_it_comes_back() -> None:
+def test_a_removed_limit_starts_full_when_configured_again() -> None:
     registry = Registry([entry(ETL, produce=100)])
     registry.resolve("alice", "etl").produce.charge(1100, 0)
     registry.replace([], now_ns=0)
@@ -214,7 +214,7 @@ def test_a_client_draws_on_its_own_limit_those_of_all_its_groups_and_the_total()
     assert other.produce.limits == client.produce.limits[2:]
 
 
-def test_all_groups_must_agree_and_one_that_refuses_costs_the_others_nothing() -> None:
+def test_all_groups_must_have_room_and_a_refusal_charges_none() -> None:
     wide, narrow = (
         QuotaEntry(
             Named(Kind.RESOURCE_GROUP, name), {PRODUCER_BYTE_RATE: rate}, group=ResourceGroup(name, users=("*",))
@@ -246,7 +246,7 @@ def test_producer_ids_are_a_users_over_all_its_clients_scaled_by_the_share() -> 
 # ---- forgetting
 
 
-def test_idle_for_an_hour_means_forgotten() -> None:
+def test_a_limit_idle_for_an_hour_is_removed() -> None:
     registry = Registry([entry(ANYONE, produce=100)])
     client = registry.resolve("alice", "etl")
     old = client.produce.limits[0]
@@ -295,7 +295,7 @@ def test_what_is_claimed_is_not_forgotten_with_its_bucket() -> None:
     assert registry.expire(4 * IDLE_NS) == 1
 
 
-def test_producer_ids_are_known_for_their_window_however_long_it_is() -> None:
+def test_producer_ids_are_known_for_any_length_of_their_window() -> None:
     day = AlgorithmSettings(producer_ids_window_ns=24 * IDLE_NS)
     registry = Registry([QuotaEntry(Entity("alice"), {PRODUCER_IDS_RATE: 10})], settings=day)
     client = registry.resolve("alice", "etl")
@@ -328,7 +328,7 @@ def test_looking_gives_back_the_memory_of_producer_ids_that_have_expired() -> No
     assert after < before / 2
 
 
-def test_looking_for_the_idle_costs_what_is_due() -> None:
+def test_a_search_for_idle_limits_costs_what_is_due() -> None:
     """Each limit is looked at once an hour: the calls of a minute in which none is due are the same for any number."""
 
     def calls(clients: int) -> int:
@@ -342,7 +342,7 @@ def test_looking_for_the_idle_costs_what_is_due() -> None:
     assert calls(5) == calls(500)
 
 
-def test_asking_for_metrics_keeps_nobody_alive() -> None:
+def test_a_scrape_keeps_no_entity_alive() -> None:
     registry = Registry([entry(ANYONE, produce=100)])
     produce_limit(registry).algorithm.record(1, 0)
     registry.expire(0)

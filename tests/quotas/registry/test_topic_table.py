@@ -104,7 +104,7 @@ def test_the_rest_is_shared_by_the_topics_that_are_known() -> None:
     assert threshold(registry, "orders").origin == TOTAL
 
 
-def test_a_topic_whose_share_is_nothing_waits_for_the_total_however_long_its_queue() -> None:
+def test_a_topic_with_a_share_of_zero_waits_for_the_total_with_any_queue() -> None:
     registry = Registry([TOTAL_OF_100, QuotaEntry(ORDERS, {BYTES_THRESHOLD: 100})])
     limit = threshold(registry, "none")
     limit.enqueue("session", 1000)
@@ -163,7 +163,7 @@ def test_an_answer_that_comes_when_nothing_was_charged_takes_nothing_back_and_ma
 # ---- forgetting
 
 
-def test_a_topic_that_nobody_produces_to_takes_no_share_after_an_hour() -> None:
+def test_a_topic_without_records_for_an_hour_has_no_share() -> None:
     registry = Registry([TOTAL_OF_100])
     gone, used = threshold(registry, "gone"), threshold(registry, "used")
     for limit in (gone, used):
