@@ -270,12 +270,11 @@ class TopicRun(Run):
 
 @final
 class Runs:
-    """What finds the runs of one connection. `most`: how many plans are kept."""
+    """What finds the runs of one connection."""
 
-    __slots__ = ("_plans", "_topic_run", "_usage", "most")
+    __slots__ = ("_plans", "_topic_run", "_usage")
 
     def __init__(self, usage: ProduceUsage) -> None:
-        self.most = MAX_PLANS
         self._usage: Final = usage
         #: The latest one first.
         self._plans: list[Plan] = []
@@ -291,7 +290,7 @@ class Runs:
         end: int,
         now_ns: int,
     ) -> Run | None:
-        """What finds requests like the one at `pos`, whose head has arrived. None: that one is decided alone.
+        """What finds the requests from `pos` on, if the first is of this kind. None: that one is decided alone.
 
         client, generation   the limits of now
         """
@@ -307,7 +306,7 @@ class Runs:
                 if index:
                     plans.insert(0, plans.pop(index))
                 return plan
-        if usage.counts_errors:
+        if usage.counts_errors or not _is_of_kind(kind, buf, pos, end):
             return None
         found = one_partition(buf, pos + kind.header.body_offset, end, kind.version)
         if found is None:
@@ -319,5 +318,13 @@ class Runs:
             return None
         plan = Plan(kind, bytes(buf[start:prefix_end]), client, charges, generation)
         plans.insert(0, plan)
-        del plans[self.most :]
+        del plans[MAX_PLANS:]
         return plan
+
+
+def _is_of_kind(kind: RequestKind, buf: bytearray, pos: int, end: int) -> bool:
+    return (
+        end - pos >= kind.needed
+        and unpack_prefix(buf, pos)[1] == kind.key
+        and buf.startswith(kind.tail, pos + PREFIX_SIZE)
+    )

@@ -1,0 +1,398 @@
+"""Requests that are charged together: the same charges, decisions, metrics and bytes as one by one."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from protocol.errors import ProtocolError
+from protocol.topics import TopicPartitions
+from proxy.streams.memory import READ_SIZE
+from proxy.streams.plan import MAX_PLANS
+from proxy.streams.steps import NEED
+from quotas.algorithms.algorithm import ALGORITHMS
+from quotas.entry import QuotaEntry
+from quotas.parsing.parse import parse_spec
+from tests.proxy import frames
+from tests.proxy.frames import batch, heartbeat, produce_records
+from tests.proxy.streams.pair import Pair, World
+from tests.quotas.cost import calls_during
+
+KNOWN_ID, UNKNOWN_ID = uuid.UUID(int=0x70), uuid.UUID(int=0x71)
+#: Limits of each kind, by what they count; {} is the rate.
+LIMITS = {
+    "bytes": [
+        "client-id=etl,producer_byte_rate={}",
+        "total,producer_byte_rate={}",
+        "topic=rows,bytes_in_rate={}",
+        "topic=<default>,bytes_in_rate={}",
+        "total,bytes_in_rate={}",
+        "resource-group=both,client-id=etl,topic=rows,bytes_in_rate={}",
+    ],
+    "messages": [
+        "client-id=etl,request_rate={}",
+        "total,request_rate={}",
+        "topic=rows,messages_in_rate={}",
+        "resource-group=clients,client-id=*,messages_in_rate={}",
+    ],
+    "producer ids": ["user=ANONYMOUS,producer_ids_rate={}"],
+    "threshold": ["total,total.bytes.in.per.sec.threshold={}"],
+}
+RATES = {
+    "bytes": [300, 2_000, 20_000, 10**9],
+    "messages": [2, 30, 10**6],
+    "producer ids": [1, 3],
+    "threshold": [300, 10**9],
+}
+QUOTAS = st.lists(
+    st.sampled_from(sorted(LIMITS)).flatmap(
+        lambda unit: st.builds(
+            lambda spec, rate, algorithm: spec.format(rate) + (algorithm if unit in ("bytes", "messages") else ""),
+            st.sampled_from(LIMITS[unit]),
+            st.sampled_from(RATES[unit]),
+            st.sampled_from([f",algorithm={name}" for name in ALGORITHMS] + [",burst_seconds=0.1"]),
+        )
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A Produce request: a topic with partitions of one batch each. `odd`: what makes it another."""
+
+    topics: tuple[tuple[str | uuid.UUID, tuple[int, ...]], ...]
+    version: int
+    producer_id: int = -1
+    messages: int = 1
+    codec: int = 0
+    acks: int = 1
+    client_id: str = "etl"
+    odd: str = ""
+
+    def frame(self, number: int) -> bytes:
+        def records(size: int) -> bytes | None:
+            made = batch(self.messages, 61 + size, codec=self.codec, producer_id=self.producer_id)
+            if self.odd == "two batches":
+                return made + made
+            if self.odd == "two producers":
+                return made + batch(1, 70, producer_id=7)
+            if self.odd == "no batch":  # magic 1
+                return made[:16] + b"\x01" + made[17:]
+            return None if self.odd == "no records" else made
+
+        topics = {
+            (topic if self.version >= 13 or isinstance(topic, str) else "rows"): [records(size) for size in sizes]
+            for topic, sizes in self.topics
+        }
+        if self.version >= 13:
+            topics = {(KNOWN_ID if isinstance(topic, str) else topic): made for topic, made in topics.items()}
+        return produce_records(number, topics, self.version, self.acks, self.client_id)
+
+
+ONE_PARTITION = st.tuples(
+    st.tuples(st.sampled_from(["rows", "cols", UNKNOWN_ID]), st.tuples(st.sampled_from([0, 30, 66, 400, 16_400])))
+)
+SEVERAL = st.lists(
+    st.tuples(st.sampled_from(["rows", "cols"]), st.lists(st.integers(0, 90), min_size=1, max_size=3).map(tuple)),
+    min_size=1,
+    max_size=2,
+    unique_by=lambda drawn: drawn[0],
+).map(tuple)
+#: Decided by its first 64 KiB: the rest is charged later, and checked by the next request.
+LONG = st.just((("cols", (66_000, 10)), ("rows", (500, 70))))
+SENT = st.builds(
+    Sent,
+    topics=st.sampled_from([ONE_PARTITION] * 9 + [SEVERAL] * 9 + [LONG]).flatmap(lambda drawn: drawn),
+    version=st.sampled_from([3, 8, 9, 12, 13]),
+    producer_id=st.sampled_from([-1, 7, 7, 8]),
+    messages=st.sampled_from([1, 5, 40, -1]),
+    codec=st.sampled_from([0, 4]),
+    acks=st.sampled_from([1, 1, -1, 0]),
+    client_id=st.sampled_from(["etl", "etl", "web"]),
+    odd=st.sampled_from([""] * 12 + ["two batches", "two producers", "no batch", "no records"]),
+)
+#: The same request several times, as producers send them, or a heartbeat.
+REPEATED = st.tuples(SENT | st.none(), st.integers(1, 6))
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one connection sends at one time, and what happens then."""
+
+    connection: int
+    requests: list[tuple[Sent | None, int]]
+    cuts: list[int]
+    seconds: float
+    then: str
+
+    def data(self, first: int) -> bytes:
+        numbers = iter(range(first, first + 1_000))
+        return b"".join(
+            heartbeat(next(numbers)) if sent is None else sent.frame(next(numbers))
+            for sent, count in self.requests
+            for _ in range(count)
+        )
+
+
+PARTS = st.lists(
+    st.builds(
+        Part,
+        connection=st.integers(0, 1),
+        requests=st.lists(REPEATED, min_size=1, max_size=4),
+        cuts=st.lists(st.integers(1, 3_000), max_size=4),
+        seconds=st.sampled_from([0, 0.001, 0.3, 1, 7, 4_000]),
+        then=st.sampled_from(["", "", "holds pass", "limits change", "an hour passes", "a topic is learnt"]),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def release_holds(world: World) -> None:
+    """As `pass_holds`; a limit may be in debt again when the time it gave has passed."""
+    for _ in range(100):
+        if not world.holds.limits:
+            return
+        limit = next(iter(world.holds.limits))
+        world.clock.now_ns += world.holds.due_ns(limit, world.clock()) or 0
+        hold = world.holds.next(limit, world.clock())
+        if hold is not None:
+            assert isinstance(hold.waiter, Pair)
+            hold.waiter.release(hold)
+
+
+class Half:
+    """One of two proxies that receive the same. `together`: whether it charges requests together."""
+
+    def __init__(self, quotas: list[QuotaEntry], *, together: bool, dry_run: bool) -> None:
+        self.quotas = quotas
+        self.world = World(quotas, dry_run=dry_run)
+        self.world.context.topics.learn([TopicPartitions("rows", KNOWN_ID.bytes, 3)])
+        self.pairs = [Pair(self.world), Pair(self.world)]
+        if not together:
+            for pair in self.pairs:
+                pair.request_stream._most = 0
+
+    def receive(self, part: Part, data: bytes) -> None:
+        pair = self.pairs[part.connection]
+        pair.cuts = part.cuts
+        pair.client_sends(data)
+
+    def go_on(self, part: Part) -> None:
+        world = self.world
+        world.clock.pass_seconds(part.seconds)
+        if part.then == "holds pass":
+            release_holds(world)
+        elif part.then == "limits change":
+            world.registry.replace([*self.quotas, parse_spec("topic=cols,bytes_in_rate=5000")], world.clock())
+        elif part.then == "an hour passes":
+            world.registry.expire(world.clock())
+        elif part.then == "a topic is learnt":
+            world.context.topics.learn([TopicPartitions("cols", UNKNOWN_ID.bytes, 3)])
+
+    def state(self) -> dict[str, Any]:
+        """All that is to be the same."""
+        world = self.world
+        now_ns = world.clock.now_ns
+        later: list[object] = []
+        for seconds in (0, 0.7, 2, 6, 30):
+            world.clock.now_ns = now_ns + int(seconds * 1e9)
+            later.append(world.levels())
+        world.clock.now_ns = now_ns
+        return {
+            "now": now_ns,
+            "levels": later,
+            "counts": world.counts(),
+            "bytes": [bytes(pair.to_broker) for pair in self.pairs],
+            "in flight": [[number for number, _ in pair.connection.in_flight] for pair in self.pairs],
+            "holds": [pair.hold and (pair.hold.limit.name, pair.hold.size, pair.hold.units) for pair in self.pairs],
+            "notices": [pair.connection.identity.notice.until_ns for pair in self.pairs],
+            "unanswered": [pair.connection.sent_unanswered for pair in self.pairs],
+        }
+
+
+RUN = Sent((("rows", (400,)),), 12, producer_id=7)
+
+
+@settings(max_examples=150)
+@given(QUOTAS, PARTS, st.booleans())
+@example(
+    ["client-id=etl,producer_byte_rate=2000", "topic=rows,messages_in_rate=30,algorithm=sampled-window"],
+    [Part(0, [(RUN, 6)], [700], 1, ""), Part(1, [(RUN, 6)], [], 0.3, "holds pass")],
+    False,
+)
+@example(
+    ["user=ANONYMOUS,producer_ids_rate=1"],
+    [Part(0, [(None, 1), (replace(RUN, version=3), 1), (replace(RUN, version=3, acks=0), 1)], [], 0, "")],
+    False,
+)
+def test_together_as_one_by_one(quotas: list[str], parts: list[Part], dry_run: bool) -> None:
+    """With the same time at each read. Time passes, and the state is compared, at boundaries of frames."""
+    entries = [parse_spec(spec) for spec in quotas]
+    together, alone = (Half(entries, together=each, dry_run=dry_run) for each in (True, False))
+    first = 0
+    for part in parts:
+        data = part.data(first)
+        first += 1_000
+        for half in (together, alone):
+            half.receive(part, data)
+        assert together.state() == alone.state()
+        for half in (together, alone):
+            half.go_on(part)
+        assert together.state() == alone.state()
+
+
+def outcome(half: Half, data: bytes) -> dict[str, Any]:
+    """The state after these bytes, or the error that they are."""
+    try:
+        half.pairs[0].client_sends(data)
+    except ProtocolError as error:
+        return half.state() | {"error": str(error), "bytes": None}
+    return half.state()
+
+
+@given(
+    version=st.sampled_from([3, 8, 9, 12, 13]),
+    sizes=st.sampled_from([(66,), (90, 30)]),
+    at=st.integers(0, 400),
+    value=st.sampled_from([0, 1, 2, 3, 7, 0x7E, 0x7F, 0x80, 0x81, 0xFF]) | st.integers(0, 255),
+)
+def test_any_other_byte(version: int, sizes: tuple[int, ...], at: int, value: int) -> None:
+    """In the last of three requests: what is charged together is well-formed, and read as one by one."""
+    sent = replace(RUN, topics=(("rows", sizes),), version=version)
+    data = bytearray(b"".join(sent.frame(number) for number in range(4)))
+    last = len(data) * 3 // 4
+    data[last + at % (len(data) // 4)] = value
+    entries = [parse_spec(spec) for spec in ("topic=<default>,bytes_in_rate=1MB,messages_in_rate=1000", IDS)]
+    together, alone = (Half(entries, together=each, dry_run=False) for each in (True, False))
+    assert outcome(together, bytes(data)) == outcome(alone, bytes(data))
+
+
+# ---- what passes together
+
+
+IDS = "user=ANONYMOUS,producer_ids_rate=3"
+TOPIC = "topic=rows,bytes_in_rate=1GB,messages_in_rate=1000000"
+
+
+def pair_with(*specs: str, **options: Any) -> Pair:
+    """A connection with these limits, which has sent one request."""
+    world = World([parse_spec(spec) for spec in specs], **options)
+    world.context.topics.learn([TopicPartitions("rows", KNOWN_ID.bytes, 3)])
+    pair = Pair(world)
+    pair.client_sends(RUN.frame(0))
+    return pair
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 12, 13])
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_read_full_of_requests_is_charged_at_once(version: int, partitions: int) -> None:
+    """Versions before 9 with several partitions are the exception."""
+    sent = replace(RUN, version=version, topics=(("rows", (400,) * partitions),))
+    pair = pair_with(TOPIC, IDS, "client-id=etl,producer_byte_rate=1GB,request_rate=1000000")
+    pair.client_sends(sent.frame(1), sent.frame(2))
+    pair.requests.steps.clear()
+    pair.client_sends(*(sent.frame(number) for number in range(3, 43)))
+    assert len(pair.requests.steps) == (1 if partitions == 1 or version >= 9 else 40)
+    assert pair.world.levels()["client-id:etl", "request_rate"] == (0, 1_000_000 - 43)
+
+
+@pytest.mark.parametrize("size", [16_400, 1_000_000])
+@pytest.mark.parametrize("version", [8, 12])
+def test_a_long_request_passes_as_soon_as_the_header_of_its_batch_has_come(size: int, version: int) -> None:
+    sent = replace(RUN, version=version, topics=(("rows", (size,)),))
+    pair = pair_with(TOPIC, "client-id=etl,producer_byte_rate=1GB")
+    pair.client_sends(sent.frame(1))
+    frame = sent.frame(2)
+    head = len(frame) - size - (3 if version >= 9 else 0)
+    before = pair.world.levels()
+    pair.client_sends(frame[: head - 1])
+    assert pair.world.levels() == before
+    assert pair.requests.kept
+    pair.client_sends(frame[head - 1 : head])
+    assert pair.to_broker.endswith(frame[:head])
+    after = pair.world.levels()
+    assert before["topic:rows", "bytes_in_rate"][1] - after["topic:rows", "bytes_in_rate"][1] == size + 61
+    assert before["client-id:etl", "producer_byte_rate"][1] - after["client-id:etl", "producer_byte_rate"][1] == (
+        len(frame) - 4
+    )
+    pair.hang_up()
+    assert (
+        after["client-id:etl", "producer_byte_rate"][1] + len(frame) - head
+        == (pair.world.levels()["client-id:etl", "producer_byte_rate"][1])
+    )
+
+
+def test_tags_that_have_come_are_looked_at() -> None:
+    """A request with tags that has come but for its last byte is decided alone: it waits for that byte."""
+    pair = pair_with(TOPIC)
+    pair.client_sends(RUN.frame(1))
+    tagged = bytearray(RUN.frame(2)[4:-3] + b"\x01\x05\x00\x00\x00")
+    frame = frames.frame(bytes(tagged))
+    pair.client_sends(frame[:-1])
+    assert pair.requests.kept == frame[:-1]
+    pair.client_sends(frame[-1:])
+    assert pair.sent()[-1] == frame
+
+
+def test_the_requests_that_fit_pass_and_the_next_overdraws() -> None:
+    size = len(RUN.frame(0)) - 4
+    pair = pair_with("topic=other,bytes_in_rate=1", f"client-id=etl,producer_byte_rate={30 * size}")
+    pair.client_sends(*(RUN.frame(number) for number in range(1, 50)))
+    assert len(pair.sent()) == 31
+    assert pair.hold is not None
+
+
+@pytest.mark.parametrize("spec", [TOPIC, "client-id=etl,producer_byte_rate=1GB"])
+def test_requests_that_do_not_fit_are_not_read_again_and_again(spec: str) -> None:
+    """In a dry run each of them passes alone."""
+    pair = pair_with(spec, "client-id=etl,request_rate=0.01", dry_run=True)
+    pair.client_sends(*(replace(RUN, acks=0).frame(number) for number in range(3)))
+    calls = [
+        calls_during(lambda many=many: pair.client_sends(many))  # type: ignore[misc]
+        for many in (b"".join(replace(RUN, acks=0).frame(number) for number in range(count)) for count in (100, 400))
+    ]
+    assert calls[1] < 5 * calls[0]
+    assert pair.request_stream._most == 1
+
+
+def test_plans_are_few_and_short() -> None:
+    pair = pair_with("topic=<default>,bytes_in_rate=1GB")
+    for number in range(1, 30):
+        pair.client_sends(produce_records(number, {f"topic-{number % 7}": [batch(1, 100)]}, 12))
+    for length in (900, 1_100):
+        for number in (1, 2):
+            pair.client_sends(produce_records(number, {"x" * length: [batch(1, 100)]}, 8))
+    runs = pair.request_stream._runs
+    assert runs is not None
+    assert len(runs._plans) == MAX_PLANS
+    assert [len(plan.prefix) > 900 for plan in runs._plans] == [True, False, False, False]
+    assert max(len(plan.prefix) for plan in runs._plans) < 1_024
+
+
+def test_alternating_client_ids_keep_their_plans() -> None:
+    pair = pair_with("topic=<default>,bytes_in_rate=1GB")
+    sent = [replace(RUN, client_id=name) for name in ("etl", "web")]
+    pair.client_sends(*(sent[number % 2].frame(number) for number in range(6)))
+    runs = pair.request_stream._runs
+    assert runs is not None
+    plans = list(runs._plans)
+    assert len(plans) == 2
+    pair.client_sends(*(sent[number % 2].frame(number) for number in range(6)))
+    assert set(runs._plans) == set(plans)
+
+
+@pytest.mark.parametrize(("spec", "want"), [(TOPIC, READ_SIZE), ("topic=rows,bytes_in_rate=20000", 16_000)])
+def test_the_rest_of_a_request_is_read_alone_only_near_a_limit(spec: str, want: int) -> None:
+    pair = pair_with(spec)
+    sent = replace(RUN, topics=(("rows", (8_000, 8_000)),)).frame(1)
+    pair.client_sends(sent[:100])
+    assert pair.requests.steps[-1] == NEED
+    assert want <= pair.request_stream.want <= want + 400
