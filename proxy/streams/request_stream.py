@@ -1,8 +1,7 @@
 """Client to broker: finds the frames, and asks the handler of each what to do.
 
 A frame's header is parsed (`protocol.request_header`); its payload is forwarded unchanged from the shared buffer.
-Requests of the same kind differ only in length and correlation id: they pass in batches, without a decision for each,
-while the limits have room for all of them together. Where limits count records, see `plan`.
+Requests of the same kind differ only in length and correlation id: they pass in `batches`.
 """
 
 from typing import final
@@ -10,12 +9,12 @@ from typing import final
 from protocol.errors import MalformedFrame
 from protocol.request_header import PREFIX_SIZE, peek_request, unpack_prefix
 from proxy.enforcement.holds import Overdraft
+from proxy.streams.batches import Batches
 from proxy.streams.connection import MAX_IN_FLIGHT, Connection, RequestKind, Requests
 from proxy.streams.handlers.data import HEAD_READ_SIZE, longest_charge
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.kinds import Kinds
 from proxy.streams.memory import READ_SIZE
-from proxy.streams.plan import Run, Runs
 from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, PASS, PIECES_PER_STEP, REPLACE, YIELD
 from quotas.admission.limit_set import LimitSet
 
@@ -48,17 +47,14 @@ class _Charge(Overdraft):
 class RequestStream(Requests):
     """See the module, and `Stream`."""
 
-    __slots__ = ("_charge", "_dropping", "_kind", "_kinds", "_longest", "_most", "_runs")
+    __slots__ = ("_batches", "_charge", "_dropping", "_kind", "_kinds")
 
     def __init__(self, connection: Connection, kinds: Kinds) -> None:
         super().__init__(connection)
         self._kinds = kinds
-        self._longest = connection.context.config.security.max_request_bytes
+        self._batches = Batches(connection.context.config.security.max_request_bytes)
         #: The kind of the latest request.
         self._kind: RequestKind | None = None
-        self._runs: Runs | None = None
-        #: Requests that the next batch may have: fewer after there was no room for one.
-        self._most = MAX_IN_FLIGHT
         #: The proxy answers the current frame: its bytes are dropped.
         self._dropping = False
         #: The charge of the current frame, if it is a Produce request.
@@ -89,7 +85,7 @@ class RequestStream(Requests):
                 return self._full()
             kind = self._kind
             if kind is not None and kind.batchable:
-                passed_to = self._take_batch(kind, pos, end, now_ns)
+                passed_to = self._batches.take(self, kind, pos, end, now_ns)
                 if passed_to > pos:
                     return self._end_batch(kind, passed_to, end, now_ns)
         return self._take_frame(pos, end, now_ns)
@@ -117,7 +113,7 @@ class RequestStream(Requests):
         if kind is None:
             return NEED
         if kind is not before and kind.batchable and connection.turn is None:
-            passed_to = self._take_batch(kind, pos, end, now_ns)
+            passed_to = self._batches.take(self, kind, pos, end, now_ns)
             if passed_to > pos:
                 return self._end_batch(kind, passed_to, end, now_ns)
         self.is_counted = connection.turn is not None
@@ -129,88 +125,6 @@ class RequestStream(Requests):
             connection.turn = None
         return step
 
-    # ---- batches
-
-    def _take_batch(self, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
-        """Pass the requests from `pos` on that are of `kind`, if the limits have room for all of them together.
-
-        Returns where the last of them ends, which may be after `end`; `pos` where none passes this way.
-        """
-        connection = self.connection
-        in_flight = connection.in_flight
-        limits = connection.identity.limits
-        most = min(self._most, MAX_IN_FLIGHT - len(in_flight))
-        is_produce = type(kind.handler) is Produce
-        run: Run | None = None
-        if is_produce and limits.walks:
-            runs = self._runs_of_client()
-            generation = connection.identity.generation
-            run = runs and runs.find(kind, limits, generation, self.buf, pos, end, now_ns)
-            if run is None:
-                return pos
-            passed_to = run.scan(kind, self.buf, pos, end, most, self._longest, in_flight, now_ns)
-            count = run.count
-        else:
-            passed_to, count = self._scan(kind, pos, end, most)
-        if not count:
-            return pos
-        size = passed_to - pos - 4 * count
-        if run is not None:
-            left = run.spend(limits, size, now_ns)
-        else:
-            left = limits.spend(size, count, now_ns) if is_produce else limits.requests.spend(count, now_ns)
-        if left < 0:
-            self._give_up_batch(count, answered=kind.answered)
-            return pos
-        if self._most < MAX_IN_FLIGHT:
-            self._most *= 2
-        if is_produce:
-            self.near_limit = left < READ_SIZE
-            entity = connection.identity.entity
-            entity.produce_bytes += size
-            entity.requests += count
-            if not kind.answered:
-                connection.sent_unanswered = True
-        kind.counter.value += count
-        return passed_to
-
-    def _scan(self, kind: RequestKind, pos: int, end: int, most: int) -> tuple[int, int]:
-        """Find the requests from `pos` on that are of `kind`, `most` at most, and add them to those in flight.
-
-        Returns where the last of them ends, and their number. This is the hot path: its loop makes no decision, since
-        decisions one by one would have the same result.
-        """
-        buf = self.buf
-        startswith = buf.startswith
-        append = self.connection.in_flight.append
-        key, tail, needed, shortest, answered = kind.key, kind.tail, kind.needed, kind.shortest, kind.answered
-        longest = self._longest
-        count = 0
-        while end - pos >= needed and count < most:
-            length, seen, correlation_id = unpack_prefix(buf, pos)
-            if seen != key or not shortest <= length <= longest or not startswith(tail, pos + PREFIX_SIZE):
-                break
-            if answered:
-                append((correlation_id, kind))
-            count += 1
-            pos += 4 + length
-        return pos, count
-
-    def _runs_of_client(self) -> Runs | None:
-        """What finds runs of requests whose records are charged; None before the first of these."""
-        usage = self.connection.usage
-        if self._runs is None and usage is not None:
-            self._runs = Runs(usage)
-        return self._runs
-
-    def _give_up_batch(self, count: int, *, answered: bool) -> None:
-        """There was no room for so many requests: the next one is decided alone, and then half as many are tried."""
-        self._most = max(1, count >> 1)
-        if answered:
-            in_flight = self.connection.in_flight
-            for _ in range(count):
-                in_flight.pop()
-
     # ---- one frame
 
     def _kind_at(self, pos: int, end: int) -> RequestKind | None:
@@ -221,12 +135,12 @@ class RequestStream(Requests):
             length, seen, _ = unpack_prefix(buf, pos)
             if (
                 seen == kind.key
-                and kind.shortest <= length <= self._longest
+                and kind.shortest <= length <= self._batches.longest
                 and buf.startswith(kind.tail, pos + PREFIX_SIZE)
             ):
                 return kind
         pass_unknown_apis = self.connection.context.config.security.pass_unknown_apis
-        header = peek_request(buf, pos, end, self._longest, pass_unknown_apis=pass_unknown_apis)
+        header = peek_request(buf, pos, end, self._batches.longest, pass_unknown_apis=pass_unknown_apis)
         if header is None:
             self.want = READ_SIZE
             return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -32,7 +31,6 @@ from quotas.admission.limit import Limit
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import Clock, Peer, Stage, lines_of, until, without_burst
 from tests.proxy.frames import (
-    batch,
     correlation_of,
     fetch,
     fetch_max_bytes,
@@ -40,7 +38,6 @@ from tests.proxy.frames import (
     heartbeat,
     heartbeat_answer,
     produce,
-    produce_records,
     produced,
     share_fetch,
     share_fetched,
@@ -164,65 +161,6 @@ async def test_who_waits_is_shown(open_stage: OpenStage) -> None:
 
 
 # Order
-
-
-def of_records(correlation: int, size: int) -> bytes:
-    return produce_records(correlation, {"rows": [batch(1, size)]})
-
-
-async def bytes_in_order(
-    stage: Stage,
-    sizes: dict[str, int],
-    total: int,
-    frame_of: Callable[[int, int], bytes],
-    monkeypatch: pytest.MonkeyPatch,
-) -> list[tuple[str, int]]:
-    """Clients that always want to send, each its own size of frame; whose bytes were forwarded, how many, in order."""
-    forwarded: list[tuple[str, int]] = []
-    pairs = {name: await stage.pair() for name in sizes}
-    names = {stage.session_of(client).requests: name for name, (client, _) in pairs.items()}
-    write = Pump.write
-
-    def recording(pump: Pump, data: memoryview) -> None:
-        forwarded.append((names[pump], len(data)))
-        write(pump, data)
-
-    monkeypatch.setattr(Pump, "write", recording)
-    sent = {name: b"".join(frame_of(number, size) for number in range(total // size)) for name, size in sizes.items()}
-    async with asyncio.TaskGroup() as group:
-        for name, (client, broker) in pairs.items():
-            group.create_task(client.send(sent[name]))
-            group.create_task(broker.read(len(sent[name])))
-    return forwarded
-
-
-@pytest.mark.parametrize(
-    ("limit", "frame_of"), [("client-id=etl,producer_byte_rate", produce), ("topic=rows,bytes_in_rate", of_records)]
-)
-@pytest.mark.parametrize(("small", "burst_seconds"), [(2_000, 0), (40_000, 0), (1_000, 0.01)])
-@pytest.mark.pure
-async def test_sessions_on_one_limit_share_it_by_bytes(
-    open_stage: OpenStage,
-    monkeypatch: pytest.MonkeyPatch,
-    small: int,
-    burst_seconds: float,
-    limit: str,
-    frame_of: Callable[[int, int], bytes],
-) -> None:
-    """One sends large frames, one small ones: while both want to send, neither gets ahead by more than a few frames.
-
-    With a burst there is room for several small frames whenever the timer comes a little late. Served by frames
-    instead of bytes, the large ones would be ahead by more than 300,000 bytes.
-    """
-    quota = replace(parse_spec(f"{limit}=4MB"), burst_seconds=Fraction(burst_seconds))
-    stage = open_stage(quotas=[quota], real_clock=time.monotonic_ns)
-    total = 400_000
-    forwarded = await bytes_in_order(stage, {"large": 40_000, "small": small}, total, frame_of, monkeypatch)
-    got = {"large": 0, "small": 0}
-    for name, size in forwarded:
-        got[name] += size
-        if max(got.values()) < total * 0.85:
-            assert abs(got["large"] - got["small"]) <= 4 * 40_000
 
 
 @pytest.fixture

@@ -148,20 +148,31 @@ class Flow:
 
     def go_on(self) -> None:
         """Read while there is something to read and nothing stops it."""
-        while self.unread and not self.stopped:
-            want = self.stream.want
-            assert want > 0, "a stream that is read wants bytes"
-            size = min(want, READ_SIZE - len(self.kept), len(self.unread))
-            data = self.kept + self.unread[:size]
-            del self.unread[:size]
-            self._run(data)
+        while self.read_once():
+            pass
+
+    def read_once(self) -> bool:
+        """Read as much as the stream wants. False: nothing is to be read, or the flow is stopped."""
+        if not self.unread or self.stopped:
+            return False
+        want = self.stream.want
+        assert want > 0, "a stream that is read wants bytes"
+        size = min(want, READ_SIZE - len(self.kept), len(self.unread))
+        data = self.kept + self.unread[:size]
+        del self.unread[:size]
+        self._run(data)
+        return True
 
     def parse_kept(self) -> None:
         """Take steps again for what has been kept, then read on."""
+        self.run_kept()
+        self.go_on()
+
+    def run_kept(self) -> None:
+        """Take steps again for what has been kept."""
         self.stopped = 0
         if self.kept:
             self._run(self.kept)
-        self.go_on()
 
     def _run(self, data: bytes) -> None:
         memory = self.pair.world.memory
@@ -277,13 +288,16 @@ class Pair:
         self.hold = None
         hold.ticket.turn = hold.limit
         self.connection.turn = hold
-        self.requests.parse_kept()
+        self._go_on_after_hold()
         if self.connection.turn is hold:
             self.connection.turn = None
             self.world.holds.give_up(hold.ticket, self.world.clock())
 
     def read_on(self) -> None:
         """See `Waiter`: all bytes have been fed."""
+
+    def _go_on_after_hold(self) -> None:
+        self.requests.parse_kept()
 
     def attend(self) -> None:
         connection = self.connection

@@ -178,7 +178,7 @@ class Half:
         self.pairs = [Pair(self.world), Pair(self.world)]
         if not together:
             for pair in self.pairs:
-                pair.request_stream._most = 0
+                pair.request_stream._batches._most = 0
 
     def receive(self, part: Part, data: bytes) -> None:
         pair = self.pairs[part.connection]
@@ -360,7 +360,7 @@ def test_requests_that_do_not_fit_are_not_read_again_and_again(spec: str) -> Non
         for many in (b"".join(replace(RUN, acks=0).frame(number) for number in range(count)) for count in (100, 400))
     ]
     assert calls[1] < 5 * calls[0]
-    assert pair.request_stream._most == 1
+    assert pair.request_stream._batches._most == 1
 
 
 def test_plans_are_few_and_short() -> None:
@@ -370,7 +370,7 @@ def test_plans_are_few_and_short() -> None:
     for length in (900, 1_100):
         for number in (1, 2):
             pair.client_sends(produce_records(number, {"x" * length: [batch(1, 100)]}, 8))
-    runs = pair.request_stream._runs
+    runs = pair.request_stream._batches._runs
     assert runs is not None
     assert len(runs._plans) == MAX_PLANS
     assert [len(plan.prefix) > 900 for plan in runs._plans] == [True, False, False, False]
@@ -381,7 +381,7 @@ def test_alternating_client_ids_keep_their_plans() -> None:
     pair = pair_with("topic=<default>,bytes_in_rate=1GB")
     sent = [replace(RUN, client_id=name) for name in ("etl", "web")]
     pair.client_sends(*(sent[number % 2].frame(number) for number in range(6)))
-    runs = pair.request_stream._runs
+    runs = pair.request_stream._batches._runs
     assert runs is not None
     plans = list(runs._plans)
     assert len(plans) == 2

@@ -1,0 +1,105 @@
+"""Requests of one kind that pass together, without a decision for each.
+
+Decisions one by one would have the same result, while the limits have room for all of them. Where limits count records,
+`plan` finds the requests of a batch.
+"""
+
+from typing import Final, final
+
+from protocol.request_header import PREFIX_SIZE, unpack_prefix
+from proxy.streams.connection import MAX_IN_FLIGHT, Connection, InFlight, RequestKind, Requests
+from proxy.streams.handlers.produce import Produce
+from proxy.streams.memory import READ_SIZE
+from proxy.streams.plan import Run, Runs
+
+
+@final
+class Batches:
+    """The batches of one connection. `longest`: length of the longest request that is accepted."""
+
+    __slots__ = ("_most", "_runs", "longest")
+
+    def __init__(self, longest: int) -> None:
+        self.longest: Final = longest
+        self._runs: Runs | None = None
+        #: Requests that the next batch may have: fewer after there was no room for one.
+        self._most = MAX_IN_FLIGHT
+
+    def take(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
+        """Pass the requests from `pos` on that are of `kind`, if the limits have room for all of them together.
+
+        Returns where the last of them ends, which may be after `end`; `pos` where none passes this way.
+        """
+        connection, buf = requests.connection, requests.buf
+        in_flight = connection.in_flight
+        limits = connection.identity.limits
+        most = min(self._most, MAX_IN_FLIGHT - len(in_flight))
+        is_produce = type(kind.handler) is Produce
+        run: Run | None = None
+        if is_produce and limits.walks:
+            runs = self._runs_of(connection)
+            generation = connection.identity.generation
+            run = runs and runs.find(kind, limits, generation, buf, pos, end, now_ns)
+            if run is None:
+                return pos
+            passed_to = run.scan(kind, buf, pos, end, most, self.longest, in_flight, now_ns)
+            count = run.count
+        else:
+            passed_to, count = self._scan(kind, buf, pos, end, most, in_flight)
+        if not count:
+            return pos
+        size = passed_to - pos - 4 * count
+        if run is not None:
+            left = run.spend(limits, size, now_ns)
+        else:
+            left = limits.spend(size, count, now_ns) if is_produce else limits.requests.spend(count, now_ns)
+        if left < 0:
+            self._give_up(count, in_flight if kind.answered else None)
+            return pos
+        if self._most < MAX_IN_FLIGHT:
+            self._most *= 2
+        if is_produce:
+            requests.near_limit = left < READ_SIZE
+            entity = connection.identity.entity
+            entity.produce_bytes += size
+            entity.requests += count
+            if not kind.answered:
+                connection.sent_unanswered = True
+        kind.counter.value += count
+        return passed_to
+
+    def _scan(
+        self, kind: RequestKind, buf: bytearray, pos: int, end: int, most: int, in_flight: InFlight
+    ) -> tuple[int, int]:
+        """Find the requests from `pos` on that are of `kind`, `most` at most, and add them to those in flight.
+
+        Returns where the last of them ends, and their number. This is the hot path: its loop makes no decision, since
+        decisions one by one would have the same result.
+        """
+        startswith, append = buf.startswith, in_flight.append
+        key, tail, needed, shortest, answered = kind.key, kind.tail, kind.needed, kind.shortest, kind.answered
+        longest = self.longest
+        count = 0
+        while end - pos >= needed and count < most:
+            length, seen, correlation_id = unpack_prefix(buf, pos)
+            if seen != key or not shortest <= length <= longest or not startswith(tail, pos + PREFIX_SIZE):
+                break
+            if answered:
+                append((correlation_id, kind))
+            count += 1
+            pos += 4 + length
+        return pos, count
+
+    def _runs_of(self, connection: Connection) -> Runs | None:
+        """What finds runs of requests whose records are charged; None before the first of these."""
+        usage = connection.usage
+        if self._runs is None and usage is not None:
+            self._runs = Runs(usage)
+        return self._runs
+
+    def _give_up(self, count: int, in_flight: InFlight | None) -> None:
+        """There was no room for so many requests: the next one is decided alone, and then half as many are tried."""
+        self._most = max(1, count >> 1)
+        if in_flight is not None:
+            for _ in range(count):
+                in_flight.pop()

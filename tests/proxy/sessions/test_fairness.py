@@ -1,0 +1,131 @@
+"""Connections that wait for one limit share it by bytes: real queues and timers, on a clock and a loop of the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, cast
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.enforcement.holds import Hold, Waiter
+from proxy.sessions.wakeups import Wakeups
+from proxy.streams.handlers.data import LONGEST_CHARGE, LONGEST_CHARGE_NS
+from quotas.parsing.parse import parse_spec
+from tests.proxy.conversation import Clock
+from tests.proxy.frames import batch, produce, produce_records
+from tests.proxy.streams.pair import Flow, Pair, World
+
+RATE = 4_000_000
+TOTAL = 800_000
+
+
+class Timers:
+    """The part of an event loop that `Wakeups` uses; each timer is late by the next of `late_ns`."""
+
+    def __init__(self, clock: Clock, late_ns: list[int]) -> None:
+        self._clock = clock
+        self._late_ns = late_ns
+        self._numbers = count()
+        self._due: list[tuple[int, int, Callable[[], None]]] = []
+        self._cancelled: set[int] = set()
+
+    def call_later(self, seconds: float, callback: Callable[..., None], *arguments: object) -> Any:
+        number = next(self._numbers)
+        late_ns = self._late_ns[number % len(self._late_ns)]
+        heappush(self._due, (self._clock() + int(seconds * 1e9) + late_ns, number, lambda: callback(*arguments)))
+        return _Handle(self._cancelled, number)
+
+    def call_soon(self, callback: Callable[[], None]) -> Any:
+        return self.call_later(0, callback)
+
+    def next(self) -> bool:
+        """Let time pass until the next timer is due. False: there is none."""
+        while self._due:
+            due_ns, number, callback = heappop(self._due)
+            if number not in self._cancelled:
+                self._clock.now_ns = max(self._clock.now_ns, due_ns)
+                callback()
+                return True
+        return False
+
+
+class _Handle:
+    def __init__(self, cancelled: set[int], number: int) -> None:
+        self._cancelled = cancelled
+        self._number = number
+
+    def cancel(self) -> None:
+        self._cancelled.add(self._number)
+
+
+class Queued(Pair, Waiter):
+    """A connection whose held frames have their turns by `Wakeups`."""
+
+    def __init__(self, world: World, wakeups: Wakeups) -> None:
+        super().__init__(world)
+        self._wakeups = wakeups
+
+    def on_hold(self, flow: Flow) -> None:
+        hold = flow.stream.hold
+        assert hold is not None
+        flow.stream.hold = None
+        self.connection.turn = None
+        self.hold = hold
+        self._wakeups.add(self, hold)
+
+    def release(self, hold: Hold) -> None:
+        Pair.release(self, hold)
+
+    def _go_on_after_hold(self) -> None:
+        self.requests.run_kept()
+
+    def read_on(self) -> None:
+        self.requests.read_once()
+
+
+def of_records(correlation: int, size: int) -> bytes:
+    return produce_records(correlation, {"rows": [batch(1, size)]})
+
+
+@settings(max_examples=30)
+@given(
+    sizes=st.lists(st.sampled_from([1_000, 2_000, 40_000, 200_000, 400_000]), min_size=2, max_size=4),
+    of_topic=st.booleans(),
+    burst_seconds=st.sampled_from([Fraction(0), Fraction(1, 100), Fraction(1)]),
+    late_ns=st.lists(st.sampled_from([0, 500_000, 20_000_000]), min_size=1, max_size=5),
+)
+def test_connections_on_one_limit_share_it_by_bytes(
+    sizes: list[int], of_topic: bool, burst_seconds: Fraction, late_ns: list[int]
+) -> None:
+    """Each always has its next frame, of a size of its own. While all want to send, none gets ahead by more than its
+    largest turn and that of another. Served by frames, the large ones would be ahead by nearly all that was sent.
+    """
+    scope, frame_of = (
+        ("topic=rows,bytes_in_rate", of_records) if of_topic else ("client-id=etl,producer_byte_rate", produce)
+    )
+    world = World([replace(parse_spec(f"{scope}={RATE}"), burst_seconds=burst_seconds)])
+    timers = Timers(world.clock, late_ns)
+    wakeups = Wakeups(cast("Any", timers), world.holds, world.clock)
+    debtor = Pair(world)
+    debtor.client_sends(frame_of(0, int(RATE * burst_seconds) + 100_000))
+    pairs = [Queued(world, wakeups) for _ in sizes]
+    for pair, size in zip(pairs, sizes, strict=True):
+        pair.client_sends(*(frame_of(number, size) for number in range(-(-TOTAL // size))))
+    largest = max(sizes) + 200 if of_topic else max(LONGEST_CHARGE, RATE * LONGEST_CHARGE_NS // 1_000_000_000)
+    # A limit on topics counts record bytes.
+    shares = [len(batch(1, size)) / len(of_records(0, size)) if of_topic else 1 for size in sizes]
+    got = [0]
+    while timers.next():
+        while sum(pair.requests.read_once() for pair in pairs):  # rounds of the loop: one read for each
+            pass
+        got = [round(len(pair.to_broker) * share) for pair, share in zip(pairs, shares, strict=True)]
+        if max(got) >= TOTAL * 0.85:
+            break
+        assert max(got) - min(got) <= 2 * largest + 1_000, (sizes, got)
+    assert max(got) >= TOTAL * 0.85
+    wakeups.close()
