@@ -227,6 +227,8 @@ class Half:
 
 
 RUN = Sent((("rows", (400,)),), 12, producer_id=7)
+COLS = replace(RUN, topics=(("cols", (400,)),))
+LATE = replace(RUN, topics=(("cols", (66_000, 10)), ("rows", (20_000, 70))))
 ONE: list[tuple[int, int] | None] = [None]
 SIX = ONE * 6
 
@@ -241,6 +243,26 @@ SIX = ONE * 6
 @example(
     ["user=ANONYMOUS,producer_ids_rate=1"],
     [Part(0, [(None, ONE), (replace(RUN, version=3), ONE), (replace(RUN, version=3, acks=0), ONE)], [], 0, "")],
+    False,
+)
+@example(
+    ["topic=rows,bytes_in_rate=1GB", "topic=cols,messages_in_rate=1000000,algorithm=ewma"],
+    [Part(0, [(COLS, SIX)], [], 0, "limits change"), Part(0, [(COLS, SIX)], [], 0, "")],
+    False,
+)
+@example(
+    ["topic=rows,bytes_in_rate=9000"],
+    [Part(0, [(COLS, SIX), (LATE, ONE), (COLS, SIX)], [70_000], 0, "")],
+    False,
+)
+@example(
+    ["user=ANONYMOUS,producer_ids_rate=3"],
+    [Part(0, [(RUN, SIX)], [], 4_000, ""), Part(0, [(RUN, SIX), (RUN, [(1, 8), (1, 9), (1, 10)])], [], 0, "")],
+    False,
+)
+@example(
+    ["total,total.bytes.in.per.sec.threshold=300"],
+    [Part(0, [(RUN, SIX)], [], 7, ""), Part(0, [(RUN, SIX)], [], 7, "holds pass")],
     False,
 )
 def test_together_as_one_by_one(quotas: list[str], parts: list[Part], dry_run: bool) -> None:
