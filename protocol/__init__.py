@@ -20,6 +20,7 @@ No sockets, no clock, no asyncio. It needs only the standard library and `kio` (
     topic_metadata_request  Metadata: a request for topics of which only the id is known
     produce           Produce responses: throttle time raised, node endpoints hidden, errors counted by topic
     produce_walk      Produce requests: bytes, messages and producer ids of each topic
+    record_batch      the header of a record batch, and the length before it
     fetch             Fetch requests: budget, brokers refused; Fetch responses: node endpoints hidden
     record_batch      the header of a record batch: messages, producer id
     share             ShareFetch and ShareAcknowledge responses: node endpoints hidden

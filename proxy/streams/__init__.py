@@ -10,7 +10,7 @@
 - `connection`       one connection pair: requests in flight; the bases of streams and handlers
 - `kinds`            requests of the same kind: parsed once, compared afterwards
 - `batches`          requests of one kind that pass together, without a decision for each
-- `plan`             the requests of a batch where limits count records
+- `plan`             Produce requests whose records are charged: those of one read together
 - `fetch_ledger`     what open fetches have reserved
 - `produce_usage`    topics, records and producer ids of the Produce requests of one connection
 - `memory`           the shared read buffer, and the account of bytes in memory

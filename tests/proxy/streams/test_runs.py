@@ -44,8 +44,8 @@ LIMITS = {
     "threshold": ["total,total.bytes.in.per.sec.threshold={}"],
 }
 RATES = {
-    "bytes": [300, 2_000, 20_000, 10**9],
-    "messages": [2, 30, 10**6],
+    "bytes": [300, 9_000, 10**5, 10**9, 10**9],
+    "messages": [2, 300, 10**6, 10**6],
     "producer ids": [1, 3],
     "threshold": [300, 10**9],
 }
@@ -118,8 +118,12 @@ SENT = st.builds(
     client_id=st.sampled_from(["etl", "etl", "web"]),
     odd=st.sampled_from([""] * 12 + ["two batches", "two producers", "no batch", "no records"]),
 )
-#: The same request several times, as producers send them, or a heartbeat.
-REPEATED = st.tuples(SENT | st.none(), st.integers(1, 6))
+#: The same request several times, as producers send them; or a heartbeat. An item is the number of messages and the
+#: producer id of one, where they are others.
+REPEATED = st.tuples(
+    SENT | st.none(),
+    st.lists(st.sampled_from([None] * 6 + [(3, 7), (3, 8), (3, -1), (90, 7)]), min_size=1, max_size=6),
+)
 
 
 @dataclass(frozen=True)
@@ -127,17 +131,20 @@ class Part:
     """What one connection sends at one time, and what happens then."""
 
     connection: int
-    requests: list[tuple[Sent | None, int]]
+    requests: list[tuple[Sent | None, list[tuple[int, int] | None]]]
     cuts: list[int]
     seconds: float
     then: str
 
     def data(self, first: int) -> bytes:
-        numbers = iter(range(first, first + 1_000))
+        sent = [(each, other) for each, others in self.requests for other in others]
         return b"".join(
-            heartbeat(next(numbers)) if sent is None else sent.frame(next(numbers))
-            for sent, count in self.requests
-            for _ in range(count)
+            heartbeat(first + number)
+            if each is None
+            else (each if other is None else replace(each, messages=other[0], producer_id=other[1])).frame(
+                first + number
+            )
+            for number, (each, other) in enumerate(sent)
         )
 
 
@@ -173,6 +180,7 @@ class Half:
 
     def __init__(self, quotas: list[QuotaEntry], *, together: bool, dry_run: bool) -> None:
         self.quotas = quotas
+        self.together = together
         self.world = World(quotas, dry_run=dry_run)
         self.world.context.topics.learn([TopicPartitions("rows", KNOWN_ID.bytes, 3)])
         self.pairs = [Pair(self.world), Pair(self.world)]
@@ -219,18 +227,42 @@ class Half:
 
 
 RUN = Sent((("rows", (400,)),), 12, producer_id=7)
+COLS = replace(RUN, topics=(("cols", (400,)),))
+LATE = replace(RUN, topics=(("cols", (66_000, 10)), ("rows", (20_000, 70))))
+ONE: list[tuple[int, int] | None] = [None]
+SIX = ONE * 6
 
 
 @settings(max_examples=150)
 @given(QUOTAS, PARTS, st.booleans())
 @example(
     ["client-id=etl,producer_byte_rate=2000", "topic=rows,messages_in_rate=30,algorithm=sampled-window"],
-    [Part(0, [(RUN, 6)], [700], 1, ""), Part(1, [(RUN, 6)], [], 0.3, "holds pass")],
+    [Part(0, [(RUN, SIX)], [700], 1, ""), Part(1, [(RUN, SIX)], [], 0.3, "holds pass")],
     False,
 )
 @example(
     ["user=ANONYMOUS,producer_ids_rate=1"],
-    [Part(0, [(None, 1), (replace(RUN, version=3), 1), (replace(RUN, version=3, acks=0), 1)], [], 0, "")],
+    [Part(0, [(None, ONE), (replace(RUN, version=3), ONE), (replace(RUN, version=3, acks=0), ONE)], [], 0, "")],
+    False,
+)
+@example(
+    ["topic=rows,bytes_in_rate=1GB", "topic=cols,messages_in_rate=1000000,algorithm=ewma"],
+    [Part(0, [(COLS, SIX)], [], 0, "limits change"), Part(0, [(COLS, SIX)], [], 0, "")],
+    False,
+)
+@example(
+    ["topic=rows,bytes_in_rate=9000"],
+    [Part(0, [(COLS, SIX), (LATE, ONE), (COLS, SIX)], [70_000], 0, "")],
+    False,
+)
+@example(
+    ["user=ANONYMOUS,producer_ids_rate=3"],
+    [Part(0, [(RUN, SIX)], [], 4_000, ""), Part(0, [(RUN, SIX), (RUN, [(1, 8), (1, 9), (1, 10)])], [], 0, "")],
+    False,
+)
+@example(
+    ["total,total.bytes.in.per.sec.threshold=300"],
+    [Part(0, [(RUN, SIX)], [], 7, ""), Part(0, [(RUN, SIX)], [], 7, "holds pass")],
     False,
 )
 def test_together_as_one_by_one(quotas: list[str], parts: list[Part], dry_run: bool) -> None:
@@ -249,30 +281,33 @@ def test_together_as_one_by_one(quotas: list[str], parts: list[Part], dry_run: b
         assert together.state() == alone.state()
 
 
-def outcome(half: Half, data: bytes) -> dict[str, Any]:
-    """The state after these bytes, or the error that they are."""
+def outcome(half: Half, data: bytes) -> tuple[object, ...]:
+    """What a new connection that sends this comes to."""
+    pair = half.pairs[0] = Pair(half.world)
+    if not half.together:
+        pair.request_stream._most = 0
+    error = None
     try:
-        half.pairs[0].client_sends(data)
-    except ProtocolError as error:
-        return half.state() | {"error": str(error), "bytes": None}
-    return half.state()
+        pair.client_sends(data)
+    except ProtocolError as raised:
+        error = str(raised)
+    in_flight = [number for number, _ in pair.connection.in_flight]
+    return error, in_flight, error or bytes(pair.to_broker), half.world.levels(), half.world.counts()
 
 
-@given(
-    version=st.sampled_from([3, 8, 9, 12, 13]),
-    sizes=st.sampled_from([(66,), (90, 30)]),
-    at=st.integers(0, 400),
-    value=st.sampled_from([0, 1, 2, 3, 7, 0x7E, 0x7F, 0x80, 0x81, 0xFF]) | st.integers(0, 255),
-)
-def test_any_other_byte(version: int, sizes: tuple[int, ...], at: int, value: int) -> None:
+@pytest.mark.parametrize("version", [8, 12, 13])
+@pytest.mark.parametrize("sizes", [(0,), (66,), (90, 30)])
+def test_any_other_byte(version: int, sizes: tuple[int, ...]) -> None:
     """In the last of three requests: what is charged together is well-formed, and read as one by one."""
     sent = replace(RUN, topics=(("rows", sizes),), version=version)
-    data = bytearray(b"".join(sent.frame(number) for number in range(4)))
-    last = len(data) * 3 // 4
-    data[last + at % (len(data) // 4)] = value
-    entries = [parse_spec(spec) for spec in ("topic=<default>,bytes_in_rate=1MB,messages_in_rate=1000", IDS)]
+    entries = [parse_spec("topic=<default>,bytes_in_rate=1GB,messages_in_rate=1000000000")]
     together, alone = (Half(entries, together=each, dry_run=False) for each in (True, False))
-    assert outcome(together, bytes(data)) == outcome(alone, bytes(data))
+    before, last = sent.frame(1) + sent.frame(2), sent.frame(3)
+    payload = range(len(last) - sizes[-1] - 3 + 8, len(last) - 3)
+    for at in sorted({*range(4, len(last))} - {*payload}):
+        for value in {0, 1, 0x7F, 0x80, 0xFF, last[at] ^ 1} - {last[at]}:
+            data = before + last[:at] + bytes([value]) + last[at + 1 :]
+            assert outcome(together, data) == outcome(alone, data), (at, value)
 
 
 # ---- what passes together
