@@ -343,6 +343,19 @@ def test_the_handlers_of_the_start_are_there_before_anything_slow_is_loaded() ->
     assert result.stdout.splitlines()[:3] == ["SIGHUP []", "SIGINT []", "SIGTERM []"]
 
 
+def test_the_server_leaves_out_what_only_a_development_environment_has() -> None:
+    probe = (
+        "import sys\n"
+        "import proxy.cli, proxy.commands\n"
+        "proxy.commands.main = lambda **_: None\n"
+        "proxy.cli.main()\n"
+        "import proxy.server\n"
+        "print([name for name in sys.modules if name.startswith('hypothesis.')])\n"
+    )
+    result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout == "[]\n"
+
+
 def test_a_check_of_a_configuration_that_is_stopped_does_not_end_as_a_good_one(tmp_path: Path) -> None:
     pipe = tmp_path / "proxy.toml"
     os.mkfifo(pipe)
