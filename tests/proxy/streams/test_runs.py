@@ -285,7 +285,7 @@ def outcome(half: Half, data: bytes) -> tuple[object, ...]:
     """What a new connection that sends this comes to."""
     pair = half.pairs[0] = Pair(half.world)
     if not half.together:
-        pair.request_stream._most = 0
+        pair.request_stream._batches._most = 0
     error = None
     try:
         pair.client_sends(data)
