@@ -230,12 +230,9 @@ class FetchResponseWalk(EndpointsWalk):
         if self._steps is None:
             self._limit = limit = pos + self._left
             if self._topics == _BEFORE_HEAD:
-                if end - pos <= _HEAD or buf[pos + 4] or not 0 < buf[pos + _HEAD - 1] < 0x80:
+                self._topics = self._plain_topic_count(buf, pos, end)
+                if self._topics == _BEFORE_HEAD:
                     return super().advance(buf, pos, end)
-                topics = buf[pos + _HEAD - 1] - 1
-                if topics * _SMALLEST_TOPIC > self._left - _HEAD + 1:  # too many for the frame: `_walk` raises
-                    return super().advance(buf, pos, end)
-                self._topics = topics
                 pos += _HEAD
             self._buf = buf
             self._pos = pos
@@ -250,6 +247,14 @@ class FetchResponseWalk(EndpointsWalk):
             if pos == end < limit or (pos < end and self.work_left <= 0):
                 return pos
         return super().advance(buf, pos, end)
+
+    def _plain_topic_count(self, buf: bytearray, pos: int, end: int) -> int:
+        """The number of topics, if the head at `pos` is complete and has no tags. Else `_BEFORE_HEAD`."""
+        if end - pos <= _HEAD or buf[pos + 4] or not 0 < buf[pos + _HEAD - 1] < 0x80:
+            return _BEFORE_HEAD
+        topics = buf[pos + _HEAD - 1] - 1
+        # Too many for the frame: `_walk` raises.
+        return topics if topics * _SMALLEST_TOPIC <= self._left - _HEAD + 1 else _BEFORE_HEAD
 
     def _walk(self) -> Steps:
         if self._topics == _BEFORE_HEAD:

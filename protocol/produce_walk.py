@@ -10,8 +10,8 @@ The body, after the request's header:
 
 Records are batches (magic 2) or, from clients older than Kafka 0.11, entries of a message set (magic 0 and 1). The
 header of a batch has its number of messages and its producer id, whatever its compression. An entry is one message,
-unless it is compressed and wraps others: see `_wrapped`. Brokers check whether magic and version agree; the proxy does
-not.
+unless it is compressed and wraps others: see `_messages_of_entry`. Brokers check whether magic and version agree;
+the proxy does not.
 
 Records that are not batches are no error here: brokers answer them with an error, or ignore a truncated last batch
 (`ByteBufferLogInputStream`). Their bytes are counted, since they were sent, but no message.
@@ -55,14 +55,14 @@ _ONE = b"\x00\x00\x00\x01"
 _batch_start = Struct(">qi4xbb").unpack_from  # offset, size, magic; attributes, up to magic 1
 
 
-def _wrapped(offset: int, size: int) -> int:
-    """Messages in a compressed entry of `size` bytes, by its offset, without decompressing it.
+def _messages_of_entry(offset: int, size: int, attributes: int) -> int:
+    """Messages in an entry of `size` bytes: of a compressed one by its offset, without decompressing it.
 
     Kafka's own client numbers the messages inside from 0 and gives the wrapper the last one's number (KIP-31). Brokers
     do not require it, and aiokafka and kafka-python leave it 0: then it counts as one message. It never counts as more
     messages than it has bytes. This concerns only versions 0 to 2 of Produce, which Kafka 4 refuses (KIP-896).
     """
-    return max(1, min(offset + 1, size))
+    return max(1, min(offset + 1, size)) if attributes & CODEC else 1
 
 
 def one_partition(buf: bytearray, pos: int, end: int, version: int) -> tuple[Topic, int] | None:
@@ -284,7 +284,7 @@ class ProduceRequestWalk(FrameWalk):
                     yield from self._need(BATCH_HEADER, "batch header")
                 self._add_batch(size)
             elif magic in (0, 1) and size >= BEFORE_SIZE + _SET_ENTRY_MIN:
-                self._messages += _wrapped(offset, size) if attributes & CODEC else 1
+                self._messages += _messages_of_entry(offset, size, attributes)
             else:
                 break
             left -= size

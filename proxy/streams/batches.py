@@ -37,9 +37,7 @@ class Batches:
         is_produce = type(kind.handler) is Produce
         run: Run | None = None
         if is_produce and limits.walks:
-            runs = self._runs_of(connection)
-            generation = connection.identity.generation
-            run = runs and runs.find(kind, limits, generation, buf, pos, end, now_ns)
+            run = self._run_at(connection, kind, pos, end, now_ns)
             if run is None:
                 return pos
             passed_to = run.scan(kind, buf, pos, end, most, self.longest, in_flight, now_ns)
@@ -90,12 +88,15 @@ class Batches:
             pos += 4 + length
         return pos, count
 
-    def _runs_of(self, connection: Connection) -> Runs | None:
-        """What finds runs of requests whose records are charged; None before the first of these."""
-        usage = connection.usage
-        if self._runs is None and usage is not None:
+    def _run_at(self, connection: Connection, kind: RequestKind, pos: int, end: int, now_ns: int) -> Run | None:
+        """What finds the requests from `pos` on, where records are charged. None: the next one is decided alone."""
+        usage, identity = connection.usage, connection.identity
+        if usage is None:
+            return None
+        if self._runs is None:
             self._runs = Runs(usage)
-        return self._runs
+        buf = connection.context.memory.data
+        return self._runs.find(kind, identity.limits, identity.generation, buf, pos, end, now_ns)
 
     def _give_up(self, count: int, in_flight: InFlight | None) -> None:
         """There was no room for so many requests: the next one is decided alone, and then half as many are tried."""

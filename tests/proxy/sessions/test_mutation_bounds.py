@@ -283,7 +283,7 @@ async def test_half_requests_do_not_use_memory_up(open_stage: OpenStage) -> None
 
 async def test_clients_that_read_slowly_do_not_refuse_a_request(open_stage: OpenStage) -> None:
     """Their responses use half of the memory; little of it is requests that have not arrived whole."""
-    stage = open_stage(quotas=[QUOTA], max_buffered_bytes=4_000_000)
+    stage = open_stage(quotas=[QUOTA], security=SecurityOptions(max_buffered_bytes=4_000_000))
     slow = Holding()
     stage.memory.update(slow, 0, 2_500_000, 0)
     assert stage.memory.is_tight

@@ -68,8 +68,9 @@ def test_announced_frames_that_stall_delay_others_by_one_charge_each() -> None:
     world = World([quota(f"{PRODUCE}=1000000")])
     stalled = [Pair(world) for _ in range(20)]
     innocent = Pair(world)
+    head = produce(1, 90_000_000)[:60]
     for pair in stalled:
-        pair.client_sends(produce(1, 90_000_000)[:60])
+        pair.client_sends(head)
     began_ns = world.clock()
     for number in range(10):
         innocent.client_sends(produce(number, 1_000))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
 from protocol.topics import TopicPartitions
+from proxy.config.config import EnforcementOptions
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.plan import MAX_PLANS
 from proxy.streams.steps import NEED
@@ -181,7 +182,7 @@ class Half:
     def __init__(self, quotas: list[QuotaEntry], *, together: bool, dry_run: bool) -> None:
         self.quotas = quotas
         self.together = together
-        self.world = World(quotas, dry_run=dry_run)
+        self.world = World(quotas, enforcement=EnforcementOptions(dry_run=dry_run))
         self.world.context.topics.learn([TopicPartitions("rows", KNOWN_ID.bytes, 3)])
         self.pairs = [Pair(self.world), Pair(self.world)]
         if not together:
@@ -388,7 +389,7 @@ def test_the_requests_that_fit_pass_and_the_next_overdraws() -> None:
 @pytest.mark.parametrize("spec", [TOPIC, "client-id=etl,producer_byte_rate=1GB"])
 def test_requests_that_do_not_fit_are_not_read_again_and_again(spec: str) -> None:
     """In a dry run each of them passes alone."""
-    pair = pair_with(spec, "client-id=etl,request_rate=0.01", dry_run=True)
+    pair = pair_with(spec, "client-id=etl,request_rate=0.01", enforcement=EnforcementOptions(dry_run=True))
     pair.client_sends(*(replace(RUN, acks=0).frame(number) for number in range(3)))
     calls = [
         calls_during(lambda many=many: pair.client_sends(many))  # type: ignore[misc]
