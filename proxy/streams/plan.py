@@ -163,8 +163,6 @@ class Plan(Run):
     ) -> int:
         """A request is found as soon as the header of its batch is in the buffer. It has one batch, and no tags."""
         key, prefix, answered, tags = kind.key, self.prefix, kind.answered, self._tags
-        if self._topic.last_ns < now_ns:
-            self._topic.last_ns = now_ns
         width, unpack, mask = self._layout_at(buf, pos)
         startswith, append = buf.startswith, in_flight.append
         before = PREFIX_SIZE + len(prefix) + _INDEX + width
@@ -198,6 +196,8 @@ class Plan(Run):
                 messages += claimed_messages(claimed, attributes, size)
             producer_id = seen_id
             pos = frame_end
+        if count and self._topic.last_ns < now_ns:
+            self._topic.last_ns = now_ns
         self.count, self.producer_id, self._record_bytes, self._messages = count, producer_id, record_bytes, messages
         return pos
 
@@ -254,7 +254,7 @@ class TopicRun(Run):
             usages, pieces = read_topics(buf, pos + body_offset, frame_end, kind.version, min(PIECES, work_left))
             if usages and not count:
                 producer_ids = usages[0].producer_ids
-            if not self._usage.add_lasting(amounts, usages, producer_ids, now_ns):
+            if not self._usage.add(amounts, usages, producer_ids, now_ns):
                 break
             work_left -= pieces
             if kind.answered:
@@ -315,7 +315,7 @@ class Runs:
         start = pos + PREFIX_SIZE
         charges = usage.lasting_charges(topic, now_ns)
         if charges is None or prefix_end - start > MAX_PREFIX:
-            return None
+            return self._topic_run
         plan = Plan(kind, bytes(buf[start:prefix_end]), client, charges, generation)
         plans.insert(0, plan)
         del plans[MAX_PLANS:]

@@ -153,31 +153,21 @@ class ProduceUsage:
         charges = self._charges_of(topic, now_ns)
         return charges if charges.topic.name else None
 
-    def add_lasting(
+    def add(
         self, amounts: dict[Limit, int], usages: list[TopicUsage], producer_ids: tuple[int, ...], now_ns: int
     ) -> bool:
-        """Add what these are charged if all have these producer ids and limits that last; else add nothing."""
-        counts_records = self._context.registry.learns_topics
-        found = []
+        """Add what these are charged if all have these producer ids, which are not counted; else add nothing."""
         for usage in usages:
             if usage.producer_ids != producer_ids:
                 return False
-            if counts_records:
-                charges = self._charges_of(usage.topic, now_ns)
-                if not charges.topic.name:
-                    return False
-                found.append((charges, usage))
-        for charges, usage in found:
-            charges.add_to(amounts, usage.record_bytes, usage.messages)
+        self._add_topics(amounts, usages, now_ns)
         return bool(usages)
 
     # ---- inside
 
     def _add_records(self, amounts: dict[Limit, int], usages: list[TopicUsage], now_ns: int) -> tuple[int, ...]:
         """Add what these are charged; returns their new producer ids, where a limit counts those."""
-        if self._context.registry.learns_topics:
-            for usage in usages:
-                self._charges_of(usage.topic, now_ns).add_to(amounts, usage.record_bytes, usage.messages)
+        self._add_topics(amounts, usages, now_ns)
         producer_ids = self._identity.limits.producer_ids
         if producer_ids is None:
             return ()
@@ -185,6 +175,11 @@ class ProduceUsage:
         if new:
             amounts[producer_ids.limit] = len(new)
         return new
+
+    def _add_topics(self, amounts: dict[Limit, int], usages: list[TopicUsage], now_ns: int) -> None:
+        if self._context.registry.learns_topics:
+            for usage in usages:
+                self._charges_of(usage.topic, now_ns).add_to(amounts, usage.record_bytes, usage.messages)
 
     def _charges_of(self, topic: Topic, now_ns: int) -> TopicCharges:
         """What the records of a topic are charged to, besides the client's limits of requests."""

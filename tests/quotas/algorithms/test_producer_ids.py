@@ -389,3 +389,28 @@ def test_an_id_takes_at_most_two_bytes() -> None:
     assert quota.unknown(every, 0) == ()
     strangers = range(10_000, 40_000)
     assert len(quota.unknown(strangers, 0)) >= (1 - 1.2 * 0.01) * len(strangers)
+
+
+@given(st.lists(st.tuples(st.integers(0, WINDOW), st.integers(0, 30)), max_size=12), st.integers(0, 2 * WINDOW))
+def test_until_then_a_known_id_needs_not_be_asked_for(others: list[tuple[int, int]], start_ns: int) -> None:
+    """Whatever other ids come meanwhile: it stays known, and asking for it changes nothing."""
+    asked, spared = (ProducerIdQuota(5, window_ns=WINDOW, window_count=4) for _ in range(2))
+    for quota in (asked, spared):
+        assert quota.known_until_ns(7, 0) is None
+        quota.remember([7], 0)
+    until_ns = asked.known_until_ns(7, start_ns)
+    assert until_ns == spared.known_until_ns(7, start_ns)
+    if until_ns is None:
+        assert start_ns >= WINDOW
+        return
+    assert until_ns > start_ns
+    now_ns = start_ns
+    for elapsed_ns, producer_id in others:
+        now_ns += elapsed_ns
+        for quota in (asked, spared):
+            quota.remember(quota.unknown([producer_id], now_ns), now_ns)
+        if now_ns < until_ns:
+            assert asked.unknown([7], now_ns) == ()
+        assert [layer.filter.count for layer in asked._filter.layers] == [
+            layer.filter.count for layer in spared._filter.layers
+        ]
