@@ -104,8 +104,8 @@ lock: setup ## bring uv.lock up to date with pyproject.toml
 jars: setup java ## fetch and check the jars of Kafka and Spark's connector
 	@$(BIN)/python -m deploy.local fetch
 
-clean: ## remove the environment and all caches, downloads too
-	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+clean: uncompile ## remove the environment and all caches, downloads too
+	rm -rf $(VENV) build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(SYNCED): pyproject.toml uv.lock | $(BIN)/python
 	@version=$$(sed -n '/^name = "uv"$$/{n;s/^version = "\(.*\)"$$/\1/p;}' uv.lock); \
