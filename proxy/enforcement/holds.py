@@ -80,7 +80,8 @@ class Holds:
     def add(self, hold: Hold, now_ns: int) -> None:
         """The connection waits from now on. It does not wait for bytes of other frames that have not arrived."""
         limit = hold.limit
-        limit.enqueue(hold, hold.units)
+        # A frame that had its turn when the credit had been used up keeps its place.
+        limit.enqueue(hold, hold.units, is_first=hold.ticket.turn is limit)
         if limit not in self.limits:
             self.limits[limit] = None
             self.changed[limit] = None

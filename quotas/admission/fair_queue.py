@@ -70,8 +70,11 @@ class FairQueue(Generic[T]):
         """Every waiting session, once, in no particular order."""
         return iter(self._flows)
 
-    def push(self, waiter: T, size: int) -> None:
-        """Queue a frame of `size` bytes; frames of one session keep their order. ValueError for a negative size."""
+    def push(self, waiter: T, size: int, *, is_first: bool = False) -> None:
+        """Queue a frame of `size` bytes; frames of one session keep their order. ValueError for a negative size.
+
+        `is_first`: it was removed and not served, so it precedes all that were queued since.
+        """
         if size < 0:
             raise ValueError(f"size must not be negative, not {size}")
         flow = self._flows.get(waiter)
@@ -81,7 +84,8 @@ class FairQueue(Generic[T]):
         self.waiting += 1
         self.queued += size
         if len(flow.sizes) == 1:
-            self._line_up(flow)
+            # At least one byte: empty frames would not move the virtual time, and could starve others.
+            self._line_up(flow, 0 if is_first else size or 1)
 
     def pop(self) -> T:
         """Remove the next frame and return its waiter. IndexError if the queue is empty."""
@@ -92,7 +96,7 @@ class FairQueue(Generic[T]):
         self.queued -= size
         self._virtual_time = flow.finish
         if flow.sizes:
-            self._line_up(flow)
+            self._line_up(flow, flow.sizes[0] or 1)
         else:
             del self._flows[flow.waiter]
         return flow.waiter
@@ -118,12 +122,11 @@ class FairQueue(Generic[T]):
             heappop(heap)
         raise IndexError("the queue is empty")
 
-    def _line_up(self, flow: _Flow[T]) -> None:
+    def _line_up(self, flow: _Flow[T], size: int) -> None:
         """Compute the finish of the oldest frame, when it arrives or when the one before it was served: the finish of
         that one is the virtual time then.
         """
-        # At least one byte: empty frames would not move the virtual time, and could starve others.
-        flow.finish = self._virtual_time + (flow.sizes[0] or 1)
+        flow.finish = self._virtual_time + size
         self._arrivals += 1
         heappush(self._heap, (flow.finish, self._arrivals, flow))
 

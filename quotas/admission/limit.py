@@ -44,7 +44,7 @@ class _NoWaiters(Waiters):
 
     __slots__ = ()
 
-    def push(self, waiter: object, size: int) -> NoReturn:
+    def push(self, waiter: object, size: int, *, is_first: bool = False) -> NoReturn:
         raise TypeError("shared by all limits without waiters: use Limit.enqueue")
 
 
@@ -109,9 +109,9 @@ class Limit:
         spare = algorithm.rate * min(SPARE_NS, algorithm.burst_ns // 2) // NS_PER_SECOND
         return algorithm.headroom(now_ns) > self.waiters.queued + spare
 
-    def enqueue(self, waiter: object, size: int) -> None:
+    def enqueue(self, waiter: object, size: int, *, is_first: bool = False) -> None:
         """Queue a frame of `size` units for this limit; see `FairQueue.push`."""
-        self._own_waiters().push(waiter, size)
+        self._own_waiters().push(waiter, size, is_first=is_first)
 
     def _own_waiters(self) -> Waiters:
         if self.waiters is _NO_WAITERS:

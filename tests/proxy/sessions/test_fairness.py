@@ -115,8 +115,8 @@ def test_connections_on_one_limit_share_it_by_bytes(
     pairs = [Queued(world, wakeups) for _ in sizes]
     for pair, size in zip(pairs, sizes, strict=True):
         pair.client_sends(*(frame_of(number, size) for number in range(-(-TOTAL // size))))
-    # The largest turn and that of another, the heads of frames, and the credit of a late timer.
-    most_apart = sum(sorted(sizes)[-2:]) + 2_500 + min(400_000, int(RATE * burst_seconds))
+    # The largest turn and that of another, the heads of frames, and the credit of late timers.
+    most_apart = sum(sorted(sizes)[-2:]) + 2_500 + (200_000 if burst_seconds else 0)
     # A limit on topics counts record bytes.
     shares = [len(batch(1, size)) / len(of_records(0, size)) if of_topic else 1 for size in sizes]
     got = [0]
