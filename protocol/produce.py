@@ -58,6 +58,13 @@ _RUNS_WITH_NAME = {
     for length, layout in ((length, Struct(f">ii3s{length}xB30xI4xB")) for length in range(1, 127))
 }
 
+# A partition of a flexible version without messages and tags; the fields before these.
+_PLAIN_END = b"\x01\x00\x00"  # no record errors, no error message, no tags
+_PLAIN_FIXED = 30
+_PLAIN_PARTITION = 33
+_BEFORE_TOPICS = 4 + 1 + 1  # correlation id, tags, topic count
+_MOST_PLAIN_TOPICS = 16
+
 _usual_with_id = _USUAL_WITH_ID.unpack_from
 _USUAL_WITH_ID_SIZE = _USUAL_WITH_ID.size
 
@@ -65,8 +72,9 @@ _USUAL_WITH_ID_SIZE = _USUAL_WITH_ID.size
 def finish_usual_produce_response(buf: bytearray, start: int, end: int, version: int, throttle_time_ms: int) -> bool:
     """Raises the throttle time of the response in `buf[start:end]`, in place, if the response has the common layout.
 
-    From version 9 on that is one topic with one partition, without error messages and tags. Up to version 8 it is any
-    response; its structure is not checked. Error codes are not read: to count them, use `ProduceResponseWalk`.
+    From version 9 on that is up to 16 topics with up to 126 partitions each, without error messages and tags. Up to
+    version 8 it is any response; its structure is not checked. Error codes are not read: to count them, use
+    `ProduceResponseWalk`.
 
     Args:
         start: index of the correlation id.
@@ -79,19 +87,21 @@ def finish_usual_produce_response(buf: bytearray, start: int, end: int, version:
     """
     if version >= FIRST_WITH_TOPIC_IDS:
         if end - start != _USUAL_WITH_ID_SIZE:
-            return False
+            return _finish_plain_response(buf, start, end, TOPIC_ID_SIZE, throttle_time_ms)
         topics, partitions, lengths, throttle, tags = _usual_with_id(buf, start)
     elif version >= FIRST_FLEXIBLE:
         usual_with_name = _USUAL_WITH_NAME.get(end - start)
         if usual_with_name is None:
-            return False
+            return _finish_plain_response(buf, start, end, 0, throttle_time_ms)
         topics, name, partitions, lengths, throttle, tags = usual_with_name(buf, start)
         if name != end - start - _NAME_SIZE_LESS_ONE:
-            return False
+            return _finish_plain_response(buf, start, end, 0, throttle_time_ms)
     else:
         return _finish_old_response(buf, start, end, version, throttle_time_ms)
     if topics != 2 or partitions != 2 or lengths != _USUAL_LENGTHS or tags:
-        return False
+        return _finish_plain_response(
+            buf, start, end, TOPIC_ID_SIZE if version >= FIRST_WITH_TOPIC_IDS else 0, throttle_time_ms
+        )
     if throttle_time_ms > throttle:
         INT32.pack_into(buf, end - _FROM_END_TO_THROTTLE, throttle_time_ms)
     return True
@@ -121,6 +131,31 @@ def usual_produce_run(frames: memoryview, size: int, version: int) -> list[int]:
     return ids
 
 
+def _finish_plain_response(buf: bytearray, start: int, end: int, id_size: int, throttle_time_ms: int) -> bool:
+    """As `finish_usual_produce_response`, for any number of topics and partitions. `id_size`: 0 for topic names."""
+    last = end - _FROM_END_TO_THROTTLE
+    pos = start + _BEFORE_TOPICS
+    if pos > last or buf[end - 1] or buf[pos - 2] or not 0 < buf[pos - 1] <= _MOST_PLAIN_TOPICS + 1:
+        return False
+    for _ in range(buf[pos - 1] - 1):
+        size = id_size or buf[pos]
+        pos += size + 1
+        if not 0 < size < 0x80 or pos > last:
+            return False
+        partitions = buf[pos - 1] - 1
+        after = pos + partitions * _PLAIN_PARTITION
+        if not 0 <= partitions < 0x7F or after >= last or buf[after]:
+            return False
+        for index, value in enumerate(_PLAIN_END):
+            if buf[pos + _PLAIN_FIXED + index : after : _PLAIN_PARTITION].count(value) != partitions:
+                return False
+        pos = after + 1
+    if pos != last:
+        return False
+    raise_int32(buf, last, throttle_time_ms)
+    return True
+
+
 def _finish_old_response(buf: bytearray, start: int, end: int, version: int, throttle_time_ms: int) -> bool:
     if version < FIRST_WITH_THROTTLE:
         return True
@@ -146,8 +181,6 @@ _SMALLEST_TOPIC = 2
 _INDEX = 4
 _OFFSET = 8
 _ERROR_CODE = 2
-_PLAIN_END = b"\x01\x00\x00"  # no record errors, no error message, no tags
-_PLAIN_PARTITION = 33  # of a flexible version, with that end
 _COMPARED_FROM = 8  # fewer partitions are read one by one: to compare them takes as long
 _COMPARED_AT_ONCE = 512  # partitions: 2.4 us
 _TOPIC_LOOK = 1 + 0x7E + 1  # a name and a partition count whose lengths take one byte

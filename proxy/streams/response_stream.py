@@ -103,7 +103,7 @@ class ResponseStream(Responses):
         left = _MOST_AT_ONCE
         if end - pos >= _RUN_SIZE:
             pos = self._take_produce_run(pos, end)
-        while end - pos >= HEAD_SIZE and in_flight and left:
+        while end - pos >= HEAD_SIZE and in_flight and left > 0:
             length, correlation_id = _head(buf, pos)
             expected, kind = in_flight[0]
             if expected != correlation_id or not 4 <= length <= longest or type(kind) is not RequestKind:
@@ -117,7 +117,7 @@ class ResponseStream(Responses):
             ):
                 break
             popleft()
-            left -= 1
+            left -= 1 + (length >> 7)  # a longer one may have several topics
             pos = frame_end
         if pos > end:
             self.remaining = pos - end

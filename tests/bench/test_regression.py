@@ -29,10 +29,9 @@ from tests.proxy.streams.pair import Pair, World
 #: Frames of one turn, and turns of each side.
 FRAMES, ROUNDS = 200, 21
 #: Largest ratios to the reference, by frames in one read.
-ONE_LIMIT_BOUND = {1: 5.6, 50: 4.1}
-#: Largest ratios of all limits to one limit: 1.6 times what is measured. Lower them when requests of one kind are
-#: charged together under all limits too: issue 9 wants ratios of about 1.2 and 1.15.
-ALL_LIMITS_BOUND = {1: 10.0, 50: 33.0}
+ONE_LIMIT_BOUND = {1: 6.4, 50: 4.0}
+#: Largest ratios of all limits to one limit.
+ALL_LIMITS_BOUND = {1: 3.3, 50: 2.4}
 
 Exchange = Callable[[], None]
 

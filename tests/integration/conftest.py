@@ -48,13 +48,13 @@ def tapped_cluster(tap: Tap) -> Iterator[KafkaCluster]:
         yield cluster
 
 
-@pytest.fixture(params=list(FRONTS))
+@pytest.fixture(params=["one", pytest.param("one-asyncio", marks=pytest.mark.nightly), "three"])
 def front(request: pytest.FixtureRequest, fronts: Fronts) -> Iterator[ScannedProxy]:
     """One broker on either event loop, and three brokers."""
     yield from _scanned(fronts(request.param))
 
 
-@pytest.fixture(params=["one", "three"])
+@pytest.fixture(params=[pytest.param("one", marks=pytest.mark.nightly), "three"])
 def front_of(request: pytest.FixtureRequest, fronts: Fronts) -> Iterator[ScannedProxy]:
     """One broker and three, for what is slow."""
     yield from _scanned(fronts(request.param))

@@ -19,7 +19,7 @@ def bounced_cluster() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-@pytest.mark.parametrize("event_loop", ["uvloop", "asyncio"])
+@pytest.mark.parametrize("event_loop", ["uvloop", pytest.param("asyncio", marks=pytest.mark.nightly)])
 @pytest.mark.timeout(150)
 def test_down_at_start_and_up_later(
     bounced_cluster: KafkaCluster, unique_name: Callable[[str], str], event_loop: str

@@ -145,7 +145,7 @@ def test_kafka_python_that_is_told_how_old_the_broker_is(
     assert missing(expected, received) == {}
 
 
-@pytest.mark.parametrize("event_loop", ["uvloop", "asyncio"])
+@pytest.mark.parametrize("event_loop", ["uvloop", pytest.param("asyncio", marks=pytest.mark.nightly)])
 @pytest.mark.timeout(90)
 def test_an_unknown_version_closes_that_connection_only(
     old_front: ScannedProxy, unique_name: Callable[[str], str], event_loop: str

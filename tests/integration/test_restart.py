@@ -16,7 +16,7 @@ from tests.integration.librdkafka import produce, producer_for
 from tests.integration.scanned_proxy import ScannedProxy
 
 
-@pytest.fixture(params=["uvloop", "asyncio"])
+@pytest.fixture(params=["uvloop", pytest.param("asyncio", marks=pytest.mark.nightly)])
 def restarted(request: pytest.FixtureRequest, kafka_cluster: KafkaCluster) -> Iterator[ScannedProxy]:
     """A proxy of the test's own, to restart."""
     with ScannedProxy(kafka_cluster, event_loop=request.param) as front:

@@ -145,6 +145,28 @@ def test_the_fast_path_does_what_the_walk_does_or_nothing(
     finish(response_bytes(PRODUCE, version, data.draw(responses(PRODUCE, version))), version, throttle_time_ms)
 
 
+@given(
+    version=st.sampled_from(FLEXIBLE_VERSIONS),
+    shape=st.lists(st.integers(0, 4) | st.integers(120, 130), max_size=18),
+    change=st.none() | st.tuples(st.integers(0), st.sampled_from([0, 1, 2, 127, 128, 255])),
+    throttle_time_ms=THROTTLES,
+)
+def test_several_topics_and_partitions(
+    version: int, shape: list[int], change: tuple[int, int] | None, throttle_time_ms: int
+) -> None:
+    """Partitions of each topic; one byte may be any other."""
+    one = {count: response_of(version, [succeeded(version, 3)] * count) for count in set(shape)}
+    topics = [one[count][6:-5] for count in shape]
+    response = bytearray(b"\x00\x00\x00\x07\x00" + bytes([len(shape) + 1]) + b"".join(topics) + bytes(5))
+    if change is not None:
+        response[change[0] % len(response)] = change[1]
+    fast = finish_usual(bytes(response), version, throttle_time_ms)
+    if change is None and len(shape) <= 16 and max(shape, default=0) <= 126:
+        assert fast is not None
+    if fast is not None:
+        assert fast == walk_over(bytes(response), version, throttle_time_ms)
+
+
 @pytest.mark.parametrize("version", KIO_VERSIONS)
 @pytest.mark.parametrize("name", ["f", "flights", "n" * 126, "n" * 127, "n" * 249])
 def test_usual_response(version: int, name: str) -> None:
