@@ -30,7 +30,7 @@ demo-usage: setup java ## two weeks of 50 sidecars, made up: every table, and a 
 	@$(BIN)/python -m pipeline.usage demo $(ARGS)
 
 # Two processes run the units, then the tests with real brokers and Spark. What measures rates runs after them, alone.
-UNITS := tests/protocol tests/quotas tests/proxy tests/bench tests/docs
+UNITS := tests/protocol tests/quotas tests/proxy tests/bench tests/build tests/docs
 WITH_BROKERS := tests $(UNITS:%=--ignore=%)
 PYTEST := $(BIN)/python -m pytest
 
