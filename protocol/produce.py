@@ -138,22 +138,35 @@ def _finish_plain_response(buf: bytearray, start: int, end: int, id_size: int, t
     if pos > last or buf[end - 1] or buf[pos - 2] or not 0 < buf[pos - 1] <= _MOST_PLAIN_TOPICS + 1:
         return False
     for _ in range(buf[pos - 1] - 1):
-        size = id_size or buf[pos]
-        pos += size + 1
-        if not 0 < size < 0x80 or pos > last:
+        pos = _after_plain_topic(buf, pos, last, id_size)
+        if not pos:
             return False
-        partitions = buf[pos - 1] - 1
-        after = pos + partitions * _PLAIN_PARTITION
-        if not 0 <= partitions < 0x7F or after >= last or buf[after]:
-            return False
-        for index, value in enumerate(_PLAIN_END):
-            if buf[pos + _PLAIN_FIXED + index : after : _PLAIN_PARTITION].count(value) != partitions:
-                return False
-        pos = after + 1
     if pos != last:
         return False
     raise_int32(buf, last, throttle_time_ms)
     return True
+
+
+def _after_plain_topic(buf: bytearray, pos: int, last: int, id_size: int) -> int:
+    """Where a topic ends that has no messages and no tags. 0: it has, or it ends after `last`."""
+    size = id_size or buf[pos]
+    pos += size + 1
+    if not 0 < size < 0x80 or pos > last:
+        return 0
+    partitions = buf[pos - 1] - 1
+    after = pos + partitions * _PLAIN_PARTITION
+    if not 0 <= partitions < 0x7F or after >= last or buf[after] or not _have_plain_ends(buf, pos, partitions):
+        return 0
+    return after + 1
+
+
+def _have_plain_ends(buf: bytearray, pos: int, partitions: int) -> bool:
+    """Whether the partitions from `pos` on have a plain end. Then all have one size, and their fields one stride."""
+    first, after = pos + _PLAIN_FIXED, pos + partitions * _PLAIN_PARTITION
+    return all(
+        buf[first + index : after : _PLAIN_PARTITION].count(value) == partitions
+        for index, value in enumerate(_PLAIN_END)
+    )
 
 
 def _finish_old_response(buf: bytearray, start: int, end: int, version: int, throttle_time_ms: int) -> bool:
@@ -329,7 +342,7 @@ class ProduceResponseWalk(EndpointsWalk):
         while left and self.work_left > 0:
             here = min(left, (self._end - self._pos) // _PLAIN_PARTITION, _COMPARED_AT_ONCE)
             if here >= _COMPARED_FROM and compares:
-                compares = self._have_plain_ends(here)
+                compares = _have_plain_ends(self._buf, self._pos, here)
                 here = here if compares else 1
             else:
                 here = min(here, 1)
@@ -344,15 +357,6 @@ class ProduceResponseWalk(EndpointsWalk):
             left -= here
             self.work_left -= 1
         return left
-
-    def _have_plain_ends(self, partitions: int) -> bool:
-        """Whether the next partitions have a plain end. Then they have one size, and their fields a fixed stride."""
-        buf, first = self._buf, self._pos + self._partition_fixed
-        after = self._pos + partitions * _PLAIN_PARTITION
-        return all(
-            buf[first + index : after : _PLAIN_PARTITION].count(value) == partitions
-            for index, value in enumerate(_PLAIN_END)
-        )
 
     def _count_errors(self, partitions: int, stride: int) -> None:
         """Of the partitions from the current position on, as many as may still be counted."""
