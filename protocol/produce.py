@@ -85,23 +85,19 @@ def finish_usual_produce_response(buf: bytearray, start: int, end: int, version:
     Returns:
         False if the response has another shape. Nothing is changed then: use `ProduceResponseWalk`.
     """
-    if version >= FIRST_WITH_TOPIC_IDS:
-        if end - start != _USUAL_WITH_ID_SIZE:
-            return _finish_plain_response(buf, start, end, TOPIC_ID_SIZE, throttle_time_ms)
-        topics, partitions, lengths, throttle, tags = _usual_with_id(buf, start)
-    elif version >= FIRST_FLEXIBLE:
-        usual_with_name = _USUAL_WITH_NAME.get(end - start)
-        if usual_with_name is None:
-            return _finish_plain_response(buf, start, end, 0, throttle_time_ms)
+    if version < FIRST_FLEXIBLE:
+        return _finish_old_response(buf, start, end, version, throttle_time_ms)
+    id_size = TOPIC_ID_SIZE if version >= FIRST_WITH_TOPIC_IDS else 0
+    topics = 0
+    if id_size:
+        if end - start == _USUAL_WITH_ID_SIZE:
+            topics, partitions, lengths, throttle, tags = _usual_with_id(buf, start)
+    elif (usual_with_name := _USUAL_WITH_NAME.get(end - start)) is not None:
         topics, name, partitions, lengths, throttle, tags = usual_with_name(buf, start)
         if name != end - start - _NAME_SIZE_LESS_ONE:
-            return _finish_plain_response(buf, start, end, 0, throttle_time_ms)
-    else:
-        return _finish_old_response(buf, start, end, version, throttle_time_ms)
+            topics = 0
     if topics != 2 or partitions != 2 or lengths != _USUAL_LENGTHS or tags:
-        return _finish_plain_response(
-            buf, start, end, TOPIC_ID_SIZE if version >= FIRST_WITH_TOPIC_IDS else 0, throttle_time_ms
-        )
+        return _finish_plain_response(buf, start, end, id_size, throttle_time_ms)
     if throttle_time_ms > throttle:
         INT32.pack_into(buf, end - _FROM_END_TO_THROTTLE, throttle_time_ms)
     return True

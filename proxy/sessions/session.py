@@ -96,7 +96,8 @@ class Session(Owner, Waiter):
     """See the module.
 
     hold        the frame that a limit holds, if one does
-    requests    the pump from client to broker; `responses`: the one back; both exist once a broker is connected
+    requests    the pump from client to broker, with `request_stream`; `responses`: the one back. They exist once a
+                broker is connected
     progress    for `sweep`
     """
 
@@ -111,12 +112,14 @@ class Session(Owner, Waiter):
         "is_abandoned",
         "origin",
         "progress",
+        "request_stream",
         "requests",
         "responses",
         "state",
         "upstream",
     )
 
+    request_stream: RequestStream
     requests: Pump
     responses: Pump
 
@@ -157,9 +160,9 @@ class Session(Owner, Waiter):
         self._attempt = None
         shared = self._shared
         self.upstream = shared.wire_to_broker(shared.loop, upstream)
-        requests = RequestStream(self.connection, shared.kinds)
+        self.request_stream = RequestStream(self.connection, shared.kinds)
         responses = ResponseStream(self.connection)
-        self.requests = Pump(shared.pumps, self, requests, self.client, self.upstream)
+        self.requests = Pump(shared.pumps, self, self.request_stream, self.client, self.upstream)
         self.responses = Pump(shared.pumps, self, responses, self.upstream, self.client)
         self._on(Event.BROKER_CONNECTED)
         self.responses.resume(CONNECTING)
@@ -210,8 +213,7 @@ class Session(Owner, Waiter):
         self.connection.close()
         hold = self.hold
         if hold is not None:
-            stream = self.requests.stream
-            assert isinstance(stream, RequestStream)  # noqa: S101 - for the type checker
+            stream = self.request_stream
             if stream.has_stalled:
                 self.close()
                 return
@@ -232,9 +234,7 @@ class Session(Owner, Waiter):
     def _flush(self) -> None:
         self.connection.close()
         self.requests.pause(END_OF_STREAM)
-        requests = self.requests.stream
-        assert isinstance(requests, RequestStream)  # noqa: S101 - for the type checker
-        requests.end(self._shared.clock())
+        self.request_stream.end(self._shared.clock())
         self._shared.wakeups.rearm()
         self._timer = self._shared.loop.call_later(FLUSH_TIMEOUT_SECONDS, self._on, Event.TIMED_OUT)
         self.connection.attention = True
@@ -245,8 +245,7 @@ class Session(Owner, Waiter):
 
         A broker that finds the end of the stream drops the responses that it has not sent.
         """
-        requests, responses = self.requests.stream, self.responses
-        assert isinstance(requests, RequestStream)  # noqa: S101 - for the type checker
+        requests, responses = self.request_stream, self.responses
         partly_sent = requests.remaining > 0 and requests.is_answered  # the rest never comes, nor does a response
         is_owed = len(self.connection.in_flight) > partly_sent or responses.stream.remaining > 0
         if is_owed and not responses.discarding:
@@ -269,9 +268,7 @@ class Session(Owner, Waiter):
             self._drop_hold(self.hold)
         now_ns = shared.clock()
         if self.upstream is not None:
-            requests = self.requests.stream
-            assert isinstance(requests, RequestStream)  # noqa: S101 - for the type checker
-            requests.end(now_ns)
+            self.request_stream.end(now_ns)
             self.requests.stop()
             self.responses.stop()
             self.upstream.close()
@@ -447,8 +444,7 @@ class Session(Owner, Waiter):
             else:
                 self._abandon()
         elif self.requests.paused & (_STANDING | DRAIN):
-            stream = self.requests.stream
-            assert isinstance(stream, RequestStream)  # noqa: S101 - for the type checker
+            stream = self.request_stream
             if stream.is_answered or self.requests.paused & DRAIN:
                 self.requests.drop_kept()
                 self._on(Event.CLIENT_ENDED)
@@ -473,10 +469,9 @@ class Session(Owner, Waiter):
     def _refund_if_stalled(self, now_ns: int) -> None:
         """Charge a request of which no byte arrived since the last sweep for what has arrived; for the rest later."""
         requests, progress = self.requests, self.progress
-        stream = requests.stream
+        stream = self.request_stream
         left = stream.remaining - len(requests.kept)
         if stream.remaining and left == progress.left and not requests.paused:
-            assert isinstance(stream, RequestStream)  # noqa: S101 - for the type checker
             stream.refund_rest(now_ns)
             self._shared.wakeups.rearm()
         progress.left = left

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections import deque
 from typing import Final, final
 
-from protocol.request_header import RequestHeader
+from protocol.request_header import PREFIX_SIZE, RequestHeader, unpack_prefix
 from protocol.rewriting_walk import RewritingWalk
 from protocol.topic_mutations import MutationRequest
 from protocol.walk import FrameWalk
@@ -265,6 +265,14 @@ class RequestKind(Awaited):
         self.answered = header.acks != 0
         self.counter = counter
         self.batchable = handler.batches(self)
+
+    def length_at(self, buf: bytearray, pos: int, end: int) -> int:
+        """The length field of the request at `pos`, if its head has arrived and is of this kind. Else -1."""
+        if end - pos < self.needed:
+            return -1
+        length: int
+        length, key, _ = unpack_prefix(buf, pos)
+        return length if key == self.key and buf.startswith(self.tail, pos + PREFIX_SIZE) else -1
 
 
 class Handler:

@@ -306,7 +306,7 @@ class Runs:
                 if index:
                     plans.insert(0, plans.pop(index))
                 return plan
-        if usage.counts_errors or not _is_of_kind(kind, buf, pos, end):
+        if usage.counts_errors or kind.length_at(buf, pos, end) < 0:
             return None
         found = one_partition(buf, pos + kind.header.body_offset, end, kind.version)
         if found is None:
@@ -320,11 +320,3 @@ class Runs:
         plans.insert(0, plan)
         del plans[MAX_PLANS:]
         return plan
-
-
-def _is_of_kind(kind: RequestKind, buf: bytearray, pos: int, end: int) -> bool:
-    return (
-        end - pos >= kind.needed
-        and unpack_prefix(buf, pos)[1] == kind.key
-        and buf.startswith(kind.tail, pos + PREFIX_SIZE)
-    )

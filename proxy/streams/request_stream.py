@@ -7,7 +7,7 @@ Requests of the same kind differ only in length and correlation id: they pass in
 from typing import final
 
 from protocol.errors import MalformedFrame
-from protocol.request_header import PREFIX_SIZE, peek_request, unpack_prefix
+from protocol.request_header import peek_request, unpack_prefix
 from proxy.enforcement.holds import Overdraft
 from proxy.streams.batches import Batches
 from proxy.streams.connection import MAX_IN_FLIGHT, Connection, RequestKind, Requests
@@ -131,14 +131,8 @@ class RequestStream(Requests):
         """The kind of the request at `pos`. None: more bytes are needed."""
         buf = self.buf
         kind = self._kind
-        if kind is not None and end - pos >= kind.needed:
-            length, seen, _ = unpack_prefix(buf, pos)
-            if (
-                seen == kind.key
-                and kind.shortest <= length <= self._batches.longest
-                and buf.startswith(kind.tail, pos + PREFIX_SIZE)
-            ):
-                return kind
+        if kind is not None and kind.shortest <= kind.length_at(buf, pos, end) <= self._batches.longest:
+            return kind
         pass_unknown_apis = self.connection.context.config.security.pass_unknown_apis
         header = peek_request(buf, pos, end, self._batches.longest, pass_unknown_apis=pass_unknown_apis)
         if header is None:
