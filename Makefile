@@ -37,7 +37,7 @@ PYTEST := $(BIN)/python -m pytest
 test: setup jars ## all tests, against real brokers; without the long nightly ones
 ifeq ($(strip $(ARGS)),)
 	@$(PYTEST) -m "not nightly" -n 2 $(UNITS)
-	@$(PYTEST) -m "not nightly and not alone" -n 2 --dist loadgroup $(WITH_BROKERS)
+	@$(PYTEST) -m "not nightly and not alone" -n 2 --dist loadfile $(WITH_BROKERS)
 	@$(PYTEST) -m "not nightly and alone" $(WITH_BROKERS)
 else
 	@$(PYTEST) -m "not nightly" $(ARGS)
@@ -46,7 +46,7 @@ endif
 test-nightly: setup jars ## all tests, with the long ones and many more generated examples
 ifeq ($(strip $(ARGS)),)
 	@$(PYTEST) --hypothesis-profile=nightly -n 2 $(UNITS)
-	@$(PYTEST) --hypothesis-profile=nightly -m "not alone" -n 2 --dist loadgroup $(WITH_BROKERS)
+	@$(PYTEST) --hypothesis-profile=nightly -m "not alone" -n 2 --dist loadfile $(WITH_BROKERS)
 	@$(PYTEST) --hypothesis-profile=nightly -m alone $(WITH_BROKERS)
 	@$(MAKE) check-compiled
 else

@@ -26,6 +26,7 @@ LIMIT = 2_000_000
 SECONDS = 4
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(150)
 def test_a_java_producer_outlives_the_proxy_and_is_held_again(
     tapped_cluster: KafkaCluster, tap: Tap, unique_name: Callable[[str], str]
