@@ -65,8 +65,17 @@ class RelayedProxy:
         """
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
         admin.create_topics([NewTopic(name, partitions, self.nodes)])[name].result(30)
-        eventually(lambda: _leaders_serve(admin, name, partitions), 30, f"{name} has leaders")
+        eventually(lambda: self.latest_offsets(name, partitions), 30, f"{name} has leaders")
         return name
+
+    def latest_offsets(self, topic: str, partitions: int = 3) -> list[int]:
+        """The next offset of each partition; empty while one of them has no leader that serves it."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        asked = {TopicPartition(topic, each): OffsetSpec.latest() for each in range(partitions)}
+        try:
+            return [answer.result(15).offset for answer in admin.list_offsets(asked, request_timeout=10).values()]
+        except KafkaException:
+            return []
 
     def __enter__(self) -> Self:
         for port in self._ports:
@@ -105,13 +114,3 @@ class ScannedProxy(RelayedProxy):
     def _close(self) -> None:
         self.relay.close()
         super()._close()
-
-
-def _leaders_serve(admin: AdminClient, topic: str, partitions: int) -> bool:
-    asked = {TopicPartition(topic, each): OffsetSpec.latest() for each in range(partitions)}
-    try:
-        for answer in admin.list_offsets(asked, request_timeout=10).values():
-            answer.result(15)
-    except KafkaException:
-        return False
-    return True

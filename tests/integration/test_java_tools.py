@@ -23,7 +23,7 @@ def perf(front: ScannedProxy, topic: str, *more: str, properties: tuple[str, ...
         "ProducerPerformance",
         *("--bootstrap-server", front.bootstrap_servers, "--topic", topic, "--throughput", "-1"),
         *("--num-records", str(RECORDS), "--record-size", str(RECORD_BYTES), *more),
-        *(part for each in properties for part in ("--command-property", each)),
+        *(("--command-property", *properties) if properties else ()),  # given twice, the last one wins
     )
 
 
