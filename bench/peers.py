@@ -167,6 +167,15 @@ def envoy(broker: Address, core: int | None) -> Iterator[Peer]:
 
 
 @contextmanager
+def bare(broker: Address, core: int | None) -> Iterator[Peer]:
+    """A forwarder in Python that parses nothing (`bench.forwarder`). Raises PeerError when it does not start."""
+    (port,) = free_ports(1)
+    with running([sys.executable, "-m", "bench.forwarder", f"{port}", f"{broker[1]}"], core) as (process, output):
+        wait_until_listening(process, output, port)
+        yield Peer("bare", (LOOPBACK, port), process.pid)
+
+
+@contextmanager
 def proxy(
     broker: Address,
     core: int | None,
@@ -223,6 +232,7 @@ STARTERS: dict[str, PeerStarter] = {
     **build("", THIS_TREE),
     "haproxy": haproxy,
     "envoy": envoy,
+    "bare": bare,
     "direct": direct,
 }
 #: Names in tables by those of `--peers`.

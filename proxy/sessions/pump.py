@@ -10,7 +10,7 @@ from enum import IntFlag
 from typing import Final, Protocol, final
 
 from protocol.errors import MalformedFrame
-from proxy.sessions.turns import FAST_TURN_NS, HEAVY_NS, TURN_NS, WORTH_COUNTING_NS, Turn, Turns
+from proxy.sessions.turns import FAST_TURN_NS, HEAVY_NS, ROUND_NS, TURN_NS, WORTH_COUNTING_NS, Turn, Turns
 from proxy.sessions.wire import Wire
 from proxy.streams.connection import Stream
 from proxy.streams.handlers.data import HEAD_READ_SIZE
@@ -130,6 +130,8 @@ class Pump(Turn):
     __slots__ = (
         "_owner",
         "_read_limit",
+        "_recv_into",
+        "_send",
         "_shared",
         "_sink",
         "discarding",
@@ -148,6 +150,8 @@ class Pump(Turn):
         self.stream = stream
         self.source = source
         self._sink = sink
+        self._recv_into = source.recv_into
+        self._send = sink.send
         self.paused = CONNECTING
         shared.paused["connecting"] += 1
         self.kept = b""
@@ -205,33 +209,24 @@ class Pump(Turn):
         """One wake-up: at most one ``recv``."""
         shared = self._shared
         turns = shared.turns
-        if turns.is_busy and not turns.may_begin(self):
+        if turns.is_busy and (self.is_heavy or turns.used_ns >= ROUND_NS) and not turns.may_begin(self):
             self._wait_for_turn()
             return
-        memory = shared.memory
         stream = self.stream
+        memory = shared.memory
         want = stream.want
-        if want > self._read_limit:
-            want = self._read_limit
-        if memory.is_tight:
-            want = memory.allowance(stream.holding, want, stream.remaining, HEAD_READ_SIZE)
-            if want <= 0:
-                self._wait_for_memory(MEMORY)
-                return
-        kept = self.kept
+        if self.kept or memory.is_tight or self._read_limit < want:
+            self._read_less(want)
+            return
         try:
-            size = self._recv_after_kept(want) if kept else self.source.recv_into(memory.data, want)
-        except (BlockingIOError, InterruptedError):
-            return
+            size = self._recv_into(memory.data, want)
         except OSError as error:
-            self._owner.on_source_failed(self, error)
+            self._on_unread(error)
             return
-        if not size:
-            self._owner.on_source_ended(self)
-        elif kept:
-            self._run(self._restore_kept() + size)
-        else:
+        if size:
             self._run_whole(size)
+        else:
+            self._owner.on_source_ended(self)
 
     def _run_whole(self, size: int) -> None:
         """As `_run`, for the common case: all bytes pass in one step."""
@@ -249,23 +244,44 @@ class Pump(Turn):
         turns = shared.turns
         cost_ns = FAST_TURN_NS + (size >> 2)
         turns.used_ns += cost_ns
-        if turns.used_ns > WORTH_COUNTING_NS:
+        if turns.used_ns > WORTH_COUNTING_NS and not turns.is_busy:
             turns.begin_round()
         if stream.remaining > BULK:
             self.is_heavy = True
             turns.heavy_used_ns += cost_ns
         elif self.is_heavy:
             self.is_heavy = False
-        if self._read_limit < READ_SIZE:
-            self._read_limit = min(READ_SIZE, 2 * self._read_limit)
         if stream.connection.attention:
             self._owner.attend()
         if self.source.buffers:
             self._look_for_pending()
 
-    def _recv_after_kept(self, want: int) -> int:
+    def _read_less(self, want: int) -> None:
+        """The wake-up of a pump that kept bytes, or reads less than `want`."""
+        shared = self._shared
+        memory = shared.memory
+        stream = self.stream
+        want = min(want, self._read_limit)
+        if memory.is_tight:
+            want = memory.allowance(stream.holding, want, stream.remaining, HEAD_READ_SIZE)
+            if want <= 0:
+                self._wait_for_memory(MEMORY)
+                return
         kept_size = len(self.kept)
-        return self.source.recv_into(self._shared.memory.view[kept_size:], min(want, READ_SIZE - kept_size))
+        try:
+            size = self._recv_into(memory.view[kept_size:], min(want, READ_SIZE - kept_size))
+        except OSError as error:
+            self._on_unread(error)
+            return
+        if size:
+            self._run(self._restore_kept() + size)
+        else:
+            self._owner.on_source_ended(self)
+
+    def _on_unread(self, error: OSError) -> None:
+        """A read failed, or there was nothing to read."""
+        if not isinstance(error, BlockingIOError | InterruptedError):
+            self._owner.on_source_failed(self, error)
 
     def _restore_kept(self) -> int:
         """Copy the kept bytes to the beginning of the shared buffer; returns their number."""
@@ -415,7 +431,7 @@ class Pump(Turn):
             self._account()
             return
         try:
-            sent = self._sink.send(data)
+            sent = self._send(data)
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError as error:
@@ -432,7 +448,7 @@ class Pump(Turn):
         if pending is None:
             return
         try:
-            sent = self._sink.send(pending)
+            sent = self._send(pending)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:

@@ -82,7 +82,7 @@ def test_help_lists_the_benchmarks() -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--peers", "nginx"), "allowed are one, all, haproxy, envoy, direct"),
+        (("--peers", "nginx"), "allowed are one, all, haproxy, envoy, bare, direct"),
         (("--build", "other=/does/not/exist"), "PROGRAM must exist"),
         (("--contender", "other=127.0.0.1:1,1"), "NAME=HOST:PORT,PID, with --broker-port"),
         (("--contender", "other=127.0.0.1", "--broker-port", "1"), "NAME=HOST:PORT,PID, with --broker-port"),
