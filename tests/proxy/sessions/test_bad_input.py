@@ -97,7 +97,7 @@ async def test_nothing_is_allocated_for_a_length_that_is_only_claimed(open_stage
     assert stage.memory.buffered_bytes == 0
 
 
-async def test_the_bound_is_the_operators(open_stage: OpenStage) -> None:
+async def test_the_longest_request_is_configurable(open_stage: OpenStage) -> None:
     stage = open_stage(security=SecurityOptions(max_request_bytes=500))
     client, broker = await stage.pair()
     fits = produce(1, 500 - len(produce(1, 0)) + 4)
@@ -252,7 +252,9 @@ async def test_responses_that_came_before_a_bad_one_reach_the_client(open_stage:
     ],
     ids=["produce", "fetch", "metadata", "find coordinator", "api versions"],
 )
-async def test_a_response_that_is_no_such_response(open_stage: OpenStage, sent: bytes, answer: bytes) -> None:
+async def test_bytes_that_are_no_response_close_the_connection(
+    open_stage: OpenStage, sent: bytes, answer: bytes
+) -> None:
     stage = open_stage()
     client, broker = await stage.pair()
     await client.send(sent)

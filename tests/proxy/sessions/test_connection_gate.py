@@ -47,7 +47,7 @@ async def waiting(stage: Stage, count: int = 1) -> None:
 
 
 @pytest.mark.parametrize(("spec", "entity"), TWO_EACH)
-async def test_one_connection_too_many_is_closed_at_once(
+async def test_a_connection_above_the_limit_is_closed_at_once(
     open_stage: OpenStage, spec: str, entity: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = open_stage(quotas=[parse_spec(spec)])
@@ -72,7 +72,7 @@ async def test_one_connection_too_many_is_closed_at_once(
     assert stage.metrics.connections.rejected["connections"] == 2
 
 
-async def test_a_connection_that_reaches_no_broker_leaves_its_place(open_stage: OpenStage) -> None:
+async def test_a_connection_without_a_broker_frees_its_slot(open_stage: OpenStage) -> None:
     with socket.create_server((LOOPBACK, 0)) as gone:
         address = gone.getsockname()[:2]
     stage = open_stage(quotas=[parse_spec("ip=<default>,connections=1")], bootstrap_servers=(address,))
@@ -84,7 +84,7 @@ async def test_a_connection_that_reaches_no_broker_leaves_its_place(open_stage: 
     assert sum(stage.metrics.errors.upstream.values()) == 3
 
 
-async def test_listeners_count_apart_and_go_by_their_ports(open_stage: OpenStage) -> None:
+async def test_each_listener_has_its_own_count(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[parse_spec("listener=bootstrap,connections=1")])
     port = stage.context.nodes.advertise(1, *stage.broker.address)[1]
     alter(stage, f"listener={port},connections=2")
@@ -113,7 +113,7 @@ async def test_a_changed_limit_counts_open_connections(open_stage: OpenStage) ->
 
 
 @pytest.mark.parametrize("hangs_up", [False, True])
-async def test_seed_000_lets_thirty_in_and_the_next_one_waits(open_stage: OpenStage, hangs_up: bool) -> None:
+async def test_seed_000_accepts_thirty_and_delays_the_next(open_stage: OpenStage, hangs_up: bool) -> None:
     stage = open_stage(quotas=THIRTY)
     first, broker_of_first = await stage.pair()
     for _ in range(29):
@@ -168,7 +168,7 @@ async def test_a_wait_that_is_too_long_ends_with_a_close(
     await talk(stage)
 
 
-async def test_those_that_were_turned_away_do_not_count(open_stage: OpenStage) -> None:
+async def test_refused_connections_are_not_counted(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=0.001))
     await stage.pair()
     for _ in range(30):
@@ -178,7 +178,7 @@ async def test_those_that_were_turned_away_do_not_count(open_stage: OpenStage) -
     await talk(stage)
 
 
-async def test_one_that_hangs_up_while_it_waits_leaves_unless_it_sent_data(open_stage: OpenStage) -> None:
+async def test_a_waiting_client_that_hangs_up_is_closed_unless_it_sent_data(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[ONE])
     await stage.pair()
     curious, writer = await stage.client(), await stage.client()
@@ -195,7 +195,7 @@ async def test_one_that_hangs_up_while_it_waits_leaves_unless_it_sent_data(open_
 
 
 @pytest.mark.parametrize("then", ["served", "turned away"])
-async def test_draining_while_it_waits(open_stage: OpenStage, then: str) -> None:
+async def test_draining_while_a_connection_waits(open_stage: OpenStage, then: str) -> None:
     stage = open_stage(
         quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100 if then == "served" else 0.5)
     )
@@ -208,7 +208,7 @@ async def test_draining_while_it_waits(open_stage: OpenStage, then: str) -> None
     assert stage.metrics.connections.rejected["connection_creation_rate"] == 0
 
 
-async def test_closing_the_proxy_while_it_waits(open_stage: OpenStage) -> None:
+async def test_closing_the_proxy_while_a_connection_waits(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
     await stage.pair()
     client = await stage.client()
@@ -218,7 +218,7 @@ async def test_closing_the_proxy_while_it_waits(open_stage: OpenStage) -> None:
 
 
 @pytest.mark.parametrize("hold", [0.03, 100.0])
-async def test_one_that_waits_holds_its_place(open_stage: OpenStage, hold: float) -> None:
+async def test_a_waiting_connection_counts(open_stage: OpenStage, hold: float) -> None:
     """Else a storm of connections that wait would be without bound."""
     stage = open_stage(
         quotas=[ONE, parse_spec("ip=<default>,connections=2")],
@@ -260,7 +260,7 @@ def remaining(stage: Stage) -> list[float]:
     return sorted(each.remaining_seconds for each in stage.waiting())
 
 
-async def test_a_rate_taken_away_lets_all_in_at_once_and_in_their_order(open_stage: OpenStage) -> None:
+async def test_a_removed_rate_accepts_all_waiting_connections_in_order(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=5.5))
     await stage.pair()
     await crowd(stage, 7)
@@ -272,7 +272,7 @@ async def test_a_rate_taken_away_lets_all_in_at_once_and_in_their_order(open_sta
     await waiting(stage, 0)
 
 
-async def test_a_rate_that_is_raised_is_waited_for_at_the_new_rate(open_stage: OpenStage) -> None:
+async def test_waits_get_shorter_when_the_rate_is_raised(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
     await stage.pair()
     await crowd(stage, 3)
@@ -285,7 +285,7 @@ async def test_a_rate_that_is_raised_is_waited_for_at_the_new_rate(open_stage: O
     assert [await served(stage), await served(stage)] == [1, 2]
 
 
-async def test_a_lowered_rate_makes_no_wait_longer(open_stage: OpenStage) -> None:
+async def test_a_lowered_rate_does_not_lengthen_waits(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[parse_spec("total=true,connection_creation_rate=20")])
     for _ in range(20):
         await stage.pair()
@@ -297,7 +297,7 @@ async def test_a_lowered_rate_makes_no_wait_longer(open_stage: OpenStage) -> Non
     assert [await served(stage), await served(stage)] == [0, 1]
 
 
-async def test_one_that_was_to_be_turned_away_may_come_in_at_a_higher_rate(open_stage: OpenStage) -> None:
+async def test_a_higher_rate_accepts_a_connection_that_was_to_be_refused(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=3))
     await stage.pair()
     await crowd(stage, 4)
@@ -310,7 +310,7 @@ async def test_one_that_was_to_be_turned_away_may_come_in_at_a_higher_rate(open_
     assert sum(stage.metrics.connections.rejected.values()) == 0
 
 
-async def test_one_that_still_is_to_be_turned_away_is_so_when_it_was_told(
+async def test_a_connection_that_is_still_refused_is_closed_at_its_time(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=0.05))
@@ -339,7 +339,7 @@ async def test_a_change_of_another_limit_changes_no_wait(open_stage: OpenStage) 
     assert await served(stage) == 0
 
 
-async def test_those_that_have_gone_are_not_looked_at_again(open_stage: OpenStage) -> None:
+async def test_closed_connections_are_not_checked_again(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
     await stage.pair()
     clients = await crowd(stage, 3)
@@ -351,7 +351,7 @@ async def test_those_that_have_gone_are_not_looked_at_again(open_stage: OpenStag
     await waiting(stage, 0)
 
 
-async def test_a_great_many_are_let_in_a_few_at_a_time_and_all_of_them(
+async def test_many_waiting_connections_are_accepted_a_few_at_a_time(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.sessions.gate.SERVED_AT_ONCE", 3)
@@ -385,7 +385,7 @@ async def test_a_dry_run_admits_all_connections_and_reports_refusals(
     assert said == [("would_throttle", "connection_creation_rate"), ("would_throttle", "connections")]
 
 
-async def test_in_a_dry_run_one_that_is_beyond_the_number_counts_for_the_rate(
+async def test_in_a_dry_run_a_connection_above_the_limit_is_charged_to_the_rate(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is served, so each of the two limits is told by what it would throttle if it were alone."""

@@ -108,7 +108,7 @@ async def test_tagged_fields_and_partitions_without_records_are_counted_too(
 
 
 @pytest.mark.pure
-async def test_others_are_served_meanwhile_and_little_is_kept(
+async def test_other_clients_are_served_meanwhile_and_few_bytes_are_kept(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a round of the loop the turns of all together are bounded."""
@@ -125,7 +125,7 @@ async def test_others_are_served_meanwhile_and_little_is_kept(
     assert max(late) <= 4 * of_a_turn, "a read, and what was kept of the one before"
 
 
-async def test_a_request_is_decided_upon_by_what_one_turn_sees_and_the_next_waits_for_the_rest(
+async def test_one_turn_decides_about_a_request_and_the_next_waits_for_the_rest(
     open_stage: OpenStage,
 ) -> None:
     stage = open_stage(quotas=[without_burst(f"topic=t{TOPICS - 1:x},bytes_in_rate=1000"), ANY_TOPIC])
@@ -168,7 +168,7 @@ async def test_a_client_that_sends_and_leaves(open_stage: OpenStage) -> None:
     await stage.no_sessions()
 
 
-async def test_one_that_is_closed_while_it_waits_for_its_turn(open_stage: OpenStage) -> None:
+async def test_a_connection_that_is_closed_while_it_waits_for_its_turn(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[ANY_TOPIC], work_clock=WorkClock(TURN_NS))
     client, broker = await stage.pair()
     session = stage.session_of(client)
@@ -181,7 +181,7 @@ async def test_one_that_is_closed_while_it_waits_for_its_turn(open_stage: OpenSt
     await until(lambda: not stage.server.pumps.turns._heavy)
 
 
-async def test_draining_lets_the_request_finish_that_has_begun(open_stage: OpenStage) -> None:
+async def test_draining_finishes_a_request_that_has_begun(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[ANY_TOPIC], work_clock=WorkClock(TURN_NS))
     client, broker = await stage.pair()
     session = stage.session_of(client)

@@ -58,7 +58,7 @@ async def test_the_first_reserves_the_largest_batch(open_stage: OpenStage, manne
 
 
 @pytest.mark.parametrize("then", [50, 700, 5_000])
-async def test_the_next_is_charged_in_advance_and_put_right(open_stage: OpenStage, then: int) -> None:
+async def test_the_next_fetch_is_charged_in_advance_and_settled(open_stage: OpenStage, then: int) -> None:
     stage = open_stage(quotas=[SLOW])
     client, broker = await stage.pair()
     first = await fetches(client, broker, 1, 700)
@@ -72,7 +72,7 @@ async def test_the_next_is_charged_in_advance_and_put_right(open_stage: OpenStag
     assert debts(stage) == {OWED: len(answer)}
 
 
-async def test_a_long_poll_that_finds_nothing_costs_what_its_answer_has(open_stage: OpenStage) -> None:
+async def test_an_empty_long_poll_is_charged_the_size_of_its_response(open_stage: OpenStage) -> None:
     """However often: each empty answer is what the next one is expected to bring."""
     stage = open_stage(quotas=[FAST])
     client, broker = await stage.pair()
@@ -154,7 +154,7 @@ async def test_a_share_fetch_is_lowered_and_reserved(open_stage: OpenStage) -> N
     await held(stage)
 
 
-async def test_a_connection_takes_part_until_it_ends_or_changes_its_name(open_stage: OpenStage) -> None:
+async def test_a_connection_has_a_share_until_it_ends_or_changes_its_client_id(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[without_burst("client-id=<default>,consumer_byte_rate=1GB")])
     etl, web = (ledger_of(stage.registry.resolve("ANONYMOUS", name)) for name in ("etl", "web"))
     pairs = [await stage.pair() for _ in range(3)]
@@ -176,7 +176,7 @@ async def test_a_connection_takes_part_until_it_ends_or_changes_its_name(open_st
     assert (etl.connections, etl.open, web.connections, web.open) == (0, 0, 0, 0)
 
 
-async def test_those_who_wait_are_not_all_let_through_at_once(open_stage: OpenStage) -> None:
+async def test_waiting_fetches_do_not_all_pass_at_once(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[FAST])
     pairs = [await stage.pair() for _ in range(5)]
     size = 0
@@ -195,7 +195,7 @@ async def test_those_who_wait_are_not_all_let_through_at_once(open_stage: OpenSt
 
 
 @pytest.mark.parametrize("end", ["the client goes", "the broker goes", "a frame that is none", "the proxy closes it"])
-async def test_what_was_reserved_is_given_back_when_the_session_ends(open_stage: OpenStage, end: str) -> None:
+async def test_a_reservation_is_refunded_when_the_session_ends(open_stage: OpenStage, end: str) -> None:
     stage = open_stage(quotas=[SLOW])
     client, broker = await stage.pair()
     size = await fetches(client, broker, 1, 700)
@@ -218,7 +218,7 @@ async def test_what_was_reserved_is_given_back_when_the_session_ends(open_stage:
 
 
 @pytest.mark.parametrize("how", ["little comes", "the session ends"])
-async def test_others_need_not_wait_for_what_was_given_back(open_stage: OpenStage, how: str) -> None:
+async def test_a_refund_releases_other_clients(open_stage: OpenStage, how: str) -> None:
     """They were held by a reservation of many seconds."""
     stage = open_stage(quotas=[without_burst("client-id=etl,consumer_byte_rate=1000")])
     first, broker_of_first = await stage.pair()
@@ -278,7 +278,7 @@ async def test_limits_that_come_and_go_while_fetches_are_open(open_stage: OpenSt
     await until(lambda: total.algorithm.headroom(stage.clock()) == before - len(answer))
 
 
-async def test_a_dry_run_reserves_and_holds_nobody(open_stage: OpenStage) -> None:
+async def test_a_dry_run_reserves_and_holds_nothing(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[SLOW], enforcement=EnforcementOptions(dry_run=True))
     client, broker = await stage.pair()
     for number in range(4):

@@ -99,7 +99,7 @@ async def test_little_is_kept_after_a_frame_that_arrived_in_pieces(open_stage: O
     assert session.hold is not None
 
 
-async def test_a_frame_that_fills_the_whole_buffer_can_be_held(open_stage: OpenStage) -> None:
+async def test_a_frame_of_the_size_of_the_buffer_can_be_held(open_stage: OpenStage) -> None:
     """A session far from its limits reads all there is, and may then meet one that others have brought into debt."""
     stage = open_stage(quotas=[FAST])
     client, broker = await in_debt(stage)
@@ -120,7 +120,7 @@ async def test_a_frame_that_fills_the_whole_buffer_can_be_held(open_stage: OpenS
     await sending
 
 
-async def test_what_was_read_with_the_frame_before_is_looked_at_again(open_stage: OpenStage) -> None:
+async def test_bytes_read_with_the_previous_frame_are_parsed_again(open_stage: OpenStage) -> None:
     """Five requests in one read: the tail is in no kernel any more, so nothing but the timer can bring it on."""
     stage = open_stage(quotas=[FAST])
     client, broker = await stage.pair()
@@ -134,7 +134,7 @@ async def test_what_was_read_with_the_frame_before_is_looked_at_again(open_stage
     await until(lambda: not stage.paused())
 
 
-async def test_a_client_in_debt_may_still_send_everything_that_is_no_data(open_stage: OpenStage) -> None:
+async def test_control_requests_of_a_client_in_debt_pass(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[BOTH_SLOW])
     client, broker = await in_debt(stage)
     for number in range(10, 15):
@@ -145,7 +145,7 @@ async def test_a_client_in_debt_may_still_send_everything_that_is_no_data(open_s
     assert stage.paused() == {}
 
 
-async def test_who_waits_is_shown(open_stage: OpenStage) -> None:
+async def test_waiting_clients_are_listed(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[FAST])
     client, _ = await in_debt(stage)
     [told] = stage.waiting()
@@ -277,7 +277,7 @@ async def test_the_queue_ends_when_there_is_room_for_all(
 
 
 @pytest.mark.pure
-async def test_a_change_of_limits_lets_a_crowd_look_again_in_portions(
+async def test_a_change_of_limits_releases_many_waiters_in_portions(
     open_stage: OpenStage, order: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage, _, pairs = await crowd(open_stage, monkeypatch, 7)
@@ -292,9 +292,7 @@ async def test_a_change_of_limits_lets_a_crowd_look_again_in_portions(
 
 
 @pytest.mark.pure
-async def test_those_who_wait_keep_their_turns_when_limits_are_replaced(
-    open_stage: OpenStage, order: list[int]
-) -> None:
+async def test_waiters_keep_their_order_when_limits_are_replaced(open_stage: OpenStage, order: list[int]) -> None:
     stage = open_stage(quotas=[SLOW])
     await in_debt(stage)
     for number in (5, 6, 7):
@@ -329,7 +327,7 @@ async def test_a_held_frame_of_a_disconnected_client_is_dropped(
     assert "held_frame_dropped" in [name for name, _ in lines_of(caplog.records)] or caplog.records
 
 
-async def test_a_held_frame_without_acknowledgement_is_delivered_though_its_client_hung_up(
+async def test_a_held_acks_0_frame_is_delivered_after_its_client_hung_up(
     open_stage: OpenStage,
 ) -> None:
     stage = open_stage(quotas=[FAST])
@@ -350,7 +348,7 @@ async def test_a_held_frame_without_acknowledgement_is_delivered_though_its_clie
     await stage.no_sessions()
 
 
-async def test_a_dropped_frame_takes_nothing_else_with_it(open_stage: OpenStage) -> None:
+async def test_a_dropped_frame_changes_nothing_else(open_stage: OpenStage) -> None:
     """The broker has not taken all of the request before, which nobody will send again: that one is finished."""
     stage = open_stage(quotas=[without_burst("client-id=etl,producer_byte_rate=1GB")])
     client, broker = await stage.pair()
@@ -406,7 +404,7 @@ async def test_limits_replaced_while_a_frame_waits(open_stage: OpenStage, change
     assert stage.server.wakeups._timers == {}
 
 
-async def test_limits_replaced_by_ones_that_hold_as_well(open_stage: OpenStage) -> None:
+async def test_limits_replaced_by_limits_that_hold_too(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[SLOW])
     client, broker = await in_debt(stage, 5_000)
     await client.send(produce(2))
@@ -428,7 +426,7 @@ async def test_the_entries_of_the_flags_stay_in_force(open_stage: OpenStage) -> 
 # Fetch
 
 
-async def test_a_fetch_asks_for_no_more_than_the_limit_has_left(open_stage: OpenStage) -> None:
+async def test_max_bytes_is_lowered_to_what_the_limit_has_left(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[parse_spec("client-id=etl,consumer_byte_rate=10000")])
     client, broker = await stage.pair()
     await client.send(fetch(1))
@@ -450,7 +448,7 @@ async def test_a_fetch_asks_for_no_more_than_the_limit_has_left(open_stage: Open
 
 
 @pytest.mark.parametrize(("rate", "first", "second"), [("1MB", 10_000, 5_000), ("150", 1, 1)])
-async def test_where_nothing_is_left_fetches_may_bring_a_little(
+async def test_fetches_without_budget_may_return_a_few_bytes(
     open_stage: OpenStage, rate: str, first: int, second: int
 ) -> None:
     stage = open_stage(quotas=[without_burst(f"client-id=etl,consumer_byte_rate={rate}")])
@@ -465,7 +463,7 @@ async def test_where_nothing_is_left_fetches_may_bring_a_little(
     assert fetch_max_bytes(await broker_of_other.frame()) == second, "two connections: half for each"
 
 
-async def test_a_fetch_is_charged_by_its_response_and_the_next_one_held(open_stage: OpenStage) -> None:
+async def test_a_fetch_is_charged_by_its_response_and_the_next_is_held(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[FETCH_FAST])
     client, broker = await stage.pair()
     await client.send(fetch(1))
@@ -482,7 +480,7 @@ async def test_a_fetch_is_charged_by_its_response_and_the_next_one_held(open_sta
 
 @pytest.mark.parametrize("api", [FETCH, SHARE_FETCH])
 @pytest.mark.pure
-async def test_only_a_shared_consumers_fetch_passes_at_a_deadline(
+async def test_only_a_share_fetch_passes_at_a_deadline(
     open_stage: OpenStage, api: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert fetch_handler.LONGEST_SHARE_HOLD_NS == 10_000_000_000, "a third of the default acquisition lock of 30 s"
@@ -522,7 +520,7 @@ async def test_only_a_shared_consumers_fetch_passes_at_a_deadline(
 
 
 @pytest.mark.pure
-async def test_a_shared_consumers_fetch_that_passes_at_its_deadline_is_a_request_that_counts(
+async def test_a_share_fetch_that_passes_at_its_deadline_is_counted(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch_handler, "LONGEST_SHARE_HOLD_NS", 10_000_000)
@@ -543,7 +541,7 @@ async def test_a_shared_consumers_fetch_that_passes_at_its_deadline_is_a_request
 # A rehearsal
 
 
-async def test_a_dry_run_touches_nothing_and_counts(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_dry_run_counts_and_changes_nothing(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
     stage = open_stage(quotas=[BOTH_SLOW], enforcement=EnforcementOptions(dry_run=True))
     client, broker = await stage.pair()
     conversation = [
@@ -574,7 +572,7 @@ async def test_a_dry_run_touches_nothing_and_counts(open_stage: OpenStage, caplo
 # Drain
 
 
-async def test_draining_gives_up_a_held_frame_that_will_be_sent_again(open_stage: OpenStage) -> None:
+async def test_draining_drops_a_held_frame_that_the_client_retries(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[SLOW])
     client, broker = await in_debt(stage)
     await client.send(produce(2))
@@ -589,7 +587,7 @@ async def test_draining_gives_up_a_held_frame_that_will_be_sent_again(open_stage
     assert stage.server.wakeups._timers == {}
 
 
-async def test_draining_delivers_a_held_frame_that_nobody_will_send_again(open_stage: OpenStage) -> None:
+async def test_draining_delivers_a_held_acks_0_frame(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[FAST])
     client, broker = await in_debt(stage)
     await broker.send(produced(1))
@@ -623,7 +621,7 @@ async def test_draining_delivers_the_rest_of_a_frame_that_is_partly_forwarded(op
     await stage.no_sessions()
 
 
-async def test_draining_waits_for_a_held_frame_though_all_others_are_answered(open_stage: OpenStage) -> None:
+async def test_draining_waits_for_a_held_frame_after_all_responses(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[FAST])
     client, broker = await in_debt(stage)
     await client.send(produce(2, 300, acks=0))

@@ -61,14 +61,14 @@ def test_each_cell(state: State, event: Event, is_busy: bool) -> None:
     assert next_state(state, event, is_busy=is_busy) is (while_busy if is_busy else when_idle)
 
 
-def test_what_is_closed_stays_closed_and_all_can_be_closed() -> None:
+def test_closed_is_final_and_every_state_can_close() -> None:
     for event in Event:
         assert next_state(CLOSED, event, is_busy=True) is CLOSED
     for state in State:
         assert next_state(state, Event.FAILED, is_busy=True) is CLOSED
 
 
-def test_no_state_is_left_backwards() -> None:
+def test_no_transition_goes_backwards() -> None:
     order = list(State)
     for state, row in TRANSITIONS.items():
         for cell in row.values():

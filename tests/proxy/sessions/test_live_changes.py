@@ -51,7 +51,7 @@ async def waiting_for(stage: Stage) -> tuple[Peer, Peer]:
 
 
 @pytest.mark.parametrize("spec", SLOW)
-async def test_a_limit_taken_away_lets_go_at_once(open_stage: OpenStage, spec: str) -> None:
+async def test_a_removed_limit_releases_at_once(open_stage: OpenStage, spec: str) -> None:
     stage = open_stage(quotas=[without_burst(spec.format("0.01" if "request" in spec else 1))])
     _, broker = await waiting_for(stage)
     alter(stage, spec.format(1), away=True)
@@ -61,7 +61,7 @@ async def test_a_limit_taken_away_lets_go_at_once(open_stage: OpenStage, spec: s
 
 
 @pytest.mark.parametrize("spec", SLOW)
-async def test_a_limit_raised_is_paid_off_at_the_new_rate(open_stage: OpenStage, spec: str) -> None:
+async def test_debt_of_a_raised_limit_is_paid_at_the_new_rate(open_stage: OpenStage, spec: str) -> None:
     """What is owed stays owed, and the timer that was set for minutes is not waited for."""
     stage = open_stage(quotas=[without_burst(spec.format("0.01" if "request" in spec else 1))])
     _, broker = await waiting_for(stage)
@@ -176,7 +176,7 @@ async def test_a_fetch_that_waits(open_stage: OpenStage) -> None:
 
 
 @pytest.mark.parametrize("spec", ["client-id=etl,producer_byte_rate={}", "topic=rows,bytes_in_rate={}"])
-async def test_what_the_client_is_told_ends_with_the_limit(open_stage: OpenStage, spec: str) -> None:
+async def test_the_throttle_time_ends_with_the_limit(open_stage: OpenStage, spec: str) -> None:
     stage = open_stage(
         quotas=[without_burst(spec.format(10))], enforcement=EnforcementOptions(max_throttle_ms=1_000_000)
     )
@@ -192,7 +192,7 @@ async def test_what_the_client_is_told_ends_with_the_limit(open_stage: OpenStage
     assert await client.frame() == produced(2)
 
 
-async def test_what_the_client_is_told_follows_the_rate(open_stage: OpenStage) -> None:
+async def test_the_throttle_time_follows_the_rate(open_stage: OpenStage) -> None:
     stage = open_stage(
         quotas=[without_burst("client-id=etl,producer_byte_rate=10")],
         enforcement=EnforcementOptions(max_throttle_ms=1_000_000),

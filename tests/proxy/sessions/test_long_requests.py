@@ -101,7 +101,7 @@ async def test_a_request_is_decided_upon_when_64_kib_have_come_or_all_of_it(open
     assert await broker.frame() == heartbeat(2)
 
 
-async def test_requests_long_and_short_one_behind_the_other(open_stage: OpenStage) -> None:
+async def test_long_and_short_requests_in_sequence(open_stage: OpenStage) -> None:
     burst = 100_000_000
     stage = open_stage(quotas=[parse_spec("topic=rows,bytes_in_rate=1MB,burst_seconds=100")])
     client, broker = await stage.pair()
@@ -121,7 +121,7 @@ async def test_requests_long_and_short_one_behind_the_other(open_stage: OpenStag
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-async def test_the_next_request_waits_for_what_came_late(open_stage: OpenStage, acks: int) -> None:
+async def test_the_next_request_waits_for_late_charges(open_stage: OpenStage, acks: int) -> None:
     stage = open_stage(quotas=[LATE])
     client, broker = await stage.pair()
     data = long_request(1, acks=acks, late=5_000)
@@ -141,7 +141,7 @@ async def test_the_next_request_waits_for_what_came_late(open_stage: OpenStage, 
     assert await broker.frame() == small(3)
 
 
-async def test_what_came_late_is_told_in_the_response(open_stage: OpenStage) -> None:
+async def test_late_charges_are_in_the_throttle_time(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[LATE])
     client, broker = await stage.pair()
     data = long_request(1, late=7_000)
@@ -151,7 +151,7 @@ async def test_what_came_late_is_told_in_the_response(open_stage: OpenStage) -> 
     assert await client.frame() == produced(1, throttle_ms=7)
 
 
-async def test_nobody_waits_for_a_late_limit_that_was_taken_away(open_stage: OpenStage) -> None:
+async def test_a_removed_late_limit_holds_nothing(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[without_burst("topic=late,bytes_in_rate=1"), parse_spec("topic=x,bytes_in_rate=1")])
     client, broker = await stage.pair()
     data = long_request(1)
@@ -178,7 +178,7 @@ async def test_limits_that_come_and_go_while_a_request_passes(open_stage: OpenSt
         assert await broker.frame() == small(number)
 
 
-async def test_a_dry_run_lets_late_debt_hold_nobody(open_stage: OpenStage) -> None:
+async def test_late_debt_holds_nothing_in_a_dry_run(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=EACH_SLOW, enforcement=EnforcementOptions(dry_run=True))
     client, broker = await stage.pair()
     data = long_request(1)
@@ -214,7 +214,7 @@ async def test_a_client_that_dies_while_its_request_passes(open_stage: OpenStage
     assert stage.metrics.errors.protocol["closed_mid_frame"] == 1
 
 
-async def test_draining_lets_the_request_pass_that_has_begun_to(open_stage: OpenStage) -> None:
+async def test_draining_forwards_the_rest_of_a_request(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[ANY_TOPIC])
     client, broker = await stage.pair()
     data = long_request(1)
@@ -251,7 +251,7 @@ async def test_a_broker_that_takes_little_at_a_time(open_stage: OpenStage) -> No
 # Memory
 
 
-async def test_requests_that_wait_to_be_decided_upon_do_not_use_up_the_memory(open_stage: OpenStage) -> None:
+async def test_requests_before_their_decision_do_not_use_up_memory(open_stage: OpenStage) -> None:
     """Else nothing could be read that completes them, for ever."""
     stage = open_stage(quotas=[ANY_TOPIC], security=SecurityOptions(max_buffered_bytes=300_000))
     data = produce_records(1, {"rows": [batch(1, 100_000)]})
@@ -267,7 +267,7 @@ async def test_requests_that_wait_to_be_decided_upon_do_not_use_up_the_memory(op
     assert stage.paused() == {}
 
 
-async def test_a_request_that_is_decided_upon_early_is_charged_for_all_of_it(open_stage: OpenStage) -> None:
+async def test_a_request_decided_early_is_charged_in_full(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=EACH_SLOW, security=SecurityOptions(max_buffered_bytes=2_000))
     client, broker = await stage.pair()
     others = Holding()
@@ -282,7 +282,7 @@ async def test_a_request_that_is_decided_upon_early_is_charged_for_all_of_it(ope
     stage.memory.forget(others)
 
 
-async def test_of_a_request_with_any_number_of_topics_little_is_remembered(open_stage: OpenStage) -> None:
+async def test_a_request_with_many_topics_keeps_little_state(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[ANY_TOPIC, parse_spec("total=true,total.bytes.in.per.sec.threshold=1GB")])
     client, broker = await stage.pair()
     topics: dict[Topic, list[bytes | None]] = {"x": [batch(1, 70_000)]}
@@ -299,7 +299,7 @@ async def test_of_a_request_with_any_number_of_topics_little_is_remembered(open_
     assert accepted == 70_000 + 70 * (MAX_REMEMBERED + 500), "and all of them are charged"
 
 
-async def test_requests_of_other_kinds_are_not_waited_for(open_stage: OpenStage) -> None:
+async def test_requests_of_other_kinds_pass_without_a_wait(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[ANY_TOPIC])
     client, broker = await stage.pair()
     data = request(12, 4, 1, bytes(90_000))

@@ -89,7 +89,7 @@ async def test_close_to_a_limit_of_bytes_a_request_is_read_to_its_end(open_stage
     assert requests.stream.want == len(sent) - 100
 
 
-async def test_data_is_not_held_and_told_nothing(open_stage: OpenStage) -> None:
+async def test_data_is_not_held_and_gets_no_throttle_time(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[QUOTA])
     client, broker = await in_debt(stage)
     await client.send(produce(1, 500) + mutation(DELETE_TOPICS, 4, 2, {"a": 1}) + produce(3, 500))
@@ -99,7 +99,7 @@ async def test_data_is_not_held_and_told_nothing(open_stage: OpenStage) -> None:
     assert await client.frame() == produced(1)
 
 
-async def test_what_the_proxy_has_to_say_is_bounded(open_stage: OpenStage) -> None:
+async def test_the_proxys_own_responses_are_bounded(open_stage: OpenStage) -> None:
     """Behind a request that the broker does not answer refusals pile up: a client that asks on is not read."""
     stage = open_stage(quotas=[QUOTA])
     client, broker = await in_debt(stage)
@@ -143,7 +143,7 @@ async def test_refused_topics_of_requests_that_pass_are_bounded(open_stage: Open
     assert session.connection.owed_bytes == 0
 
 
-async def test_refusals_that_the_client_does_not_take_are_bounded(open_stage: OpenStage) -> None:
+async def test_unread_refusals_are_bounded(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[QUOTA])
     client, broker = await in_debt(stage)
     session = stage.session_of(client)
@@ -176,7 +176,7 @@ async def test_small_refusals_count_as_requests_in_flight(open_stage: OpenStage)
 
 
 @pytest.mark.parametrize("end", ["client", "broker", "both"])
-async def test_nothing_is_left_of_a_session_that_ends_before_its_answers(open_stage: OpenStage, end: str) -> None:
+async def test_a_session_that_ends_before_its_responses_leaves_nothing(open_stage: OpenStage, end: str) -> None:
     stage = open_stage(quotas=[QUOTA])
     client, broker = await stage.pair()
     await client.send(create(1, {"a": 3, "b": 1}) + heartbeat(2) + create(3, {"c": 1}))
@@ -196,7 +196,7 @@ async def test_nothing_is_left_of_a_session_that_ends_before_its_answers(open_st
     assert not session.connection.in_flight
 
 
-async def test_a_client_that_sends_no_more_gets_all_its_answers(open_stage: OpenStage) -> None:
+async def test_a_half_closed_client_gets_all_responses(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[QUOTA])
     client, broker = await stage.pair()
     await client.send(create(1, {"a": 3, "b": 1}) + create(2, {"c": 1}))
@@ -250,7 +250,7 @@ async def test_a_longer_request_closes_its_connection(open_stage: OpenStage, cap
     assert line["detail"].startswith(f"CreateTopics request of {MAX_REQUEST_LENGTH + 14} bytes")
 
 
-async def test_half_requests_do_not_use_memory_up(open_stage: OpenStage) -> None:
+async def test_incomplete_requests_do_not_use_up_memory(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[QUOTA], security=SecurityOptions(max_buffered_bytes=4_000_000))
     long = create(2, {f"{number:03}" + "x" * 240: 1 for number in range(300)})
     short = create(3, {"x": 1})

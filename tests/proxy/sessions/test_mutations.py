@@ -85,7 +85,7 @@ async def test_topics_beyond_the_limit_are_taken_out_and_answered(
 
 @pytest.mark.parametrize("step", [1_000_000, 1])
 @pytest.mark.parametrize(("api", "version"), STRICT)
-async def test_where_nothing_may_pass_the_proxy_answers(
+async def test_the_proxy_answers_when_no_topic_may_pass(
     open_stage: OpenStage, api: int, version: int, step: int
 ) -> None:
     stage = open_stage(quotas=[QUOTA])
@@ -129,7 +129,7 @@ async def test_tokens_are_counted_exactly(open_stage: OpenStage) -> None:
 
 
 @pytest.mark.parametrize(("broker_ms", "expected_ms"), [(0, 700), (699, 700), (701, 701), (9_000, 9_000)])
-async def test_the_larger_throttle_time_is_told_and_ours_is_capped(
+async def test_the_larger_throttle_time_wins_and_ours_is_capped(
     open_stage: OpenStage, broker_ms: int, expected_ms: int
 ) -> None:
     stage = open_stage(quotas=[QUOTA], enforcement=EnforcementOptions(max_throttle_ms=700))
@@ -152,7 +152,7 @@ async def test_a_wait_that_is_over_when_the_broker_answers_is_not_reported(open_
     assert told(CREATE_TOPICS, 7, await client.frame()) == Told(1, 5, {"a": PASSED, "b": REFUSED})
 
 
-async def test_what_the_broker_says_of_a_topic_is_told_as_it_is(open_stage: OpenStage) -> None:
+async def test_the_brokers_result_for_a_topic_is_unchanged(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[QUOTA])
     client, broker = await stage.pair()
     await client.send(create(1, {"a": 3, "b": 1}))
@@ -161,7 +161,7 @@ async def test_what_the_broker_says_of_a_topic_is_told_as_it_is(open_stage: Open
     assert told(CREATE_TOPICS, 7, await client.frame()).errors == {"a": (36, None), "b": REFUSED}
 
 
-async def test_what_is_known_of_topics_is_counted(open_stage: OpenStage) -> None:
+async def test_partitions_of_known_topics_are_counted(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[QUOTA])
     ids = {name: bytes([number]) * 16 for number, name in enumerate("abc", 1)}
     stage.context.topics.learn(TopicPartitions(name, ids[name], 5) for name in "abc")
@@ -193,7 +193,7 @@ async def test_deletions_by_id_are_answered_by_id(open_stage: OpenStage) -> None
 
 @pytest.mark.parametrize("step", [1_000_000, 1])
 @pytest.mark.parametrize(("api", "version"), PERMISSIVE)
-async def test_older_versions_pass_and_are_told_the_debt(
+async def test_older_versions_pass_with_a_throttle_time(
     open_stage: OpenStage, api: int, version: int, step: int
 ) -> None:
     stage = open_stage(quotas=[QUOTA])
@@ -213,9 +213,7 @@ async def test_older_versions_pass_and_are_told_the_debt(
 
 
 @pytest.mark.parametrize(("api", "version"), UNTOLD)
-async def test_versions_without_a_throttle_time_are_charged_and_told_nothing(
-    open_stage: OpenStage, api: int, version: int
-) -> None:
+async def test_versions_without_a_throttle_time_are_charged(open_stage: OpenStage, api: int, version: int) -> None:
     stage = open_stage(quotas=[QUOTA])
     client, broker = await stage.pair()
     sent = mutation(api, version, 1, TOPICS)
@@ -283,7 +281,7 @@ async def test_each_request_is_charged_to_the_request_rate(open_stage: OpenStage
 
 
 @pytest.mark.parametrize(("api", "version"), [(CREATE_TOPICS, 7), (CREATE_TOPICS, 4)])
-async def test_a_dry_run_counts_and_touches_nothing(
+async def test_a_dry_run_counts_and_changes_no_byte(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture, api: int, version: int
 ) -> None:
     stage = open_stage(quotas=[QUOTA], enforcement=EnforcementOptions(dry_run=True))
@@ -298,7 +296,7 @@ async def test_a_dry_run_counts_and_touches_nothing(
     assert [fields["mode"] for name, fields in lines_of(caplog.records) if name == "would_throttle"] == [mode]
 
 
-async def test_every_limit_must_agree_and_the_others_are_not_drained(open_stage: OpenStage) -> None:
+async def test_a_refused_mutation_is_charged_to_no_limit(open_stage: OpenStage) -> None:
     total = without_burst("total,controller_mutation_rate=1")
     stage = open_stage(quotas=[QUOTA, total])
     client, broker = await stage.pair()
@@ -310,7 +308,7 @@ async def test_every_limit_must_agree_and_the_others_are_not_drained(open_stage:
     assert debts == {"client-id:etl": 200_000_000, "total": 2_000_000_000}
 
 
-async def test_a_limit_that_goes_while_the_broker_answers(open_stage: OpenStage) -> None:
+async def test_a_limit_removed_while_the_broker_answers(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[QUOTA])
     client, broker = await stage.pair()
     await client.send(create(1, {"a": 3, "b": 1}))
@@ -323,7 +321,7 @@ async def test_a_limit_that_goes_while_the_broker_answers(open_stage: OpenStage)
     assert await client.frame() == created(2, "b")
 
 
-async def test_a_limit_that_comes_while_the_broker_answers(open_stage: OpenStage) -> None:
+async def test_a_limit_added_while_the_broker_answers(open_stage: OpenStage) -> None:
     stage = open_stage()
     client, broker = await stage.pair()
     await client.send(create(1, {"a": 3}))
@@ -399,7 +397,7 @@ async def test_any_requests_against_a_model(
         assert not session.connection.in_flight
 
 
-def test_the_versions_here_are_all_that_there_are() -> None:
+def test_these_are_all_versions() -> None:
     """CreateTopics 0 has no `validate_only`, and no throttle time: tests/protocol has it."""
     listed = {(key, version) for key in (CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS) for version in _versions(key)}
     assert listed == {*STRICT, *PERMISSIVE, *UNTOLD, (CREATE_TOPICS, 0)}

@@ -128,7 +128,7 @@ async def test_the_notice_of_a_share_fetch_response(open_stage: OpenStage, versi
     assert received[13:600] == answer[13:600]
 
 
-async def test_responses_of_other_apis_carry_no_notice(open_stage: OpenStage) -> None:
+async def test_responses_of_other_apis_have_no_throttle_time(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[QUOTA])
     client, broker = await stage.pair()
     await client.send(produce(1, 2_000) + request(12, 4, 2))

@@ -147,7 +147,7 @@ async def test_an_id_that_comes_late_in_a_long_request(open_stage: OpenStage) ->
     assert counted(stage) == 1, "after the window it is new again"
 
 
-async def test_other_users_are_not_concerned(open_stage: OpenStage) -> None:
+async def test_other_users_are_not_throttled(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=QuotaOptions(entries=(TWO,), principal="alice"))
     client, broker = await stage.pair()
     for number in range(5):
@@ -181,7 +181,7 @@ async def test_a_dry_run_holds_no_frame(open_stage: OpenStage) -> None:
     assert counts == {("producer_ids_rate", "pause"): 3}
 
 
-async def test_who_brings_the_last_id_that_is_allowed_is_told_of_no_wait(open_stage: OpenStage) -> None:
+async def test_the_last_allowed_id_gets_no_throttle_time(open_stage: OpenStage) -> None:
     """Clients act on what they are told, and this one's next request, with an id that is known, would pass at once."""
     stage = open_stage(quotas=[TWO])
     client, broker = await stage.pair()

@@ -238,7 +238,7 @@ def test_while_the_sink_takes_nothing_the_source_is_not_read() -> None:
 
 
 @given(st.lists(st.integers(0, 700), min_size=1, max_size=30), st.integers(1, 6))
-def test_whatever_the_sink_takes_the_bytes_are_the_same(rooms: list[int], count: int) -> None:
+def test_partial_writes_change_no_bytes(rooms: list[int], count: int) -> None:
     bench = Bench()
     sent = b"".join(produce(number, 300) for number in range(count))
     bench.broker.room = 0
@@ -291,7 +291,7 @@ def test_a_source_that_ends_or_fails_is_reported() -> None:
 # ---- steps
 
 
-def test_a_head_that_is_not_whole_is_kept() -> None:
+def test_an_incomplete_head_is_kept() -> None:
     bench = Bench()
     bench.client_sends(produce(1)[:9])
     assert (bench.requests.kept, bench.requests.unparsed) == (produce(1)[:9], False)
@@ -337,7 +337,7 @@ def test_a_drained_stream_keeps_nothing() -> None:
     assert bench.broker.taken == b""
 
 
-def test_a_replaced_response_stands_in_its_place() -> None:
+def test_a_replaced_response_is_sent_in_order() -> None:
     bench = Bench()
     bench.client_sends(heartbeat(1) + frames.find_coordinator(2) + heartbeat(3))
     real = frames.coordinator_answer(2, 7, "127.0.0.9", 9_092)
@@ -416,7 +416,7 @@ def test_what_is_left_of_a_turn_waits_with_a_hold_of_another_reason() -> None:
     assert bench.paused() == {}
 
 
-def test_heavy_ones_share_a_part_of_each_round() -> None:
+def test_heavy_connections_share_a_part_of_each_round() -> None:
     """Connections whose turns are long: a bounded number of turns in one round, each of them in its order."""
     rounds, world = Rounds(), World()
     first = Bench(world, rounds=rounds)
@@ -520,7 +520,7 @@ def test_a_response_that_ends_lets_the_next_one_be_collected() -> None:
     assert first.paused() == {}
 
 
-def test_stopping_gives_everything_back() -> None:
+def test_stopping_frees_everything() -> None:
     rounds, world = Rounds(), World(security=SecurityOptions(max_buffered_bytes=40_000))
     bench = Bench(world, rounds=rounds)
     bench.broker.room = 10

@@ -170,7 +170,7 @@ async def test_its_debt_is_in_data_responses(open_stage: OpenStage, version: int
     assert produce_throttle_ms(await client.frame(), version) == 1, "what this request left behind"
 
 
-async def test_bytes_and_requests_are_limits_of_their_own(open_stage: OpenStage) -> None:
+async def test_bytes_and_requests_are_separate_limits(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[without_burst("client-id=etl,request_rate=1000,producer_byte_rate=1MB")])
     client, broker = await stage.pair()
     await client.send(produce(1, 3_000))
@@ -185,7 +185,7 @@ async def test_bytes_and_requests_are_limits_of_their_own(open_stage: OpenStage)
     assert await broker.frame() == produce(2)
 
 
-async def test_a_fetch_is_counted_when_it_is_asked_not_when_it_is_answered(open_stage: OpenStage) -> None:
+async def test_a_fetch_is_counted_at_its_request(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[SLOW])
     client, broker = await stage.pair()
     await client.send(fetch(1))
@@ -196,7 +196,7 @@ async def test_a_fetch_is_counted_when_it_is_asked_not_when_it_is_answered(open_
     assert debts(stage) == {OWED: 1}
 
 
-async def test_a_rate_that_is_raised_or_taken_away_lets_go_at_once(open_stage: OpenStage) -> None:
+async def test_a_raised_or_removed_rate_releases_at_once(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[SLOW])
     client, broker = await stage.pair()
     await client.send(heartbeat(1) + produce(2))

@@ -133,7 +133,7 @@ async def test_open_client_half_closes_and_still_gets_its_answer(open_stage: Ope
 
 
 @pytest.mark.parametrize("leave", [Peer.reset, Peer.close])
-async def test_a_client_that_has_gone_is_not_waited_for(open_stage: OpenStage, leave: Callable[[Peer], None]) -> None:
+async def test_a_disconnected_client_is_closed_at_once(open_stage: OpenStage, leave: Callable[[Peer], None]) -> None:
     """A reset is known at once; a client that closed is, when the first response has reached it."""
     stage = open_stage()
     client, broker = await stage.pair()
@@ -489,7 +489,7 @@ async def test_flushing_drain_changes_nothing(open_stage: OpenStage) -> None:
 
 
 @pytest.mark.pure
-async def test_flushing_ends_some_time(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_flushing_has_a_deadline(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.sessions.session.FLUSH_TIMEOUT_SECONDS", 0.01)
     stage = open_stage()
     client, broker = await stage.pair()
@@ -551,7 +551,7 @@ async def test_the_proxys_own_answer_waits_for_a_response_that_has_begun(open_st
 # Writing to a peer that is gone, in the middle of looking at what was read
 
 
-async def test_a_broker_that_has_gone_is_heard_to_the_end(open_stage: OpenStage) -> None:
+async def test_responses_before_a_brokers_close_are_delivered(open_stage: OpenStage) -> None:
     """It answered and closed; the next request fails to be sent before the answer was read."""
     stage = open_stage()
     client, broker = await stage.pair()
@@ -612,7 +612,7 @@ async def test_a_reset_after_unread_bytes_is_not_lost(
     assert stage.metrics.errors.upstream["connection_reset"] == 1
 
 
-async def test_what_is_said_about_a_session_names_its_peer(
+async def test_log_lines_about_a_session_contain_its_peer(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = open_stage()
@@ -657,7 +657,7 @@ async def test_a_sweep_passes_over_a_session_that_was_closed_meanwhile(open_stag
 
 
 @pytest.mark.parametrize("held", [False, True])
-async def test_what_never_comes_of_a_request_is_given_back(open_stage: OpenStage, held: bool) -> None:
+async def test_bytes_that_never_arrive_are_refunded(open_stage: OpenStage, held: bool) -> None:
     """After two sweeps without a byte, or when the connection ends; the rest is charged when it comes."""
     stage = open_stage(quotas=[without_burst("client-id=etl,producer_byte_rate=1")])
     client, broker = await stage.pair()
@@ -710,7 +710,7 @@ async def test_a_request_of_which_bytes_arrive_has_not_stalled(open_stage: OpenS
 
 
 @pytest.mark.parametrize("how", ["closes", "resets"])
-async def test_a_broker_that_never_answers_is_named_as_one_that_may_expect_tls(
+async def test_a_silent_broker_gets_a_hint_about_tls(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     stage = open_stage()

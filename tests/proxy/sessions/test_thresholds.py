@@ -146,9 +146,7 @@ async def test_a_dry_run_counts_what_would_be_throttled(open_stage: OpenStage) -
 
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("version", [3, 8, 9, 12])
-async def test_what_the_broker_refuses_is_erroneous_and_accepted_no_more(
-    open_stage: OpenStage, version: int, split: bool
-) -> None:
+async def test_refused_records_count_as_erroneous(open_stage: OpenStage, version: int, split: bool) -> None:
     stage = open_stage(quotas=[TOTAL, ROWS])
     dialogue = await begin(stage, "whole")
     await dialogue.say(produce_records(1, {"rows": [batch(1, 400), batch(1, 600)], "cols": [batch(1, 200)]}, version))
@@ -185,7 +183,7 @@ async def test_each_response_belongs_to_its_own_request(open_stage: OpenStage) -
     assert counts(stage) == (125_100, 1_000, 0)
 
 
-async def test_errors_of_what_came_late_count_too(open_stage: OpenStage) -> None:
+async def test_errors_of_late_records_count_too(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[TOTAL])
     client, broker = await stage.pair()
     session = stage.session_of(client)
@@ -200,7 +198,7 @@ async def test_errors_of_what_came_late_count_too(open_stage: OpenStage) -> None
     assert counts(stage) == (70_000, 5_000, 0)
 
 
-async def test_responses_stay_with_their_requests_when_thresholds_come_and_go(open_stage: OpenStage) -> None:
+async def test_responses_match_their_requests_while_thresholds_change(open_stage: OpenStage) -> None:
     total = "total=true,total.bytes.in.per.sec.threshold=1000"
     stage = open_stage(quotas=[parse_spec("topic=other,bytes_in_rate=1GB")])
     client, broker = await stage.pair()

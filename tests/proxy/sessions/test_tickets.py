@@ -67,7 +67,7 @@ async def with_an_open_claim(open_stage: OpenStage, second: bytes = SECOND) -> t
     return stage, client, broker
 
 
-async def test_it_is_charged_once(open_stage: OpenStage) -> None:
+async def test_a_shared_limit_is_charged_once(open_stage: OpenStage) -> None:
     stage, _, broker = await with_an_open_claim(open_stage)
     stage.clock.pass_seconds(0.006)
     assert await broker.frame() == SECOND
@@ -79,7 +79,7 @@ async def test_it_is_charged_once(open_stage: OpenStage) -> None:
 
 
 @pytest.mark.parametrize("end", ["the broker goes", "the proxy drains", "the client hangs up"])
-async def test_a_frame_that_never_passes_gives_back_what_it_was_charged(open_stage: OpenStage, end: str) -> None:
+async def test_a_frame_that_never_passes_is_refunded(open_stage: OpenStage, end: str) -> None:
     stage, client, broker = await with_an_open_claim(open_stage)
     session = stage.session_of(client)
     if end == "the broker goes":
@@ -97,7 +97,7 @@ async def test_a_frame_that_never_passes_gives_back_what_it_was_charged(open_sta
     assert limit_of(stage, OWN).algorithm.headroom(stage.clock()) == 1_000_000
 
 
-async def test_others_go_on_when_a_claim_is_given_back(open_stage: OpenStage) -> None:
+async def test_a_refunded_claim_releases_others(open_stage: OpenStage) -> None:
     """What was claimed takes 50 ms to be paid off, and a frame queued after it was to wait that long."""
     size = 30_000_000
     stage, _, broker = await with_an_open_claim(open_stage, size.to_bytes(4, "big") + SECOND[4:])
@@ -110,7 +110,7 @@ async def test_others_go_on_when_a_claim_is_given_back(open_stage: OpenStage) ->
     assert await broker_of_behind.frame() == produce(3)
 
 
-async def test_a_limit_that_is_taken_away_under_a_claim(open_stage: OpenStage) -> None:
+async def test_a_limit_removed_under_a_claim(open_stage: OpenStage) -> None:
     stage, _, broker = await with_an_open_claim(open_stage)
     alter(stage, "client-id=etl,producer_byte_rate=1MB", away=True)
     await held(stage)
@@ -120,7 +120,7 @@ async def test_a_limit_that_is_taken_away_under_a_claim(open_stage: OpenStage) -
     assert OWN not in debts(stage)
 
 
-async def test_the_other_limit_taken_away(open_stage: OpenStage) -> None:
+async def test_the_other_limit_removed(open_stage: OpenStage) -> None:
     stage, _, broker = await with_an_open_claim(open_stage)
     alter(stage, "total=true,producer_byte_rate=100MB", away=True)
     assert await broker.frame() == SECOND
@@ -129,7 +129,7 @@ async def test_the_other_limit_taken_away(open_stage: OpenStage) -> None:
     assert limit_of(stage, OWN).algorithm.headroom(stage.clock()) == 1_000_000
 
 
-async def test_more_must_be_known_of_a_frame_that_has_claimed(open_stage: OpenStage) -> None:
+async def test_a_frame_with_claims_needs_more_bytes(open_stage: OpenStage) -> None:
     """A limit of topics is set while a frame of which only the head has been read waits: it is asked about anew."""
     stage, client, broker = await with_an_open_claim(open_stage)
     session = stage.session_of(client)
@@ -157,7 +157,7 @@ async def test_more_must_be_known_of_a_frame_that_has_claimed(open_stage: OpenSt
     assert own.algorithm.headroom(stage.clock()) == 1_000_000
 
 
-async def test_all_get_through_where_sessions_share_two_limits(open_stage: OpenStage) -> None:
+async def test_sessions_that_share_two_limits_all_pass(open_stage: OpenStage) -> None:
     """Clients with a limit each, and topics with a limit each that the clients have in common."""
     stage = open_stage(
         quotas=[

@@ -73,9 +73,7 @@ async def test_ids_are_learnt_from_metadata_that_passes(open_stage: OpenStage, m
 
 
 @pytest.mark.parametrize("version", [10, 12])
-async def test_metadata_is_the_same_to_the_client_whether_it_is_learnt_from_or_not(
-    open_stage: OpenStage, version: int
-) -> None:
+async def test_learning_ids_changes_no_byte_of_metadata(open_stage: OpenStage, version: int) -> None:
     stage = open_stage()
     client, broker = await stage.pair()
     answer = metadata_answer(1, {5: ("real", 9)}, version=version, named=IDS)
@@ -145,7 +143,7 @@ async def test_an_unanswered_topic_id_is_not_requested_again_at_once(
     assert all(fields["detail"] != "no bootstrap server returned topic names: " for fields in said)
 
 
-async def test_the_id_that_stands_for_none_is_not_asked_for(open_stage: OpenStage) -> None:
+async def test_the_zero_id_is_not_requested(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=BY_NAME_AND_TOTAL)
     client, broker = await stage.pair()
     for number, topic in enumerate((uuid.UUID(int=0), IDS["rows"])):
@@ -156,7 +154,7 @@ async def test_the_id_that_stands_for_none_is_not_asked_for(open_stage: OpenStag
     assert ids == {IDS["rows"]}
 
 
-async def test_where_only_producer_ids_are_limited_no_topic_is_asked_for(open_stage: OpenStage) -> None:
+async def test_a_limit_on_producer_ids_requests_no_topics(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[parse_spec("user=ANONYMOUS,producer_ids_rate=5")])
     client, broker = await stage.pair()
     await client.send(produce_records(1, {IDS["rows"]: [batch(1, 100)]}, version=13))

@@ -75,7 +75,7 @@ async def test_messages_are_counted_by_their_batches(open_stage: OpenStage) -> N
     assert debts(stage) == {("topic:rows", "bytes_in_rate"): 1_200, ("topic:rows", "messages_in_rate"): 912}
 
 
-async def test_messages_of_clients_of_before_batches(open_stage: OpenStage) -> None:
+async def test_messages_of_clients_older_than_batches(open_stage: OpenStage) -> None:
     """Version 2 of Produce, with message sets: plain entries, and a compressed one that wraps eight."""
     stage = open_stage(quotas=[SLOW])
     dialogue = await begin(stage, "whole")
@@ -145,7 +145,7 @@ async def test_the_log_contains_the_topics_of_a_held_request(
     assert (fields["topics"], fields["debt_seconds"]) == ("a,c", 190)
 
 
-async def test_limits_of_the_total_and_of_groups_count_along(open_stage: OpenStage) -> None:
+async def test_limits_of_the_total_and_of_groups_are_charged_too(open_stage: OpenStage) -> None:
     """A group of the client counts all its records, one of topics those of its topics, one of both counts them once."""
     stage = open_stage(
         quotas=[
@@ -220,7 +220,7 @@ async def test_only_near_its_limits_a_session_reads_frame_by_frame(
     await until(lambda: stage.session_of(client).requests.stream.want == want)
 
 
-async def test_a_held_session_keeps_no_more_than_was_looked_at(open_stage: OpenStage) -> None:
+async def test_a_held_session_keeps_only_what_was_parsed(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[FAST])
     client, broker = await stage.pair()
     session = stage.session_of(client)
@@ -232,7 +232,7 @@ async def test_a_held_session_keeps_no_more_than_was_looked_at(open_stage: OpenS
     assert LOOKAHEAD <= stage.memory.buffered_bytes <= LOOKAHEAD + HEAD_READ_SIZE
 
 
-async def test_a_dry_run_counts_topics_and_touches_nothing(open_stage: OpenStage) -> None:
+async def test_a_dry_run_counts_topics_and_changes_nothing(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[FAST], enforcement=EnforcementOptions(dry_run=True))
     client, broker = await stage.pair()
     for number in range(3):
@@ -250,7 +250,7 @@ async def test_a_dry_run_counts_topics_and_touches_nothing(open_stage: OpenStage
 # What is walked, and what is not
 
 
-async def test_nothing_is_looked_at_where_nothing_asks_for_it(open_stage: OpenStage) -> None:
+async def test_requests_are_not_parsed_without_a_limit_that_needs_it(open_stage: OpenStage) -> None:
     """The body of these requests is noise, which no walk gets through: with a limit of a topic they are errors."""
     for quotas, passes in (
         ([], True),
@@ -276,7 +276,7 @@ async def test_nothing_is_looked_at_where_nothing_asks_for_it(open_stage: OpenSt
 
 
 @pytest.mark.parametrize("manner", MANNERS[:2])
-async def test_records_that_are_no_batches_are_the_brokers_to_refuse(open_stage: OpenStage, manner: str) -> None:
+async def test_records_that_are_no_batches_are_forwarded(open_stage: OpenStage, manner: str) -> None:
     stage = open_stage(quotas=[SLOW])
     dialogue = await begin(stage, manner)
     sent = produce_records(1, {"rows": [noise(333), batch(2, 100)[:90]]})

@@ -68,7 +68,7 @@ def some(used_ns: int, count: int, *more_ns: int) -> tuple[Loop, list[Works], li
     return loop, [Works(turns, order, each) for each in (*[used_ns] * count, *more_ns)], order
 
 
-def test_light_ones_are_read_at_once_until_the_round_is_used_up_and_first_in_the_next() -> None:
+def test_light_connections_are_read_until_the_round_is_used_up() -> None:
     count = ROUND_NS // HEAVY_NS + 1
     loop, light, order = some(HEAVY_NS, count + 20)
     for each in light:
@@ -78,7 +78,7 @@ def test_light_ones_are_read_at_once_until_the_round_is_used_up_and_first_in_the
     assert order == light
 
 
-def test_heavy_ones_share_their_part_of_a_round_first_come_first_served() -> None:
+def test_heavy_connections_share_their_part_of_a_round_in_order() -> None:
     loop, heavy, order = some(TURN_NS, 10)
     for each in heavy:
         each.is_heavy = True
@@ -90,7 +90,7 @@ def test_heavy_ones_share_their_part_of_a_round_first_come_first_served() -> Non
         assert order == heavy[: number * most]
 
 
-def test_light_ones_are_read_while_heavy_ones_wait() -> None:
+def test_light_connections_are_read_while_heavy_ones_wait() -> None:
     loop, (*heavy, light), order = some(TURN_NS, 10, HEAVY_NS)
     for each in heavy:
         each.is_heavy = True
@@ -244,7 +244,7 @@ async def one_in_the_queue(stage: Stage) -> tuple[Peer, Peer, bytes]:
 
 
 @pytest.mark.parametrize("who", ["the client", "the broker", "the session"])
-async def test_one_that_goes_while_it_waits_for_its_turn(open_stage: OpenStage, who: str) -> None:
+async def test_a_connection_that_closes_while_it_waits_for_its_turn(open_stage: OpenStage, who: str) -> None:
     stage = open_stage(work_clock=WorkClock(TURN_NS))
     client, broker, _ = await one_in_the_queue(stage)
     session = stage.session_of(client)
@@ -259,7 +259,7 @@ async def test_one_that_goes_while_it_waits_for_its_turn(open_stage: OpenStage, 
     await until(lambda: not stage.server.pumps.turns._heavy)
 
 
-async def test_one_that_must_not_be_read_when_its_turn_comes(open_stage: OpenStage) -> None:
+async def test_a_paused_connection_is_not_read_at_its_turn(open_stage: OpenStage) -> None:
     stage = open_stage(work_clock=WorkClock(TURN_NS))
     client, broker, sent = await one_in_the_queue(stage)
     requests = stage.session_of(client).requests

@@ -182,7 +182,7 @@ async def test_a_plain_wire_is_the_socket_itself() -> None:
         wire.close()
 
 
-async def test_readers_and_writers_come_and_go() -> None:
+async def test_readers_and_writers_are_added_and_removed() -> None:
     near, far = socket.socketpair()
     with near, far:
         near.setblocking(False)
@@ -205,7 +205,7 @@ async def test_readers_and_writers_come_and_go() -> None:
         wire.close()
 
 
-async def test_a_wire_knows_that_its_peer_has_gone() -> None:
+async def test_a_wire_detects_that_its_peer_has_gone() -> None:
     with socket.create_server((LOOPBACK, 0)) as server:
         far = socket.create_connection(server.getsockname())
         near, _ = server.accept()
