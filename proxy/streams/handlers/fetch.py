@@ -141,8 +141,11 @@ class Fetch(DataHandler):
             if end - pos < 4 + min(needed, length):
                 responses.want = 4 + needed - (end - pos)
                 return NEED
+        identity = responses.connection.identity
+        if identity.generation != identity.registry.generation:
+            identity.refresh(now_ns)
         self._settle(responses, awaited, length + 4, now_ns)
-        notice = responses.connection.identity.notice
+        notice = identity.notice
         if notice.until_ns:
             throttle_ms = notice.throttle_time_ms(now_ns)
             if throttle_ms:

@@ -133,7 +133,10 @@ class Produce(DataHandler):
     # ---- responses
 
     def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
-        notice = responses.connection.identity.notice
+        identity = responses.connection.identity
+        notice = identity.notice
+        if notice.until_ns and identity.generation != identity.registry.generation:
+            identity.refresh(now_ns)
         throttle_ms = notice.throttle_time_ms(now_ns) if notice.until_ns else 0
         if isinstance(awaited, CountedProduce):
             walk = ProduceResponseWalk(awaited.kind.version, length, throttle_ms, counts_errors=True)
