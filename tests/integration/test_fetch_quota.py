@@ -55,7 +55,10 @@ def test_three_libraries_at_once_each_at_their_limit(
 def test_open_fetches_of_three_brokers_stay_in_budget(
     kafka_cluster3: KafkaCluster, unique_name: Callable[[str], str]
 ) -> None:
-    """From the first fetch on, with a connection to each broker: the burst, the rate, and one batch."""
+    """From the first fetch on, with a connection to each broker: the burst, the rate, and a batch or two.
+
+    Time counts from the first response, and its fetch was charged before: half a second on a busy machine.
+    """
     limit, seconds = 500_000, 6
     client_ids = {unique_name(library): library for library in LIBRARIES}
     quota = f"client-id=<default>,consumer_byte_rate={limit}"
@@ -72,7 +75,7 @@ def test_open_fetches_of_three_brokers_stay_in_budget(
                 f"all have read for {seconds} s",
             )
         over = {library: overdraft(tap.sizes("fetch", each), limit) for each, library in client_ids.items()}
-    assert {library: size for library, size in over.items() if size > 2 * BATCH_BYTES} == {}
+    assert {library: size for library, size in over.items() if size > limit // 2 + 2 * BATCH_BYTES} == {}
 
 
 @pytest.mark.timeout(200)
@@ -135,7 +138,7 @@ def fill(cluster: KafkaCluster, topic: str, size: int, partitions: int = 1) -> N
     )
     value = bytes(RECORD_BYTES)
     for number in range(size // RECORD_BYTES):
-        producer.produce(topic, value, number % partitions, on_delivery=_delivered)
+        producer.produce(topic, value, partition=number % partitions, on_delivery=_delivered)
         producer.poll(0)
     assert producer.flush(60) == 0
 
