@@ -134,10 +134,11 @@ class Produce(DataHandler):
 
     def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
         identity = responses.connection.identity
-        notice = identity.notice
-        if notice.until_ns and identity.generation != identity.registry.generation:
-            identity.refresh(now_ns)
-        throttle_ms = notice.throttle_time_ms(now_ns) if notice.until_ns else 0
+        throttle_ms = 0
+        if identity.notice.until_ns:
+            if identity.generation != identity.registry.generation:
+                identity.refresh(now_ns)
+            throttle_ms = identity.notice.throttle_time_ms(now_ns)
         if isinstance(awaited, CountedProduce):
             walk = ProduceResponseWalk(awaited.kind.version, length, throttle_ms, counts_errors=True)
             awaited.walk = walk
