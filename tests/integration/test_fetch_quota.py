@@ -51,6 +51,29 @@ def test_three_libraries_at_once_each_at_their_limit(
     assert uneven(runs) == {}
 
 
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_minute_at_five_megabytes(
+    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], library: str
+) -> None:
+    """Within 1 % in each second or one response, the mean within 0.5 %, as for a producer."""
+    limit, seconds, client_id = 5_000_000, 60, unique_name(library)
+    quota = f"client-id={client_id},consumer_byte_rate={limit},burst_seconds=0.1"
+    with Tap() as tap, RelayedProxy(kafka_cluster, "--quota", quota, relay_port=_relay(tap)) as front:
+        topic = front.create_topic(unique_name("minute"), 1)
+        fill(kafka_cluster, topic, limit * (seconds + 5))
+        with reading(command(library, front.bootstrap_servers, client_id, topic)):
+            eventually(
+                lambda: span(tap.sizes("fetch", client_id)) >= seconds * 10**9, seconds + 60, "a minute has passed"
+            )
+        frames = tap.sizes("fetch", client_id)
+    run = measure(frames, limit)
+    largest = max(size for at, size in frames if at > frames[0][0] + 10**9)
+    assert [size for size in run.judged if abs(size - limit) > max(limit / 100, largest)] == []
+    assert run.mean_holds, run.mean_error
+
+
 @pytest.mark.timeout(200)
 def test_open_fetches_of_three_brokers_stay_in_budget(
     kafka_cluster3: KafkaCluster, unique_name: Callable[[str], str]
