@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from proxy.config.config import Config, QuotaOptions
+from proxy.config.floor import FLOORS, LIMITS_WITH_FLOOR, REMEDY, SMALLEST_SHARE
 from proxy.config.quotas_file import Quotas
 from quotas.entity import Entity
 from quotas.entry import QuotaEntry
@@ -38,6 +39,15 @@ def quota_warnings(options: QuotaOptions, quotas: Quotas) -> list[Caution]:
     if bursts and options.algorithm != "token-bucket":
         effect = f"burst_seconds is for token buckets, and --quota-algorithm is {options.algorithm}"
         found.append(("burst_without_bucket", {"entities": _listed(bursts), "effect": effect}))
+    low = [
+        f"{entry.entity} {name}={rate * quotas.share:g}"
+        for entry in quotas.entries
+        for name, rate in entry.limits.items()
+        if name in LIMITS_WITH_FLOOR and rate * quotas.share < SMALLEST_SHARE
+    ]
+    if low:
+        effect = f"too low for one producer, whose records may expire; smallest limits: {FLOORS}"
+        found.append(("quota_below_floor", {"entities": _listed(low), "effect": effect, "hint": REMEDY}))
     return found + never_matching(options, quotas)
 
 

@@ -113,6 +113,7 @@ class ObservabilityOptions:
 class SecurityOptions:
     """Bounds on what clients and brokers may use, and which APIs pass.
 
+    `max_pending_requests`: requests of one connection without a response; above that it is not read.
     `stalled_client_timeout_seconds`: while `max_buffered_bytes` is used up, a peer that takes no byte for this long is
     closed.
     """
@@ -121,6 +122,7 @@ class SecurityOptions:
     max_response_bytes: int = 1_073_741_824
     max_connections: int = 10_000
     max_buffered_bytes: int = 268_435_456
+    max_pending_requests: int = 1_000
     stalled_client_timeout_seconds: float = 30.0
     pass_unknown_apis: bool = False
 

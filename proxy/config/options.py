@@ -264,6 +264,13 @@ SECURITY: Final = cloup.option_group(
         "connections are not read, and /readyz reports it.",
     ),
     _setting(
+        "--max-pending-requests",
+        type=Checked("N", values.whole_number(1, 100_000)),
+        default="1000",
+        help="Requests of one connection that are forwarded and have no response yet. With more, the connection is not "
+        "read until half of them have one. About 100 bytes of memory each.",
+    ),
+    _setting(
         "--stalled-client-timeout",
         type=Checked("DURATION", values.parse_duration),
         default="30s",

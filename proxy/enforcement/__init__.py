@@ -4,4 +4,5 @@
 - `policies/`  the measures against debt: one file for each mode
 - `holds`      the held frames of all connections, in one queue for each limit
 - `report`     log lines, metrics, and the list of throttled clients
+- `shares`     warnings about clients whose share of a limit is too small
 """

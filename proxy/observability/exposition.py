@@ -86,6 +86,7 @@ def families(metrics: Metrics) -> Iterator[Metric]:
     entities = list(metrics.entities)
     slices = list(_sliced(entities, SLICE))
     yield from map(_bytes, slices)
+    yield from map(_excess, slices)
     yield from map(_throttled, slices)
     yield from map(_throttle_seconds, _sliced([entity for entity in entities if entity.throttles], HISTOGRAM_SLICE))
     yield from map(_throttle_time_max, slices)
@@ -224,6 +225,18 @@ def _bytes(entities: Sequence[EntityMetrics]) -> Metric:
     for entity in entities:
         family.add_metric(["produce", entity.user, entity.client_id], entity.produce_bytes)
         family.add_metric(["fetch", entity.user, entity.client_id], entity.fetch_bytes)
+    return family
+
+
+def _excess(entities: Sequence[EntityMetrics]) -> Metric:
+    family = CounterMetricFamily(
+        PREFIX + "excess_bytes",
+        "Bytes of data requests and fetch responses over a limit: held, or in a dry run forwarded.",
+        labels=["limit", "user", "client_id"],
+    )
+    for entity in entities:
+        for limit, size in entity.excess.items():
+            family.add_metric([limit, entity.user, entity.client_id], size)
     return family
 
 

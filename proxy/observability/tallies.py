@@ -107,6 +107,7 @@ class EntityMetrics:
         "_changed_at_ns",
         "_seen",
         "client_id",
+        "excess",
         "fetch_bytes",
         "produce_bytes",
         "requests",
@@ -122,9 +123,14 @@ class EntityMetrics:
         self.fetch_bytes = 0
         self.requests = 0
         self.throttles: dict[tuple[str, str], Histogram] = {}  # by (limit, mode): both come from the code
+        self.excess: dict[str, int] = {}  # bytes of requests and responses that found a limit in debt, by its name
         self.window = ThrottleWindow(now_ns // WINDOW_SLOT_NS)
         self._seen = (0, 0, 0, 0)
         self._changed_at_ns = now_ns
+
+    def exceed(self, limit_name: str, size: int) -> None:
+        """Data of `size` bytes found a limit of this name in debt."""
+        self.excess[limit_name] = self.excess.get(limit_name, 0) + size
 
     def idle_ns(self, now_ns: int) -> int:
         """Time since a call of this method first saw the present counts."""

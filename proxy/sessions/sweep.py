@@ -4,6 +4,7 @@ import logging
 from collections.abc import Collection
 from typing import Final
 
+from proxy.enforcement.shares import Shares
 from proxy.observability.logs import event
 from proxy.observability.metrics import ConnectionMetrics
 from proxy.sessions.session import Session
@@ -36,15 +37,18 @@ class Sweep:
         self._stalled_ns = int(stalled_timeout_seconds * NS_PER_SECOND)
         self._part = 0
         self._current: list[Session] = []
+        self._shares = Shares()
 
     def tick(self, now_ns: int, *, is_short: bool) -> None:
         """Check the next part; `is_short`: some sessions are not read because memory is used up."""
         if self._part == 0:
+            self._shares.check()
             self._current = list(self._sessions)
             if is_short:
                 self._close_stalled(now_ns)
         for session in self._current[self._part :: PARTS]:
             session.sweep(now_ns)
+            self._shares.add(session.identity, session.hold, session.origin.listener, now_ns)
         self._part = (self._part + 1) % PARTS
 
     def _close_stalled(self, now_ns: int) -> None:

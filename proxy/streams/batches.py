@@ -7,7 +7,7 @@ Decisions one by one would have the same result, while the limits have room for 
 from typing import Final, final
 
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
-from proxy.streams.connection import MAX_IN_FLIGHT, Connection, InFlight, RequestKind, Requests
+from proxy.streams.connection import Connection, InFlight, RequestKind, Requests
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.plan import Run, Runs
@@ -15,15 +15,20 @@ from proxy.streams.plan import Run, Runs
 
 @final
 class Batches:
-    """The batches of one connection. `longest`: length of the longest request that is accepted."""
+    """The batches of one connection.
 
-    __slots__ = ("_most", "_runs", "longest")
+    longest        length of the longest request that is accepted
+    max_in_flight  see `Connection`
+    """
 
-    def __init__(self, longest: int) -> None:
+    __slots__ = ("_max_in_flight", "_most", "_runs", "longest")
+
+    def __init__(self, longest: int, max_in_flight: int) -> None:
         self.longest: Final = longest
+        self._max_in_flight: Final = max_in_flight
         self._runs: Runs | None = None
         #: Requests that the next batch may have: fewer after there was no room for one.
-        self._most = MAX_IN_FLIGHT
+        self._most = max_in_flight
 
     def take(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
         """Pass the requests from `pos` on that are of `kind`, if the limits have room for all of them together.
@@ -33,7 +38,7 @@ class Batches:
         connection, buf = requests.connection, requests.buf
         in_flight = connection.in_flight
         limits = connection.identity.limits
-        most = min(self._most, MAX_IN_FLIGHT - len(in_flight))
+        most = min(self._most, self._max_in_flight - len(in_flight))
         is_produce = type(kind.handler) is Produce
         run: Run | None = None
         if is_produce and limits.walks:
@@ -54,7 +59,7 @@ class Batches:
         if left < 0:
             self._give_up(count, in_flight if kind.answered else None)
             return pos
-        if self._most < MAX_IN_FLIGHT:
+        if self._most < self._max_in_flight:
             self._most *= 2
         if is_produce:
             requests.near_limit = left < READ_SIZE

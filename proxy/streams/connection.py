@@ -16,8 +16,6 @@ from proxy.streams.fetch_ledger import Fetching
 from proxy.streams.memory import READ_SIZE, Holding
 from proxy.streams.produce_usage import ProduceUsage
 
-#: Requests without a response yet, for one connection. Bounds the bookkeeping to some 100 KiB.
-MAX_IN_FLIGHT: Final = 1_000
 #: Bytes of the proxy's own responses that wait for earlier ones, for one connection.
 MAX_OWED_BYTES: Final = 65_536
 
@@ -52,6 +50,7 @@ InFlight = deque[tuple[int, Awaited | Answer]]
 class Connection:
     """One client connection and its broker connection, as both streams see them.
 
+    max_in_flight     `--max-pending-requests`: requests that are forwarded before the first of them has its response
     owed_bytes        of `Answer`s in flight, and of what is added to other responses in flight
     is_closing        draining, or the client has gone: no frame begins
     is_stopped        no request passes now: it is closing, or its own responses take too much memory
@@ -67,6 +66,7 @@ class Connection:
         "in_flight",
         "is_closing",
         "is_stopped",
+        "max_in_flight",
         "mutation",
         "owed_bytes",
         "sent_unanswered",
@@ -79,6 +79,7 @@ class Connection:
         self.identity = identity
         self.fetching = Fetching()
         self.in_flight: InFlight = deque()
+        self.max_in_flight: Final = context.config.security.max_pending_requests
         self.owed_bytes = 0
         self.is_closing = False
         self.is_stopped = False
@@ -94,7 +95,7 @@ class Connection:
     @property
     def has_room_again(self) -> bool:
         """Whether enough responses have arrived after a step `FULL`."""
-        return len(self.in_flight) <= MAX_IN_FLIGHT // 2 and self.owed_bytes <= MAX_OWED_BYTES // 2
+        return len(self.in_flight) <= self.max_in_flight // 2 and self.owed_bytes <= MAX_OWED_BYTES // 2
 
     def answer(self, correlation_id: int, frame: bytes) -> None:
         """Queue a response of the proxy's own."""

@@ -10,7 +10,7 @@ from protocol.errors import MalformedFrame
 from protocol.request_header import peek_request, unpack_prefix
 from proxy.enforcement.holds import Overdraft
 from proxy.streams.batches import Batches
-from proxy.streams.connection import MAX_IN_FLIGHT, Connection, RequestKind, Requests
+from proxy.streams.connection import Connection, RequestKind, Requests
 from proxy.streams.handlers.data import HEAD_READ_SIZE, longest_charge
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.kinds import Kinds
@@ -52,7 +52,7 @@ class RequestStream(Requests):
     def __init__(self, connection: Connection, kinds: Kinds) -> None:
         super().__init__(connection)
         self._kinds = kinds
-        self._batches = Batches(connection.context.config.security.max_request_bytes)
+        self._batches = Batches(connection.context.config.security.max_request_bytes, connection.max_in_flight)
         #: The kind of the latest request.
         self._kind: RequestKind | None = None
         #: The proxy answers the current frame: its bytes are dropped.
@@ -78,7 +78,7 @@ class RequestStream(Requests):
         identity = connection.identity
         if identity.generation != identity.registry.generation:
             identity.refresh(now_ns)
-        if len(connection.in_flight) >= MAX_IN_FLIGHT:
+        if len(connection.in_flight) >= connection.max_in_flight:
             return self._full()
         if connection.turn is None:
             if connection.is_stopped:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy.config.floor import FLOORS, JAVA, LIBRDKAFKA
 from proxy.config.quotas_file import read_quotas_file
 from proxy.config.values import parse_fraction
 from quotas.algorithms.algorithm import ALGORITHMS, NS_PER_SECOND, AlgorithmSettings
@@ -112,3 +113,13 @@ def greedy(algorithm: str, *, idle_before: bool) -> list[str]:
 def test_the_table_of_figures_is_what_the_algorithms_do() -> None:
     shown = [row for row in rows(PAGE) if row[-1].endswith("MB/s")]
     assert shown == [greedy(name, idle_before=idle) for name in ALGORITHMS for idle in (False, True)]
+
+
+def test_the_smallest_shares_are_those_of_the_warnings() -> None:
+    """On the page and in the README, rounded to two digits."""
+    assert FLOORS in PAGE
+    assert (round(JAVA.smallest_share, -4), round(LIBRDKAFKA.smallest_share, -5)) == (350_000, 3_600_000)
+    for text in (PAGE, (ROOT / "README.md").read_text(encoding="utf-8")):
+        assert "350 kB/s" in text
+        assert "3.6 MB/s" in text
+    assert (2 * JAVA.in_flight_bytes // 30, JAVA.buffer_bytes // 120) == (349_525, 279_620)

@@ -9,6 +9,9 @@ from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit, Ticket
 from quotas.admission.limit_set import LimitSet, admit_all
 
+#: Largest debt that a dry run adds to. Data that waits for longer expires in its client before it is sent (Java's
+#: `delivery.timeout.ms`), and after a change of the limits a dry run shows their effect within this time.
+MOST_DRY_RUN_DEBT_NS = 120_000_000_000
 #: Close to its limit a connection reads to the end of the current frame and this many bytes of the next.
 HEAD_READ_SIZE = 128
 #: A frame that was held is charged for at most this many bytes that have not arrived, or for what its limit earns in
@@ -66,8 +69,11 @@ class DataHandler(Handler):
         limit = decision.limit
         if limit is None:
             return PASS
+        if turn is None and not requests.is_counted:
+            self.exceeds(requests, limit, size)
         if not policy.holds(connection.identity, decision, now_ns, again=turn is not None):
             requests.is_counted = True
+            self.pass_in_debt(requests, decision, size, amounts, now_ns)
             return PASS
         units = size if amounts is None else amounts.get(limit, size)
         requests.hold = Hold(
@@ -80,6 +86,14 @@ class DataHandler(Handler):
             until_ns=until_ns,
         )
         return HOLD
+
+    def exceeds(self, requests: Requests, limit: Limit, size: int) -> None:
+        """A frame of `size` bytes finds debt of a limit for the first time."""
+
+    def pass_in_debt(
+        self, requests: Requests, decision: Decision, size: int, amounts: Mapping[Limit, int] | None, now_ns: int
+    ) -> None:
+        """A dry run forwards a frame that finds debt."""
 
 
 def longest_charge(limits: LimitSet) -> int:

@@ -22,7 +22,7 @@ from protocol.throttle_time import raise_throttle, throttle_needs
 from protocol.walk import FrameWalk
 from proxy.streams.connection import Awaited, Handler, RequestKind, Requests, Responses
 from proxy.streams.fetch_ledger import Reservation
-from proxy.streams.handlers.data import DataHandler
+from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS, DataHandler
 from proxy.streams.steps import NEED, PASS
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit
@@ -42,15 +42,15 @@ _max_bytes = Struct(">ii").unpack_from
 
 @final
 class OpenFetch(Awaited):
-    """A fetch in flight, and its reservation."""
+    """A fetch in flight, and its reservation. `held_by`: the limit that it found in debt; None: it found none."""
 
-    __slots__ = ("kind", "reservation", "was_held")
+    __slots__ = ("held_by", "kind", "reservation")
 
-    def __init__(self, handler: Handler, kind: RequestKind, reservation: Reservation, *, was_held: bool) -> None:
+    def __init__(self, handler: Handler, kind: RequestKind, reservation: Reservation) -> None:
         super().__init__(handler)
         self.kind = kind
         self.reservation = reservation
-        self.was_held = was_held
+        self.held_by: Limit | None = None
 
     def cancel(self, now_ns: int) -> None:
         self.reservation.cancel(now_ns)
@@ -73,12 +73,13 @@ class Fetch(DataHandler):
         limits = requests.connection.identity.limits
         ledger = requests.connection.fetching.join(limits)
         reservation = Reservation(ledger, limits.fetch, now_ns)
+        fetch = OpenFetch(self, kind, reservation)
         if limits.fetch.limits or limits.requests.limits:
-            step = self._reserve(requests, kind, reservation, pos, now_ns)
+            step = self._reserve(requests, fetch, pos, now_ns)
             if step != PASS:
                 return step
         reservation.open()
-        requests.awaited = OpenFetch(self, kind, reservation, was_held=requests.is_counted)
+        requests.awaited = fetch
         if not is_share and kind.version >= FIRST_WITH_REPLICA_STATE:
             length = unpack_prefix(requests.buf, pos)[0]
             body_start, frame_end = pos + header.body_offset, pos + 4 + length
@@ -87,9 +88,11 @@ class Fetch(DataHandler):
                 requests.walked_to = body_start
         return PASS
 
-    def _reserve(self, requests: Requests, kind: RequestKind, reservation: Reservation, pos: int, now_ns: int) -> int:
+    def _reserve(self, requests: Requests, fetch: OpenFetch, pos: int, now_ns: int) -> int:
         """Ask the limits, charge the reservation, and lower the request's `max_bytes`. Returns `PASS` or `HOLD`."""
+        kind, reservation, turn = fetch.kind, fetch.reservation, requests.connection.turn
         limits = reservation.limits
+        fetch.held_by = None if turn is None else turn.limit
         budget_at = kind.header.budget_offset
         asked = None if budget_at is None else _max_bytes(requests.buf, pos + budget_at)[1]
         if asked is not None and asked <= 0:  # a ShareFetch that only renews locks asks for no records
@@ -99,6 +102,8 @@ class Fetch(DataHandler):
         decision, amounts = self.ask(requests, limits, amount, now_ns)
         if decision.admitted:
             reservation.amount = amount
+        elif turn is None:
+            fetch.held_by = decision.limit
         step = self._act_on(requests, kind, decision, amount, amounts, now_ns)
         if step == PASS and budget_at is not None and limits.limits and self.context.policy.enforces:
             lower_fetch_budget(requests.buf, pos + budget_at, reservation.budget)
@@ -136,8 +141,11 @@ class Fetch(DataHandler):
             if end - pos < 4 + min(needed, length):
                 responses.want = 4 + needed - (end - pos)
                 return NEED
+        identity = responses.connection.identity
+        if identity.generation != identity.registry.generation:
+            identity.refresh(now_ns)
         self._settle(responses, awaited, length + 4, now_ns)
-        notice = responses.connection.identity.notice
+        notice = identity.notice
         if notice.until_ns:
             throttle_ms = notice.throttle_time_ms(now_ns)
             if throttle_ms:
@@ -154,10 +162,15 @@ class Fetch(DataHandler):
         entity = identity.entity
         entity.fetch_bytes += size
         entity.requests += 1
-        reservation = fetch.reservation
-        decision = reservation.settle(identity.limits.fetch, size, now_ns)
+        reservation, held_by, policy = fetch.reservation, fetch.held_by, self.context.policy
+        limits = identity.limits.fetch
+        if held_by is not None:
+            entity.exceed(held_by.name, size)
+            if not policy.enforces and limits.check(now_ns).wait_ns >= MOST_DRY_RUN_DEBT_NS:
+                limits.refund(size, now_ns, now_ns)  # settled below
+        decision = reservation.settle(limits, size, now_ns)
         if decision is not ADMITTED:
-            self.context.policy.leaves_debt(identity, decision, now_ns, was_held=fetch.was_held)
+            policy.leaves_debt(identity, decision, now_ns, was_held=held_by is not None)
         if size < reservation.amount:
             holds = self.context.holds
             holds.credit_returned(reservation.limits.limits)

@@ -4,19 +4,20 @@ Topics, records and producer ids are parsed only for clients with a limit on the
 contains the throttle time; node endpoints in it are hidden while it streams by.
 """
 
+from collections.abc import Mapping
 from typing import Final, final
 
 from protocol.produce import ProduceResponseWalk, finish_usual_produce_response
 from protocol.produce_walk import ProduceRequestWalk, TopicUsage
 from protocol.request_header import unpack_prefix
 from proxy.streams.connection import Awaited, Handler, RequestKind, Requests, Responses, Stream
-from proxy.streams.handlers.data import DataHandler, longest_charge
+from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS, DataHandler, longest_charge
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.produce_usage import LOOKAHEAD, ProduceUsage, name_of
 from proxy.streams.steps import HOLD, NEED, PASS
-from quotas.admission.decision import ADMITTED
-from quotas.admission.limit import Ticket
-from quotas.admission.limit_set import LimitSet
+from quotas.admission.decision import ADMITTED, Decision
+from quotas.admission.limit import Limit, Ticket
+from quotas.admission.limit_set import LimitSet, charge_all
 
 #: First version with broker addresses in responses (KIP-951).
 FIRST_WITH_NODE_ENDPOINTS: Final = 10
@@ -106,6 +107,18 @@ class Produce(DataHandler):
             requests.awaited = CountedProduce(self, kind, usage.counted, now_ns)
         return PASS
 
+    def exceeds(self, requests: Requests, limit: Limit, size: int) -> None:
+        requests.connection.identity.entity.exceed(limit.name, size)
+
+    def pass_in_debt(
+        self, requests: Requests, decision: Decision, size: int, amounts: Mapping[Limit, int] | None, now_ns: int
+    ) -> None:
+        """Charge it, so that the debt is that of an enforced limit whose client sends the same at the same times."""
+        if decision.wait_ns < MOST_DRY_RUN_DEBT_NS:
+            requests.is_charged = True
+            produce = requests.connection.identity.limits.produce
+            charge_all(dict.fromkeys(produce.limits, size) if amounts is None else amounts, now_ns)
+
     def on_walked(self, stream: Stream, now_ns: int) -> None:
         walk, usage = stream.walk, stream.connection.usage
         if usage is None or not isinstance(walk, ProduceRequestWalk):
@@ -120,8 +133,12 @@ class Produce(DataHandler):
     # ---- responses
 
     def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
-        notice = responses.connection.identity.notice
-        throttle_ms = notice.throttle_time_ms(now_ns) if notice.until_ns else 0
+        identity = responses.connection.identity
+        throttle_ms = 0
+        if identity.notice.until_ns:
+            if identity.generation != identity.registry.generation:
+                identity.refresh(now_ns)
+            throttle_ms = identity.notice.throttle_time_ms(now_ns)
         if isinstance(awaited, CountedProduce):
             walk = ProduceResponseWalk(awaited.kind.version, length, throttle_ms, counts_errors=True)
             awaited.walk = walk

@@ -76,6 +76,7 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         *("--socket-request-max-bytes", "1MB"),
         *("--socket-response-max-bytes", "2MiB"),
         *("--max-buffered-bytes", "3MB"),
+        *("--max-pending-requests", "50"),
         *("--stalled-client-timeout", "5s"),
         "--pass-unknown-apis",
         *("--event-loop", "asyncio"),
@@ -117,6 +118,7 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         "security.max_request_bytes": 1_000_000,
         "security.max_response_bytes": 2_097_152,
         "security.max_buffered_bytes": 3_000_000,
+        "security.max_pending_requests": 50,
         "security.stalled_client_timeout_seconds": 5.0,
         "security.pass_unknown_apis": True,
     }

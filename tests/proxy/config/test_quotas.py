@@ -354,7 +354,7 @@ def test_a_sum_that_an_entry_may_put_right_once_it_is_right_itself_is_not_said(
 @pytest.mark.parametrize(
     ("spec", "entity"),
     [
-        ("user=alice,producer_byte_rate=1", "user:alice"),
+        ("user=alice,producer_byte_rate=1MB", "user:alice"),
         ("user=<default>,client-id=a,request_rate=1", "user:<default>,client-id:a"),
         ("resource-group=g,user=alice,topic=a,request_rate=1", "resource-group:g"),
     ],
@@ -366,10 +366,21 @@ def test_user_quotas_without_a_principal_are_warned_about(spec: str, entity: str
     assert cautions((*UPSTREAM, *quotas(spec), "--principal", "alice")) == []
 
 
+def test_a_limit_too_low_for_one_producer_is_warned_about() -> None:
+    """The rate in force is the rate times the share."""
+    low = quotas(
+        "client-id=a,producer_byte_rate=349000", "topic=b,bytes_in_rate=1MB", "client-id=c,consumer_byte_rate=1"
+    )
+    ((name, told),) = cautions((*UPSTREAM, *low))
+    assert (name, told["entities"]) == ("quota_below_floor", "client-id:a producer_byte_rate=349000")
+    ((_, told),) = cautions((*UPSTREAM, *low, "--quota-share", "0.25"))
+    assert told["entities"] == "client-id:a producer_byte_rate=87250, topic:b bytes_in_rate=250000"
+
+
 def test_quotas_of_others_need_no_principal() -> None:
     specs = (
         "client-id=a,request_rate=1",
-        "topic=a,bytes_in_rate=1",
+        "topic=a,bytes_in_rate=1GB",
         "resource-group=g,client-id=a,request_rate=1",
         "total,connections=1",
     )
@@ -394,10 +405,10 @@ def test_a_burst_that_no_bucket_has_is_warned_about() -> None:
         ("user=bob,request_rate=1", ("--principal", "alice"), ["--principal alice"]),
         ("user=alice,request_rate=1", ("--principal", "alice"), []),
         ("user=alice,client-id=b,request_rate=1", ("--principal", "alice", "--client-id", "a"), ["--client-id a"]),
-        ("topic=a,bytes_in_rate=1", ("--client-id", "etl"), []),
+        ("topic=a,bytes_in_rate=1GB", ("--client-id", "etl"), []),
         ("resource-group=g,client-id=spark-*,request_rate=1", ("--client-id", "etl"), ["--client-id etl"]),
         ("resource-group=g,client-id=et*,request_rate=1", ("--client-id", "etl"), []),
-        ("resource-group=g,client-id=a,topic=b,bytes_in_rate=1", ("--client-id", "etl"), []),
+        ("resource-group=g,client-id=a,topic=b,bytes_in_rate=1GB", ("--client-id", "etl"), []),
         (
             "resource-group=g,client-id=a,user=alice,request_rate=1",
             ("--client-id", "etl", "--principal", "alice"),

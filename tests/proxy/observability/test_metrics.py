@@ -39,6 +39,7 @@ WINDOW_NS = WINDOW_SLOTS * WINDOW_SLOT_NS
 CONTRACT = {
     "bytes": ("counter", {"direction", "user", "client_id"}),
     "requests": ("counter", {"api", "version"}),
+    "excess_bytes": ("counter", {"limit", "user", "client_id"}),
     "throttled": ("counter", {"limit", "user", "client_id", "mode"}),
     "throttle_seconds": ("histogram", {"limit", "user", "client_id", "mode"}),
     "throttle_time_max_seconds": ("gauge", {"user", "client_id"}),
@@ -138,6 +139,7 @@ def fill(metrics: Metrics, clock: Clock) -> None:
     entity.produce_bytes += 5_000
     entity.fetch_bytes += 70
     entity.requests += 2
+    entity.exceed("producer_byte_rate", 4_000)
     metrics.entities.throttled("producer_byte_rate", "ANONYMOUS", "etl", "notify", 1.8, clock.now_ns)
     metrics.connections.rejected["max_connections"] += 1
     metrics.errors.accept["descriptors_exhausted"] += 1
@@ -166,6 +168,7 @@ async def test_what_is_counted_is_shown(clock: Clock, accept: str) -> None:
     assert value(shown, "requests", "requests_total", api="Produce", version="12") == 3
     assert value(shown, "bytes", "bytes_total", direction="produce", **etl) == 5000
     assert value(shown, "bytes", "bytes_total", direction="fetch", **etl) == 70
+    assert value(shown, "excess_bytes", "excess_bytes_total", limit="producer_byte_rate", **etl) == 4_000
     assert value(shown, "throttled", "throttled_total", **throttle) == 1
     assert value(shown, "throttle_seconds", "throttle_seconds_sum", **throttle) == 1.8
     assert value(shown, "throttle_seconds", "throttle_seconds_bucket", le="1.0", **throttle) == 0

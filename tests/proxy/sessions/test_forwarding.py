@@ -14,11 +14,13 @@ from kio.index import load_response_schema
 from protocol.api_versions import unsupported_version_answer
 from protocol.apis import FETCH, METADATA, SHARE_FETCH
 from protocol.messages import decode
-from proxy.streams.connection import MAX_IN_FLIGHT
+from proxy.config.config import SecurityOptions
 from proxy.streams.memory import READ_SIZE
 from tests.proxy import frames
 from tests.proxy.conversation import LOOPBACK, Stage, cut, send_in_pieces, until
 from tests.proxy.frames import fetch, heartbeat, heartbeat_answer, produce, produced, request
+
+MAX_IN_FLIGHT = SecurityOptions().max_pending_requests
 
 OpenStage = Callable[..., Stage]
 

@@ -11,7 +11,7 @@ import pytest
 
 from protocol.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from proxy.config.config import EnforcementOptions, SecurityOptions
-from proxy.streams.connection import MAX_IN_FLIGHT, MAX_OWED_BYTES, Answer
+from proxy.streams.connection import MAX_OWED_BYTES, Answer
 from proxy.streams.handlers.data import HEAD_READ_SIZE
 from proxy.streams.handlers.limit import MAX_REQUEST_LENGTH
 from proxy.streams.memory import READ_SIZE, Holding
@@ -29,6 +29,8 @@ from tests.proxy.mutation_frames import (
     mutation,
     told,
 )
+
+MAX_IN_FLIGHT = SecurityOptions().max_pending_requests
 
 OpenStage = Callable[..., Stage]
 QUOTA = without_burst("client-id=etl,controller_mutation_rate=10")

@@ -26,12 +26,13 @@ from proxy.sessions.pump import (
 )
 from proxy.sessions.turns import HEAVY_ROUND_NS, TURN_NS, Turns
 from proxy.sessions.wire import Wire
-from proxy.streams.connection import MAX_IN_FLIGHT
 from proxy.streams.memory import READ_SIZE, RESERVE
 from tests.proxy import frames
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import heartbeat, heartbeat_answer, produce
 from tests.proxy.streams.pair import Pair, World
+
+MAX_IN_FLIGHT = SecurityOptions().max_pending_requests
 
 
 class Rounds:

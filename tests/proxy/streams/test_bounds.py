@@ -12,7 +12,7 @@ from protocol.errors import CorrelationMismatch, MalformedFrame, NotKafka, Repli
 from protocol.wire import encode_varint
 from proxy.brokers.nodes import Nodes
 from proxy.config.config import Address, ListeningOptions, SecurityOptions
-from proxy.streams.connection import MAX_IN_FLIGHT, MAX_OWED_BYTES
+from proxy.streams.connection import MAX_OWED_BYTES
 from proxy.streams.kinds import MAX_KINDS, MAX_TAIL_BYTES
 from proxy.streams.memory import ResponseTooLarge
 from proxy.streams.response_stream import ResponseStream
@@ -22,6 +22,8 @@ from tests.proxy.conversation import without_burst
 from tests.proxy.frames import api_versions, heartbeat, heartbeat_answer, produce, produced, request
 from tests.proxy.mutation_frames import create
 from tests.proxy.streams.pair import Pair, World
+
+MAX_IN_FLIGHT = SecurityOptions().max_pending_requests
 
 
 @pytest.mark.parametrize("make", [heartbeat, produce, lambda n: api_versions(n, 3), frames.fetch, frames.metadata])
@@ -34,6 +36,19 @@ def test_so_many_requests_are_in_flight_and_no_more(make: object, in_pieces: boo
     assert len(pair.connection.in_flight) == MAX_IN_FLIGHT
     assert pair.sent() == sent[:MAX_IN_FLIGHT]
     assert pair.requests.stopped == FULL
+
+
+@pytest.mark.parametrize("most", [1, 2, 7, 5_000])
+def test_the_bound_is_an_option(most: int) -> None:
+    pair = Pair(World(security=SecurityOptions(max_pending_requests=most)))
+    sent = [heartbeat(number) for number in range(2 * most + 3)]
+    pair.client_sends(*sent)
+    assert pair.sent() == sent[:most]
+    for number in range(len(sent)):
+        pair.broker_sends(heartbeat_answer(number))
+        assert len(pair.connection.in_flight) <= most
+    assert pair.sent() == sent
+    assert not pair.connection.in_flight
 
 
 def test_requests_go_on_when_half_of_the_responses_have_come() -> None:

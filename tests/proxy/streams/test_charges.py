@@ -158,17 +158,17 @@ def test_the_rest_is_charged_once_for_a_request_that_is_read() -> None:
     assert total == pytest.approx((len(sent) - 4) / 1e6, rel=0.01)
 
 
-def test_a_dry_run_gives_back_nothing_that_it_did_not_charge() -> None:
-    """A frame that would be held passes uncharged; when it does not come whole, there is nothing to refund."""
+def test_a_dry_run_refunds_what_never_came() -> None:
+    """A frame that would be held is charged as one that passes."""
     world = World([quota(f"{PRODUCE}=1000")], enforcement=EnforcementOptions(dry_run=True))
     first = Pair(world)
     first.client_sends(produce(1, 5_000))
-    before = world.debts()
+    before = world.debts()[ETL]
     second = Pair(world)
-    second.client_sends(long_frame()[:23])
-    assert world.debts() == before
+    second.client_sends(long_frame()[:1_004])
+    assert world.debts()[ETL] == pytest.approx(before + (len(long_frame()) - 4) / 1000)
     second.hang_up()
-    assert world.debts() == before
+    assert world.debts()[ETL] == pytest.approx(before + 1.0)
 
 
 @given(st.integers(24, 3_000), st.lists(st.booleans(), max_size=4), st.sampled_from([[], [400], [99, 1]]))

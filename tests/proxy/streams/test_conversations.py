@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.config.config import EnforcementOptions
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
@@ -124,22 +123,6 @@ def test_any_cut_is_as_the_whole(drawn: list[tuple[str, int]], sizes: list[int],
     assert outcome(in_pieces) == outcome(whole)
     assert in_pieces.world.memory.buffered_bytes == 0
     assert not whole.connection.in_flight
-
-
-@given(drawn=exchanges, sizes=cuts, breaks=st.booleans())
-def test_a_dry_run_changes_no_byte_of_a_request(drawn: list[tuple[str, int]], sizes: list[int], breaks: bool) -> None:
-    """No request is held, refused or changed; responses are those of a proxy without limits."""
-    said = of(drawn)
-    dry, free = (
-        Pair(World(ALL_LIMITS, enforcement=EnforcementOptions(dry_run=True)), cuts=sizes, breaks=breaks),
-        Pair(World()),
-    )
-    for pair in (dry, free):
-        pair.client_sends(*(each.request for each in said))
-        pair.broker_sends(*(each.response for each in said))
-    assert dry.to_broker == free.to_broker == b"".join(each.forwarded for each in said)
-    assert dry.to_client == free.to_client
-    assert not dry.world.holds.limits
 
 
 @given(st.lists(st.integers(0, 2_000), min_size=1, max_size=40), st.integers(0, 1_000_000), st.integers(0, 1))

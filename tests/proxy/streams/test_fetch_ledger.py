@@ -251,3 +251,27 @@ def test_a_fetch_without_max_bytes_leaves_the_others_their_share() -> None:
     ledger.learn(3_000_000, 50_000_000)
     assert old.plan(None) == 3_000_000
     assert old.plan(50_000_000) == 40_000_000, "its response is bounded: the others get the rest when it arrives"
+
+
+# ---- limits that are lifted
+
+
+def test_a_lifted_limit_is_in_no_later_response() -> None:
+    """Fetches and a Produce were in flight when the limit was removed: no client waits for a limit that is gone."""
+    world = World([without_burst("client-id=etl,consumer_byte_rate=1000,producer_byte_rate=1000")])
+    first, second = Pair(world), Pair(world)
+    first.client_sends(frames.produce(1, 3_000), frames.fetch(2))
+    second.client_sends(frames.fetch(3))
+    assert second.hold is not None
+    world.registry.replace([], world.clock())
+    first.broker_sends(frames.produced(1), frames.fetched(2, size=400_000))
+    assert first.received() == [frames.produced(1), frames.fetched(2, size=400_000)]
+    (hold,) = world.holds.take_all(second.hold.limit)
+    second.release(hold)
+    second.broker_sends(frames.fetched(3))
+    for pair, numbers in ((first, (4, 5)), (second, (6, 7))):
+        for number in numbers:
+            pair.client_sends(frames.fetch(number))
+            assert pair.sent()[-1] == frames.fetch(number), "with the budget of the client"
+            pair.broker_sends(frames.fetched(number, size=400_000))
+            assert pair.received()[-1] == frames.fetched(number, size=400_000)

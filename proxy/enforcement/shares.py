@@ -1,0 +1,76 @@
+"""Warns of each client whose share of a limit is so small that it may time out or drop records (`proxy.config.floor`).
+
+A producer has one data connection to each broker. So the most throttled connections to one port, for one limit, are
+about the number of producers that share it.
+"""
+
+import logging
+from collections import Counter
+from typing import Final
+
+from proxy.config.floor import FLOORS, LIMITS_WITH_FLOOR, REMEDY, SMALLEST_SHARE
+from proxy.enforcement.holds import Hold
+from proxy.enforcement.identity import Identity
+from proxy.observability.logs import event
+from quotas.admission.limit import Limit
+
+#: Clients that are warned of, each once.
+MAX_CLIENTS: Final = 1_000
+
+_log = logging.getLogger("proxy.enforcement")
+
+
+class Shares:
+    """Call `add` for each connection, then `check`; again and again."""
+
+    def __init__(self) -> None:
+        #: Throttled connections, by limit and port.
+        self._connections: Counter[tuple[Limit, tuple[str, ...]]] = Counter()
+        #: The clients of each limit: user, client id. Only those that have not been warned of.
+        self._clients: dict[Limit, set[tuple[str, str]]] = {}
+        self._warned: set[tuple[str, str]] = set()
+
+    def add(self, identity: Identity, hold: Hold | None, listener: tuple[str, ...], now_ns: int) -> None:
+        """A connection; `listener`: the names of the port that its client connected to."""
+        notice = identity.notice
+        if hold is not None:
+            limit: Limit | None = hold.limit
+        else:
+            limit = notice.limit if notice.until_ns > now_ns else None
+        if limit is None or limit.name not in LIMITS_WITH_FLOOR:
+            return
+        self._connections[limit, listener] += 1
+        client = identity.user, identity.client_id
+        if client not in self._warned and len(self._warned) < MAX_CLIENTS:
+            self._clients.setdefault(limit, set()).add(client)
+
+    def check(self) -> None:
+        """All connections have been added: warn, and begin anew."""
+        producers: dict[Limit, int] = {}
+        for (limit, _), count in self._connections.items():
+            producers[limit] = max(count, producers.get(limit, 0))
+        for limit, clients in self._clients.items():
+            share = limit.rate / producers[limit]
+            if share < SMALLEST_SHARE:
+                for client in sorted(clients - self._warned)[: MAX_CLIENTS - len(self._warned)]:
+                    self._warn(client, limit, producers[limit], share)
+        self._connections.clear()
+        self._clients.clear()
+
+    def _warn(self, client: tuple[str, str], limit: Limit, producers: int, share: float) -> None:
+        self._warned.add(client)
+        event(
+            _log,
+            logging.WARNING,
+            "share_below_floor",
+            user=client[0],
+            client_id=client[1],
+            limit=limit.name,
+            entity=str(limit.entity),
+            limit_value=limit.rate,
+            producers=producers,
+            share=round(share),
+            smallest_share=FLOORS,
+            effect="requests may time out, and records expire in the client",
+            hint=REMEDY,
+        )

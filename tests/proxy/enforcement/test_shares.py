@@ -1,0 +1,83 @@
+"""Each client is warned of once, when the producers that share its limit leave each too little."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from proxy.config.floor import JAVA
+from proxy.enforcement.holds import Hold
+from proxy.enforcement.identity import Identity
+from proxy.enforcement.shares import MAX_CLIENTS, Shares
+from quotas.admission.limit import Ticket
+from tests.proxy.conversation import lines_of, without_burst
+from tests.proxy.streams.pair import World
+
+RATE = 1_000_000
+PORTS = [(f"port-{number}",) for number in range(3)]
+
+
+class Scene:
+    """Producers of one limit, each with a connection to the same ports."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture, spec: str = f"total,producer_byte_rate={RATE}") -> None:
+        self.world = World([without_burst(spec)])
+        self.shares = Shares()
+        self.caplog = caplog
+
+    def identity(self, client_id: str) -> Identity:
+        who = Identity(self.world.config, self.world.registry, self.world.metrics.entities, "peer:1")
+        who.identify(client_id)
+        return who
+
+    def observe(
+        self, producers: int, ports: int = 1, *, name: str = "etl", how: str = "notice"
+    ) -> list[dict[str, Any]]:
+        """One pass over all connections. Returns the warnings."""
+        now_ns = self.world.clock()
+        self.caplog.clear()
+        for number in range(producers):
+            for port in PORTS[:ports]:
+                who = self.identity(name.format(number))
+                (limit,) = self.world.registry.limits_in_use()
+                hold = Hold(limit, 1, 1, Ticket(), now_ns, answered=True) if how == "hold" else None
+                if how == "notice":
+                    who.notice.extend(limit, now_ns + 1)
+                self.shares.add(who, hold, port, now_ns)
+        self.shares.check()
+        return [fields for event, fields in lines_of(self.caplog.records) if event == "share_below_floor"]
+
+
+@pytest.fixture
+def scene(caplog: pytest.LogCaptureFixture) -> Scene:
+    caplog.set_level(logging.WARNING)
+    return Scene(caplog)
+
+
+@pytest.mark.parametrize("how", ["notice", "hold"])
+@pytest.mark.parametrize("ports", [1, 3])
+def test_a_warning_has_the_numbers_and_comes_once(scene: Scene, how: str, ports: int) -> None:
+    """Connections to several brokers are those of one producer."""
+    enough = RATE // JAVA.smallest_share
+    assert scene.observe(enough, ports, how=how) == []
+    (warned,) = scene.observe(enough + 2, ports, how=how)
+    assert (warned["client_id"], warned["limit"], warned["entity"]) == ("etl", "producer_byte_rate", "total")
+    assert (warned["producers"], warned["share"], warned["limit_value"]) == (4, 250_000, RATE)
+    assert str(JAVA.smallest_share) in warned["smallest_share"]
+    assert scene.observe(enough + 2, ports, how=how) == []
+
+
+def test_connections_that_are_not_throttled_take_no_share(scene: Scene) -> None:
+    assert scene.observe(50, how="free") == []
+
+
+def test_limits_of_other_kinds_have_no_floor(caplog: pytest.LogCaptureFixture) -> None:
+    assert Scene(caplog, "total,consumer_byte_rate=10").observe(5) == []
+
+
+def test_the_number_of_warnings_is_bounded(scene: Scene) -> None:
+    assert len(scene.observe(MAX_CLIENTS + 50, name="client-{}")) == MAX_CLIENTS
+    assert scene.observe(50, name="later-{}") == []
+    assert len(scene.shares._clients) == 0

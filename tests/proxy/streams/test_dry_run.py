@@ -1,0 +1,195 @@
+"""A dry run: the streams are those of a proxy without quotas, and the excess is that of the limits when enforced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.config.config import EnforcementOptions
+from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS
+from quotas.entry import QuotaEntry
+from quotas.parsing.parse import parse_spec
+from tests.proxy.conversation import without_burst
+from tests.proxy.frames import batch, fetch, fetched, produce, produce_records
+from tests.proxy.streams.exchanges import HANDLED, NOISE, Exchange
+from tests.proxy.streams.pair import Pair, World
+
+DRY_RUN = EnforcementOptions(dry_run=True)
+PRODUCE = "producer_byte_rate"
+CLIENT = without_burst(
+    "client-id=etl,producer_byte_rate=5000,consumer_byte_rate=5000,request_rate=20,controller_mutation_rate=5"
+)
+TOTAL = without_burst("total,producer_byte_rate=20000")
+TOPIC = without_burst("topic=topic-1,bytes_in_rate=900,messages_in_rate=9")
+USER = parse_spec("user=ANONYMOUS,producer_ids_rate=1")
+
+# ---- bytes
+
+
+@given(
+    requests_are_read=st.booleans(),
+    drawn=st.lists(st.tuples(st.integers(0, 1_000), st.integers(0, 100_000)), min_size=1, max_size=12),
+    sizes=st.lists(st.integers(1, 400), max_size=8),
+    breaks=st.booleans(),
+    at_once=st.integers(1, 12),
+    seconds=st.sampled_from([0, 0.1, 3]),
+)
+def test_both_streams_are_those_without_quotas(
+    requests_are_read: bool,
+    drawn: list[tuple[int, int]],
+    sizes: list[int],
+    breaks: bool,
+    at_once: int,
+    seconds: float,
+) -> None:
+    """Requests of every handler, cut anywhere, some at once, under limits that each of them soon exceeds."""
+    quotas = [CLIENT, TOTAL, TOPIC, USER] if requests_are_read else [CLIENT, TOTAL]
+    kinds: dict[str, Callable[[int], Exchange]] = HANDLED if requests_are_read else HANDLED | NOISE
+    makes = [kinds[name] for name in sorted(kinds)]
+    said = [makes[kind % len(makes)](number * 100 + at) for at, (kind, number) in enumerate(drawn)]
+    dry = Pair(World(quotas, enforcement=DRY_RUN), cuts=sizes, breaks=breaks)
+    free = Pair(World(), cuts=sizes, breaks=breaks)
+    for first in range(0, len(said), at_once):
+        part = said[first : first + at_once]
+        for pair in (dry, free):
+            pair.client_sends(*(each.request for each in part))
+            pair.broker_sends(*(each.response for each in part))
+            pair.world.clock.pass_seconds(seconds)
+    assert dry.to_broker == free.to_broker == b"".join(each.forwarded for each in said)
+    assert dry.to_client == free.to_client
+    assert not dry.world.holds.limits
+    assert dry.connection.identity.notice.until_ns == dry.connection.identity.request_notice.until_ns == 0
+
+
+# ---- excess
+
+RATE = 10_000
+ETL = ("client-id:etl", PRODUCE)
+#: Bytes per second, seconds: a load above the limit, below it, or none.
+LOADS = st.lists(st.tuples(st.sampled_from([0, 3_000, 15_000, 40_000]), st.floats(0.5, 3)), min_size=1, max_size=4)
+Arrival = tuple[int, int, bytes]
+"""Time in ns, which connection, request."""
+
+
+def trace(loads: list[tuple[int, float]], size: int, connections: int, version: int) -> list[Arrival]:
+    """Requests of `size` to twice as many bytes at these rates, on each connection in turn."""
+    times: list[float] = []
+    began = 0.0
+    for rate, seconds in loads:
+        number = int(rate * seconds / (1.5 * size))
+        times += [began + seconds * each / number for each in range(number)]
+        began += seconds
+    return [
+        (
+            int(at * 1e9),
+            n % connections,
+            produce_records(n, {"rows": [batch(1, size + n * 7_919 % size)]}, version, acks=0),
+        )
+        for n, at in enumerate([*times, began])
+    ]
+
+
+def replay(arrivals: list[Arrival], quotas: list[QuotaEntry], *, dry_run: bool) -> tuple[World, int]:
+    """Send each request at its time, whatever is held before it; held frames pass when they are due.
+
+    Returns how many bytes have not been forwarded at the end.
+    """
+    world = World(quotas, enforcement=EnforcementOptions(dry_run=dry_run))
+    began_ns = world.clock()
+    pairs = [Pair(world) for _ in range(1 + max(pair for _, pair, _ in arrivals))]
+    for at_ns, pair, frame in arrivals:
+        pass_until(world, began_ns + at_ns)
+        pairs[pair].client_sends(frame)
+    return world, sum(len(pair.requests.kept) + len(pair.requests.unread) for pair in pairs)
+
+
+def pass_until(world: World, end_ns: int) -> None:
+    """Let time pass as the timers of held frames do."""
+    holds = world.holds
+    while holds.limits:
+        due_ns = {limit: holds.due_ns(limit, world.clock()) or 0 for limit in holds.limits}
+        limit = min(due_ns, key=due_ns.__getitem__)
+        if world.clock() + due_ns[limit] > end_ns:
+            break
+        world.clock.now_ns += due_ns[limit]
+        hold = holds.next(limit, world.clock())
+        assert hold is not None
+        assert isinstance(hold.waiter, Pair)
+        hold.waiter.release(hold)
+    world.clock.now_ns = max(world.clock.now_ns, end_ns)
+
+
+def excess(world: World) -> dict[str, int]:
+    """Bytes that found a limit in debt, by its name, once all that was sent has passed."""
+    pass_until(world, world.clock() + 100_000_000_000)
+    (entity,) = world.metrics.entities
+    return entity.excess
+
+
+def close(rehearsed: float, enforced: float, slack: float) -> bool:
+    return abs(rehearsed - enforced) <= max(0.05 * enforced, slack)
+
+
+@settings(max_examples=25)
+@given(
+    LOADS,
+    st.integers(300, 1_500),
+    st.integers(1, 4),
+    st.sampled_from([3, 9, 12]),
+    st.sampled_from([1, Fraction(1, 10)]),
+)
+@pytest.mark.parametrize(
+    "specs",
+    [
+        [f"client-id=etl,{PRODUCE}={RATE}"],
+        [f"client-id=etl,{PRODUCE}={2 * RATE}", f"topic=rows,bytes_in_rate={RATE}"],
+    ],
+    ids=["client", "topic"],
+)
+def test_the_excess_is_that_under_enforcement(
+    specs: list[str], loads: list[tuple[int, float]], size: int, connections: int, version: int, burst: int | Fraction
+) -> None:
+    """The same requests at the same times. `excess_bytes`, and what the limit's debt says is left, within 5 %."""
+    quotas = [replace(parse_spec(spec), burst_seconds=burst) for spec in specs]
+    arrivals = trace(loads, size, connections, version)
+    (dry, _), (enforced, left) = (replay(arrivals, quotas, dry_run=each) for each in (True, False))
+    slack = 2 * connections * size + 200
+    if len(specs) == 1:
+        owed, behind = (world.debts().get(ETL, 0.0) * RATE for world in (dry, enforced))
+        assert close(owed, behind + left, slack)
+    rehearsed, real = excess(dry), excess(enforced)
+    assert close(sum(rehearsed.values()), sum(real.values()), slack)
+
+
+@pytest.mark.parametrize("options", [DRY_RUN, EnforcementOptions()], ids=["dry run", "enforced"])
+def test_the_excess_of_a_fetch_is_its_response(options: EnforcementOptions) -> None:
+    """Of one that finds debt: the first one leaves it."""
+    world = World([without_burst("client-id=etl,consumer_byte_rate=1000")], enforcement=options)
+    pair = Pair(world)
+    for number, size in ((1, 300), (2, 200)):
+        pair.client_sends(fetch(number))
+        pass_until(world, world.clock() + 1)
+        if pair.hold is not None:
+            pass_until(world, world.clock() + 1_000_000_000)
+        pair.broker_sends(fetched(number, size=size))
+    assert excess(world) == {"consumer_byte_rate": len(fetched(2, size=200))}
+
+
+@pytest.mark.parametrize("sends", [True, False], ids=["produce", "fetch"])
+def test_the_debt_of_a_dry_run_is_bounded(sends: bool) -> None:
+    """After a long time over the limit, a change of it shows its effect within two minutes."""
+    world = World([without_burst("client-id=etl,producer_byte_rate=10,consumer_byte_rate=10")], enforcement=DRY_RUN)
+    pair = Pair(world)
+    for number in range(50):
+        if sends:
+            pair.client_sends(produce(number, 500))
+        else:
+            pair.client_sends(fetch(number))
+            pair.broker_sends(fetched(number, size=500))
+    (debt,) = world.debts().values()
+    assert 0.8 * MOST_DRY_RUN_DEBT_NS <= debt * 1e9 <= 1.5 * MOST_DRY_RUN_DEBT_NS

@@ -1,0 +1,120 @@
+"""Consumers that want more than their limit, on a virtual clock: how even their rate is, how far they overdraw."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from itertools import accumulate
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.streams.fetch_ledger import LARGEST_BATCH
+from quotas.parsing.parse import parse_spec
+from tests.proxy.frames import fetch, fetch_max_bytes, fetched
+from tests.proxy.streams.pair import Pair, World
+
+SECOND = 1_000_000_000
+#: Bytes of a response made by `fetched` besides its records.
+HEAD = len(fetched(1, size=0))
+
+
+class Consumer:
+    """One client with a connection to each of some brokers, which have as many batches as it wants."""
+
+    def __init__(self, rate: int, batches: list[int], latency_ns: int) -> None:
+        """`batches`: the size of a batch at each broker."""
+        self.world = World([parse_spec(f"client-id=etl,consumer_byte_rate={rate},burst_seconds=0.1")])
+        self.began_ns = self.world.clock()
+        self.batches = batches
+        self.latency_ns = latency_ns
+        self.pairs = [Pair(self.world) for _ in batches]
+        self.numbers = [0] * len(batches)
+        #: When a response arrives, and at which connection.
+        self.due: list[tuple[int, int]] = []
+        #: When a response arrived, and its size.
+        self.arrived: list[tuple[int, int]] = []
+
+    def run(self, seconds: int) -> None:
+        for at in range(len(self.pairs)):
+            self.ask(at)
+        ends_ns = self.began_ns + seconds * SECOND
+        while self.world.clock() < ends_ns:
+            self.step()
+
+    def ask(self, at: int) -> None:
+        self.numbers[at] += 1
+        self.pairs[at].client_sends(fetch(self.numbers[at]))
+        self.see_forwarded(at)
+
+    def see_forwarded(self, at: int) -> None:
+        if self.pairs[at].connection.in_flight:
+            heappush(self.due, (self.world.clock() + self.latency_ns, at))
+
+    def step(self) -> None:
+        """The next event: a response arrives, or a held fetch passes."""
+        world, holds = self.world, self.world.holds
+        held = {limit: world.clock() + (holds.due_ns(limit, world.clock()) or 0) for limit in holds.limits}
+        if held and (not self.due or min(held.values()) <= self.due[0][0]):
+            limit = min(held, key=held.__getitem__)
+            world.clock.now_ns = max(world.clock(), held[limit])
+            hold = holds.next(limit, world.clock())
+            assert hold is not None
+            assert isinstance(hold.waiter, Pair)
+            hold.waiter.release(hold)
+            self.see_forwarded(self.pairs.index(hold.waiter))
+            return
+        world.clock.now_ns, at = heappop(self.due)
+        pair, batch = self.pairs[at], self.batches[at]
+        budget = fetch_max_bytes(pair.sent()[-1])
+        pair.to_broker.clear()
+        size = max(batch, budget // batch * batch)
+        self.arrived.append((world.clock() - self.began_ns, size + HEAD))
+        pair.broker_sends(fetched(self.numbers[at], size=size))
+        pair.to_client.clear()
+        self.ask(at)
+
+    def bins(self) -> list[int]:
+        """Bytes in each second."""
+        bins = [0] * (self.arrived[-1][0] // SECOND + 1)
+        for at_ns, size in self.arrived:
+            bins[at_ns // SECOND] += size
+        return bins
+
+
+@pytest.mark.parametrize("connections", [1, 3, 8])
+@pytest.mark.parametrize(("rate", "batch"), [(5_000_000, 16_000), (500_000, 16_000), (2_000_000, 100_000)])
+def test_each_second_has_the_limit(connections: int, rate: int, batch: int) -> None:
+    """Within 1 % or one response for each connection, as a producer's; the mean within 0.5 % or one response."""
+    consumer = Consumer(rate, [batch] * connections, 3_000_000)
+    consumer.run(8)
+    late = [size for at_ns, size in consumer.arrived if at_ns >= SECOND]
+    bins = consumer.bins()[1:-1]
+    assert all(abs(size - rate) <= max(rate / 100, connections * max(late)) for size in bins), bins
+    assert abs(sum(bins) / len(bins) - rate) <= max(rate / 200, max(late) / len(bins)), bins
+
+
+@settings(max_examples=50)
+@given(
+    st.integers(200_000, 5_000_000),
+    st.one_of(
+        st.lists(st.integers(5_000, LARGEST_BATCH), min_size=1, max_size=6),
+        st.builds(lambda size, count: [size] * count, st.integers(5_000, LARGEST_BATCH), st.integers(1, 6)),
+    ),
+    st.integers(1_000_000, 200_000_000),
+)
+def test_open_fetches_together_overdraw_by_one_batch(rate: int, batches: list[int], latency_ns: int) -> None:
+    """Also the first ones: the burst, the rate, and one batch. Where brokers have batches of different sizes, the size
+    of one response does not tell that of another: a batch of each.
+    """
+    consumer = Consumer(rate, batches, latency_ns)
+    consumer.run(2)
+    totals = accumulate(size for _, size in consumer.arrived)
+    over = max(
+        total - rate / 10 - rate * at_ns / SECOND for total, (at_ns, _) in zip(totals, consumer.arrived, strict=True)
+    )
+    # Fetches at the limit may bring what it earns in 10 ms, in whole batches.
+    largest = [max(batch, rate // 100) + HEAD for batch in batches]
+    assert over <= sum(largest)
+    if len(set(batches)) == 1:
+        assert over <= largest[0] + HEAD * len(batches)
