@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
-from quotas.admission.limit import Limit
+from quotas.admission.limit import Exempt, Limit, exempt_from
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.algorithms.producer_ids import ProducerIdQuota
-from quotas.entity import AnyEntity, Kind
-from quotas.limit_kinds import LIMIT_NAMES
-from quotas.registry.configured import THRESHOLDS, Configured
+from quotas.entity import TOTAL, AnyEntity, Kind
+from quotas.limit_kinds import LIMIT_NAMES, THRESHOLDS
+from quotas.registry.configured import Configured
 from quotas.registry.idle import IDLE_NS, Idle
 from quotas.registry.override import Applies
 
@@ -39,6 +39,7 @@ class LimitStore:
             rate = self.scaled(applies.rate)
             algorithm = self._settings.make(name, rate, applies.algorithm, applies.burst_ns)
             limit = self.add(Limit(name, applies.entity, algorithm, origin=applies.origin, mode=applies.mode))
+            limit.exempt = _exempt(limit, applies)
         return limit
 
     def get_all(self, name: str, found: Iterable[dict[str, Applies]]) -> tuple[Limit, ...]:
@@ -112,10 +113,15 @@ class LimitStore:
         if applies is None or not self._settings.is_made_of(limit.algorithm, name, applies.algorithm):
             self._drop(limit)
             return
-        limit.origin, limit.mode = applies.origin, applies.mode
+        limit.origin, limit.mode, limit.exempt = applies.origin, applies.mode, _exempt(limit, applies)
         rate = self._settings.per_second(name, self.scaled(applies.rate))
         burst_ns = self._settings.burst_ns if applies.burst_ns is None else applies.burst_ns
         limit.algorithm.set_rate(rate, burst_ns, now_ns)
+
+
+def _exempt(limit: Limit, applies: Applies) -> Exempt | None:
+    """The total counts all traffic; a limit of a topic or group, only that of the clients it holds."""
+    return exempt_from(limit, applies.exempt, is_charged=limit.entity == TOTAL)
 
 
 def _idle_until_ns(limit: Limit) -> int:
