@@ -433,12 +433,13 @@ def test_what_nobody_foresaw_is_one_line_and_a_traceback_only_at_debug(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fail(_config: Config) -> int:
+    def fail(_config: Config, _read_again: object) -> int:
         raise RuntimeError("two\nlines")
 
     monkeypatch.setattr(server, "run", fail)
     caplog.set_level(log_level.upper(), "proxy")
-    assert _serve(Config(bootstrap_servers=(), observability=ObservabilityOptions(log_level=log_level))) == 1
+    config = Config(bootstrap_servers=(), observability=ObservabilityOptions(log_level=log_level))
+    assert _serve(config, lambda: config) == 1
     assert capsys.readouterr().err == "error: RuntimeError: two lines\n  --log-level debug shows where\n"
     assert ("in fail" in caplog.text) == (log_level == "debug")
 

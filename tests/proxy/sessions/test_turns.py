@@ -192,7 +192,7 @@ async def test_long_frames_take_turns(open_stage: OpenStage, monkeypatch: pytest
     await all_at_once(pairs, produce(1, SIZE // count + BULK))
     assert max(turn.size for turn in work.turns) <= READ_SIZE
     assert len({turn.pump for turn in work.turns}) == count
-    assert not stage.server.pumps.turns._heavy
+    assert not stage.shared.pumps.turns._heavy
 
 
 @pytest.mark.pure
@@ -256,7 +256,7 @@ async def test_one_that_goes_while_it_waits_for_its_turn(open_stage: OpenStage, 
     else:
         session.close()
     await stage.no_sessions()
-    await until(lambda: not stage.server.pumps.turns._heavy)
+    await until(lambda: not stage.shared.pumps.turns._heavy)
 
 
 async def test_one_that_must_not_be_read_when_its_turn_comes(open_stage: OpenStage) -> None:
