@@ -21,6 +21,8 @@ from proxy.sessions.session import Session
 from proxy.sessions.shared import Shared
 
 NS_PER_SECOND: Final = 1_000_000_000
+#: Limits that are updated at once after a change, in about 2 ms.
+MOST_REFRESHED: Final = 100
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +79,14 @@ class InForce:
         """Replace the quotas."""
         self.quotas = quotas
         self.exemptions = exemptions_of(quotas.entries)
-        self._shared.context.registry.replace(quotas.entries, self._shared.clock(), share=quotas.share)
+        registry, now_ns = self._shared.context.registry, self._shared.clock()
+        registry.replace(quotas.entries, now_ns, share=quotas.share, most=MOST_REFRESHED)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Update the limits in use, some in each round of the loop."""
+        if self._shared.context.registry.refresh(MOST_REFRESHED):
+            self._shared.loop.call_soon(self._refresh)
 
     # ---- the switch
 

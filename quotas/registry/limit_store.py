@@ -1,4 +1,8 @@
-"""The limits in use: one bucket for each entity, made on first use, updated, removed after an idle hour."""
+"""The limits in use: one bucket for each entity, made on first use, updated, removed after an idle hour.
+
+After a change of the configuration each limit is updated at its next look-up, or by `refresh`, as of the change. So a
+change costs little at once, however many limits are in use.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,9 @@ class LimitStore:
         self._settings = settings
         self._limits: dict[str, dict[AnyEntity, Limit]] = {name: {} for name in LIMIT_NAMES}
         self._idle: Idle[Limit] = Idle()
+        #: Not updated since the last change, and its time.
+        self._stale: dict[Limit, None] = {}
+        self._changed_ns = 0
 
     def __iter__(self) -> Iterator[Limit]:
         """Every limit with a bucket; safe against changes during iteration. O(limits)."""
@@ -48,11 +55,15 @@ class LimitStore:
 
     def find(self, name: str, owner: AnyEntity) -> Limit | None:
         """The limit of this entity if it is in use."""
+        limit = self._limits[name].get(owner)
+        if limit is None or limit not in self._stale:
+            return limit
+        self._refresh(limit)
         return self._limits[name].get(owner)
 
     def is_in_use(self, limit: Limit) -> bool:
         """Whether it is the present limit of its entity."""
-        return self._limits[limit.name].get(limit.entity) is limit
+        return self.find(limit.name, limit.entity) is limit
 
     def add(self, limit: Limit) -> Limit:
         """Add a limit, in place of a previous one."""
@@ -70,10 +81,18 @@ class LimitStore:
     # ---- changing
 
     def replace(self, configured: Configured, share: Fraction, now_ns: int) -> None:
-        """Replace the configuration and update all limits: O(limits)."""
+        """Replace the configuration. All limits are to be updated then: see `refresh`."""
         self.configured, self.share = configured, share
-        for limit in self:
-            self._refresh(limit, now_ns)
+        self._changed_ns = now_ns
+        self._stale = dict.fromkeys(self)
+
+    def refresh(self, most: int) -> bool:
+        """Update `most` limits after a change. Returns whether some are left. O(most)."""
+        stale = self._stale
+        while stale and most > 0:
+            self._refresh(next(iter(stale)))
+            most -= 1
+        return bool(stale)
 
     def expire(self, now_ns: int) -> int:
         """Remove the limits that were idle for an hour and have no debt and no waiters; returns their number. O(limits
@@ -100,11 +119,14 @@ class LimitStore:
     def _drop(self, limit: Limit) -> None:
         del self._limits[limit.name][limit.entity]
 
-    def _refresh(self, limit: Limit, now_ns: int) -> None:
+    def _refresh(self, limit: Limit) -> None:
         """Apply the configuration to a limit: its debt stays, at the new rate. It is dropped if it is no longer
         configured or has another algorithm.
         """
+        del self._stale[limit]
         name = limit.name
+        if self._limits[name].get(limit.entity) is not limit:
+            return
         if name in THRESHOLDS:  # its algorithm looks up the threshold by itself
             if THRESHOLDS[name] not in self.configured.limits_of(Kind.TOTAL):
                 self._drop(limit)
@@ -116,7 +138,7 @@ class LimitStore:
         limit.origin, limit.mode, limit.exempt = applies.origin, applies.mode, _exempt(limit, applies)
         rate = self._settings.per_second(name, self.scaled(applies.rate))
         burst_ns = self._settings.burst_ns if applies.burst_ns is None else applies.burst_ns
-        limit.algorithm.set_rate(rate, burst_ns, now_ns)
+        limit.algorithm.set_rate(rate, burst_ns, self._changed_ns)
 
 
 def _exempt(limit: Limit, applies: Applies) -> Exempt | None:

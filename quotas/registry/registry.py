@@ -13,6 +13,7 @@ affected sessions.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 
@@ -134,21 +135,34 @@ class Registry:
 
     # ---- changing
 
-    def replace(self, entries: Iterable[QuotaEntry], now_ns: int, *, share: float | Fraction | None = None) -> None:
+    def replace(
+        self,
+        entries: Iterable[QuotaEntry],
+        now_ns: int,
+        *,
+        share: float | Fraction | None = None,
+        most: int = sys.maxsize,
+    ) -> None:
         """Replace all quotas in one step; nothing changes if it raises, as the class does.
 
         A bucket keeps its debt, at the new rate (see `token_bucket`), if its entity still has the limit. It is dropped
         if the limit was removed, is at another level with another bucket, or has another algorithm.
-        O(entries and limits in use).
+        O(entries and limits in use). `most`: limits that are updated at once. The others are updated at their next use;
+        call `refresh` until all are.
         """
         new_share = self.share if share is None else _exact_share(share)
         configured = Configured(entries)
         self._topics.check(configured)
         self.generation += 1
         self._store.replace(configured, new_share, now_ns)
+        self._store.refresh(most)
         self._topics.replace()
         for observer in self.observers:
             observer()
+
+    def refresh(self, most: int) -> bool:
+        """Update `most` limits after `replace`. Returns whether some are left."""
+        return self._store.refresh(most)
 
     def expire(self, now_ns: int) -> int:
         """Remove the limits that were idle for an hour; returns their number. Call it about once a minute.

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from proxy.config.config import EnforcementOptions
-from proxy.in_force import Caller
-from proxy.sessions.wakeups import MOST_AT_ONCE
+from proxy.config.quotas_file import Quotas
+from proxy.in_force import MOST_REFRESHED, Caller
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import Stage, until, without_burst
 from tests.proxy.dialogue import held
@@ -129,16 +129,11 @@ async def test_a_waiting_connection_is_served_when_enforcement_is_switched_off(o
     assert stage.waiting() == []
 
 
-async def test_one_turn_of_the_loop_releases_a_bounded_number(open_stage: OpenStage) -> None:
-    """On a clock that stands still, so that only the count bounds it."""
-    stage = open_stage(quotas=[SLOW])
-    pairs = [await stage.pair() for _ in range(40)]
-    await pairs[0][0].send(produce(0, 500))
-    await pairs[0][1].frame()
-    for number, (client, _) in enumerate(pairs):
-        await client.send(produce(number, 500))
-    await until(lambda: len(stage.waiting()) >= 40 and stage.paused() == {"quota": 40})
-    stage.server.in_force.switch_off(60, ME)
-    for number, (_, broker) in enumerate(pairs):
-        assert await broker.frame() == produce(number, 500)
-    assert len(pairs) < MOST_AT_ONCE
+async def test_many_limits_are_changed_in_steps_and_no_client_sees_an_old_one(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[parse_spec("client-id=<default>,producer_byte_rate=10")])
+    limits = [stage.registry.resolve("u", f"c{number}").produce.limits[0] for number in range(5 * MOST_REFRESHED)]
+    quotas = Quotas((parse_spec("client-id=<default>,producer_byte_rate=20"),), 1)
+    stage.server.in_force.take_over_quotas(quotas)
+    assert sum(limit.rate == 20 for limit in limits) <= 2 * MOST_REFRESHED, "the others in later rounds of the loop"
+    assert stage.registry.resolve("u", f"c{len(limits) - 1}").produce.limits[0].rate == 20
+    await until(lambda: all(limit.rate == 20 for limit in limits))
