@@ -54,8 +54,9 @@ def alter(stage: Stage, spec: str, *, away: bool = False) -> None:
         limits.pop(name, None)
         if not away:
             limits[name] = rate
-    if limits:
-        entries[changed.entity] = replace(before or changed, limits=limits)
+    unlimited = () if away else changed.unlimited
+    if limits or unlimited:
+        entries[changed.entity] = replace(before or changed, limits=limits, unlimited=unlimited)
     in_force = stage.server.in_force
     in_force.take_over_quotas(replace(in_force.quotas, entries=tuple(entries.values())))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -120,12 +121,13 @@ async def test_a_waiting_connection_is_served_when_enforcement_is_switched_off(o
     spec = "total=true,connection_creation_rate=1,algorithm=token-bucket,burst_seconds=1"
     stage = open_stage(quotas=[parse_spec(spec)])
     await stage.pair()
-    for _ in range(2):
+    for _ in range(6):
         await stage.client()
-    await until(lambda: len(stage.waiting()) == 2)
+    await until(lambda: len(stage.waiting()) == 6)
     stage.server.in_force.switch_off(60, ME)
-    for _ in range(2):
-        await stage.broker.accept()
+    async with asyncio.timeout(3):  # the last one would wait for 6 s
+        for _ in range(6):
+            await stage.broker.accept()
     assert stage.waiting() == []
 
 
