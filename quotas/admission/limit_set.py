@@ -188,6 +188,9 @@ class _NoLimit(LimitSet):
     def charge_capped(self, amount: int, now_ns: int) -> Decision:
         return ADMITTED
 
+    def settle(self, size: int, reserved: int, now_ns: int) -> Decision:
+        return ADMITTED
+
     def spend(self, amount: int, now_ns: int) -> int:
         return UNLIMITED
 
@@ -219,6 +222,10 @@ class _OneLimit(LimitSet):
 
     def charge(self, amount: int, now_ns: int) -> Decision:
         debt_ns = self._bucket.record(amount, now_ns)
+        return Decision(True, debt_ns, self._limit, self.limits) if debt_ns else ADMITTED
+
+    def settle(self, size: int, reserved: int, now_ns: int) -> Decision:
+        debt_ns = self._bucket.record(size - reserved, now_ns)
         return Decision(True, debt_ns, self._limit, self.limits) if debt_ns else ADMITTED
 
     def spend(self, amount: int, now_ns: int) -> int:
