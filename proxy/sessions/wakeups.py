@@ -13,7 +13,7 @@ NS_PER_SECOND: Final = 1_000_000_000
 #: Longest time for which held frames are released at once; then the loop serves others for at least a millisecond.
 LONGEST_PASS_NS: Final = 5_000_000
 #: Most frames that are decided again, and queues that are emptied, in that time.
-MOST_AT_ONCE: Final = 256
+MOST_AT_ONCE: Final = 100
 #: Reads until the next decision of a connection: the rest of the released frame, the next header, what is decided on.
 READS_TO_NEXT_FRAME: Final = 3
 
