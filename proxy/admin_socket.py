@@ -5,8 +5,8 @@ One request and one response for each connection, both one line of JSON:
     {"command": "off", "seconds": 1800}     or "on", "status"
     {"ok": true, "message": "enforcement is off until ..."}
 
-The file has mode 0600, and the kernel's word for the caller (SO_PEERCRED) is checked too: the mode of a socket is
-checked only by connect, and the directory may have been opened to others by mistake.
+The file has mode 0600, and the uid of each caller, as the kernel reports it (SO_PEERCRED), is checked too: root may
+connect to any socket, and a mode may be changed by mistake.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class AdminSocket:
                 async with asyncio.timeout(CALLER_TIMEOUT_SECONDS):
                     writer.write(self._respond(await reader.readline(), caller))
                     await writer.drain()
-        except (OSError, TimeoutError, ValueError):  # it has gone, is silent, or its line is too long
+        except (OSError, TimeoutError, ValueError):  # the caller has gone or is silent, or its line is too long
             event(_log, logging.DEBUG, "admin_caller_failed", exc_info=True)
         finally:
             self._callers -= 1

@@ -125,8 +125,8 @@ class Exempt:
     """The clients that a limit never holds.
 
     clients   their names
-    limit     what they are charged to in place of the limit: it charges the same bucket, and is never in debt nor has
-              waiters. None: they are not charged
+    limit     in its place for these clients: it charges the same bucket, is never in debt and has no waiters. None: they
+              are not charged
     """
 
     __slots__ = ("clients", "limit")
@@ -143,7 +143,7 @@ def exempt_from(limit: Limit, clients: Exemption | None, *, is_charged: bool) ->
     return Exempt(clients, Limit(limit.name, limit.entity, NeverInDebt(limit.algorithm)) if is_charged else None)
 
 
-def limits_of(user: str, client_id: str, limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
+def limits_for(user: str, client_id: str, limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
     """What a client is charged to, of limits of many clients: see `Exempt`."""
     found: list[Limit] = []
     for limit in limits:

@@ -1,4 +1,4 @@
-"""A limit as its exempt clients see it: charged, never in debt."""
+"""The algorithm of a limit for its exempt clients: they are charged, and never held."""
 
 from __future__ import annotations
 

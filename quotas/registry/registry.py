@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 
 from quotas.admission.client_limits import ClientLimits, ProducerIdLimit, TopicLimits
-from quotas.admission.limit import Limit, limits_of
+from quotas.admission.limit import Limit, limits_for
 from quotas.admission.limit_set import fetch_limit_set, limit_set
 from quotas.admission.topic_thresholds import Thresholds
 from quotas.algorithms.algorithm import AlgorithmSettings
@@ -185,7 +185,7 @@ class Registry:
         found = [own, *of_groups, configured.of_total()]
 
         def limits(name: str, found: list[dict[str, Applies]] = found) -> tuple[Limit, ...]:
-            return limits_of(user, client_id, self._store.get_all(name, found))
+            return limits_for(user, client_id, self._store.get_all(name, found))
 
         client.produce = limit_set(limits(PRODUCER_BYTE_RATE))
         client.fetch = fetch_limit_set(limits(CONSUMER_BYTE_RATE))
