@@ -125,8 +125,8 @@ class Exempt:
     """The clients that a limit never holds.
 
     clients   their names
-    limit     in its place for these clients: it charges the same bucket, is never in debt and has no waiters. None: they
-              are not charged
+    limit     in its place for these clients: it charges the same bucket, is never in debt and has no waiters.
+              None: they are not charged
     """
 
     __slots__ = ("clients", "limit")
