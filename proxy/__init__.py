@@ -2,10 +2,11 @@
 
 From the outside in; each imports only what is listed after it:
 
-    cli             the entry point: signals first        commands        run, check-config
-    server          ties the parts together, drains
+    cli             the entry point: signals first        commands        run, check-config, enforcement
+    server          ties the parts together, drains       enforcement_command   asks a running proxy
     ports           binds, knows where each leads         ticks           what is done ten times a second
-    listener        accepts in batches                    quotas_watch    the quotas file again, whenever it changes
+    config_watch    the files again, when they change     admin_socket    the off switch, for the owner
+    in_force        what may change while it runs         listener        accepts in batches
     sessions/       the sockets of one client connection and its broker connection
     streams/        what passes through them: bytes in, steps out
     enforcement/    from what the limits say to what is done about it

@@ -1,4 +1,4 @@
-"""The commands of `kafka-quota-proxy`: `run`, `check-config`, `--version`.
+"""The commands of `kafka-quota-proxy`: `run`, `check-config`, `enforcement`, `--version`.
 
 Exit codes: 0 after a clean drain, 2 for a bad configuration, 1 for anything else; one message on stderr, no traceback.
 Slow imports (the server, HTTP, Kafka's schemas) are made only by the command that needs them.
@@ -10,16 +10,16 @@ import difflib
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import click
 import cloup
 
 from proxy.config.config import Config
-from proxy.config.errors import BindError, ConfigError, StartError
+from proxy.config.errors import BindError, ConfigError, Problem, StartError
 from proxy.config.limits_help import CommandWithLimits
-from proxy.config.option_types import ENVIRONMENT_PREFIX, IGNORE_ENVIRONMENT, Setting
+from proxy.config.option_types import ARGUMENTS, ENVIRONMENT_PREFIX, IGNORE_ENVIRONMENT, Setting
 from proxy.config.options import GROUPS
 from proxy.observability.build import BUILD
 
@@ -94,15 +94,27 @@ def run(ctx: click.Context, /, **_options: object) -> None:
     logger = logging.getLogger(__name__)
     for name, fields in [*cautions, *_misspelt_variables(ctx, os.environ)]:
         logs.event(logger, logging.WARNING, name, exc_info=False, **fields)
-    sys.exit(_serve(config))
+    arguments = ctx.meta[ARGUMENTS]
+    sys.exit(_serve(config, lambda: _config_again(arguments)))
 
 
-def _serve(config: Config) -> int:
+def _config_again(arguments: Sequence[str]) -> Config:
+    """The configuration of this command line, with the file of --config as it is now. Raises ConfigError."""
+    from proxy.config.checks import config_of
+
+    try:
+        with run.make_context("run", list(arguments)) as ctx:
+            return config_of(ctx, check_quotas=False)
+    except click.ClickException as error:
+        raise ConfigError((Problem("--config", error.format_message()),)) from error
+
+
+def _serve(config: Config, read_again: Callable[[], Config]) -> int:
     """Run the server; an error that ends it becomes one line on stderr and an exit code."""
     from proxy import server
 
     try:
-        return server.run(config)
+        return server.run(config, read_again)
     except ConfigError as error:
         _fail(error, EXIT_BAD_CONFIG)
     except BindError as error:
@@ -129,13 +141,15 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
     """Check a configuration file, and the quotas file that goes with it, without starting anything.
 
     Prints a summary and exits with 0, or lists every error with its place and exits with 2. Entries that can apply to
-    no client are listed as warnings. Flags and environment variables of `run` are ignored.
+    no client are listed as warnings, exempt clients after the summary. Flags and environment variables of `run` are
+    ignored.
 
     \b
       kafka-quota-proxy check-config --quotas-file quotas.toml proxy.toml
     """
     from proxy.config.cautions import never_matching
     from proxy.config.checks import config_of, summary_of
+    from proxy.config.exemptions import exemptions_of
     from proxy.config.quotas_file import quotas_in_force
 
     ctx.meta[IGNORE_ENVIRONMENT] = True
@@ -143,12 +157,75 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
     with run.make_context("run", arguments, parent=ctx) as run_context:
         try:
             config = config_of(run_context, need_upstream=False)
-            cautions = never_matching(config.quotas, quotas_in_force(config))
+            quotas = quotas_in_force(config)
+            cautions = never_matching(config.quotas, quotas)
         except ConfigError as error:
             _fail(error, EXIT_BAD_CONFIG)
     for _, fields in cautions:
         click.echo(_warning(fields), err=True)
     click.echo(f"{file}: ok: {summary_of(config)}")
+    for line in exemptions_of(quotas.entries):
+        click.echo(f"exempt: {line}")
+
+
+@main.group("enforcement")
+@cloup.option(
+    "--admin-socket",
+    type=cloup.Path(),
+    metavar="PATH",
+    envvar=f"{ENVIRONMENT_PREFIX}ADMIN_SOCKET",
+    required=True,
+    help=f"The path that the proxy has as its --admin-socket. [env: {ENVIRONMENT_PREFIX}ADMIN_SOCKET]",
+)
+def enforcement(admin_socket: str) -> None:
+    """Switch the enforcement of a running proxy off and on.
+
+    While it is off the proxy forwards everything, and counts and logs as with --dry-run. Connections stay open. Only
+    the user of the proxy's process may use its socket. In a container, which has the variable and needs no shell:
+
+    \b
+      kubectl exec POD -- kafka-quota-proxy enforcement off --for 30m
+    """
+
+
+@enforcement.command("off")
+@cloup.option("--for", "duration", default="30m", show_default=True, metavar="DURATION", help="500ms, 20s, 2m, 1h.")
+@click.pass_context
+def enforcement_off(ctx: click.Context, /, duration: str) -> None:
+    """Forward everything for this time, at most 24h; then quotas are enforced again."""
+    from proxy.config.values import InvalidValue, parse_duration
+
+    try:
+        seconds = parse_duration(duration)
+    except InvalidValue as error:
+        _fail(ConfigError((Problem(f"--for {duration!r}", error.message, error.hint),)), EXIT_BAD_CONFIG)
+    _ask(ctx, {"command": "off", "seconds": seconds})
+
+
+@enforcement.command("on")
+@click.pass_context
+def enforcement_on(ctx: click.Context, /) -> None:
+    """Enforce quotas again now."""
+    _ask(ctx, {"command": "on"})
+
+
+@enforcement.command("status")
+@click.pass_context
+def enforcement_status(ctx: click.Context, /) -> None:
+    """Print whether quotas are enforced, and until when they are not."""
+    _ask(ctx, {"command": "status"})
+
+
+def _ask(ctx: click.Context, request: Mapping[str, object]) -> None:
+    """Print the state of the proxy after this request, or why there is none and exit with 1."""
+    from proxy.enforcement_command import NotAnswered, ask
+
+    assert ctx.parent is not None  # noqa: S101 - the group
+    try:
+        click.echo(ask(ctx.parent.params["admin_socket"], request))
+    except NotAnswered as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(EXIT_FAILURE)
 
 
 def _warning(fields: Mapping[str, object]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from proxy.admin_socket import AdminSocket
 from proxy.brokers.nodes import Nodes
 from proxy.brokers.readiness import Readiness
 from proxy.brokers.topic_lookup import ask_for_topics
@@ -19,15 +20,16 @@ from proxy.brokers.topics import Topics
 from proxy.brokers.upstream import Upstream
 from proxy.config.config import Config, QuotaOptions, format_address, unmapped
 from proxy.config.errors import BindError
-from proxy.config.quotas_file import Quotas, quotas_in_force
+from proxy.config.quotas_file import quotas_in_force
+from proxy.config_watch import ConfigWatch
 from proxy.enforcement.holds import Holds
-from proxy.enforcement.policies.table import DRY_RUN, policy_of
+from proxy.enforcement.policies.table import policy_of
 from proxy.enforcement.report import Report, Waiting, waiting_clients
+from proxy.in_force import InForce, mode_of
 from proxy.observability.admin import Status, WaitingClient, start_admin
 from proxy.observability.logs import event
 from proxy.observability.metrics import Metrics
 from proxy.ports import Ports
-from proxy.quotas_watch import QuotasWatch
 from proxy.sessions.gate import Gate
 from proxy.sessions.pump import PumpSet
 from proxy.sessions.session import Origin, Session
@@ -50,8 +52,11 @@ EXIT_NOT_DRAINED = 1
 _log = logging.getLogger("proxy.server")
 
 
-def run(config: Config) -> int:
-    """Run until SIGTERM or SIGINT; returns the exit code. Raises BindError."""
+def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
+    """Run until SIGTERM or SIGINT; returns the exit code. Raises BindError.
+
+    `read_again`: the configuration again, with its file as it is then. Raises ConfigError.
+    """
     raise_descriptor_limit(config)
     if config.event_loop == "uvloop":
         import uvloop
@@ -60,7 +65,7 @@ def run(config: Config) -> int:
     else:
         runner = asyncio.Runner()
     with runner:
-        return runner.run(Server(config).serve())
+        return runner.run(Server(config, read_again=read_again).serve())
 
 
 def raise_descriptor_limit(config: Config) -> None:
@@ -93,7 +98,7 @@ def _settings_of(options: QuotaOptions) -> AlgorithmSettings:
 
 
 def _log_nothing_to_reload() -> None:
-    event(_log, logging.INFO, "nothing_to_reload", hint="SIGHUP reloads --quotas-file, which is not set")
+    event(_log, logging.INFO, "nothing_to_reload", hint="SIGHUP reloads --config and --quotas-file; none is set")
 
 
 class Server:
@@ -104,12 +109,14 @@ class Server:
         config: Config,
         clock: Callable[[], int] = time.monotonic_ns,
         work_clock: Callable[[], int] = time.monotonic_ns,
+        read_again: Callable[[], Config] | None = None,
     ) -> None:
         self.config = config
         self.metrics = Metrics(config)
         self.sessions: set[Session] = set()
         self._clock = clock
         self._work_clock = work_clock
+        self._read_again = read_again
         self._draining = False
         self._ticks: Ticks | None = None
         self._all_closed: asyncio.Event | None = None
@@ -122,19 +129,28 @@ class Server:
             loop.add_signal_handler(number, stop.set)
         self.start(loop)
         watch = None
-        if self.config.quotas.file is not None:
-            watch = QuotasWatch(self.config, self._quotas, self._take_over, self.metrics, self._clock)
-        loop.add_signal_handler(signal.SIGHUP, _log_nothing_to_reload if watch is None else watch.read_again)
+        if self.config.quotas.file is not None or self.config.file is not None:
+            watch = ConfigWatch(
+                self.config, self.in_force.quotas, self.in_force.take_over, self.metrics, self._clock, self._read_again
+            )
+        loop.add_signal_handler(signal.SIGHUP, _log_nothing_to_reload if watch is None else watch.read_files)
         readiness = Readiness(self.config.bootstrap_servers, self._clock, self._not_ready)
+        switch = None
         try:
+            if self.config.enforcement.admin_socket is not None:
+                switch = AdminSocket(self.config.enforcement.admin_socket, self.in_force)
+                await switch.open()
             admin = await start_admin(
                 self.config.observability,
                 self.metrics,
                 health=self._health,
                 readiness=readiness.check,
                 throttles=self._throttles,
+                exemptions=lambda: self.in_force.exemptions,
             )
         except BindError:
+            if switch is not None:
+                switch.close()
             self.close()
             raise
         self._log_start(admin.port)
@@ -146,6 +162,8 @@ class Server:
         finally:
             if watching is not None:
                 watching.cancel()
+            if switch is not None:
+                switch.close()
             self.close()
             readiness.close()
             await admin.close()
@@ -155,8 +173,8 @@ class Server:
         config = self.config
         metrics = self.metrics
         self.ports = Ports(loop, config, metrics, self._accepted)
-        self._quotas = quotas_in_force(config)
-        registry = Registry(self._quotas.entries, share=self._quotas.share, settings=_settings_of(config.quotas))
+        in_force = quotas_in_force(config)
+        registry = Registry(in_force.entries, share=in_force.share, settings=_settings_of(config.quotas))
         memory = MemoryPool(config.security.max_buffered_bytes)
         holds = Holds()
         report = Report(config.enforcement, metrics.entities)
@@ -168,24 +186,23 @@ class Server:
             nodes=Nodes(config.listening, self.ports.open_any),
             topics=Topics(loop, partial(ask_for_topics, config.bootstrap_servers)),
             holds=holds,
-            policy=policy_of(DRY_RUN if config.enforcement.dry_run else config.enforcement.throttle_mode, report),
+            policy=policy_of(mode_of(config.enforcement), report),
         )
-        self.pumps = PumpSet(memory, Turns(loop, self._work_clock), self._clock, metrics.connections.paused)
-        self.wakeups = Wakeups(loop, holds, self._clock)
         self.shared = Shared(
             loop=loop,
             clock=self._clock,
             context=self.context,
             kinds=Kinds(Handlers(self.context), metrics),
-            pumps=self.pumps,
-            wakeups=self.wakeups,
+            pumps=PumpSet(memory, Turns(loop, self._work_clock), self._clock, metrics.connections.paused),
+            wakeups=Wakeups(loop, holds, self._clock),
             upstream=Upstream(loop, self._clock),
         )
         max_wait_ns = int(config.enforcement.max_connection_hold_seconds * NS_PER_SECOND)
         quotas = ConnectionQuotas(registry, max_wait_ns)
-        self.gate = Gate(loop, self._clock, quotas, report, metrics.connections, dry_run=config.enforcement.dry_run)
+        self.gate = Gate(loop, self._clock, quotas, report, metrics.connections, self.context)
+        self.in_force = InForce(config, in_force, self.shared, report, self.sessions)
         sweep = Sweep(self.sessions, memory, metrics.connections, config.security.stalled_client_timeout_seconds)
-        registry.observers += [self.wakeups.limits_changed, self.gate.limits_changed]
+        registry.observers += [self.shared.wakeups.limits_changed, self.gate.limits_changed]
         metrics.limits_in_use = registry.limits_in_use
         metrics.produced = lambda: registry.produced(self._clock())
         metrics.connections.in_flight = lambda: sum(len(session.connection.in_flight) for session in self.sessions)
@@ -194,7 +211,7 @@ class Server:
         except BindError:
             self.close()
             raise
-        self._ticks = Ticks(loop, self._clock, metrics, self.pumps, registry, sweep)
+        self._ticks = Ticks(loop, self._clock, metrics, self.shared.pumps, registry, sweep, self.in_force)
 
     def close(self) -> None:
         """Close every socket at once."""
@@ -203,13 +220,8 @@ class Server:
         self.ports.close()
         for session in list(self.sessions):
             session.close()
-        self.wakeups.close()
+        self.shared.wakeups.close()
         self.context.topics.close()
-
-    def _take_over(self, quotas: Quotas) -> None:
-        """Replace the quotas in force."""
-        self._quotas = quotas
-        self.context.registry.replace(quotas.entries, self._clock(), share=quotas.share)
 
     # ---- accepting
 
@@ -325,7 +337,7 @@ class Server:
             upstream=",".join(format_address(address) for address in config.bootstrap_servers),
             dry_run=config.enforcement.dry_run or None,
         )
-        quotas = self._quotas
+        quotas = self.in_force.quotas
         event(
             _log,
             logging.INFO,
@@ -334,6 +346,7 @@ class Server:
                 f"{entry.entity} {name}={rate}" for entry in quotas.entries for name, rate in entry.limits.items()
             )
             or "none",
+            exempt="; ".join(self.in_force.exemptions) or None,
             scope="each limit applies to a client over all its connections and brokers, through this process only"
             + (
                 f"; every rate is scaled by the quota share {quotas.share:g}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from quotas.entity import AnyEntity
+from quotas.exemption import Exemption
 from quotas.resource_groups import ResourceGroup
 
 
@@ -16,11 +17,13 @@ class QuotaEntry:
 
     entity          the scope; names may be `DEFAULT`
     limits          name (see `quotas.limit_kinds`) to rate in units per second (`connections`, `producer_ids_rate`: a
-                    number), exact, before any share; at least one
+                    number), exact, before any share
     mode            throttle mode of this entity, None: the proxy's
     algorithm       None: the proxy's
     burst_seconds   the bucket's size as seconds of the rate, None: the registry's
     group           the members, if the entity is a resource group
+    unlimited       the names of limits that it lifts: weaker entries that match do not apply. A limit, or one of these
+    exempt          the clients that its limits never hold, or None
     """
 
     entity: AnyEntity
@@ -29,3 +32,5 @@ class QuotaEntry:
     algorithm: str | None = None
     burst_seconds: int | Fraction | None = None
     group: ResourceGroup | None = None
+    unlimited: tuple[str, ...] = ()
+    exempt: Exemption | None = None

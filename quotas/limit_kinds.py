@@ -37,6 +37,9 @@ TOTAL_MESSAGES_THRESHOLD: Final = "total.messages.in.per.sec.threshold"
 CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
 CONNECTIONS: Final = "connections"
 
+THRESHOLDS: Final = {BYTES_THRESHOLD: TOTAL_BYTES_THRESHOLD, MESSAGES_THRESHOLD: TOTAL_MESSAGES_THRESHOLD}
+"""The threshold of a topic, and its total."""
+
 
 class Client(Enum):
     """Scopes besides those of `quotas.entity.Kind`."""

@@ -34,6 +34,10 @@ class Pattern(NamedTuple):
     text: str
     is_prefix: bool
 
+    def matches(self, name: str) -> bool:
+        """Whether the pattern has this member."""
+        return name.startswith(self.text) if self.is_prefix else name == self.text
+
 
 class PatternError(ValueError):
     """`message` quotes the text and contains the error and the correct form."""

@@ -93,11 +93,7 @@ def _may_match(entry: QuotaEntry, kind: str, name: str, options: QuotaOptions) -
 
 
 def _matches(name: str) -> Callable[[str], bool]:
-    def matches(text: str) -> bool:
-        pattern = parse_pattern(text)
-        return name.startswith(pattern.text) if pattern.is_prefix else name == pattern.text
-
-    return matches
+    return lambda text: parse_pattern(text).matches(name)
 
 
 def _is_of_users(entry: QuotaEntry) -> bool:

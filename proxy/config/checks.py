@@ -50,10 +50,11 @@ _FIELDS: Final = {
 _REPEATABLE: Final = frozenset({"quota", "broker_port", "metrics_allowed_host"})
 
 
-def config_of(ctx: click.Context, *, need_upstream: bool = True) -> Config:
+def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: bool = True) -> Config:
     """The configuration of a context of `run`. Raises ConfigError with every problem.
 
-    `need_upstream=False` accepts a file that leaves the bootstrap servers to a flag or variable.
+    `need_upstream=False` accepts a file that leaves the bootstrap servers to a flag or variable. `check_quotas=False`
+    leaves the quotas file and the entries together to `quotas_in_force`.
     """
     problems = file_problems(ctx)
     file_was_read = not problems
@@ -72,7 +73,8 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True) -> Config:
         problems += take_ports(ctx, given)
     if "listen" not in wrong_names:
         problems += take_advertised_host(ctx, given)
-    problems += _check_quotas(ctx, given)
+    if check_quotas:
+        problems += _check_quotas(ctx, given)
     if problems:
         raise ConfigError(problems)
     fields = _fields_by_group(ctx, given)
@@ -84,6 +86,7 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True) -> Config:
         observability=ObservabilityOptions(**fields["Observability"]),
         security=SecurityOptions(**fields["Security"]),
         event_loop=given["event_loop"],
+        file=given.get("config"),
     )
 
 

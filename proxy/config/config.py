@@ -1,7 +1,7 @@
 """The configuration of one proxy process, checked and in final units.
 
-The rest of the shell reads only `Config`, no flag, environment variable or file. `proxy.commands` builds it once, and
-it never changes. The quotas file may change while the process runs: `Config` has its path.
+The rest of the shell reads only `Config`, no flag, environment variable or file. It never changes. When the files of
+`--config` and `--quotas-file` change, `proxy.config_watch` makes another `Config`, and `proxy.in_force` applies it.
 """
 
 from __future__ import annotations
@@ -87,12 +87,14 @@ class EnforcementOptions:
     """What happens to a client over its quota.
 
     `max_connection_hold_seconds`: the longest wait of a connection over its rate; then it is closed.
+    `admin_socket`: the path of the off switch, None: there is none.
     """
 
     throttle_mode: str = "auto"
     max_throttle_ms: int = 5000
     max_connection_hold_seconds: float = 8.0
     dry_run: bool = False
+    admin_socket: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +131,10 @@ class SecurityOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The configuration of one proxy process, in the groups of `--help`. The defaults are those of the command line."""
+    """The configuration of one proxy process, in the groups of `--help`. The defaults are those of the command line.
+
+    `file`: that of `--config`.
+    """
 
     bootstrap_servers: tuple[Address, ...]
     listening: ListeningOptions = ListeningOptions()
@@ -138,3 +143,4 @@ class Config:
     observability: ObservabilityOptions = ObservabilityOptions()
     security: SecurityOptions = SecurityOptions()
     event_loop: EventLoopName = "uvloop"
+    file: Path | None = None

@@ -7,6 +7,7 @@ from typing import Final
 import click
 import cloup
 
+from proxy.config.option_types import ARGUMENTS
 from quotas.limit_kinds import LIMIT_KINDS
 from quotas.modes import MODES
 from quotas.parsing.limits import scope_keys
@@ -24,23 +25,33 @@ _SCOPES: Final = (
     ),
     ("...=<default>", "Each name without its own entry; not for total and resource-group."),
 )
+_LIFTED: Final = "Lifts the limit for this scope: no weaker entry applies; resource groups and the total do."
 _OPTIONS: Final = (
     ("mode=", f"{' or '.join(MODES)}, in place of the proxy's throttle mode."),
     ("action=", "hold: what happens to records over a limit on records."),
     ("algorithm=", "token-bucket, sampled-window or ewma, in place of the proxy's algorithm."),
+    (
+        "exempt-user=, exempt-client-id=",
+        "Clients that a topic, a resource group or the total never holds; repeatable, spark-* is a prefix.",
+    ),
     ("burst_seconds=", "Size of the token bucket as seconds of the rate, 1 by default."),
 )
 
 
 class CommandWithLimits(cloup.Command):
-    """A command with the keys of SPEC at the end of its help."""
+    """A command with the keys of SPEC at the end of its help, and its command line in the context."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line, and keep it: see `ARGUMENTS`."""
+        ctx.meta[ARGUMENTS] = tuple(args)
+        return super().parse_args(ctx, args)
 
     def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the keys of SPEC after the options."""
         limits = [(f"{name}=", f"{kind.counts} ({', '.join(scope_keys(kind))})") for name, kind in LIMIT_KINDS.items()]
         for title, rows in (
             ("Scopes of a quota", _SCOPES),
-            ("Limits, with the scopes they can have", limits),
+            ("Limits, with the scopes they can have", [*limits, ("...=unlimited", _LIFTED)]),
             ("Options of a quota", _OPTIONS),
         ):
             with formatter.section(title):

@@ -35,6 +35,10 @@ IGNORE_ENVIRONMENT: Final = "proxy.config.options.ignore_environment"
 """Key in the context's meta: `check-config` checks a file, without the environment of its shell."""
 
 
+ARGUMENTS: Final = "proxy.config.options.arguments"
+"""Key in the context's meta: the command line, to parse it again when the file of --config changes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Invalid:
     """In the place of a value: the text given, and its errors, each as message and hint."""

@@ -197,6 +197,13 @@ ENFORCEMENT: Final = cloup.option_group(
         show_default="off",
         help="Decide, count and log, but forward everything unchanged.",
     ),
+    _setting(
+        "--admin-socket",
+        type=Checked("PATH", file_path),
+        show_default="none",
+        help="UNIX socket of the off switch, for the owner of this process only: kafka-quota-proxy enforcement off "
+        "--for 30m. That command reads the same variable.",
+    ),
 )
 
 OBSERVABILITY: Final = cloup.option_group(
@@ -296,7 +303,8 @@ PROCESS: Final = cloup.option_group(
         expose_value=True,
         show_default="none",
         help="Options from a file: keys are the names with underscores, repeatable ones are lists. A flag overrides "
-        "the environment, which overrides the file.",
+        "the environment, which overrides the file. The proxy watches it: dry_run, throttle_mode, log_level, quota, "
+        "quota_share and quotas_file change while it runs; the others need a restart.",
         callback=lambda ctx, _param, value: take_defaults_from(ctx, value),
     ),
     _setting(

@@ -130,9 +130,7 @@ class Holds:
 
     def take_all(self, limit: Limit) -> list[Hold]:
         """Empty the queue of a limit, and return its frames in order."""
-        found = []
-        while limit.waiters.waiting:
-            found.append(limit.waiters.pop())
+        found: list[Hold] = limit.waiters.take_all()
         self._drop_if_empty(limit)
         return found
 

@@ -117,6 +117,10 @@ class Identity:
         self.notice.renew(self.registry, now_ns)
         self.request_notice.renew(self.registry, now_ns)
 
+    def drop_notices(self) -> None:
+        """No response contains a throttle time from now on."""
+        self.notice.until_ns = self.request_notice.until_ns = 0
+
     def _resolve(self) -> None:
         self.limits = self.registry.resolve(self.user, self.client_id)
         self.generation = self.registry.generation

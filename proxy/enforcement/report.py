@@ -21,12 +21,15 @@ _log = logging.getLogger("proxy.enforcement")
 
 
 class Report:
-    """Shared by all connections. A request is counted once: with the time of its hold, else with its notice."""
+    """Shared by all connections. A request is counted once: with the time of its hold, else with its notice.
+
+    is_dry_run   nothing is throttled: log lines call it so
+    """
 
     def __init__(self, options: EnforcementOptions, entities: Entities) -> None:
         self._entities = entities
         self._most_ns = options.max_throttle_ms * NS_PER_MS
-        self._event = "would_throttle" if options.dry_run else "throttled"
+        self.is_dry_run = options.dry_run
         self._lines = RateLimited()
 
     def noticed(self, identity: Identity, decision: Decision, wait_ns: int, now_ns: int, mode: str = NOTIFY) -> None:
@@ -91,7 +94,7 @@ class Report:
             event(
                 _log,
                 logging.WARNING,
-                self._event,
+                "would_throttle" if self.is_dry_run else "throttled",
                 client_id=identity.client_id,
                 user=identity.user,
                 peer=identity.peer,

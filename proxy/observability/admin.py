@@ -27,7 +27,7 @@ INDEX: Final = """kafka-quota-proxy
 /metrics    Prometheus metrics (text, or OpenMetrics by the Accept header)
 /healthz    200: the process works; also while it drains
 /readyz     200: new connections are served; else 503 and why: draining, memory, no bootstrap server answers
-/throttles  connections that a quota holds now: limit, entity, time (JSON; a table for Accept: text/plain)
+/throttles  connections that a quota holds now: limit, entity, time; exemptions (JSON; a table for Accept: text/plain)
 """
 
 _VARY: Final = (("Vary", "Accept"),)
@@ -64,6 +64,7 @@ async def start_admin(
     health: Callable[[], Status],
     readiness: Callable[[], Awaitable[Status]],
     throttles: Callable[[], Sequence[WaitingClient]],
+    exemptions: Callable[[], Sequence[str]] = tuple,
 ) -> HttpServer:
     """Serve on `options.metrics_listen` until closed. Raises BindError when that address cannot be bound.
 
@@ -72,7 +73,7 @@ async def start_admin(
     """
     own_version()  # read it while descriptors are available
     names = {name.lower().removesuffix(".") for name in (options.metrics_listen[0], *options.metrics_allowed_hosts)}
-    server = HttpServer(_Pages(metrics, health, readiness, throttles).respond, names)
+    server = HttpServer(_Pages(metrics, health, readiness, throttles, exemptions).respond, names)
     try:
         await server.listen(options.metrics_listen)
     except OSError as error:
@@ -87,11 +88,13 @@ class _Pages:
         health: Callable[[], Status],
         readiness: Callable[[], Awaitable[Status]],
         throttles: Callable[[], Sequence[WaitingClient]],
+        exemptions: Callable[[], Sequence[str]],
     ) -> None:
         self._metrics = metrics
         self._health = health
         self._readiness = readiness
         self._throttles = throttles
+        self._exemptions = exemptions
         self._scraping = asyncio.Lock()
         self._pages: dict[str, Callable[[Request], Awaitable[Response]]] = {
             "/": self._index,
@@ -129,9 +132,11 @@ class _Pages:
     async def _waiting(self, request: Request) -> Response:
         waiting = sorted(self._throttles(), key=lambda client: client.remaining_seconds, reverse=True)
         shown = waiting[:MAX_WAITING_SHOWN]
+        exemptions = self._exemptions()
         if prefers_plain_text(request.accept):
-            return text_response(waiting_table(shown, total=len(waiting)), fields=_VARY)
-        body = {"total": len(waiting), "waiting": [asdict(client) for client in shown]}
+            table = waiting_table(shown, total=len(waiting))
+            return text_response("".join([table, *(f"exempt: {line}\n" for line in exemptions)]), fields=_VARY)
+        body = {"total": len(waiting), "waiting": [asdict(client) for client in shown], "exempt": exemptions}
         return Response(json.dumps(body).encode() + b"\n", "application/json; charset=utf-8", fields=_VARY)
 
 

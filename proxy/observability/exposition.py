@@ -182,8 +182,13 @@ def _whole_process(metrics: Metrics) -> Iterator[Metric]:
     )
     yield _gauge(
         "config_last_reload_successful",
-        "1: the quotas file was applied when last read; 0: it was refused, and the quotas before it stay in force.",
+        "1: configuration and quotas file were applied when last read; 0: refused, and what was in force before stays.",
         int(metrics.reload_ok),
+    )
+    yield _gauge(
+        "enforcement_enabled",
+        "1: quotas are enforced; 0: a dry run, or enforcement is switched off.",
+        int(metrics.enforcement_enabled),
     )
 
 

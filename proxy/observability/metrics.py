@@ -90,7 +90,8 @@ class Metrics:
     """All that this process counts. The server sets the callables `limits_in_use` and `produced`.
 
     `loop_lag`: how late a timer of the event loop fired.
-    `reload_ok`: the quotas file was applied when it was last read; False: it was refused as a whole.
+    `reload_ok`: the files were applied when they were last read; False: they were refused as a whole.
+    `enforcement_enabled`: False in a dry run, and while enforcement is switched off.
     """
 
     def __init__(self, config: Config, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
@@ -102,6 +103,7 @@ class Metrics:
         self.errors = ErrorCounts()
         self.loop_lag = Histogram(LAG_BUCKETS)
         self.reload_ok = True
+        self.enforcement_enabled = True
         self.limits_in_use: Callable[[], Iterable[LimitInUse]] = tuple
         #: One-minute rates where a total threshold asks for them: unit, outcome, units per second.
         self.produced: Callable[[], Iterable[tuple[str, str, float]]] = tuple

@@ -11,12 +11,14 @@ if that is shorter.
 import logging
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from proxy.enforcement.report import Report
 from proxy.observability.logs import RateLimited, event
 from proxy.observability.metrics import ConnectionMetrics
 from proxy.sessions.session import Session
+from proxy.streams.context import Context
 from quotas.connections import ConnectionQuotas, Verdict, WaitingConnection
 
 NS_PER_MS: Final = 1_000_000
@@ -48,15 +50,14 @@ class Gate:
         quotas: ConnectionQuotas,
         report: Report,
         metrics: ConnectionMetrics,
-        *,
-        dry_run: bool,
+        context: Context,
     ) -> None:
         self._loop = loop
         self._clock = clock
         self._quotas = quotas
         self._report = report
         self._metrics = metrics
-        self._dry_run = dry_run
+        self._context = context
         self._lines = RateLimited()
         #: In the order of their recording.
         self._waiting: dict[Session, _Waiting] = {}
@@ -69,7 +70,7 @@ class Gate:
         if verdict.limit_name is None:
             serve()
             return
-        if self._dry_run:
+        if not self._context.policy.enforces:
             self._report_dry_run(session, verdict, now_ns)
             serve()
             return
@@ -94,7 +95,7 @@ class Gate:
         return None if waiting is None else waiting.connection
 
     def limits_changed(self) -> None:
-        """Limits were replaced. Costs nothing while no connection waits."""
+        """Limits or the policy were replaced. Costs nothing while no connection waits."""
         if not self._waiting:
             return
         now_ns = self._clock()
@@ -103,6 +104,8 @@ class Gate:
         free = 0
         for (session, each), verdict in zip(waiting.items(), verdicts, strict=True):
             before = each.connection
+            if not self._context.policy.enforces:
+                verdict = replace(verdict, admitted=True, wait_ns=0)
             left_ns = before.since_ns + verdict.wait_ns - now_ns
             if left_ns <= 0:
                 left_ns = (1 + free // SERVED_AT_ONCE) * NS_PER_MS

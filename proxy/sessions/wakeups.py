@@ -12,6 +12,8 @@ NS_PER_MS: Final = 1_000_000
 NS_PER_SECOND: Final = 1_000_000_000
 #: Longest time for which held frames are released at once; then the loop serves others for at least a millisecond.
 LONGEST_PASS_NS: Final = 5_000_000
+#: Most frames that are decided again, and queues that are emptied, in that time.
+MOST_AT_ONCE: Final = 100
 #: Reads until the next decision of a connection: the rest of the released frame, the next header, what is decided on.
 READS_TO_NEXT_FRAME: Final = 3
 
@@ -27,6 +29,8 @@ class Wakeups:
         self._deadlines: dict[Hold, TimerHandle] = {}
         #: Frames that are decided again at once.
         self._asking_again: deque[Hold] = deque()
+        #: Limits with queues that are to be decided again after those.
+        self._changed_limits: dict[Limit, None] = {}
         self._next_pass: Handle | None = None
 
     def add(self, waiter: Waiter, hold: Hold) -> None:
@@ -57,13 +61,13 @@ class Wakeups:
                 self._timers[limit] = self._after(due_ns, self._pass, limit)
 
     def limits_changed(self) -> None:
-        """Limits were replaced: decide all held frames again, in order."""
-        self._ask_again(list(self._holds.limits))
-        self.rearm()
+        """Limits or the policy were replaced: decide all held frames again, those of a limit in order."""
+        self._ask_again(self._holds.limits)
 
     def close(self) -> None:
         """Cancel all timers."""
         self._asking_again.clear()
+        self._changed_limits.clear()
         for timer in (*self._timers.values(), *self._deadlines.values()):
             timer.cancel()
         self._timers.clear()
@@ -108,19 +112,26 @@ class Wakeups:
 
     def _ask_again(self, limits: Iterable[Limit]) -> None:
         """Empty the queues of these limits, and decide their frames again."""
-        for limit in limits:
-            self._asking_again.extend(self._holds.take_all(limit))
+        self._changed_limits.update(dict.fromkeys(limits))
         if self._next_pass is None:
             self._ask_some_again()
 
     def _ask_some_again(self) -> None:
-        """For the time of one pass; the rest in the loop's next round."""
-        now_ns = self._clock()
-        ends_ns = now_ns + LONGEST_PASS_NS
-        while self._asking_again and now_ns < ends_ns:
-            self._release(self._asking_again.popleft())
-            now_ns = self._clock()
-        self._next_pass = self._loop.call_soon(self._ask_some_again) if self._asking_again else None
+        """For the time of one pass, at most `MOST_AT_ONCE` frames and limits; the rest in the loop's next round."""
+        frames, limits = self._asking_again, self._changed_limits
+        ends_ns = self._clock() + LONGEST_PASS_NS
+        for _ in range(MOST_AT_ONCE):
+            if frames:
+                self._release(frames.popleft())
+            elif limits:
+                limit = next(iter(limits))
+                del limits[limit]
+                frames.extend(self._holds.take_all(limit))
+            else:
+                break
+            if self._clock() >= ends_ns:
+                break
+        self._next_pass = self._loop.call_soon(self._ask_some_again) if frames or limits else None
         self.rearm()
 
     def _release(self, hold: Hold) -> Waiter | None:

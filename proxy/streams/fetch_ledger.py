@@ -118,7 +118,7 @@ class Reservation:
         if size < reserved:
             self._give_back(reserved - size, now_ns)
             reserved = size
-        return limits.charge(size - reserved, now_ns)
+        return limits.settle(size, reserved, now_ns)
 
     def cancel(self, now_ns: int) -> None:
         """No response arrives: give back what was charged."""

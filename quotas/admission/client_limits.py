@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from quotas.admission.limit import Limit
+from quotas.admission.limit import Limit, limits_for
 from quotas.admission.limit_set import NO_LIMITS, LimitSet, spend_all
 from quotas.algorithms.producer_ids import ProducerIdQuota
 
@@ -107,8 +107,11 @@ class TopicCharges:
 
     def __init__(self, client: ClientLimits, topic: TopicLimits) -> None:
         self.topic: Final = topic
-        self.bytes_in: Final = tuple(dict.fromkeys(topic.bytes_in + client.bytes_in))
-        self.messages_in: Final = tuple(dict.fromkeys(topic.messages_in + client.messages_in))
+        user, client_id = client.user, client.client_id
+        self.bytes_in: Final = tuple(dict.fromkeys(limits_for(user, client_id, topic.bytes_in) + client.bytes_in))
+        self.messages_in: Final = tuple(
+            dict.fromkeys(limits_for(user, client_id, topic.messages_in) + client.messages_in)
+        )
 
     def add_to(self, amounts: dict[Limit, int], record_bytes: int, messages: int) -> None:
         """Add these records to what each limit is charged."""

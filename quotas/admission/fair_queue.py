@@ -101,6 +101,21 @@ class FairQueue(Generic[T]):
             del self._flows[flow.waiter]
         return flow.waiter
 
+    def take_all(self) -> list[T]:
+        """Remove all frames, and return their waiters in the order of `pop`. O(n log n) with one sort where each waiter
+        has one frame: several times faster than `pop` for each.
+        """
+        found: list[T] = []
+        if self.waiting == len(self._flows):
+            found = [flow.waiter for _, _, flow in sorted(self._heap) if flow.alive]
+            self._virtual_time = max((flow.finish for flow in self._flows.values()), default=self._virtual_time)
+            self._flows.clear()
+            self._heap.clear()
+            self.waiting = self.queued = 0
+        while self.waiting:
+            found.append(self.pop())
+        return found
+
     def discard(self, waiter: T) -> None:
         """Remove all frames of this waiter, if it has any."""
         flow = self._flows.pop(waiter, None)

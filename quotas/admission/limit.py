@@ -19,14 +19,14 @@ from typing import Any, Final, NoReturn
 
 from quotas.admission.fair_queue import FairQueue
 from quotas.algorithms.algorithm import NS_PER_SECOND, Algorithm
+from quotas.algorithms.never_in_debt import NeverInDebt
 from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.entity import AnyEntity
+from quotas.exemption import Exemption
 
 SPARE_NS: Final = 20_000_000
 """A limit may have earned this much while its waiters need more, since timers fire late.
 """
-UNLIMITED: Final = (1 << 63) - 1
-"""The headroom without a limit."""
 
 
 class Waiters(FairQueue[Any]):
@@ -61,9 +61,10 @@ class Limit:
     mode        the entry's throttle mode, or None
     algorithm   the bucket; the same one for the life of the limit
     waiters     its queue, served byte-fair; add to it with `enqueue`
+    exempt      the clients that it never holds, or None
     """
 
-    __slots__ = ("algorithm", "entity", "mode", "name", "origin", "waiters")
+    __slots__ = ("algorithm", "entity", "exempt", "mode", "name", "origin", "waiters")
 
     def __init__(
         self,
@@ -80,6 +81,7 @@ class Limit:
         self.origin = entity if origin is None else origin
         self.mode = mode
         self.waiters: Waiters = _NO_WAITERS
+        self.exempt: Exempt | None = None
 
     def __repr__(self) -> str:
         return f"<Limit {self.name} of {self.entity}: {self.rate}/s>"
@@ -117,6 +119,40 @@ class Limit:
         if self.waiters is _NO_WAITERS:
             self.waiters = Waiters()
         return self.waiters
+
+
+class Exempt:
+    """The clients that a limit never holds.
+
+    clients   their names
+    limit     in its place for these clients: it charges the same bucket, is never in debt and has no waiters.
+              None: they are not charged
+    """
+
+    __slots__ = ("clients", "limit")
+
+    def __init__(self, clients: Exemption, limit: Limit | None) -> None:
+        self.clients = clients
+        self.limit = limit
+
+
+def exempt_from(limit: Limit, clients: Exemption | None, *, is_charged: bool) -> Exempt | None:
+    """The exemption of these clients from a limit."""
+    if clients is None:
+        return None
+    return Exempt(clients, Limit(limit.name, limit.entity, NeverInDebt(limit.algorithm)) if is_charged else None)
+
+
+def limits_for(user: str, client_id: str, limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
+    """What a client is charged to, of limits of many clients: see `Exempt`."""
+    found: list[Limit] = []
+    for limit in limits:
+        exempt = limit.exempt
+        if exempt is None or not exempt.clients.covers(user, client_id):
+            found.append(limit)
+        elif exempt.limit is not None:
+            found.append(exempt.limit)
+    return tuple(found)
 
 
 class Ticket:

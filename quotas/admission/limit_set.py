@@ -7,8 +7,9 @@ from operator import itemgetter
 from typing import Final
 
 from quotas.admission.decision import ADMITTED, Decision
-from quotas.admission.limit import UNLIMITED, Limit, Ticket
-from quotas.algorithms.algorithm import NS_PER_SECOND, Algorithm
+from quotas.admission.limit import Limit, Ticket
+from quotas.algorithms.algorithm import NS_PER_SECOND, UNLIMITED, Algorithm
+from quotas.algorithms.never_in_debt import NeverInDebt
 from quotas.algorithms.token_bucket import TokenBucket
 
 
@@ -57,6 +58,10 @@ class LimitSet:
         """Refund `amount` that was charged at `charged_ns`: see `Algorithm.refund`."""
         for limit in self.limits:
             limit.algorithm.refund(amount, charged_ns, now_ns)
+
+    def settle(self, size: int, reserved: int, now_ns: int) -> Decision:
+        """Charge a response of `size` bytes, of which `reserved` have been charged, in any state."""
+        return self.charge(size - reserved, now_ns)
 
     def headroom(self, now_ns: int) -> int:
         """Whole units that fit before a limit is in debt; `UNLIMITED` without limits, 0 with waiters."""
@@ -183,6 +188,9 @@ class _NoLimit(LimitSet):
     def charge_capped(self, amount: int, now_ns: int) -> Decision:
         return ADMITTED
 
+    def settle(self, size: int, reserved: int, now_ns: int) -> Decision:
+        return ADMITTED
+
     def spend(self, amount: int, now_ns: int) -> int:
         return UNLIMITED
 
@@ -216,6 +224,10 @@ class _OneLimit(LimitSet):
         debt_ns = self._bucket.record(amount, now_ns)
         return Decision(True, debt_ns, self._limit, self.limits) if debt_ns else ADMITTED
 
+    def settle(self, size: int, reserved: int, now_ns: int) -> Decision:
+        debt_ns = self._bucket.record(size - reserved, now_ns)
+        return Decision(True, debt_ns, self._limit, self.limits) if debt_ns else ADMITTED
+
     def spend(self, amount: int, now_ns: int) -> int:
         return -1 if self._limit.waiters.waiting else self._bucket.spend(amount, now_ns)
 
@@ -224,6 +236,23 @@ class _OneLimit(LimitSet):
 
     def earned(self, span_ns: int) -> int:
         return self._bucket.rate * span_ns // NS_PER_SECOND
+
+
+class _PartlyExempt(LimitSet):
+    """`limits` reserve bytes for a fetch. The others, never in debt, are charged when its response arrives: they must
+    not be charged for what it may bring.
+    """
+
+    __slots__ = ("_others",)
+
+    def __init__(self, limits: tuple[Limit, ...]) -> None:
+        super().__init__(tuple([limit for limit in limits if type(limit.algorithm) is not NeverInDebt]))
+        self._others: Final = tuple([limit.algorithm for limit in limits if type(limit.algorithm) is NeverInDebt])
+
+    def settle(self, size: int, reserved: int, now_ns: int) -> Decision:
+        for algorithm in self._others:
+            algorithm.record(size, now_ns)
+        return super().settle(size, reserved, now_ns)
 
 
 NO_LIMITS: Final[LimitSet] = _NoLimit(())
@@ -236,3 +265,10 @@ def limit_set(limits: tuple[Limit, ...]) -> LimitSet:
     if len(limits) == 1:
         return _OneLimit((limits[0],))
     return LimitSet(limits)
+
+
+def fetch_limit_set(limits: tuple[Limit, ...]) -> LimitSet:
+    """The same for fetches, which reserve bytes before their responses arrive."""
+    if any(type(limit.algorithm) is NeverInDebt for limit in limits):
+        return _PartlyExempt(limits)
+    return limit_set(limits)

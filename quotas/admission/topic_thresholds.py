@@ -22,7 +22,8 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from quotas.admission.decision import Decision
-from quotas.admission.limit import UNLIMITED, Limit, Ticket
+from quotas.admission.limit import Limit, Ticket
+from quotas.algorithms.algorithm import UNLIMITED
 from quotas.algorithms.claims import CountedClaims
 from quotas.algorithms.ewma import Meter
 

@@ -20,6 +20,10 @@ EWMA: Final = "ewma"
 ALGORITHMS: Final = (TOKEN_BUCKET, SAMPLED_WINDOW, EWMA)
 
 
+UNLIMITED: Final = (1 << 63) - 1
+"""The headroom without a limit."""
+
+
 class Algorithm(Protocol):
     """The bucket of a limit. Durations are nanoseconds, amounts whole units (bytes, ...).
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from quotas.admission.topic_thresholds import ThresholdError, check_thresholds
 from quotas.entity import TOTAL, AnyEntity, Kind, Named
 from quotas.entry import QuotaEntry
-from quotas.limit_kinds import BYTES_THRESHOLD, MESSAGES_THRESHOLD, TOTAL_BYTES_THRESHOLD, TOTAL_MESSAGES_THRESHOLD
+from quotas.limit_kinds import THRESHOLDS
 from quotas.parsing.errors import SpecError
 
 Wrong: TypeAlias = "tuple[AnyEntity | None, Mapping[str, int | Fraction]]"
 """An entry with errors: its entity, None if unknown, and its limits that could be parsed."""
-
-_TOTAL_OF: Final = {BYTES_THRESHOLD: TOTAL_BYTES_THRESHOLD, MESSAGES_THRESHOLD: TOTAL_MESSAGES_THRESHOLD}
 
 
 def duplicates(placed: Iterable[tuple[str, AnyEntity]]) -> list[SpecError]:
@@ -45,7 +43,7 @@ def threshold_errors(entries: Iterable[QuotaEntry], wrong: Sequence[Wrong] = ())
     limits_of.update(wrong)
     total_is_wrong = any(entity == TOTAL for entity, _ in wrong)
     errors = []
-    for name, total_name in _TOTAL_OF.items():
+    for name, total_name in THRESHOLDS.items():
         total = limits_of.get(TOTAL, {}).get(total_name)
         if total is None and total_is_wrong:
             continue

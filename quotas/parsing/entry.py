@@ -9,12 +9,16 @@ from typing import Final
 
 from quotas.entity import DEFAULT_NAME, TOTAL, AnyEntity, Default, Entity, Kind, Name, Named
 from quotas.entry import QuotaEntry
+from quotas.exemption import Exemption
 from quotas.limit_kinds import BYTES_THRESHOLD, LIMIT_KINDS, LIMIT_NAMES, MESSAGES_THRESHOLD, REQUEST_RATE
 from quotas.parsing.errors import Refusal, SpecError, closest
-from quotas.parsing.limits import check_combination, read_limit, scope_of
+from quotas.parsing.limits import UNLIMITED, check_combination, check_unlimited, holds_clients, read_limit, scope_of
 from quotas.parsing.names import (
     CLIENT_ID,
     ENTITY_KEYS,
+    EXEMPT_CLIENT_ID,
+    EXEMPT_KEYS,
+    EXEMPT_USER,
     MEMBER_KEYS,
     RESOURCE_GROUP,
     TOPIC,
@@ -24,9 +28,10 @@ from quotas.parsing.names import (
     entity_name,
 )
 from quotas.parsing.options import OPTION_KEYS, Options
-from quotas.resource_groups import ResourceGroup, group_problems
+from quotas.resource_groups import ResourceGroup, group_problems, pattern_problem
 
-_KEYS: Final = (*LIMIT_NAMES, *ENTITY_KEYS, *OPTION_KEYS)
+_KEYS: Final = (*LIMIT_NAMES, *ENTITY_KEYS, *OPTION_KEYS, *EXEMPT_KEYS)
+_NO_LIMITS: Final = frozenset((*ENTITY_KEYS, *OPTION_KEYS, *EXEMPT_KEYS))
 _REQUEST_PERCENTAGE: Final = (
     "request_percentage is a share of the broker's threads, which a proxy cannot measure; "
     f"use {REQUEST_RATE}, which counts requests"
@@ -75,7 +80,16 @@ def read_entry(place: str, items: Sequence[Item], resolve: Resolve | None = None
     if entity is None or reader.errors:
         return Reading(entity, None, tuple(reader.errors), reader.limits)
     options = reader.options
-    entry = QuotaEntry(entity, reader.limits, options.mode, options.algorithm, options.burst_seconds, group)
+    entry = QuotaEntry(
+        entity,
+        reader.limits,
+        options.mode,
+        options.algorithm,
+        options.burst_seconds,
+        group,
+        tuple(reader.unlimited),
+        reader.exemption(),
+    )
     return Reading(entity, entry, (), reader.limits)
 
 
@@ -88,7 +102,9 @@ class _Reader:
         self._seen: set[str] = set()
         self._names: dict[str, Name] = {}
         self._members: dict[str, list[tuple[str, str]]] = {key: [] for key in MEMBER_KEYS}  # with their places
+        self._exempt: dict[str, list[str]] = {}
         self.limits: dict[str, int | Fraction] = {}
+        self.unlimited: list[str] = []
         self.options = Options([])
         self.errors: list[SpecError] = []
 
@@ -102,12 +118,16 @@ class _Reader:
 
     def check_limits_and_options(self) -> None:
         """Check that there is a limit and that each option has an effect."""
-        limits = [kind for name, kind in LIMIT_KINDS.items() if name in self._seen and name in self._scope.limits]
-        if self._seen.issubset((*ENTITY_KEYS, *OPTION_KEYS)):  # an unknown limit has its own error
+        names = self._seen.difference(self.unlimited).intersection(self._scope.limits)
+        limits = [kind for name, kind in LIMIT_KINDS.items() if name in names]
+        if self._seen <= _NO_LIMITS:  # an unknown limit has its own error
             self._refuse("", Refusal("no limit given", allowed=self._scope.limits))
         elif limits:
             for key, refusal in self.options.problems(limits):
                 self._refuse(key, refusal)
+        if self._exempt and not self.errors and not any(map(holds_clients, limits)):
+            advice = "a connection has no client yet when it is accepted" if limits else None
+            self._refuse(next(iter(self._exempt)), Refusal("no limit here could hold a client", advice=advice))
 
     def entity(self) -> AnyEntity | None:
         """The entity of the entry; None, with an error, if it is not clear."""
@@ -128,6 +148,12 @@ class _Reader:
             self._check_thresholds()
         return Named(Kind(key), name)
 
+    def exemption(self) -> Exemption | None:
+        """The exempt clients of the entry; None without any."""
+        if not self._exempt:
+            return None
+        return Exemption(tuple(self._exempt.get(EXEMPT_USER, ())), tuple(self._exempt.get(EXEMPT_CLIENT_ID, ())))
+
     def group(self) -> ResourceGroup | None:
         """The group of the entry; None without one, and with errors."""
         if not self._scope.is_group or not self._scope.is_clear:
@@ -142,7 +168,9 @@ class _Reader:
     def _take(self, item: Item) -> None:
         key, value = item.key, item.value
         if self._scope.is_group and key in MEMBER_KEYS:
-            self._take_member(item)
+            self._members[key].append((item.place, _member(item)))
+        elif key in EXEMPT_KEYS:
+            self._take_exempt(item)
         elif key in self._seen:
             raise Refusal(f"{key!r} is given twice")
         elif key in ENTITY_KEYS:
@@ -150,22 +178,34 @@ class _Reader:
         elif key in OPTION_KEYS:
             self.options.take(key, value)
         elif key in LIMIT_KINDS:
-            self.limits[key] = read_limit(self._scope.check(key), value)
+            self._take_limit(key, value)
         elif key == "request_percentage":
             raise Refusal(_REQUEST_PERCENTAGE, allowed=self._scope.limits)
         else:
-            allowed = (*self._scope.limits, *self._scope.entity_keys, *OPTION_KEYS)
+            allowed = (*self._scope.limits, *self._scope.entity_keys, *OPTION_KEYS, *self._scope.exempt_keys)
             suggestion = closest(key, allowed) or closest(key, _KEYS)
             # In a SPEC an unknown key may be the second half of a certificate's name.
             advice = None if suggestion or self._place else "put a value with a comma in double quotes"
             raise Refusal(f"unknown limit {key!r}", suggestion=suggestion, advice=advice, allowed=allowed)
 
-    def _take_member(self, item: Item) -> None:
-        if not isinstance(item.value, str):
-            raise Refusal(f"expected a name in quotes, not {item.value!r}")
-        if item.value == DEFAULT_NAME and not item.real_name:
-            raise Refusal(f"{DEFAULT_NAME} cannot be a member of a group", advice=f"{item.key}=* matches every name")
-        self._members[item.key].append((item.place, item.value))
+    def _take_limit(self, key: str, value: object) -> None:
+        kind = self._scope.check(key)
+        if value == UNLIMITED:
+            check_unlimited(kind, self._keys)
+            self.unlimited.append(key)
+        else:
+            self.limits[key] = read_limit(kind, value)
+
+    def _take_exempt(self, item: Item) -> None:
+        if item.key not in self._scope.exempt_keys:
+            advice = f"it is for topic, resource-group and total; an entry of a client lifts a limit by {UNLIMITED},"
+            advice += f" as in {REQUEST_RATE}={UNLIMITED}"
+            raise Refusal(f"{item.key} has no effect here", advice=advice)
+        pattern = _member(item)
+        message = pattern_problem(pattern)
+        if message is not None:
+            raise Refusal(message)
+        self._exempt.setdefault(item.key, []).append(pattern)
 
     def _check_thresholds(self) -> None:
         for name in (BYTES_THRESHOLD, MESSAGES_THRESHOLD):
@@ -176,3 +216,13 @@ class _Reader:
 
     def _refuse(self, key: str, refusal: Refusal) -> None:
         self.errors.append(refusal.at(f"{self._place}.{key}" if self._place and key else self._place))
+
+
+def _member(item: Item) -> str:
+    """The pattern of a member of a group, or of an exempt client."""
+    if not isinstance(item.value, str):
+        raise Refusal(f"expected a name in quotes, not {item.value!r}")
+    if item.value == DEFAULT_NAME and not item.real_name:
+        what = "an exempt client" if item.key in EXEMPT_KEYS else "a member of a group"
+        raise Refusal(f"{DEFAULT_NAME} cannot be {what}", advice=f"{item.key}=* matches every name")
+    return item.value

@@ -11,7 +11,7 @@ from quotas.entity import DEFAULT_NAME, AnyEntity, Kind, Named
 from quotas.entry import QuotaEntry
 from quotas.parsing.entry import Item, read_entry
 from quotas.parsing.errors import Refusal, SpecError, closest
-from quotas.parsing.names import MEMBER_KEYS, RESOURCE_GROUP, TOTAL_KEY, Resolve
+from quotas.parsing.names import EXEMPT_KEYS, MEMBER_KEYS, RESOURCE_GROUP, TOTAL_KEY, Resolve
 
 QUOTA: Final = "quota"
 _SECTIONS: Final = (QUOTA, RESOURCE_GROUP)
@@ -98,11 +98,12 @@ def _misplaced(section: str, place: str, table: Mapping[str, object], settings: 
 
 
 def _items(section: str, table: Mapping[str, object]) -> Iterator[Item]:
-    is_group = section == RESOURCE_GROUP or RESOURCE_GROUP in table
+    is_group = RESOURCE_GROUP in {section, *table}
+    repeatable = EXEMPT_KEYS + MEMBER_KEYS * is_group
     for key, value in table.items():
         if section == RESOURCE_GROUP and key == _GROUP_NAME:
             yield _item(RESOURCE_GROUP, value, key)
-        elif is_group and key in MEMBER_KEYS and isinstance(value, list):
+        elif key in repeatable and isinstance(value, list):
             for index, member in enumerate(value):
                 yield _item(key, member, f"{key}[{index}]")
         elif key in _DOTTED and isinstance(value, dict):

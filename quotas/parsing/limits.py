@@ -16,14 +16,18 @@ from quotas.limit_kinds import (
     LIMIT_KINDS,
     LIMIT_NAMES,
     PRODUCER_IDS_RATE,
+    THRESHOLDS,
     Client,
     LimitKind,
 )
 from quotas.parsing.errors import Refusal
-from quotas.parsing.names import CLIENT_ID, ENTITY_KEYS, IP, MEMBER_KEYS, RESOURCE_GROUP, USER
+from quotas.parsing.names import CLIENT_ID, ENTITY_KEYS, EXEMPT_KEYS, IP, MEMBER_KEYS, RESOURCE_GROUP, TOTAL_KEY, USER
 from quotas.rates import RateError, any_rate, parse_number, parse_plain_rate, parse_rate, whole_rate
 
 _EntityKind: TypeAlias = Kind | Client
+
+UNLIMITED: Final = "unlimited"
+"""In place of a rate: weaker entries with this limit do not apply."""
 
 _HOW_MANY: Final = (CONNECTIONS, PRODUCER_IDS_RATE)
 """Numbers, not rates per second: at a time, or within a window."""
@@ -44,12 +48,14 @@ class Scope:
     is_group      it is a resource group: user, client-id and topic are its members
     entity_keys   the allowed ones; all of them unless `is_clear`
     limits        the names of the allowed limits; all of them unless `is_clear`
+    exempt_keys   those of its exempt clients, if it may have any
     is_clear      whether the entity keys are a valid combination
     """
 
     is_group: bool
     entity_keys: tuple[str, ...]
     limits: tuple[str, ...]
+    exempt_keys: tuple[str, ...]
     is_clear: bool
 
     def check(self, name: str) -> LimitKind:
@@ -76,11 +82,12 @@ def _scope_of(given: frozenset[str]) -> Scope:
     is_group = RESOURCE_GROUP in given
     kinds, entity_keys = _kinds_and_keys(given)
     if not kinds:
-        return Scope(is_group, entity_keys, LIMIT_NAMES, is_clear=False)
+        return Scope(is_group, entity_keys, LIMIT_NAMES, EXEMPT_KEYS, is_clear=False)
     limits = [kind for kind in LIMIT_KINDS.values() if not kinds.isdisjoint(kind.scopes)]
     if is_group and given == {RESOURCE_GROUP, Kind.TOPIC.value}:
         limits = [kind for kind in limits if is_about_records(kind)]
-    return Scope(is_group, entity_keys, tuple(kind.name for kind in limits), is_clear=True)
+    exempt_keys = () if kinds.isdisjoint((Kind.TOPIC, Kind.RESOURCE_GROUP, Kind.TOTAL)) else EXEMPT_KEYS
+    return Scope(is_group, entity_keys, tuple(kind.name for kind in limits), exempt_keys, is_clear=True)
 
 
 def _kinds_and_keys(given: frozenset[str]) -> tuple[set[_EntityKind], tuple[str, ...]]:
@@ -123,6 +130,21 @@ def read_limit(kind: LimitKind, value: object) -> int | Fraction:
         return any_rate(kind.name, rate)
     except RateError as error:
         raise Refusal(error.message, suggestion=error.suggestion, allowed=error.allowed) from error
+
+
+def check_unlimited(kind: LimitKind, keys: Iterable[str]) -> None:
+    """Check that a limit that is `UNLIMITED` in an entry with these keys lifts one. Raises Refusal."""
+    if kind.name in THRESHOLDS:
+        raise Refusal(f"{kind.name} cannot be {UNLIMITED}", advice="a topic without one has a share of the total")
+    for key in (TOTAL_KEY, RESOURCE_GROUP):
+        if key in keys:
+            advice = "leave it out; exempt-client-id and exempt-user are the clients that it never holds"
+            raise Refusal(f"{kind.name} of a {key} lifts no other limit", advice=advice)
+
+
+def holds_clients(kind: LimitKind) -> bool:
+    """Whether it holds requests of clients, not connections."""
+    return kind.name not in {CONNECTIONS, CONNECTION_CREATION_RATE}
 
 
 def scope_keys(kind: LimitKind) -> tuple[str, ...]:

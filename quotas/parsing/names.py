@@ -33,6 +33,11 @@ ENTITY_KEYS: Final = (USER, CLIENT_ID, IP, TOPIC, RESOURCE_GROUP, LISTENER, TOTA
 MEMBER_KEYS: Final = (USER, CLIENT_ID, TOPIC)
 """The members of a resource group: repeatable there, and only there."""
 
+EXEMPT_USER: Final = "exempt-user"
+EXEMPT_CLIENT_ID: Final = "exempt-client-id"
+EXEMPT_KEYS: Final = (EXEMPT_USER, EXEMPT_CLIENT_ID)
+"""The clients that a topic, a resource group or the total never holds: repeatable."""
+
 BOOTSTRAP: Final = "bootstrap"
 """The name of the listener where clients connect first."""
 

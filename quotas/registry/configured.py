@@ -10,19 +10,14 @@ from quotas.entity import TOTAL, AnyEntity, Default, Entity, Kind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import (
     BYTES_IN_RATE,
-    BYTES_THRESHOLD,
     CONTROLLER_MUTATION_RATE,
     MESSAGES_IN_RATE,
-    MESSAGES_THRESHOLD,
     TOTAL_BYTES_THRESHOLD,
     TOTAL_MESSAGES_THRESHOLD,
 )
 from quotas.registry.override import Applies, Compactor, Override, apply, limits_of
 from quotas.registry.precedence import QuotaTable
 from quotas.resource_groups import GroupIndex
-
-THRESHOLDS: Final = {BYTES_THRESHOLD: TOTAL_BYTES_THRESHOLD, MESSAGES_THRESHOLD: TOTAL_MESSAGES_THRESHOLD}
-"""The threshold of a topic, and its total."""
 
 _OF_RECORDS: Final = frozenset((BYTES_IN_RATE, MESSAGES_IN_RATE, TOTAL_BYTES_THRESHOLD, TOTAL_MESSAGES_THRESHOLD))
 
@@ -70,13 +65,14 @@ class Configured:
         first name with this limit; a limit of the default has the bucket of the first name.
         """
         found: dict[str, Applies] = {}
+        lifted: set[str] = set()
         for name in names:
             override = self._named[kind].get(name)
             if override is not None:
                 owner = TOTAL if kind is Kind.TOTAL else Named(kind, name)
-                apply(override, found, owner, owner)
+                apply(override, found, lifted, owner, owner)
         if kind in self._defaults:
-            apply(self._defaults[kind], found, Named(kind, names[0]), Named(kind, Default.DEFAULT))
+            apply(self._defaults[kind], found, lifted, Named(kind, names[0]), Named(kind, Default.DEFAULT))
         return found
 
     def of_total(self) -> dict[str, Applies]:

@@ -1,16 +1,20 @@
-"""The limits in use: one bucket for each entity, made on first use, updated, removed after an idle hour."""
+"""The limits in use: one bucket for each entity, made on first use, updated, removed after an idle hour.
+
+After a change of the configuration each limit is updated at its next look-up, or by `refresh`, as of the change. So a
+change costs little at once, however many limits are in use.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
-from quotas.admission.limit import Limit
+from quotas.admission.limit import Exempt, Limit, exempt_from
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.algorithms.producer_ids import ProducerIdQuota
-from quotas.entity import AnyEntity, Kind
-from quotas.limit_kinds import LIMIT_NAMES
-from quotas.registry.configured import THRESHOLDS, Configured
+from quotas.entity import TOTAL, AnyEntity, Kind
+from quotas.limit_kinds import LIMIT_NAMES, THRESHOLDS
+from quotas.registry.configured import Configured
 from quotas.registry.idle import IDLE_NS, Idle
 from quotas.registry.override import Applies
 
@@ -24,6 +28,9 @@ class LimitStore:
         self._settings = settings
         self._limits: dict[str, dict[AnyEntity, Limit]] = {name: {} for name in LIMIT_NAMES}
         self._idle: Idle[Limit] = Idle()
+        #: Not updated since the last change, and its time.
+        self._stale: dict[Limit, None] = {}
+        self._changed_ns = 0
 
     def __iter__(self) -> Iterator[Limit]:
         """Every limit with a bucket; safe against changes during iteration. O(limits)."""
@@ -39,6 +46,7 @@ class LimitStore:
             rate = self.scaled(applies.rate)
             algorithm = self._settings.make(name, rate, applies.algorithm, applies.burst_ns)
             limit = self.add(Limit(name, applies.entity, algorithm, origin=applies.origin, mode=applies.mode))
+            limit.exempt = _exempt(limit, applies)
         return limit
 
     def get_all(self, name: str, found: Iterable[dict[str, Applies]]) -> tuple[Limit, ...]:
@@ -47,11 +55,15 @@ class LimitStore:
 
     def find(self, name: str, owner: AnyEntity) -> Limit | None:
         """The limit of this entity if it is in use."""
+        limit = self._limits[name].get(owner)
+        if limit is None or limit not in self._stale:
+            return limit
+        self._refresh(limit)
         return self._limits[name].get(owner)
 
     def is_in_use(self, limit: Limit) -> bool:
         """Whether it is the present limit of its entity."""
-        return self._limits[limit.name].get(limit.entity) is limit
+        return self.find(limit.name, limit.entity) is limit
 
     def add(self, limit: Limit) -> Limit:
         """Add a limit, in place of a previous one."""
@@ -69,10 +81,18 @@ class LimitStore:
     # ---- changing
 
     def replace(self, configured: Configured, share: Fraction, now_ns: int) -> None:
-        """Replace the configuration and update all limits: O(limits)."""
+        """Replace the configuration. All limits are to be updated then: see `refresh`."""
         self.configured, self.share = configured, share
-        for limit in self:
-            self._refresh(limit, now_ns)
+        self._changed_ns = now_ns
+        self._stale = dict.fromkeys(self)
+
+    def refresh(self, most: int) -> bool:
+        """Update `most` limits after a change. Returns whether some are left. O(most)."""
+        stale = self._stale
+        while stale and most > 0:
+            self._refresh(next(iter(stale)))
+            most -= 1
+        return bool(stale)
 
     def expire(self, now_ns: int) -> int:
         """Remove the limits that were idle for an hour and have no debt and no waiters; returns their number. O(limits
@@ -99,11 +119,14 @@ class LimitStore:
     def _drop(self, limit: Limit) -> None:
         del self._limits[limit.name][limit.entity]
 
-    def _refresh(self, limit: Limit, now_ns: int) -> None:
+    def _refresh(self, limit: Limit) -> None:
         """Apply the configuration to a limit: its debt stays, at the new rate. It is dropped if it is no longer
         configured or has another algorithm.
         """
+        del self._stale[limit]
         name = limit.name
+        if self._limits[name].get(limit.entity) is not limit:
+            return
         if name in THRESHOLDS:  # its algorithm looks up the threshold by itself
             if THRESHOLDS[name] not in self.configured.limits_of(Kind.TOTAL):
                 self._drop(limit)
@@ -112,10 +135,15 @@ class LimitStore:
         if applies is None or not self._settings.is_made_of(limit.algorithm, name, applies.algorithm):
             self._drop(limit)
             return
-        limit.origin, limit.mode = applies.origin, applies.mode
+        limit.origin, limit.mode, limit.exempt = applies.origin, applies.mode, _exempt(limit, applies)
         rate = self._settings.per_second(name, self.scaled(applies.rate))
         burst_ns = self._settings.burst_ns if applies.burst_ns is None else applies.burst_ns
-        limit.algorithm.set_rate(rate, burst_ns, now_ns)
+        limit.algorithm.set_rate(rate, burst_ns, self._changed_ns)
+
+
+def _exempt(limit: Limit, applies: Applies) -> Exempt | None:
+    """The total counts all traffic; a limit of a topic or group, only that of the clients it holds."""
+    return exempt_from(limit, applies.exempt, is_charged=limit.entity == TOTAL)
 
 
 def _idle_until_ns(limit: Limit) -> int:

@@ -9,18 +9,21 @@ from typing import Final, TypeAlias
 
 from quotas.entity import AnyEntity
 from quotas.entry import QuotaEntry
+from quotas.exemption import Exemption
 
 NS_PER_SECOND: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The common part of overrides, shared: the names of their limits, and their options."""
+    """The common part of overrides, shared: the names of their limits and of those they lift, and their options."""
 
     names: tuple[str, ...]
     burst_ns: int | None = None
     mode: str | None = None
     algorithm: str | None = None
+    unlimited: tuple[str, ...] = ()
+    exempt: Exemption | None = None
 
 
 # The shape, then one rate for each of its names.
@@ -33,6 +36,7 @@ class Applies:
 
     entity   the scope of the bucket, real names only
     origin   the configured entity
+    exempt   the clients that it never holds
     """
 
     rate: int | Fraction
@@ -41,6 +45,7 @@ class Applies:
     algorithm: str | None
     entity: AnyEntity
     origin: AnyEntity
+    exempt: Exemption | None = None
 
 
 class Compactor:
@@ -53,7 +58,9 @@ class Compactor:
     def compact(self, entry: QuotaEntry) -> Override:
         """The override of an entry; shared with the latest one of its shape if both are equal."""
         burst_ns = None if entry.burst_seconds is None else int(entry.burst_seconds * NS_PER_SECOND)
-        override = self._of(Shape(tuple(entry.limits), burst_ns, entry.mode, entry.algorithm), entry.limits)
+        names = tuple(entry.limits)
+        shape = Shape(names, burst_ns, entry.mode, entry.algorithm, entry.unlimited, entry.exempt)
+        override = self._of(shape, entry.limits)
         latest = self._latest.get(override[0])
         if latest == override:
             return latest
@@ -70,9 +77,12 @@ def limits_of(override: Override) -> dict[str, int | Fraction]:
     return dict(zip(shape.names, rates, strict=True))
 
 
-def apply(override: Override, found: dict[str, Applies], entity: AnyEntity, origin: AnyEntity) -> None:
-    """Add the limits of this override that are not in `found`."""
+def apply(
+    override: Override, found: dict[str, Applies], lifted: set[str], entity: AnyEntity, origin: AnyEntity
+) -> None:
+    """Add the limits of this override that are not in `found` nor `lifted`, and to `lifted` those that it lifts."""
     shape, *rates = override
     for name, rate in zip(shape.names, rates, strict=True):
-        if name not in found:
-            found[name] = Applies(rate, shape.burst_ns, shape.mode, shape.algorithm, entity, origin)
+        if name not in found and name not in lifted:
+            found[name] = Applies(rate, shape.burst_ns, shape.mode, shape.algorithm, entity, origin, shape.exempt)
+    lifted.update(shape.unlimited)

@@ -12,8 +12,8 @@ From the strongest (DefaultQuotaCallback of ClientQuotaManager, KIP-55), with th
     8  (<default>) as a client id   the client id, over all users
 
 Exactly one level applies to each limit: the first with this limit (a pair with only a `consumer_byte_rate` leaves
-`producer_byte_rate` to the levels below). An empty client id matches no level with a client id, and an empty user,
-which Kafka does not have, none with a user.
+`producer_byte_rate` to the levels below), or the first that lifts it: then none does. An empty client id matches no
+level with a client id, and an empty user, which Kafka does not have, none with a user.
 
 A million overrides are compact values (`override`) in one dict per level with plain strings as keys.
 """
@@ -60,9 +60,10 @@ class QuotaTable:
     def find(self, user: str, client_id: str) -> dict[str, Applies]:
         """The limits of this client, by name."""
         found: dict[str, Applies] = {}
+        lifted: set[str] = set()
         for override, entity, origin in self._matches(user, client_id):
             if override is not None:
-                apply(override, found, entity, origin)
+                apply(override, found, lifted, entity, origin)
         return found
 
     def find_for_bucket(self, limit_name: str, bucket: Entity) -> Applies | None:

@@ -13,12 +13,13 @@ affected sessions.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 
 from quotas.admission.client_limits import ClientLimits, ProducerIdLimit, TopicLimits
-from quotas.admission.limit import Limit
-from quotas.admission.limit_set import limit_set
+from quotas.admission.limit import Limit, limits_for
+from quotas.admission.limit_set import fetch_limit_set, limit_set
 from quotas.admission.topic_thresholds import Thresholds
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.algorithms.producer_ids import ProducerIdQuota
@@ -134,21 +135,34 @@ class Registry:
 
     # ---- changing
 
-    def replace(self, entries: Iterable[QuotaEntry], now_ns: int, *, share: float | Fraction | None = None) -> None:
+    def replace(
+        self,
+        entries: Iterable[QuotaEntry],
+        now_ns: int,
+        *,
+        share: float | Fraction | None = None,
+        most: int = sys.maxsize,
+    ) -> None:
         """Replace all quotas in one step; nothing changes if it raises, as the class does.
 
         A bucket keeps its debt, at the new rate (see `token_bucket`), if its entity still has the limit. It is dropped
         if the limit was removed, is at another level with another bucket, or has another algorithm.
-        O(entries and limits in use).
+        O(entries and limits in use). `most`: limits that are updated at once. The others are updated at their next use;
+        call `refresh` until all are.
         """
         new_share = self.share if share is None else _exact_share(share)
         configured = Configured(entries)
         self._topics.check(configured)
         self.generation += 1
         self._store.replace(configured, new_share, now_ns)
+        self._store.refresh(most)
         self._topics.replace()
         for observer in self.observers:
             observer()
+
+    def refresh(self, most: int) -> bool:
+        """Update `most` limits after `replace`. Returns whether some are left."""
+        return self._store.refresh(most)
 
     def expire(self, now_ns: int) -> int:
         """Remove the limits that were idle for an hour; returns their number. Call it about once a minute.
@@ -164,16 +178,21 @@ class Registry:
     # ---- inside
 
     def _refresh(self, client: ClientLimits) -> None:
-        configured, get_all = self._store.configured, self._store.get_all
-        own = configured.clients.find(client.user, client.client_id)
-        of_groups = configured.of_groups(configured.groups.groups_of_client(client.user, client.client_id))
+        configured = self._store.configured
+        user, client_id = client.user, client.client_id
+        own = configured.clients.find(user, client_id)
+        of_groups = configured.of_groups(configured.groups.groups_of_client(user, client_id))
         found = [own, *of_groups, configured.of_total()]
-        client.produce = limit_set(get_all(PRODUCER_BYTE_RATE, found))
-        client.fetch = limit_set(get_all(CONSUMER_BYTE_RATE, found))
-        client.requests = limit_set(get_all(REQUEST_RATE, found))
-        client.mutations = limit_set(get_all(CONTROLLER_MUTATION_RATE, found))
-        client.bytes_in = get_all(BYTES_IN_RATE, of_groups)
-        client.messages_in = get_all(MESSAGES_IN_RATE, of_groups)
+
+        def limits(name: str, found: list[dict[str, Applies]] = found) -> tuple[Limit, ...]:
+            return limits_for(user, client_id, self._store.get_all(name, found))
+
+        client.produce = limit_set(limits(PRODUCER_BYTE_RATE))
+        client.fetch = fetch_limit_set(limits(CONSUMER_BYTE_RATE))
+        client.requests = limit_set(limits(REQUEST_RATE))
+        client.mutations = limit_set(limits(CONTROLLER_MUTATION_RATE))
+        client.bytes_in = limits(BYTES_IN_RATE, of_groups)
+        client.messages_in = limits(MESSAGES_IN_RATE, of_groups)
         client.producer_ids = self._producer_ids(own)
         client.walks = configured.counts_records or client.producer_ids is not None
         client.generation = self.generation

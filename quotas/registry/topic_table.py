@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import reduce
+from operator import or_
 from typing import Final
 
 from quotas.admission.client_limits import TopicLimits
-from quotas.admission.limit import Limit
+from quotas.admission.limit import Limit, exempt_from
 from quotas.admission.topic_thresholds import Thresholds, TopicThreshold, check_thresholds
 from quotas.entity import TOTAL, Kind, Named
-from quotas.limit_kinds import BYTES_IN_RATE, BYTES_THRESHOLD, MESSAGES_IN_RATE, MESSAGES_THRESHOLD
-from quotas.registry.configured import THRESHOLDS, Configured
+from quotas.limit_kinds import BYTES_IN_RATE, BYTES_THRESHOLD, MESSAGES_IN_RATE, MESSAGES_THRESHOLD, THRESHOLDS
+from quotas.registry.configured import Configured
 from quotas.registry.idle import IDLE_NS, Idle
 from quotas.registry.limit_store import LimitStore
 from quotas.registry.override import Applies
@@ -52,8 +55,9 @@ class TopicTable:
                 self._of_total, self._of_total_generation = configured.of_total(), generation
             found = [configured.find(Kind.TOPIC, name), *configured.of_groups(groups), self._of_total]
             get_all = self._store.get_all
-            topic.bytes_in = get_all(BYTES_IN_RATE, found) + self._threshold(BYTES_THRESHOLD, name)
-            topic.messages_in = get_all(MESSAGES_IN_RATE, found) + self._threshold(MESSAGES_THRESHOLD, name)
+            own = found[0]
+            topic.bytes_in = get_all(BYTES_IN_RATE, found) + self._threshold(BYTES_THRESHOLD, name, own)
+            topic.messages_in = get_all(MESSAGES_IN_RATE, found) + self._threshold(MESSAGES_THRESHOLD, name, own)
             topic.generation = generation
         return topic
 
@@ -73,7 +77,7 @@ class TopicTable:
             if limit is not None and isinstance(limit.algorithm, TopicThreshold):
                 limit.algorithm.record_error(amount, charged_ns, now_ns)
 
-    def _threshold(self, name: str, topic: str) -> tuple[Limit, ...]:
+    def _threshold(self, name: str, topic: str, own: Mapping[str, Applies]) -> tuple[Limit, ...]:
         thresholds = self.thresholds[name]
         if thresholds.total is None:
             return ()
@@ -82,6 +86,10 @@ class TopicTable:
         limit = self._store.find(name, entity)
         if limit is None or limit.algorithm is not algorithm:  # the topic was forgotten and used again
             limit = self._store.add(Limit(name, entity, algorithm, origin=TOTAL))
+        exempt = [each.exempt for each in (own.get(name), self._of_total[THRESHOLDS[name]]) if each and each.exempt]
+        clients = reduce(or_, exempt) if exempt else None
+        if (None if limit.exempt is None else limit.exempt.clients) != clients:
+            limit.exempt = exempt_from(limit, clients, is_charged=True)
         return (limit,)
 
     # ---- changing

@@ -138,10 +138,10 @@ def test_a_file_with_an_error_changes_nothing_and_is_reported(
         ProxyProcess(kafka_cluster.bootstrap_servers, "--quotas-file", str(quotas)) as proxy,
         Flood(proxy.bootstrap_servers, client_id, topic) as flood,
     ):
-        proxy.expected_errors.add("quotas_refused")
+        proxy.expected_errors.add("config_refused")
         flood.wait_for(3 * SLOW // 2 // flood.record_bytes)
         write(quotas, limit(client_id, FAST), f'topic = "{topic}"\nbytes_in_rat = 1')
-        refused = proxy.wait_for_event("quotas_refused", NOTICED_SECONDS)
+        refused = proxy.wait_for_event("config_refused", NOTICED_SECONDS)
         assert str(quotas) in refused["place"]
         assert "bytes_in_rat" in refused["message"]
         assert "bytes_in_rate" in refused["hint"]
@@ -149,7 +149,7 @@ def test_a_file_with_an_error_changes_nothing_and_is_reported(
         assert proxy.metric("config_last_reload_successful") == 0
 
         def times_refused() -> int:
-            return sum(each["event"] == "quotas_refused" for each in proxy.events)
+            return sum(each["event"] == "config_refused" for each in proxy.events)
 
         once = times_refused()
         proxy.reload()

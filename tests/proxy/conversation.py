@@ -260,13 +260,13 @@ class Stage:
         assert self.paused() == {}
         assert self.memory.buffered_bytes == 0
         assert self.memory.used == 0
-        assert not self.server.pumps.short
+        assert not self.shared.pumps.short
         assert self.metrics.connections.in_flight() == 0
         for limit in self.registry.limits_in_use():
             assert limit.waiters.waiting == 0
             assert limit.waiters.queued == 0
         assert self.context.holds.limits == {}
-        assert self.server.wakeups._timers == {}
+        assert self.shared.wakeups._timers == {}
         assert self.metrics.errors.protocol["defect"] == self.expected_defects
 
 

@@ -47,17 +47,18 @@ def debts(stage: Stage) -> dict[tuple[str, str], float]:
 def alter(stage: Stage, spec: str, *, away: bool = False) -> None:
     """Set the limits of this SPEC while the proxy runs, or remove them; all others stay as they are."""
     changed = parse_spec(spec)
-    entries = {entry.entity: entry for entry in stage.server._quotas.entries}
+    entries = {entry.entity: entry for entry in stage.server.in_force.quotas.entries}
     before = entries.pop(changed.entity, None)
     limits = {} if before is None else dict(before.limits)
     for name, rate in changed.limits.items():
         limits.pop(name, None)
         if not away:
             limits[name] = rate
-    if limits:
-        entries[changed.entity] = replace(before or changed, limits=limits)
-    stage.server._quotas = replace(stage.server._quotas, entries=tuple(entries.values()))
-    stage.registry.replace(stage.server._quotas.entries, stage.clock(), share=stage.server._quotas.share)
+    unlimited = () if away else changed.unlimited
+    if limits or unlimited:
+        entries[changed.entity] = replace(before or changed, limits=limits, unlimited=unlimited)
+    in_force = stage.server.in_force
+    in_force.take_over_quotas(replace(in_force.quotas, entries=tuple(entries.values())))
 
 
 class Dialogue:

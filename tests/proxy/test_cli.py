@@ -181,6 +181,30 @@ def test_an_entry_that_applies_to_no_client_is_a_warning(files: Path) -> None:
     assert result.stdout.startswith("proxy.toml: ok: ")
 
 
+def test_exemptions_are_listed(files: Path) -> None:
+    quotas = [
+        "client-id=free,producer_byte_rate=unlimited,request_rate=unlimited",
+        "ip=10.0.0.1,connections=unlimited",
+        "topic=orders,bytes_in_rate=5MB,messages_in_rate=0.5,exempt-user=alice,exempt-client-id=spark-*",
+        "total,producer_byte_rate=50MB,connections=9,exempt-client-id=monitor",
+    ]
+    (files / "proxy.toml").write_text(f"quota = {quotas}\n")
+    result = invoke("check-config", "proxy.toml")
+    assert (result.exit_code, result.stdout.splitlines()[1:]) == (
+        0,
+        [
+            "exempt: client-id:free: producer_byte_rate=unlimited, request_rate=unlimited; resource groups and the "
+            "total still apply",
+            "exempt: ip:10.0.0.1: connections=unlimited",
+            "exempt: topic:orders: bytes_in_rate=5000000 neither counts nor holds user:alice, client-id:spark-*",
+            "exempt: topic:orders: messages_in_rate=0.5 neither counts nor holds user:alice, client-id:spark-*",
+            "exempt: total: producer_byte_rate=50000000 counts but never holds client-id:monitor",
+        ],
+    )
+    (files / "proxy.toml").write_text(f"quota = {[f'ip=10.0.0.{n},connections=unlimited' for n in range(25)]}\n")
+    assert invoke("check-config", "proxy.toml").stdout.endswith("connections=unlimited\nexempt: and 5 more\n")
+
+
 def test_what_is_wrong_between_files_is_found(files: Path) -> None:
     (files / "proxy.toml").write_text(
         'quotas_file = "quotas.toml"\nquota = ["total,total.bytes.in.per.sec.threshold=5MB"]\n'
@@ -433,14 +457,32 @@ def test_what_nobody_foresaw_is_one_line_and_a_traceback_only_at_debug(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fail(_config: Config) -> int:
+    def fail(_config: Config, _read_again: object) -> int:
         raise RuntimeError("two\nlines")
 
     monkeypatch.setattr(server, "run", fail)
     caplog.set_level(log_level.upper(), "proxy")
-    assert _serve(Config(bootstrap_servers=(), observability=ObservabilityOptions(log_level=log_level))) == 1
+    config = Config(bootstrap_servers=(), observability=ObservabilityOptions(log_level=log_level))
+    assert _serve(config, lambda: config) == 1
     assert capsys.readouterr().err == "error: RuntimeError: two lines\n  --log-level debug shows where\n"
     assert ("in fail" in caplog.text) == (log_level == "debug")
+
+
+# enforcement
+
+
+@pytest.mark.parametrize("arguments", [("off", "--for", "20s"), ("on",), ("status",)])
+def test_a_switch_without_a_proxy_is_an_error(files: Path, arguments: tuple[str, ...]) -> None:
+    result = invoke("enforcement", *arguments, KAFKA_QUOTA_PROXY_ADMIN_SOCKET=str(files / "admin.sock"))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"error: {files / 'admin.sock'}: No such file or directory\n"
+
+
+def test_a_switch_needs_a_socket_and_a_time() -> None:
+    assert invoke("enforcement", "on").exit_code == 2
+    result = invoke("enforcement", "--admin-socket", "x", "off", "--for", "soon")
+    assert result.exit_code == 2
+    assert result.stderr == "error: --for 'soon': expected a duration such as 20s, 500ms or 2m\n"
 
 
 def test_help_loads_neither_the_server_nor_http() -> None:

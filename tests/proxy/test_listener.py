@@ -237,4 +237,4 @@ async def test_two_thousand_held_sessions_keep_little(open_stage: OpenStage) -> 
     await until(lambda: stage.paused().get("quota") == 2_000)
     assert stage.memory.buffered_bytes <= 2_000 * 4_100
     assert len(stage.waiting()) == 2_001
-    assert len(stage.server.wakeups._timers) == 1, "one timer for the limit, not for each session"
+    assert len(stage.shared.wakeups._timers) == 1, "one timer for the limit, not for each session"

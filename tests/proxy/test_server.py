@@ -162,7 +162,7 @@ async def test_a_hang_up_reads_the_quotas_file_again(tmp_path: Path) -> None:
     async with running("--quotas-file", str(quotas)) as proxy:
         quotas.write_text('[[quota]]\nclient-id = "etl"\nproducer_byte_rat = 5\n')
         proxy.send(signal.SIGHUP)
-        assert "producer_byte_rat" in (await proxy.event("quotas_refused"))["place"]
+        assert "producer_byte_rat" in (await proxy.event("config_refused"))["place"]
         quotas.write_text('[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "5GB"\n')
         proxy.send(signal.SIGHUP)
         await proxy.event("quotas_reloaded")
@@ -184,8 +184,8 @@ async def test_the_share_follows_the_file_and_then_the_flag(tmp_path: Path) -> N
             assert (await proxy.event("quotas_reloaded"))["share"] == share
         quotas.write_text("quota_share = 0\n" + entry)
         proxy.send(signal.SIGHUP)
-        assert (await proxy.event("quotas_refused"))["place"] == f"{quotas}: quota_share = 0"
-        assert (await proxy.event("quotas_kept"))["share"] == 0.5
+        assert (await proxy.event("config_refused"))["place"] == f"{quotas}: quota_share = 0"
+        assert (await proxy.event("config_kept"))["share"] == 0.5
 
 
 async def test_a_hang_up_without_a_quotas_file_is_no_end() -> None:

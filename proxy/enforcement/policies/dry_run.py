@@ -16,7 +16,8 @@ class DryRun(Policy):
     enforces = False
 
     def holds(self, identity: Identity, decision: Decision, now_ns: int, *, again: bool) -> bool:
-        self._report.would_hold(identity, decision, now_ns)
+        if not again:  # held before enforcement was switched off, and counted
+            self._report.would_hold(identity, decision, now_ns)
         return False
 
     def leaves_debt(self, identity: Identity, decision: Decision, now_ns: int, *, was_held: bool) -> None:

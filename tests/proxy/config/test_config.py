@@ -68,6 +68,7 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         *("--throttle-mode", "notify"),
         *("--max-throttle-ms", "1000"),
         "--dry-run",
+        *("--admin-socket", "admin.sock"),
         *("--metrics-listen", "[::1]:0"),
         *("--metrics-allowed-host", "Proxy.svc", "--metrics-allowed-host", "metrics"),
         *("--max-metric-entities", "10"),
@@ -109,6 +110,7 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         "enforcement.max_throttle_ms": 1000,
         "enforcement.max_connection_hold_seconds": 1.5,
         "enforcement.dry_run": True,
+        "enforcement.admin_socket": Path("admin.sock"),
         "observability.metrics_listen": ("::1", 0),
         "observability.metrics_allowed_hosts": ("Proxy.svc", "metrics"),
         "observability.max_metric_entities": 10,
@@ -419,7 +421,7 @@ def test_everything_that_is_wrong_is_listed_at_once(toml: Any, monkeypatch: pyte
             "error: --broker-port 'y': expected NODE=PORT",
         ]
     )
-    assert any("did you mean 'listen'? allowed: advertised_host, bootstrap_servers, " in message for message in found)
+    assert any("did you mean 'listen'? allowed: admin_socket, advertised_host, " in message for message in found)
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from proxy import quotas_watch
+from proxy import config_watch
+from proxy.commands import _config_again
 from proxy.config.config import Config, QuotaOptions
 from proxy.config.quotas_file import Quotas, quotas_in_force
+from proxy.config_watch import MAX_PROBLEMS_LOGGED, ConfigWatch
 from proxy.observability.metrics import Metrics
-from proxy.quotas_watch import MAX_PROBLEMS_LOGGED, QuotasWatch
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import PATIENCE_SECONDS, Clock
 
@@ -40,12 +41,12 @@ class Watched:
         self.shares: list[float] = []
         self.clock = Clock()
         quotas = quotas_in_force(self.config)
-        self.watch = QuotasWatch(self.config, quotas, self._take_over, self.metrics, self.clock)
+        self.watch = ConfigWatch(self.config, quotas, self._take_over, self.metrics, self.clock)
 
     def reload_ok(self) -> bool:
         return self.metrics.reload_ok
 
-    def _take_over(self, quotas: Quotas) -> None:
+    def _take_over(self, _config: Config, quotas: Quotas) -> None:
         self.taken.append({str(entry.entity): int(*entry.limits.values()) for entry in quotas.entries})
         self.shares.append(quotas.share)
 
@@ -124,7 +125,7 @@ async def test_a_file_that_is_truncated_before_it_is_written_keeps_its_quotas(
     watched.path.write_text("")
     assert not await watched.watch.poll()
     assert (watched.taken, watched.reload_ok()) == ([], False)
-    assert [record.__dict__["event"] for record in caplog.records] == ["quotas_refused", "quotas_kept"]
+    assert [record.__dict__["event"] for record in caplog.records] == ["config_refused", "config_kept"]
     assert str(watched.path) in caplog.records[0].__dict__["fields"]["place"]
     watched.path.write_text(SEVEN)
     assert await watched.watch.poll()
@@ -152,7 +153,7 @@ async def test_a_file_that_changes_while_it_is_read_is_read_again(
 
     await watched.watch.poll()
     watched.path.write_text("# about to be written\n")
-    monkeypatch.setattr(quotas_watch, "quotas_in_force", reading)
+    monkeypatch.setattr(config_watch, "quotas_in_force", reading)
     assert not await watched.watch.poll()
     assert watched.taken == []
     assert await watched.watch.poll()
@@ -168,7 +169,7 @@ async def test_a_wrong_file_is_refused_whole_until_it_is_right(
         assert not await watched.watch.poll()
     assert watched.taken == []
     assert not watched.reload_ok()
-    assert [record.getMessage() for record in caplog.records] == ["quotas_refused", "quotas_kept"]
+    assert [record.getMessage() for record in caplog.records] == ["config_refused", "config_kept"]
     fields = caplog.records[0].__dict__["fields"]
     assert fields["place"] == f"{watched.path}: quota[1].producer_byte_rat"
     assert fields["hint"].startswith("did you mean 'producer_byte_rate'?")
@@ -206,7 +207,7 @@ async def test_an_unresolved_name_is_looked_up_every_30_seconds_and_logged_once(
     for seconds in (0, 1, 29, 30, 30):
         watched.clock.pass_seconds(seconds)
         assert not await watched.watch.poll()
-    assert [record.getMessage() for record in caplog.records] == ["quotas_refused", "quotas_kept"]
+    assert [record.getMessage() for record in caplog.records] == ["config_refused", "config_kept"]
     assert not watched.reload_ok()
     names["spark-driver"] = "10.0.0.7"
     watched.clock.pass_seconds(29.9)
@@ -228,7 +229,7 @@ async def test_what_is_wrong_is_logged_again_when_it_is_something_else(
     names["one"] = "10.0.0.1"
     watched.clock.pass_seconds(30)
     await watched.watch.poll()
-    refused = [record for record in caplog.records if record.getMessage() == "quotas_refused"]
+    refused = [record for record in caplog.records if record.getMessage() == "config_refused"]
     assert [record.__dict__["fields"]["place"].rpartition(" ")[2] for record in refused] == [
         "quota[0].ip",
         "quota[1].ip",
@@ -236,9 +237,9 @@ async def test_what_is_wrong_is_logged_again_when_it_is_something_else(
     ]
     watched.path.write_text(of_address("one") + of_address("two") + "\n")
     await watched.watch.poll()
-    watched.watch.read_again()
+    watched.watch.read_files()
     await watched.watch.poll()
-    assert [record.getMessage() for record in caplog.records].count("quotas_kept") == 4, "a change, and a signal"
+    assert [record.getMessage() for record in caplog.records].count("config_kept") == 4, "a change, and a signal"
 
 
 @pytest.mark.parametrize(
@@ -257,7 +258,7 @@ async def test_a_file_that_no_name_can_put_right_is_not_tried_again(
     await watched.watch.poll()
     names["spark-driver"] = "10.0.0.7"
     reads: list[Config] = []
-    monkeypatch.setattr("proxy.quotas_watch.quotas_in_force", reads.append)
+    monkeypatch.setattr("proxy.config_watch.quotas_in_force", reads.append)
     watched.clock.pass_seconds(31)
     await watched.watch.poll()
     assert reads == []
@@ -268,7 +269,7 @@ async def test_a_file_that_is_removed_and_restored(watched: Watched, caplog: pyt
     watched.path.unlink()
     assert not await watched.watch.poll()
     assert not await watched.watch.poll(), "said once, not every second"
-    assert [record.getMessage() for record in caplog.records] == ["quotas_refused", "quotas_kept"]
+    assert [record.getMessage() for record in caplog.records] == ["config_refused", "config_kept"]
     assert not watched.reload_ok()
     watched.path.write_text(SEVEN)
     assert await watched.watch.poll()
@@ -332,9 +333,9 @@ async def test_a_file_full_of_errors_does_not_flood_the_log(watched: Watched, ca
 
 
 async def test_it_runs_until_cancelled(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.quotas_watch.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("proxy.config_watch.POLL_SECONDS", 0.001)
     taken = asyncio.Event()
-    watch = QuotasWatch(watched.config, NONE, lambda _quotas: taken.set(), watched.metrics)
+    watch = ConfigWatch(watched.config, NONE, lambda _config, _quotas: taken.set(), watched.metrics)
     running = asyncio.ensure_future(watch.run())
     await taken.wait()
     taken.clear()
@@ -348,29 +349,101 @@ async def test_it_runs_until_cancelled(watched: Watched, monkeypatch: pytest.Mon
 async def test_read_again_reads_an_unchanged_file(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("proxy.quotas_watch.POLL_SECONDS", 3600)
+    monkeypatch.setattr("proxy.config_watch.POLL_SECONDS", 3600)
     read = asyncio.Event()
     watched.path.write_text("[[quota]]\nx = 1\n")
-    watch = QuotasWatch(watched.config, NONE, lambda _quotas: None, watched.metrics)
+    watch = ConfigWatch(watched.config, NONE, lambda _config, _quotas: None, watched.metrics)
     loop = asyncio.get_running_loop()
 
     def reading(config: Config) -> Quotas:
         loop.call_soon_threadsafe(read.set)
         return quotas_in_force(config)
 
-    monkeypatch.setattr("proxy.quotas_watch.quotas_in_force", reading)
+    monkeypatch.setattr("proxy.config_watch.quotas_in_force", reading)
     running = asyncio.ensure_future(watch.run())
     for _ in range(3):
         await read.wait()
         read.clear()
-        watch.read_again()
+        watch.read_files()
     await read.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
 
 
-def test_without_a_file_there_is_nothing_to_watch() -> None:
-    config = Config(bootstrap_servers=())
-    with pytest.raises(ValueError, match="no quotas file"):
-        QuotasWatch(config, NONE, lambda _quotas: None, Metrics(config))
+class Configured:
+    """The file of --config and a quotas file that it may name; what the watch has taken over so far."""
+
+    def __init__(self, directory: Path, text: str) -> None:
+        self.path = directory / "proxy.toml"
+        self.path.write_text(text)
+        config = self.read()
+        self.metrics = Metrics(config)
+        self.taken: list[Config] = []
+        self.rates: list[dict[str, int]] = []
+        self.watch = ConfigWatch(
+            config, quotas_in_force(config), self._take_over, self.metrics, Clock(), read_again=self.read
+        )
+
+    def read(self) -> Config:
+        return _config_again(
+            ["--config", str(self.path), "--bootstrap-servers", "broker:9092", "--max-throttle-ms", "7"]
+        )
+
+    def _take_over(self, config: Config, quotas: Quotas) -> None:
+        self.taken.append(config)
+        self.rates.append({str(entry.entity): int(*entry.limits.values()) for entry in quotas.entries})
+
+
+async def test_what_may_change_of_a_configuration_is_applied(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    watched = Configured(tmp_path, "# nothing\n")
+    await watched.watch.poll()
+    assert watched.taken == []
+    (tmp_path / "quotas.toml").write_text(FIVE)
+    watched.path.write_text(
+        'dry_run = true\nthrottle_mode = "notify"\nlog_level = "debug"\nquotas_file = "quotas.toml"\n'
+        'quota = ["client-id=a,producer_byte_rate=3"]\nmax_throttle_ms = 9\nmax_connections = 9\n'
+    )
+    with caplog.at_level(logging.INFO, "proxy"):
+        assert await watched.watch.poll()
+    [config] = watched.taken
+    assert (config.enforcement.dry_run, config.enforcement.throttle_mode) == (True, "notify")
+    assert (config.observability.log_level, config.enforcement.max_throttle_ms) == ("debug", 7)
+    assert watched.rates == [{"client-id:a": 3, "client-id:etl": 5_000_000}]
+    logged = {record.getMessage(): record.__dict__["fields"] for record in caplog.records}
+    assert logged["config_reloaded"]["changed"] == "entries,file,throttle_mode,dry_run,log_level"
+    assert logged["restart_needed"]["options"] == "max_connections", "a flag sets the other one"
+    assert config.security.max_connections == 10_000
+    (tmp_path / "quotas.toml").write_text(SEVEN)
+    assert await watched.watch.poll(), "the file that it names is watched from now on"
+    assert watched.rates[-1]["client-id:etl"] == 7_000_000
+    assert not await watched.watch.poll()
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('dry_run = "maybe"\n', "proxy.toml: dry_run = 'maybe'"),
+        ("dry_run = true\nthrottle_mod = 'auto'\n", "proxy.toml: throttle_mod"),
+        ("dry_run = true\nquotas_file = 'quotas.toml'\n", "quotas.toml: quota[0].x"),
+        ("", "proxy.toml'"),
+    ],
+)
+async def test_a_wrong_configuration_keeps_all_that_was_in_force(
+    text: str, place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched = Configured(tmp_path, 'quota = ["client-id=a,producer_byte_rate=3"]\n')
+    (tmp_path / "quotas.toml").write_text("[[quota]]\nclient-id = 'a'\nx = 1\n")
+    await watched.watch.poll()
+    watched.path.write_text(text)
+    assert not await watched.watch.poll()
+    assert watched.taken == []
+    assert not watched.metrics.reload_ok
+    assert [record.getMessage() for record in caplog.records][-1] == "config_kept"
+    assert any(str(record.__dict__["fields"].get("place", "")).endswith(place) for record in caplog.records)
+    (tmp_path / "quotas.toml").write_text(SEVEN)
+    if "quotas_file" in text:
+        assert await watched.watch.poll(), "the file that a refused configuration names is watched too"
+    watched.path.write_text('quota = ["client-id=a,producer_byte_rate=4"]\n')
+    assert await watched.watch.poll()
+    assert watched.rates[-1] == {"client-id:a": 4}

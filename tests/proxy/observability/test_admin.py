@@ -48,8 +48,11 @@ async def admin(
     health: Callable[[], Status] = lambda: Status(ok=True, reason="fine"),
     readiness: Callable[[], Awaitable[Status]] = _ready,
     throttles: Callable[[], Sequence[WaitingClient]] = tuple,
+    exemptions: Callable[[], Sequence[str]] = tuple,
 ) -> AsyncIterator[ClientSession]:
-    server = await start_admin(options, Metrics(CONFIG), health=health, readiness=readiness, throttles=throttles)
+    server = await start_admin(
+        options, Metrics(CONFIG), health=health, readiness=readiness, throttles=throttles, exemptions=exemptions
+    )
     try:
         async with ClientSession(f"http://127.0.0.1:{server.port}") as client:
             yield client
@@ -133,7 +136,11 @@ async def test_a_readiness_that_never_answers_is_not_ready(monkeypatch: pytest.M
 
 
 async def test_who_waits_as_json_by_default() -> None:
-    async with admin(throttles=lambda: [WAITING]) as client, client.get("/throttles") as response:
+    exemptions = ["client-id:free: producer_byte_rate=unlimited"]
+    async with (
+        admin(throttles=lambda: [WAITING], exemptions=lambda: exemptions) as client,
+        client.get("/throttles") as response,
+    ):
         assert response.content_type == "application/json"
         assert await response.json() == {
             "total": 1,
@@ -150,6 +157,7 @@ async def test_who_waits_as_json_by_default() -> None:
                     "mode": "notify",
                 }
             ],
+            "exempt": ["client-id:free: producer_byte_rate=unlimited"],
         }
 
 
@@ -175,12 +183,11 @@ async def test_who_waits_as_a_table_for_people() -> None:
 
 
 async def test_nobody_waits() -> None:
-    async with admin() as client:
+    async with admin(exemptions=lambda: ["total: ..."]) as client:
         async with client.get("/throttles") as response:
-            assert await response.json() == {"total": 0, "waiting": []}
-        assert (await text_of(client.get("/throttles", headers={"Accept": "text/plain"})))[
-            2
-        ] == "no connection is held\n"
+            assert await response.json() == {"total": 0, "waiting": [], "exempt": ["total: ..."]}
+        text = (await text_of(client.get("/throttles", headers={"Accept": "text/plain"})))[2]
+    assert text == "no connection is held\nexempt: total: ...\n"
 
 
 async def test_a_long_list_is_cut_and_ordered_by_wait() -> None:

@@ -59,6 +59,7 @@ CONTRACT = {
     "protocol_errors": ("counter", {"reason"}),
     "dropped_frames": ("counter", set()),
     "config_last_reload_successful": ("gauge", set()),
+    "enforcement_enabled": ("gauge", set()),
     "build_info": ("gauge", {"version", "build", "python_version", "event_loop"}),
     "produced_rate": ("gauge", {"unit", "outcome"}),
 }

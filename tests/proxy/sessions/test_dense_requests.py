@@ -178,7 +178,7 @@ async def test_a_connection_that_is_closed_while_it_waits_for_its_turn(open_stag
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
     await broker.closed()
-    await until(lambda: not stage.server.pumps.turns._heavy)
+    await until(lambda: not stage.shared.pumps.turns._heavy)
 
 
 async def test_draining_finishes_a_request_that_has_begun(open_stage: OpenStage) -> None:

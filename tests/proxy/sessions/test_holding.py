@@ -282,7 +282,7 @@ async def test_a_change_of_limits_releases_many_waiters_in_portions(
 ) -> None:
     stage, _, pairs = await crowd(open_stage, monkeypatch, 7)
     order.clear()
-    stage.server._take_over(Quotas((parse_spec("client-id=nobody,producer_byte_rate=1"),), 1))
+    stage.server.in_force.take_over_quotas(Quotas((parse_spec("client-id=nobody,producer_byte_rate=1"),), 1))
     assert 0 < len(order) <= 5
     gone, _ = pairs.pop()
     gone.reset()
@@ -300,7 +300,7 @@ async def test_waiters_keep_their_order_when_limits_are_replaced(open_stage: Ope
         await client.send(produce(number))
         await held(stage, number - 4)
     order.clear()
-    stage.server._take_over(Quotas((parse_spec("client-id=nobody,producer_byte_rate=1"),), 1))
+    stage.server.in_force.take_over_quotas(Quotas((parse_spec("client-id=nobody,producer_byte_rate=1"),), 1))
     assert order == [5, 6, 7]
 
 
@@ -380,7 +380,7 @@ async def test_a_session_that_dies_while_held_leaves_the_queue(open_stage: OpenS
     broker.reset()
     await client.closed()
     await stage.no_sessions()
-    assert stage.server.wakeups._timers == {}
+    assert stage.shared.wakeups._timers == {}
 
 
 # Limits that change
@@ -398,10 +398,10 @@ async def test_limits_replaced_while_a_frame_waits(open_stage: OpenStage, change
         "of another client": "client-id=<default>,producer_byte_rate=1GB",
     }[change]
     stage.clock.pass_seconds(1)
-    stage.server._take_over(Quotas((parse_spec(spec),), 1))
+    stage.server.in_force.take_over_quotas(Quotas((parse_spec(spec),), 1))
     stage.clock.pass_seconds(1)  # what was overdrawn stays so, and is paid back at the new rate
     assert await broker.frame() == produce(2)
-    assert stage.server.wakeups._timers == {}
+    assert stage.shared.wakeups._timers == {}
 
 
 async def test_limits_replaced_by_limits_that_hold_too(open_stage: OpenStage) -> None:
@@ -409,7 +409,7 @@ async def test_limits_replaced_by_limits_that_hold_too(open_stage: OpenStage) ->
     client, broker = await in_debt(stage, 5_000)
     await client.send(produce(2))
     await held(stage)
-    stage.server._take_over(Quotas((FAST,), 1))
+    stage.server.in_force.take_over_quotas(Quotas((FAST,), 1))
     await held(stage)
     stage.clock.pass_seconds(1)
     assert await broker.frame() == produce(2)
@@ -417,7 +417,7 @@ async def test_limits_replaced_by_limits_that_hold_too(open_stage: OpenStage) ->
 
 async def test_the_entries_of_the_flags_stay_in_force(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[SLOW])
-    stage.server._take_over(quotas_in_force(stage.config))
+    stage.server.in_force.take_over_quotas(quotas_in_force(stage.config))
     client, _ = await in_debt(stage)
     await client.send(produce(2))
     await held(stage)
@@ -495,7 +495,7 @@ async def test_only_a_share_fetch_passes_at_a_deadline(
     await client.send(sent[1])
     await held(stage)
     stage.clock.pass_seconds(0.005)
-    stage.server._take_over(Quotas((FETCH_SLOW,), 1))  # held again, with the time that is left
+    stage.server.in_force.take_over_quotas(Quotas((FETCH_SLOW,), 1))  # held again, with the time that is left
     await held(stage)
     session = stage.session_of(client)
     stage.clock.pass_seconds(0.005)
@@ -516,7 +516,7 @@ async def test_only_a_share_fetch_passes_at_a_deadline(
     await held(stage)
     stage.clock.pass_seconds(0.010)
     assert correlation_of(await broker.frame()) == 3, "the next one has a deadline of its own"
-    assert stage.server.wakeups._timers == {}
+    assert stage.shared.wakeups._timers == {}
 
 
 @pytest.mark.pure
@@ -584,7 +584,7 @@ async def test_draining_drops_a_held_frame_that_the_client_retries(open_stage: O
     assert await client.read(4)
     assert await broker.rest() == b""
     await stage.no_sessions()
-    assert stage.server.wakeups._timers == {}
+    assert stage.shared.wakeups._timers == {}
 
 
 async def test_draining_delivers_a_held_acks_0_frame(open_stage: OpenStage) -> None:

@@ -695,7 +695,7 @@ async def test_bytes_that_never_arrive_are_refunded(open_stage: OpenStage, held:
         await client.send(frame[100:])
         await until(lambda: session.hold is not None)
         stage.clock.pass_seconds(96)
-        stage.server.wakeups.limits_changed()
+        stage.shared.wakeups.limits_changed()
         assert await broker.read(len(frame) - 100) == frame[100:]
         assert limit.debt_ns(stage.clock()) == (len(frame) - 100) * 1_000_000_000
     else:

@@ -190,7 +190,7 @@ async def test_sessions_that_share_two_limits_all_pass(open_stage: OpenStage) ->
         for number, pair in enumerate(pairs):
             group.create_task(speak(number, *pair))
     await until(lambda: not stage.paused())
-    assert stage.server.wakeups._timers == {}
+    assert stage.shared.wakeups._timers == {}
     an_hour_later = time.monotonic_ns() + 3_600_000_000_000
     for limit in stage.registry.limits_in_use():
         assert limit.algorithm.headroom(an_hour_later) == limit.rate / 1_000, "nothing is set aside any more"

@@ -192,7 +192,7 @@ async def test_long_frames_take_turns(open_stage: OpenStage, monkeypatch: pytest
     await all_at_once(pairs, produce(1, SIZE // count + BULK))
     assert max(turn.size for turn in work.turns) <= READ_SIZE
     assert len({turn.pump for turn in work.turns}) == count
-    assert not stage.server.pumps.turns._heavy
+    assert not stage.shared.pumps.turns._heavy
 
 
 @pytest.mark.pure
@@ -256,7 +256,7 @@ async def test_a_connection_that_closes_while_it_waits_for_its_turn(open_stage: 
     else:
         session.close()
     await stage.no_sessions()
-    await until(lambda: not stage.server.pumps.turns._heavy)
+    await until(lambda: not stage.shared.pumps.turns._heavy)
 
 
 async def test_a_paused_connection_is_not_read_at_its_turn(open_stage: OpenStage) -> None:

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from quotas.admission.client_limits import ClientLimits, TopicCharges, TopicLimits
 from quotas.admission.decision import ADMITTED, Decision
-from quotas.admission.limit import UNLIMITED, Limit, Ticket
+from quotas.admission.limit import Limit, Ticket
 from quotas.admission.limit_set import admit_all, charge_all, limit_set, spend_all
 from quotas.admission.topic_thresholds import count_throttled
-from quotas.algorithms.algorithm import ALGORITHMS, AlgorithmSettings
+from quotas.algorithms.algorithm import ALGORITHMS, UNLIMITED, AlgorithmSettings
 from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entity import TOTAL, AnyEntity, Entity, Kind, Named
 from quotas.entry import QuotaEntry

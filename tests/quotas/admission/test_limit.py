@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quotas.admission.decision import ADMITTED, Decision
-from quotas.admission.limit import UNLIMITED, Limit, Ticket
+from quotas.admission.limit import Limit, Ticket
 from quotas.admission.limit_set import NO_LIMITS, limit_set
+from quotas.algorithms.algorithm import UNLIMITED
 from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entity import Entity
 

@@ -5,9 +5,10 @@ from fractions import Fraction
 import pytest
 
 from quotas.admission.decision import ADMITTED
-from quotas.admission.limit import UNLIMITED, Limit
+from quotas.admission.limit import Limit
 from quotas.admission.limit_set import limit_set
 from quotas.admission.topic_thresholds import ThresholdError, Thresholds, TopicThreshold, check_thresholds
+from quotas.algorithms.algorithm import UNLIMITED
 from quotas.entity import Kind, Named
 
 SECOND = 1_000_000_000

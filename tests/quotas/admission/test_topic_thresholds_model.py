@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.admission.limit import UNLIMITED
 from quotas.admission.topic_thresholds import ThresholdError, Thresholds, TopicThreshold
+from quotas.algorithms.algorithm import UNLIMITED
 from quotas.algorithms.ewma import Meter
 
 SECOND = 1_000_000_000

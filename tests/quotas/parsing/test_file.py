@@ -7,6 +7,7 @@ import pytest
 
 from quotas.entity import DEFAULT, TOTAL, Entity, Kind, Named
 from quotas.entry import QuotaEntry
+from quotas.exemption import Exemption
 from quotas.limit_kinds import (
     BYTES_THRESHOLD,
     CONNECTIONS,
@@ -110,6 +111,19 @@ def test_the_members_of_a_group_are_names_or_lists() -> None:
         """)
     assert entry.group == ResourceGroup("etl", ("alice",), ("spark-*", "flink-*"), ("<default>",))
     assert entry.entity == Named(Kind.RESOURCE_GROUP, "etl")
+
+
+def test_exempt_clients_are_names_or_lists() -> None:
+    [entry] = load("""
+        [[quota]]
+        topic = "orders"
+        bytes_in_rate = "5MB"
+        exempt-client-id = ["backfill", "spark-*"]
+        exempt-user = "alice"
+        """)
+    assert entry.exempt == Exemption(("alice",), ("backfill", "spark-*"))
+    [error] = errors_of('[[quota]]\ntopic = "a"\nbytes_in_rate = 1\nexempt-user = ["b", "c*d"]\n')
+    assert error[0] == "quota[0].exempt-user[1]"
 
 
 @pytest.mark.parametrize("quote", ['"', ""])

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from quotas.entity import DEFAULT, TOTAL, AnyEntity, Entity, Kind, Named
 from quotas.entry import QuotaEntry
+from quotas.exemption import Exemption
 from quotas.limit_kinds import (
     BYTES_IN_RATE,
     BYTES_THRESHOLD,
@@ -86,6 +87,22 @@ ENTITIES = "user, client-id, ip, topic, resource-group, listener, total"
                 Named(Kind.RESOURCE_GROUP, "etl"),
                 {BYTES_IN_RATE: 50_000_000},
                 group=ResourceGroup("etl", ("<default>",), ("spark-*", "flink-*"), ("a", "b")),
+            ),
+        ),
+        (
+            "client-id=etl,producer_byte_rate=unlimited,request_rate=5",
+            QuotaEntry(Entity(None, "etl"), {REQUEST_RATE: 5}, unlimited=(PRODUCER_BYTE_RATE,)),
+        ),
+        (
+            "ip=10.0.0.1,connections=unlimited",
+            QuotaEntry(Named(Kind.IP, "10.0.0.1"), {}, unlimited=(CONNECTIONS,)),
+        ),
+        (
+            "topic=orders,bytes_in_rate=5MB,exempt-client-id=backfill,exempt-client-id=spark-*,exempt-user=alice",
+            QuotaEntry(
+                Named(Kind.TOPIC, "orders"),
+                {BYTES_IN_RATE: 5_000_000},
+                exempt=Exemption(("alice",), ("backfill", "spark-*")),
             ),
         ),
     ],
@@ -191,6 +208,17 @@ def test_a_wrong_entry_reads_as_the_contract_shows() -> None:
             "user=a,request_rate=5,burst_seconds=1,algorithm=ewma",
             "burst_seconds is the size of a token bucket, and ewma has none",
         ),
+        ("total,producer_byte_rate=unlimited", "producer_byte_rate of a total lifts no other limit\n  leave it out"),
+        ("resource-group=g,user=a,request_rate=unlimited", "request_rate of a resource-group lifts no other limit"),
+        ("topic=a,bytes.in.per.sec.threshold=unlimited", "cannot be unlimited\n  a topic without one has a share"),
+        ("client-id=a,connections=unlimited", "Invalid configuration key connections"),
+        ("client-id=a,producer_byte_rate=5,exempt-user=b", "exempt-user has no effect here\n  it is for topic, "),
+        ("total,connections=5,exempt-user=b", "no limit here could hold a client\n  a connection has no client"),
+        ("topic=a,bytes_in_rate=unlimited,exempt-user=b", "no limit here could hold a client"),
+        ("topic=a,exempt-user=b,bytes_in_rate=5,exempt-client-id=<default>", "<default> cannot be an exempt client"),
+        ("topic=a,bytes_in_rate=5,exempt-user=a*b", "* is allowed only at the end, not as in 'a*b'"),
+        ("topic=a,bytes_in_rate=5,exempt-usr=b", "unknown limit 'exempt-usr'\n  did you mean 'exempt-user'? allowed:"),
+        ("topic=a,exempt-user=b", "no limit given"),
         ("total,connection_creation_rate=5,burst_seconds=1", "over sampled windows, which have no burst: add "),
     ],
 )  # fmt: skip

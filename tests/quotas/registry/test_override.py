@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from quotas.entity import Entity
 from quotas.entry import QuotaEntry
+from quotas.exemption import Exemption
 from quotas.limit_kinds import LIMIT_NAMES
 from quotas.registry.override import Applies, Compactor, apply, limits_of
 
@@ -24,6 +25,7 @@ entries = st.builds(
     st.sampled_from([None, "auto", "notify"]),
     st.sampled_from([None, "ewma"]),
     st.one_of(st.none(), st.fractions(Fraction(1, 10), 10, max_denominator=1000)),
+    exempt=st.sampled_from([None, Exemption(("alice",)), Exemption((), ("spark-*",))]),
 )
 
 
@@ -32,11 +34,11 @@ def test_an_override_has_the_limits_of_its_entry(given_entries: list[QuotaEntry]
     compactor = Compactor()
     for entry, override in [(entry, compactor.compact(entry)) for entry in given_entries]:
         found: dict[str, Applies] = {}
-        apply(override, found, ETL, ALICE)
+        apply(override, found, set(), ETL, ALICE)
         burst_ns = None if entry.burst_seconds is None else int(entry.burst_seconds * SECOND)
         assert limits_of(override) == entry.limits
         assert found == {
-            name: Applies(rate, burst_ns, entry.mode, entry.algorithm, ETL, ALICE)
+            name: Applies(rate, burst_ns, entry.mode, entry.algorithm, ETL, ALICE, entry.exempt)
             for name, rate in entry.limits.items()
         }
 
@@ -52,8 +54,11 @@ def test_what_is_equal_is_one_object() -> None:
 def test_a_stronger_override_leaves_to_a_weaker_one_what_it_does_not_name() -> None:
     compactor = Compactor()
     found: dict[str, Applies] = {}
-    apply(compactor.compact(QuotaEntry(ETL, {"producer_byte_rate": 1}, mode="notify")), found, ETL, ETL)
-    apply(compactor.compact(QuotaEntry(ALICE, {"producer_byte_rate": 2, "consumer_byte_rate": 3})), found, ALICE, ALICE)
+    lifted: set[str] = set()
+    stronger = QuotaEntry(ETL, {"producer_byte_rate": 1}, mode="notify", unlimited=("request_rate",))
+    weaker = QuotaEntry(ALICE, {"producer_byte_rate": 2, "consumer_byte_rate": 3, "request_rate": 4})
+    apply(compactor.compact(stronger), found, lifted, ETL, ETL)
+    apply(compactor.compact(weaker), found, lifted, ALICE, ALICE)
     assert {name: (applies.rate, applies.entity, applies.mode) for name, applies in found.items()} == {
         "producer_byte_rate": (1, ETL, "notify"),
         "consumer_byte_rate": (3, ALICE, None),

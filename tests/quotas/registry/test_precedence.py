@@ -50,6 +50,16 @@ def test_the_strongest_level_applies_alone(strongest: int) -> None:
     assert (applies.rate, applies.origin, applies.entity) == (100 + strongest, origin, bucket)
 
 
+@pytest.mark.parametrize("lifting", range(8))
+def test_a_level_lifts_the_limit_of_all_weaker_ones_alone(lifting: int) -> None:
+    entries = [entry(entity, 100 + level) for level, (entity, _) in enumerate(LEVELS) if level != lifting]
+    lifts = QuotaEntry(LEVELS[lifting][0], {CONSUMER_BYTE_RATE: 7}, unlimited=(PRODUCER_BYTE_RATE,))
+    found = table_of([*entries, lifts]).find("u", "c")
+    assert found[CONSUMER_BYTE_RATE].origin == lifts.entity
+    assert (PRODUCER_BYTE_RATE in found) == (lifting > 0)
+    assert PRODUCER_BYTE_RATE not in table_of([lifts, *entries[lifting:]]).find("u", "c")
+
+
 def test_each_limit_has_its_own_level() -> None:
     table = table_of([entry(PAIR, 1, CONSUMER_BYTE_RATE), entry(Entity("u"), 2), entry(Entity(None, "c"), 3)])
     found = table.find("u", "c")
@@ -111,25 +121,32 @@ def slow_find(entries: list[QuotaEntry], limit: str, user: str, client_id: str) 
     if client_id:
         order += [(Entity(None, name), Entity(None, client_id)) for name in (client_id, DEFAULT)]
     for origin, bucket in order:
-        if any(one.entity == origin and limit in one.limits for one in entries):
-            return origin, bucket
+        for one in entries:
+            if one.entity == origin and limit in one.limits:
+                return origin, bucket
+            if one.entity == origin and limit in one.unlimited:
+                return None
     return None
 
 
-limit_names = st.sets(st.sampled_from([PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE]), min_size=1)
+limit_names = st.sets(st.sampled_from([PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE]))
 
 
 @given(
-    st.lists(st.tuples(configured_entities, limit_names), unique_by=lambda pair: pair[0]),
+    st.lists(st.tuples(configured_entities, limit_names, limit_names), unique_by=lambda each: each[0]),
     st.one_of(names, st.just("")),
     st.one_of(names, st.just("")),
 )
 def test_agrees_with_a_search_of_everything(
-    wanted: list[tuple[tuple[Name | None, Name | None], set[str]]], user: str, client_id: str
+    wanted: list[tuple[tuple[Name | None, Name | None], set[str], set[str]]], user: str, client_id: str
 ) -> None:
     entries = [
-        QuotaEntry(Entity(*entity), {limit: 10 * number + len(limit) for limit in limits})
-        for number, (entity, limits) in enumerate(wanted, start=1)
+        QuotaEntry(
+            Entity(*entity),
+            {limit: 10 * number + len(limit) for limit in limits - lifted},
+            unlimited=tuple(lifted),
+        )
+        for number, (entity, limits, lifted) in enumerate(wanted, start=1)
     ]
     table = table_of(entries)
     found = table.find(user, client_id)

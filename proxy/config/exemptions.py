@@ -1,0 +1,36 @@
+"""The exemptions in force, for `check-config` and `/throttles`: one line for each entry with some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from quotas.entity import TOTAL, Entity
+from quotas.entry import QuotaEntry
+from quotas.limit_kinds import LIMIT_KINDS, THRESHOLDS
+from quotas.parsing.limits import UNLIMITED, holds_clients
+
+MAX_LISTED: Final = 20
+"""A file may have a million entries."""
+
+
+def exemptions_of(entries: Iterable[QuotaEntry]) -> tuple[str, ...]:
+    """Which entries lift a limit, and which clients the limits of an entry never hold."""
+    lines = [line for entry in entries for line in _lines(entry)]
+    rest = len(lines) - MAX_LISTED
+    return (*lines[:MAX_LISTED], *([f"and {rest} more"] if rest > 0 else []))
+
+
+def _lines(entry: QuotaEntry) -> Iterator[str]:
+    if entry.unlimited:
+        names = ", ".join(f"{name}={UNLIMITED}" for name in entry.unlimited)
+        still = "; resource groups and the total still apply" if isinstance(entry.entity, Entity) else ""
+        yield f"{entry.entity}: {names}{still}"
+    if entry.exempt is None:
+        return
+    for name, rate in entry.limits.items():
+        if holds_clients(LIMIT_KINDS[name]):
+            is_counted = entry.entity == TOTAL or name in THRESHOLDS
+            does = "counts but never holds" if is_counted else "neither counts nor holds"
+            value = rate.numerator if rate.denominator == 1 else float(rate)
+            yield f"{entry.entity}: {name}={value} {does} {entry.exempt}"

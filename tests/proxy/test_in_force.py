@@ -1,0 +1,141 @@
+"""The off switch and changes of the mode, while frames are held and notices are due."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from proxy.config.config import EnforcementOptions
+from proxy.config.quotas_file import Quotas
+from proxy.in_force import MOST_REFRESHED, Caller
+from quotas.parsing.parse import parse_spec
+from tests.proxy.conversation import Stage, until, without_burst
+from tests.proxy.dialogue import held
+from tests.proxy.frames import fetch, fetched, produce, produce_throttle_ms, produced
+
+OpenStage = Callable[..., Stage]
+
+ME = Caller(1000, 42)
+SLOW = without_burst("client-id=etl,producer_byte_rate=10")
+
+
+def throttled(stage: Stage) -> list[int]:
+    return [histogram.count for entity in stage.metrics.entities for histogram in entity.throttles.values()]
+
+
+async def test_off_releases_at_once_and_on_holds_again(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[SLOW])
+    client, broker = await stage.pair()
+    await client.send(produce(1, 500))
+    await broker.frame()
+    await client.send(produce(2, 500))
+    await held(stage)
+    stage.server.in_force.switch_off(60, ME)
+    for number in (2, 3, 4):
+        if number > 2:
+            await client.send(produce(number, 500))
+        assert await broker.frame() == produce(number, 500)
+    assert (stage.paused(), stage.shared.wakeups._timers) == ({}, {})
+    stage.server.in_force.switch_on(ME)
+    await client.send(produce(5, 500))
+    await held(stage)
+
+
+async def test_off_writes_no_notice_that_was_due_before(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[SLOW])
+    client, broker = await stage.pair()
+    await client.send(produce(1, 500))
+    await broker.frame()
+    stage.server.in_force.switch_off(60, ME)
+    await broker.send(produced(1))
+    assert produce_throttle_ms(await client.frame(), 9) == 0
+
+
+async def test_off_ends_by_itself(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
+    stage = open_stage(quotas=[SLOW])
+    in_force = stage.server.in_force
+    in_force.switch_off(5, ME)
+    in_force.switch_off(60, Caller(0, 7))
+    stage.clock.pass_seconds(59.9)
+    in_force.tick(stage.clock())
+    assert "(by uid 0, pid 7)" in in_force.status
+    assert (in_force.mode, stage.metrics.enforcement_enabled) == ("dry-run", False)
+    stage.clock.pass_seconds(0.1)
+    await until(lambda: stage.metrics.enforcement_enabled)  # the ticks of the proxy
+    assert in_force.status == "enforcement is on, throttle mode auto"
+    assert caplog.records[-1].__dict__["fields"]["reason"] == "time is over"
+
+
+async def test_a_dry_run_that_is_configured_outlasts_the_switch(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[SLOW])
+    in_force = stage.server.in_force
+    in_force.switch_off(60, ME)
+    dry = replace(stage.config, enforcement=EnforcementOptions(dry_run=True))
+    in_force.take_over(dry, in_force.quotas)
+    in_force.switch_on(ME)
+    assert in_force.status == "enforcement is off: dry_run is configured"
+    in_force.take_over(stage.config, in_force.quotas)
+    assert stage.metrics.enforcement_enabled
+
+
+async def test_a_mode_that_is_configured_anew_applies_to_open_connections(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[SLOW], enforcement=EnforcementOptions(dry_run=True))
+    client, broker = await stage.pair()
+    for number in (1, 2):
+        await client.send(produce(number, 500))
+        assert await broker.frame() == produce(number, 500)
+    notify = replace(stage.config, enforcement=EnforcementOptions(throttle_mode="notify"))
+    stage.server.in_force.take_over(notify, stage.server.in_force.quotas)
+    await client.send(produce(3, 500))
+    await held(stage)
+    assert stage.server.in_force.status == "enforcement is on, throttle mode notify"
+
+
+async def test_a_held_request_is_counted_once(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[SLOW])
+    client, broker = await stage.pair()
+    await client.send(produce(1, 500))
+    await broker.frame()
+    await client.send(produce(2, 500))
+    await held(stage)
+    stage.server.in_force.switch_off(60, ME)
+    assert await broker.frame() == produce(2, 500)
+    assert sum(throttled(stage)) == 2, "a notice, and a hold"
+
+
+async def test_fetches_are_not_lowered_while_off(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[without_burst("client-id=etl,consumer_byte_rate=10")])
+    client, broker = await stage.pair()
+    stage.server.in_force.switch_off(60, ME)
+    for number in (1, 2):
+        await client.send(fetch(number))
+        assert await broker.frame() == fetch(number)
+        await broker.send(fetched(number))
+        assert await client.frame() == fetched(number)
+
+
+async def test_a_waiting_connection_is_served_when_enforcement_is_switched_off(open_stage: OpenStage) -> None:
+    spec = "total=true,connection_creation_rate=1,algorithm=token-bucket,burst_seconds=1"
+    stage = open_stage(quotas=[parse_spec(spec)])
+    await stage.pair()
+    for _ in range(6):
+        await stage.client()
+    await until(lambda: len(stage.waiting()) == 6)
+    stage.server.in_force.switch_off(60, ME)
+    async with asyncio.timeout(3):  # the last one would wait for 6 s
+        for _ in range(6):
+            await stage.broker.accept()
+    assert stage.waiting() == []
+
+
+async def test_many_limits_are_changed_in_steps_and_no_client_sees_an_old_one(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[parse_spec("client-id=<default>,producer_byte_rate=10")])
+    limits = [stage.registry.resolve("u", f"c{number}").produce.limits[0] for number in range(5 * MOST_REFRESHED)]
+    quotas = Quotas((parse_spec("client-id=<default>,producer_byte_rate=20"),), 1)
+    stage.server.in_force.take_over_quotas(quotas)
+    assert sum(limit.rate == 20 for limit in limits) <= 2 * MOST_REFRESHED, "the others in later rounds of the loop"
+    assert stage.registry.resolve("u", f"c{len(limits) - 1}").produce.limits[0].rate == 20
+    await until(lambda: all(limit.rate == 20 for limit in limits))
