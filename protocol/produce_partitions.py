@@ -50,7 +50,8 @@ class PartitionData(NamedTuple):
     record_bytes   length of the records on the wire
     messages       as the header of the batch claims; 0 where the records are not one batch of magic 2, which brokers
                    refuse from version 3 on
-    producer_id, epoch, sequence, next_sequence
+    producer_id    -1: none
+    epoch, sequence, next_sequence
                    of an idempotent producer's batch, with the sequence after its last record; all are -1 otherwise,
                    also for transactions
     start, end     offsets of its entry in the request
@@ -203,17 +204,17 @@ class ProduceRequest:
         size = max(0, self._size(_INT32, "records"))
         records = self._skip(size, "records")
         self._skip_tags()
-        messages, producer = 0, (-1, -1, -1, -1)
+        messages, producer_id, numbers = 0, -1, (-1, -1, -1)
         if size >= BATCH_HEADER:
-            batch_size, magic, attributes, delta, producer_id, epoch, sequence, claimed = _unpack_batch(
+            batch_size, magic, attributes, delta, seen_id, epoch, sequence, claimed = _unpack_batch(
                 self._request, records
             )
             if magic == 2 and batch_size + BEFORE_SIZE == size:
-                messages = claimed_messages(claimed, attributes, size)
+                messages, producer_id = claimed_messages(claimed, attributes, size), max(-1, seen_id)
                 is_transactional = self._is_transactional or attributes & (TRANSACTIONAL | CONTROL)
                 if not is_transactional and producer_id >= 0 and epoch >= 0 and sequence >= 0:
-                    producer = (producer_id, epoch, sequence, (sequence + delta + 1) % SEQUENCES)
-        return PartitionData(topic, index, size, messages, *producer, start, self._pos)
+                    numbers = (epoch, sequence, (sequence + delta + 1) % SEQUENCES)
+        return PartitionData(topic, index, size, messages, producer_id, *numbers, start, self._pos)
 
     # ---- primitives, from the current position on
 

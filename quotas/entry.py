@@ -21,6 +21,7 @@ class QuotaEntry:
     algorithm       None: the proxy's
     burst_seconds   the bucket's size as seconds of the rate, None: the registry's
     group           the members, if the entity is a resource group
+    rejects         whether records over its limits on topics are refused (`action=reject`), where clients can handle it
     """
 
     entity: AnyEntity
@@ -29,3 +30,4 @@ class QuotaEntry:
     algorithm: str | None = None
     burst_seconds: int | Fraction | None = None
     group: ResourceGroup | None = None
+    rejects: bool = False

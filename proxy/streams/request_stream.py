@@ -7,10 +7,11 @@ Requests of the same kind differ only in length and correlation id: they pass in
 from typing import final
 
 from protocol.errors import MalformedFrame
+from protocol.produce_partitions import ProduceRequest
 from protocol.request_header import peek_request, unpack_prefix
 from proxy.enforcement.holds import Overdraft
 from proxy.streams.batches import Batches
-from proxy.streams.connection import MAX_IN_FLIGHT, Connection, RequestKind, Requests
+from proxy.streams.connection import MAX_IN_FLIGHT, Collected, Connection, RequestKind, Requests
 from proxy.streams.handlers.data import HEAD_READ_SIZE, longest_charge
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.kinds import Kinds
@@ -47,7 +48,7 @@ class _Charge(Overdraft):
 class RequestStream(Requests):
     """See the module, and `Stream`."""
 
-    __slots__ = ("_batches", "_charge", "_dropping", "_kind", "_kinds")
+    __slots__ = ("_batches", "_charge", "_collected", "_dropping", "_kind", "_kinds")
 
     def __init__(self, connection: Connection, kinds: Kinds) -> None:
         super().__init__(connection)
@@ -55,15 +56,16 @@ class RequestStream(Requests):
         self._batches = Batches(connection.context.config.security.max_request_bytes)
         #: The kind of the latest request.
         self._kind: RequestKind | None = None
-        #: The proxy answers the current frame: its bytes are dropped.
+        #: Bytes of the current frame are not forwarded as they arrive: the proxy answers it, or collects it.
         self._dropping = False
+        self._collected: Collected | None = None
         #: The charge of the current frame, if it is a Produce request.
         self._charge: _Charge | None = None
 
     @property
     def is_answered(self) -> bool:
-        """Whether the client waits for a response to the latest request."""
-        return self._kind is None or self._kind.answered
+        """Whether the client waits for a response to the latest request that was forwarded, perhaps in part."""
+        return self._collected is None and (self._kind is None or self._kind.answered)
 
     @property
     def has_stalled(self) -> bool:
@@ -122,7 +124,8 @@ class RequestStream(Requests):
         if step == PASS:
             return self._pass(kind, pos, end, now_ns)
         if step == REPLACE:
-            connection.turn = None
+            self._end_turn(now_ns)
+            self._set_want()
         return step
 
     # ---- one frame
@@ -162,11 +165,8 @@ class RequestStream(Requests):
         else:
             connection.sent_unanswered = True
         self.awaited = None
-        turn = connection.turn
-        if turn is not None:
-            connection.turn = None
-            connection.context.policy.released(connection.identity, turn, now_ns)
-            connection.context.holds.give_up(turn.ticket, now_ns)
+        if connection.turn is not None:
+            self._end_turn(now_ns)
         frame_end = pos + 4 + length
         passed_to = min(end, frame_end)
         if self.walk is not None:
@@ -177,6 +177,15 @@ class RequestStream(Requests):
             self._begin_frame(kind, now_ns)
         self._set_want()
         return passed_to if passed_to > pos else YIELD
+
+    def _end_turn(self, now_ns: int) -> None:
+        """The current request is done; if it was held, that hold is over."""
+        connection = self.connection
+        turn = connection.turn
+        if turn is not None:
+            connection.turn = None
+            connection.context.policy.released(connection.identity, turn, now_ns)
+            connection.context.holds.give_up(turn.ticket, now_ns)
 
     def _begin_frame(self, kind: RequestKind, now_ns: int) -> None:
         """A frame is partly forwarded."""
@@ -207,6 +216,8 @@ class RequestStream(Requests):
 
     def _go_on(self, pos: int, end: int, now_ns: int) -> int:
         """More of the current frame has arrived."""
+        if self._dropping:
+            return self._withhold(pos, end, now_ns)
         charge = self._charge
         if charge is not None and charge.unpaid and charge.unpaid > self.remaining - (end - pos):
             paid = self.remaining - charge.unpaid
@@ -222,12 +233,49 @@ class RequestStream(Requests):
         self.remaining -= passed_to - pos
         if self.want != READ_SIZE or self.connection.is_closing:
             self._set_want()
-        if self._dropping:
-            self._dropping = self.remaining > 0
-            self.output = b""
-            self.resume_at = passed_to
-            return REPLACE
         return passed_to
+
+    def _withhold(self, pos: int, end: int, now_ns: int) -> int:
+        """More of a frame has arrived that is not forwarded as it arrives."""
+        arrived = min(end - pos, self.remaining)
+        collected = self._collected
+        if collected is not None:
+            if arrived == self.remaining:
+                return self._take_collected(collected, pos, now_ns)
+            collected.data += self.connection.context.memory.view[pos : pos + arrived]
+        self.remaining -= arrived
+        self._dropping = self.remaining > 0
+        if self.want != READ_SIZE or self.connection.is_closing:
+            self._set_want()
+        self.output = b""
+        self.resume_at = pos + arrived
+        return REPLACE
+
+    def _take_collected(self, collected: Collected, pos: int, now_ns: int) -> int:
+        """The step for a request whose last bytes begin at `pos`, and the others have been collected."""
+        connection, kind = self.connection, self._kind
+        identity = connection.identity
+        if identity.generation != identity.registry.generation:
+            identity.refresh(now_ns)
+        assert kind is not None  # noqa: S101 - for the type checker: set with the frame
+        handler = kind.handler
+        assert isinstance(handler, Produce)  # noqa: S101 - for the type checker: nothing else is collected
+        memory = connection.context.memory
+        if collected.request is None:
+            collected.data += memory.view[pos : pos + self.remaining]
+            collected.request = ProduceRequest(kind.version, collected.data, kind.header.body_offset - 4)
+        if not collected.request.read(PIECES_PER_STEP):
+            return YIELD
+        self.is_counted, self.unpaid = connection.turn is not None, 0
+        step = handler.admit_collected(self, kind, collected, now_ns)
+        if step == REPLACE:
+            self.resume_at = pos + self.remaining
+            self.remaining = 0
+            self._dropping, self._collected = False, None
+            memory.update(self.holding, self.holding.kept, self.holding.pending, 0)
+            self._end_turn(now_ns)
+            self._set_want()
+        return step
 
     def _walk_on(self, pos: int, end: int, now_ns: int) -> int:
         walk, kind = self.walk, self.current
@@ -295,6 +343,15 @@ class RequestStream(Requests):
         """Nothing of the current frame arrives any more."""
         self.refund_rest(now_ns)
         self._forget_charge()
+
+    def collect(self, pos: int, upto: int, length: int) -> int:
+        self._collected = Collected(self.buf[pos + 4 : upto])
+        self._dropping = True
+        self._forget_charge()
+        self.remaining = pos + 4 + length - upto
+        self.output = b""
+        self.resume_at = upto
+        return REPLACE
 
     def drop(self, pos: int, end: int, length: int) -> None:
         frame_end = pos + 4 + length

@@ -23,7 +23,7 @@ from quotas.parsing.names import (
     Resolve,
     entity_name,
 )
-from quotas.parsing.options import OPTION_KEYS, Options
+from quotas.parsing.options import OPTION_KEYS, REJECT, Options
 from quotas.resource_groups import ResourceGroup, group_problems
 
 _KEYS: Final = (*LIMIT_NAMES, *ENTITY_KEYS, *OPTION_KEYS)
@@ -75,7 +75,15 @@ def read_entry(place: str, items: Sequence[Item], resolve: Resolve | None = None
     if entity is None or reader.errors:
         return Reading(entity, None, tuple(reader.errors), reader.limits)
     options = reader.options
-    entry = QuotaEntry(entity, reader.limits, options.mode, options.algorithm, options.burst_seconds, group)
+    entry = QuotaEntry(
+        entity,
+        reader.limits,
+        options.mode,
+        options.algorithm,
+        options.burst_seconds,
+        group,
+        rejects=options.action == REJECT,
+    )
     return Reading(entity, entry, (), reader.limits)
 
 
@@ -106,7 +114,9 @@ class _Reader:
         if self._seen.issubset((*ENTITY_KEYS, *OPTION_KEYS)):  # an unknown limit has its own error
             self._refuse("", Refusal("no limit given", allowed=self._scope.limits))
         elif limits:
-            for key, refusal in self.options.problems(limits):
+            for key, refusal in self.options.problems(
+                limits, is_topic=TOPIC in self._keys and not self._scope.is_group
+            ):
                 self._refuse(key, refusal)
 
     def entity(self) -> AnyEntity | None:

@@ -8,7 +8,7 @@ from fractions import Fraction
 from quotas.admission.limit import Limit
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.algorithms.producer_ids import ProducerIdQuota
-from quotas.entity import AnyEntity, Kind
+from quotas.entity import AnyEntity, Kind, Named
 from quotas.limit_kinds import LIMIT_NAMES
 from quotas.registry.configured import THRESHOLDS, Configured
 from quotas.registry.idle import IDLE_NS, Idle
@@ -39,6 +39,7 @@ class LimitStore:
             rate = self.scaled(applies.rate)
             algorithm = self._settings.make(name, rate, applies.algorithm, applies.burst_ns)
             limit = self.add(Limit(name, applies.entity, algorithm, origin=applies.origin, mode=applies.mode))
+            limit.rejects = _rejects(applies)
         return limit
 
     def get_all(self, name: str, found: Iterable[dict[str, Applies]]) -> tuple[Limit, ...]:
@@ -113,9 +114,15 @@ class LimitStore:
             self._drop(limit)
             return
         limit.origin, limit.mode = applies.origin, applies.mode
+        limit.rejects = _rejects(applies)
         rate = self._settings.per_second(name, self.scaled(applies.rate))
         burst_ns = self._settings.burst_ns if applies.burst_ns is None else applies.burst_ns
         limit.algorithm.set_rate(rate, burst_ns, now_ns)
+
+
+def _rejects(applies: Applies) -> bool:
+    """Only records of a topic are refused, not those over other limits of the same entry."""
+    return applies.rejects and isinstance(applies.entity, Named) and applies.entity.kind is Kind.TOPIC
 
 
 def _idle_until_ns(limit: Limit) -> int:

@@ -21,6 +21,7 @@ class Shape:
     burst_ns: int | None = None
     mode: str | None = None
     algorithm: str | None = None
+    rejects: bool = False
 
 
 # The shape, then one rate for each of its names.
@@ -33,6 +34,7 @@ class Applies:
 
     entity   the scope of the bucket, real names only
     origin   the configured entity
+    rejects  see `QuotaEntry`
     """
 
     rate: int | Fraction
@@ -41,6 +43,7 @@ class Applies:
     algorithm: str | None
     entity: AnyEntity
     origin: AnyEntity
+    rejects: bool = False
 
 
 class Compactor:
@@ -53,7 +56,9 @@ class Compactor:
     def compact(self, entry: QuotaEntry) -> Override:
         """The override of an entry; shared with the latest one of its shape if both are equal."""
         burst_ns = None if entry.burst_seconds is None else int(entry.burst_seconds * NS_PER_SECOND)
-        override = self._of(Shape(tuple(entry.limits), burst_ns, entry.mode, entry.algorithm), entry.limits)
+        override = self._of(
+            Shape(tuple(entry.limits), burst_ns, entry.mode, entry.algorithm, entry.rejects), entry.limits
+        )
         latest = self._latest.get(override[0])
         if latest == override:
             return latest
@@ -75,4 +80,4 @@ def apply(override: Override, found: dict[str, Applies], entity: AnyEntity, orig
     shape, *rates = override
     for name, rate in zip(shape.names, rates, strict=True):
         if name not in found:
-            found[name] = Applies(rate, shape.burst_ns, shape.mode, shape.algorithm, entity, origin)
+            found[name] = Applies(rate, shape.burst_ns, shape.mode, shape.algorithm, entity, origin, shape.rejects)

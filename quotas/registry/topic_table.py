@@ -52,8 +52,10 @@ class TopicTable:
                 self._of_total, self._of_total_generation = configured.of_total(), generation
             found = [configured.find(Kind.TOPIC, name), *configured.of_groups(groups), self._of_total]
             get_all = self._store.get_all
-            topic.bytes_in = get_all(BYTES_IN_RATE, found) + self._threshold(BYTES_THRESHOLD, name)
-            topic.messages_in = get_all(MESSAGES_IN_RATE, found) + self._threshold(MESSAGES_THRESHOLD, name)
+            own = found[0]
+            topic.bytes_in = get_all(BYTES_IN_RATE, found) + self._threshold(BYTES_THRESHOLD, name, own)
+            topic.messages_in = get_all(MESSAGES_IN_RATE, found) + self._threshold(MESSAGES_THRESHOLD, name, own)
+            topic.rejecting = tuple([limit for limit in topic.bytes_in + topic.messages_in if limit.rejects])
             topic.generation = generation
         return topic
 
@@ -73,7 +75,7 @@ class TopicTable:
             if limit is not None and isinstance(limit.algorithm, TopicThreshold):
                 limit.algorithm.record_error(amount, charged_ns, now_ns)
 
-    def _threshold(self, name: str, topic: str) -> tuple[Limit, ...]:
+    def _threshold(self, name: str, topic: str, own: dict[str, Applies]) -> tuple[Limit, ...]:
         thresholds = self.thresholds[name]
         if thresholds.total is None:
             return ()
@@ -82,6 +84,7 @@ class TopicTable:
         limit = self._store.find(name, entity)
         if limit is None or limit.algorithm is not algorithm:  # the topic was forgotten and used again
             limit = self._store.add(Limit(name, entity, algorithm, origin=TOTAL))
+        limit.rejects = (own[name] if name in own else self._of_total[THRESHOLDS[name]]).rejects
         return (limit,)
 
     # ---- changing

@@ -18,21 +18,21 @@ from protocol.messages import decode
 from protocol.produce_partitions import MAX_PARTITIONS, ProduceRequest, TooManyPartitions
 from protocol.produce_refusals import MAX_HEAD, MAX_MESSAGE, Refused, add_refused, refused_produce_response
 from protocol.topics import Topic
-from tests.protocol.kafka_messages import CORRELATION_ID, header, parsed, record_batch, response_bytes, responses
+from tests.protocol.kafka_messages import (
+    CORRELATION_ID,
+    header,
+    idempotent,
+    parsed,
+    record_batch,
+    response_bytes,
+    responses,
+)
 from tests.protocol.test_produce_walk import body_of, topic_of
 
 HEAD = b"h" * 21
 """The bytes before a body: they are not read."""
 VERSIONS = st.integers(3, 13)
 TRANSACTIONAL, CONTROL = 16, 32
-
-
-def idempotent(
-    sequence: int, *, producer_id: int = 7, epoch: int = 2, attributes: int = 0, payload: bytes = b"\x01" * 40
-) -> bytes:
-    """A batch of four messages."""
-    inside = pack(">ibIhiqqqhii", 0, 2, 0, attributes, 3, 1000, 1000, producer_id, epoch, sequence, 4) + payload
-    return pack(">qi", 0, len(inside)) + inside
 
 
 def read(version: int, body: bytes, work: int = MAX_PARTITIONS * 2) -> ProduceRequest:
@@ -87,10 +87,11 @@ def test_a_request_without_some_partitions(
 @example(version=9, transactional_id=None, sequence=2**31 - 3)
 def test_what_each_partition_contains(version: int, transactional_id: str | None, sequence: int) -> None:
     one, none = idempotent(sequence), (-1, -1, -1, -1)
+    known = (7, -1, -1, -1)
     batches = {
         one: (4, (7, 2, sequence, (sequence + 4) % 2**31)),
-        idempotent(sequence, attributes=TRANSACTIONAL): (4, none),
-        idempotent(sequence, attributes=CONTROL): (4, none),
+        idempotent(sequence, attributes=TRANSACTIONAL): (4, known),
+        idempotent(sequence, attributes=CONTROL): (4, known),
         idempotent(-1, producer_id=-1): (4, none),
         one + one: (0, none),
         one[:-1]: (0, none),
@@ -103,7 +104,7 @@ def test_what_each_partition_contains(version: int, transactional_id: str | None
     for each, (records, (messages, producer)) in zip(found, batches.items(), strict=True):
         assert each.topic == topic
         assert (each.record_bytes, each.messages) == (len(records), messages)
-        expected = none if transactional_id else producer
+        expected = (*producer[:1], -1, -1, -1) if transactional_id else producer
         assert (each.producer_id, each.epoch, each.sequence, each.next_sequence) == expected
 
 

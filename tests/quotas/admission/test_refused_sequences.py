@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from quotas.admission.refused_sequences import EXPIRY_NS, SEQUENCES, Arrival, RefusedSequences
 
-ONE = (7, "rows", 0)
+ONE = (7, ("rows", 0))
 FREE, LATER, EARLIER = Arrival.FREE, Arrival.LATER, Arrival.EARLIER
 
 sequences = st.integers(0, SEQUENCES - 1)
@@ -25,7 +25,7 @@ def test_later_ones_are_refused_until_it_has_come_back_and_earlier_ones_pass(fir
     assert refused.arrival(ONE, 0, after(first, distance), 0) is LATER
     assert refused.arrival(ONE, 0, after(first, -distance), 0) is EARLIER
     assert refused.arrival(ONE, 0, first, 0) is FREE
-    assert refused.arrival((7, "rows", 1), 0, after(first, distance), 0) is FREE
+    assert refused.arrival((7, ("rows", 1)), 0, after(first, distance), 0) is FREE
     refused.passed(ONE, 0, after(first, -distance), after(first, 1 - distance), 0)
     assert refused.arrival(ONE, 0, after(first, distance), 0) is LATER
     refused.passed(ONE, 0, first, after(first, 1), 0)
@@ -93,8 +93,8 @@ def test_what_was_refused_an_hour_ago_is_dropped() -> None:
     refused.refuse(ONE, 0, 10, 0)
     assert refused.arrival(ONE, 0, 11, EXPIRY_NS - 1) is LATER
     assert refused.arrival(ONE, 0, 11, EXPIRY_NS) is FREE
-    assert not refused.has_room([(7, "rows", 1)], EXPIRY_NS - 1)
-    assert refused.has_room([(7, "rows", 1)], EXPIRY_NS)
+    assert not refused.has_room([(7, ("rows", 1))], EXPIRY_NS - 1)
+    assert refused.has_room([(7, ("rows", 1))], EXPIRY_NS)
     assert not len(refused)
     refused.refuse(ONE, 0, 10, EXPIRY_NS)
     assert refused.refuse(ONE, 0, 11, 2 * EXPIRY_NS), "and counts again"
@@ -102,7 +102,7 @@ def test_what_was_refused_an_hour_ago_is_dropped() -> None:
 
 def test_the_number_of_entries_is_bounded() -> None:
     refused = RefusedSequences(most=2)
-    keys = [(7, "rows", index) for index in range(3)]
+    keys = [(7, ("rows", index)) for index in range(3)]
     assert refused.has_room(keys[:2], 0)
     assert not refused.has_room(keys, 0)
     for key in keys[:2]:
@@ -111,6 +111,10 @@ def test_the_number_of_entries_is_bounded() -> None:
     assert not refused.has_room(keys[2:], 0)
     refused.passed(keys[0], 0, 0, 1, 0)
     assert refused.has_room(keys[2:], 0)
+    assert refused.concerns(7)
+    assert not refused.concerns(8)
+    refused.passed(keys[1], 0, 0, 1, 0)
+    assert not refused.concerns(7)
 
 
 def test_for_how_long_a_partition_has_been_refused() -> None:
