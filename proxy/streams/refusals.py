@@ -20,6 +20,7 @@ from protocol.errors import ProtocolError
 from protocol.produce_partitions import PartitionData
 from protocol.produce_refusals import NOT_ENOUGH_REPLICAS, THROTTLING_QUOTA_EXCEEDED, Refused
 from protocol.produce_walk import FIRST_FLEXIBLE, FIRST_WITH_TRANSACTIONAL_ID, TopicUsage
+from proxy.enforcement.holds import Hold
 from proxy.enforcement.identity import NS_PER_MS
 from proxy.enforcement.report import REJECT
 from proxy.streams.connection import Connection, RequestKind
@@ -111,32 +112,32 @@ class Refusals:
 
         Raises ProduceRequestTooLarge: it must not pass, and is too long to be kept.
         """
-        identity, usage = connection.identity, connection.usage
-        if usage is None or not identity.limits.rejects or not identity.refusal_error:
+        usage = connection.usage
+        if usage is None or not kind.answered or not connection.identity.refusal_error:
             return False
-        if not kind.answered or kind.version < FIRST_WITH_TRANSACTIONAL_ID or not usage.has_rejecting(now_ns):
-            return False
-        is_transactional = first_byte != (0 if kind.version >= FIRST_FLEXIBLE else 0xFF)
-        producer_ids = usage.producer_ids
-        if is_transactional or (usage.walk is None and not producer_ids):
-            return False
-        if not self._context.policy.enforces and not len(self.sequences):
+        if not self._are_refusable(kind, first_byte, usage) or not usage.has_rejecting(now_ns):
             return False
         longest = min(MAX_WHOLE, self._context.memory.largest_response)
         if length <= longest:
             return True
-        if any(self.sequences.concerns(_producer_of(connection, each)) for each in producer_ids):
+        if any(self.sequences.concerns(_producer_of(connection, each)) for each in usage.producer_ids):
             raise ProduceRequestTooLarge(length, longest)
         return False
+
+    def _are_refusable(self, kind: RequestKind, first_byte: int, usage: ProduceUsage) -> bool:
+        """Whether the request is of an idempotent producer, outside of transactions."""
+        if kind.version < FIRST_WITH_TRANSACTIONAL_ID or (usage.walk is None and not usage.producer_ids):
+            return False
+        if not self._context.policy.enforces and not len(self.sequences):
+            return False
+        return first_byte == (0 if kind.version >= FIRST_FLEXIBLE else 0xFF)
 
     def decide(
         self, connection: Connection, usage: ProduceUsage, partitions: Sequence[PartitionData], now_ns: int
     ) -> Verdicts:
         """What happens to the partitions of a request, if nothing else holds it."""
         verdicts = Verdicts()
-        sequences, enforces = self.sequences, self._context.policy.enforces
-        turn = None if connection.turn is None else connection.turn.limit
-        over: dict[str, Limit | None] = {}
+        sequences = self.sequences
         to_refuse: dict[int, tuple[ProducerPartition, Limit]] = {}
         for at, data in enumerate(partitions):
             topic = usage.charges_of(data.topic, now_ns).topic
@@ -144,24 +145,26 @@ class Refusals:
                 verdicts.passing.append(_usage_of(data))
                 continue
             partition: ProducerPartition = (_producer_of(connection, data.producer_id), (topic.name, data.partition))
+            limit = _longest(topic.rejecting, connection.turn, now_ns)
             arrival = sequences.arrival(partition, data.epoch, data.sequence, now_ns)
-            if topic.name not in over:
-                over[topic.name] = _longest(topic.rejecting, turn, now_ns)
-            limit = over[topic.name]
             if arrival is Arrival.LATER:
                 verdicts.refused[at] = partition, limit or topic.rejecting[0]
             elif arrival is Arrival.EARLIER:
                 verdicts.earlier.append(_usage_of(data))
-            elif limit is None or not enforces or sequences.refused_for_ns(partition, now_ns) >= MAX_REFUSED_NS:
+            elif limit is None or self._must_pass(partition, now_ns):
                 verdicts.let_pass(partition, data)
             else:
                 to_refuse[at] = partition, limit
-        if sequences.has_room((partition for partition, _ in to_refuse.values()), now_ns):
-            verdicts.refused = dict(sorted((verdicts.refused | to_refuse).items()))
-        else:
+        if not sequences.has_room((partition for partition, _ in to_refuse.values()), now_ns):
             for at, (partition, _) in to_refuse.items():
                 verdicts.let_pass(partition, partitions[at])
+            to_refuse = {}
+        verdicts.refused = dict(sorted((verdicts.refused | to_refuse).items()))
         return verdicts
+
+    def _must_pass(self, partition: ProducerPartition, now_ns: int) -> bool:
+        """Whether a batch over its limit is not refused: it passes in a dry run, else it is held."""
+        return not self._context.policy.enforces or self.sequences.refused_for_ns(partition, now_ns) >= MAX_REFUSED_NS
 
     def apply(
         self,
@@ -208,8 +211,9 @@ def _usage_of(data: PartitionData) -> TopicUsage:
     return TopicUsage(data.topic, data.record_bytes, data.messages, producer_ids)
 
 
-def _longest(limits: Iterable[Limit], turn: Limit | None, now_ns: int) -> Limit | None:
-    """The limit with the longest wait; None if none is in debt and none has waiters, except for `turn`."""
+def _longest(limits: Iterable[Limit], hold: Hold | None, now_ns: int) -> Limit | None:
+    """The limit with the longest wait; None if none is in debt and none has waiters besides `hold`."""
+    turn = None if hold is None else hold.limit
     waits = [
         (wait_ns, limit)
         for limit in limits

@@ -4,7 +4,7 @@ A frame's header is parsed (`protocol.request_header`); its payload is forwarded
 Requests of the same kind differ only in length and correlation id: they pass in `batches`.
 """
 
-from typing import final
+from typing import Final, final
 
 from protocol.errors import MalformedFrame
 from protocol.produce_partitions import ProduceRequest
@@ -18,6 +18,9 @@ from proxy.streams.kinds import Kinds
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, PASS, PIECES_PER_STEP, REPLACE, YIELD
 from quotas.admission.limit_set import LimitSet
+
+#: In place of a collected frame: the proxy answers it.
+_DROPPED: Final = Collected(bytearray())
 
 
 class _Charge(Overdraft):
@@ -48,7 +51,7 @@ class _Charge(Overdraft):
 class RequestStream(Requests):
     """See the module, and `Stream`."""
 
-    __slots__ = ("_batches", "_charge", "_collected", "_dropping", "_kind", "_kinds")
+    __slots__ = ("_batches", "_charge", "_kind", "_kinds", "_withheld")
 
     def __init__(self, connection: Connection, kinds: Kinds) -> None:
         super().__init__(connection)
@@ -56,16 +59,16 @@ class RequestStream(Requests):
         self._batches = Batches(connection.context.config.security.max_request_bytes)
         #: The kind of the latest request.
         self._kind: RequestKind | None = None
-        #: Bytes of the current frame are not forwarded as they arrive: the proxy answers it, or collects it.
-        self._dropping = False
-        self._collected: Collected | None = None
+        #: The bytes of the current frame are collected, or `_DROPPED`; None: they are forwarded.
+        self._withheld: Collected | None = None
         #: The charge of the current frame, if it is a Produce request.
         self._charge: _Charge | None = None
 
     @property
     def is_answered(self) -> bool:
         """Whether the client waits for a response to the latest request that was forwarded, perhaps in part."""
-        return self._collected is None and (self._kind is None or self._kind.answered)
+        is_collected = self._withheld is not None and self._withheld is not _DROPPED
+        return not is_collected and (self._kind is None or self._kind.answered)
 
     @property
     def has_stalled(self) -> bool:
@@ -216,8 +219,8 @@ class RequestStream(Requests):
 
     def _go_on(self, pos: int, end: int, now_ns: int) -> int:
         """More of the current frame has arrived."""
-        if self._dropping:
-            return self._withhold(pos, end, now_ns)
+        if self._withheld is not None:
+            return self._withhold(self._withheld, pos, end, now_ns)
         charge = self._charge
         if charge is not None and charge.unpaid and charge.unpaid > self.remaining - (end - pos):
             paid = self.remaining - charge.unpaid
@@ -235,16 +238,17 @@ class RequestStream(Requests):
             self._set_want()
         return passed_to
 
-    def _withhold(self, pos: int, end: int, now_ns: int) -> int:
+    def _withhold(self, withheld: Collected, pos: int, end: int, now_ns: int) -> int:
         """More of a frame has arrived that is not forwarded as it arrives."""
         arrived = min(end - pos, self.remaining)
-        collected = self._collected
-        if collected is not None:
-            if arrived == self.remaining:
-                return self._take_collected(collected, pos, now_ns)
-            collected.data += self.connection.context.memory.view[pos : pos + arrived]
         self.remaining -= arrived
-        self._dropping = self.remaining > 0
+        if withheld is not _DROPPED:
+            if not self.remaining:
+                self.remaining = arrived
+                return self._take_collected(withheld, pos, now_ns)
+            withheld.data += self.connection.context.memory.view[pos : pos + arrived]
+        elif not self.remaining:
+            self._withheld = None
         if self.want != READ_SIZE or self.connection.is_closing:
             self._set_want()
         self.output = b""
@@ -271,7 +275,7 @@ class RequestStream(Requests):
         if step == REPLACE:
             self.resume_at = pos + self.remaining
             self.remaining = 0
-            self._dropping, self._collected = False, None
+            self._withheld = None
             memory.update(self.holding, self.holding.kept, self.holding.pending, 0)
             self._end_turn(now_ns)
             self._set_want()
@@ -345,8 +349,7 @@ class RequestStream(Requests):
         self._forget_charge()
 
     def collect(self, pos: int, upto: int, length: int) -> int:
-        self._collected = Collected(self.buf[pos + 4 : upto])
-        self._dropping = True
+        self._withheld = Collected(self.buf[pos + 4 : upto])
         self._forget_charge()
         self.remaining = pos + 4 + length - upto
         self.output = b""
@@ -361,5 +364,5 @@ class RequestStream(Requests):
         self.output = b""
         self.resume_at = min(end, frame_end)
         self.remaining = frame_end - self.resume_at
-        self._dropping = self.remaining > 0
+        self._withheld = _DROPPED if self.remaining else None
         self._forget_charge()

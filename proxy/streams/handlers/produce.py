@@ -23,7 +23,7 @@ from proxy.streams.context import Context
 from proxy.streams.handlers.data import DataHandler, longest_charge
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.produce_usage import LOOKAHEAD, ProduceUsage, name_of
-from proxy.streams.refusals import Refusals, without_rejecting
+from proxy.streams.refusals import Refusals, Verdicts, without_rejecting
 from proxy.streams.steps import HOLD, NEED, PASS, PIECES_PER_STEP, REPLACE, WAIT
 from quotas.admission.decision import ADMITTED
 from quotas.admission.limit import Ticket
@@ -192,7 +192,23 @@ class Produce(DataHandler):
             self._answer(requests, kind, _correlation_id(data)[0], refused, now_ns)
             return REPLACE
         rest = request.without(verdicts.refused) if verdicts.refused else data
-        size, turn = len(rest), connection.turn
+        if self._admit_rest(requests, kind, usage, verdicts, len(rest), now_ns) == HOLD:
+            return HOLD
+        usage.passed(now_ns, answered=True)
+        refused = refusals.apply(connection, usage, partitions, verdicts, now_ns)
+        if refused or usage.counted is not None:
+            requests.awaited = awaited = CountedProduce(self, kind, usage.counted, now_ns, refused)
+            connection.owe(awaited.size)
+        if not refused and not is_collected:
+            return PASS
+        self._forward(requests, kind, _correlation_id(data)[0], rest)
+        return REPLACE
+
+    def _admit_rest(
+        self, requests: Requests, kind: RequestKind, usage: ProduceUsage, verdicts: Verdicts, size: int, now_ns: int
+    ) -> int:
+        """Ask the limits about what is left of a request, `size` bytes. Returns `PASS` or `HOLD`."""
+        turn = requests.connection.turn
         ticket = None if turn is None else turn.ticket
         decision = usage.admit_whole(verdicts.passing, verdicts.earlier, size, now_ns, ticket)
         requests.near_limit = usage.fitting < READ_SIZE
@@ -201,24 +217,18 @@ class Produce(DataHandler):
         step = self.act(requests, kind, decision, size, usage.amounts, now_ns)
         if not decision.admitted:
             usage.count_throttled(decision, Ticket() if requests.hold is None else requests.hold.ticket, now_ns)
-        if step == HOLD:
-            return HOLD
-        usage.passed(now_ns, answered=True)
-        refused = refusals.apply(connection, usage, partitions, verdicts, now_ns)
-        awaited = None
-        if refused or usage.counted is not None:
-            awaited = CountedProduce(self, kind, usage.counted, now_ns, refused)
-            connection.owe(awaited.size)
-        if not refused and not is_collected:
-            requests.awaited = awaited
-            return PASS
+        return step
+
+    def _forward(self, requests: Requests, kind: RequestKind, correlation_id: int, rest: bytes | bytearray) -> None:
+        """What is left of a request, or all of it where it was collected."""
+        connection = requests.connection
         entity = connection.identity.entity
-        entity.produce_bytes += size
+        entity.produce_bytes += len(rest)
         entity.requests += 1
         kind.counter.value += 1
-        requests.output = _length(size) + rest
-        connection.in_flight.append((_correlation_id(data)[0], kind if awaited is None else awaited))
-        return REPLACE
+        connection.in_flight.append((correlation_id, requests.awaited or kind))
+        requests.awaited = None
+        requests.output = _length(len(rest)) + rest
 
     def _answer(
         self, requests: Requests, kind: RequestKind, correlation_id: int, refused: Sequence[Refused], now_ns: int
