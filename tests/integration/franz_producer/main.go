@@ -51,6 +51,8 @@ func main() {
 		kgo.SeedBrokers(os.Args[1]),
 		kgo.ClientID(os.Args[2]),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		// It sends a refused batch again after its next look-up of metadata: by default 5 s after the last one.
+		kgo.MetadataMinAge(250*time.Millisecond),
 		kgo.ProducerBatchMaxBytes(100_000),
 		kgo.ProducerBatchCompression(kgo.NoCompression()),
 	)
