@@ -151,6 +151,9 @@ class ProduceRequestWalk(FrameWalk):
     later parts contain is taken when they arrive.
     """
 
+    topics_left = 1
+    """Topics whose names have not been read; 1 or more before their number is known."""
+
     def __init__(self, version: int, frame_length: int, body_start: int) -> None:
         """body_start: bytes of the frame before its body: `RequestHeader.body_offset` less the four of the length."""
         api = APIS[PRODUCE]
@@ -161,7 +164,8 @@ class ProduceRequestWalk(FrameWalk):
         self._compact = version >= FIRST_FLEXIBLE
         self._by_id = version >= FIRST_WITH_TOPIC_IDS
         self._usages: list[TopicUsage] = []
-        self._topic: Topic = ""
+        #: The topic that is read.
+        self.topic: Topic = ""
         self._record_bytes = 0
         self._messages = 0
         self._producer_ids: set[int] = set()
@@ -178,7 +182,7 @@ class ProduceRequestWalk(FrameWalk):
 
     def _close_topic(self) -> None:
         if self._record_bytes or self._messages or self._producer_ids:
-            self._usages.append(TopicUsage(self._topic, self._record_bytes, self._messages, tuple(self._producer_ids)))
+            self._usages.append(TopicUsage(self.topic, self._record_bytes, self._messages, tuple(self._producer_ids)))
             self._record_bytes = self._messages = 0
             self._producer_ids.clear()
 
@@ -189,7 +193,7 @@ class ProduceRequestWalk(FrameWalk):
             yield from self._skip(max(0, size), "transactional id")
         yield from self._skip(_ACKS_AND_TIMEOUT, "acks, timeout")
         smallest = TOPIC_ID_SIZE + 2 if self._by_id else 3 if compact else 6
-        topics = yield from self._items(compact, smallest, "topic count")
+        self.topics_left = topics = yield from self._items(compact, smallest, "topic count")
         for _ in range(topics):
             yield from self._walk_topic()
         if compact:
@@ -199,6 +203,7 @@ class ProduceRequestWalk(FrameWalk):
         partitions = self._read_usual_topic()
         if partitions < 0:
             partitions = yield from self._read_topic()
+        self.topics_left -= 1
         while partitions:
             partitions = self._skip_usual_partitions(partitions)
             if self.work_left <= 0 and self._pos < self._end:
@@ -224,12 +229,12 @@ class ProduceRequestWalk(FrameWalk):
         topic, partitions, pos = head
         if partitions * _SMALLEST_COMPACT_PARTITION > self._limit - pos:
             return -1
-        self._topic, self._pos = topic, pos
+        self.topic, self._pos = topic, pos
         return partitions
 
     def _read_topic(self) -> Reading:
         if self._by_id:
-            self._topic = yield from self._collect(TOPIC_ID_SIZE, "topic id")
+            self.topic = yield from self._collect(TOPIC_ID_SIZE, "topic id")
         else:
             size = yield from self._string_size(self._compact, "topic name")
             at = self._offset()
@@ -237,7 +242,7 @@ class ProduceRequestWalk(FrameWalk):
                 raise MalformedFrame("topic name", at)
             name = yield from self._collect(size, "topic name")
             try:
-                self._topic = name.decode()
+                self.topic = name.decode()
             except UnicodeDecodeError:
                 raise MalformedFrame("topic name as UTF-8", at) from None
         smallest = _SMALLEST_COMPACT_PARTITION if self._compact else _SMALLEST_PARTITION

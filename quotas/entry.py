@@ -24,6 +24,7 @@ class QuotaEntry:
     group           the members, if the entity is a resource group
     unlimited       the names of limits that it lifts: weaker entries that match do not apply. A limit, or one of these
     exempt          the clients that its limits never hold, or None
+    rejects         whether records over its limits on topics are refused (`action=reject`), where clients can handle it
     """
 
     entity: AnyEntity
@@ -34,3 +35,4 @@ class QuotaEntry:
     group: ResourceGroup | None = None
     unlimited: tuple[str, ...] = ()
     exempt: Exemption | None = None
+    rejects: bool = False

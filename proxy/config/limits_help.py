@@ -28,7 +28,11 @@ _SCOPES: Final = (
 _LIFTED: Final = "Lifts the limit for this scope: no weaker entry applies; resource groups and the total do."
 _OPTIONS: Final = (
     ("mode=", f"{' or '.join(MODES)}, in place of the proxy's throttle mode."),
-    ("action=", "hold: what happens to records over a limit on records."),
+    (
+        "action=",
+        "throttle (the default), or reject: records over a limit of their topic are refused alone, and the other "
+        "topics of their producer go on.",
+    ),
     ("algorithm=", "token-bucket, sampled-window or ewma, in place of the proxy's algorithm."),
     (
         "exempt-user=, exempt-client-id=",

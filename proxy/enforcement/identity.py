@@ -68,6 +68,7 @@ class Identity:
     generation        that of the registry when `limits` were resolved
     notice            the throttle time of data responses
     request_notice    the throttle time of all others: of `request_rate` alone
+    refusal_error     error code for partitions that `action=reject` refuses; 0: its client is held instead
     """
 
     __slots__ = (
@@ -79,6 +80,7 @@ class Identity:
         "limits",
         "notice",
         "peer",
+        "refusal_error",
         "registry",
         "request_notice",
         "user",
@@ -100,6 +102,7 @@ class Identity:
         self.generation = registry.generation
         self.notice = Notice(config.enforcement.max_throttle_ms)
         self.request_notice = Notice(config.enforcement.max_throttle_ms)
+        self.refusal_error = 0
 
     def identify(self, wire_client_id: str) -> None:
         """Set the client id of this and later requests."""

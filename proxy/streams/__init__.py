@@ -13,6 +13,7 @@
 - `plan`             Produce requests whose records are charged: those of one read together
 - `fetch_ledger`     what open fetches have reserved
 - `produce_usage`    topics, records and producer ids of the Produce requests of one connection
+- `refusals`         noisy topics: partitions that are taken out of a Produce request
 - `memory`           the shared read buffer, and the account of bytes in memory
 - `context`          what all connections of one proxy share
 """

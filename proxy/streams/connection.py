@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections import deque
 from typing import Final, final
 
+from protocol.produce_partitions import ProduceRequest
 from protocol.request_header import PREFIX_SIZE, RequestHeader, unpack_prefix
 from protocol.rewriting_walk import RewritingWalk
 from protocol.topic_mutations import MutationRequest
@@ -183,6 +184,20 @@ class Stream:
         """The next step for the bytes ``buf[pos:end]``. Raises ProtocolError: close the connection."""
 
 
+class Collected:
+    """A Produce request that is kept until it is complete. Its last bytes stay in the read buffer until it has passed.
+
+    data      what has arrived, without the length
+    request   parses it; None until it is complete
+    """
+
+    __slots__ = ("data", "request")
+
+    def __init__(self, data: bytearray) -> None:
+        self.data = data
+        self.request: ProduceRequest | None = None
+
+
 class Requests(Stream):
     """From client to broker: the interface for handlers.
 
@@ -198,6 +213,12 @@ class Requests(Stream):
         self.is_charged = False
         self.is_counted = False
         self.unpaid = 0
+
+    @abstractmethod
+    def collect(self, pos: int, upto: int, length: int) -> int:
+        """Keep the bytes up to `upto`, which is before the end of the request at `pos`, and those that follow; memory
+        for all of it is reserved. Returns the step.
+        """
 
     @abstractmethod
     def drop(self, pos: int, end: int, length: int) -> None:

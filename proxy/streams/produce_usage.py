@@ -91,6 +91,34 @@ class ProduceUsage:
         self._seen = walk.take()
         self.walk = None if walk.is_over else walk
 
+    def has_rejecting(self, now_ns: int) -> bool:
+        """Whether a topic of the request may have limits with `action=reject`."""
+        self._renew()
+        walk = self.walk
+        if walk is not None and (walk.topics_left or self.charges_of(walk.topic, now_ns).topic.rejecting):
+            return True
+        return self._has_rejecting(self._seen, now_ns)
+
+    @property
+    def producer_ids(self) -> set[int]:
+        """Of the request, as far as it has been parsed."""
+        return {each for usage in self._seen for each in usage.producer_ids}
+
+    def admit_whole(
+        self, seen: list[TopicUsage], earlier: list[TopicUsage], length: int, now_ns: int, ticket: Ticket | None
+    ) -> Decision:
+        """As `admit`, for a request of which all that remains is in `seen` and in `earlier`; these are charged, and not
+        asked about.
+        """
+        self._seen = seen
+        self.walk = None
+        decision = self.admit(length, now_ns, ticket)
+        if decision.admitted and earlier:
+            amounts: dict[Limit, int] = {}
+            self._add_topics(amounts, earlier, now_ns)
+            charge_all(amounts, now_ns)
+        return decision
+
     def admit(self, length: int, now_ns: int, ticket: Ticket | None) -> Decision:
         """Ask the limits about the request that has been parsed, and charge them if it passes. Where only topics keep
         it from passing, the decision names those.
@@ -150,7 +178,9 @@ class ProduceUsage:
         """What the records of a topic are charged to, as long as the limits stay as they are. None: that may change."""
         if not self._context.registry.learns_topics:
             return TopicCharges(self._identity.limits, TopicLimits(""))
-        charges = self._charges_of(topic, now_ns)
+        charges = self.charges_of(topic, now_ns)
+        if charges.topic.rejecting and self._identity.refusal_error:
+            return None
         return charges if charges.topic.name else None
 
     def add(
@@ -160,10 +190,16 @@ class ProduceUsage:
         for usage in usages:
             if usage.producer_ids != producer_ids:
                 return False
+        identity = self._identity
+        if identity.refusal_error and identity.limits.rejects and self._has_rejecting(usages, now_ns):
+            return False
         self._add_topics(amounts, usages, now_ns)
         return bool(usages)
 
     # ---- inside
+
+    def _has_rejecting(self, usages: list[TopicUsage], now_ns: int) -> bool:
+        return any(self.charges_of(usage.topic, now_ns).topic.rejecting for usage in usages)
 
     def _add_records(self, amounts: dict[Limit, int], usages: list[TopicUsage], now_ns: int) -> tuple[int, ...]:
         """Add what these are charged; returns their new producer ids, where a limit counts those."""
@@ -179,9 +215,9 @@ class ProduceUsage:
     def _add_topics(self, amounts: dict[Limit, int], usages: list[TopicUsage], now_ns: int) -> None:
         if self._context.registry.learns_topics:
             for usage in usages:
-                self._charges_of(usage.topic, now_ns).add_to(amounts, usage.record_bytes, usage.messages)
+                self.charges_of(usage.topic, now_ns).add_to(amounts, usage.record_bytes, usage.messages)
 
-    def _charges_of(self, topic: Topic, now_ns: int) -> TopicCharges:
+    def charges_of(self, topic: Topic, now_ns: int) -> TopicCharges:
         """What the records of a topic are charged to, besides the client's limits of requests."""
         charges = self._charges.get(topic)
         if charges is None:
@@ -227,7 +263,7 @@ class ProduceUsage:
         exceeded = set(decision.exceeded)
         found: dict[str, None] = {}
         for topic in topics:
-            charges = self._charges_of(topic, now_ns)
+            charges = self.charges_of(topic, now_ns)
             if charges.has_any_of(exceeded):
                 found[charges.topic.name] = None
         return tuple(found)

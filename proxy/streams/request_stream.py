@@ -4,19 +4,23 @@ A frame's header is parsed (`protocol.request_header`); its payload is forwarded
 Requests of the same kind differ only in length and correlation id: they pass in `batches`.
 """
 
-from typing import final
+from typing import Final, final
 
 from protocol.errors import MalformedFrame
+from protocol.produce_partitions import ProduceRequest
 from protocol.request_header import peek_request, unpack_prefix
 from proxy.enforcement.holds import Overdraft
 from proxy.streams.batches import Batches
-from proxy.streams.connection import Connection, RequestKind, Requests
+from proxy.streams.connection import Collected, Connection, RequestKind, Requests
 from proxy.streams.handlers.data import HEAD_READ_SIZE, longest_charge
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.kinds import Kinds
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, PASS, PIECES_PER_STEP, REPLACE, YIELD
 from quotas.admission.limit_set import LimitSet
+
+#: In place of a collected frame: the proxy answers it.
+_DROPPED: Final = Collected(bytearray())
 
 
 class _Charge(Overdraft):
@@ -47,7 +51,7 @@ class _Charge(Overdraft):
 class RequestStream(Requests):
     """See the module, and `Stream`."""
 
-    __slots__ = ("_batches", "_charge", "_dropping", "_kind", "_kinds")
+    __slots__ = ("_batches", "_charge", "_kind", "_kinds", "_withheld")
 
     def __init__(self, connection: Connection, kinds: Kinds) -> None:
         super().__init__(connection)
@@ -55,15 +59,16 @@ class RequestStream(Requests):
         self._batches = Batches(connection.context.config.security.max_request_bytes, connection.max_in_flight)
         #: The kind of the latest request.
         self._kind: RequestKind | None = None
-        #: The proxy answers the current frame: its bytes are dropped.
-        self._dropping = False
+        #: The bytes of the current frame are collected, or `_DROPPED`; None: they are forwarded.
+        self._withheld: Collected | None = None
         #: The charge of the current frame, if it is a Produce request.
         self._charge: _Charge | None = None
 
     @property
     def is_answered(self) -> bool:
-        """Whether the client waits for a response to the latest request."""
-        return self._kind is None or self._kind.answered
+        """Whether the client waits for a response to the latest request that was forwarded, perhaps in part."""
+        is_collected = self._withheld is not None and self._withheld is not _DROPPED
+        return not is_collected and (self._kind is None or self._kind.answered)
 
     @property
     def has_stalled(self) -> bool:
@@ -122,7 +127,8 @@ class RequestStream(Requests):
         if step == PASS:
             return self._pass(kind, pos, end, now_ns)
         if step == REPLACE:
-            connection.turn = None
+            self._end_turn(now_ns)
+            self._set_want()
         return step
 
     # ---- one frame
@@ -162,11 +168,8 @@ class RequestStream(Requests):
         else:
             connection.sent_unanswered = True
         self.awaited = None
-        turn = connection.turn
-        if turn is not None:
-            connection.turn = None
-            connection.context.policy.released(connection.identity, turn, now_ns)
-            connection.context.holds.give_up(turn.ticket, now_ns)
+        if connection.turn is not None:
+            self._end_turn(now_ns)
         frame_end = pos + 4 + length
         passed_to = min(end, frame_end)
         if self.walk is not None:
@@ -177,6 +180,15 @@ class RequestStream(Requests):
             self._begin_frame(kind, now_ns)
         self._set_want()
         return passed_to if passed_to > pos else YIELD
+
+    def _end_turn(self, now_ns: int) -> None:
+        """The current request is done; if it was held, that hold is over."""
+        connection = self.connection
+        turn = connection.turn
+        if turn is not None:
+            connection.turn = None
+            connection.context.policy.released(connection.identity, turn, now_ns)
+            connection.context.holds.give_up(turn.ticket, now_ns)
 
     def _begin_frame(self, kind: RequestKind, now_ns: int) -> None:
         """A frame is partly forwarded."""
@@ -207,6 +219,8 @@ class RequestStream(Requests):
 
     def _go_on(self, pos: int, end: int, now_ns: int) -> int:
         """More of the current frame has arrived."""
+        if self._withheld is not None:
+            return self._withhold(self._withheld, pos, end, now_ns)
         charge = self._charge
         if charge is not None and charge.unpaid and charge.unpaid > self.remaining - (end - pos):
             paid = self.remaining - charge.unpaid
@@ -222,12 +236,50 @@ class RequestStream(Requests):
         self.remaining -= passed_to - pos
         if self.want != READ_SIZE or self.connection.is_closing:
             self._set_want()
-        if self._dropping:
-            self._dropping = self.remaining > 0
-            self.output = b""
-            self.resume_at = passed_to
-            return REPLACE
         return passed_to
+
+    def _withhold(self, withheld: Collected, pos: int, end: int, now_ns: int) -> int:
+        """More of a frame has arrived that is not forwarded as it arrives."""
+        arrived = min(end - pos, self.remaining)
+        self.remaining -= arrived
+        if withheld is not _DROPPED:
+            if not self.remaining:
+                self.remaining = arrived
+                return self._take_collected(withheld, pos, now_ns)
+            withheld.data += self.connection.context.memory.view[pos : pos + arrived]
+        elif not self.remaining:
+            self._withheld = None
+        if self.want != READ_SIZE or self.connection.is_closing:
+            self._set_want()
+        self.output = b""
+        self.resume_at = pos + arrived
+        return REPLACE
+
+    def _take_collected(self, collected: Collected, pos: int, now_ns: int) -> int:
+        """The step for a request whose last bytes begin at `pos`, and the others have been collected."""
+        connection, kind = self.connection, self._kind
+        identity = connection.identity
+        if identity.generation != identity.registry.generation:
+            identity.refresh(now_ns)
+        assert kind is not None  # noqa: S101 - for the type checker: set with the frame
+        handler = kind.handler
+        assert isinstance(handler, Produce)  # noqa: S101 - for the type checker: nothing else is collected
+        memory = connection.context.memory
+        if collected.request is None:
+            collected.data += memory.view[pos : pos + self.remaining]
+            collected.request = ProduceRequest(kind.version, collected.data, kind.header.body_offset - 4)
+        if not collected.request.read(PIECES_PER_STEP):
+            return YIELD
+        self.is_counted, self.unpaid = connection.turn is not None, 0
+        step = handler.admit_collected(self, kind, collected, now_ns)
+        if step == REPLACE:
+            self.resume_at = pos + self.remaining
+            self.remaining = 0
+            self._withheld = None
+            memory.update(self.holding, self.holding.kept, self.holding.pending, 0)
+            self._end_turn(now_ns)
+            self._set_want()
+        return step
 
     def _walk_on(self, pos: int, end: int, now_ns: int) -> int:
         walk, kind = self.walk, self.current
@@ -296,6 +348,14 @@ class RequestStream(Requests):
         self.refund_rest(now_ns)
         self._forget_charge()
 
+    def collect(self, pos: int, upto: int, length: int) -> int:
+        self._withheld = Collected(self.buf[pos + 4 : upto])
+        self._forget_charge()
+        self.remaining = pos + 4 + length - upto
+        self.output = b""
+        self.resume_at = upto
+        return REPLACE
+
     def drop(self, pos: int, end: int, length: int) -> None:
         frame_end = pos + 4 + length
         kind = self._kind
@@ -304,5 +364,5 @@ class RequestStream(Requests):
         self.output = b""
         self.resume_at = min(end, frame_end)
         self.remaining = frame_end - self.resume_at
-        self._dropping = self.remaining > 0
+        self._withheld = _DROPPED if self.remaining else None
         self._forget_charge()

@@ -20,6 +20,7 @@ class ClientLimits:
     bytes_in, messages_in
                   of its resource groups, charged with record bytes and records of any topic
     walks         whether Produce requests must be parsed for their topics, records or producer ids
+    rejects       whether a topic has limits that refuse its records alone (`action=reject`)
     fetches       a slot for the proxy's ledger of this client's fetches; not read here
     """
 
@@ -33,6 +34,7 @@ class ClientLimits:
         "mutations",
         "produce",
         "producer_ids",
+        "rejects",
         "requests",
         "user",
         "walks",
@@ -49,6 +51,7 @@ class ClientLimits:
         self.bytes_in: tuple[Limit, ...] = ()
         self.messages_in: tuple[Limit, ...] = ()
         self.walks = False
+        self.rejects = False
         self.generation = -1
         self.fetches: object | None = None
 
@@ -81,15 +84,17 @@ class TopicLimits:
 
     bytes_in      charged with record bytes
     messages_in   charged with records
+    rejecting     those of them with `Limit.rejects`
     last_ns       when it was last used
     """
 
-    __slots__ = ("bytes_in", "generation", "last_ns", "messages_in", "name")
+    __slots__ = ("bytes_in", "generation", "last_ns", "messages_in", "name", "rejecting")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.bytes_in: tuple[Limit, ...] = ()
         self.messages_in: tuple[Limit, ...] = ()
+        self.rejecting: tuple[Limit, ...] = ()
         self.generation = -1
         self.last_ns = 0
 

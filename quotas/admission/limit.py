@@ -59,12 +59,13 @@ class Limit:
     entity      the scope of the bucket, with real names only
     origin      the configured entity of the rate: the same, or one with `DEFAULT`
     mode        the entry's throttle mode, or None
+    rejects     whether records over it are refused where the client can handle it (`action=reject`)
     algorithm   the bucket; the same one for the life of the limit
     waiters     its queue, served byte-fair; add to it with `enqueue`
     exempt      the clients that it never holds, or None
     """
 
-    __slots__ = ("algorithm", "entity", "exempt", "mode", "name", "origin", "waiters")
+    __slots__ = ("algorithm", "entity", "exempt", "mode", "name", "origin", "rejects", "waiters")
 
     def __init__(
         self,
@@ -80,6 +81,7 @@ class Limit:
         self.algorithm: Final = algorithm
         self.origin = entity if origin is None else origin
         self.mode = mode
+        self.rejects = False
         self.waiters: Waiters = _NO_WAITERS
         self.exempt: Exempt | None = None
 

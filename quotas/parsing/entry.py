@@ -27,7 +27,7 @@ from quotas.parsing.names import (
     Resolve,
     entity_name,
 )
-from quotas.parsing.options import OPTION_KEYS, Options
+from quotas.parsing.options import OPTION_KEYS, REJECT, Options
 from quotas.resource_groups import ResourceGroup, group_problems, pattern_problem
 
 _KEYS: Final = (*LIMIT_NAMES, *ENTITY_KEYS, *OPTION_KEYS, *EXEMPT_KEYS)
@@ -89,6 +89,7 @@ def read_entry(place: str, items: Sequence[Item], resolve: Resolve | None = None
         group,
         tuple(reader.unlimited),
         reader.exemption(),
+        rejects=options.action == REJECT,
     )
     return Reading(entity, entry, (), reader.limits)
 
@@ -123,7 +124,9 @@ class _Reader:
         if self._seen <= _NO_LIMITS:  # an unknown limit has its own error
             self._refuse("", Refusal("no limit given", allowed=self._scope.limits))
         elif limits:
-            for key, refusal in self.options.problems(limits):
+            for key, refusal in self.options.problems(
+                limits, is_topic=TOPIC in self._keys and not self._scope.is_group
+            ):
                 self._refuse(key, refusal)
         if self._exempt and not self.errors and not any(map(holds_clients, limits)):
             advice = "a connection has no client yet when it is accepted" if limits else None

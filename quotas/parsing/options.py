@@ -19,8 +19,9 @@ MAX_BURST_SECONDS: Final = 3600
 
 OPTION_KEYS: Final = ("mode", "action", "algorithm", "burst_seconds")
 
-_CHOICES: Final = {"mode": MODES, "action": ("hold",), "algorithm": ALGORITHMS}
-_LATER_CHOICES: Final = {"mode": LATER_MODES, "action": ("reject",)}
+REJECT: Final = "reject"
+_CHOICES: Final = {"mode": MODES, "action": ("throttle", REJECT), "algorithm": ALGORITHMS}
+_LATER_CHOICES: Final = {"mode": LATER_MODES}
 _OF_CONNECTIONS: Final = (CONNECTIONS, CONNECTION_CREATION_RATE)
 _WITHOUT_BUCKETS: Final = {Measure.OWN, Measure.CONNECTION_RATE}
 
@@ -48,13 +49,16 @@ class Options:
             raise Refusal(f"unknown {key} {value!r}", suggestion=closest(str(value), allowed), allowed=allowed)
         setattr(self, key, value)
 
-    def problems(self, kinds: Sequence[LimitKind]) -> Iterator[tuple[str, Refusal]]:
-        """The options without effect on these limits, which are all of the entry: key and error."""
+    def problems(self, kinds: Sequence[LimitKind], *, is_topic: bool) -> Iterator[tuple[str, Refusal]]:
+        """The options without effect on these limits, which are all of the entry, perhaps a topic's: key and error."""
         names = ", ".join(kind.name for kind in kinds)
         for key in self.given:
             advice = self._no_effect_advice(key, kinds)
             if advice is not None:
                 yield key, Refusal(f"{key} has no effect on {names}", advice=advice)
+        if self.action == REJECT and not is_topic and not any(kind.name.startswith("total.") for kind in kinds):
+            message = "action=reject refuses records by their topic"
+            yield "action", Refusal(message, advice="it is for topics, and for the thresholds of the total")
         if self.burst_seconds is not None and self.algorithm not in {None, TOKEN_BUCKET}:
             message = f"burst_seconds is the size of a token bucket, and {self.algorithm} has none"
             yield "burst_seconds", Refusal(message, advice="leave out one of the two")

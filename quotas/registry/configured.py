@@ -27,6 +27,7 @@ class Configured:
 
     counts_records    whether some limit counts records
     counts_mutations  whether some limit counts created and deleted partitions
+    rejects           whether some entry refuses records (`action=reject`)
     """
 
     def __init__(self, entries: Iterable[QuotaEntry] = ()) -> None:
@@ -37,7 +38,9 @@ class Configured:
         compactor = Compactor()
         limit_names: set[str] = set()
         grouped = set()
+        self.rejects = False
         for entry in entries:
+            self.rejects |= entry.rejects
             if entry.group is not None:
                 (self.groups.replace if entry.entity in grouped else self.groups.add)(entry.group)
                 grouped.add(entry.entity)

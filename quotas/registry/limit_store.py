@@ -12,7 +12,7 @@ from fractions import Fraction
 from quotas.admission.limit import Exempt, Limit, exempt_from
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.algorithms.producer_ids import ProducerIdQuota
-from quotas.entity import TOTAL, AnyEntity, Kind
+from quotas.entity import TOTAL, AnyEntity, Kind, Named
 from quotas.limit_kinds import LIMIT_NAMES, THRESHOLDS
 from quotas.registry.configured import Configured
 from quotas.registry.idle import IDLE_NS, Idle
@@ -46,7 +46,7 @@ class LimitStore:
             rate = self.scaled(applies.rate)
             algorithm = self._settings.make(name, rate, applies.algorithm, applies.burst_ns)
             limit = self.add(Limit(name, applies.entity, algorithm, origin=applies.origin, mode=applies.mode))
-            limit.exempt = _exempt(limit, applies)
+            limit.exempt, limit.rejects = _exempt(limit, applies), _rejects(applies)
         return limit
 
     def get_all(self, name: str, found: Iterable[dict[str, Applies]]) -> tuple[Limit, ...]:
@@ -136,6 +136,7 @@ class LimitStore:
             self._drop(limit)
             return
         limit.origin, limit.mode, limit.exempt = applies.origin, applies.mode, _exempt(limit, applies)
+        limit.rejects = _rejects(applies)
         rate = self._settings.per_second(name, self.scaled(applies.rate))
         burst_ns = self._settings.burst_ns if applies.burst_ns is None else applies.burst_ns
         limit.algorithm.set_rate(rate, burst_ns, self._changed_ns)
@@ -144,6 +145,11 @@ class LimitStore:
 def _exempt(limit: Limit, applies: Applies) -> Exempt | None:
     """The total counts all traffic; a limit of a topic or group, only that of the clients it holds."""
     return exempt_from(limit, applies.exempt, is_charged=limit.entity == TOTAL)
+
+
+def _rejects(applies: Applies) -> bool:
+    """Only records of a topic are refused, not those over other limits of the same entry."""
+    return applies.rejects and isinstance(applies.entity, Named) and applies.entity.kind is Kind.TOPIC
 
 
 def _idle_until_ns(limit: Limit) -> int:

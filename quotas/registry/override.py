@@ -24,6 +24,7 @@ class Shape:
     algorithm: str | None = None
     unlimited: tuple[str, ...] = ()
     exempt: Exemption | None = None
+    rejects: bool = False
 
 
 # The shape, then one rate for each of its names.
@@ -37,6 +38,7 @@ class Applies:
     entity   the scope of the bucket, real names only
     origin   the configured entity
     exempt   the clients that it never holds
+    rejects  see `QuotaEntry`
     """
 
     rate: int | Fraction
@@ -46,6 +48,7 @@ class Applies:
     entity: AnyEntity
     origin: AnyEntity
     exempt: Exemption | None = None
+    rejects: bool = False
 
 
 class Compactor:
@@ -59,7 +62,7 @@ class Compactor:
         """The override of an entry; shared with the latest one of its shape if both are equal."""
         burst_ns = None if entry.burst_seconds is None else int(entry.burst_seconds * NS_PER_SECOND)
         names = tuple(entry.limits)
-        shape = Shape(names, burst_ns, entry.mode, entry.algorithm, entry.unlimited, entry.exempt)
+        shape = Shape(names, burst_ns, entry.mode, entry.algorithm, entry.unlimited, entry.exempt, entry.rejects)
         override = self._of(shape, entry.limits)
         latest = self._latest.get(override[0])
         if latest == override:
@@ -84,5 +87,7 @@ def apply(
     shape, *rates = override
     for name, rate in zip(shape.names, rates, strict=True):
         if name not in found and name not in lifted:
-            found[name] = Applies(rate, shape.burst_ns, shape.mode, shape.algorithm, entity, origin, shape.exempt)
+            found[name] = Applies(
+                rate, shape.burst_ns, shape.mode, shape.algorithm, entity, origin, shape.exempt, shape.rejects
+            )
     lifted.update(shape.unlimited)

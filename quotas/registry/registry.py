@@ -195,6 +195,7 @@ class Registry:
         client.messages_in = limits(MESSAGES_IN_RATE, of_groups)
         client.producer_ids = self._producer_ids(own)
         client.walks = configured.counts_records or client.producer_ids is not None
+        client.rejects = configured.rejects
         client.generation = self.generation
 
     def _producer_ids(self, own: dict[str, Applies]) -> ProducerIdLimit | None:

@@ -58,6 +58,7 @@ class TopicTable:
             own = found[0]
             topic.bytes_in = get_all(BYTES_IN_RATE, found) + self._threshold(BYTES_THRESHOLD, name, own)
             topic.messages_in = get_all(MESSAGES_IN_RATE, found) + self._threshold(MESSAGES_THRESHOLD, name, own)
+            topic.rejecting = tuple([limit for limit in topic.bytes_in + topic.messages_in if limit.rejects])
             topic.generation = generation
         return topic
 
@@ -86,10 +87,12 @@ class TopicTable:
         limit = self._store.find(name, entity)
         if limit is None or limit.algorithm is not algorithm:  # the topic was forgotten and used again
             limit = self._store.add(Limit(name, entity, algorithm, origin=TOTAL))
-        exempt = [each.exempt for each in (own.get(name), self._of_total[THRESHOLDS[name]]) if each and each.exempt]
+        of_total = self._of_total[THRESHOLDS[name]]
+        exempt = [each.exempt for each in (own.get(name), of_total) if each and each.exempt]
         clients = reduce(or_, exempt) if exempt else None
         if (None if limit.exempt is None else limit.exempt.clients) != clients:
             limit.exempt = exempt_from(limit, clients, is_charged=True)
+        limit.rejects = own.get(name, of_total).rejects
         return (limit,)
 
     # ---- changing

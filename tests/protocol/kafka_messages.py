@@ -119,6 +119,14 @@ def record_batch(count: int, payload: bytes, *, producer_id: int = -1, codec: in
     return pack(">qi", 0, len(inside)) + inside
 
 
+def idempotent(
+    sequence: int, *, producer_id: int = 7, epoch: int = 2, attributes: int = 0, payload: bytes = b"\x01" * 40
+) -> bytes:
+    """A batch of four messages of an idempotent producer, of 101 bytes."""
+    inside = pack(">ibIhiqqqhii", 0, 2, 0, attributes, 3, 1000, 1000, producer_id, epoch, sequence, 4) + payload
+    return pack(">qi", 0, len(inside)) + inside
+
+
 def set_entry(magic: int, value: bytes, *, offset: int = 0, codec: int = 0) -> bytes:
     """An entry of a message set of magic 0 or 1, with a null key."""
     timestamp = pack(">q", 1000) if magic else b""

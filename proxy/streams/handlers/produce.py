@@ -2,19 +2,29 @@
 
 Topics, records and producer ids are parsed only for clients with a limit on these (`produce_usage`). The response
 contains the throttle time; node endpoints in it are hidden while it streams by.
+
+A request with a topic that has a limit with `action=reject` is kept until it is complete, and forwarded without the
+partitions that are over their limit (`refusals`). Their errors go into the broker's response; where no partition is
+left, the proxy answers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from struct import Struct
 from typing import Final, final
 
+from protocol.errors import MalformedFrame
 from protocol.produce import ProduceResponseWalk, finish_usual_produce_response
+from protocol.produce_partitions import ProduceRequest
+from protocol.produce_refusals import MAX_HEAD, Refused, add_refused, refused_produce_response
 from protocol.produce_walk import ProduceRequestWalk, TopicUsage
 from protocol.request_header import unpack_prefix
-from proxy.streams.connection import Awaited, Handler, RequestKind, Requests, Responses, Stream
+from proxy.streams.connection import Awaited, Collected, Handler, RequestKind, Requests, Responses, Stream
+from proxy.streams.context import Context
 from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS, DataHandler, longest_charge
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.produce_usage import LOOKAHEAD, ProduceUsage, name_of
-from proxy.streams.steps import HOLD, NEED, PASS
+from proxy.streams.refusals import Refusals, Verdicts, without_rejecting
+from proxy.streams.steps import HOLD, NEED, PASS, PIECES_PER_STEP, REPLACE, WAIT
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit, Ticket
 from quotas.admission.limit_set import LimitSet, charge_all
@@ -24,26 +34,52 @@ FIRST_WITH_NODE_ENDPOINTS: Final = 10
 #: Longest response that the fast path handles as a whole.
 _USUAL_RESPONSE: Final = 512
 
+_length = Struct(">i").pack
+_correlation_id = Struct(">4xi").unpack_from
+
 
 @final
 class CountedProduce(Awaited):
-    """A Produce request in flight; its response is parsed for errors, since thresholds count accepted records."""
+    """A Produce request in flight. Its response is parsed for errors, since thresholds count accepted records, or
+    errors are added to it.
 
-    __slots__ = ("charged_ns", "kind", "usages", "walk")
+    usages    what was charged; None where no threshold counts it
+    refused   the partitions that were taken out of it
+    size      bytes, about, by which its response grows: they are kept in memory
+    """
 
-    def __init__(self, handler: Handler, kind: RequestKind, usages: list[TopicUsage], now_ns: int) -> None:
+    __slots__ = ("charged_ns", "kind", "refused", "size", "usages", "walk")
+
+    def __init__(
+        self,
+        handler: Handler,
+        kind: RequestKind,
+        usages: list[TopicUsage] | None,
+        now_ns: int,
+        refused: Sequence[Refused] = (),
+    ) -> None:
         super().__init__(handler)
         self.kind = kind
         self.usages = usages
+        self.refused = refused
+        self.size = sum(_SIZE_OF_REFUSED + len(each.topic) + len(each.message) for each in refused)
         self.charged_ns = now_ns
         self.walk: ProduceResponseWalk | None = None
+
+
+#: Bytes of a refused partition in a response, about, without its topic and message.
+_SIZE_OF_REFUSED: Final = 40
 
 
 @final
 class Produce(DataHandler):
     """See the module."""
 
-    __slots__ = ()
+    __slots__ = ("_refusals",)
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._refusals = Refusals(context)
 
     def batches(self, kind: RequestKind) -> bool:
         return True
@@ -90,6 +126,9 @@ class Produce(DataHandler):
         if usage is None:
             usage = connection.usage = ProduceUsage(self.context, connection.identity)
         usage.read(kind.version, kind.header.body_offset, requests.buf, pos, end, length)
+        first_byte = requests.buf[pos + kind.header.body_offset]
+        if self._refusals.concern(connection, kind, first_byte, length, now_ns):
+            return self._admit_whole(requests, kind, usage, length, pos, end, now_ns)
         turn = connection.turn
         decision = usage.admit(size, now_ns, None if turn is None else turn.ticket)
         requests.near_limit = usage.fitting < READ_SIZE
@@ -119,6 +158,103 @@ class Produce(DataHandler):
             produce = requests.connection.identity.limits.produce
             charge_all(dict.fromkeys(produce.limits, size) if amounts is None else amounts, now_ns)
 
+    def _admit_whole(
+        self, requests: Requests, kind: RequestKind, usage: ProduceUsage, length: int, pos: int, end: int, now_ns: int
+    ) -> int:
+        """Decide about a request that may lose partitions; or keep what has arrived of it."""
+        frame_end = pos + 4 + length
+        if frame_end <= end:
+            data = bytes(requests.buf[pos + 4 : frame_end])
+            request = ProduceRequest(kind.version, data, kind.header.body_offset - 4)
+            if request.read(PIECES_PER_STEP):
+                requests.resume_at = frame_end
+                return self._decide(requests, kind, usage, request, data, now_ns, is_collected=False)
+        holding = requests.holding
+        if not holding.reserved and not self.context.memory.reserve(holding, length):
+            return WAIT
+        return requests.collect(pos, min(end, frame_end - 1), length)
+
+    def admit_collected(self, requests: Requests, kind: RequestKind, collected: Collected, now_ns: int) -> int:
+        """Decide about a request that has been collected and parsed. Returns `HOLD` or `REPLACE`."""
+        usage, request = requests.connection.usage, collected.request
+        assert usage is not None  # noqa: S101 - for the type checker: it was there when the collection began
+        assert request is not None  # noqa: S101 - for the type checker: it has been parsed
+        return self._decide(requests, kind, usage, request, collected.data, now_ns, is_collected=True)
+
+    def _decide(
+        self,
+        requests: Requests,
+        kind: RequestKind,
+        usage: ProduceUsage,
+        request: ProduceRequest,
+        data: bytes | bytearray,
+        now_ns: int,
+        *,
+        is_collected: bool,
+    ) -> int:
+        """Charge what passes of a whole request, and refuse the rest; or hold it.
+
+        data          its bytes, without the length
+        is_collected  they are not in the read buffer
+        """
+        connection, refusals, partitions = requests.connection, self._refusals, request.partitions
+        verdicts = refusals.decide(connection, usage, partitions, now_ns)
+        if verdicts.refused and len(verdicts.refused) == len(partitions):
+            refused = refusals.apply(connection, usage, partitions, verdicts, now_ns)
+            self._answer(requests, kind, _correlation_id(data)[0], refused, now_ns)
+            return REPLACE
+        rest = request.without(verdicts.refused) if verdicts.refused else data
+        if self._admit_rest(requests, kind, usage, verdicts, len(rest), now_ns) == HOLD:
+            return HOLD
+        usage.passed(now_ns, answered=True)
+        refused = refusals.apply(connection, usage, partitions, verdicts, now_ns)
+        if refused or usage.counted is not None:
+            requests.awaited = awaited = CountedProduce(self, kind, usage.counted, now_ns, refused)
+            connection.owe(awaited.size)
+        if not refused and not is_collected:
+            return PASS
+        self._forward(requests, kind, _correlation_id(data)[0], rest)
+        return REPLACE
+
+    def _admit_rest(
+        self, requests: Requests, kind: RequestKind, usage: ProduceUsage, verdicts: Verdicts, size: int, now_ns: int
+    ) -> int:
+        """Ask the limits about what is left of a request, `size` bytes. Returns `PASS` or `HOLD`."""
+        turn = requests.connection.turn
+        ticket = None if turn is None else turn.ticket
+        decision = usage.admit_whole(verdicts.passing, verdicts.earlier, size, now_ns, ticket)
+        requests.near_limit = usage.fitting < READ_SIZE
+        if decision.exceeded and decision.admitted and (verdicts.refused or verdicts.followed):
+            decision = without_rejecting(decision, now_ns)
+        step = self.act(requests, kind, decision, size, usage.amounts, now_ns)
+        if not decision.admitted:
+            usage.count_throttled(decision, Ticket() if requests.hold is None else requests.hold.ticket, now_ns)
+        return step
+
+    def _forward(self, requests: Requests, kind: RequestKind, correlation_id: int, rest: bytes | bytearray) -> None:
+        """What is left of a request, or all of it where it was collected."""
+        connection = requests.connection
+        entity = connection.identity.entity
+        entity.produce_bytes += len(rest)
+        entity.requests += 1
+        kind.counter.value += 1
+        connection.in_flight.append((correlation_id, requests.awaited or kind))
+        requests.awaited = None
+        requests.output = _length(len(rest)) + rest
+
+    def _answer(
+        self, requests: Requests, kind: RequestKind, correlation_id: int, refused: Sequence[Refused], now_ns: int
+    ) -> None:
+        """No partition of a request is left."""
+        connection = requests.connection
+        self.count(requests, now_ns)
+        notice = connection.identity.notice
+        throttle_ms = notice.throttle_time_ms(now_ns) if notice.until_ns else 0
+        answer = refused_produce_response(kind.version, correlation_id, refused, throttle_ms)
+        connection.answer(correlation_id, _length(len(answer)) + answer)
+        kind.counter.value += 1
+        requests.output = b""
+
     def on_walked(self, stream: Stream, now_ns: int) -> None:
         walk, usage = stream.walk, stream.connection.usage
         if usage is None or not isinstance(walk, ProduceRequestWalk):
@@ -140,9 +276,7 @@ class Produce(DataHandler):
                 identity.refresh(now_ns)
             throttle_ms = identity.notice.throttle_time_ms(now_ns)
         if isinstance(awaited, CountedProduce):
-            walk = ProduceResponseWalk(awaited.kind.version, length, throttle_ms, counts_errors=True)
-            awaited.walk = walk
-            return responses.begin_walk(walk, pos, end, length, now_ns)
+            return self._respond_counted(responses, awaited, pos, end, length, throttle_ms, now_ns)
         assert isinstance(awaited, RequestKind)  # noqa: S101 - for the type checker
         version = awaited.version
         if not throttle_ms and version < FIRST_WITH_NODE_ENDPOINTS:
@@ -156,9 +290,42 @@ class Produce(DataHandler):
         walk = ProduceResponseWalk(version, length, throttle_ms, counts_errors=False)
         return responses.begin_walk(walk, pos, end, length, now_ns)
 
+    def _respond_counted(
+        self,
+        responses: Responses,
+        awaited: CountedProduce,
+        pos: int,
+        end: int,
+        length: int,
+        throttle_ms: int,
+        now_ns: int,
+    ) -> int:
+        """The response to a request whose errors are counted, or to which errors are added."""
+        version, refused = awaited.kind.version, awaited.refused
+        first, replaced = b"", 0
+        if refused:
+            longest = min(length, MAX_HEAD)
+            head = bytes(responses.buf[pos + 4 : min(end, pos + 4 + longest)])
+            added = add_refused(version, head, refused)
+            if added is None:
+                if len(head) == longest:
+                    raise MalformedFrame("the topics of a response", length)
+                return NEED
+            first, replaced = added
+        counts_errors = awaited.usages is not None
+        awaited.walk = walk = ProduceResponseWalk(version, length, throttle_ms, counts_errors=counts_errors)
+        passed_to = responses.begin_walk(walk, pos, end, length, now_ns)
+        if not refused:
+            return passed_to
+        responses.connection.owe(-awaited.size)
+        rest = responses.buf[pos + 4 + replaced : passed_to]
+        responses.output = _length(length + len(first) - replaced) + first + rest
+        responses.resume_at = passed_to
+        return REPLACE
+
     def on_response_end(self, awaited: Awaited, now_ns: int) -> None:
         """Give back the records that the broker refused."""
-        if not isinstance(awaited, CountedProduce) or awaited.walk is None:
+        if not isinstance(awaited, CountedProduce) or awaited.walk is None or awaited.usages is None:
             return
         refused = awaited.walk.refused_shares()
         registry = self.context.registry

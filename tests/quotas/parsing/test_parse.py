@@ -67,11 +67,11 @@ ENTITIES = "user, client-id, ip, topic, resource-group, listener, total"
             QuotaEntry(Named(Kind.IP, "10.0.0.1"), {CONNECTION_CREATION_RATE: 20}, None, "token-bucket", Fraction(2)),
         ),
         (
-            "topic=orders,messages_in_rate=0.5,bytes.in.per.sec.threshold=1MiB/s,action=hold",
+            "topic=orders,messages_in_rate=0.5,bytes.in.per.sec.threshold=1MiB/s,action=throttle",
             QuotaEntry(Named(Kind.TOPIC, "orders"), {MESSAGES_IN_RATE: Fraction(1, 2), BYTES_THRESHOLD: 1_048_576}),
         ),
         (
-            "total,total.messages.in.per.sec.threshold=5,action=hold",
+            "total,total.messages.in.per.sec.threshold=5,action=throttle",
             QuotaEntry(TOTAL, {TOTAL_MESSAGES_THRESHOLD: 5}),
         ),
         ("total=true,connections=5", QuotaEntry(TOTAL, {CONNECTIONS: 5})),
@@ -201,8 +201,10 @@ def test_a_wrong_entry_reads_as_the_contract_shows() -> None:
         ),
         ("user=a,producer_ids_rate=5,algorithm=ewma", "algorithm has no effect on producer_ids_rate"),
         ("ip=1.2.3.4,connections=5,burst_seconds=1", "burst_seconds has no effect on connections"),
-        ("user=a,request_rate=5,action=hold", "action has no effect on request_rate\n  it is for bytes_in_rate, "),
-        ("topic=a,bytes_in_rate=5,action=reject", "action 'reject' is not available in this version\n  allowed: hold"),
+        ("user=a,request_rate=5,action=throttle", "action has no effect on request_rate\n  it is for bytes_in_rate, "),
+        ("topic=a,bytes_in_rate=5,action=hold", "unknown action 'hold'\n  allowed: throttle, reject"),
+        ("total,bytes_in_rate=5,action=reject", "action=reject refuses records by their topic\n  it is for"),
+        ("resource-group=a,topic=b,bytes_in_rate=5,action=reject", "action=reject refuses records by their topic\n"),
         ("ip=1.2.3.4,connections=5,mode=auto", "mode has no effect on connections"),
         (
             "user=a,request_rate=5,burst_seconds=1,algorithm=ewma",

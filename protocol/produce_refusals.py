@@ -1,0 +1,142 @@
+"""Responses to Produce requests with partitions that were refused: an error for each of these.
+
+Where partitions were forwarded, the topics of the refused ones go before the broker's own, so the rest of the response
+streams through unchanged. A topic may then occur twice. Clients find a partition's result by topic and index: Java
+(`Sender.handleProduceResponse`: a map of batches by topic partition), franz-go (`sink.handleReqResp`: the same).
+librdkafka has one partition in each request, so the proxy's response has its only one.
+
+For the layout see `produce`.
+"""
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from protocol.apis import APIS, PRODUCE
+from protocol.errors import MalformedFrame, TruncatedFrame, UnsupportedVersion
+from protocol.produce import (
+    FIRST_FLEXIBLE,
+    FIRST_WITH_APPEND_TIME,
+    FIRST_WITH_LOG_START,
+    FIRST_WITH_RECORD_ERRORS,
+    FIRST_WITH_THROTTLE,
+)
+from protocol.topics import Topic
+from protocol.wire import MAX_VARINT, BytesLike, encode_string, encode_varint, skip, skip_tags, unsigned_varint
+
+THROTTLING_QUOTA_EXCEEDED: Final = 89
+NOT_ENOUGH_REPLICAS: Final = 19
+MAX_HEAD: Final = 1_024
+"""Bytes of a response up to its first topic. Kafka's has at most 10, since it writes no tags into the header."""
+MAX_MESSAGE: Final = 500
+"""Bytes of an error message; a longer one is cut."""
+
+_NO_OFFSET: Final = (-1).to_bytes(8, "big", signed=True)
+_INT32 = Struct(">i")
+_INDEX_AND_ERROR = Struct(">ih")
+
+
+class Refused(NamedTuple):
+    """A partition that was taken out of a request. `message`: for the client's log, from version 8 on."""
+
+    topic: Topic
+    partition: int
+    error_code: int
+    message: str
+
+
+def refused_produce_response(
+    version: int, correlation_id: int, refused: Sequence[Refused], throttle_time_ms: int
+) -> bytes:
+    """The response to a request with all partitions refused, from its correlation id on.
+
+    Args:
+        refused: in the order of the request.
+        throttle_time_ms: of other limits; 0 where there are none.
+
+    Raises:
+        UnsupportedVersion: the table does not let this version pass.
+    """
+    _check(version)
+    compact = version >= FIRST_FLEXIBLE
+    count, topics = _topics(version, refused)
+    head = _INT32.pack(correlation_id) + (b"\x00" if compact else b"")
+    throttle = _INT32.pack(throttle_time_ms) if version >= FIRST_WITH_THROTTLE else b""
+    return head + _count(count, compact) + topics + throttle + (b"\x00" if compact else b"")
+
+
+def add_refused(version: int, head: BytesLike, refused: Sequence[Refused]) -> tuple[bytes, int] | None:
+    """What the client receives in place of the first bytes of a broker's response.
+
+    Args:
+        version: of the request.
+        head: the response from its correlation id on, as far as it has arrived.
+        refused: the partitions that the broker did not receive, in the order of the request.
+
+    Returns:
+        `None` when more bytes are needed. Else the new bytes, and how many bytes of `head` they replace: the frame's
+        length changes by the difference.
+
+    Raises:
+        MalformedFrame: the bytes are no such response, or its topics begin after `MAX_HEAD` bytes.
+        UnsupportedVersion: the table does not let this version pass.
+    """
+    _check(version)
+    compact = version >= FIRST_FLEXIBLE
+    end = min(len(head), MAX_HEAD)
+    try:
+        at = skip(0, 4, end, 0, "correlation id")
+        if compact:
+            at = skip_tags(head, at, end, 0)
+            count, after = unsigned_varint(head, at, end, 0, "topic count")
+            count -= 1
+        else:
+            after = skip(at, 4, end, 0, "topic count")
+            count = _INT32.unpack_from(head, at)[0]
+    except TruncatedFrame as error:
+        if end == MAX_HEAD:
+            raise MalformedFrame(f"{error.what} within {MAX_HEAD} bytes", error.offset) from None
+        return None
+    added, topics = _topics(version, refused)
+    if not 0 <= count < MAX_VARINT - added:
+        raise MalformedFrame("topic count", at)
+    return bytes(head[:at]) + _count(count + added, compact) + topics, after
+
+
+def _topics(version: int, refused: Sequence[Refused]) -> tuple[int, bytes]:
+    """The number of topics of these partitions, and their entries."""
+    compact = version >= FIRST_FLEXIBLE
+    by_topic: dict[Topic, list[Refused]] = {}
+    for each in refused:
+        by_topic.setdefault(each.topic, []).append(each)
+    parts: list[bytes] = []
+    for topic, partitions in by_topic.items():
+        parts.append(topic if isinstance(topic, bytes) else encode_string(topic.encode(), compact))
+        parts.append(_count(len(partitions), compact))
+        for each in partitions:
+            parts.append(_INDEX_AND_ERROR.pack(each.partition, each.error_code))
+            parts.append(_after_error(version, each.message))
+        if compact:
+            parts.append(b"\x00")
+    return len(by_topic), b"".join(parts)
+
+
+def _after_error(version: int, message: str) -> bytes:
+    """A partition's fields after its error code: as Kafka writes them for a partition with an error."""
+    compact = version >= FIRST_FLEXIBLE
+    offsets = 1 + (version >= FIRST_WITH_APPEND_TIME) + (version >= FIRST_WITH_LOG_START)
+    if version < FIRST_WITH_RECORD_ERRORS:
+        return _NO_OFFSET * offsets
+    text = message.encode()[:MAX_MESSAGE].decode(errors="ignore").encode()
+    tags = b"\x00" if compact else b""
+    return _NO_OFFSET * offsets + _count(0, compact) + encode_string(text, compact) + tags
+
+
+def _count(count: int, compact: bool) -> bytes:
+    return encode_varint(count + 1) if compact else _INT32.pack(count)
+
+
+def _check(version: int) -> None:
+    api = APIS[PRODUCE]
+    if not api.covers(version):
+        raise UnsupportedVersion(api.name, version)
