@@ -21,7 +21,7 @@ from proxy.sessions.session import Session
 from proxy.sessions.shared import Shared
 
 NS_PER_SECOND: Final = 1_000_000_000
-#: Limits that are updated at once after a change, in about 2 ms.
+#: Limits that are updated, and connections with an end of their notices, in one turn: about 2 ms.
 MOST_REFRESHED: Final = 100
 
 _log = logging.getLogger(__name__)
@@ -139,10 +139,17 @@ class InForce:
         context.metrics.enforcement_enabled = mode != DRY_RUN
         context.policy = policy_of(mode, self._report)
         if mode == DRY_RUN:
-            for session in self._sessions:
-                session.identity.drop_notices()
+            self._drop_throttles(list(self._sessions))
         for observer in context.registry.observers:
             observer()
+
+    def _drop_throttles(self, sessions: list[Session]) -> None:
+        """End the notices of these connections, some in each round of the loop, while enforcement is off."""
+        for session in sessions[-MOST_REFRESHED:]:
+            session.drop_throttles()
+        del sessions[-MOST_REFRESHED:]
+        if sessions and self.mode == DRY_RUN:
+            self._shared.loop.call_soon(self._drop_throttles, sessions)
 
 
 def mode_of(options: EnforcementOptions) -> str:

@@ -310,6 +310,10 @@ class Session(Owner, Waiter):
         if self.hold is None:
             self.requests.resume(QUOTA)
 
+    def drop_throttles(self) -> None:
+        """Enforcement is off: end what is in force for this client besides a hold."""
+        self.identity.drop_notices()
+
     def read_on(self) -> None:
         self.requests.read_on()
 
