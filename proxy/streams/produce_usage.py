@@ -95,7 +95,7 @@ class ProduceUsage:
         """Whether a topic of the request may have limits with `action=reject`."""
         self._renew()
         walk = self.walk
-        if walk is not None and (walk.topics_left or self.charges_of(walk.topic, now_ns).topic.rejecting):
+        if walk is not None and (walk.topics_left or self.charges_of(walk.topic, now_ns).rejecting):
             return True
         return self._has_rejecting(self._seen, now_ns)
 
@@ -179,7 +179,7 @@ class ProduceUsage:
         if not self._context.registry.learns_topics:
             return TopicCharges(self._identity.limits, TopicLimits(""))
         charges = self.charges_of(topic, now_ns)
-        if charges.topic.rejecting and self._identity.refusal_error:
+        if charges.rejecting and self._identity.refusal_error:
             return None
         return charges if charges.topic.name else None
 
@@ -199,7 +199,7 @@ class ProduceUsage:
     # ---- inside
 
     def _has_rejecting(self, usages: list[TopicUsage], now_ns: int) -> bool:
-        return any(self.charges_of(usage.topic, now_ns).topic.rejecting for usage in usages)
+        return any(self.charges_of(usage.topic, now_ns).rejecting for usage in usages)
 
     def _add_records(self, amounts: dict[Limit, int], usages: list[TopicUsage], now_ns: int) -> tuple[int, ...]:
         """Add what these are charged; returns their new producer ids, where a limit counts those."""

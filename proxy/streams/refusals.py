@@ -140,15 +140,18 @@ class Refusals:
         sequences = self.sequences
         to_refuse: dict[int, tuple[ProducerPartition, Limit]] = {}
         for at, data in enumerate(partitions):
-            topic = usage.charges_of(data.topic, now_ns).topic
-            if data.sequence < 0 or not topic.rejecting:
+            charges = usage.charges_of(data.topic, now_ns)
+            if data.sequence < 0 or not charges.rejecting:
                 verdicts.passing.append(_usage_of(data))
                 continue
-            partition: ProducerPartition = (_producer_of(connection, data.producer_id), (topic.name, data.partition))
-            limit = _longest(topic.rejecting, connection.turn, now_ns)
+            partition: ProducerPartition = (
+                _producer_of(connection, data.producer_id),
+                (charges.topic.name, data.partition),
+            )
+            limit = _longest(charges.rejecting, connection.turn, now_ns)
             arrival = sequences.arrival(partition, data.epoch, data.sequence, now_ns)
             if arrival is Arrival.LATER:
-                verdicts.refused[at] = partition, limit or topic.rejecting[0]
+                verdicts.refused[at] = partition, limit or charges.rejecting[0]
             elif arrival is Arrival.EARLIER:
                 verdicts.earlier.append(_usage_of(data))
             elif limit is None or self._must_pass(partition, now_ns):
@@ -226,6 +229,6 @@ def _count_throttled(charges: TopicCharges, data: PartitionData, now_ns: int) ->
     """Thresholds count what is refused."""
     amounts: dict[Limit, int] = {}
     charges.add_to(amounts, data.record_bytes, data.messages)
-    for limit in charges.topic.rejecting:
+    for limit in charges.rejecting:
         if isinstance(limit.algorithm, TopicThreshold):
             limit.algorithm.record_throttled(amounts[limit], now_ns)

@@ -84,17 +84,15 @@ class TopicLimits:
 
     bytes_in      charged with record bytes
     messages_in   charged with records
-    rejecting     those of them with `Limit.rejects`
     last_ns       when it was last used
     """
 
-    __slots__ = ("bytes_in", "generation", "last_ns", "messages_in", "name", "rejecting")
+    __slots__ = ("bytes_in", "generation", "last_ns", "messages_in", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.bytes_in: tuple[Limit, ...] = ()
         self.messages_in: tuple[Limit, ...] = ()
-        self.rejecting: tuple[Limit, ...] = ()
         self.generation = -1
         self.last_ns = 0
 
@@ -106,9 +104,10 @@ class TopicCharges:
     topic         `TopicLimits.last_ns` is to be set at each use
     bytes_in      charged with record bytes
     messages_in   charged with records
+    rejecting     those of them with `Limit.rejects`
     """
 
-    __slots__ = ("bytes_in", "messages_in", "topic")
+    __slots__ = ("bytes_in", "messages_in", "rejecting", "topic")
 
     def __init__(self, client: ClientLimits, topic: TopicLimits) -> None:
         self.topic: Final = topic
@@ -117,6 +116,7 @@ class TopicCharges:
         self.messages_in: Final = tuple(
             dict.fromkeys(limits_for(user, client_id, topic.messages_in) + client.messages_in)
         )
+        self.rejecting: Final = tuple([limit for limit in self.bytes_in + self.messages_in if limit.rejects])
 
     def add_to(self, amounts: dict[Limit, int], record_bytes: int, messages: int) -> None:
         """Add these records to what each limit is charged."""

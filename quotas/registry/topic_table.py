@@ -58,7 +58,6 @@ class TopicTable:
             own = found[0]
             topic.bytes_in = get_all(BYTES_IN_RATE, found) + self._threshold(BYTES_THRESHOLD, name, own)
             topic.messages_in = get_all(MESSAGES_IN_RATE, found) + self._threshold(MESSAGES_THRESHOLD, name, own)
-            topic.rejecting = tuple([limit for limit in topic.bytes_in + topic.messages_in if limit.rejects])
             topic.generation = generation
         return topic
 

@@ -381,6 +381,14 @@ async def test_a_topic_without_action_holds_its_requests(open_stage: OpenStage) 
     assert rejects(stage) == 1
 
 
+async def test_nothing_of_an_exempt_client_is_refused(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[without_burst(f"{SPEC},exempt-client-id=etl")])
+    dialogue = await introduced(stage)
+    for number in (1, 2, 3):
+        await pass_first(dialogue, number, 4 * (number - 1))
+    assert not rejects(stage)
+
+
 async def test_a_long_request_that_is_held_is_decided_again(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[NOISY, without_burst("client-id=etl,producer_byte_rate=1MB")])
     dialogue = await introduced(stage)
