@@ -23,7 +23,7 @@ from proxy.config.option_types import (
     quota_spec,
 )
 from proxy.config.toml_file import take_defaults_from
-from quotas.modes import LATER_MODES, MODES
+from quotas.modes import MODES
 
 
 def _setting(*flags: str, **attributes: Any) -> Callable[[Any], Any]:
@@ -171,17 +171,17 @@ ENFORCEMENT: Final = cloup.option_group(
     "Enforcement",
     _setting(
         "--throttle-mode",
-        type=one_of(*MODES, later=LATER_MODES),
+        type=one_of(*MODES),
         default="auto",
-        help="notify: the response to a client over its quota contains throttle_time_ms. auto: the same, where the "
-        "version has the field. In both, the next data request is held until it is due. delay, pause: not in this "
-        "version.",
+        help="What a client over its quota receives. notify: throttle_time_ms in its responses. delay: its responses "
+        "late. pause: nothing. auto: notify if clients of that API version wait for throttle_time_ms, else delay. In "
+        "each mode, a data request that finds debt is held until it is due.",
     ),
     _setting(
         "--max-throttle-ms",
         type=Checked("MS", values.whole_number(1)),
         default="5000",
-        help="Largest throttle_time_ms in a response; the rest of the debt remains.",
+        help="Largest throttle_time_ms in a response, and longest delay of one; the rest of the debt remains.",
     ),
     _setting(
         "--max-connection-hold",

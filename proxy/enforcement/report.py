@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable
 
 from proxy.config.config import EnforcementOptions
-from proxy.enforcement.holds import Hold
+from proxy.enforcement.holds import Delay, Hold
 from proxy.enforcement.identity import NS_PER_MS, Identity, throttle_time_ms
 from proxy.observability.admin import WaitingClient
 from proxy.observability.entities import Entities
@@ -15,17 +15,20 @@ from quotas.connections import Verdict
 
 NS_PER_SECOND = 1_000_000_000
 #: The values of the label and log field `mode`.
-NOTIFY, PAUSE, REJECT = "notify", "pause", "reject"
+NOTIFY, DELAY, PAUSE, REJECT = "notify", "delay", "pause", "reject"
 
 _log = logging.getLogger("proxy.enforcement")
 
 
 class Report:
-    """Shared by all connections. A request is counted once: with the time of its hold, else with its notice."""
+    """Shared by all connections. A request is counted once: with the time of its hold, else with its notice or delay.
+
+    most_ns   longest throttle time and longest delay
+    """
 
     def __init__(self, options: EnforcementOptions, entities: Entities) -> None:
         self._entities = entities
-        self._most_ns = options.max_throttle_ms * NS_PER_MS
+        self.most_ns = options.max_throttle_ms * NS_PER_MS
         self._event = "would_throttle" if options.dry_run else "throttled"
         self._lines = RateLimited()
 
@@ -99,7 +102,7 @@ class Report:
                 entity=entity,
                 limit_value=limit_value,
                 debt_seconds=round(debt_ns / NS_PER_SECOND, 3),
-                throttle_ms=throttle_time_ms(wait_ns, self._most_ns),
+                throttle_ms=throttle_time_ms(wait_ns, self.most_ns),
                 mode=mode,
                 topics=",".join(topics) or None,
                 suppressed=suppressed,
@@ -107,19 +110,24 @@ class Report:
 
 
 class Waiting:
-    """One connection for `/throttles`: its client, its hold, or the wait for its connection rate."""
+    """One connection for `/throttles`: its client, its hold or delay, or the wait for its connection rate."""
 
-    __slots__ = ("hold", "identity", "since_ns", "verdict")
+    __slots__ = ("delay", "hold", "identity", "since_ns", "verdict")
 
-    def __init__(self, identity: Identity, hold: Hold | None, verdict: Verdict | None, since_ns: int) -> None:
+    def __init__(
+        self, identity: Identity, hold: Hold | None, delay: Delay | None, verdict: Verdict | None, since_ns: int
+    ) -> None:
         self.identity = identity
         self.hold = hold
+        self.delay = delay
         self.verdict = verdict
         self.since_ns = since_ns
 
 
 def waiting_clients(connections: Iterable[Waiting], now_ns: int) -> list[WaitingClient]:
-    """Held connections, those with a notice that is not over, and those over their connection rate."""
+    """Connections with a held frame, a delayed response or a notice that is not over, and those over their connection
+    rate.
+    """
     found = []
     for each in connections:
         waits = _waits(each, now_ns)
@@ -143,10 +151,13 @@ def waiting_clients(connections: Iterable[Waiting], now_ns: int) -> list[Waiting
 
 def _waits(each: Waiting, now_ns: int) -> tuple[str, str, str, int | float, int, int] | None:
     """Mode, limit, entity, value, time waited and time left of a throttled connection; None: it is not throttled."""
-    hold, notice, verdict = each.hold, each.identity.notice, each.verdict
+    hold, delay, notice, verdict = each.hold, each.delay, each.identity.notice, each.verdict
     if hold is not None:
         limit = hold.limit
         return PAUSE, limit.name, str(limit.entity), limit.rate, now_ns - hold.since_ns, limit.debt_ns(now_ns)
+    if delay is not None:
+        limit = delay.limit
+        return DELAY, limit.name, str(limit.entity), limit.rate, now_ns - delay.since_ns, delay.until_ns - now_ns
     if notice.limit is not None and notice.until_ns > now_ns:
         limit = notice.limit
         return NOTIFY, limit.name, str(limit.entity), limit.rate, 0, notice.until_ns - now_ns

@@ -33,6 +33,7 @@ PAUSE_REASONS: Final = (
     "write_backpressure",
     "memory",
     "response_memory",
+    "delay",
     "in_flight",
     "turn",
     "drain",

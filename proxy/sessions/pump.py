@@ -15,6 +15,7 @@ from proxy.sessions.wire import Wire
 from proxy.streams.connection import Stream
 from proxy.streams.handlers.data import HEAD_READ_SIZE
 from proxy.streams.memory import READ_SIZE, MemoryPool
+from proxy.streams.steps import DELAY as DELAYED
 from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, REPLACE, WAIT, YIELD
 
 
@@ -30,6 +31,7 @@ class PauseReason(IntFlag):
     END_OF_STREAM = 64
     TURN = 128
     RESPONSE_MEMORY = 256
+    DELAY = 512
 
 
 # Plain ints: an IntFlag operation costs ten times an int's, and these are on the hot path.
@@ -42,6 +44,7 @@ DRAIN: Final = int(PauseReason.DRAIN)
 END_OF_STREAM: Final = int(PauseReason.END_OF_STREAM)
 TURN: Final = int(PauseReason.TURN)
 RESPONSE_MEMORY: Final = int(PauseReason.RESPONSE_MEMORY)
+DELAY: Final = int(PauseReason.DELAY)
 
 REASON_NAMES: Final = {int(reason): reason.name.lower() for reason in PauseReason if reason.name}
 
@@ -65,6 +68,10 @@ class Owner(Protocol):
     @abstractmethod
     def on_hold(self, pump: "Pump") -> None:
         """A limit holds a frame: see the stream's `hold`. The pump has been paused."""
+
+    @abstractmethod
+    def on_delay(self) -> None:
+        """A response is delayed: see `Responses.delay`. The pump has been paused."""
 
     @abstractmethod
     def on_source_ended(self, pump: "Pump") -> None:
@@ -384,6 +391,9 @@ class Pump(Turn):
         if step == HOLD:
             self.pause(QUOTA)
             self._owner.on_hold(self)
+        elif step == DELAYED:
+            self.pause(DELAY)
+            self._owner.on_delay()
         elif step == FULL:
             self.pause(IN_FLIGHT)
             self.stream.connection.attention = True

@@ -12,12 +12,13 @@ from protocol.errors import ProtocolError
 from protocol.request_header import may_contain_produce
 from proxy.brokers.upstream import CLOSED_EARLY, PLAINTEXT_HINT, Attempt
 from proxy.config.config import Address, format_address
-from proxy.enforcement.holds import Hold, Waiter
+from proxy.enforcement.holds import Delay, Hold, Waiter
 from proxy.enforcement.identity import Identity
 from proxy.observability.logs import event
 from proxy.sessions.lifecycle import Event, State, next_state
 from proxy.sessions.pump import (
     CONNECTING,
+    DELAY,
     DRAIN,
     END_OF_STREAM,
     IN_FLIGHT,
@@ -222,6 +223,7 @@ class Session(Owner, Waiter):
         self._on(Event.DRAIN)
 
     def _begin_draining(self) -> None:
+        self._end_delay()
         self.connection.attention = True
         if self.hold is None and not self.requests.stream.remaining:
             self.requests.pause(DRAIN)
@@ -233,6 +235,7 @@ class Session(Owner, Waiter):
 
     def _flush(self) -> None:
         self.connection.close()
+        self._end_delay()
         self.requests.pause(END_OF_STREAM)
         self.request_stream.end(self._shared.clock())
         self._shared.wakeups.rearm()
@@ -268,6 +271,7 @@ class Session(Owner, Waiter):
             self._drop_hold(self.hold)
         now_ns = shared.clock()
         if self.upstream is not None:
+            self._end_delay()
             self.request_stream.end(now_ns)
             self.requests.stop()
             self.responses.stop()
@@ -331,6 +335,32 @@ class Session(Owner, Waiter):
         self._shared.wakeups.forget(hold)
         if self.state is not State.CLOSED:
             self.requests.drop_kept()
+
+    # ---- delays
+
+    @property
+    def delay(self) -> Delay | None:
+        """Of the next response."""
+        return None if self.upstream is None else self._response_stream.delay
+
+    @property
+    def _response_stream(self) -> ResponseStream:
+        stream = self.responses.stream
+        assert isinstance(stream, ResponseStream)  # noqa: S101 - for the type checker
+        return stream
+
+    def on_delay(self) -> None:
+        delay = self.delay
+        if delay is not None:
+            self._shared.wakeups.delay(delay, self._end_delay)
+
+    def _end_delay(self) -> None:
+        """The delay is over, or something ends it early."""
+        delay = self.delay
+        if delay is not None:
+            self._response_stream.delay = None
+            self._shared.wakeups.forget_delay(delay)
+            self.responses.resume(DELAY)
 
     # ---- what pumps tell
 
@@ -423,6 +453,8 @@ class Session(Owner, Waiter):
         for pump in (self.requests, self.responses):
             if not pump.paused and pump.source.is_broken:  # the loop has forgotten it
                 self._read_to_end(pump)
+        if self._shared.context.memory.is_tight:
+            self._end_delay()
         self._refund_if_stalled(now_ns)
         self._note_progress(now_ns)
 
@@ -493,7 +525,8 @@ class Session(Owner, Waiter):
             return 0
         requests, responses = self.requests.stream.holding, self.responses.stream.holding
         kept = 0 if self.hold is not None else requests.kept
-        return max(kept + requests.pending, responses.total - (responses.kept if responses.waits else 0))
+        waits = responses.waits or self.delay is not None
+        return max(kept + requests.pending, responses.total - (responses.kept if waits else 0))
 
     # ---- errors
 
@@ -531,9 +564,7 @@ class Session(Owner, Waiter):
     @property
     def _is_unheard(self) -> bool:
         """Requests have been forwarded, and the broker has never sent anything."""
-        responses = self.responses.stream
-        assert isinstance(responses, ResponseStream)  # noqa: S101 - for the type checker
-        return bool(self.connection.in_flight) and not responses.has_begun
+        return bool(self.connection.in_flight) and not self._response_stream.has_begun
 
     def _log(self, level: int, name: str, key: object, *, exc_info: bool = False, **fields: object) -> None:
         """Log one line, at most one of its kind every few seconds."""

@@ -6,10 +6,12 @@ from typing import Final, final
 
 from protocol.request_header import PREFIX_SIZE, RequestHeader, unpack_prefix
 from protocol.rewriting_walk import RewritingWalk
+from protocol.throttle_time import clients_wait
 from protocol.topic_mutations import MutationRequest
 from protocol.walk import FrameWalk
-from proxy.enforcement.holds import Hold
+from proxy.enforcement.holds import Delay, Hold
 from proxy.enforcement.identity import Identity
+from proxy.enforcement.policies.policy import Reply
 from proxy.observability.tallies import Cell
 from proxy.streams.context import Context
 from proxy.streams.fetch_ledger import Fetching
@@ -32,6 +34,21 @@ class Awaited:
 
     def cancel(self, now_ns: int) -> None:
         """The connection is closed: no response arrives."""
+
+
+@final
+class Delayed(Awaited):
+    """A request in flight whose response is delayed. `awaited`: what handles it then."""
+
+    __slots__ = ("awaited", "delay")
+
+    def __init__(self, awaited: Awaited, delay: Delay) -> None:
+        super().__init__(awaited.handler)
+        self.awaited = awaited
+        self.delay = delay
+
+    def cancel(self, now_ns: int) -> None:
+        self.awaited.cancel(now_ns)
 
 
 @final
@@ -188,15 +205,28 @@ class Requests(Stream):
     is_charged   the current frame was charged to its limits; in a dry run it may pass uncharged
     is_counted   it was counted as throttled, for its hold or its notice
     unpaid       bytes at its end that were not charged when it was admitted: they are charged as they arrive
+    delay        of its response, until it is in flight
     """
 
-    __slots__ = ("is_charged", "is_counted", "unpaid")
+    __slots__ = ("delay", "is_charged", "is_counted", "unpaid")
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self.is_charged = False
         self.is_counted = False
         self.unpaid = 0
+        self.delay: Delay | None = None
+
+    def delay_latest(self, delay: Delay) -> None:
+        """Delay the response to the latest request, which is in flight."""
+        self.delay = None
+        in_flight = self.connection.in_flight
+        if in_flight:
+            correlation_id, awaited = in_flight[-1]
+            if isinstance(awaited, Delayed):
+                awaited.delay = delay
+            elif isinstance(awaited, Awaited):
+                in_flight[-1] = (correlation_id, Delayed(awaited, delay))
 
     @abstractmethod
     def drop(self, pos: int, end: int, length: int) -> None:
@@ -204,9 +234,24 @@ class Requests(Stream):
 
 
 class Responses(Stream):
-    """From broker to client: the interface for handlers."""
+    """From broker to client: the interface for handlers.
 
-    __slots__ = ()
+    delay   the response at hand is delayed
+    """
+
+    __slots__ = ("delay",)
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self.delay: Delay | None = None
+
+    @abstractmethod
+    def postpone(self, delay: Delay, now_ns: int) -> int:
+        """Delay the response at hand, whose request stays in flight. Returns `DELAY`, or `PASS`: it passes now."""
+
+    @abstractmethod
+    def throttle_ms(self, now_ns: int) -> int:
+        """The throttle time for the data response at hand; 0: none."""
 
     @abstractmethod
     def begin(self, pos: int, end: int, length: int) -> int:
@@ -234,6 +279,7 @@ class RequestKind(Awaited):
     size        where the tail ends, from the frame's start; `needed`: bytes that must be in the buffer
     shortest    length of the shortest such request, without the length field
     answered    whether the broker responds: not to Produce with acks=0
+    reply       what the response to a data request can do against debt
     batchable   whether such requests pass without a decision each while the limits have room for all
     counter     of requests, for metrics
     """
@@ -246,6 +292,7 @@ class RequestKind(Awaited):
         "header",
         "key",
         "needed",
+        "reply",
         "shortest",
         "size",
         "tail",
@@ -263,6 +310,8 @@ class RequestKind(Awaited):
         self.needed = header.needed
         self.shortest = header.needed - 4
         self.answered = header.acks != 0
+        waited_for = clients_wait(header.api.key, header.version)
+        self.reply = Reply.NONE if not self.answered else Reply.NOTICE if waited_for else Reply.LATE
         self.counter = counter
         self.batchable = handler.batches(self)
 
@@ -295,7 +344,8 @@ class Handler:
         identity = requests.connection.identity
         decision = identity.limits.requests.charge_capped(1, now_ns)
         if decision.limit is not None:
-            self.context.policy.overdraws_requests(identity, decision, now_ns, is_counted=is_counted)
+            policy = self.context.policy.of(decision.limit)
+            policy.overdraws_requests(identity, decision, now_ns, is_counted=is_counted)
 
     @abstractmethod
     def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:

@@ -159,6 +159,8 @@ class RequestStream(Requests):
         if kind.answered:
             awaited = self.awaited
             connection.in_flight.append((correlation_id, kind if awaited is None else awaited))
+            if self.delay is not None:
+                self.delay_latest(self.delay)
         else:
             connection.sent_unanswered = True
         self.awaited = None

@@ -9,7 +9,7 @@ from typing import Final
 
 from quotas.algorithms.algorithm import ALGORITHMS, TOKEN_BUCKET
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS, LIMIT_KINDS, LimitKind, Measure
-from quotas.modes import LATER_MODES, MODES
+from quotas.modes import MODES
 from quotas.parsing.errors import Refusal, closest
 from quotas.parsing.limits import is_about_records
 from quotas.rates import RateError, parse_number
@@ -20,7 +20,7 @@ MAX_BURST_SECONDS: Final = 3600
 OPTION_KEYS: Final = ("mode", "action", "algorithm", "burst_seconds")
 
 _CHOICES: Final = {"mode": MODES, "action": ("hold",), "algorithm": ALGORITHMS}
-_LATER_CHOICES: Final = {"mode": LATER_MODES, "action": ("reject",)}
+_LATER_CHOICES: Final = {"action": ("reject",)}
 _OF_CONNECTIONS: Final = (CONNECTIONS, CONNECTION_CREATION_RATE)
 _WITHOUT_BUCKETS: Final = {Measure.OWN, Measure.CONNECTION_RATE}
 

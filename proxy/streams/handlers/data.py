@@ -56,11 +56,13 @@ class DataHandler(Handler):
         """
         connection = requests.connection
         turn = connection.turn
-        policy = self.context.policy
+        policy = self.context.policy.of(decision.limit)
         requests.is_charged = decision.admitted
         if decision.admitted:
             if decision is not ADMITTED:
-                policy.leaves_debt(connection.identity, decision, now_ns, was_held=requests.is_counted)
+                requests.delay = policy.leaves_debt(
+                    connection.identity, decision, kind.reply, now_ns, was_held=requests.is_counted
+                )
                 requests.is_counted = True
             return PASS
         limit = decision.limit

@@ -20,10 +20,11 @@ from protocol.request_header import unpack_prefix
 from protocol.share import ShareFetchResponseWalk
 from protocol.throttle_time import raise_throttle, throttle_needs
 from protocol.walk import FrameWalk
+from proxy.enforcement.holds import Delay
 from proxy.streams.connection import Awaited, Handler, RequestKind, Requests, Responses
 from proxy.streams.fetch_ledger import Reservation
 from proxy.streams.handlers.data import DataHandler
-from proxy.streams.steps import NEED, PASS
+from proxy.streams.steps import DELAY, NEED, PASS
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit
 
@@ -42,17 +43,20 @@ _max_bytes = Struct(">ii").unpack_from
 
 @final
 class OpenFetch(Awaited):
-    """A fetch in flight, and its reservation."""
+    """A fetch in flight, and its reservation until the response settles it."""
 
-    __slots__ = ("kind", "reservation", "was_held")
+    __slots__ = ("is_settled", "kind", "reservation", "was_held")
 
     def __init__(self, handler: Handler, kind: RequestKind, reservation: Reservation, *, was_held: bool) -> None:
         super().__init__(handler)
         self.kind = kind
         self.reservation = reservation
         self.was_held = was_held
+        self.is_settled = False
 
     def cancel(self, now_ns: int) -> None:
+        if self.is_settled:
+            return
         self.reservation.cancel(now_ns)
         self.handler.context.holds.credit_returned(self.reservation.limits.limits)
 
@@ -136,19 +140,23 @@ class Fetch(DataHandler):
             if end - pos < 4 + min(needed, length):
                 responses.want = 4 + needed - (end - pos)
                 return NEED
-        self._settle(responses, awaited, length + 4, now_ns)
-        notice = responses.connection.identity.notice
-        if notice.until_ns:
-            throttle_ms = notice.throttle_time_ms(now_ns)
-            if throttle_ms:
-                frame_end = min(end, pos + 4 + length)
-                raise_throttle(responses.buf, pos + 4, frame_end, kind.header.api, kind.version, throttle_ms)
+        if not awaited.is_settled:
+            awaited.is_settled = True
+            delay = self._settle(responses, awaited, length + 4, now_ns)
+            if delay is not None and responses.postpone(delay, now_ns) != PASS:
+                return DELAY
+        throttle_ms = responses.throttle_ms(now_ns)
+        if throttle_ms:
+            frame_end = min(end, pos + 4 + length)
+            raise_throttle(responses.buf, pos + 4, frame_end, kind.header.api, kind.version, throttle_ms)
         walk = _walk_over(kind, length)
         if walk is None:
             return responses.begin(pos, end, length)
         return responses.begin_walk(walk, pos, end, length, now_ns)
 
-    def _settle(self, responses: Responses, fetch: OpenFetch, size: int, now_ns: int) -> None:
+    def _settle(self, responses: Responses, fetch: OpenFetch, size: int, now_ns: int) -> Delay | None:
+        """Charge the response. Returns its delay."""
+        delay = None
         connection = responses.connection
         identity = connection.identity
         entity = identity.entity
@@ -157,12 +165,14 @@ class Fetch(DataHandler):
         reservation = fetch.reservation
         decision = reservation.settle(identity.limits.fetch, size, now_ns)
         if decision is not ADMITTED:
-            self.context.policy.leaves_debt(identity, decision, now_ns, was_held=fetch.was_held)
+            policy = self.context.policy.of(decision.limit)
+            delay = policy.leaves_debt(identity, decision, fetch.kind.reply, now_ns, was_held=fetch.was_held)
         if size < reservation.amount:
             holds = self.context.holds
             holds.credit_returned(reservation.limits.limits)
             if holds.changed:
                 connection.attention = True
+        return delay
 
 
 def _walk_over(kind: RequestKind, length: int) -> FrameWalk | None:

@@ -113,15 +113,19 @@ class Produce(DataHandler):
         decision = usage.charge_late(walk.take(), now_ns)
         if decision is not ADMITTED:
             assert isinstance(stream, Requests)  # noqa: S101 - for the type checker: the walk is over a request
-            self.context.policy.leaves_debt(stream.connection.identity, decision, now_ns, was_held=stream.is_counted)
+            assert isinstance(stream.current, RequestKind)  # noqa: S101 - for the type checker
+            delay = self.context.policy.of(decision.limit).leaves_debt(
+                stream.connection.identity, decision, stream.current.reply, now_ns, was_held=stream.is_counted
+            )
+            if delay is not None:
+                stream.delay_latest(delay)
             stream.is_counted = True
             stream.near_limit = True
 
     # ---- responses
 
     def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
-        notice = responses.connection.identity.notice
-        throttle_ms = notice.throttle_time_ms(now_ns) if notice.until_ns else 0
+        throttle_ms = responses.throttle_ms(now_ns)
         if isinstance(awaited, CountedProduce):
             walk = ProduceResponseWalk(awaited.kind.version, length, throttle_ms, counts_errors=True)
             awaited.walk = walk

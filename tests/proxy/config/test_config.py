@@ -308,8 +308,11 @@ def test_nothing_to_forward_to() -> None:
             "error: --log-level 'wran': unknown value\n  did you mean 'warn'? allowed: debug, info, warn, error",
         ),
         (("--max-connections", "0"), "error: --max-connections '0': expected a whole number from 1 to 10000000"),
-        (("--throttle-mode", "delay"), "error: --throttle-mode 'delay': not in this version\n  allowed: auto, notify"),
-        (("--throttle-mode", "pause"), "error: --throttle-mode 'pause': not in this version\n  allowed: auto, notify"),
+        (
+            ("--throttle-mode", "dealy"),
+            "error: --throttle-mode 'dealy': unknown value\n"
+            "  did you mean 'delay'? allowed: auto, notify, delay, pause",
+        ),
         (
             ("--quota-algorithm", "emwa"),
             "error: --quota-algorithm 'emwa': unknown value\n"

@@ -128,6 +128,9 @@ class Recorded:
     def on_hold(self, pump: Pump) -> None:
         self.told.append("hold")
 
+    def on_delay(self) -> None:
+        self.told.append("delay")
+
     def on_source_ended(self, pump: Pump) -> None:
         self.told.append("source ended")
         pump.stop()
