@@ -5,10 +5,13 @@ A response; its header has no tags in any version (KIP-511):
     correlation id int32, error code int16,
     API keys array: API key int16, min version int16, max version int16, tag buffer (3+)
     throttle time int32 (1+), tag buffer (3+): features, in tags 0 to 3
+
+A request (3+) contains the client's software: name string, version string, tag buffer.
 """
 
 from functools import lru_cache
 from struct import Struct
+from typing import NamedTuple
 
 from kio.schema.api_versions.v0.response import ApiVersion, ApiVersionsResponse
 from kio.schema.errors import ErrorCode
@@ -35,6 +38,33 @@ _INT32 = Struct(">i")
 _ERROR_CODE = Struct(">h")
 _RANGE = Struct(">hhh")
 _RANGE_WITH_TAGS = Struct(">hhhB")
+
+
+class ClientSoftware(NamedTuple):
+    """As the client names it (KIP-511): `apache-kafka-java` 4.1.0. Both are "" if it does not."""
+
+    name: str = ""
+    version: str = ""
+
+
+def client_software(request: bytes, version: int) -> ClientSoftware:
+    """The client's software. Without a name, or where the bytes are malformed, both are "": the broker decides.
+
+    Args:
+        request: the body of an ApiVersions request, or its first bytes.
+        version: of the request; below 3 it does not name the software.
+    """
+    if version < FIRST_FLEXIBLE:
+        return ClientSoftware()
+    try:
+        size, pos = unsigned_varint(request, 0, len(request), 0, "software name")
+        after = skip(pos, max(0, size - 1), len(request), 0, "software name")
+        name = request[pos:after]
+        size, pos = unsigned_varint(request, after, len(request), 0, "software version")
+        after = skip(pos, max(0, size - 1), len(request), 0, "software version")
+    except MalformedFrame:
+        return ClientSoftware()
+    return ClientSoftware(name.decode(errors="replace"), request[pos:after].decode(errors="replace"))
 
 
 def negotiate(response: bytes, version: int, *, pass_unknown_apis: bool) -> bytes:

@@ -86,11 +86,13 @@ class QuotaOptions:
 class EnforcementOptions:
     """What happens to a client over its quota.
 
+    `backoff_grace_ms`: after a notice and a round trip, data that arrives within this time may have been on its way.
     `max_connection_hold_seconds`: the longest wait of a connection over its rate; then it is closed.
     """
 
     throttle_mode: str = "auto"
     max_throttle_ms: int = 5000
+    backoff_grace_ms: int = 100
     max_connection_hold_seconds: float = 8.0
     dry_run: bool = False
 

@@ -3,6 +3,7 @@
 from typing import Final
 
 from proxy.config.config import Config
+from proxy.enforcement.backoff import BackOff
 from proxy.observability.entities import Entities
 from proxy.observability.tallies import EntityMetrics
 from quotas.admission.client_limits import ClientLimits
@@ -68,11 +69,13 @@ class Identity:
     generation        that of the registry when `limits` were resolved
     notice            the throttle time of data responses
     request_notice    the throttle time of all others: of `request_rate` alone
+    back_off          whether the client waits after a notice
     """
 
     __slots__ = (
         "_config",
         "_entities",
+        "back_off",
         "client_id",
         "entity",
         "generation",
@@ -100,6 +103,7 @@ class Identity:
         self.generation = registry.generation
         self.notice = Notice(config.enforcement.max_throttle_ms)
         self.request_notice = Notice(config.enforcement.max_throttle_ms)
+        self.back_off = BackOff(config.enforcement.backoff_grace_ms)
 
     def identify(self, wire_client_id: str) -> None:
         """Set the client id of this and later requests."""

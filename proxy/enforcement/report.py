@@ -144,6 +144,7 @@ def waiting_clients(connections: Iterable[Waiting], now_ns: int) -> list[Waiting
                     waited_seconds=waited_ns / NS_PER_SECOND,
                     remaining_seconds=remaining_ns / NS_PER_SECOND,
                     mode=mode,
+                    after_notices=each.identity.back_off.conduct.value,
                 )
             )
     return found

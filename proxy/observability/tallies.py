@@ -99,7 +99,8 @@ class ThrottleWindow:
 class EntityMetrics:
     """The counters of one (user, client id).
 
-    The session increments `requests` for each data request, and a byte count by the bytes charged.
+    The session increments `requests` for each data request, a byte count by the bytes charged, and a count of notices
+    when it sees what the client does after one.
     """
 
     __slots__ = (
@@ -108,6 +109,8 @@ class EntityMetrics:
         "_seen",
         "client_id",
         "fetch_bytes",
+        "notices_ignored",
+        "notices_waited",
         "produce_bytes",
         "requests",
         "throttles",
@@ -120,6 +123,8 @@ class EntityMetrics:
         self.client_id = client_id
         self.produce_bytes = 0
         self.fetch_bytes = 0
+        self.notices_waited = 0
+        self.notices_ignored = 0
         self.requests = 0
         self.throttles: dict[tuple[str, str], Histogram] = {}  # by (limit, mode): both come from the code
         self.window = ThrottleWindow(now_ns // WINDOW_SLOT_NS)

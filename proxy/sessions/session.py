@@ -455,6 +455,8 @@ class Session(Owner, Waiter):
                 self._read_to_end(pump)
         if self._shared.context.memory.is_tight:
             self._end_delay()
+        if self.request_stream.near_limit:
+            self.identity.back_off.round_trip_ns = self.client.round_trip_ns
         self._refund_if_stalled(now_ns)
         self._note_progress(now_ns)
 

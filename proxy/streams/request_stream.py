@@ -18,6 +18,9 @@ from proxy.streams.memory import READ_SIZE
 from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, PASS, PIECES_PER_STEP, REPLACE, YIELD
 from quotas.admission.limit_set import LimitSet
 
+#: Size of one read of a client that ignores notices: it will soon be over its limit again.
+IGNORING_READ_SIZE = 65_536
+
 
 class _Charge(Overdraft):
     """The charge of a partly forwarded Produce request, in case it never arrives whole.
@@ -203,7 +206,7 @@ class RequestStream(Requests):
         elif self.connection.is_closing and self.remaining:
             self.want = self.remaining
         else:
-            self.want = READ_SIZE
+            self.want = IGNORING_READ_SIZE if self.connection.identity.back_off.ignores else READ_SIZE
 
     # ---- the rest of a frame
 

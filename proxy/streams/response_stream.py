@@ -182,8 +182,10 @@ class ResponseStream(Responses):
         return PASS
 
     def throttle_ms(self, now_ns: int) -> int:
-        notice = self.connection.identity.notice
-        notice_ms = notice.throttle_time_ms(now_ns) if notice.until_ns else 0
+        identity = self.connection.identity
+        notice_ms = identity.notice.throttle_time_ms(now_ns) if identity.notice.until_ns else 0
+        if notice_ms and identity.back_off.notice_sent(notice_ms, now_ns):
+            identity.entity.notices_waited += 1
         return max(notice_ms, self._shown_delay_ms)
 
     def begin(self, pos: int, end: int, length: int) -> int:

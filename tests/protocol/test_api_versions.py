@@ -9,17 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.index import load_payload_module
+from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from protocol.api_versions import (
     MAX_RESPONSE,
+    client_software,
     negotiate,
     raise_api_versions_throttle,
     unsupported_version_answer,
 )
 from protocol.apis import API_VERSIONS, APIS
 from protocol.errors import MalformedFrame, UnsupportedVersion
+from protocol.messages import encode
 from tests.protocol.kafka_messages import CORRELATION_ID, parsed, response_bytes, responses
 
 NO_TIME = datetime.timedelta(0)
@@ -215,3 +218,12 @@ def test_too_many_tags_and_too_many_bytes() -> None:
                 negotiate(response, 3, pass_unknown_apis=False)
         else:
             assert negotiate(response, 3, pass_unknown_apis=False) == response
+
+
+@given(name=st.text(max_size=300), version=st.text(max_size=20))
+def test_the_clients_software(name: str, version: str) -> None:
+    body = encode(ApiVersionsRequest(client_software_name=name, client_software_version=version))
+    assert client_software(body, 3) == (name, version)
+    assert client_software(body, 4) == (name, version)
+    assert client_software(body, 2) == ("", "")
+    assert client_software(body[: len(body) - 2 - len(version.encode())], 3) == ("", "")

@@ -42,6 +42,7 @@ class Policy:
         """Whether a data frame that finds debt is held; `again`: it was held before. Else it passes."""
         if not again:
             self._report.held(identity, decision, now_ns)
+            identity.back_off.held(is_held=True)
         return True
 
     @abstractmethod
@@ -72,4 +73,5 @@ class Policy:
 
     def released(self, identity: Identity, hold: Hold, now_ns: int) -> None:
         """A held frame passes."""
+        identity.back_off.held(is_held=False)
         self._report.released(identity, hold, now_ns)

@@ -56,19 +56,19 @@ class DataHandler(Handler):
         """
         connection = requests.connection
         turn = connection.turn
-        policy = self.context.policy.of(decision.limit)
-        requests.is_charged = decision.admitted
-        if decision.admitted:
-            if decision is not ADMITTED:
-                requests.delay = policy.leaves_debt(
-                    connection.identity, decision, kind.reply, now_ns, was_held=requests.is_counted
-                )
-                requests.is_counted = True
-            return PASS
+        identity = connection.identity
         limit = decision.limit
-        if limit is None:
+        requests.is_charged = decision.admitted
+        if decision is ADMITTED or limit is None:
             return PASS
-        if not policy.holds(connection.identity, decision, now_ns, again=turn is not None):
+        if turn is None and not requests.remaining and identity.back_off.data_arrived(now_ns):
+            identity.entity.notices_ignored += 1
+        policy = self.context.policy.of(limit)
+        if decision.admitted:
+            requests.delay = policy.leaves_debt(identity, decision, kind.reply, now_ns, was_held=requests.is_counted)
+            requests.is_counted = True
+            return PASS
+        if not policy.holds(identity, decision, now_ns, again=turn is not None):
             requests.is_counted = True
             return PASS
         units = size if amounts is None else amounts.get(limit, size)

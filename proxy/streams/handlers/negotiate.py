@@ -6,12 +6,22 @@ A version that the table does not list is answered by the proxy as a broker woul
 from struct import Struct
 from typing import final
 
-from protocol.api_versions import MAX_RESPONSE, negotiate, raise_api_versions_throttle, unsupported_version_answer
+from protocol.api_versions import (
+    FIRST_FLEXIBLE,
+    MAX_RESPONSE,
+    client_software,
+    negotiate,
+    raise_api_versions_throttle,
+    unsupported_version_answer,
+)
 from protocol.errors import MalformedFrame
 from protocol.request_header import unpack_prefix
 from proxy.streams.connection import Awaited, RequestKind, Requests, Responses
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.steps import NEED, PASS, REPLACE
+
+#: A longer request has no software that the proxy knows.
+_LONGEST_NAMED = 512
 
 _length = Struct(">i").pack
 
@@ -25,13 +35,21 @@ class Negotiate(Forward):
     unseen = False
 
     def batches(self, kind: RequestKind) -> bool:
-        return kind.header.api.covers(kind.version)
+        return kind.version < FIRST_FLEXIBLE  # later ones name the software
 
     def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
-        self.count(requests, now_ns)
-        if kind.header.api.covers(kind.version):
-            return PASS
         length, _, correlation_id = unpack_prefix(requests.buf, pos)
+        if kind.header.api.covers(kind.version):
+            if kind.version >= FIRST_FLEXIBLE and length <= _LONGEST_NAMED:
+                frame_end = pos + 4 + length
+                if frame_end > end:
+                    requests.want = frame_end - end
+                    return NEED
+                software = client_software(bytes(requests.buf[pos + kind.header.body_offset : frame_end]), kind.version)
+                requests.connection.identity.back_off.guess(software.name)
+            self.count(requests, now_ns)
+            return PASS
+        self.count(requests, now_ns)
         answer = unsupported_version_answer(correlation_id)
         requests.connection.answer(correlation_id, _length(len(answer)) + answer)
         requests.drop(pos, end, length)

@@ -67,6 +67,7 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         *("--max-connection-hold", "1.5s"),
         *("--throttle-mode", "notify"),
         *("--max-throttle-ms", "1000"),
+        *("--backoff-grace-ms", "20"),
         "--dry-run",
         *("--metrics-listen", "[::1]:0"),
         *("--metrics-allowed-host", "Proxy.svc", "--metrics-allowed-host", "metrics"),
@@ -106,6 +107,7 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         "quotas.producer_id_window_count": 6,
         "enforcement.throttle_mode": "notify",
         "enforcement.max_throttle_ms": 1000,
+        "enforcement.backoff_grace_ms": 20,
         "enforcement.max_connection_hold_seconds": 1.5,
         "enforcement.dry_run": True,
         "observability.metrics_listen": ("::1", 0),
@@ -420,7 +422,7 @@ def test_everything_that_is_wrong_is_listed_at_once(toml: Any, monkeypatch: pyte
             "error: --broker-port 'y': expected NODE=PORT",
         ]
     )
-    assert any("did you mean 'listen'? allowed: advertised_host, bootstrap_servers, " in message for message in found)
+    assert any("did you mean 'listen'? allowed: advertised_host, backoff_grace_ms, " in message for message in found)
 
 
 @pytest.mark.parametrize(

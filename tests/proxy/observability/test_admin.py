@@ -34,6 +34,7 @@ WAITING = WaitingClient(
     waited_seconds=0.4,
     remaining_seconds=1.8,
     mode="notify",
+    after_notices="unknown",
 )
 
 
@@ -148,6 +149,7 @@ async def test_who_waits_as_json_by_default() -> None:
                     "waited_seconds": 0.4,
                     "remaining_seconds": 1.8,
                     "mode": "notify",
+                    "after_notices": "unknown",
                 }
             ],
         }
@@ -169,6 +171,7 @@ async def test_who_waits_as_a_table_for_people() -> None:
         "0.4 s",
         "1.8 s",
         "notify",
+        "unknown",
     ]
     assert heading.index("PEER") == row.index("127.0.0.1"), "columns are aligned"
     assert heading.index("REMAINING") + len("REMAINING") == row.index("1.8 s") + len("1.8 s"), "numbers to the right"

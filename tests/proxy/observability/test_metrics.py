@@ -40,6 +40,7 @@ CONTRACT = {
     "bytes": ("counter", {"direction", "user", "client_id"}),
     "requests": ("counter", {"api", "version"}),
     "throttled": ("counter", {"limit", "user", "client_id", "mode"}),
+    "notices": ("counter", {"user", "client_id", "outcome"}),
     "throttle_seconds": ("histogram", {"limit", "user", "client_id", "mode"}),
     "throttle_time_max_seconds": ("gauge", {"user", "client_id"}),
     "throttle_time_avg_seconds": ("gauge", {"user", "client_id"}),
