@@ -58,7 +58,10 @@ class BackOff:
             self.conduct = Conduct.IGNORES
 
     def notice_sent(self, throttle_time_ms: int, now_ns: int) -> bool:
-        """A response contains this throttle time. Returns whether the client has waited after the notice before it."""
+        """A response contains this throttle time, because of debt.
+
+        Returns whether the client has waited after the notice before it.
+        """
         if self._is_held:
             return False
         until_ns = now_ns + throttle_time_ms * NS_PER_MS

@@ -42,10 +42,10 @@ class Hold:
 
 
 class Delay:
-    """A delayed response.
+    """A delayed response, or a stop of all reading of a connection.
 
     limit                the limit in debt
-    since_ns, until_ns   from the decision to the time when it is sent; 0: at once
+    since_ns, until_ns   from the decision to its end; 0: at once
     is_shown             the response contains the delay as throttle time, for clients that do not wait for it again
     """
 

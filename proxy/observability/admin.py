@@ -55,6 +55,7 @@ class WaitingClient:
     waited_seconds: float
     remaining_seconds: float
     mode: str
+    reason: str = "debt"
     after_notices: str = "unknown"
     """What the client does after a notice: waits, ignores, or unknown."""
 
@@ -168,6 +169,7 @@ _COLUMNS: Final = (
     "WAITED",
     "REMAINING",
     "MODE",
+    "REASON",
     "NOTICES",
 )
 _RIGHT_ALIGNED: Final = frozenset({"LIMIT VALUE", "WAITED", "REMAINING"})
@@ -188,6 +190,7 @@ def waiting_table(waiting: Sequence[WaitingClient], *, total: int) -> str:
             f"{client.waited_seconds:.1f} s",
             f"{client.remaining_seconds:.1f} s",
             client.mode,
+            client.reason,
             client.after_notices,
         )
         for client in waiting

@@ -164,6 +164,9 @@ def _whole_process(metrics: Metrics) -> Iterator[Metric]:
     yield _by_reason(
         "connections_rejected", "Client connections closed right after being accepted.", connections.rejected
     )
+    yield _by_reason(
+        "throttle_reasons", "Throttled requests and connections, by reason.", metrics.entities.throttle_reasons
+    )
     yield _by_reason("accept_errors", "Attempts to accept a client connection that failed.", metrics.errors.accept)
     yield _by_reason("upstream_errors", "Connections to a broker that failed.", metrics.errors.upstream)
     yield _by_reason(

@@ -34,6 +34,7 @@ PAUSE_REASONS: Final = (
     "memory",
     "response_memory",
     "delay",
+    "hard_debt",
     "in_flight",
     "turn",
     "drain",

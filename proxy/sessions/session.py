@@ -12,6 +12,7 @@ from protocol.errors import ProtocolError
 from protocol.request_header import may_contain_produce
 from proxy.brokers.upstream import CLOSED_EARLY, PLAINTEXT_HINT, Attempt
 from proxy.config.config import Address, format_address
+from proxy.enforcement import report as reports
 from proxy.enforcement.holds import Delay, Hold, Waiter
 from proxy.enforcement.identity import Identity
 from proxy.observability.logs import event
@@ -21,6 +22,7 @@ from proxy.sessions.pump import (
     DELAY,
     DRAIN,
     END_OF_STREAM,
+    HARD_DEBT,
     IN_FLIGHT,
     MEMORY,
     QUOTA,
@@ -41,7 +43,9 @@ FLUSH_TIMEOUT_SECONDS: Final = 30.0
 #: How much of the unread requests of a client that has gone is searched for data.
 _PEEK_SIZE: Final = 4_096
 #: Reasons that may keep a client from being read for long.
-_STANDING: Final = WRITE_BACKPRESSURE | MEMORY | IN_FLIGHT
+_STANDING: Final = WRITE_BACKPRESSURE | MEMORY | IN_FLIGHT | HARD_DEBT
+#: The throttle time of responses while a bound of the proxy keeps their client from being read.
+_BLOCKED_NS: Final = 100_000_000
 
 _log = logging.getLogger("proxy.sessions.session")
 
@@ -224,6 +228,7 @@ class Session(Owner, Waiter):
 
     def _begin_draining(self) -> None:
         self._end_delay()
+        self._end_stop()
         self.connection.attention = True
         if self.hold is None and not self.requests.stream.remaining:
             self.requests.pause(DRAIN)
@@ -236,6 +241,7 @@ class Session(Owner, Waiter):
     def _flush(self) -> None:
         self.connection.close()
         self._end_delay()
+        self._end_stop()
         self.requests.pause(END_OF_STREAM)
         self.request_stream.end(self._shared.clock())
         self._shared.wakeups.rearm()
@@ -272,6 +278,7 @@ class Session(Owner, Waiter):
         now_ns = shared.clock()
         if self.upstream is not None:
             self._end_delay()
+            self._end_stop()
             self.request_stream.end(now_ns)
             self.requests.stop()
             self.responses.stop()
@@ -353,6 +360,32 @@ class Session(Owner, Waiter):
         delay = self.delay
         if delay is not None:
             self._shared.wakeups.delay(delay, self._end_delay)
+
+    def on_stop(self) -> None:
+        stop = self.connection.stop
+        if stop is not None:
+            self._shared.wakeups.delay(stop, self._end_stop)
+
+    def _end_stop(self) -> None:
+        """The stop of all reading is over, or something ends it early."""
+        stop = self.connection.stop
+        if stop is not None:
+            self.connection.set_stop(None)
+            self._shared.wakeups.forget_delay(stop)
+            self.requests.resume(HARD_DEBT)
+
+    @property
+    def blocked(self) -> str:
+        """The bound of the proxy for which the client is not read; "": none."""
+        paused = 0 if self.upstream is None else self.requests.paused
+        return reports.MEMORY if paused & MEMORY else reports.IN_FLIGHT if paused & IN_FLIGHT else ""
+
+    def _notify_blocked(self, now_ns: int) -> None:
+        """Responses to a client that is not read contain a throttle time, and the reason is logged."""
+        reason, context = self.blocked, self._shared.context
+        if reason and context.policy.enforces:
+            self.identity.notice.extend(None, now_ns + _BLOCKED_NS, reason)
+            context.policy.blocks(self.identity, reason, now_ns)
 
     def _end_delay(self) -> None:
         """The delay is over, or something ends it early."""
@@ -455,8 +488,11 @@ class Session(Owner, Waiter):
                 self._read_to_end(pump)
         if self._shared.context.memory.is_tight:
             self._end_delay()
-        if self.request_stream.near_limit:
-            self.identity.back_off.round_trip_ns = self.client.round_trip_ns
+        if self.state is State.OPEN:
+            self._notify_blocked(now_ns)
+            if self.request_stream.near_limit:
+                self.request_stream.is_timing = True
+                self.identity.back_off.round_trip_ns = self.client.round_trip_ns
         self._refund_if_stalled(now_ns)
         self._note_progress(now_ns)
 
@@ -526,7 +562,7 @@ class Session(Owner, Waiter):
         if self.upstream is None:
             return 0
         requests, responses = self.requests.stream.holding, self.responses.stream.holding
-        kept = 0 if self.hold is not None else requests.kept
+        kept = 0 if self.hold is not None or self.connection.stop is not None else requests.kept
         waits = responses.waits or self.delay is not None
         return max(kept + requests.pending, responses.total - (responses.kept if waits else 0))
 

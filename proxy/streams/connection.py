@@ -37,15 +37,21 @@ class Awaited:
 
 
 @final
-class Delayed(Awaited):
-    """A request in flight whose response is delayed. `awaited`: what handles it then."""
+class Watched(Awaited):
+    """A request in flight whose response is timed, or delayed.
 
-    __slots__ = ("awaited", "delay")
+    awaited   handles the response
+    delay     None: it is not delayed
+    sent_ns   when the request was forwarded; 0: the response is not timed
+    """
 
-    def __init__(self, awaited: Awaited, delay: Delay) -> None:
+    __slots__ = ("awaited", "delay", "sent_ns")
+
+    def __init__(self, awaited: Awaited, delay: Delay | None, sent_ns: int) -> None:
         super().__init__(awaited.handler)
         self.awaited = awaited
         self.delay = delay
+        self.sent_ns = sent_ns
 
     def cancel(self, now_ns: int) -> None:
         self.awaited.cancel(now_ns)
@@ -71,7 +77,8 @@ class Connection:
 
     owed_bytes        of `Answer`s in flight, and of what is added to other responses in flight
     is_closing        draining, or the client has gone: no frame begins
-    is_stopped        no request passes now: it is closing, or its own responses take too much memory
+    is_stopped        no request passes now: it is closing, a limit stops it, or its own responses take too much memory
+    stop              until when a limit stops it
     sent_unanswered   a request without a response (acks=0) has been forwarded: the broker may not have read it yet
     attention         the session has something to do besides the bytes: see `Session.attend`
     """
@@ -87,6 +94,7 @@ class Connection:
         "mutation",
         "owed_bytes",
         "sent_unanswered",
+        "stop",
         "turn",
         "usage",
     )
@@ -99,6 +107,7 @@ class Connection:
         self.owed_bytes = 0
         self.is_closing = False
         self.is_stopped = False
+        self.stop: Delay | None = None
         self.sent_unanswered = False
         self.attention = False
         #: The hold of the current frame, which has been released; None: that frame was not held.
@@ -122,11 +131,19 @@ class Connection:
     def owe(self, size: int) -> None:
         """Count `size` bytes more for a response in flight; a negative size: less."""
         self.owed_bytes += size
-        self.is_stopped = self.is_closing or self.owed_bytes > MAX_OWED_BYTES
+        self._set_stopped()
+
+    def set_stop(self, stop: Delay | None) -> None:
+        """Begin no frame until the end of this stop; None: it is over."""
+        self.stop = stop
+        self._set_stopped()
 
     def close(self) -> None:
         """Begin no frame from now on."""
         self.is_closing = self.is_stopped = True
+
+    def _set_stopped(self) -> None:
+        self.is_stopped = self.is_closing or self.stop is not None or self.owed_bytes > MAX_OWED_BYTES
 
     def take_answers(self) -> bytes:
         """All answers that are due, joined; empty while the oldest request waits for the broker."""
@@ -206,9 +223,10 @@ class Requests(Stream):
     is_counted   it was counted as throttled, for its hold or its notice
     unpaid       bytes at its end that were not charged when it was admitted: they are charged as they arrive
     delay        of its response, until it is in flight
+    is_timing    the next response near a limit is timed; the sweep sets it
     """
 
-    __slots__ = ("delay", "is_charged", "is_counted", "unpaid")
+    __slots__ = ("delay", "is_charged", "is_counted", "is_timing", "unpaid")
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
@@ -216,17 +234,19 @@ class Requests(Stream):
         self.is_counted = False
         self.unpaid = 0
         self.delay: Delay | None = None
+        self.is_timing = True
 
-    def delay_latest(self, delay: Delay) -> None:
-        """Delay the response to the latest request, which is in flight."""
+    def watch_latest(self, delay: Delay | None, now_ns: int) -> None:
+        """Time or delay the response to the latest request, which is in flight."""
         self.delay = None
+        self.is_timing = False
         in_flight = self.connection.in_flight
         if in_flight:
             correlation_id, awaited = in_flight[-1]
-            if isinstance(awaited, Delayed):
+            if isinstance(awaited, Watched):
                 awaited.delay = delay
             elif isinstance(awaited, Awaited):
-                in_flight[-1] = (correlation_id, Delayed(awaited, delay))
+                in_flight[-1] = (correlation_id, Watched(awaited, delay, now_ns))
 
     @abstractmethod
     def drop(self, pos: int, end: int, length: int) -> None:

@@ -13,7 +13,8 @@ from protocol.request_header import TLS_ALERT_LENGTH, check_frame_length
 from protocol.rewriting_walk import RewritingWalk
 from protocol.walk import FrameWalk
 from proxy.enforcement.holds import Delay
-from proxy.streams.connection import Answer, Awaited, Connection, Delayed, RequestKind, Responses
+from proxy.enforcement.report import SOFT
+from proxy.streams.connection import Answer, Awaited, Connection, RequestKind, Responses, Watched
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.memory import READ_SIZE, ResponseTooLarge
 from proxy.streams.steps import DELAY, NEED, PASS, PIECES_PER_STEP, REPLACE, YIELD
@@ -106,8 +107,11 @@ class ResponseStream(Responses):
         if expected != correlation_id:
             raise CorrelationMismatch(expected, correlation_id)
         self._shown_delay_ms = 0
-        if isinstance(awaited, Delayed):
-            if self.postpone(awaited.delay, now_ns) != PASS:
+        if isinstance(awaited, Watched):
+            if awaited.sent_ns:
+                self.connection.identity.broker_ns = now_ns - awaited.sent_ns
+                awaited.sent_ns = 0
+            if awaited.delay is not None and self.postpone(awaited.delay, now_ns) != PASS:
                 return DELAY
             awaited = awaited.awaited
         elif self._read_size < READ_SIZE:
@@ -172,10 +176,12 @@ class ResponseStream(Responses):
         if now_ns < delay.until_ns and not connection.is_closing and not connection.context.memory.is_tight:
             self.delay = delay
             self._read_size = DELAYED_READ_SIZE
-            if not isinstance(connection.in_flight[0][1], Delayed):
-                correlation_id, awaited = connection.in_flight[0]
+            correlation_id, awaited = connection.in_flight[0]
+            if isinstance(awaited, Watched):
+                awaited.delay = delay
+            else:
                 assert isinstance(awaited, Awaited)  # noqa: S101 - for the type checker: answers are not delayed
-                connection.in_flight[0] = (correlation_id, Delayed(awaited, delay))
+                connection.in_flight[0] = (correlation_id, Watched(awaited, delay, 0))
             return DELAY
         if delay.is_shown:
             self._shown_delay_ms = delay.throttle_time_ms
@@ -184,7 +190,8 @@ class ResponseStream(Responses):
     def throttle_ms(self, now_ns: int) -> int:
         identity = self.connection.identity
         notice_ms = identity.notice.throttle_time_ms(now_ns) if identity.notice.until_ns else 0
-        if notice_ms and identity.back_off.notice_sent(notice_ms, now_ns):
+        is_early = identity.notice.reason == SOFT  # data without debt is not observed
+        if notice_ms and not is_early and identity.back_off.notice_sent(notice_ms, now_ns):
             identity.entity.notices_waited += 1
         return max(notice_ms, self._shown_delay_ms)
 
@@ -197,7 +204,7 @@ class ResponseStream(Responses):
 
     def begin_walk(self, walk: FrameWalk, pos: int, end: int, length: int, now_ns: int) -> int:
         _, awaited = self.connection.in_flight.popleft()
-        if isinstance(awaited, Delayed):
+        if isinstance(awaited, Watched):
             awaited = awaited.awaited
         assert not isinstance(awaited, Answer)  # noqa: S101 - for the type checker: answers have no walk
         self.current = awaited

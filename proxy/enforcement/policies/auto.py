@@ -14,6 +14,7 @@ from proxy.enforcement.holds import Delay
 from proxy.enforcement.identity import Identity
 from proxy.enforcement.policies.policy import Policy, Reply
 from quotas.admission.decision import Decision
+from quotas.admission.limit import Limit
 
 MODE_OF: Final[Mapping[Reply, str]] = {Reply.NOTICE: "notify", Reply.LATE: "delay", Reply.NONE: "pause"}
 
@@ -29,6 +30,9 @@ class Auto(Policy):
     ) -> Delay | None:
         mode = self.modes[MODE_OF[reply]]
         return mode.leaves_debt(identity, decision, reply, now_ns, was_held=was_held)
+
+    def nears(self, identity: Identity, limit: Limit, wait_ns: int, now_ns: int) -> None:
+        self.modes["notify"].nears(identity, limit, wait_ns, now_ns)
 
 
 POLICY = Auto

@@ -24,6 +24,9 @@ class DryRun(Policy):
         self._report.would_hold(identity, decision, now_ns)
         return False
 
+    def stop_of(self, decision: Decision, now_ns: int) -> Delay | None:
+        return None
+
     def leaves_debt(
         self, identity: Identity, decision: Decision, reply: Reply, now_ns: int, *, was_held: bool
     ) -> Delay | None:

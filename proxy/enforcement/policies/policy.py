@@ -54,6 +54,13 @@ class Policy:
         Returns the delay of its response.
         """
 
+    def nears(self, identity: Identity, limit: Limit, wait_ns: int, now_ns: int) -> None:
+        """A data frame passed and left less than the soft mark; in `wait_ns` the limit is above it again."""
+
+    def stop_of(self, decision: Decision, now_ns: int) -> Delay | None:
+        """The stop of reading after a data frame that left debt."""
+        return self._report.stop_of(decision, now_ns)
+
     def overdraws_requests(self, identity: Identity, decision: Decision, now_ns: int, *, is_counted: bool) -> None:
         """A request of another kind, which is never held, left or found debt of `request_rate`.
 
@@ -62,7 +69,7 @@ class Policy:
         limit = decision.limit
         if limit is None:
             return
-        identity.request_notice.extend(limit, now_ns + decision.wait_ns)
+        identity.request_notice.extend(limit, now_ns + decision.wait_ns, self._report.reason_of(decision))
         if not is_counted:
             self._report.noticed(identity, decision, decision.wait_ns, now_ns)
 
@@ -70,6 +77,10 @@ class Policy:
         """The end of the wait in the response to one request; 0: none."""
         self._report.noticed(identity, decision, decision.wait_ns, now_ns, mode)
         return now_ns + decision.wait_ns
+
+    def blocks(self, identity: Identity, reason: str, now_ns: int) -> None:
+        """A bound of the proxy keeps the connection from being read."""
+        self._report.blocked(identity, reason, now_ns)
 
     def released(self, identity: Identity, hold: Hold, now_ns: int) -> None:
         """A held frame passes."""

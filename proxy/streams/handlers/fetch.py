@@ -165,8 +165,7 @@ class Fetch(DataHandler):
         reservation = fetch.reservation
         decision = reservation.settle(identity.limits.fetch, size, now_ns)
         if decision is not ADMITTED:
-            policy = self.context.policy.of(decision.limit)
-            delay = policy.leaves_debt(identity, decision, fetch.kind.reply, now_ns, was_held=fetch.was_held)
+            delay = self.leave_debt(connection, decision, fetch.kind, now_ns, was_held=fetch.was_held)
         if size < reservation.amount:
             holds = self.context.holds
             holds.credit_returned(reservation.limits.limits)

@@ -114,11 +114,10 @@ class Produce(DataHandler):
         if decision is not ADMITTED:
             assert isinstance(stream, Requests)  # noqa: S101 - for the type checker: the walk is over a request
             assert isinstance(stream.current, RequestKind)  # noqa: S101 - for the type checker
-            delay = self.context.policy.of(decision.limit).leaves_debt(
-                stream.connection.identity, decision, stream.current.reply, now_ns, was_held=stream.is_counted
-            )
+            connection, kind = stream.connection, stream.current
+            delay = self.leave_debt(connection, decision, kind, now_ns, was_held=stream.is_counted)
             if delay is not None:
-                stream.delay_latest(delay)
+                stream.watch_latest(delay, 0)
             stream.is_counted = True
             stream.near_limit = True
 

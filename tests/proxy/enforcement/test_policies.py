@@ -14,7 +14,7 @@ from proxy.enforcement.holds import Delay, Hold, Holds
 from proxy.enforcement.identity import ANONYMOUS, Identity, Notice, throttle_time_ms
 from proxy.enforcement.policies.policy import Policy, Reply
 from proxy.enforcement.policies.table import DRY_RUN, policy_of
-from proxy.enforcement.report import DELAY, NOTIFY, PAUSE, REJECT, Waiting, waiting_clients
+from proxy.enforcement.report import DEBT, DELAY, NOTIFY, PAUSE, REJECT, Waiting, waiting_clients
 from quotas.admission.decision import Decision
 from quotas.admission.limit import Limit, Ticket
 from quotas.connections import Verdict
@@ -237,10 +237,10 @@ def test_a_notice_keeps_the_longer_wait_and_ends() -> None:
     scene = Scene()
     notice = Notice(5_000)
     other = scene.who.limits.requests.limits[0]
-    notice.extend(scene.limit, 3 * NS_PER_SECOND)
-    notice.extend(other, 2 * NS_PER_SECOND)
+    notice.extend(scene.limit, 3 * NS_PER_SECOND, DEBT)
+    notice.extend(other, 2 * NS_PER_SECOND, DEBT)
     assert notice.limit is scene.limit
-    notice.extend(other, 9 * NS_PER_SECOND)
+    notice.extend(other, 9 * NS_PER_SECOND, DEBT)
     assert notice.limit is other
     assert notice.throttle_time_ms(NS_PER_SECOND) == 5_000
     assert notice.throttle_time_ms(9 * NS_PER_SECOND - 1) == 1
@@ -271,7 +271,7 @@ def test_a_reload_keeps_the_notice_of_any_limit_that_stays(spec: str) -> None:
     limit.algorithm.record(1_000, now_ns)
     debt_ns = limit.debt_ns(now_ns)
     assert debt_ns > NS_PER_SECOND
-    who.notice.extend(limit, now_ns + debt_ns)
+    who.notice.extend(limit, now_ns + debt_ns, DEBT)
     world.registry.replace([without_burst(spec), parse_spec("client-id=other,request_rate=7")], now_ns)
     assert who.generation != world.registry.generation
     who.refresh(now_ns)
@@ -285,7 +285,7 @@ def test_a_raised_rate_shortens_a_notice_and_a_lower_one_does_not_prolong_it() -
     scene = Scene()
     now_ns = scene.now_ns
     scene.limit.algorithm.record(4_000, now_ns)
-    scene.who.notice.extend(scene.limit, now_ns + 4 * NS_PER_SECOND)
+    scene.who.notice.extend(scene.limit, now_ns + 4 * NS_PER_SECOND, DEBT)
     for rate, seconds in ((2_000, 2), (500, 2)):
         scene.world.registry.replace([without_burst(f"client-id=etl,producer_byte_rate={rate}")], now_ns)
         scene.who.refresh(now_ns)
@@ -390,15 +390,15 @@ def test_what_waits_is_listed() -> None:
     now_ns = scene.now_ns
     scene.limit.algorithm.record(4_000, now_ns)
     held, delayed, noticed, idle = (identity(scene.world) for _ in range(4))
-    noticed.notice.extend(scene.limit, now_ns + 2 * NS_PER_SECOND)
+    noticed.notice.extend(scene.limit, now_ns + 2 * NS_PER_SECOND, DEBT)
     verdict = Verdict(True, 3 * NS_PER_SECOND, limit_name="connection_creation_rate", limit_value=5)
     listed = waiting_clients(
         [
-            Waiting(held, hold_of(scene.limit, since_ns=now_ns - NS_PER_SECOND), None, None, 0),
-            Waiting(delayed, None, Delay(scene.limit, now_ns - NS_PER_SECOND, 3_000, is_shown=True), None, 0),
-            Waiting(noticed, None, None, None, 0),
-            Waiting(idle, None, None, None, 0),
-            Waiting(idle, None, None, verdict, now_ns - NS_PER_SECOND),
+            Waiting(held, hold=hold_of(scene.limit, since_ns=now_ns - NS_PER_SECOND)),
+            Waiting(delayed, delay=Delay(scene.limit, now_ns - NS_PER_SECOND, 3_000, is_shown=True)),
+            Waiting(noticed),
+            Waiting(idle),
+            Waiting(idle, verdict=verdict, since_ns=now_ns - NS_PER_SECOND),
         ],
         now_ns,
     )

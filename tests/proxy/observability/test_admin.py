@@ -149,6 +149,7 @@ async def test_who_waits_as_json_by_default() -> None:
                     "waited_seconds": 0.4,
                     "remaining_seconds": 1.8,
                     "mode": "notify",
+                    "reason": "debt",
                     "after_notices": "unknown",
                 }
             ],
@@ -171,6 +172,7 @@ async def test_who_waits_as_a_table_for_people() -> None:
         "0.4 s",
         "1.8 s",
         "notify",
+        "debt",
         "unknown",
     ]
     assert heading.index("PEER") == row.index("127.0.0.1"), "columns are aligned"

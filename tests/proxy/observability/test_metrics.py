@@ -49,6 +49,7 @@ CONTRACT = {
     "connections": ("gauge", set()),
     "paused_connections": ("gauge", {"reason"}),
     "in_flight_requests": ("gauge", set()),
+    "throttle_reasons": ("counter", {"reason"}),
     "connections_rejected": ("counter", {"reason"}),
     "accept_errors": ("counter", {"reason"}),
     "buffered_bytes": ("gauge", set()),
