@@ -11,6 +11,7 @@ import pytest
 from proxy.config.config import EnforcementOptions, SecurityOptions
 from proxy.enforcement.report import DELAY
 from proxy.streams.memory import Holding
+from quotas.modes import MODES
 from tests.proxy.conversation import Peer, Stage, until, without_burst
 from tests.proxy.frames import (
     correlation_of,
@@ -21,6 +22,9 @@ from tests.proxy.frames import (
     produce,
     produce_throttle_ms,
     produced,
+    request,
+    share_fetch,
+    share_fetched,
 )
 
 OpenStage = Callable[..., Stage]
@@ -163,6 +167,24 @@ async def test_the_mode_of_the_limit_in_debt_applies(open_stage: OpenStage) -> N
     await broker.frame()
     await broker.send(produced(2))
     assert produce_throttle_ms(await client.frame(), 9) > 0, "the proxy's mode"
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_control_requests_and_renewals_of_locks_are_never_held(open_stage: OpenStage, mode: str) -> None:
+    """A ShareFetch that only renews acquisition locks (KIP-1222) asks for no bytes; one for records is held."""
+    stage = open_stage(quotas=[without_burst(f"client-id=etl,consumer_byte_rate=1,mode={mode}")])
+    client, broker = await stage.pair()
+    await client.send(share_fetch(1, 2))
+    await broker.frame()
+    await broker.send(share_fetched(1, 2))
+    session = stage.session_of(client)
+    await until(lambda: stage.paused().get("delay", 0) or not session.connection.in_flight)
+    sent = [share_fetch(2, 2, max_bytes=0), *(request(api, 1, 10 + api) for api in (3, 8, 11, 12, 13, 14, 22, 24, 26))]
+    await client.send(b"".join(sent))
+    for each in sent:
+        assert await broker.frame() == each
+    await client.send(share_fetch(3, 2))
+    await until(lambda: stage.paused().get("quota", 0) == 1)
 
 
 # ---- what ends a delay early
