@@ -7,13 +7,22 @@ where fields of variable length precede it. The table in `apis` has the offsets.
 """
 
 from struct import Struct
+from typing import Final
 
-from protocol.apis import Api
+from protocol.apis import FETCH, PRODUCE, Api
 from protocol.errors import TruncatedFrame
 from protocol.wire import skip_tags
 
 INT32 = Struct(">i")
 CORRELATION_ID_SIZE = 4
+
+FIRST_WITH_WAITING_CLIENTS: Final = {PRODUCE: 6, FETCH: 8}
+"""In earlier versions, clients do not wait for the throttle time: brokers delay the response instead (KIP-219)."""
+
+
+def clients_wait(api_key: int, version: int) -> bool:
+    """Whether clients are to wait for the throttle time of a response before they send the next request."""
+    return version >= FIRST_WITH_WAITING_CLIENTS.get(api_key, 0)
 
 
 def throttle_needs(api: Api, version: int) -> int:

@@ -315,7 +315,8 @@ class Server:
         for session in self.sessions:
             wait = self.gate.wait_of(session)
             verdict, since_ns = (None, 0) if wait is None else (wait.verdict, wait.since_ns)
-            waiting.append(Waiting(session.identity, session.hold, verdict, since_ns))
+            stop, blocked = session.connection.stop, session.blocked
+            waiting.append(Waiting(session.identity, session.hold, session.delay, stop, blocked, verdict, since_ns))
         return waiting_clients(waiting, now_ns)
 
     def _log_start(self, metrics_port: int) -> None:

@@ -2,7 +2,4 @@
 
 from typing import Final
 
-MODES: Final = ("auto", "notify")
-
-LATER_MODES: Final = ("delay", "pause")
-"""Refused as not available in this version."""
+MODES: Final = ("auto", "notify", "delay", "pause")

@@ -26,7 +26,6 @@ else:
     _ParamType = click.ParamType  # generic only since click 8.5
 
 ENVIRONMENT_PREFIX: Final = "KAFKA_QUOTA_PROXY_"
-NOT_IN_THIS_VERSION: Final = "not in this version"
 _SPEC_EXPECTED: Final = "expected a SPEC as text, such as 'client-id=etl,producer_byte_rate=5MB'"
 QUOTA_TABLES_ELSEWHERE: Final = (
     "[[quota]] and [[resource-group]] tables belong into a file of their own: name it by quotas_file"
@@ -120,20 +119,18 @@ def place_of(ctx: click.Context, name: str, given: object) -> str:
     return f"{flag} {given!r}" if source is ParameterSource.COMMANDLINE else flag
 
 
-def one_of(*allowed: str, later: Sequence[str] = ()) -> Checked:
-    """One of the words; the words of a `later` version are refused with that reason."""
+def one_of(*allowed: str) -> Checked:
+    """One of the words."""
 
     def parse(value: object) -> str:
         word = str(value).strip().lower()
         if word in allowed:
             return word
         choices = f"allowed: {', '.join(allowed)}"
-        if word in later:
-            raise InvalidValue(NOT_IN_THIS_VERSION, choices)
         close = difflib.get_close_matches(word, allowed, n=1)
         raise InvalidValue("unknown value", f"did you mean {close[0]!r}? {choices}" if close else choices)
 
-    return Checked("|".join([*allowed, *later]), parse)
+    return Checked("|".join(allowed), parse)
 
 
 def quota_spec(value: object) -> object:

@@ -23,7 +23,7 @@ from proxy.config.option_types import (
     quota_spec,
 )
 from proxy.config.toml_file import take_defaults_from
-from quotas.modes import LATER_MODES, MODES
+from quotas.modes import MODES
 
 
 def _setting(*flags: str, **attributes: Any) -> Callable[[Any], Any]:
@@ -171,17 +171,32 @@ ENFORCEMENT: Final = cloup.option_group(
     "Enforcement",
     _setting(
         "--throttle-mode",
-        type=one_of(*MODES, later=LATER_MODES),
+        type=one_of(*MODES),
         default="auto",
-        help="notify: the response to a client over its quota contains throttle_time_ms. auto: the same, where the "
-        "version has the field. In both, the next data request is held until it is due. delay, pause: not in this "
-        "version.",
+        help="What a client over its quota receives. notify: throttle_time_ms in its responses. delay: its responses "
+        "late. pause: nothing. auto: notify if clients of that API version wait for throttle_time_ms, else delay. In "
+        "each mode, a data request that finds debt is held until it is due.",
     ),
     _setting(
         "--max-throttle-ms",
         type=Checked("MS", values.whole_number(1)),
         default="5000",
-        help="Largest throttle_time_ms in a response; the rest of the debt remains.",
+        help="Largest throttle_time_ms in a response, and longest delay of one; the rest of the debt remains.",
+    ),
+    _setting(
+        "--backoff-grace-ms",
+        type=Checked("MS", values.whole_number(0, 60_000)),
+        default="100",
+        help="Time for a client to stop after a throttle_time_ms, besides the round trip. A client that sends data "
+        "after that, before the throttle time is over, is shown as one that ignores notices. It is held in any case.",
+    ),
+    _setting(
+        "--hard-debt-seconds",
+        type=Checked("S", values.whole_number(0, 86_400)),
+        default="0",
+        show_default="0, off",
+        help="A request that leaves more debt stops all reading of its connection, control requests too, until the "
+        "rest is within this time, at most --max-throttle-ms. With less debt, data requests alone are held.",
     ),
     _setting(
         "--max-connection-hold",

@@ -6,9 +6,11 @@ with waiters, calls `next` when it fires, and sets it again by `due_ns`.
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from quotas.admission.limit import Limit, Ticket
+
+NS_PER_MS: Final = 1_000_000
 
 
 class Hold:
@@ -37,6 +39,24 @@ class Hold:
         self.since_ns = since_ns
         self.until_ns = until_ns
         self.waiter: Waiter | None = None
+
+
+class Delay:
+    """A delayed response, or a stop of all reading of a connection.
+
+    limit                the limit in debt
+    since_ns, until_ns   from the decision to its end; 0: at once
+    is_shown             the response contains the delay as throttle time, for clients that do not wait for it again
+    """
+
+    __slots__ = ("is_shown", "limit", "since_ns", "throttle_time_ms", "until_ns")
+
+    def __init__(self, limit: Limit, since_ns: int, throttle_time_ms: int, *, is_shown: bool) -> None:
+        self.limit = limit
+        self.since_ns = since_ns
+        self.throttle_time_ms = throttle_time_ms
+        self.until_ns = since_ns + throttle_time_ms * NS_PER_MS
+        self.is_shown = is_shown
 
 
 class Waiter(Protocol):

@@ -3,6 +3,7 @@
 from typing import Final
 
 from proxy.config.config import Config
+from proxy.enforcement.backoff import BackOff
 from proxy.observability.entities import Entities
 from proxy.observability.tallies import EntityMetrics
 from quotas.admission.client_limits import ClientLimits
@@ -19,21 +20,27 @@ _NO_LIMITS: Final = ClientLimits("", "")
 
 
 class Notice:
-    """A throttle time that responses contain until it is over. `limit`: the limit that caused it."""
+    """A throttle time that responses contain until it is over.
 
-    __slots__ = ("_most_ns", "limit", "until_ns")
+    limit    the limit that caused it; None: a bound of the proxy, which the reason names
+    reason   see `proxy.enforcement.report`
+    """
+
+    __slots__ = ("_most_ns", "limit", "reason", "until_ns")
 
     def __init__(self, max_throttle_ms: int) -> None:
         self._most_ns = max_throttle_ms * NS_PER_MS
         self.limit: Limit | None = None
+        self.reason = ""
         #: 0: no throttle time.
         self.until_ns = 0
 
-    def extend(self, limit: Limit, until_ns: int) -> None:
+    def extend(self, limit: Limit | None, until_ns: int, reason: str) -> None:
         """Responses contain the wait until `until_ns`, unless they contain a longer one already."""
         if until_ns > self.until_ns:
             self.until_ns = until_ns
             self.limit = limit
+            self.reason = reason
 
     def throttle_time_ms(self, now_ns: int) -> int:
         """The throttle time of a response written now, in milliseconds rounded up; 0 when the wait is over."""
@@ -69,11 +76,15 @@ class Identity:
     notice            the throttle time of data responses
     request_notice    the throttle time of all others: of `request_rate` alone
     refusal_error     error code for partitions that `action=reject` refuses; 0: its client is held instead
+    back_off          whether the client waits after a notice
+    broker_ns         time from a forwarded request to its response, sampled now and then; 0: not sampled yet
     """
 
     __slots__ = (
         "_config",
         "_entities",
+        "back_off",
+        "broker_ns",
         "client_id",
         "entity",
         "generation",
@@ -103,6 +114,8 @@ class Identity:
         self.notice = Notice(config.enforcement.max_throttle_ms)
         self.request_notice = Notice(config.enforcement.max_throttle_ms)
         self.refusal_error = 0
+        self.back_off = BackOff(config.enforcement.backoff_grace_ms)
+        self.broker_ns = 0
 
     def identify(self, wire_client_id: str) -> None:
         """Set the client id of this and later requests."""

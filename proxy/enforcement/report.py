@@ -2,9 +2,11 @@
 
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from proxy.config.config import EnforcementOptions
-from proxy.enforcement.holds import Hold
+from proxy.enforcement.holds import Delay, Hold
 from proxy.enforcement.identity import NS_PER_MS, Identity, throttle_time_ms
 from proxy.observability.admin import WaitingClient
 from proxy.observability.entities import Entities
@@ -12,43 +14,88 @@ from proxy.observability.logs import RateLimited, event
 from quotas.admission.decision import Decision
 from quotas.admission.limit import Limit
 from quotas.connections import Verdict
+from quotas.entity import TOTAL as TOTAL_ENTITY
 
 NS_PER_SECOND = 1_000_000_000
 #: The values of the label and log field `mode`.
-NOTIFY, PAUSE, REJECT = "notify", "pause", "reject"
+NOTIFY, DELAY, PAUSE, REJECT = "notify", "delay", "pause", "reject"
+
+#: Why a client is throttled, in logs, metrics and `/throttles`: a limit is nearly used up; is in debt; is in debt for
+#: longer than `--hard-debt-seconds`; is the one of the whole proxy. Or a bound of the proxy: bytes that are buffered,
+#: requests without a response.
+SOFT, DEBT, HARD_DEBT, TOTAL, MEMORY, IN_FLIGHT = REASONS = (
+    "soft",
+    "debt",
+    "hard_debt",
+    "total",
+    "memory",
+    "in_flight",
+)
+_BOUNDS: Final = {MEMORY: "max_buffered_bytes", IN_FLIGHT: "max_pending_requests"}
 
 _log = logging.getLogger("proxy.enforcement")
 
 
 class Report:
-    """Shared by all connections. A request is counted once: with the time of its hold, else with its notice.
+    """Shared by all connections. A request is counted once: with the time of its hold, else with its notice or delay.
 
     is_dry_run   nothing is throttled: log lines call it so
+    most_ns      longest throttle time, delay and stop of reading
     """
 
     def __init__(self, options: EnforcementOptions, entities: Entities) -> None:
         self._entities = entities
-        self._most_ns = options.max_throttle_ms * NS_PER_MS
+        self.most_ns = options.max_throttle_ms * NS_PER_MS
+        self._hard_ns = options.hard_debt_seconds * NS_PER_SECOND
         self.is_dry_run = options.dry_run
         self._lines = RateLimited()
+
+    def reason_of(self, decision: Decision) -> str:
+        """Why a request over a limit is throttled."""
+        if self._hard_ns and decision.wait_ns > self._hard_ns:
+            return HARD_DEBT
+        return TOTAL if decision.limit is not None and decision.limit.entity == TOTAL_ENTITY else DEBT
+
+    def stop_of(self, decision: Decision, now_ns: int) -> Delay | None:
+        """For how long a connection is not read after a request that left so much debt: until the rest is within
+        `--hard-debt-seconds`, at most the longest throttle time.
+        """
+        limit = decision.limit
+        if limit is None or self.reason_of(decision) != HARD_DEBT:
+            return None
+        stop_ms = throttle_time_ms(decision.wait_ns - self._hard_ns, self.most_ns)
+        return Delay(limit, now_ns, stop_ms, is_shown=False)
+
+    def neared(self, identity: Identity, limit: Limit, wait_ns: int, now_ns: int) -> None:
+        """A request passed and left less than the soft mark of a limit, and its response contains this wait."""
+        self._count(identity, limit.name, NOTIFY, SOFT, wait_ns, now_ns)
+        self._log_limit(identity, limit, NOTIFY, SOFT, wait_ns, 0, now_ns)
+
+    def blocked(self, identity: Identity, reason: str, now_ns: int) -> None:
+        """A connection is not read because of a bound of the proxy."""
+        self._entities.throttle_reasons[reason] += 1
+        self._log(identity, _BOUNDS[reason], "proxy", None, PAUSE, reason, 0, 0, now_ns)
 
     def noticed(self, identity: Identity, decision: Decision, wait_ns: int, now_ns: int, mode: str = NOTIFY) -> None:
         """A request passed or was refused, and its response contains this wait."""
         limit = decision.limit
         if limit is not None:
-            self._count(identity, limit.name, mode, wait_ns, now_ns)
-            self._log_limit(identity, limit, mode, wait_ns, decision.wait_ns, now_ns)
+            reason = self.reason_of(decision)
+            self._count(identity, limit.name, mode, reason, wait_ns, now_ns)
+            self._log_limit(identity, limit, mode, reason, wait_ns, decision.wait_ns, now_ns)
 
     def held(self, identity: Identity, decision: Decision, now_ns: int) -> None:
         """A frame is held for the first time. It is counted when the hold ends: see `released`."""
         limit = decision.limit
         if limit is not None:
             wait_ns = decision.wait_ns + limit.queued_ns()
-            self._log_limit(identity, limit, PAUSE, wait_ns, decision.wait_ns, now_ns, decision.topics)
+            reason = self.reason_of(decision)
+            self._log_limit(identity, limit, PAUSE, reason, wait_ns, decision.wait_ns, now_ns, decision.topics)
 
     def released(self, identity: Identity, hold: Hold, now_ns: int) -> None:
         """A hold has ended, and the frame passes."""
-        self._count(identity, hold.limit.name, PAUSE, now_ns - hold.since_ns, now_ns)
+        reason = TOTAL if hold.limit.entity == TOTAL_ENTITY else DEBT
+        self._count(identity, hold.limit.name, PAUSE, reason, now_ns - hold.since_ns, now_ns)
 
     def would_hold(self, identity: Identity, decision: Decision, now_ns: int) -> None:
         """A dry run forwards a frame that another mode would hold."""
@@ -57,12 +104,13 @@ class Report:
     def connection_waits(self, identity: Identity, verdict: Verdict, now_ns: int) -> None:
         """A new connection is over a limit on connections."""
         name, entity = verdict.limit_name or "", str(verdict.entity)
-        self._count(identity, name, PAUSE, verdict.wait_ns, now_ns)
-        self._log(identity, name, entity, verdict.limit_value, PAUSE, verdict.wait_ns, verdict.wait_ns, now_ns)
+        self._count(identity, name, PAUSE, DEBT, verdict.wait_ns, now_ns)
+        self._log(identity, name, entity, verdict.limit_value, PAUSE, DEBT, verdict.wait_ns, verdict.wait_ns, now_ns)
 
     # ---- inside
 
-    def _count(self, identity: Identity, limit_name: str, mode: str, wait_ns: int, now_ns: int) -> None:
+    def _count(self, identity: Identity, limit_name: str, mode: str, reason: str, wait_ns: int, now_ns: int) -> None:
+        self._entities.throttle_reasons[reason] += 1
         self._entities.throttled(limit_name, identity.user, identity.client_id, mode, wait_ns / NS_PER_SECOND, now_ns)
 
     def _log_limit(
@@ -70,20 +118,22 @@ class Report:
         identity: Identity,
         limit: Limit,
         mode: str,
+        reason: str,
         wait_ns: int,
         debt_ns: int,
         now_ns: int,
         topics: tuple[str, ...] = (),
     ) -> None:
-        self._log(identity, limit.name, str(limit.entity), limit.rate, mode, wait_ns, debt_ns, now_ns, topics)
+        self._log(identity, limit.name, str(limit.entity), limit.rate, mode, reason, wait_ns, debt_ns, now_ns, topics)
 
     def _log(
         self,
         identity: Identity,
         limit_name: str,
         entity: str,
-        limit_value: int | float,  # not `float`: mypyc would make it one, and the log show it so
+        limit_value: int | float | None,  # not `float`: mypyc would make it one, and the log show it so
         mode: str,
+        reason: str,
         wait_ns: int,
         debt_ns: int,
         now_ns: int,
@@ -102,59 +152,84 @@ class Report:
                 entity=entity,
                 limit_value=limit_value,
                 debt_seconds=round(debt_ns / NS_PER_SECOND, 3),
-                throttle_ms=throttle_time_ms(wait_ns, self._most_ns),
+                throttle_ms=throttle_time_ms(wait_ns, self.most_ns),
                 mode=mode,
+                reason=reason,
                 topics=",".join(topics) or None,
                 suppressed=suppressed,
             )
 
 
+@dataclass(slots=True)
 class Waiting:
-    """One connection for `/throttles`: its client, its hold, or the wait for its connection rate."""
+    """One connection for `/throttles`.
 
-    __slots__ = ("hold", "identity", "since_ns", "verdict")
+    hold, delay, stop   of its next request, of its next response, of all reading
+    blocked             the bound of the proxy for which it is not read; "": none
+    verdict, since_ns   the wait for its connection rate
+    """
 
-    def __init__(self, identity: Identity, hold: Hold | None, verdict: Verdict | None, since_ns: int) -> None:
-        self.identity = identity
-        self.hold = hold
-        self.verdict = verdict
-        self.since_ns = since_ns
+    identity: Identity
+    hold: Hold | None = None
+    delay: Delay | None = None
+    stop: Delay | None = None
+    blocked: str = ""
+    verdict: Verdict | None = None
+    since_ns: int = 0
 
 
 def waiting_clients(connections: Iterable[Waiting], now_ns: int) -> list[WaitingClient]:
-    """Held connections, those with a notice that is not over, and those over their connection rate."""
-    found = []
-    for each in connections:
-        waits = _waits(each, now_ns)
-        if waits is not None:
-            mode, limit, entity, value, waited_ns, remaining_ns = waits
-            found.append(
-                WaitingClient(
-                    user=each.identity.user,
-                    client_id=each.identity.client_id,
-                    peer=each.identity.peer,
-                    limit=limit,
-                    entity=entity,
-                    limit_value=float(value),
-                    waited_seconds=waited_ns / NS_PER_SECOND,
-                    remaining_seconds=remaining_ns / NS_PER_SECOND,
-                    mode=mode,
-                )
-            )
-    return found
+    """Connections that are throttled in any way, or have a notice that is not over."""
+    return [
+        WaitingClient(
+            user=each.identity.user,
+            client_id=each.identity.client_id,
+            peer=each.identity.peer,
+            limit=wait.limit,
+            entity=wait.entity,
+            limit_value=float(wait.value),
+            waited_seconds=wait.waited_ns / NS_PER_SECOND,
+            remaining_seconds=wait.remaining_ns / NS_PER_SECOND,
+            mode=wait.mode,
+            reason=wait.reason,
+            after_notices=each.identity.back_off.conduct.value,
+        )
+        for each in connections
+        if (wait := _wait_of(each, now_ns)) is not None
+    ]
 
 
-def _waits(each: Waiting, now_ns: int) -> tuple[str, str, str, int | float, int, int] | None:
-    """Mode, limit, entity, value, time waited and time left of a throttled connection; None: it is not throttled."""
+class _Wait(NamedTuple):
+    mode: str
+    reason: str
+    limit: str
+    entity: str
+    value: int | float
+    waited_ns: int
+    remaining_ns: int
+
+
+def _wait_of(each: Waiting, now_ns: int) -> _Wait | None:
+    """Why and for how long a connection is throttled; None: it is not."""
+    for delay, mode, reason in ((each.stop, PAUSE, HARD_DEBT), (each.delay, DELAY, DEBT)):
+        if delay is not None:
+            return _wait_for(delay.limit, mode, reason, now_ns - delay.since_ns, delay.until_ns - now_ns)
     hold, notice, verdict = each.hold, each.identity.notice, each.verdict
     if hold is not None:
-        limit = hold.limit
-        return PAUSE, limit.name, str(limit.entity), limit.rate, now_ns - hold.since_ns, limit.debt_ns(now_ns)
+        debt_ns = hold.limit.debt_ns(now_ns)
+        reason = TOTAL if hold.limit.entity == TOTAL_ENTITY else DEBT
+        return _wait_for(hold.limit, PAUSE, reason, now_ns - hold.since_ns, debt_ns)
+    if each.blocked:
+        return _Wait(PAUSE, each.blocked, _BOUNDS[each.blocked], "proxy", 0, 0, 0)
     if notice.limit is not None and notice.until_ns > now_ns:
-        limit = notice.limit
-        return NOTIFY, limit.name, str(limit.entity), limit.rate, 0, notice.until_ns - now_ns
+        return _wait_for(notice.limit, NOTIFY, notice.reason, 0, notice.until_ns - now_ns)
     if verdict is not None and verdict.limit_name is not None:  # without a limit it is about to be served
         waited_ns = now_ns - each.since_ns
         remaining_ns = max(0, verdict.wait_ns - waited_ns)
-        return PAUSE, verdict.limit_name, str(verdict.entity), verdict.limit_value, waited_ns, remaining_ns
+        entity = str(verdict.entity)
+        return _Wait(PAUSE, DEBT, verdict.limit_name, entity, verdict.limit_value, waited_ns, remaining_ns)
     return None
+
+
+def _wait_for(limit: Limit, mode: str, reason: str, waited_ns: int, remaining_ns: int) -> _Wait:
+    return _Wait(mode, reason, limit.name, str(limit.entity), limit.rate, waited_ns, remaining_ns)

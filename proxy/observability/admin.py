@@ -55,6 +55,9 @@ class WaitingClient:
     waited_seconds: float
     remaining_seconds: float
     mode: str
+    reason: str = "debt"
+    after_notices: str = "unknown"
+    """What the client does after a notice: waits, ignores, or unknown."""
 
 
 async def start_admin(
@@ -161,7 +164,19 @@ def prefers_plain_text(accept: str) -> bool:
     return plain > 0 and plain >= weights.get("application/*", weights.get("*/*", 0.0))
 
 
-_COLUMNS: Final = ("CLIENT ID", "USER", "PEER", "LIMIT", "ENTITY", "LIMIT VALUE", "WAITED", "REMAINING", "MODE")
+_COLUMNS: Final = (
+    "CLIENT ID",
+    "USER",
+    "PEER",
+    "LIMIT",
+    "ENTITY",
+    "LIMIT VALUE",
+    "WAITED",
+    "REMAINING",
+    "MODE",
+    "REASON",
+    "NOTICES",
+)
 _RIGHT_ALIGNED: Final = frozenset({"LIMIT VALUE", "WAITED", "REMAINING"})
 
 
@@ -180,6 +195,8 @@ def waiting_table(waiting: Sequence[WaitingClient], *, total: int) -> str:
             f"{client.waited_seconds:.1f} s",
             f"{client.remaining_seconds:.1f} s",
             client.mode,
+            client.reason,
+            client.after_notices,
         )
         for client in waiting
     ]

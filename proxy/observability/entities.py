@@ -7,6 +7,7 @@ names themselves.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 from weakref import WeakValueDictionary
@@ -39,6 +40,8 @@ class Entities:
         self._dormant: WeakValueDictionary[tuple[str, str], EntityMetrics] = WeakValueDictionary()
         self._other: EntityMetrics | None = None
         self._announced: set[str] = set()
+        #: Throttled requests and connections of all clients, by reason (see `proxy.enforcement.report`).
+        self.throttle_reasons: Counter[str] = Counter()
         self._slot = clock_ns() // WINDOW_SLOT_NS
 
     def of(self, user: str, client_id: str) -> EntityMetrics:

@@ -88,6 +88,7 @@ def families(metrics: Metrics) -> Iterator[Metric]:
     yield from map(_bytes, slices)
     yield from map(_excess, slices)
     yield from map(_throttled, slices)
+    yield from map(_notices, slices)
     yield from map(_throttle_seconds, _sliced([entity for entity in entities if entity.throttles], HISTOGRAM_SLICE))
     yield from map(_throttle_time_max, slices)
     yield from map(_throttle_time_avg, slices)
@@ -163,6 +164,9 @@ def _whole_process(metrics: Metrics) -> Iterator[Metric]:
     )
     yield _by_reason(
         "connections_rejected", "Client connections closed right after being accepted.", connections.rejected
+    )
+    yield _by_reason(
+        "throttle_reasons", "Throttled requests and connections, by reason.", metrics.entities.throttle_reasons
     )
     yield _by_reason("accept_errors", "Attempts to accept a client connection that failed.", metrics.errors.accept)
     yield _by_reason("upstream_errors", "Connections to a broker that failed.", metrics.errors.upstream)
@@ -253,6 +257,18 @@ def _throttled(entities: Sequence[EntityMetrics]) -> Metric:
     for entity in entities:
         for (limit, mode), histogram in entity.throttles.items():
             family.add_metric([limit, entity.user, entity.client_id, mode], histogram.count)
+    return family
+
+
+def _notices(entities: Sequence[EntityMetrics]) -> Metric:
+    family = CounterMetricFamily(
+        PREFIX + "notices",
+        "Throttle times after which the client waited, or sent data before their end.",
+        labels=["user", "client_id", "outcome"],
+    )
+    for entity in entities:
+        family.add_metric([entity.user, entity.client_id, "waited"], entity.notices_waited)
+        family.add_metric([entity.user, entity.client_id, "ignored"], entity.notices_ignored)
     return family
 
 

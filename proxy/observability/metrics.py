@@ -33,6 +33,8 @@ PAUSE_REASONS: Final = (
     "write_backpressure",
     "memory",
     "response_memory",
+    "delay",
+    "hard_debt",
     "in_flight",
     "turn",
     "drain",

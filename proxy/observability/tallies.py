@@ -99,7 +99,8 @@ class ThrottleWindow:
 class EntityMetrics:
     """The counters of one (user, client id).
 
-    The session increments `requests` for each data request, and a byte count by the bytes charged.
+    The session increments `requests` for each data request, a byte count by the bytes charged, and a count of notices
+    when it sees what the client does after one.
     """
 
     __slots__ = (
@@ -109,6 +110,8 @@ class EntityMetrics:
         "client_id",
         "excess",
         "fetch_bytes",
+        "notices_ignored",
+        "notices_waited",
         "produce_bytes",
         "requests",
         "throttles",
@@ -121,6 +124,8 @@ class EntityMetrics:
         self.client_id = client_id
         self.produce_bytes = 0
         self.fetch_bytes = 0
+        self.notices_waited = 0
+        self.notices_ignored = 0
         self.requests = 0
         self.throttles: dict[tuple[str, str], Histogram] = {}  # by (limit, mode): both come from the code
         self.excess: dict[str, int] = {}  # bytes of requests and responses that found a limit in debt, by its name

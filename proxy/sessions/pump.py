@@ -15,7 +15,8 @@ from proxy.sessions.wire import Wire
 from proxy.streams.connection import Stream
 from proxy.streams.handlers.data import HEAD_READ_SIZE
 from proxy.streams.memory import READ_SIZE, MemoryPool
-from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, REPLACE, WAIT, YIELD
+from proxy.streams.steps import DELAY as DELAYED
+from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, REPLACE, STOP, WAIT, YIELD
 
 
 class PauseReason(IntFlag):
@@ -30,6 +31,8 @@ class PauseReason(IntFlag):
     END_OF_STREAM = 64
     TURN = 128
     RESPONSE_MEMORY = 256
+    DELAY = 512
+    HARD_DEBT = 1024
 
 
 # Plain ints: an IntFlag operation costs ten times an int's, and these are on the hot path.
@@ -42,6 +45,8 @@ DRAIN: Final = int(PauseReason.DRAIN)
 END_OF_STREAM: Final = int(PauseReason.END_OF_STREAM)
 TURN: Final = int(PauseReason.TURN)
 RESPONSE_MEMORY: Final = int(PauseReason.RESPONSE_MEMORY)
+DELAY: Final = int(PauseReason.DELAY)
+HARD_DEBT: Final = int(PauseReason.HARD_DEBT)
 
 REASON_NAMES: Final = {int(reason): reason.name.lower() for reason in PauseReason if reason.name}
 
@@ -65,6 +70,14 @@ class Owner(Protocol):
     @abstractmethod
     def on_hold(self, pump: "Pump") -> None:
         """A limit holds a frame: see the stream's `hold`. The pump has been paused."""
+
+    @abstractmethod
+    def on_delay(self) -> None:
+        """A response is delayed: see `Responses.delay`. The pump has been paused."""
+
+    @abstractmethod
+    def on_stop(self) -> None:
+        """A limit stops all reading: see `Connection.stop`. The pump has been paused."""
 
     @abstractmethod
     def on_source_ended(self, pump: "Pump") -> None:
@@ -400,6 +413,12 @@ class Pump(Turn):
         if step == HOLD:
             self.pause(QUOTA)
             self._owner.on_hold(self)
+        elif step == DELAYED:
+            self.pause(DELAY)
+            self._owner.on_delay()
+        elif step == STOP:
+            self.pause(HARD_DEBT)
+            self._owner.on_stop()
         elif step == FULL:
             self.pause(IN_FLIGHT)
             self.stream.connection.attention = True

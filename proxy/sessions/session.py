@@ -12,14 +12,17 @@ from protocol.errors import ProtocolError
 from protocol.request_header import may_contain_produce
 from proxy.brokers.upstream import CLOSED_EARLY, PLAINTEXT_HINT, Attempt
 from proxy.config.config import Address, format_address
-from proxy.enforcement.holds import Hold, Waiter
+from proxy.enforcement import report as reports
+from proxy.enforcement.holds import Delay, Hold, Waiter
 from proxy.enforcement.identity import Identity
 from proxy.observability.logs import event
 from proxy.sessions.lifecycle import Event, State, next_state
 from proxy.sessions.pump import (
     CONNECTING,
+    DELAY,
     DRAIN,
     END_OF_STREAM,
+    HARD_DEBT,
     IN_FLIGHT,
     MEMORY,
     QUOTA,
@@ -40,7 +43,9 @@ FLUSH_TIMEOUT_SECONDS: Final = 30.0
 #: How much of the unread requests of a client that has gone is searched for data.
 _PEEK_SIZE: Final = 4_096
 #: Reasons that may keep a client from being read for long.
-_STANDING: Final = WRITE_BACKPRESSURE | MEMORY | IN_FLIGHT
+_STANDING: Final = WRITE_BACKPRESSURE | MEMORY | IN_FLIGHT | HARD_DEBT
+#: The throttle time of responses while a bound of the proxy keeps their client from being read.
+_BLOCKED_NS: Final = 100_000_000
 
 _log = logging.getLogger("proxy.sessions.session")
 
@@ -222,6 +227,8 @@ class Session(Owner, Waiter):
         self._on(Event.DRAIN)
 
     def _begin_draining(self) -> None:
+        self._end_delay()
+        self._end_stop()
         self.connection.attention = True
         if self.hold is None and not self.requests.stream.remaining:
             self.requests.pause(DRAIN)
@@ -233,6 +240,8 @@ class Session(Owner, Waiter):
 
     def _flush(self) -> None:
         self.connection.close()
+        self._end_delay()
+        self._end_stop()
         self.requests.pause(END_OF_STREAM)
         self.request_stream.end(self._shared.clock())
         self._shared.wakeups.rearm()
@@ -268,6 +277,8 @@ class Session(Owner, Waiter):
             self._drop_hold(self.hold)
         now_ns = shared.clock()
         if self.upstream is not None:
+            self._end_delay()
+            self._end_stop()
             self.request_stream.end(now_ns)
             self.requests.stop()
             self.responses.stop()
@@ -313,6 +324,8 @@ class Session(Owner, Waiter):
     def drop_throttles(self) -> None:
         """Enforcement is off: end what is in force for this client besides a hold."""
         self.identity.drop_notices()
+        self._end_delay()
+        self._end_stop()
 
     def read_on(self) -> None:
         self.requests.read_on()
@@ -335,6 +348,58 @@ class Session(Owner, Waiter):
         self._shared.wakeups.forget(hold)
         if self.state is not State.CLOSED:
             self.requests.drop_kept()
+
+    # ---- delays
+
+    @property
+    def delay(self) -> Delay | None:
+        """Of the next response."""
+        return None if self.upstream is None else self._response_stream.delay
+
+    @property
+    def _response_stream(self) -> ResponseStream:
+        stream = self.responses.stream
+        assert isinstance(stream, ResponseStream)  # noqa: S101 - for the type checker
+        return stream
+
+    def on_delay(self) -> None:
+        delay = self.delay
+        if delay is not None:
+            self._shared.wakeups.delay(delay, self._end_delay)
+
+    def on_stop(self) -> None:
+        stop = self.connection.stop
+        if stop is not None:
+            self._shared.wakeups.delay(stop, self._end_stop)
+
+    def _end_stop(self) -> None:
+        """The stop of all reading is over, or something ends it early."""
+        stop = self.connection.stop
+        if stop is not None:
+            self.connection.set_stop(None)
+            self._shared.wakeups.forget_delay(stop)
+            self.requests.resume(HARD_DEBT)
+
+    @property
+    def blocked(self) -> str:
+        """The bound of the proxy for which the client is not read; "": none."""
+        paused = 0 if self.upstream is None else self.requests.paused
+        return reports.MEMORY if paused & MEMORY else reports.IN_FLIGHT if paused & IN_FLIGHT else ""
+
+    def _notify_blocked(self, now_ns: int) -> None:
+        """Responses to a client that is not read contain a throttle time, and the reason is logged."""
+        reason, context = self.blocked, self._shared.context
+        if reason and context.policy.enforces:
+            self.identity.notice.extend(None, now_ns + _BLOCKED_NS, reason)
+            context.policy.blocks(self.identity, reason, now_ns)
+
+    def _end_delay(self) -> None:
+        """The delay is over, or something ends it early."""
+        delay = self.delay
+        if delay is not None:
+            self._response_stream.delay = None
+            self._shared.wakeups.forget_delay(delay)
+            self.responses.resume(DELAY)
 
     # ---- what pumps tell
 
@@ -427,6 +492,13 @@ class Session(Owner, Waiter):
         for pump in (self.requests, self.responses):
             if not pump.paused and pump.source.is_broken:  # the loop has forgotten it
                 self._read_to_end(pump)
+        if self._shared.context.memory.is_tight:
+            self._end_delay()
+        if self.state is State.OPEN:
+            self._notify_blocked(now_ns)
+            if self.request_stream.near_limit:
+                self.request_stream.is_timing = True
+                self.identity.back_off.round_trip_ns = self.client.round_trip_ns
         self._refund_if_stalled(now_ns)
         self._note_progress(now_ns)
 
@@ -496,8 +568,9 @@ class Session(Owner, Waiter):
         if self.upstream is None:
             return 0
         requests, responses = self.requests.stream.holding, self.responses.stream.holding
-        kept = 0 if self.hold is not None else requests.kept
-        return max(kept + requests.pending, responses.total - (responses.kept if responses.waits else 0))
+        kept = 0 if self.hold is not None or self.connection.stop is not None else requests.kept
+        waits = responses.waits or self.delay is not None
+        return max(kept + requests.pending, responses.total - (responses.kept if waits else 0))
 
     # ---- errors
 
@@ -535,9 +608,7 @@ class Session(Owner, Waiter):
     @property
     def _is_unheard(self) -> bool:
         """Requests have been forwarded, and the broker has never sent anything."""
-        responses = self.responses.stream
-        assert isinstance(responses, ResponseStream)  # noqa: S101 - for the type checker
-        return bool(self.connection.in_flight) and not responses.has_begun
+        return bool(self.connection.in_flight) and not self._response_stream.has_begun
 
     def _log(self, level: int, name: str, key: object, *, exc_info: bool = False, **fields: object) -> None:
         """Log one line, at most one of its kind every few seconds."""

@@ -1,11 +1,11 @@
-"""Releases held frames in their turn, with one timer for each limit with waiters."""
+"""Releases held frames in their turn, with one timer for each limit with waiters; ends delays of responses."""
 
 from asyncio import AbstractEventLoop, Handle, TimerHandle
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from proxy.enforcement.holds import Hold, Holds, Waiter
+from proxy.enforcement.holds import Delay, Hold, Holds, Waiter
 from quotas.admission.limit import Limit
 
 NS_PER_MS: Final = 1_000_000
@@ -27,6 +27,7 @@ class Wakeups:
         self._clock = clock
         self._timers: dict[Limit, TimerHandle] = {}
         self._deadlines: dict[Hold, TimerHandle] = {}
+        self._delays: dict[Delay, TimerHandle] = {}
         #: Frames that are decided again at once.
         self._asking_again: deque[Hold] = deque()
         #: Limits with queues that are to be decided again after those.
@@ -68,12 +69,31 @@ class Wakeups:
         """Cancel all timers."""
         self._asking_again.clear()
         self._changed_limits.clear()
-        for timer in (*self._timers.values(), *self._deadlines.values()):
-            timer.cancel()
-        self._timers.clear()
-        self._deadlines.clear()
+        for timers in (self._timers, self._deadlines, self._delays):
+            for timer in timers.values():
+                timer.cancel()
+            timers.clear()
         if self._next_pass is not None:
             self._next_pass.cancel()
+
+    # ---- delays
+
+    def delay(self, delay: Delay, end: Callable[[], None]) -> None:
+        """Call `end` when the delay is over."""
+        self._delays[delay] = self._after(delay.until_ns - self._clock(), self._on_delay_over, delay, end)
+
+    def forget_delay(self, delay: Delay) -> None:
+        """It has ended: its response passes from now on."""
+        delay.until_ns = 0
+        timer = self._delays.pop(delay, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _on_delay_over(self, delay: Delay, end: Callable[[], None]) -> None:
+        if delay.until_ns > self._clock():
+            self.delay(delay, end)
+        else:
+            end()
 
     # ---- inside
 

@@ -7,11 +7,15 @@ import socket
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from contextlib import suppress
+from struct import Struct
 from typing import Final
 
 #: tcpi_state of Linux's TCP_INFO: established, and closed both ways.
 _TCP_ESTABLISHED: Final = 1
 _TCP_CLOSE: Final = 7
+#: Offset of tcpi_rtt, in microseconds.
+_TCPI_RTT: Final = 68
+_uint32: Final = Struct("=I").unpack_from
 
 
 class Wire:
@@ -86,6 +90,15 @@ class Wire:
         read. TCP does not tell the first from the second.
         """
         return tcp_state(self._sock) not in (_TCP_ESTABLISHED, None)
+
+    @property
+    def round_trip_ns(self) -> int:
+        """The kernel's smoothed round trip time; 0 on systems other than Linux, and where it is not known."""
+        info: int | None = getattr(socket, "TCP_INFO", None)
+        if info is None:
+            return 0
+        fields = self._sock.getsockopt(socket.IPPROTO_TCP, info, _TCPI_RTT + 4)
+        return _uint32(fields, _TCPI_RTT)[0] * 1_000 if len(fields) == _TCPI_RTT + 4 else 0
 
     @property
     def is_broken(self) -> bool:

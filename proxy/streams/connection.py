@@ -7,10 +7,12 @@ from typing import Final, final
 from protocol.produce_partitions import ProduceRequest
 from protocol.request_header import PREFIX_SIZE, RequestHeader, unpack_prefix
 from protocol.rewriting_walk import RewritingWalk
+from protocol.throttle_time import clients_wait
 from protocol.topic_mutations import MutationRequest
 from protocol.walk import FrameWalk
-from proxy.enforcement.holds import Hold
+from proxy.enforcement.holds import Delay, Hold
 from proxy.enforcement.identity import Identity
+from proxy.enforcement.policies.policy import Reply
 from proxy.observability.tallies import Cell
 from proxy.streams.context import Context
 from proxy.streams.fetch_ledger import Fetching
@@ -34,6 +36,27 @@ class Awaited:
 
 
 @final
+class Watched(Awaited):
+    """A request in flight whose response is timed, or delayed.
+
+    awaited   handles the response
+    delay     None: it is not delayed
+    sent_ns   when the request was forwarded; 0: the response is not timed
+    """
+
+    __slots__ = ("awaited", "delay", "sent_ns")
+
+    def __init__(self, awaited: Awaited, delay: Delay | None, sent_ns: int) -> None:
+        super().__init__(awaited.handler)
+        self.awaited = awaited
+        self.delay = delay
+        self.sent_ns = sent_ns
+
+    def cancel(self, now_ns: int) -> None:
+        self.awaited.cancel(now_ns)
+
+
+@final
 class Answer:
     """A response of the proxy's own. It is sent after all earlier responses."""
 
@@ -54,7 +77,8 @@ class Connection:
     max_in_flight     `--max-pending-requests`: requests that are forwarded before the first of them has its response
     owed_bytes        of `Answer`s in flight, and of what is added to other responses in flight
     is_closing        draining, or the client has gone: no frame begins
-    is_stopped        no request passes now: it is closing, or its own responses take too much memory
+    is_stopped        no request passes now: it is closing, a limit stops it, or its own responses take too much memory
+    stop              until when a limit stops it
     sent_unanswered   a request without a response (acks=0) has been forwarded: the broker may not have read it yet
     attention         the session has something to do besides the bytes: see `Session.attend`
     """
@@ -71,6 +95,7 @@ class Connection:
         "mutation",
         "owed_bytes",
         "sent_unanswered",
+        "stop",
         "turn",
         "usage",
     )
@@ -84,6 +109,7 @@ class Connection:
         self.owed_bytes = 0
         self.is_closing = False
         self.is_stopped = False
+        self.stop: Delay | None = None
         self.sent_unanswered = False
         self.attention = False
         #: The hold of the current frame, which has been released; None: that frame was not held.
@@ -107,11 +133,19 @@ class Connection:
     def owe(self, size: int) -> None:
         """Count `size` bytes more for a response in flight; a negative size: less."""
         self.owed_bytes += size
-        self.is_stopped = self.is_closing or self.owed_bytes > MAX_OWED_BYTES
+        self._set_stopped()
+
+    def set_stop(self, stop: Delay | None) -> None:
+        """Begin no frame until the end of this stop; None: it is over."""
+        self.stop = stop
+        self._set_stopped()
 
     def close(self) -> None:
         """Begin no frame from now on."""
         self.is_closing = self.is_stopped = True
+
+    def _set_stopped(self) -> None:
+        self.is_stopped = self.is_closing or self.stop is not None or self.owed_bytes > MAX_OWED_BYTES
 
     def take_answers(self) -> bytes:
         """All answers that are due, joined; empty while the oldest request waits for the broker."""
@@ -204,15 +238,31 @@ class Requests(Stream):
     is_charged   the current frame was charged to its limits; in a dry run it may pass uncharged
     is_counted   it was counted as throttled, for its hold or its notice
     unpaid       bytes at its end that were not charged when it was admitted: they are charged as they arrive
+    delay        of its response, until it is in flight
+    is_timing    the next response near a limit is timed; the sweep sets it
     """
 
-    __slots__ = ("is_charged", "is_counted", "unpaid")
+    __slots__ = ("delay", "is_charged", "is_counted", "is_timing", "unpaid")
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self.is_charged = False
         self.is_counted = False
         self.unpaid = 0
+        self.delay: Delay | None = None
+        self.is_timing = True
+
+    def watch_latest(self, delay: Delay | None, now_ns: int) -> None:
+        """Time or delay the response to the latest request, which is in flight."""
+        self.delay = None
+        self.is_timing = False
+        in_flight = self.connection.in_flight
+        if in_flight:
+            correlation_id, awaited = in_flight[-1]
+            if isinstance(awaited, Watched):
+                awaited.delay = delay
+            elif isinstance(awaited, Awaited):
+                in_flight[-1] = (correlation_id, Watched(awaited, delay, now_ns))
 
     @abstractmethod
     def collect(self, pos: int, upto: int, length: int) -> int:
@@ -226,9 +276,24 @@ class Requests(Stream):
 
 
 class Responses(Stream):
-    """From broker to client: the interface for handlers."""
+    """From broker to client: the interface for handlers.
 
-    __slots__ = ()
+    delay   the response at hand is delayed
+    """
+
+    __slots__ = ("delay",)
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self.delay: Delay | None = None
+
+    @abstractmethod
+    def postpone(self, delay: Delay, now_ns: int) -> int:
+        """Delay the response at hand, whose request stays in flight. Returns `DELAY`, or `PASS`: it passes now."""
+
+    @abstractmethod
+    def throttle_ms(self, now_ns: int) -> int:
+        """The throttle time for the data response at hand; 0: none."""
 
     @abstractmethod
     def begin(self, pos: int, end: int, length: int) -> int:
@@ -256,6 +321,7 @@ class RequestKind(Awaited):
     size        where the tail ends, from the frame's start; `needed`: bytes that must be in the buffer
     shortest    length of the shortest such request, without the length field
     answered    whether the broker responds: not to Produce with acks=0
+    reply       what the response to a data request can do against debt
     batchable   whether such requests pass without a decision each while the limits have room for all
     counter     of requests, for metrics
     """
@@ -268,6 +334,7 @@ class RequestKind(Awaited):
         "header",
         "key",
         "needed",
+        "reply",
         "shortest",
         "size",
         "tail",
@@ -285,6 +352,8 @@ class RequestKind(Awaited):
         self.needed = header.needed
         self.shortest = header.needed - 4
         self.answered = header.acks != 0
+        waited_for = clients_wait(header.api.key, header.version)
+        self.reply = Reply.NONE if not self.answered else Reply.NOTICE if waited_for else Reply.LATE
         self.counter = counter
         self.batchable = handler.batches(self)
 
@@ -317,7 +386,8 @@ class Handler:
         identity = requests.connection.identity
         decision = identity.limits.requests.charge_capped(1, now_ns)
         if decision.limit is not None:
-            self.context.policy.overdraws_requests(identity, decision, now_ns, is_counted=is_counted)
+            policy = self.context.policy.of(decision.limit)
+            policy.overdraws_requests(identity, decision, now_ns, is_counted=is_counted)
 
     @abstractmethod
     def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:

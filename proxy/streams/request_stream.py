@@ -10,17 +10,21 @@ from protocol.errors import MalformedFrame
 from protocol.produce_partitions import ProduceRequest
 from protocol.request_header import peek_request, unpack_prefix
 from proxy.enforcement.holds import Overdraft
+from proxy.enforcement.identity import NS_PER_MS
+from proxy.enforcement.policies.policy import Reply
 from proxy.streams.batches import Batches
 from proxy.streams.connection import Collected, Connection, RequestKind, Requests
 from proxy.streams.handlers.data import HEAD_READ_SIZE, longest_charge
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.kinds import Kinds
 from proxy.streams.memory import READ_SIZE
-from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, PASS, PIECES_PER_STEP, REPLACE, YIELD
+from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, PASS, PIECES_PER_STEP, REPLACE, STOP, YIELD
 from quotas.admission.limit_set import LimitSet
 
 #: In place of a collected frame: the proxy answers it.
 _DROPPED: Final = Collected(bytearray())
+#: Size of one read of a client that ignores notices: it will soon be over its limit again.
+IGNORING_READ_SIZE = 65_536
 
 
 class _Charge(Overdraft):
@@ -87,7 +91,9 @@ class RequestStream(Requests):
             return self._full()
         if connection.turn is None:
             if connection.is_stopped:
-                return self._full()
+                step = self._stopped(now_ns)
+                if step != PASS:
+                    return step
             kind = self._kind
             if kind is not None and kind.batchable:
                 passed_to = self._batches.take(self, kind, pos, end, now_ns)
@@ -99,6 +105,16 @@ class RequestStream(Requests):
         """The step where no request may pass now."""
         return DRAINED if self.connection.is_closing else FULL
 
+    def _stopped(self, now_ns: int) -> int:
+        """The step while no request may pass; `PASS`: a stop is over."""
+        connection = self.connection
+        stop = connection.stop
+        if stop is not None and (connection.is_closing or now_ns >= stop.until_ns):
+            connection.set_stop(None)
+        elif stop is not None:
+            return STOP
+        return self._full() if connection.is_stopped else PASS
+
     def _end_batch(self, kind: RequestKind, passed_to: int, end: int, now_ns: int) -> int:
         """A batch has passed; its last request may not have arrived whole."""
         if passed_to <= end and not self.near_limit and self.want == READ_SIZE:
@@ -107,8 +123,21 @@ class RequestStream(Requests):
             self.is_charged, self.is_counted, self.unpaid = True, False, 0
             self.remaining = passed_to - end
             self._begin_frame(kind, now_ns)
+        if self.near_limit:
+            self._notify_early(kind, now_ns)
         self._set_want()
         return min(passed_to, end)
+
+    def _notify_early(self, kind: RequestKind, now_ns: int) -> None:
+        """Send a notice where a limit is below its soft mark, so that the client stops before there is debt."""
+        context, identity = self.connection.context, self.connection.identity
+        round_trip_ns = identity.back_off.round_trip_ns + identity.broker_ns
+        if not round_trip_ns or kind.reply is not Reply.NOTICE or type(kind.handler) is not Produce:
+            return
+        for limit in identity.limits.produce.limits:
+            wait_ns = limit.soft_wait_ns(round_trip_ns, now_ns)
+            if wait_ns >= NS_PER_MS:
+                context.policy.of(limit).nears(identity, limit, wait_ns, now_ns)
 
     def _take_frame(self, pos: int, end: int, now_ns: int) -> int:
         """The step for the request that begins at `pos`."""
@@ -165,6 +194,8 @@ class RequestStream(Requests):
         if kind.answered:
             awaited = self.awaited
             connection.in_flight.append((correlation_id, kind if awaited is None else awaited))
+            if self.near_limit and (self.delay is not None or self.is_timing):
+                self.watch_latest(self.delay, now_ns)
         else:
             connection.sent_unanswered = True
         self.awaited = None
@@ -175,6 +206,8 @@ class RequestStream(Requests):
         if self.walk is not None:
             self.current = kind
             passed_to = self.walked_to
+        if self.near_limit and not self.is_counted:
+            self._notify_early(kind, now_ns)
         self.remaining = frame_end - passed_to
         if self.remaining:
             self._begin_frame(kind, now_ns)
@@ -213,7 +246,7 @@ class RequestStream(Requests):
         elif self.connection.is_closing and self.remaining:
             self.want = self.remaining
         else:
-            self.want = READ_SIZE
+            self.want = IGNORING_READ_SIZE if self.connection.identity.back_off.ignores else READ_SIZE
 
     # ---- the rest of a frame
 

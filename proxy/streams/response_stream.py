@@ -12,10 +12,12 @@ from protocol.produce import finish_usual_produce_response, usual_produce_run
 from protocol.request_header import TLS_ALERT_LENGTH, check_frame_length
 from protocol.rewriting_walk import RewritingWalk
 from protocol.walk import FrameWalk
-from proxy.streams.connection import Answer, Connection, RequestKind, Responses
+from proxy.enforcement.holds import Delay
+from proxy.enforcement.report import SOFT
+from proxy.streams.connection import Answer, Awaited, Connection, RequestKind, Responses, Watched
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.memory import READ_SIZE, ResponseTooLarge
-from proxy.streams.steps import NEED, PIECES_PER_STEP, REPLACE, YIELD
+from proxy.streams.steps import DELAY, NEED, PASS, PIECES_PER_STEP, REPLACE, YIELD
 
 #: Length and correlation id.
 HEAD_SIZE = 8
@@ -23,6 +25,8 @@ HEAD_SIZE = 8
 _TLS_ALERT_SIZE = 7
 #: Size of one read of a response that is rebuilt: bounds what one turn leaves unparsed.
 REWRITING_READ_SIZE = 65_536
+#: Size of one read after a response was delayed: bounds what the next delay keeps in memory.
+DELAYED_READ_SIZE = 16_384
 #: Responses that one step forwards.
 _MOST_AT_ONCE = 500
 #: With this many bytes, eight responses to Produce requests or so, it pays to read them in a run.
@@ -37,7 +41,16 @@ _length = Struct(">i").pack
 class ResponseStream(Responses):
     """See the module, and `Stream`."""
 
-    __slots__ = ("_longest", "_longest_in_batch", "_rewriting", "_size", "_view", "has_begun")
+    __slots__ = (
+        "_longest",
+        "_longest_in_batch",
+        "_read_size",
+        "_rewriting",
+        "_shown_delay_ms",
+        "_size",
+        "_view",
+        "has_begun",
+    )
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
@@ -46,6 +59,9 @@ class ResponseStream(Responses):
         #: The broker has sent something.
         self.has_begun = False
         self._longest_in_batch = min(self._longest, TLS_ALERT_LENGTH - 1)
+        self._read_size = READ_SIZE
+        #: The delay of the response at hand, if it contains that.
+        self._shown_delay_ms = 0
         #: Rebuilds the current response.
         self._rewriting: RewritingWalk | None = None
         #: Length of the response that is rebuilt, as the broker sends it.
@@ -60,7 +76,7 @@ class ResponseStream(Responses):
             passed_to = min(end, pos + self.remaining)
             self.remaining -= passed_to - pos
             return passed_to
-        self.want = READ_SIZE
+        self.want = self._read_size
         self.has_begun = True
         identity = self.connection.identity
         if not identity.notice.until_ns and not identity.request_notice.until_ns:
@@ -90,6 +106,16 @@ class ResponseStream(Responses):
             return REPLACE
         if expected != correlation_id:
             raise CorrelationMismatch(expected, correlation_id)
+        self._shown_delay_ms = 0
+        if isinstance(awaited, Watched):
+            if awaited.sent_ns:
+                self.connection.identity.broker_ns = now_ns - awaited.sent_ns
+                awaited.sent_ns = 0
+            if awaited.delay is not None and self.postpone(awaited.delay, now_ns) != PASS:
+                return DELAY
+            awaited = awaited.awaited
+        elif self._read_size < READ_SIZE:
+            self._read_size = READ_SIZE
         return awaited.handler.respond(self, awaited, pos, end, length, now_ns)
 
     def _take_batch(self, pos: int, end: int) -> int:
@@ -145,6 +171,34 @@ class ResponseStream(Responses):
 
     # ---- what handlers call
 
+    def postpone(self, delay: Delay, now_ns: int) -> int:
+        connection = self.connection
+        if now_ns < delay.until_ns and not connection.is_closing and not connection.context.memory.is_tight:
+            self.delay = delay
+            self._read_size = DELAYED_READ_SIZE
+            correlation_id, awaited = connection.in_flight[0]
+            if isinstance(awaited, Watched):
+                awaited.delay = delay
+            else:
+                assert isinstance(awaited, Awaited)  # noqa: S101 - for the type checker: answers are not delayed
+                connection.in_flight[0] = (correlation_id, Watched(awaited, delay, 0))
+            return DELAY
+        if delay.is_shown:
+            self._shown_delay_ms = delay.throttle_time_ms
+        return PASS
+
+    def throttle_ms(self, now_ns: int) -> int:
+        identity = self.connection.identity
+        notice_ms = 0
+        if identity.notice.until_ns:
+            if identity.generation != identity.registry.generation:
+                identity.refresh(now_ns)
+            notice_ms = identity.notice.throttle_time_ms(now_ns)
+        is_early = identity.notice.reason == SOFT  # data without debt is not observed
+        if notice_ms and not is_early and identity.back_off.notice_sent(notice_ms, now_ns):
+            identity.entity.notices_waited += 1
+        return max(notice_ms, self._shown_delay_ms)
+
     def begin(self, pos: int, end: int, length: int) -> int:
         self.connection.in_flight.popleft()
         frame_end = pos + 4 + length
@@ -154,6 +208,8 @@ class ResponseStream(Responses):
 
     def begin_walk(self, walk: FrameWalk, pos: int, end: int, length: int, now_ns: int) -> int:
         _, awaited = self.connection.in_flight.popleft()
+        if isinstance(awaited, Watched):
+            awaited = awaited.awaited
         assert not isinstance(awaited, Answer)  # noqa: S101 - for the type checker: answers have no walk
         self.current = awaited
         self.walk = walk

@@ -9,7 +9,7 @@ from typing import Final
 
 from quotas.algorithms.algorithm import ALGORITHMS, TOKEN_BUCKET
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS, LIMIT_KINDS, LimitKind, Measure
-from quotas.modes import LATER_MODES, MODES
+from quotas.modes import MODES
 from quotas.parsing.errors import Refusal, closest
 from quotas.parsing.limits import is_about_records
 from quotas.rates import RateError, parse_number
@@ -21,7 +21,6 @@ OPTION_KEYS: Final = ("mode", "action", "algorithm", "burst_seconds")
 
 REJECT: Final = "reject"
 _CHOICES: Final = {"mode": MODES, "action": ("throttle", REJECT), "algorithm": ALGORITHMS}
-_LATER_CHOICES: Final = {"mode": LATER_MODES}
 _OF_CONNECTIONS: Final = (CONNECTIONS, CONNECTION_CREATION_RATE)
 _WITHOUT_BUCKETS: Final = {Measure.OWN, Measure.CONNECTION_RATE}
 
@@ -43,8 +42,6 @@ class Options:
             self.burst_seconds = _burst_seconds(value)
             return
         allowed = _CHOICES[key]
-        if value in _LATER_CHOICES.get(key, ()):
-            raise Refusal(f"{key} {value!r} is not available in this version", allowed=allowed)
         if not isinstance(value, str) or value not in allowed:
             raise Refusal(f"unknown {key} {value!r}", suggestion=closest(str(value), allowed), allowed=allowed)
         setattr(self, key, value)

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from proxy.enforcement.holds import Hold
-from proxy.streams.connection import Handler, RequestKind, Requests
+from proxy.enforcement.holds import Delay, Hold
+from proxy.streams.connection import Connection, Handler, RequestKind, Requests
 from proxy.streams.steps import HOLD, PASS
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit, Ticket
@@ -41,6 +41,19 @@ class DataHandler(Handler):
         amounts = dict.fromkeys(limits.limits, size) | dict.fromkeys(of_requests.limits, 1)
         return admit_all(amounts, now_ns, ticket), amounts
 
+    def leave_debt(
+        self, connection: Connection, decision: Decision, kind: RequestKind, now_ns: int, *, was_held: bool
+    ) -> Delay | None:
+        """A request or its response left debt: apply the policy of the limit. Returns the delay of the response.
+
+        `was_held`: it has been counted as held.
+        """
+        policy = self.context.policy.of(decision.limit)
+        stop = policy.stop_of(decision, now_ns)
+        if stop is not None:
+            connection.set_stop(stop)
+        return policy.leaves_debt(connection.identity, decision, kind.reply, now_ns, was_held=was_held)
+
     def act(
         self,
         requests: Requests,
@@ -59,19 +72,20 @@ class DataHandler(Handler):
         """
         connection = requests.connection
         turn = connection.turn
-        policy = self.context.policy
-        requests.is_charged = decision.admitted
-        if decision.admitted:
-            if decision is not ADMITTED:
-                policy.leaves_debt(connection.identity, decision, now_ns, was_held=requests.is_counted)
-                requests.is_counted = True
-            return PASS
+        identity = connection.identity
         limit = decision.limit
-        if limit is None:
+        requests.is_charged = decision.admitted
+        if decision is ADMITTED or limit is None:
+            return PASS
+        if turn is None and not requests.remaining and identity.back_off.data_arrived(now_ns):
+            identity.entity.notices_ignored += 1
+        if decision.admitted:
+            requests.delay = self.leave_debt(connection, decision, kind, now_ns, was_held=requests.is_counted)
+            requests.is_counted = True
             return PASS
         if turn is None and not requests.is_counted:
             self.exceeds(requests, limit, size)
-        if not policy.holds(connection.identity, decision, now_ns, again=turn is not None):
+        if not self.context.policy.of(limit).holds(identity, decision, now_ns, again=turn is not None):
             requests.is_counted = True
             self.pass_in_debt(requests, decision, size, amounts, now_ns)
             return PASS

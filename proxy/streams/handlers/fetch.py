@@ -20,10 +20,11 @@ from protocol.request_header import unpack_prefix
 from protocol.share import ShareFetchResponseWalk
 from protocol.throttle_time import raise_throttle, throttle_needs
 from protocol.walk import FrameWalk
+from proxy.enforcement.holds import Delay
 from proxy.streams.connection import Awaited, Handler, RequestKind, Requests, Responses
 from proxy.streams.fetch_ledger import Reservation
 from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS, DataHandler
-from proxy.streams.steps import NEED, PASS
+from proxy.streams.steps import DELAY, NEED, PASS
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit
 
@@ -42,17 +43,23 @@ _max_bytes = Struct(">ii").unpack_from
 
 @final
 class OpenFetch(Awaited):
-    """A fetch in flight, and its reservation. `held_by`: the limit that it found in debt; None: it found none."""
+    """A fetch in flight, and its reservation until the response settles it.
 
-    __slots__ = ("held_by", "kind", "reservation")
+    held_by   the limit that it found in debt; None: it found none
+    """
+
+    __slots__ = ("held_by", "is_settled", "kind", "reservation")
 
     def __init__(self, handler: Handler, kind: RequestKind, reservation: Reservation) -> None:
         super().__init__(handler)
         self.kind = kind
         self.reservation = reservation
         self.held_by: Limit | None = None
+        self.is_settled = False
 
     def cancel(self, now_ns: int) -> None:
+        if self.is_settled:
+            return
         self.reservation.cancel(now_ns)
         self.handler.context.holds.credit_returned(self.reservation.limits.limits)
 
@@ -141,22 +148,26 @@ class Fetch(DataHandler):
             if end - pos < 4 + min(needed, length):
                 responses.want = 4 + needed - (end - pos)
                 return NEED
-        identity = responses.connection.identity
-        if identity.generation != identity.registry.generation:
-            identity.refresh(now_ns)
-        self._settle(responses, awaited, length + 4, now_ns)
-        notice = identity.notice
-        if notice.until_ns:
-            throttle_ms = notice.throttle_time_ms(now_ns)
-            if throttle_ms:
-                frame_end = min(end, pos + 4 + length)
-                raise_throttle(responses.buf, pos + 4, frame_end, kind.header.api, kind.version, throttle_ms)
+        if not awaited.is_settled:
+            awaited.is_settled = True
+            identity = responses.connection.identity
+            if identity.generation != identity.registry.generation:
+                identity.refresh(now_ns)
+            delay = self._settle(responses, awaited, length + 4, now_ns)
+            if delay is not None and responses.postpone(delay, now_ns) != PASS:
+                return DELAY
+        throttle_ms = responses.throttle_ms(now_ns)
+        if throttle_ms:
+            frame_end = min(end, pos + 4 + length)
+            raise_throttle(responses.buf, pos + 4, frame_end, kind.header.api, kind.version, throttle_ms)
         walk = _walk_over(kind, length)
         if walk is None:
             return responses.begin(pos, end, length)
         return responses.begin_walk(walk, pos, end, length, now_ns)
 
-    def _settle(self, responses: Responses, fetch: OpenFetch, size: int, now_ns: int) -> None:
+    def _settle(self, responses: Responses, fetch: OpenFetch, size: int, now_ns: int) -> Delay | None:
+        """Charge the response. Returns its delay."""
+        delay = None
         connection = responses.connection
         identity = connection.identity
         entity = identity.entity
@@ -170,12 +181,13 @@ class Fetch(DataHandler):
                 limits.refund(size, now_ns, now_ns)  # settled below
         decision = reservation.settle(limits, size, now_ns)
         if decision is not ADMITTED:
-            policy.leaves_debt(identity, decision, now_ns, was_held=held_by is not None)
+            delay = self.leave_debt(connection, decision, fetch.kind, now_ns, was_held=held_by is not None)
         if size < reservation.amount:
             holds = self.context.holds
             holds.credit_returned(reservation.limits.limits)
             if holds.changed:
                 connection.attention = True
+        return delay
 
 
 def _walk_over(kind: RequestKind, length: int) -> FrameWalk | None:

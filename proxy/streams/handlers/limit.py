@@ -143,7 +143,7 @@ class Limit(Forward):
         self.count(requests, now_ns, is_counted=decision is not ADMITTED)
         if decision is ADMITTED:
             return PASS
-        policy = self.context.policy
+        policy = self.context.policy.of(decision.limit)
         is_refused = passed < len(mutations)
         until_ns = policy.notice_until_ns(connection.identity, decision, REJECT if is_refused else NOTIFY, now_ns)
         if not policy.enforces:

@@ -48,6 +48,7 @@ class Negotiate(Forward):
                     return NEED
                 software = client_software(bytes(requests.buf[pos + kind.header.body_offset : frame_end]), kind.version)
                 requests.connection.identity.refusal_error = refusal_error(software)
+                requests.connection.identity.back_off.guess(software.name)
             self.count(requests, now_ns)
             return PASS
         self.count(requests, now_ns)

@@ -262,19 +262,18 @@ class Produce(DataHandler):
         decision = usage.charge_late(walk.take(), now_ns)
         if decision is not ADMITTED:
             assert isinstance(stream, Requests)  # noqa: S101 - for the type checker: the walk is over a request
-            self.context.policy.leaves_debt(stream.connection.identity, decision, now_ns, was_held=stream.is_counted)
+            assert isinstance(stream.current, RequestKind)  # noqa: S101 - for the type checker
+            connection, kind = stream.connection, stream.current
+            delay = self.leave_debt(connection, decision, kind, now_ns, was_held=stream.is_counted)
+            if delay is not None:
+                stream.watch_latest(delay, 0)
             stream.is_counted = True
             stream.near_limit = True
 
     # ---- responses
 
     def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
-        identity = responses.connection.identity
-        throttle_ms = 0
-        if identity.notice.until_ns:
-            if identity.generation != identity.registry.generation:
-                identity.refresh(now_ns)
-            throttle_ms = identity.notice.throttle_time_ms(now_ns)
+        throttle_ms = responses.throttle_ms(now_ns)
         if isinstance(awaited, CountedProduce):
             return self._respond_counted(responses, awaited, pos, end, length, throttle_ms, now_ns)
         assert isinstance(awaited, RequestKind)  # noqa: S101 - for the type checker

@@ -67,6 +67,8 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         *("--max-connection-hold", "1.5s"),
         *("--throttle-mode", "notify"),
         *("--max-throttle-ms", "1000"),
+        *("--backoff-grace-ms", "20"),
+        *("--hard-debt-seconds", "30"),
         "--dry-run",
         *("--admin-socket", "admin.sock"),
         *("--metrics-listen", "[::1]:0"),
@@ -108,6 +110,8 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         "quotas.producer_id_window_count": 6,
         "enforcement.throttle_mode": "notify",
         "enforcement.max_throttle_ms": 1000,
+        "enforcement.backoff_grace_ms": 20,
+        "enforcement.hard_debt_seconds": 30,
         "enforcement.max_connection_hold_seconds": 1.5,
         "enforcement.dry_run": True,
         "enforcement.admin_socket": Path("admin.sock"),
@@ -312,8 +316,11 @@ def test_nothing_to_forward_to() -> None:
             "error: --log-level 'wran': unknown value\n  did you mean 'warn'? allowed: debug, info, warn, error",
         ),
         (("--max-connections", "0"), "error: --max-connections '0': expected a whole number from 1 to 10000000"),
-        (("--throttle-mode", "delay"), "error: --throttle-mode 'delay': not in this version\n  allowed: auto, notify"),
-        (("--throttle-mode", "pause"), "error: --throttle-mode 'pause': not in this version\n  allowed: auto, notify"),
+        (
+            ("--throttle-mode", "dealy"),
+            "error: --throttle-mode 'dealy': unknown value\n"
+            "  did you mean 'delay'? allowed: auto, notify, delay, pause",
+        ),
         (
             ("--quota-algorithm", "emwa"),
             "error: --quota-algorithm 'emwa': unknown value\n"

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.config.config import EnforcementOptions, QuotaOptions
-from proxy.enforcement.holds import Hold, Holds
+from proxy.enforcement.holds import Delay, Hold, Holds
 from proxy.enforcement.identity import ANONYMOUS, Identity, Notice, throttle_time_ms
-from proxy.enforcement.policies.policy import Policy
+from proxy.enforcement.policies.policy import Policy, Reply
 from proxy.enforcement.policies.table import DRY_RUN, policy_of
-from proxy.enforcement.report import NOTIFY, PAUSE, REJECT, Waiting, waiting_clients
+from proxy.enforcement.report import DEBT, DELAY, NOTIFY, PAUSE, REJECT, Waiting, waiting_clients
 from quotas.admission.decision import Decision
 from quotas.admission.limit import Limit, Ticket
 from quotas.connections import Verdict
@@ -65,12 +65,73 @@ def test_each_mode_has_a_policy() -> None:
     assert {name: policy_of(name, world.report).enforces for name in (*MODES, DRY_RUN)} == {
         "auto": True,
         "notify": True,
+        "delay": True,
+        "pause": True,
         "dry-run": False,
     }
 
 
-@pytest.mark.parametrize("mode", ["auto", "notify"])
-class TestNotify:
+#: What each mode does where a request passes and leaves debt, by what its response can do.
+MEASURES = {
+    ("notify", Reply.NOTICE): NOTIFY,
+    ("notify", Reply.LATE): NOTIFY,
+    ("notify", Reply.NONE): None,
+    ("delay", Reply.NOTICE): DELAY,
+    ("delay", Reply.LATE): DELAY,
+    ("delay", Reply.NONE): None,
+    ("pause", Reply.NOTICE): None,
+    ("pause", Reply.LATE): None,
+    ("pause", Reply.NONE): None,
+    ("auto", Reply.NOTICE): NOTIFY,
+    ("auto", Reply.LATE): DELAY,
+    ("auto", Reply.NONE): None,
+}
+
+
+def test_each_mode_has_a_measure_for_each_response() -> None:
+    assert set(MEASURES) == {(mode, reply) for mode in MODES for reply in Reply}
+
+
+@pytest.mark.parametrize("was_held", [False, True])
+@pytest.mark.parametrize(("mode", "reply"), MEASURES)
+def test_a_request_that_leaves_debt(mode: str, reply: Reply, was_held: bool) -> None:
+    scene = Scene(mode)
+    scene.limit.enqueue("other", 500)  # half a second of this limit
+    delay = scene.policy.leaves_debt(scene.who, scene.decision(), reply, scene.now_ns, was_held=was_held)
+    measure = MEASURES[mode, reply]
+    assert scene.who.notice.throttle_time_ms(scene.now_ns) == (2_500 if measure == NOTIFY else 0)
+    assert (delay is not None) == (measure == DELAY)
+    if delay is not None:
+        assert (delay.limit, delay.until_ns) == (scene.limit, scene.now_ns + 2_500 * NS_PER_MS)
+        assert delay.is_shown == (reply is Reply.LATE), "other clients would wait for it again"
+    assert scene.who.request_notice.until_ns == 0
+    assert scene.throttled == ({} if was_held or measure is None else {("etl", NAME, measure): 1})
+
+
+def test_a_delay_is_bounded() -> None:
+    scene = Scene("delay")
+    decision = scene.decision(60 * NS_PER_SECOND)
+    delay = scene.policy.leaves_debt(scene.who, decision, Reply.LATE, scene.now_ns, was_held=False)
+    assert delay is not None
+    assert (delay.throttle_time_ms, delay.until_ns) == (5_000, scene.now_ns + 5 * NS_PER_SECOND)
+
+
+@pytest.mark.parametrize("mode", ["auto", *MODES])
+def test_a_limit_with_its_own_mode(mode: str) -> None:
+    """The mode of the limit in debt counts, else that of the proxy."""
+    scene = Scene("auto")
+    scene.limit.mode = mode
+    assert scene.policy.of(scene.limit) is scene.policy.modes[mode]
+    scene.limit.mode = None
+    assert scene.policy.of(scene.limit) is scene.policy
+    assert scene.policy.of(None) is scene.policy
+    dry_run = scene.policy.modes[DRY_RUN]
+    scene.limit.mode = mode
+    assert dry_run.of(scene.limit) is dry_run
+
+
+@pytest.mark.parametrize("mode", MODES)
+class TestEachMode:
     def test_holds(self, mode: str, caplog: pytest.LogCaptureFixture) -> None:
         """Counted when the hold ends; logged when it begins, and not again."""
         scene = Scene(mode)
@@ -80,22 +141,14 @@ class TestNotify:
         assert scene.throttled == {}
         assert [fields["mode"] for _, fields in lines_of(caplog.records)] == [PAUSE]
 
-    @pytest.mark.parametrize("was_held", [False, True])
-    def test_leaves_debt(self, mode: str, was_held: bool) -> None:
-        scene = Scene(mode)
-        scene.limit.enqueue("other", 500)  # half a second of this limit
-        scene.policy.leaves_debt(scene.who, scene.decision(), scene.now_ns, was_held=was_held)
-        assert scene.who.notice.throttle_time_ms(scene.now_ns) == 2_500
-        assert scene.who.request_notice.until_ns == 0
-        assert scene.throttled == ({} if was_held else {("etl", NAME, NOTIFY): 1})
-
     @pytest.mark.parametrize("is_counted", [False, True])
     def test_overdraws_requests(self, mode: str, is_counted: bool) -> None:
         scene = Scene(mode)
         scene.policy.overdraws_requests(scene.who, scene.decision(), scene.now_ns, is_counted=is_counted)
-        assert scene.who.request_notice.throttle_time_ms(scene.now_ns) == 2_000
+        is_quiet = mode == "pause"
+        assert scene.who.request_notice.throttle_time_ms(scene.now_ns) == (0 if is_quiet else 2_000)
         assert scene.who.notice.until_ns == 0
-        assert scene.throttled == ({} if is_counted else {("etl", NAME, NOTIFY): 1})
+        assert scene.throttled == ({} if is_counted or is_quiet else {("etl", NAME, NOTIFY): 1})
 
     @pytest.mark.parametrize("reported", [NOTIFY, REJECT])
     def test_notice_until(self, mode: str, reported: str) -> None:
@@ -123,14 +176,14 @@ class TestDryRun:
 
     def test_leaves_debt(self) -> None:
         scene = Scene("dry-run")
-        scene.policy.leaves_debt(scene.who, scene.decision(), scene.now_ns, was_held=False)
+        scene.policy.leaves_debt(scene.who, scene.decision(), Reply.NOTICE, scene.now_ns, was_held=False)
         assert scene.throttled == {("etl", NAME, NOTIFY): 1}
         untouched(scene)
 
     def test_a_request_counts_once(self) -> None:
         scene = Scene("dry-run")
-        scene.policy.leaves_debt(scene.who, scene.decision(), scene.now_ns, was_held=False)
-        scene.policy.leaves_debt(scene.who, scene.decision(), scene.now_ns, was_held=True)
+        scene.policy.leaves_debt(scene.who, scene.decision(), Reply.NOTICE, scene.now_ns, was_held=False)
+        scene.policy.leaves_debt(scene.who, scene.decision(), Reply.NOTICE, scene.now_ns, was_held=True)
         assert scene.throttled == {("etl", NAME, NOTIFY): 1}
 
     @pytest.mark.parametrize("is_counted", [False, True])
@@ -163,7 +216,7 @@ def untouched(scene: Scene) -> None:
 def test_without_a_limit_there_is_no_notice(mode: str) -> None:
     scene = Scene(mode)
     nothing = Decision(True, 0, None, ())
-    scene.policy.leaves_debt(scene.who, nothing, scene.now_ns, was_held=False)
+    scene.policy.leaves_debt(scene.who, nothing, Reply.NOTICE, scene.now_ns, was_held=False)
     scene.policy.overdraws_requests(scene.who, nothing, scene.now_ns, is_counted=False)
     assert scene.throttled == {}
     untouched(scene)
@@ -184,10 +237,10 @@ def test_a_notice_keeps_the_longer_wait_and_ends() -> None:
     scene = Scene()
     notice = Notice(5_000)
     other = scene.who.limits.requests.limits[0]
-    notice.extend(scene.limit, 3 * NS_PER_SECOND)
-    notice.extend(other, 2 * NS_PER_SECOND)
+    notice.extend(scene.limit, 3 * NS_PER_SECOND, DEBT)
+    notice.extend(other, 2 * NS_PER_SECOND, DEBT)
     assert notice.limit is scene.limit
-    notice.extend(other, 9 * NS_PER_SECOND)
+    notice.extend(other, 9 * NS_PER_SECOND, DEBT)
     assert notice.limit is other
     assert notice.throttle_time_ms(NS_PER_SECOND) == 5_000
     assert notice.throttle_time_ms(9 * NS_PER_SECOND - 1) == 1
@@ -218,7 +271,7 @@ def test_a_reload_keeps_the_notice_of_any_limit_that_stays(spec: str) -> None:
     limit.algorithm.record(1_000, now_ns)
     debt_ns = limit.debt_ns(now_ns)
     assert debt_ns > NS_PER_SECOND
-    who.notice.extend(limit, now_ns + debt_ns)
+    who.notice.extend(limit, now_ns + debt_ns, DEBT)
     world.registry.replace([without_burst(spec), parse_spec("client-id=other,request_rate=7")], now_ns)
     assert who.generation != world.registry.generation
     who.refresh(now_ns)
@@ -232,7 +285,7 @@ def test_a_raised_rate_shortens_a_notice_and_a_lower_one_does_not_prolong_it() -
     scene = Scene()
     now_ns = scene.now_ns
     scene.limit.algorithm.record(4_000, now_ns)
-    scene.who.notice.extend(scene.limit, now_ns + 4 * NS_PER_SECOND)
+    scene.who.notice.extend(scene.limit, now_ns + 4 * NS_PER_SECOND, DEBT)
     for rate, seconds in ((2_000, 2), (500, 2)):
         scene.world.registry.replace([without_burst(f"client-id=etl,producer_byte_rate={rate}")], now_ns)
         scene.who.refresh(now_ns)
@@ -336,20 +389,22 @@ def test_what_waits_is_listed() -> None:
     scene = Scene()
     now_ns = scene.now_ns
     scene.limit.algorithm.record(4_000, now_ns)
-    held, noticed, idle = (identity(scene.world) for _ in range(3))
-    noticed.notice.extend(scene.limit, now_ns + 2 * NS_PER_SECOND)
+    held, delayed, noticed, idle = (identity(scene.world) for _ in range(4))
+    noticed.notice.extend(scene.limit, now_ns + 2 * NS_PER_SECOND, DEBT)
     verdict = Verdict(True, 3 * NS_PER_SECOND, limit_name="connection_creation_rate", limit_value=5)
     listed = waiting_clients(
         [
-            Waiting(held, hold_of(scene.limit, since_ns=now_ns - NS_PER_SECOND), None, 0),
-            Waiting(noticed, None, None, 0),
-            Waiting(idle, None, None, 0),
-            Waiting(idle, None, verdict, now_ns - NS_PER_SECOND),
+            Waiting(held, hold=hold_of(scene.limit, since_ns=now_ns - NS_PER_SECOND)),
+            Waiting(delayed, delay=Delay(scene.limit, now_ns - NS_PER_SECOND, 3_000, is_shown=True)),
+            Waiting(noticed),
+            Waiting(idle),
+            Waiting(idle, verdict=verdict, since_ns=now_ns - NS_PER_SECOND),
         ],
         now_ns,
     )
     assert [(each.mode, each.limit, each.waited_seconds, each.remaining_seconds) for each in listed] == [
         (PAUSE, NAME, 1.0, 4.0),
+        (DELAY, NAME, 1.0, 2.0),
         (NOTIFY, NAME, 0.0, 2.0),
         (PAUSE, "connection_creation_rate", 1.0, 2.0),
     ]

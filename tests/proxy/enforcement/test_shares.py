@@ -44,7 +44,7 @@ class Scene:
                 (limit,) = self.world.registry.limits_in_use()
                 hold = Hold(limit, 1, 1, Ticket(), now_ns, answered=True) if how == "hold" else None
                 if how == "notice":
-                    who.notice.extend(limit, now_ns + 1)
+                    who.notice.extend(limit, now_ns + 1, "debt")
                 self.shares.add(who, hold, port, now_ns)
         self.shares.check()
         return [fields for event, fields in lines_of(self.caplog.records) if event == "share_below_floor"]

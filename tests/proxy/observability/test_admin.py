@@ -34,6 +34,7 @@ WAITING = WaitingClient(
     waited_seconds=0.4,
     remaining_seconds=1.8,
     mode="notify",
+    after_notices="unknown",
 )
 
 
@@ -155,6 +156,8 @@ async def test_who_waits_as_json_by_default() -> None:
                     "waited_seconds": 0.4,
                     "remaining_seconds": 1.8,
                     "mode": "notify",
+                    "reason": "debt",
+                    "after_notices": "unknown",
                 }
             ],
             "exempt": ["client-id:free: producer_byte_rate=unlimited"],
@@ -177,6 +180,8 @@ async def test_who_waits_as_a_table_for_people() -> None:
         "0.4 s",
         "1.8 s",
         "notify",
+        "debt",
+        "unknown",
     ]
     assert heading.index("PEER") == row.index("127.0.0.1"), "columns are aligned"
     assert heading.index("REMAINING") + len("REMAINING") == row.index("1.8 s") + len("1.8 s"), "numbers to the right"

@@ -28,7 +28,7 @@ QUOTA = without_burst("client-id=etl,producer_byte_rate=1000,consumer_byte_rate=
 
 @pytest.mark.parametrize("version", range(14))
 async def test_the_notice_of_a_produce_response(open_stage: OpenStage, version: int) -> None:
-    stage = open_stage(quotas=[QUOTA])
+    stage = open_stage(quotas=[QUOTA], enforcement=EnforcementOptions(throttle_mode="notify"))
     sent = produce(1, 2_000, version)
     debt_ms = len(sent) - 4
     for broker_ms, passed_ms in ((0, 0), (0, 500), (debt_ms - 1, 0), (debt_ms + 1, 0), (99_999, 0), (7, 60_000)):
@@ -86,7 +86,7 @@ async def test_a_response_split_in_two_gets_its_notice(open_stage: OpenStage) ->
 
 @pytest.mark.parametrize("version", range(19))
 async def test_the_notice_of_a_fetch_response(open_stage: OpenStage, version: int) -> None:
-    stage = open_stage(quotas=[QUOTA])
+    stage = open_stage(quotas=[QUOTA], enforcement=EnforcementOptions(throttle_mode="notify"))
     field = 9 if version >= 12 else 8
     for broker_ms in (0, 1_999, 2_001):
         client, broker = await stage.pair()

@@ -129,6 +129,12 @@ class Recorded:
     def on_hold(self, pump: Pump) -> None:
         self.told.append("hold")
 
+    def on_delay(self) -> None:
+        self.told.append("delay")
+
+    def on_stop(self) -> None:
+        self.told.append("stop")
+
     def on_source_ended(self, pump: Pump) -> None:
         self.told.append("source ended")
         pump.stop()

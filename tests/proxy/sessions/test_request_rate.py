@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.config.config import QuotaAlgorithm, QuotaOptions
+from proxy.config.config import EnforcementOptions, QuotaAlgorithm, QuotaOptions
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import Stage, until, without_burst
 from tests.proxy.dialogue import MANNERS, alter, begin, debts, held
@@ -155,7 +155,7 @@ async def test_responses_to_control_requests_carry_the_wait(open_stage: OpenStag
 
 @pytest.mark.parametrize("version", range(4, 14))
 async def test_its_debt_is_in_data_responses(open_stage: OpenStage, version: int) -> None:
-    stage = open_stage(quotas=[FAST])
+    stage = open_stage(quotas=[FAST], enforcement=EnforcementOptions(throttle_mode="notify"))
     client, broker = await stage.pair()
     await client.send(heartbeat(1))
     await broker.frame()

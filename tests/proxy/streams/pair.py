@@ -33,7 +33,7 @@ from proxy.streams.kinds import Kinds
 from proxy.streams.memory import READ_SIZE, MemoryPool
 from proxy.streams.request_stream import RequestStream
 from proxy.streams.response_stream import ResponseStream
-from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, REPLACE, WAIT, YIELD
+from proxy.streams.steps import DELAY, DRAINED, FULL, HOLD, NEED, REPLACE, WAIT, YIELD
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.entry import QuotaEntry
 from quotas.registry.registry import Registry
@@ -198,7 +198,7 @@ class Flow:
                 assert pos <= stream.resume_at <= end
                 start = pos = stream.resume_at
             elif step != YIELD:
-                assert step in (NEED, HOLD, FULL, WAIT, DRAINED)
+                assert step in (NEED, HOLD, FULL, WAIT, DRAINED, DELAY)
                 self.out += buf[start:pos]
                 start = pos
                 self._stop_at(step, pos, end)
@@ -312,6 +312,14 @@ class Pair:
         """Let responses go on that memory is there for."""
         if self.response_stream.holding in self.world.memory.grant():
             self.responses.parse_kept()
+
+    def end_delay(self) -> None:
+        """The delay of the next response is over."""
+        delay = self.response_stream.delay
+        assert delay is not None
+        self.world.clock.now_ns = max(self.world.clock.now_ns, delay.until_ns)
+        self.response_stream.delay = None
+        self.responses.parse_kept()
 
     def hang_up(self) -> None:
         """Both connections are closed."""

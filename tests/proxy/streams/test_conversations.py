@@ -57,6 +57,8 @@ def answer_what_came(pair: Pair, said: list[Exchange]) -> None:
     answered = len(pair.responses.out) and set(correlation_ids(pair.received(), requests=False))
     due = [responses[number] for number in sent if not answered or number not in answered]
     pair.broker_sends(*due)
+    while pair.response_stream.delay is not None:
+        pair.end_delay()
 
 
 def outcome(pair: Pair) -> dict[str, Any]:

@@ -198,7 +198,7 @@ def test_every_error_of_a_file_is_found_with_its_place() -> None:
         [[quota]]
         client-id = "a"
         producer_byte_rat = 5
-        mode = "delay"
+        mode = "dealy"
         [[quota]]
         user = ["a", "b"]
         producer_byte_rate = true
@@ -230,7 +230,7 @@ def test_every_error_of_a_file_is_found_with_its_place() -> None:
         ("quota[1].producer_byte_rate", "producer_byte_rate cannot be a fractional value."),
         ("quota[1]", "Invalid empty client quota entity"),
         ("quota[2].producer_byte_rat", "unknown limit 'producer_byte_rat'"),
-        ("quota[2].mode", "mode 'delay' is not available in this version"),
+        ("quota[2].mode", "unknown mode 'dealy'"),
         ("quota[3].user", "expected a name in quotes, not ['a', 'b']"),
         ("quota[3].producer_byte_rate", "expected a number, not True"),
         ("quota[3].burst_seconds", "expected a number, not 'long'"),

@@ -148,7 +148,6 @@ def test_a_wrong_entry_reads_as_the_contract_shows() -> None:
         ("client-id=a,producer_byte_rate=lots", "expected a rate per second"),
         ("client-id=a,producer_byte_rate=5Mb", "unknown unit 'Mb'\n  did you mean 'MB'? allowed: B, kB, MB"),
         ("client-id=a,producer_byte_rate=1,mode=notfy", "unknown mode 'notfy'\n  did you mean 'notify'?"),
-        ("client-id=a,producer_byte_rate=1,mode=pause", "mode 'pause' is not available in this version"),
         ("client-id=a,producer_byte_rate=1,algorithm=emwa", "unknown algorithm 'emwa'\n  did you mean 'ewma'?"),
         ("client-id=a,producer_byte_rate=1,algorithm=leaky", "unknown algorithm 'leaky'\n  allowed: token-bucket"),
         ("client-id=a,producer_byte_rate=1,burst_seconds=0", "burst_seconds must be greater than 0"),
@@ -310,7 +309,7 @@ def test_all_errors_of_a_spec_are_found() -> None:
         "  <default> matches every name without its own entry",
         "Quota producer_byte_rate must be greater than 0",
         "unknown mode 'x'",
-        "  allowed: auto, notify",
+        "  allowed: auto, notify, delay, pause",
     ]
 
 
