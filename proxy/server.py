@@ -29,6 +29,7 @@ from proxy.observability.metrics import Metrics
 from proxy.ports import Ports
 from proxy.quotas_watch import QuotasWatch
 from proxy.sessions.gate import Gate
+from proxy.sessions.proxy_headers import ProxyHeaders
 from proxy.sessions.pump import PumpSet
 from proxy.sessions.session import Origin, Session
 from proxy.sessions.shared import Shared
@@ -154,7 +155,8 @@ class Server:
         """Bind every port and begin to accept. Raises BindError."""
         config = self.config
         metrics = self.metrics
-        self.ports = Ports(loop, config, metrics, self._accepted)
+        headers = ProxyHeaders(loop, self._clock, config, metrics, self._accepted)
+        self.ports = Ports(loop, config, metrics, headers)
         self._quotas = quotas_in_force(config)
         registry = Registry(self._quotas.entries, share=self._quotas.share, settings=_settings_of(config.quotas))
         memory = MemoryPool(config.security.max_buffered_bytes)
@@ -184,7 +186,7 @@ class Server:
         max_wait_ns = int(config.enforcement.max_connection_hold_seconds * NS_PER_SECOND)
         quotas = ConnectionQuotas(registry, max_wait_ns)
         self.gate = Gate(loop, self._clock, quotas, report, metrics.connections, dry_run=config.enforcement.dry_run)
-        sweep = Sweep(self.sessions, memory, metrics.connections, config.security.stalled_client_timeout_seconds)
+        sweep = Sweep(self.sessions, headers, memory, metrics.connections, config.security)
         registry.observers += [self.wakeups.limits_changed, self.gate.limits_changed]
         metrics.limits_in_use = registry.limits_in_use
         metrics.produced = lambda: registry.produced(self._clock())

@@ -38,7 +38,8 @@ PAUSE_REASONS: Final = (
     "drain",
     "end_of_stream",
 )
-REJECTION_REASONS: Final = ("max_connections", CONNECTIONS, CONNECTION_CREATION_RATE)
+PROXY_HEADER_TIMEOUT: Final = "proxy_header_timeout"
+REJECTION_REASONS: Final = ("max_connections", CONNECTIONS, CONNECTION_CREATION_RATE, PROXY_HEADER_TIMEOUT)
 ACCEPT_ERROR_REASONS: Final = ("descriptors_exhausted", "no_memory", "aborted", "other")
 UPSTREAM_ERROR_REASONS: Final = (
     "connect_refused",

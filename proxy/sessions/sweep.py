@@ -4,8 +4,10 @@ import logging
 from collections.abc import Collection
 from typing import Final
 
+from proxy.config.config import SecurityOptions
 from proxy.observability.logs import event
 from proxy.observability.metrics import ConnectionMetrics
+from proxy.sessions.proxy_headers import ProxyHeaders
 from proxy.sessions.session import Session
 from proxy.streams.memory import MemoryPool
 
@@ -26,14 +28,16 @@ class Sweep:
     def __init__(
         self,
         sessions: Collection[Session],
+        headers: ProxyHeaders,
         memory: MemoryPool,
         metrics: ConnectionMetrics,
-        stalled_timeout_seconds: float,
+        options: SecurityOptions,
     ) -> None:
         self._sessions = sessions
+        self._headers = headers
         self._memory = memory
         self._metrics = metrics
-        self._stalled_ns = int(stalled_timeout_seconds * NS_PER_SECOND)
+        self._stalled_ns = int(options.stalled_client_timeout_seconds * NS_PER_SECOND)
         self._part = 0
         self._current: list[Session] = []
 
@@ -45,6 +49,7 @@ class Sweep:
                 self._close_stalled(now_ns)
         for session in self._current[self._part :: PARTS]:
             session.sweep(now_ns)
+        self._headers.expire(now_ns)
         self._part = (self._part + 1) % PARTS
 
     def _close_stalled(self, now_ns: int) -> None:
