@@ -47,6 +47,8 @@ from quotas.registry.registry import Registry
 
 EXIT_CLEAN = 0
 EXIT_NOT_DRAINED = 1
+#: Of --max-connections, the part that may wait for a slot of one listener.
+WAITING_PARTS = 10
 
 _log = logging.getLogger("proxy.server")
 
@@ -184,7 +186,7 @@ class Server:
             upstream=Upstream(loop, self._clock),
         )
         max_wait_ns = int(config.enforcement.max_connection_hold_seconds * NS_PER_SECOND)
-        quotas = ConnectionQuotas(registry, max_wait_ns)
+        quotas = ConnectionQuotas(registry, max_wait_ns, max(1, config.security.max_connections // WAITING_PARTS))
         self.gate = Gate(loop, self._clock, quotas, report, metrics.connections, dry_run=config.enforcement.dry_run)
         sweep = Sweep(self.sessions, headers, memory, metrics.connections, config.security)
         registry.observers += [self.wakeups.limits_changed, self.gate.limits_changed]
@@ -234,7 +236,11 @@ class Server:
                     suppressed=suppressed or None,
                 )
             return
-        session = Session(shared, client, Origin(unmapped(peer[0]), peer[1], self.ports.names_of(port)), self)
+        origin = Origin(unmapped(peer[0]), peer[1], self.ports.names_of(port))
+        if self.gate.refuses(origin):
+            client.close()
+            return
+        session = Session(shared, client, origin, self)
         self.sessions.add(session)
         self.metrics.connections.open += 1
         self.gate.admit(session, lambda: session.connect(self.ports.brokers_at(port, self.context.nodes)))
