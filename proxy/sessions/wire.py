@@ -7,11 +7,15 @@ import socket
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from contextlib import suppress
+from struct import Struct
 from typing import Final
 
 #: tcpi_state of Linux's TCP_INFO: established, and closed both ways.
 _TCP_ESTABLISHED: Final = 1
 _TCP_CLOSE: Final = 7
+#: tcpi_bytes_acked and tcpi_bytes_received of TCP_INFO, since Linux 4.1.
+_TRAFFIC_AT: Final = 120
+_unpack_traffic: Final = Struct("=QQ")
 
 
 class Wire:
@@ -86,6 +90,20 @@ class Wire:
         read. TCP does not tell the first from the second.
         """
         return tcp_state(self._sock) not in (_TCP_ESTABLISHED, None)
+
+    @property
+    def traffic_bytes(self) -> int | None:
+        """Bytes received from the peer and acknowledged by it, since the connection exists; None on other systems than
+        Linux.
+        """
+        info: int | None = getattr(socket, "TCP_INFO", None)
+        if info is None:
+            return None
+        state = self._sock.getsockopt(socket.IPPROTO_TCP, info, _TRAFFIC_AT + _unpack_traffic.size)
+        acked: int
+        received: int
+        acked, received = _unpack_traffic.unpack_from(state, _TRAFFIC_AT)
+        return acked + received
 
     @property
     def is_broken(self) -> bool:
