@@ -212,7 +212,7 @@ async def test_a_request_in_flight_is_not_idle(open_stage: OpenStage) -> None:
 
 
 async def test_a_held_request_is_not_idle(open_stage: OpenStage) -> None:
-    stage = open_stage(security=IDLE, quotas=[without_burst("total,producer_byte_rate=1")])
+    stage = open_stage(security=IDLE, quotas=[without_burst("total,producer_byte_rate=100")])
     client, broker = await stage.pair()
     await client.send(produce(1, 10_000, acks=0) + produce(2, 100, acks=0))
     assert await broker.frame() == produce(1, 10_000, acks=0)
