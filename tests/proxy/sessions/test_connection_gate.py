@@ -31,6 +31,8 @@ OF_ALL = [
 THIRTY = QuotaOptions(entries=(parse_spec("ip=<default>,connection_creation_rate=30"),), window_num=2)
 #: One in a second: the second of a second is to wait for a second.
 ONE = parse_spec("total=true,connection_creation_rate=1")
+#: The same without the bucket, which pays its debt at the new rate when the rate changes.
+PLAIN = parse_spec("total=true,connection_creation_rate=1,algorithm=sampled-window")
 
 
 async def talk(stage: Stage) -> None:
@@ -378,7 +380,7 @@ async def test_a_rate_taken_away_lets_all_in_at_once_and_in_their_order(open_sta
 
 
 async def test_a_rate_that_is_raised_is_waited_for_at_the_new_rate(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
+    stage = open_stage(quotas=[PLAIN], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
     await stage.pair()
     await crowd(stage, 3)
     stage.clock.pass_seconds(0.5)
@@ -403,7 +405,7 @@ async def test_a_lowered_rate_makes_no_wait_longer(open_stage: OpenStage) -> Non
 
 
 async def test_one_that_was_to_be_turned_away_may_come_in_at_a_higher_rate(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=3))
+    stage = open_stage(quotas=[PLAIN], enforcement=EnforcementOptions(max_connection_hold_seconds=3))
     await stage.pair()
     await crowd(stage, 4)
     alter(stage, "total=true,connection_creation_rate=2")
