@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -340,6 +341,40 @@ async def test_one_that_waits_holds_its_place(open_stage: OpenStage, hold: float
     if hold < 1:
         await client.closed()
         assert stage.metrics.connections.rejected["connection_creation_rate"] == 1
+
+
+@pytest.mark.parametrize("before_s", [None, 60])
+async def test_a_storm_of_500_connections_waits_for_an_even_rate(
+    open_stage: OpenStage, before_s: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executors start; their driver has connected at some time before, or not."""
+    waits: list[float] = []
+    hold = Gate._hold
+
+    def recording(gate: Gate, connection: Any, wait_ns: int) -> None:
+        waits.append(wait_ns / 1_000_000_000)
+        hold(gate, connection, wait_ns)
+
+    monkeypatch.setattr(Gate, "_hold", recording)
+    stage = open_stage(quotas=[parse_spec("total=true,connection_creation_rate=100")])
+    if before_s is not None:
+        await stage.pair()
+        stage.clock.pass_seconds(before_s)
+    clients = []
+    for _ in range(500):
+        sock = socket.socket()
+        sock.setblocking(False)
+        sock.connect_ex((LOOPBACK, stage.port))
+        clients.append(Peer(sock))
+    stage.clients += clients
+    await until(lambda: len(waits) == 400)
+    assert {round(later - earlier, 9) for earlier, later in pairwise(waits)} == {0.01}
+    assert waits[0] == (1.01 if before_s is None else 0.01), "until the first window ends, the rate does not fall"
+    alter(stage, "total=true,connection_creation_rate=100", away=True)
+    for _ in range(500):
+        await stage.broker.accept()
+    await waiting(stage, 0)
+    assert sum(stage.metrics.connections.rejected.values()) == 0
 
 
 # Limits that change while somebody waits
