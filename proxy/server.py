@@ -237,13 +237,14 @@ class Server:
                 )
             return
         origin = Origin(unmapped(peer[0]), peer[1], self.ports.names_of(port))
-        if self.gate.refuses(origin):
+        over = self.gate.over(origin)
+        if over is not None and not over.wait_ns:
             client.close()
             return
         session = Session(shared, client, origin, self)
         self.sessions.add(session)
         self.metrics.connections.open += 1
-        self.gate.admit(session, lambda: session.connect(self.ports.brokers_at(port, self.context.nodes)))
+        self.gate.admit(session, over, lambda: session.connect(self.ports.brokers_at(port, self.context.nodes)))
 
     def on_closed(self, session: Session) -> None:
         self.sessions.discard(session)

@@ -48,9 +48,7 @@ class _Waiting(WaitingConnection):
 
 
 class Gate:
-    """Shared by all listeners. Call `refuses` before a session is made, `admit` for each session, and `remove` at the
-    end of each.
-    """
+    """Shared by all listeners. Call `over` before a session is made, then `admit`, and `remove` at its end."""
 
     def __init__(
         self,
@@ -72,21 +70,24 @@ class Gate:
         #: In the order of their recording in rates.
         self._waiting: dict[Session, _Waiting] = {}
 
-    def refuses(self, origin: Origin) -> bool:
-        """Whether to close a new connection at once; counts and logs it then."""
-        verdict = None if self._dry_run else self._quotas.over(origin.ip, origin.listener)
-        if verdict is None or verdict.wait_ns:
-            return False
-        self._count_rejected(format_address((origin.ip, origin.port)), verdict)
-        return True
+    def over(self, origin: Origin) -> Verdict | None:
+        """The verdict on a new connection above `connections`. Without a wait it has been counted and logged: close it.
+        None in a dry run.
+        """
+        over = None if self._dry_run else self._quotas.over(origin.ip, origin.listener)
+        if over is not None and not over.wait_ns:
+            self._count_rejected(format_address((origin.ip, origin.port)), over)
+        return over
 
-    def admit(self, session: Session, serve: Callable[[], None]) -> None:
-        """Call ``serve`` for an accepted session, now or after its wait, or close it after that."""
+    def admit(self, session: Session, over: Verdict | None, serve: Callable[[], None]) -> None:
+        """Call ``serve`` for an accepted session, now or after its wait, or close it after that.
+
+        over   the verdict of `over` on it
+        """
         now_ns = self._clock()
         origin = session.origin
-        over = self._quotas.over(origin.ip, origin.listener)
         if self._dry_run:
-            self._report_dry_run(session, over, now_ns)
+            self._report_dry_run(session, now_ns)
             serve()
         elif over is not None:
             waiting = _Waiting(session, over, serve, now_ns)
@@ -174,9 +175,10 @@ class Gate:
             verdict = replace(waiting.over, wait_ns=now_ns - waiting.since_ns)
             self._report.connection_waits(waiting.session.identity, verdict, now_ns)
 
-    def _report_dry_run(self, session: Session, over: Verdict | None, now_ns: int) -> None:
+    def _report_dry_run(self, session: Session, now_ns: int) -> None:
         """Report the verdicts of both kinds of limits on a connection that is served in any case."""
         origin = session.origin
+        over = self._quotas.over(origin.ip, origin.listener)
         verdict = self._quotas.open(origin.ip, origin.listener, now_ns)
         if not verdict.admitted:
             self._quotas.take_slots(origin.listener)
