@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from proxy.config.config import SecurityOptions
-from proxy.sessions.sweep import CLOSED_AT_ONCE, PARTS
+from proxy.sessions.sweep import PARTS
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import Peer, Stage, lines_of, nobody_accepts, until, without_burst
 from tests.proxy.dialogue import held
@@ -134,21 +134,19 @@ async def test_off(open_stage: OpenStage) -> None:
     assert closed(stage) == {}
 
 
-async def test_one_tick_closes_a_bounded_number(open_stage: OpenStage) -> None:
+async def test_one_tick_closes_a_bounded_number(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.sessions.sweep.CLOSED_AT_ONCE", 3)
     stage = open_stage(security=HANDSHAKE)
-    sessions = 2 * PARTS * CLOSED_AT_ONCE // 8
-    for _ in range(sessions):
+    for _ in range(4 * PARTS):
         await stage.client()
         await stage.broker.accept()
-    await until(lambda: all(session.upstream for session in stage.sessions) and len(stage.sessions) == sessions)
+    await until(lambda: sum(session.upstream is not None for session in stage.sessions) == 4 * PARTS)
     stage.clock.pass_seconds(31)
-    assert stage.server._ticks is not None
-    each = stage.server._ticks.sweep
-    each._part = 0
-    each.tick(stage.clock(), is_short=False)
-    assert closed(stage)["handshake_timeout"] == sessions // PARTS <= CLOSED_AT_ONCE
-    sweep(stage)
-    assert closed(stage)["handshake_timeout"] == sessions
+    sweep(stage, ticks=1)
+    assert closed(stage)["handshake_timeout"] == 3, "of the four in this part"
+    for _ in range(3):
+        sweep(stage)
+    assert closed(stage)["handshake_timeout"] == 4 * PARTS
 
 
 # Idle connections
