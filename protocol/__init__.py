@@ -4,6 +4,7 @@ No sockets, no clock, no asyncio. It needs only the standard library and `kio` (
 
     errors            errors in bytes: the only exceptions that functions of this package raise
     apis              the table: the treatment of each API, its versions, the place of its throttle time
+    proxy_header      the header of the PROXY protocol, before Kafka's first byte
     request_header    the first bytes of a request, parsed on the hot path; lengths of frames
     throttle_time     throttle_time_ms raised where it has a fixed place
     api_versions      ApiVersions: ranges cut to the table, the client's software

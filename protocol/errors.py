@@ -2,7 +2,8 @@
 
     ProtocolError
     ├── NegativeFrameLength     the length prefix of a frame is negative
-    ├── NotKafka                the first bytes belong to another protocol: TLS, HTTP, SSH
+    ├── NotKafka                the first bytes belong to another protocol: TLS, HTTP, SSH, PROXY
+    ├── InvalidProxyHeader      a connection of a load balancer does not begin with a valid PROXY header
     ├── FrameTooLarge           the length prefix of a frame is above the limit
     ├── UnknownApi              the API of a request is not in the table
     ├── UnsupportedVersion      the version of a request is outside of the table's range
@@ -40,13 +41,23 @@ class NegativeFrameLength(ProtocolError):
 
 
 class NotKafka(ProtocolError):
-    """The first bytes of a connection belong to another protocol. `protocol`: tls, http or ssh."""
+    """The first bytes of a connection belong to another protocol. `protocol`: tls, http, ssh or proxy."""
 
     reason = "not_kafka"
 
     def __init__(self, protocol: str) -> None:
         super().__init__(f"the peer sent {protocol} bytes instead of Kafka protocol", -1)
         self.protocol = protocol
+
+
+class InvalidProxyHeader(ProtocolError):
+    """`what`: the part that is not valid."""
+
+    reason = "proxy_header"
+
+    def __init__(self, what: str, offset: int) -> None:
+        super().__init__(f"the PROXY header has no valid {what}", offset)
+        self.what = what
 
 
 class FrameTooLarge(ProtocolError):

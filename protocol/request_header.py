@@ -60,6 +60,8 @@ _FOREIGN_PROTOCOLS = (
     (b"PRI ", "http"),
     (b"HTTP", "http"),
     (b"SSH-", "ssh"),
+    (b"PROX", "proxy"),
+    (b"\r\n\r\n", "proxy"),
 )
 TLS_ALERT_LENGTH = 0x15030000
 """The first four bytes of a TLS alert are this frame length (353 MB) or slightly more, which a limit may permit. Pass
@@ -97,7 +99,8 @@ def check_frame_length(buf: bytearray, pos: int, length: int, limit: int) -> Non
         limit: the largest length that is accepted, in bytes.
 
     Raises:
-        NotKafka: the bytes begin as TLS (a handshake, or an alert in response to a plain request), HTTP or SSH.
+        NotKafka: the bytes begin as TLS (a handshake, or an alert in response to a plain request), HTTP, SSH or
+            a PROXY header.
         NegativeFrameLength, FrameTooLarge
     """
     if 0 <= length <= limit and length not in _TLS_ALERT_LENGTHS:

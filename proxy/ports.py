@@ -7,21 +7,22 @@ from typing import Final
 from proxy.brokers.nodes import Nodes
 from proxy.config.config import Address, Config
 from proxy.config.errors import BindError
-from proxy.listener import Accepted, Listener
+from proxy.listener import Listener
 from proxy.observability.metrics import Metrics
+from proxy.sessions.proxy_headers import ProxyHeaders
 
 #: The name of the listener of --listen, in quotas.
 BOOTSTRAP: Final = "bootstrap"
 
 
 class Ports:
-    """Binds the ports, and returns the brokers that each leads to. ``accepted``: see `Listener`."""
+    """Binds the ports, and returns the brokers that each leads to. ``headers`` takes the accepted connections."""
 
-    def __init__(self, loop: AbstractEventLoop, config: Config, metrics: Metrics, accepted: Accepted) -> None:
+    def __init__(self, loop: AbstractEventLoop, config: Config, metrics: Metrics, headers: ProxyHeaders) -> None:
         self._loop = loop
         self._config = config
         self._metrics = metrics
-        self._accepted = accepted
+        self._headers = headers
         self._listeners: dict[int, Listener] = {}
         self.bootstrap = 0
         #: Index of the bootstrap server that the next connection tries first.
@@ -58,14 +59,15 @@ class Ports:
         return servers[first:] + servers[:first]
 
     def close(self) -> None:
-        """Stop accepting."""
+        """Stop accepting, and close connections that are not accepted because their PROXY header is not complete."""
         for listener in self._listeners.values():
             listener.close()
         self._listeners.clear()
+        self._headers.close()
 
     def _bind(self, address: Address, flag: str) -> int:
         try:
-            listener = Listener(self._loop, address, self._accepted, self._metrics)
+            listener = Listener(self._loop, address, self._headers.accept, self._metrics)
         except OSError as error:
             raise BindError(flag, address, error) from error
         self._listeners[listener.port] = listener

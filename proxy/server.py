@@ -31,6 +31,7 @@ from proxy.observability.logs import event
 from proxy.observability.metrics import Metrics
 from proxy.ports import Ports
 from proxy.sessions.gate import Gate
+from proxy.sessions.proxy_headers import ProxyHeaders
 from proxy.sessions.pump import PumpSet
 from proxy.sessions.session import Origin, Session
 from proxy.sessions.shared import Shared
@@ -48,6 +49,8 @@ from quotas.registry.registry import Registry
 
 EXIT_CLEAN = 0
 EXIT_NOT_DRAINED = 1
+#: Of --max-connections, the part that may wait for a slot of one listener.
+WAITING_PARTS = 10
 
 _log = logging.getLogger("proxy.server")
 
@@ -172,7 +175,8 @@ class Server:
         """Bind every port and begin to accept. Raises BindError."""
         config = self.config
         metrics = self.metrics
-        self.ports = Ports(loop, config, metrics, self._accepted)
+        headers = ProxyHeaders(loop, self._clock, config, metrics, self._accepted)
+        self.ports = Ports(loop, config, metrics, headers)
         in_force = quotas_in_force(config)
         registry = Registry(in_force.entries, share=in_force.share, settings=_settings_of(config.quotas))
         memory = MemoryPool(config.security.max_buffered_bytes)
@@ -198,10 +202,10 @@ class Server:
             upstream=Upstream(loop, self._clock),
         )
         max_wait_ns = int(config.enforcement.max_connection_hold_seconds * NS_PER_SECOND)
-        quotas = ConnectionQuotas(registry, max_wait_ns)
+        quotas = ConnectionQuotas(registry, max_wait_ns, max(1, config.security.max_connections // WAITING_PARTS))
         self.gate = Gate(loop, self._clock, quotas, report, metrics.connections, self.context)
         self.in_force = InForce(config, in_force, self.shared, report, self.sessions)
-        sweep = Sweep(self.sessions, memory, metrics.connections, config.security.stalled_client_timeout_seconds)
+        sweep = Sweep(self.sessions, headers, memory, metrics.connections, config.security)
         registry.observers += [self.shared.wakeups.limits_changed, self.gate.limits_changed]
         metrics.limits_in_use = registry.limits_in_use
         metrics.produced = lambda: registry.produced(self._clock())
@@ -244,10 +248,15 @@ class Server:
                     suppressed=suppressed or None,
                 )
             return
-        session = Session(shared, client, Origin(unmapped(peer[0]), peer[1], self.ports.names_of(port)), self)
+        origin = Origin(unmapped(peer[0]), peer[1], self.ports.names_of(port))
+        over = self.gate.over(origin)
+        if over is not None and not over.wait_ns:
+            client.close()
+            return
+        session = Session(shared, client, origin, self)
         self.sessions.add(session)
         self.metrics.connections.open += 1
-        self.gate.admit(session, lambda: session.connect(self.ports.brokers_at(port, self.context.nodes)))
+        self.gate.admit(session, over, lambda: session.connect(self.ports.brokers_at(port, self.context.nodes)))
 
     def on_closed(self, session: Session) -> None:
         self.sessions.discard(session)

@@ -1,9 +1,13 @@
 """Limits on connections: `connections` and `connection_creation_rate`, of an address, a listener and the total.
 
-A connection above `connections` is refused. One above a rate waits (KIP-612, PR 12034): it is recorded when it is
-accepted, and its wait is the throttle time of the violation that includes it, so each new one waits longer than the one
-before. One with a wait above the maximum is not recorded, so it does not lengthen the wait of others (Kafka undoes the
-record of a connection above an address's rate).
+A connection above the `connections` of its address is refused, as in Kafka (max.connections.per.ip; 0 blocks an
+address). Above those of its listener or the total it waits for a slot, as in Kafka's acceptor (max.connections), in the
+order of arrival. In Kafka that wait has no end; here it is bounded, as is the number of such connections of a listener.
+
+One above a rate waits (KIP-612, PR 12034): it is recorded when it has its slots, and its wait is the throttle time of
+the violation that includes it, so each new one waits longer than the one before. One with a wait above the maximum is
+not recorded, so it does not lengthen the wait of others (Kafka undoes the record of a connection above an address's
+rate).
 
 When limits change, `review` computes new verdicts for waiting connections. No wait becomes longer.
 """
@@ -13,12 +17,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Final
 
 from quotas.admission.limit import Limit
 from quotas.entity import TOTAL, AnyEntity, Kind, Named
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
+from quotas.registry.override import Applies
 from quotas.registry.registry import Registry
+
+_TOTAL_NAMES: Final = ("",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,56 +48,117 @@ class Verdict:
     recorded_in: tuple[Limit, ...] = field(default=(), compare=False, repr=False)
 
 
-class WaitingConnection(NamedTuple):
-    """A connection that waits for its rates: its address, the names of its listener, its verdict, and its arrival."""
+class WaitingConnection:
+    """A connection that is not served yet: its address, the names of its listener, its verdict, and its arrival.
 
-    ip: str
-    listener: tuple[str, ...]
-    verdict: Verdict
-    since_ns: int
+    It has slots of its listener and the total if its verdict admits it.
+    """
+
+    __slots__ = ("ip", "listener", "since_ns", "verdict")
+
+    def __init__(self, ip: str, listener: tuple[str, ...], verdict: Verdict, since_ns: int) -> None:
+        self.ip = ip
+        self.listener = listener
+        self.verdict = verdict
+        self.since_ns = since_ns
 
 
 class ConnectionQuotas:
-    """Counts the connections of this process. Call `count_closed` once for each `count_opened`, also after a refusal.
+    """Counts the connections of this process: `close` is called once for each `open` and each `wait`.
 
-    max_wait_ns   the longest wait of a connection for its rate
+    A listener is given by its names; its buckets and counts have the first one.
+
+    max_wait_ns   the longest wait of a connection, for a slot and for its rates together
+    max_waiting   connections of one listener that wait for a slot
     """
 
-    def __init__(self, registry: Registry, max_wait_ns: int) -> None:
+    def __init__(self, registry: Registry, max_wait_ns: int, max_waiting: int) -> None:
         self._registry = registry
         self._max_wait_ns = max_wait_ns
+        self._max_waiting = max_waiting
+        #: Those that are not admitted yet count for their address only.
         self._open: dict[Named, int] = {}
+        #: Those that wait for a slot, by first name of the listener, in the order of arrival.
+        self._queues: dict[str, dict[WaitingConnection, None]] = {}
 
     def open_now(self, entity: Named) -> int:
         """Open connections of this address, listener or the total."""
         return self._open.get(entity, 0)
 
-    def count_opened(self, ip: str, listener: tuple[str, ...], now_ns: int) -> Verdict:
-        """Decide about a connection that was accepted from `ip` at a listener with these names; its buckets have the
-        first name.
+    def over(self, ip: str, listener: tuple[str, ...]) -> Verdict | None:
+        """The verdict on a new connection without room below `connections`: it is closed after its wait unless a slot
+        becomes free. None: there is room.
         """
-        refused: Verdict | None = None
         for kind, names in _places(ip, listener):
-            owner = TOTAL if kind is Kind.TOTAL else Named(kind, names[0])
-            self._open[owner] = count = self._open.get(owner, 0) + 1
-            applies = self._registry.configured_value(CONNECTIONS, kind, *names)
-            if applies is not None and count > applies.rate and refused is None:
-                refused = Verdict(False, 0, CONNECTIONS, applies.entity, float(applies.rate))
-        return refused or self.record_creation(ip, listener, now_ns)
+            applies = self._full(kind, names)
+            if applies is not None:
+                may_wait = kind is not Kind.IP and applies.rate > 0
+                may_wait &= len(self._queues.get(listener[0], ())) < self._max_waiting
+                wait_ns = self._max_wait_ns if may_wait else 0
+                return Verdict(False, wait_ns, CONNECTIONS, applies.entity, float(applies.rate))
+        return None
 
-    def record_creation(self, ip: str, listener: tuple[str, ...], now_ns: int) -> Verdict:
-        """Record a new connection in its rates, and decide by these alone. `count_opened` calls it unless it refuses;
-        a dry run calls it for a refused connection, which it serves.
+    def open(self, ip: str, listener: tuple[str, ...], now_ns: int) -> Verdict:
+        """Record a new connection in its rates. Returns their verdict."""
+        verdict = self._record(self._rates(ip, listener), self._max_wait_ns, now_ns)
+        self._count(1, Named(Kind.IP, ip))
+        if verdict.admitted:
+            self.take_slots(listener)
+        return verdict
+
+    def wait(self, waiting: WaitingConnection) -> None:
+        """A new connection waits for a slot: see `over`."""
+        self._count(1, Named(Kind.IP, waiting.ip))
+        self._queues.setdefault(waiting.listener[0], {})[waiting] = None
+
+    def take_slots(self, listener: tuple[str, ...]) -> None:
+        """A connection is admitted; in a dry run also if its verdict refuses it."""
+        self._count(1, Named(Kind.LISTENER, listener[0]), TOTAL)
+
+    def grant(self, now_ns: int) -> WaitingConnection | None:
+        """Take the connection that has waited longest for a slot that is free now, and decide about it by its rates.
+
+        Its verdict is counted from its arrival. It is refused, without the slot, if its rates exceed the rest of its
+        longest wait: call this again until it returns None. O(listeners with waiting connections).
         """
-        return self._record(self._rates(ip, listener), self._max_wait_ns, now_ns)
+        first: WaitingConnection | None = None
+        for queue in self._queues.values():
+            waiting = next(iter(queue))
+            if (first is None or waiting.since_ns < first.since_ns) and self._has_slot(waiting.listener):
+                first = waiting
+        if first is not None:
+            self._leave(first)
+            waited_ns = now_ns - first.since_ns
+            left_ns = max(0, self._max_wait_ns - waited_ns)
+            verdict = self._record(self._rates(first.ip, first.listener), left_ns, now_ns)
+            first.verdict = replace(verdict, wait_ns=waited_ns + verdict.wait_ns)
+            if verdict.admitted:
+                self.take_slots(first.listener)
+        return first
+
+    def close(self, ip: str, listener: tuple[str, ...], waiting: WaitingConnection | None = None) -> None:
+        """A connection was closed. `waiting`: it had not been served."""
+        self._count(-1, Named(Kind.IP, ip))
+        if waiting is None or waiting.verdict.admitted:
+            self._count(-1, Named(Kind.LISTENER, listener[0]), TOTAL)
+        elif self._is_queued(waiting):
+            self._leave(waiting)
+
+    def let_in(self, waiting: WaitingConnection) -> None:
+        """Admit a waiting connection without a further wait, whatever the limits are: they are not enforced now."""
+        if self._is_queued(waiting):
+            self._leave(waiting)
+        if not waiting.verdict.admitted:
+            self.take_slots(waiting.listener)
+        waiting.verdict = Verdict(True)
 
     def review(self, waiting: Sequence[WaitingConnection], now_ns: int) -> list[Verdict]:
         """New verdicts of waiting connections under the present limits, in the order of their recording.
 
         An admitted connection keeps its place in each limit that it is recorded in: it waits for earlier connections
-        only. A limit without a record of it records it now. Refused connections are decided again after all others. No
-        wait becomes longer. O(waiting). With an algorithm whose waits do not depend on the amount
-        (`Algorithm.wait_ns`), all admitted ones wait for its debt.
+        only. A limit without a record of it records it now. Refused connections are decided again after all others, if
+        a slot is free; those that wait for a slot are not. No wait becomes longer. O(waiting). With an algorithm whose
+        waits do not depend on the amount (`Algorithm.wait_ns`), all admitted ones wait for its debt.
         """
         limits = [self._rates(each.ip, each.listener) for each in waiting]
         for each, own in zip(waiting, limits, strict=True):
@@ -106,19 +174,40 @@ class ConnectionQuotas:
                 verdicts[nth] = _at_most(waiting[nth], _longest(waits, limits[nth]), now_ns)
                 later.update(limits[nth])
         for nth, each in enumerate(waiting):
-            if not each.verdict.admitted:
+            if not each.verdict.admitted and not self._is_queued(each) and self._has_slot(each.listener):
                 left_ns = max(0, each.since_ns + each.verdict.wait_ns - now_ns)
                 verdicts[nth] = _at_most(each, self._record(limits[nth], left_ns, now_ns), now_ns)
+                if verdicts[nth].admitted:
+                    self.take_slots(each.listener)
         return verdicts
 
-    def count_closed(self, ip: str, listener: tuple[str, ...]) -> None:
-        """A connection was closed."""
-        for owner in (Named(Kind.IP, ip), Named(Kind.LISTENER, listener[0]), TOTAL):
-            left = self._open[owner] - 1
-            if left:
-                self._open[owner] = left
+    def _count(self, change: int, *owners: Named) -> None:
+        for owner in owners:
+            count = self._open.get(owner, 0) + change
+            if count:
+                self._open[owner] = count
             else:
                 del self._open[owner]
+
+    def _full(self, kind: Kind, names: tuple[str, ...]) -> Applies | None:
+        """The `connections` of this scope, if they are used up."""
+        applies = self._registry.configured_value(CONNECTIONS, kind, *names)
+        if applies is None or self._open.get(Named(kind, names[0]), 0) < applies.rate:
+            return None
+        return applies
+
+    def _has_slot(self, listener: tuple[str, ...]) -> bool:
+        return self._full(Kind.LISTENER, listener) is None and self._full(Kind.TOTAL, _TOTAL_NAMES) is None
+
+    def _is_queued(self, waiting: WaitingConnection) -> bool:
+        return waiting in self._queues.get(waiting.listener[0], ())
+
+    def _leave(self, waiting: WaitingConnection) -> None:
+        """It waits for no slot any more."""
+        name = waiting.listener[0]
+        del self._queues[name][waiting]
+        if not self._queues[name]:
+            del self._queues[name]
 
     def _rates(self, ip: str, listener: tuple[str, ...]) -> tuple[Limit, ...]:
         found = [
@@ -152,4 +241,4 @@ def _at_most(waiting: WaitingConnection, verdict: Verdict, now_ns: int) -> Verdi
 
 def _places(ip: str, listener: tuple[str, ...]) -> tuple[tuple[Kind, tuple[str, ...]], ...]:
     """The scopes of a connection: each kind, with the names under which it may be configured."""
-    return (Kind.IP, (ip,)), (Kind.LISTENER, listener), (Kind.TOTAL, ("",))
+    return (Kind.IP, (ip,)), (Kind.LISTENER, listener), (Kind.TOTAL, _TOTAL_NAMES)

@@ -46,8 +46,10 @@ _FIELDS: Final = {
     "socket_request_max_bytes": "max_request_bytes",
     "socket_response_max_bytes": "max_response_bytes",
     "stalled_client_timeout": "stalled_client_timeout_seconds",
+    "handshake_timeout": "handshake_timeout_seconds",
+    "connections_max_idle": "connections_max_idle_seconds",
 }
-_REPEATABLE: Final = frozenset({"quota", "broker_port", "metrics_allowed_host"})
+_REPEATABLE: Final = frozenset({"quota", "broker_port", "proxy_protocol_from", "metrics_allowed_host"})
 
 
 def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: bool = True) -> Config:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +16,8 @@ from quotas.entry import QuotaEntry
 
 Address = tuple[str, int]
 """A host (name or IP literal, without brackets) and a TCP port."""
+
+Network = IPv4Network | IPv6Network
 
 QuotaAlgorithm = Literal["token-bucket", "sampled-window", "ewma"]
 LogFormat = Literal["text", "json"]
@@ -48,12 +50,14 @@ class ListeningOptions:
 
     `broker_ports` is the range that node ids map onto, None: a port that the kernel chooses for each node.
     `node_ports` maps a node id to a port of its own, in place of one of the range.
+    `proxy_protocol_from`: connections from these networks begin with a PROXY header, and no others do.
     """
 
     address: Address = ("127.0.0.1", 19092)
     broker_ports: range | None = range(19093, 19113)
     node_ports: Mapping[int, int] = field(default_factory=dict)
     advertised_host: str = "127.0.0.1"
+    proxy_protocol_from: tuple[Network, ...] = ()
     drain_timeout_seconds: float = 20.0
 
 
@@ -88,7 +92,7 @@ class EnforcementOptions:
 
     `backoff_grace_ms`: after a notice and a round trip, data that arrives within this time may have been on its way.
     `hard_debt_seconds`: with more debt a connection is not read at all; 0: data alone is held.
-    `max_connection_hold_seconds`: the longest wait of a connection over its rate; then it is closed.
+    `max_connection_hold_seconds`: the longest wait of a connection over a limit on connections; then it is closed.
     `admin_socket`: the path of the off switch, None: there is none.
     """
 
@@ -122,6 +126,8 @@ class SecurityOptions:
     `max_pending_requests`: requests of one connection without a response; above that it is not read.
     `stalled_client_timeout_seconds`: while `max_buffered_bytes` is used up, a peer that takes no byte for this long is
     closed.
+    `handshake_timeout_seconds`: from the time when a connection is served until its first request is complete.
+    `connections_max_idle_seconds`: a connection without traffic for this long is closed. 0: without such a limit, both.
     """
 
     max_request_bytes: int = 104_857_600
@@ -130,6 +136,8 @@ class SecurityOptions:
     max_buffered_bytes: int = 268_435_456
     max_pending_requests: int = 1_000
     stalled_client_timeout_seconds: float = 30.0
+    handshake_timeout_seconds: float = 30.0
+    connections_max_idle_seconds: float = 0.0
     pass_unknown_apis: bool = False
 
 

@@ -81,6 +81,15 @@ LISTENING: Final = cloup.option_group(
         help="Host in responses in place of the brokers' hosts. Required when listening on 0.0.0.0 or [::].",
     ),
     _setting(
+        "--proxy-protocol-from",
+        type=Checked("CIDR", values.parse_network),
+        multiple=True,
+        show_default="none",
+        help="Network or address of a load balancer that sends the PROXY protocol, version 1 or 2. Its connections "
+        "must begin with that header, and limits by ip apply to the client's address; others must not begin with it. "
+        "Repeatable; in the environment separated by ';'.",
+    ),
+    _setting(
         "--drain-timeout",
         type=Checked("DURATION", values.parse_duration),
         default="20s",
@@ -202,8 +211,8 @@ ENFORCEMENT: Final = cloup.option_group(
         "--max-connection-hold",
         type=Checked("DURATION", values.parse_duration),
         default="8s",
-        help="Longest wait of a connection over connection_creation_rate; with a longer one it is closed after this "
-        "time.",
+        help="Longest wait of a connection over connection_creation_rate, or for a free slot of connections; then it "
+        "is closed. librdkafka gives up after 10s.",
     ),
     _setting(
         "--dry-run/--no-dry-run",
@@ -298,6 +307,20 @@ SECURITY: Final = cloup.option_group(
         default="30s",
         help="While that memory is used up, connections with a peer that reads no byte for this long are closed, the "
         "one with most buffered bytes first. 500ms, 30s, 2m.",
+    ),
+    _setting(
+        "--handshake-timeout",
+        type=Checked("DURATION|off", values.parse_duration_or_off),
+        default="30s",
+        help="A connection without a complete request this long after it is served is closed, as is one without the "
+        "header of --proxy-protocol-from.",
+    ),
+    _setting(
+        "--connections-max-idle",
+        type=Checked("DURATION|off", values.parse_duration_or_off),
+        default="off",
+        help="Close connections without traffic for this long, as the broker's connections.max.idle.ms. A throttled "
+        "connection and one with a request in flight are not idle. On Linux.",
     ),
     _setting(
         "--pass-unknown-apis/--no-pass-unknown-apis",

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from ipaddress import ip_address, ip_network
 from typing import Final
 
-from proxy.config.config import Address
+from proxy.config.config import Address, Network
 
 MAX_PORT: Final = 65_535
 INT32_MAX: Final = 2_147_483_647
@@ -91,6 +92,19 @@ def parse_addresses(value: object) -> tuple[Address, ...]:
     return tuple(addresses)
 
 
+def parse_network(value: object) -> Network:
+    """An IP address, or a network in CIDR notation."""
+    text = _text(value, "CIDR").strip()
+    try:
+        network = ip_network(text, strict=False)
+    except ValueError as error:
+        raise InvalidValue("expected an IP network such as 10.0.0.0/8, or an address") from error
+    address, _, length = text.partition("/")
+    if length and ip_address(address) != network.network_address:
+        raise InvalidValue("expected an IP network", f"did you mean {network}?")
+    return network
+
+
 def parse_port_range(value: object) -> range:
     """`FIRST-LAST`, both included, or `0`, an empty range: each port is chosen by the kernel."""
     expected = "expected FIRST-LAST (such as 19093-19112) or 0 (ports chosen by the kernel)"
@@ -141,6 +155,16 @@ def parse_duration(value: object) -> float:
     if seconds > 86_400:
         raise InvalidValue(expected, "at most 24h")
     return seconds
+
+
+def parse_duration_or_off(value: object) -> float:
+    """As `parse_duration`; `off` is 0."""
+    if isinstance(value, str) and value.strip().lower() == "off":
+        return 0.0
+    try:
+        return parse_duration(value)
+    except InvalidValue as error:
+        raise InvalidValue(f"{error.message}, or off", error.hint) from error
 
 
 def number_of_seconds(value: object) -> float:

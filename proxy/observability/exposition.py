@@ -157,10 +157,11 @@ def _whole_process(metrics: Metrics) -> Iterator[Metric]:
         "1: connections are not read because --max-buffered-bytes is used up; 0: they are.",
         int(connections.memory_paused),
     )
-    yield CounterMetricFamily(
-        PREFIX + "stalled_connections_closed",
-        "Connections closed because their peer took no byte for --stalled-client-timeout while memory was used up.",
-        value=connections.stalled_closed,
+    yield _by_reason(
+        "connections_closed",
+        "Client connections closed by --stalled-client-timeout (while memory was used up), --handshake-timeout or "
+        "--connections-max-idle.",
+        connections.closed,
     )
     yield _by_reason(
         "connections_rejected", "Client connections closed right after being accepted.", connections.rejected

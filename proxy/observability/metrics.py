@@ -40,7 +40,9 @@ PAUSE_REASONS: Final = (
     "drain",
     "end_of_stream",
 )
-REJECTION_REASONS: Final = ("max_connections", CONNECTIONS, CONNECTION_CREATION_RATE)
+PROXY_HEADER_TIMEOUT: Final = "proxy_header_timeout"
+REJECTION_REASONS: Final = ("max_connections", CONNECTIONS, CONNECTION_CREATION_RATE, PROXY_HEADER_TIMEOUT)
+STALLED, HANDSHAKE_TIMEOUT, MAX_IDLE = CLOSING_REASONS = ("stalled", "handshake_timeout", "max_idle")
 ACCEPT_ERROR_REASONS: Final = ("descriptors_exhausted", "no_memory", "aborted", "other")
 UPSTREAM_ERROR_REASONS: Final = (
     "connect_refused",
@@ -75,7 +77,7 @@ class ConnectionMetrics:
     in_flight: Callable[[], int] = lambda: 0
     buffered_bytes: int = 0
     memory_paused: bool = False
-    stalled_closed: int = 0
+    closed: Counter[str] = field(default_factory=lambda: _zeros(CLOSING_REASONS))
     dropped_frames: int = 0
 
 

@@ -10,6 +10,7 @@
 - `wakeups`    one timer for each limit with held frames
 - `session`    both directions, and their life
 - `sweep`      checks every session once a second
+- `proxy_headers`  the PROXY header of connections from load balancers
 - `gate`       admits new connections, delayed where a limit requires it
 - `shared`     the parts that all sessions share
 

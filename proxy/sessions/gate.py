@@ -1,8 +1,9 @@
-"""Admits new connections, after a wait if `connection_creation_rate` requires one.
+"""Admits new connections, after a wait if a limit on connections requires one (`quotas.connections`).
 
-A connection over its rate is accepted and served after its wait, while others are served. One with a wait above
-``--max-connection-hold`` is closed after that time, so that a client that reconnects at once does not cause a thousand
-refusals. One above ``connections`` is closed at once, as in Kafka.
+A connection over its rate, or without a free slot below the ``connections`` of its listener or the total, is accepted
+and served after its wait, while others are served. Without an end of the wait within ``--max-connection-hold`` it is
+closed after that time, so that a client that reconnects at once does not cause a thousand refusals. One above the
+``connections`` of its address is closed at once, as in Kafka.
 
 When limits change, each waiting connection is served after the rest of its wait, or after the wait under the new limits
 if that is shorter.
@@ -14,10 +15,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from proxy.config.config import format_address
 from proxy.enforcement.report import Report
 from proxy.observability.logs import RateLimited, event
 from proxy.observability.metrics import ConnectionMetrics
-from proxy.sessions.session import Session
+from proxy.sessions.session import Origin, Session
 from proxy.streams.context import Context
 from quotas.connections import ConnectionQuotas, Verdict, WaitingConnection
 
@@ -29,19 +31,25 @@ SERVED_AT_ONCE: Final = 64
 _log = logging.getLogger("proxy.sessions.gate")
 
 
-class _Waiting:
-    """A connection over its rate, its verdict, and the function that serves it."""
+class _Waiting(WaitingConnection):
+    """The connection of a session that is not served yet, and the function that serves it.
 
-    __slots__ = ("connection", "serve", "timer")
+    over   its first verdict, if it waits or has waited for a slot
+    """
 
-    def __init__(self, connection: WaitingConnection, serve: Callable[[], None], timer: TimerHandle) -> None:
-        self.connection = connection
+    __slots__ = ("over", "serve", "session", "timer")
+
+    timer: TimerHandle
+
+    def __init__(self, session: Session, verdict: Verdict, serve: Callable[[], None], now_ns: int) -> None:
+        super().__init__(session.origin.ip, session.origin.listener, verdict, now_ns)
+        self.session = session
         self.serve = serve
-        self.timer = timer
+        self.over: Verdict | None = None
 
 
 class Gate:
-    """Shared by all listeners. Call `remove` at the end of each session."""
+    """Shared by all listeners. Call `over` before a session is made, then `admit`, and `remove` at its end."""
 
     def __init__(
         self,
@@ -59,82 +67,132 @@ class Gate:
         self._metrics = metrics
         self._context = context
         self._lines = RateLimited()
-        #: In the order of their recording.
+        #: In the order of their recording in rates.
         self._waiting: dict[Session, _Waiting] = {}
 
-    def admit(self, session: Session, serve: Callable[[], None]) -> None:
-        """Call ``serve`` for an accepted session, now or when its rate allows it, or close it."""
+    def over(self, origin: Origin) -> Verdict | None:
+        """The verdict on a new connection above `connections`. Without a wait it has been counted and logged: close it.
+        None in a dry run.
+        """
+        over = self._quotas.over(origin.ip, origin.listener) if self._context.policy.enforces else None
+        if over is not None and not over.wait_ns:
+            self._count_rejected(format_address((origin.ip, origin.port)), over)
+        return over
+
+    def admit(self, session: Session, over: Verdict | None, serve: Callable[[], None]) -> None:
+        """Call ``serve`` for an accepted session, now or after its wait, or close it after that.
+
+        over   the verdict of `over` on it
+        """
         now_ns = self._clock()
         origin = session.origin
-        verdict = self._quotas.count_opened(origin.ip, origin.listener, now_ns)
-        if verdict.limit_name is None:
-            serve()
-            return
         if not self._context.policy.enforces:
-            self._report_dry_run(session, verdict, now_ns)
+            self._report_dry_run(session, now_ns)
             serve()
-            return
-        if verdict.wait_ns:  # else it is closed at once and not throttled
-            self._report.connection_waits(session.identity, verdict, now_ns)
-            connection = WaitingConnection(origin.ip, origin.listener, verdict, now_ns)
-            timer = self._after(verdict.wait_ns, session)
-            self._waiting[session] = _Waiting(connection, serve, timer)
+        elif over is not None:
+            waiting = _Waiting(session, over, serve, now_ns)
+            waiting.over = over
+            self._quotas.wait(waiting)
+            self._hold(waiting, over.wait_ns)
         else:
-            self._reject(session, verdict)
+            verdict = self._quotas.open(origin.ip, origin.listener, now_ns)
+            if verdict.limit_name is None:
+                serve()
+            else:
+                self._report.connection_waits(session.identity, verdict, now_ns)
+                self._hold(_Waiting(session, verdict, serve, now_ns), verdict.wait_ns)
 
     def remove(self, session: Session) -> None:
         """The session has ended."""
         waiting = self._waiting.pop(session, None)
         if waiting is not None:
             waiting.timer.cancel()
-        self._quotas.count_closed(session.origin.ip, session.origin.listener)
+        self._quotas.close(session.origin.ip, session.origin.listener, waiting)
+        self._grant_slots()
 
     def wait_of(self, session: Session) -> WaitingConnection | None:
-        """The wait of a session over its rate; None if it is served."""
-        waiting = self._waiting.get(session)
-        return None if waiting is None else waiting.connection
+        """The wait of a session that is not served yet; None if it is."""
+        return self._waiting.get(session)
 
     def limits_changed(self) -> None:
         """Limits or the policy were replaced. Costs nothing while no connection waits."""
         if not self._waiting:
             return
         now_ns = self._clock()
-        waiting = dict(self._waiting)
-        verdicts = self._quotas.review([each.connection for each in waiting.values()], now_ns)
-        free = 0
-        for (session, each), verdict in zip(waiting.items(), verdicts, strict=True):
-            before = each.connection
-            if not self._context.policy.enforces:
-                verdict = replace(verdict, admitted=True, wait_ns=0)
-            left_ns = before.since_ns + verdict.wait_ns - now_ns
-            if left_ns <= 0:
-                left_ns = (1 + free // SERVED_AT_ONCE) * NS_PER_MS
-                free += 1
-            if verdict.admitted and not before.verdict.admitted:  # recorded now, after all others
-                self._waiting[session] = self._waiting.pop(session)
-            each.timer.cancel()
-            each.connection = before._replace(verdict=verdict)
-            each.timer = self._after(left_ns, session)
+        waiting = list(self._waiting.values())
+        nth = 0
+        if not self._context.policy.enforces:
+            for each in waiting:
+                self._report_slot(each, now_ns)
+                self._quotas.let_in(each)
+                nth += self._hold_again(each, nth, now_ns)
+            return
+        verdicts = self._quotas.review(waiting, now_ns)
+        for each, verdict in zip(waiting, verdicts, strict=True):
+            if verdict.admitted and not each.verdict.admitted:  # recorded now, after all others
+                self._waiting[each.session] = self._waiting.pop(each.session)
+            each.verdict = verdict
+            nth += self._hold_again(each, nth, now_ns)
+        self._grant_slots(nth)
 
-    def _after(self, wait_ns: int, session: Session) -> TimerHandle:
-        return self._loop.call_later(wait_ns / NS_PER_SECOND, self._end_wait, session)
+    # ---- inside
 
-    def _end_wait(self, session: Session) -> None:
-        waiting = self._waiting.pop(session)
-        if waiting.connection.verdict.admitted:
-            waiting.serve()
-        else:
-            self._reject(session, waiting.connection.verdict)
+    def _grant_slots(self, nth: int = 0) -> None:
+        """Give free slots to connections that wait for them; `nth` others are served at once.
 
-    def _report_dry_run(self, session: Session, verdict: Verdict, now_ns: int) -> None:
-        """Report the verdict. A connection above ``connections`` is served, so its rates count it too."""
-        self._report.connection_waits(session.identity, verdict, now_ns)
-        if not verdict.wait_ns:
-            verdict = self._quotas.record_creation(session.origin.ip, session.origin.listener, now_ns)
+        They are served by a timer: a session that fails at once ends here again.
+        """
+        now_ns = self._clock()
+        while (waiting := self._quotas.grant(now_ns)) is not None:
+            assert isinstance(waiting, _Waiting)  # noqa: S101 - for the type checker
+            session, verdict = waiting.session, waiting.verdict
+            self._waiting[session] = self._waiting.pop(session)
+            self._report_slot(waiting, now_ns)
             if verdict.limit_name is not None:
-                self._report.connection_waits(session.identity, verdict, now_ns)
+                of_rate = replace(verdict, wait_ns=waiting.since_ns + verdict.wait_ns - now_ns)
+                self._report.connection_waits(session.identity, of_rate, now_ns)
+            nth += self._hold_again(waiting, nth, now_ns)
 
-    def _reject(self, session: Session, verdict: Verdict) -> None:
+    def _hold(self, waiting: _Waiting, wait_ns: int) -> None:
+        waiting.timer = self._loop.call_later(wait_ns / NS_PER_SECOND, self._end_wait, waiting)
+        self._waiting[waiting.session] = waiting
+
+    def _hold_again(self, waiting: _Waiting, nth: int, now_ns: int) -> bool:
+        """Hold it for the rest of its wait. Returns whether that is over: it is served after `nth` others."""
+        left_ns = waiting.since_ns + waiting.verdict.wait_ns - now_ns
+        waiting.timer.cancel()
+        self._hold(waiting, left_ns if left_ns > 0 else (1 + nth // SERVED_AT_ONCE) * NS_PER_MS)
+        return left_ns <= 0
+
+    def _end_wait(self, waiting: _Waiting) -> None:
+        session, verdict = waiting.session, waiting.verdict
+        if verdict.admitted:
+            del self._waiting[session]
+            waiting.serve()
+            return
+        if verdict is waiting.over:
+            self._report_slot(waiting, self._clock())
+        self._count_rejected(session.identity.peer, verdict)
+        session.close()
+
+    def _report_slot(self, waiting: _Waiting, now_ns: int) -> None:
+        """The wait for a slot has ended."""
+        if waiting.over is not None:
+            verdict = replace(waiting.over, wait_ns=now_ns - waiting.since_ns)
+            self._report.connection_waits(waiting.session.identity, verdict, now_ns)
+
+    def _report_dry_run(self, session: Session, now_ns: int) -> None:
+        """Report the verdicts of both kinds of limits on a connection that is served in any case."""
+        origin = session.origin
+        over = self._quotas.over(origin.ip, origin.listener)
+        verdict = self._quotas.open(origin.ip, origin.listener, now_ns)
+        if not verdict.admitted:
+            self._quotas.take_slots(origin.listener)
+        for each in (over, verdict):
+            if each is not None and each.limit_name is not None:
+                self._report.connection_waits(session.identity, each, now_ns)
+
+    def _count_rejected(self, peer: str, verdict: Verdict) -> None:
         reason = verdict.limit_name or ""
         self._metrics.rejected[reason] += 1
         suppressed = self._lines.admit(("connection_rejected", reason, verdict.entity), self._clock())
@@ -143,11 +201,10 @@ class Gate:
                 _log,
                 logging.WARNING,
                 "connection_rejected",
-                peer=session.identity.peer,
+                peer=peer,
                 reason=reason,
                 entity=str(verdict.entity),
                 limit_value=verdict.limit_value,
                 held_seconds=verdict.wait_ns / NS_PER_SECOND or None,
                 suppressed=suppressed or None,
             )
-        session.close()

@@ -84,16 +84,24 @@ class Keeper(Protocol):
 
 
 class Progress:
-    """State at the last sweep: bytes of the current request that had not arrived, bytes in memory, and when these last
-    changed.
+    """State at the last sweep.
+
+    left            bytes of the current request that had not arrived
+    held            bytes in memory, unchanged since `since_ns`
+    is_introduced   a complete request has arrived; until then the client was not read before `read_ns`
+    traffic_bytes   of the client's connection; it has been idle since `active_ns`
     """
 
-    __slots__ = ("held", "left", "since_ns")
+    __slots__ = ("active_ns", "held", "is_introduced", "left", "read_ns", "since_ns", "traffic_bytes")
 
     def __init__(self) -> None:
         self.left = 0
         self.held = 0
         self.since_ns = 0
+        self.is_introduced = False
+        self.read_ns = 0
+        self.traffic_bytes: int | None = None
+        self.active_ns = 0
 
 
 @final
@@ -164,6 +172,7 @@ class Session(Owner, Waiter):
     def _on_connected(self, upstream: socket.socket) -> None:
         self._attempt = None
         shared = self._shared
+        self.progress.read_ns = self.progress.active_ns = shared.clock()
         self.upstream = shared.wire_to_broker(shared.loop, upstream)
         self.request_stream = RequestStream(self.connection, shared.kinds)
         responses = ResponseStream(self.connection)
@@ -502,6 +511,34 @@ class Session(Owner, Waiter):
         self._refund_if_stalled(now_ns)
         self._note_progress(now_ns)
 
+    def lacks_request(self, timeout_ns: int, now_ns: int) -> bool:
+        """Whether no complete request has arrived, though the client has been read for `timeout_ns`."""
+        progress, requests = self.progress, self.requests
+        if progress.is_introduced:
+            return False
+        if requests.paused:
+            progress.read_ns = now_ns
+        elif self._has_response or (self.request_stream.is_between_requests and not requests.kept):
+            progress.is_introduced = True
+        return not progress.is_introduced and now_ns - progress.read_ns >= timeout_ns
+
+    def is_idle(self, timeout_ns: int, now_ns: int) -> bool:
+        """Whether there was no traffic for `timeout_ns`, and nothing was under way or throttled."""
+        progress, requests = self.progress, self.requests
+        traffic_bytes = self.client.traffic_bytes
+        if (
+            traffic_bytes is None
+            or traffic_bytes != progress.traffic_bytes
+            or self.connection.in_flight
+            or self.responses.pending is not None
+            or requests.pending is not None
+            or requests.paused
+            or self.identity.notice.until_ns > now_ns
+        ):
+            progress.traffic_bytes = traffic_bytes
+            progress.active_ns = now_ns
+        return now_ns - progress.active_ns >= timeout_ns
+
     def _on_client_gone(self) -> None:
         """The client has closed or reset its connection. While it is read, the read reports that.
 
@@ -608,7 +645,12 @@ class Session(Owner, Waiter):
     @property
     def _is_unheard(self) -> bool:
         """Requests have been forwarded, and the broker has never sent anything."""
-        return bool(self.connection.in_flight) and not self._response_stream.has_begun
+        return bool(self.connection.in_flight) and not self._has_response
+
+    @property
+    def _has_response(self) -> bool:
+        """The broker has sent something."""
+        return self._response_stream.has_begun
 
     def _log(self, level: int, name: str, key: object, *, exc_info: bool = False, **fields: object) -> None:
         """Log one line, at most one of its kind every few seconds."""

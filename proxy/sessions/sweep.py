@@ -1,24 +1,31 @@
-"""Checks every session about once a second, a part of them in each tick of the server."""
+"""Checks every session about once a second, a part of them in each tick of the server, and closes those that exceed a
+timeout.
+"""
 
 import logging
 from collections.abc import Collection
 from typing import Final
 
+from proxy.config.config import SecurityOptions
 from proxy.enforcement.shares import Shares
-from proxy.observability.logs import event
-from proxy.observability.metrics import ConnectionMetrics
+from proxy.observability.logs import RateLimited, event
+from proxy.observability.metrics import HANDSHAKE_TIMEOUT, MAX_IDLE, STALLED, ConnectionMetrics
+from proxy.sessions.lifecycle import State
+from proxy.sessions.proxy_headers import ProxyHeaders
 from proxy.sessions.session import Session
 from proxy.streams.memory import MemoryPool
 
 NS_PER_SECOND: Final = 1_000_000_000
 #: Parts of a sweep: with ten ticks a second each session is checked once a second.
 PARTS: Final = 10
+#: Most sessions that one tick closes for their timeout; the others are closed by the next sweep.
+CLOSED_AT_ONCE: Final = 64
 
 _log = logging.getLogger("proxy.sessions.sweep")
 
 
 class Sweep:
-    """See the module. It also closes stalled sessions while memory is short.
+    """See the module. Stalled sessions are closed while memory is short only.
 
     A session is stalled when the number of its bytes in memory has not changed for `--stalled-client-timeout`. The one
     with most bytes is closed first, until a quarter of the pool is free.
@@ -27,14 +34,19 @@ class Sweep:
     def __init__(
         self,
         sessions: Collection[Session],
+        headers: ProxyHeaders,
         memory: MemoryPool,
         metrics: ConnectionMetrics,
-        stalled_timeout_seconds: float,
+        options: SecurityOptions,
     ) -> None:
         self._sessions = sessions
+        self._headers = headers
         self._memory = memory
         self._metrics = metrics
-        self._stalled_ns = int(stalled_timeout_seconds * NS_PER_SECOND)
+        self._stalled_ns = int(options.stalled_client_timeout_seconds * NS_PER_SECOND)
+        self._handshake_ns = int(options.handshake_timeout_seconds * NS_PER_SECOND)
+        self._max_idle_ns = int(options.connections_max_idle_seconds * NS_PER_SECOND)
+        self._lines = RateLimited()
         self._part = 0
         self._current: list[Session] = []
         self._shares = Shares()
@@ -46,10 +58,43 @@ class Sweep:
             self._current = list(self._sessions)
             if is_short:
                 self._close_stalled(now_ns)
+        closed = 0
         for session in self._current[self._part :: PARTS]:
             session.sweep(now_ns)
             self._shares.add(session.identity, session.hold, session.origin.listener, now_ns)
+            if closed < CLOSED_AT_ONCE and session.state is State.OPEN:
+                closed += self._close_overdue(session, now_ns)
+        self._headers.expire(now_ns)
         self._part = (self._part + 1) % PARTS
+
+    def _close_overdue(self, session: Session, now_ns: int) -> bool:
+        """Close a session that exceeds a timeout. Returns whether it did."""
+        if self._handshake_ns and session.lacks_request(self._handshake_ns, now_ns):
+            reason, timeout_ns = HANDSHAKE_TIMEOUT, self._handshake_ns
+        elif self._max_idle_ns and session.is_idle(self._max_idle_ns, now_ns):
+            reason, timeout_ns = MAX_IDLE, self._max_idle_ns
+        else:
+            return False
+        self._close(session, reason, now_ns, timeout_seconds=timeout_ns / NS_PER_SECOND)
+        return True
+
+    def _close(self, session: Session, reason: str, now_ns: int, **fields: object) -> None:
+        self._metrics.closed[reason] += 1
+        suppressed = self._lines.admit(reason, now_ns)
+        if suppressed is not None:
+            identity = session.identity
+            event(
+                _log,
+                logging.INFO if reason == MAX_IDLE else logging.WARNING,
+                "connection_closed",
+                exc_info=False,
+                reason=reason,
+                peer=identity.peer,
+                client_id=identity.client_id,
+                **fields,
+                suppressed=suppressed or None,
+            )
+        session.close()
 
     def _close_stalled(self, now_ns: int) -> None:
         memory = self._memory
@@ -62,15 +107,11 @@ class Sweep:
         for session in stalled:
             if memory.used <= memory.limit * 3 // 4:
                 break
-            self._metrics.stalled_closed += 1
-            event(
-                _log,
-                logging.WARNING,
-                "stalled_connection_closed",
-                peer=session.identity.peer,
-                client_id=session.identity.client_id,
+            self._close(
+                session,
+                STALLED,
+                now_ns,
                 held_bytes=session.progress.held,
                 stalled_seconds=(now_ns - session.progress.since_ns) // NS_PER_SECOND,
                 hint="memory is used up and this connection took none of what is held for it",
             )
-            session.close()

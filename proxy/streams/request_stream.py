@@ -75,6 +75,11 @@ class RequestStream(Requests):
         return not is_collected and (self._kind is None or self._kind.answered)
 
     @property
+    def is_between_requests(self) -> bool:
+        """Whether a request has been forwarded, and nothing of the next."""
+        return self._kind is not None and not self.remaining
+
+    @property
     def has_stalled(self) -> bool:
         """Whether nothing of the current frame arrived for a while, and its rest is charged as it arrives."""
         charge = self._charge

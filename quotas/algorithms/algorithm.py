@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Final, Protocol
 
 from quotas.algorithms.ewma import Ewma
+from quotas.algorithms.paced_window import PacedWindow
 from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.algorithms.sampled_window import SampledWindow
 from quotas.algorithms.token_bucket import TokenBucket
@@ -17,6 +18,8 @@ NS_PER_SECOND: Final = 1_000_000_000
 TOKEN_BUCKET: Final = "token-bucket"  # noqa: S105 - no password
 SAMPLED_WINDOW: Final = "sampled-window"
 EWMA: Final = "ewma"
+#: Not for entries: the default for new connections.
+PACED_WINDOW: Final = "paced-window"
 ALGORITHMS: Final = (TOKEN_BUCKET, SAMPLED_WINDOW, EWMA)
 
 
@@ -112,10 +115,14 @@ class AlgorithmSettings:
         self._producer_ids(1)
 
     def named_for(self, limit_name: str, own: str | None) -> str:
-        """The algorithm of a limit: its entry's, else the limit's (KIP-612: sampled windows), else the flag's."""
+        """The algorithm of a limit: its entry's, else the limit's (KIP-612: sampled windows, paced unless they are to
+        be exactly Kafka's), else the flag's.
+        """
         if own is not None:
             return own
-        return SAMPLED_WINDOW if LIMIT_KINDS[limit_name].measure is Measure.CONNECTION_RATE else self.algorithm
+        if LIMIT_KINDS[limit_name].measure is Measure.CONNECTION_RATE:
+            return PACED_WINDOW if self.first_window else SAMPLED_WINDOW
+        return self.algorithm
 
     def make(self, limit_name: str, rate: int | Fraction, own: str | None, burst_ns: int | None) -> Algorithm:
         """A new algorithm of `rate` units per second; `own` and `burst_ns` are the entry's."""
@@ -124,6 +131,8 @@ class AlgorithmSettings:
         match self.named_for(limit_name, own):
             case "sampled-window":
                 return self._sampled_window(rate)
+            case "paced-window":
+                return self._sampled_window(rate, PacedWindow)
             case "ewma":
                 return Ewma(rate)
             case _:
@@ -141,8 +150,8 @@ class AlgorithmSettings:
             return True
         return type(algorithm) is _CLASSES[self.named_for(limit_name, own)]
 
-    def _sampled_window(self, rate: int | Fraction) -> SampledWindow:
-        return SampledWindow(rate, samples=self.window_num, window_ns=self.window_ns, first_window=self.first_window)
+    def _sampled_window(self, rate: int | Fraction, made: type[SampledWindow] = SampledWindow) -> SampledWindow:
+        return made(rate, samples=self.window_num, window_ns=self.window_ns, first_window=self.first_window)
 
     def _producer_ids(self, ids_per_window: int | Fraction) -> ProducerIdQuota:
         return ProducerIdQuota(
@@ -153,4 +162,9 @@ class AlgorithmSettings:
         )
 
 
-_CLASSES: Final[dict[str, type]] = {TOKEN_BUCKET: TokenBucket, SAMPLED_WINDOW: SampledWindow, EWMA: Ewma}
+_CLASSES: Final[dict[str, type]] = {
+    TOKEN_BUCKET: TokenBucket,
+    SAMPLED_WINDOW: SampledWindow,
+    PACED_WINDOW: PacedWindow,
+    EWMA: Ewma,
+}

@@ -125,6 +125,8 @@ def read_limit(kind: LimitKind, value: object) -> int | Fraction:
             rate = parse_number(value)
         else:
             rate = parse_plain_rate(value)
+        if kind.name == CONNECTIONS and not rate:
+            return 0  # blocks an address, as Kafka's max.connections.per.ip
         if kind.whole:
             return whole_rate(kind.name, rate, "INT" if kind.name in _INT else "LONG")
         return any_rate(kind.name, rate)

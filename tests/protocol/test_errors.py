@@ -10,6 +10,7 @@ EXAMPLES = [
     errors.ProtocolError("message", 0),
     errors.NegativeFrameLength(-1),
     errors.NotKafka("tls"),
+    errors.InvalidProxyHeader("length", 14),
     errors.FrameTooLarge(200, 100),
     errors.UnknownApi(99),
     errors.UnsupportedVersion("Fetch", 99),

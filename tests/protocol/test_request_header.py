@@ -149,7 +149,13 @@ def test_arbitrary_bytes_after_a_valid_start(key: int, version: int, tail: bytes
 
 @pytest.mark.parametrize(
     ("start", "protocol"),
-    [(b"\x16\x03\x01\x02\x00\x01", "tls"), (b"GET / HTTP/1.1\r\n", "http"), (b"SSH-2.0-x", "ssh")],
+    [
+        (b"\x16\x03\x01\x02\x00\x01", "tls"),
+        (b"GET / HTTP/1.1\r\n", "http"),
+        (b"SSH-2.0-x", "ssh"),
+        (b"PROXY TCP4 192.0.2.1", "proxy"),
+        (b"\r\n\r\n\0\r\nQUIT\n", "proxy"),
+    ],
 )
 def test_other_protocols_are_named(start: bytes, protocol: str) -> None:
     for size in range(4, len(start) + 1):

@@ -39,6 +39,7 @@ CONTRACT_FLAGS = [
     *("--quota-window-num", "--quota-window-size-seconds", "--first-window", "--throttle-mode", "--max-throttle-ms"),
     *("--dry-run", "--metrics-listen", "--drain-timeout", "--socket-request-max-bytes", "--max-metric-entities"),
     *("--log-format", "--log-level", "--config"),
+    *("--proxy-protocol-from", "--handshake-timeout", "--connections-max-idle"),
     *("--max-connection-hold", "--producer-id-quota-window-size-seconds", "--producer-id-quota-window-count"),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
+from ipaddress import ip_network
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,7 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         *("--broker-ports", "9100-9101"),
         *("--broker-port", "7=9200", "--broker-port", "8=9201"),
         *("--advertised-host", "proxy.svc"),
+        *("--proxy-protocol-from", "10.0.0.0/8", "--proxy-protocol-from", "::1"),
         *("--max-connections", "5"),
         *("--client-id", "spark-etl", "--principal", "CN=etl,O=acme"),
         *("--quota", "client-id=spark-etl,producer_byte_rate=5MB"),
@@ -81,6 +83,7 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         *("--max-buffered-bytes", "3MB"),
         *("--max-pending-requests", "50"),
         *("--stalled-client-timeout", "5s"),
+        *("--handshake-timeout", "off", "--connections-max-idle", "10m"),
         "--pass-unknown-apis",
         *("--event-loop", "asyncio"),
     )
@@ -120,12 +123,15 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         "observability.max_metric_entities": 10,
         "observability.log_format": "json",
         "observability.log_level": "debug",
+        "listening.proxy_protocol_from": (ip_network("10.0.0.0/8"), ip_network("::1/128")),
         "listening.drain_timeout_seconds": 0.5,
         "security.max_request_bytes": 1_000_000,
         "security.max_response_bytes": 2_097_152,
         "security.max_buffered_bytes": 3_000_000,
         "security.max_pending_requests": 50,
         "security.stalled_client_timeout_seconds": 5.0,
+        "security.handshake_timeout_seconds": 0.0,
+        "security.connections_max_idle_seconds": 600.0,
         "security.pass_unknown_apis": True,
     }
 
@@ -143,6 +149,9 @@ WAYS = [
     ("--max-connection-hold", "1s", "2s", '"3s"', "enforcement.max_connection_hold_seconds", 1.0),
     ("--producer-id-quota-window-count", "1", "2", "3", "quotas.producer_id_window_count", 1),
     ("--stalled-client-timeout", "1s", "2s", "3", "security.stalled_client_timeout_seconds", 1.0),
+    ("--handshake-timeout", "1s", "2s", '"off"', "security.handshake_timeout_seconds", 1.0),
+    ("--connections-max-idle", "1s", "2s", "3", "security.connections_max_idle_seconds", 1.0),
+    ("--proxy-protocol-from", "::1", "::2;::3", '["::4"]', "listening.proxy_protocol_from", (ip_network("::1"),)),
     ("--metrics-allowed-host", "a", "b;c", '["d"]', "observability.metrics_allowed_hosts", ("a",)),
     ("--broker-port", "1=2001", "1=2002", '["1=2003"]', "listening.node_ports", {1: 2001}),
 ]
@@ -335,6 +344,18 @@ def test_nothing_to_forward_to() -> None:
         (
             ("--max-connection-hold", "long"),
             "error: --max-connection-hold 'long': expected a duration such as 20s, 500ms or 2m",
+        ),
+        (
+            ("--proxy-protocol-from", "10.1.0.0/8"),
+            "error: --proxy-protocol-from '10.1.0.0/8': expected an IP network\n  did you mean 10.0.0.0/8?",
+        ),
+        (
+            ("--proxy-protocol-from", "lb.internal"),
+            "error: --proxy-protocol-from 'lb.internal': expected an IP network such as 10.0.0.0/8, or an address",
+        ),
+        (
+            ("--connections-max-idle", "never"),
+            "error: --connections-max-idle 'never': expected a duration such as 20s, 500ms or 2m, or off",
         ),
         (
             ("--producer-id-quota-window-size-seconds", "1.5"),

@@ -55,7 +55,7 @@ CONTRACT = {
     "accept_errors": ("counter", {"reason"}),
     "buffered_bytes": ("gauge", set()),
     "memory_paused": ("gauge", set()),
-    "stalled_connections_closed": ("counter", set()),
+    "connections_closed": ("counter", {"reason"}),
     "event_loop_lag_seconds": ("histogram", set()),
     "upstream_errors": ("counter", {"reason"}),
     "protocol_errors": ("counter", {"reason"}),
@@ -155,7 +155,7 @@ def fill(metrics: Metrics, clock: Clock) -> None:
     metrics.connections.in_flight = lambda: 5
     metrics.connections.dropped_frames = 1
     metrics.connections.memory_paused = True
-    metrics.connections.stalled_closed = 3
+    metrics.connections.closed["stalled"] = 3
     metrics.limits_in_use = lambda: [FixedLimit("producer_byte_rate", "client-id:etl", 5_000_000, 1.8)]
     metrics.reload_ok = False
 
@@ -186,7 +186,7 @@ async def test_what_is_counted_is_shown(clock: Clock, accept: str) -> None:
     assert value(shown, "in_flight_requests") == 5
     assert value(shown, "buffered_bytes") == 4096
     assert value(shown, "memory_paused") == 1
-    assert value(shown, "stalled_connections_closed", "stalled_connections_closed_total") == 3
+    assert value(shown, "connections_closed", "connections_closed_total", reason="stalled") == 3
     assert value(shown, "connections_rejected", "connections_rejected_total", reason="max_connections") == 1
     assert value(shown, "accept_errors", "accept_errors_total", reason="descriptors_exhausted") == 1
     assert value(shown, "upstream_errors", "upstream_errors_total", reason="connect_refused") == 1

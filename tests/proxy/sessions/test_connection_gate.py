@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import socket
-from asyncio import TimerHandle
 from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from proxy.config.config import EnforcementOptions, QuotaOptions
+from proxy.config.config import EnforcementOptions, QuotaOptions, SecurityOptions
 from proxy.sessions.gate import Gate
 from proxy.sessions.lifecycle import State
-from proxy.sessions.session import Session
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import LOOPBACK, Peer, Stage, lines_of, readable_bytes, until
 from tests.proxy.dialogue import alter
@@ -19,9 +19,11 @@ from tests.proxy.frames import correlation_of, heartbeat, heartbeat_answer, prod
 
 OpenStage = Callable[..., Stage]
 
-TWO_EACH = [
+OF_AN_ADDRESS = [
     pytest.param("ip=127.0.0.1,connections=2", "ip:127.0.0.1", id="ip"),
     pytest.param("ip=<default>,connections=2", "ip:127.0.0.1", id="any ip"),
+]
+OF_ALL = [
     pytest.param("listener=bootstrap,connections=2", "listener:bootstrap", id="listener"),
     pytest.param("listener=<default>,connections=2", "listener:bootstrap", id="any listener"),
     pytest.param("total=true,connections=2", "total", id="total"),
@@ -30,6 +32,8 @@ TWO_EACH = [
 THIRTY = QuotaOptions(entries=(parse_spec("ip=<default>,connection_creation_rate=30"),), window_num=2)
 #: One in a second: the second of a second is to wait for a second.
 ONE = parse_spec("total=true,connection_creation_rate=1")
+#: The same without the bucket, which pays its debt at the new rate when the rate changes.
+PLAIN = parse_spec("total=true,connection_creation_rate=1,algorithm=sampled-window")
 
 
 async def talk(stage: Stage) -> None:
@@ -46,8 +50,8 @@ async def waiting(stage: Stage, count: int = 1) -> None:
     await until(lambda: sum(stage.server.gate.wait_of(each) is not None for each in stage.sessions) == count)
 
 
-@pytest.mark.parametrize(("spec", "entity"), TWO_EACH)
-async def test_a_connection_above_the_limit_is_closed_at_once(
+@pytest.mark.parametrize(("spec", "entity"), OF_AN_ADDRESS)
+async def test_a_connection_above_the_limit_of_an_address_is_closed_at_once(
     open_stage: OpenStage, spec: str, entity: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = open_stage(quotas=[parse_spec(spec)])
@@ -72,6 +76,110 @@ async def test_a_connection_above_the_limit_is_closed_at_once(
     assert stage.metrics.connections.rejected["connections"] == 2
 
 
+async def test_zero_connections_block_an_address(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[parse_spec("ip=<default>,connections=5"), parse_spec("ip=127.0.0.1,connections=0")])
+    for number in range(1, 4):
+        await (await stage.client()).closed()
+        assert stage.metrics.connections.rejected["connections"] == number
+    alter(stage, "ip=127.0.0.1,connections=1")
+    await talk(stage)
+
+
+@pytest.mark.parametrize(("spec", "entity"), OF_ALL)
+async def test_above_the_number_connections_wait_for_a_slot_in_their_order(
+    open_stage: OpenStage, spec: str, entity: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = open_stage(quotas=[parse_spec(spec)])
+    first, _ = await stage.pair()
+    second, _ = await stage.pair()
+    waiters = await crowd(stage, 3)
+    stage.clock.pass_seconds(2)
+    [shown, *_] = stage.waiting()
+    assert (shown.limit, shown.entity, shown.limit_value, shown.mode) == ("connections", entity, 2, "pause")
+    assert (shown.waited_seconds, shown.remaining_seconds) == (2, 6), "then it is closed"
+    gone = stage.session_of(waiters[1])
+    waiters[1].close()
+    await until(lambda: gone.client.peer_has_gone)
+    gone.sweep(stage.clock())
+    first.close()
+    assert await served(stage) == 0
+    second.close()
+    assert await served(stage) == 2
+    assert stage.metrics.connections.open == 2
+    assert sum(stage.metrics.connections.rejected.values()) == 0
+    [(name, fields)] = lines_of(caplog.records)
+    assert (name, fields["limit"], fields["entity"]) == ("throttled", "connections", entity)
+    assert fields["debt_seconds"] == 2.0
+    throttles = [each.throttles for each in stage.metrics.entities]
+    assert [(histogram.count, histogram.sum_seconds) for each in throttles for histogram in each.values()] == [(2, 4.0)]
+
+
+async def test_without_a_free_slot_a_connection_is_closed_after_the_longest_wait(
+    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = open_stage(
+        quotas=[parse_spec("total=true,connections=1")],
+        enforcement=EnforcementOptions(max_connection_hold_seconds=0.05),
+    )
+    await stage.pair()
+    client = await stage.client()
+    await waiting(stage)
+    await client.closed()
+    assert stage.metrics.connections.rejected["connections"] == 1
+    name, fields = lines_of(caplog.records)[-1]
+    assert (name, fields["reason"], fields["entity"]) == ("connection_rejected", "connections", "total")
+    assert fields["held_seconds"] == 0.05
+
+
+async def test_those_that_wait_for_a_slot_are_bounded(open_stage: OpenStage) -> None:
+    """A tenth of --max-connections, so that they cannot use up those of other listeners."""
+    stage = open_stage(
+        quotas=[parse_spec("listener=bootstrap,connections=1")], security=SecurityOptions(max_connections=20)
+    )
+    await stage.pair()
+    await crowd(stage, 2)
+    await (await stage.client()).closed()
+    assert stage.metrics.connections.rejected["connections"] == 1
+    await waiting(stage, 2)
+
+
+async def test_a_slot_that_becomes_free_is_subject_to_the_rate(open_stage: OpenStage) -> None:
+    stage = open_stage(
+        quotas=[parse_spec("total=true,connections=1,connection_creation_rate=1,algorithm=token-bucket")],
+        enforcement=EnforcementOptions(max_connection_hold_seconds=3),
+    )
+    first, _ = await stage.pair()
+    await crowd(stage, 1)
+    stage.clock.pass_seconds(0.5)
+    first.close()
+    await until(lambda: [each.limit for each in stage.waiting()] == ["connection_creation_rate"])
+    assert remaining(stage) == [0.5]
+    assert await served(stage) == 0
+
+
+@pytest.mark.parametrize("away", [False, True])
+async def test_a_changed_number_gives_slots_at_once(open_stage: OpenStage, away: bool) -> None:
+    stage = open_stage(quotas=[parse_spec("total=true,connections=1")])
+    await stage.pair()
+    await crowd(stage, 3)
+    alter(stage, "total=true,connections=4", away=away)
+    assert [await served(stage) for _ in range(3)] == [0, 1, 2]
+    await waiting(stage, 0)
+
+
+async def test_sessions_that_fail_at_once_pass_their_slot_on(open_stage: OpenStage) -> None:
+    """Not one within the other: a thousand of them would exceed the depth of the stack."""
+    with socket.create_server((LOOPBACK, 0)) as gone:
+        address = gone.getsockname()[:2]
+    stage = open_stage(quotas=[parse_spec("total=true,connections=1")])
+    first, _ = await stage.pair()
+    await crowd(stage, 40)
+    object.__setattr__(stage.config, "bootstrap_servers", (address,))
+    first.close()
+    await stage.no_sessions()
+    assert stage.metrics.errors.upstream["connect_refused"] == 40
+
+
 async def test_a_connection_without_a_broker_frees_its_slot(open_stage: OpenStage) -> None:
     with socket.create_server((LOOPBACK, 0)) as gone:
         address = gone.getsockname()[:2]
@@ -91,21 +199,21 @@ async def test_each_listener_has_its_own_count(open_stage: OpenStage) -> None:
     await stage.pair()
     await stage.pair(port)
     await stage.pair(port)
-    for each in (stage.port, port):
-        client = await stage.client(each)
-        await client.closed()
-    assert stage.metrics.connections.rejected["connections"] == 2
+    for nth, each in enumerate((stage.port, port)):
+        await stage.client(each)
+        await waiting(stage, nth + 1)
+    assert {each.entity for each in stage.waiting()} == {"listener:bootstrap", f"listener:{port}"}
 
 
 async def test_a_changed_limit_counts_open_connections(open_stage: OpenStage) -> None:
     stage = open_stage()
     await stage.pair()
     await stage.pair()
-    alter(stage, "total=true,connections=2")
+    alter(stage, "ip=<default>,connections=2")
     client = await stage.client()
     await client.closed()
     assert len(stage.sessions) == 2, "nobody is thrown out"
-    alter(stage, "total=true,connections=3")
+    alter(stage, "ip=<default>,connections=3")
     await talk(stage)
 
 
@@ -235,6 +343,40 @@ async def test_a_waiting_connection_counts(open_stage: OpenStage, hold: float) -
         assert stage.metrics.connections.rejected["connection_creation_rate"] == 1
 
 
+@pytest.mark.parametrize("before_s", [None, 60])
+async def test_a_storm_of_500_connections_waits_for_an_even_rate(
+    open_stage: OpenStage, before_s: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executors start; their driver has connected at some time before, or not."""
+    waits: list[float] = []
+    hold = Gate._hold
+
+    def recording(gate: Gate, connection: Any, wait_ns: int) -> None:
+        waits.append(wait_ns / 1_000_000_000)
+        hold(gate, connection, wait_ns)
+
+    monkeypatch.setattr(Gate, "_hold", recording)
+    stage = open_stage(quotas=[parse_spec("total=true,connection_creation_rate=100")])
+    if before_s is not None:
+        await stage.pair()
+        stage.clock.pass_seconds(before_s)
+    clients = []
+    for _ in range(500):
+        sock = socket.socket()
+        sock.setblocking(False)
+        sock.connect_ex((LOOPBACK, stage.port))
+        clients.append(Peer(sock))
+    stage.clients += clients
+    await until(lambda: len(waits) == 400)
+    assert {round(later - earlier, 9) for earlier, later in pairwise(waits)} == {0.01}
+    assert waits[0] == (1.01 if before_s is None else 0.01), "until the first window ends, the rate does not fall"
+    alter(stage, "total=true,connection_creation_rate=100", away=True)
+    for _ in range(500):
+        await stage.broker.accept()
+    await waiting(stage, 0)
+    assert sum(stage.metrics.connections.rejected.values()) == 0
+
+
 # Limits that change while somebody waits
 
 
@@ -273,7 +415,7 @@ async def test_a_removed_rate_accepts_all_waiting_connections_in_order(open_stag
 
 
 async def test_waits_get_shorter_when_the_rate_is_raised(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
+    stage = open_stage(quotas=[PLAIN], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
     await stage.pair()
     await crowd(stage, 3)
     stage.clock.pass_seconds(0.5)
@@ -298,7 +440,7 @@ async def test_a_lowered_rate_does_not_lengthen_waits(open_stage: OpenStage) -> 
 
 
 async def test_a_higher_rate_accepts_a_connection_that_was_to_be_refused(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=3))
+    stage = open_stage(quotas=[PLAIN], enforcement=EnforcementOptions(max_connection_hold_seconds=3))
     await stage.pair()
     await crowd(stage, 4)
     alter(stage, "total=true,connection_creation_rate=2")
@@ -330,11 +472,12 @@ async def test_a_change_of_another_limit_changes_no_wait(open_stage: OpenStage) 
     await stage.pair()
     [client] = await crowd(stage, 1)
     session = stage.session_of(client)
-    before = stage.server.gate.wait_of(session)
+    wait = stage.server.gate.wait_of(session)
+    assert wait is not None
+    before = wait.verdict
     for spec in ("topic=flights,bytes_in_rate=1", "client-id=etl,producer_byte_rate=1"):
         alter(stage, spec)
-    assert before is not None
-    assert stage.server.gate.wait_of(session) == before
+    assert wait.verdict == before
     stage.registry.replace([], stage.clock())
     assert await served(stage) == 0
 
@@ -359,13 +502,13 @@ async def test_many_waiting_connections_are_accepted_a_few_at_a_time(
     await stage.pair()
     await crowd(stage, 10)
     waits_ms = []
-    after = Gate._after
+    hold = Gate._hold
 
-    def recording(gate: Gate, wait_ns: int, session: Session) -> TimerHandle:
+    def recording(gate: Gate, connection: Any, wait_ns: int) -> None:
         waits_ms.append(wait_ns / 1_000_000)
-        return after(gate, wait_ns, session)
+        hold(gate, connection, wait_ns)
 
-    monkeypatch.setattr(Gate, "_after", recording)
+    monkeypatch.setattr(Gate, "_hold", recording)
     alter(stage, "total=true,connection_creation_rate=1", away=True)
     assert waits_ms == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4]
     assert [await served(stage) for _ in range(10)] == list(range(10))

@@ -230,7 +230,9 @@ async def test_a_bound_of_the_proxy_is_a_reason(
         stage.memory.update(others, 0, 2 * stage.memory.limit, 0)
         session.requests._wait_for_memory(int(PauseReason.MEMORY))
     else:
-        await client.send(b"".join(heartbeat(number) for number in range(2, SecurityOptions().max_pending_requests + 2)))
+        await client.send(
+            b"".join(heartbeat(number) for number in range(2, SecurityOptions().max_pending_requests + 2))
+        )
     await until(lambda: stage.paused() == {reason: 1})
     session.sweep(stage.clock())
     [waiting] = stage.waiting()

@@ -11,6 +11,7 @@ import pytest
 from quotas.admission.topic_thresholds import Thresholds
 from quotas.algorithms.algorithm import ALGORITHMS, EWMA, SAMPLED_WINDOW, TOKEN_BUCKET, Algorithm, AlgorithmSettings
 from quotas.algorithms.ewma import Ewma
+from quotas.algorithms.paced_window import PacedWindow
 from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.algorithms.sampled_window import SampledWindow
 from quotas.algorithms.token_bucket import TokenBucket
@@ -35,8 +36,9 @@ DEFAULTS = AlgorithmSettings()
         (PRODUCER_BYTE_RATE, None, EWMA, Ewma),
         (PRODUCER_BYTE_RATE, SAMPLED_WINDOW, EWMA, SampledWindow),
         (REQUEST_RATE, TOKEN_BUCKET, SAMPLED_WINDOW, TokenBucket),
-        (CONNECTION_CREATION_RATE, None, TOKEN_BUCKET, SampledWindow),
-        (CONNECTION_CREATION_RATE, None, EWMA, SampledWindow),
+        (CONNECTION_CREATION_RATE, None, TOKEN_BUCKET, PacedWindow),
+        (CONNECTION_CREATION_RATE, None, EWMA, PacedWindow),
+        (CONNECTION_CREATION_RATE, SAMPLED_WINDOW, EWMA, SampledWindow),
         (CONNECTION_CREATION_RATE, TOKEN_BUCKET, SAMPLED_WINDOW, TokenBucket),
         (PRODUCER_IDS_RATE, EWMA, SAMPLED_WINDOW, ProducerIdQuota),
     ],
@@ -52,6 +54,11 @@ def test_the_entrys_algorithm_then_the_limits_then_the_flags(
     for other in others:
         answer = settings.is_made_of(other, limit_name, own)
         assert answer == (type(other) is expected or expected is ProducerIdQuota)
+
+
+def test_without_the_first_window_rule_connections_are_measured_as_in_kafka() -> None:
+    settings = replace(DEFAULTS, first_window=False)
+    assert type(settings.make(CONNECTION_CREATION_RATE, 7, None, None)) is SampledWindow
 
 
 def test_the_flags_numbers_reach_the_algorithms() -> None:

@@ -81,6 +81,7 @@ ENTITIES = "user, client-id, ip, topic, resource-group, listener, total"
             QuotaEntry(TOTAL, {TOTAL_MESSAGES_THRESHOLD: 5}),
         ),
         ("listener=localhost:9092,connections=5", QuotaEntry(Named(Kind.LISTENER, "9092"), {CONNECTIONS: 5})),
+        ("ip=10.0.0.9,connections=0", QuotaEntry(Named(Kind.IP, "10.0.0.9"), {CONNECTIONS: 0})),
         (
             'resource-group=etl,client-id=spark-*,client-id=flink-*,user="<default>",topic=a,topic=b,bytes_in_rate=50MB',
             QuotaEntry(

@@ -1,0 +1,160 @@
+"""Reads the PROXY header of connections from load balancers, before anything else is done with them."""
+
+import logging
+import socket
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from ipaddress import ip_address
+from itertools import islice
+from typing import Any, Final
+
+from protocol.errors import InvalidProxyHeader
+from protocol.proxy_header import MAX_PROXY_HEADER_SIZE, parse_proxy_header
+from proxy.config.config import Config, format_address, unmapped
+from proxy.observability.logs import RateLimited, event
+from proxy.observability.metrics import PROXY_HEADER_TIMEOUT, Metrics
+
+NS_PER_SECOND: Final = 1_000_000_000
+#: Most connections that one `expire` closes.
+EXPIRED_AT_ONCE: Final = 64
+
+Accepted = Callable[[socket.socket, tuple[Any, ...], int], None]
+
+_log = logging.getLogger("proxy.sessions.proxy_headers")
+
+
+class _Waiting:
+    """A connection without its whole header: its address, its port of the proxy, and the bytes that were read."""
+
+    __slots__ = ("data", "peer", "port", "since_ns")
+
+    def __init__(self, peer: tuple[Any, ...], port: int, since_ns: int) -> None:
+        self.peer = peer
+        self.port = port
+        self.since_ns = since_ns
+        self.data = b""
+
+
+class ProxyHeaders:
+    """Calls ``accepted(socket, peer, port)`` when the client's address is known; elsewhere than from
+    ``--proxy-protocol-from`` that is at once.
+
+    At most ``--max-connections`` wait for their header, each for ``--handshake-timeout``.
+    """
+
+    def __init__(
+        self, loop: AbstractEventLoop, clock: Callable[[], int], config: Config, metrics: Metrics, accepted: Accepted
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._metrics = metrics
+        self._accepted = accepted
+        self._networks = config.listening.proxy_protocol_from
+        self._max_waiting = config.security.max_connections
+        self._timeout_ns = int(config.security.handshake_timeout_seconds * NS_PER_SECOND)
+        self._lines = RateLimited()
+        #: In the order of their arrival.
+        self._waiting: dict[socket.socket, _Waiting] = {}
+
+    def accept(self, client: socket.socket, peer: tuple[Any, ...], port: int) -> None:
+        """Take a new non-blocking socket, its peer and the port that it came to."""
+        if not self._networks or not self._is_load_balancer(peer[0]):
+            self._accepted(client, peer, port)
+        elif len(self._waiting) >= self._max_waiting:
+            self._reject(client, peer, "max_connections")
+        else:
+            self._waiting[client] = _Waiting(peer, port, self._clock())
+            self._loop.add_reader(client.fileno(), self._on_readable, client)
+
+    def expire(self, now_ns: int) -> None:
+        """Close connections that have waited for too long, the oldest first, at most `EXPIRED_AT_ONCE`."""
+        if not self._timeout_ns:
+            return
+        for client, waiting in list(islice(self._waiting.items(), EXPIRED_AT_ONCE)):
+            if now_ns - waiting.since_ns < self._timeout_ns:
+                break
+            self._forget(client)
+            self._reject(client, waiting.peer, PROXY_HEADER_TIMEOUT)
+
+    def close(self) -> None:
+        """Close all connections that wait for their header."""
+        for client in list(self._waiting):
+            self._forget(client)
+            client.close()
+
+    # ---- inside
+
+    def _is_load_balancer(self, host: str) -> bool:
+        address = ip_address(unmapped(host))
+        return any(address in network for network in self._networks)
+
+    def _on_readable(self, client: socket.socket) -> None:
+        """Read no further than to the end of the header: what follows belongs to the session."""
+        waiting = self._waiting[client]
+        before = len(waiting.data)
+        try:
+            data = waiting.data + client.recv(MAX_PROXY_HEADER_SIZE - before, socket.MSG_PEEK)
+            header = parse_proxy_header(data)
+            if header is None:
+                if len(data) == before:
+                    self._on_end(client, waiting)
+                    return
+                waiting.data = data
+            client.recv((len(data) if header is None else header.size) - before)
+        except (BlockingIOError, InterruptedError):
+            return
+        except InvalidProxyHeader as error:
+            self._refuse(client, waiting, error)
+            return
+        except OSError:  # reset by the load balancer
+            self._forget(client)
+            client.close()
+            return
+        if header is not None:
+            self._forget(client)
+            self._accepted(client, header.source or waiting.peer, waiting.port)
+
+    def _on_end(self, client: socket.socket, waiting: _Waiting) -> None:
+        """The stream has ended. Without a byte it was a health check."""
+        if waiting.data:
+            self._refuse(client, waiting, InvalidProxyHeader("end", len(waiting.data)))
+        else:
+            self._forget(client)
+            client.close()
+
+    def _forget(self, client: socket.socket) -> None:
+        del self._waiting[client]
+        self._loop.remove_reader(client.fileno())
+
+    def _refuse(self, client: socket.socket, waiting: _Waiting, error: InvalidProxyHeader) -> None:
+        self._forget(client)
+        client.close()
+        self._metrics.errors.protocol[error.reason] += 1
+        self._log_line(
+            "protocol_error",
+            error.reason,
+            waiting.peer,
+            offset=error.offset,
+            detail=str(error),
+            hint="connections from --proxy-protocol-from begin with a PROXY header",
+        )
+
+    def _reject(self, client: socket.socket, peer: tuple[Any, ...], reason: str) -> None:
+        client.close()
+        self._metrics.connections.rejected[reason] += 1
+        self._log_line("connection_rejected", reason, peer)
+
+    def _log_line(self, name: str, reason: str, peer: tuple[Any, ...], **fields: object) -> None:
+        suppressed = self._lines.admit((name, reason), self._clock())
+        if suppressed is not None:
+            peer_text = format_address((unmapped(peer[0]), peer[1]))
+            event(
+                _log,
+                logging.WARNING,
+                name,
+                exc_info=False,
+                peer=peer_text,
+                reason=reason,
+                **fields,
+                suppressed=suppressed or None,
+            )

@@ -1,0 +1,239 @@
+"""`--handshake-timeout` and `--connections-max-idle`: which connections are closed, and how many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from proxy.config.config import SecurityOptions
+from proxy.sessions.sweep import PARTS
+from quotas.parsing.parse import parse_spec
+from tests.proxy.conversation import Peer, Stage, lines_of, nobody_accepts, until, without_burst
+from tests.proxy.dialogue import held
+from tests.proxy.frames import api_versions, fetch, heartbeat, heartbeat_answer, produce, produced
+from tests.proxy.mutation_frames import create
+
+OpenStage = Callable[..., Stage]
+
+HANDSHAKE = SecurityOptions(handshake_timeout_seconds=30)
+IDLE = SecurityOptions(handshake_timeout_seconds=0, connections_max_idle_seconds=600)
+
+
+def sweep(stage: Stage, ticks: int = PARTS) -> None:
+    """One whole sweep."""
+    assert stage.server._ticks is not None
+    each = stage.server._ticks.sweep
+    each._part = 0
+    for _ in range(ticks):
+        each.tick(stage.clock(), is_short=False)
+
+
+async def exchange(client: Peer, broker: Peer) -> None:
+    await client.send(heartbeat(1))
+    assert await broker.frame() == heartbeat(1)
+    await broker.send(heartbeat_answer(1))
+    assert await client.frame() == heartbeat_answer(1)
+
+
+def closed(stage: Stage) -> dict[str, int]:
+    return {reason: count for reason, count in stage.metrics.connections.closed.items() if count}
+
+
+# The first request
+
+
+@pytest.mark.parametrize("sent", [b"", heartbeat(1)[:3], heartbeat(1)[:-1], produce(1, 1_000)[:500]])
+async def test_without_a_complete_request_a_connection_is_closed(
+    open_stage: OpenStage, sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = open_stage(security=HANDSHAKE)
+    client, _ = await stage.pair()
+    session = stage.session_of(client)
+    await client.send(sent)
+    await until(lambda: not stage.unread(session))
+    sweep(stage)
+    stage.clock.pass_seconds(29.9)
+    sweep(stage)
+    assert stage.sessions == {session}
+    stage.clock.pass_seconds(0.1)
+    sweep(stage)
+    await client.closed()
+    assert closed(stage) == {"handshake_timeout": 1}
+    [(name, fields)] = lines_of(caplog.records)
+    assert (name, fields["reason"], fields["timeout_seconds"]) == ("connection_closed", "handshake_timeout", 30)
+    assert fields["peer"] == session.identity.peer
+
+
+async def test_a_request_that_is_collected_is_not_complete(open_stage: OpenStage) -> None:
+    stage = open_stage(security=HANDSHAKE, quotas=[parse_spec("total,controller_mutation_rate=10")])
+    client, _ = await stage.pair()
+    await client.send(create(1, {"topic": 1})[:-1])
+    await until(lambda: stage.session_of(client).requests.kept)
+    sweep(stage)
+    stage.clock.pass_seconds(30)
+    sweep(stage)
+    assert closed(stage) == {"handshake_timeout": 1}
+
+
+@pytest.mark.parametrize("answered", [False, True])
+async def test_after_one_request_it_is_not(open_stage: OpenStage, answered: bool) -> None:
+    stage = open_stage(security=HANDSHAKE)
+    client, broker = await stage.pair()
+    await client.send(heartbeat(1) + (heartbeat(2)[:9] if answered else b""))
+    assert await broker.frame() == heartbeat(1)
+    if answered:
+        await broker.send(heartbeat_answer(1))
+        await client.frame()
+    stage.clock.pass_seconds(100)
+    sweep(stage)
+    assert closed(stage) == {}
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+async def test_one_that_the_proxy_answers_or_that_has_no_response_counts(open_stage: OpenStage, acks: int) -> None:
+    stage = open_stage(security=HANDSHAKE)
+    client, broker = await stage.pair()
+    if acks:
+        await client.send(api_versions(1, 99))
+        await client.frame()
+    else:
+        await client.send(produce(1, 100, acks=0))
+        await broker.frame()
+    stage.clock.pass_seconds(100)
+    sweep(stage)
+    assert closed(stage) == {}
+
+
+async def test_the_time_begins_when_the_connection_is_served_and_read(open_stage: OpenStage) -> None:
+    """Not while a broker is connected to, and not while a limit holds the first request."""
+    with nobody_accepts() as address:
+        stage = open_stage(security=HANDSHAKE, bootstrap_servers=(address,))
+        client = await stage.client()
+        await until(lambda: stage.sessions)
+        stage.clock.pass_seconds(100)
+        sweep(stage)
+        assert closed(stage) == {}
+    stage = open_stage(security=HANDSHAKE, quotas=[without_burst("total,producer_byte_rate=1")])
+    first, _ = await stage.pair()
+    await first.send(produce(1, 100))
+    client, _ = await stage.pair()
+    await client.send(produce(1, 100))
+    await held(stage)
+    for _ in range(3):
+        stage.clock.pass_seconds(29)
+        sweep(stage)
+    assert closed(stage) == {}
+
+
+async def test_off(open_stage: OpenStage) -> None:
+    stage = open_stage(security=SecurityOptions(handshake_timeout_seconds=0))
+    await stage.pair()
+    stage.clock.pass_seconds(86_400)
+    sweep(stage)
+    assert closed(stage) == {}
+
+
+async def test_one_tick_closes_a_bounded_number(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.sessions.sweep.CLOSED_AT_ONCE", 3)
+    stage = open_stage(security=HANDSHAKE)
+    for _ in range(4 * PARTS):
+        await stage.client()
+        await stage.broker.accept()
+    await until(lambda: sum(session.upstream is not None for session in stage.sessions) == 4 * PARTS)
+    stage.clock.pass_seconds(31)
+    sweep(stage, ticks=1)
+    assert closed(stage)["handshake_timeout"] == 3, "of the four in this part"
+    for _ in range(3):
+        sweep(stage)
+    assert closed(stage)["handshake_timeout"] == 4 * PARTS
+
+
+# Idle connections
+
+
+async def test_an_idle_connection_is_closed(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
+    stage = open_stage(security=IDLE)
+    client, broker = await stage.pair()
+    caplog.set_level("INFO")
+    for _ in range(3):
+        await exchange(client, broker)
+        sweep(stage)
+        stage.clock.pass_seconds(599)
+        sweep(stage)
+        assert closed(stage) == {}
+    stage.clock.pass_seconds(1)
+    sweep(stage)
+    await client.closed()
+    assert closed(stage) == {"max_idle": 1}
+    name, fields = lines_of(caplog.records)[-1]
+    assert (name, fields["reason"], fields["timeout_seconds"]) == ("connection_closed", "max_idle", 600)
+
+
+async def test_without_the_option_none_is(open_stage: OpenStage) -> None:
+    stage = open_stage(security=SecurityOptions())
+    client, broker = await stage.pair()
+    await exchange(client, broker)
+    sweep(stage)
+    stage.clock.pass_seconds(86_400)
+    sweep(stage)
+    assert closed(stage) == {}
+
+
+async def test_a_part_of_a_request_is_traffic_once(open_stage: OpenStage) -> None:
+    stage = open_stage(security=IDLE)
+    client, broker = await stage.pair()
+    await exchange(client, broker)
+    data = heartbeat(2)
+    for nth in range(4):
+        await client.send(data[nth : nth + 1])
+        await until(lambda: not stage.unread(next(iter(stage.sessions))))
+        sweep(stage)
+        stage.clock.pass_seconds(599)
+        sweep(stage)
+    assert closed(stage) == {}
+    stage.clock.pass_seconds(1)
+    sweep(stage)
+    assert closed(stage) == {"max_idle": 1}
+
+
+async def test_a_request_in_flight_is_not_idle(open_stage: OpenStage) -> None:
+    stage = open_stage(security=IDLE)
+    client, broker = await stage.pair()
+    await client.send(fetch(1))
+    await broker.frame()
+    for _ in range(3):
+        sweep(stage)
+        stage.clock.pass_seconds(600)
+    sweep(stage)
+    assert closed(stage) == {}
+
+
+async def test_a_held_request_is_not_idle(open_stage: OpenStage) -> None:
+    stage = open_stage(security=IDLE, quotas=[without_burst("total,producer_byte_rate=100")])
+    client, broker = await stage.pair()
+    await client.send(produce(1, 10_000, acks=0) + produce(2, 100, acks=0))
+    assert await broker.frame() == produce(1, 10_000, acks=0)
+    await held(stage)
+    for _ in range(3):
+        stage.clock.pass_seconds(600)
+        sweep(stage)
+    assert closed(stage) == {}
+
+
+async def test_a_client_that_waits_for_its_throttle_time_is_not_idle(open_stage: OpenStage) -> None:
+    stage = open_stage(security=IDLE, quotas=[without_burst("total,producer_byte_rate=10")])
+    client, broker = await stage.pair()
+    await client.send(produce(1, 10_000))
+    size = len(await broker.frame())
+    await broker.send(produced(1))
+    await client.frame()
+    sweep(stage)
+    stage.clock.pass_seconds(size / 10 - 1)
+    sweep(stage)
+    assert closed(stage) == {}
+    stage.clock.pass_seconds(10)
+    sweep(stage)
+    stage.clock.pass_seconds(600)
+    sweep(stage)
+    assert closed(stage) == {"max_idle": 1}
