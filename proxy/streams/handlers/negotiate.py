@@ -1,6 +1,7 @@
 """ApiVersions: the version ranges of the response are cut to the table.
 
-A version that the table does not list is answered by the proxy as a broker would answer it (KIP-511).
+A version that the table does not list is answered by the proxy as a broker would answer it (KIP-511). The software that
+the client names decides which error its refused partitions have (`refusals`).
 """
 
 from struct import Struct
@@ -36,7 +37,7 @@ class Negotiate(Forward):
     unseen = False
 
     def batches(self, kind: RequestKind) -> bool:
-        return kind.version < FIRST_FLEXIBLE  # later ones name the software
+        return kind.header.api.covers(kind.version) and kind.version < FIRST_FLEXIBLE  # later ones name the software
 
     def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
         length, _, correlation_id = unpack_prefix(requests.buf, pos)

@@ -240,6 +240,8 @@ class Produce(DataHandler):
         kind.counter.value += 1
         connection.in_flight.append((correlation_id, requests.awaited or kind))
         requests.awaited = None
+        if requests.delay is not None:
+            requests.watch_latest(requests.delay, 0)
         requests.output = _length(len(rest)) + rest
 
     def _answer(

@@ -60,17 +60,14 @@ func main() {
 		log.Fatal(err)
 	}
 	before := oneByOne(client, quiet, 0, quietRecords)
-	var acknowledged atomic.Int64
-	var halfAt, endAt atomic.Int64
+	var acknowledged, endAt atomic.Int64
+	began := time.Now()
 	for at := 0; at < noisyRecords; at++ {
 		client.Produce(context.Background(), numbered(noisy, at), func(_ *kgo.Record, err error) {
 			if err != nil {
 				log.Fatal(err)
 			}
-			switch acknowledged.Add(1) {
-			case int64(noisyRecords / 2):
-				halfAt.Store(time.Now().UnixNano())
-			case int64(noisyRecords):
+			if acknowledged.Add(1) == int64(noisyRecords) {
 				endAt.Store(time.Now().UnixNano())
 			}
 		})
@@ -79,7 +76,7 @@ func main() {
 	if err := client.Flush(context.Background()); err != nil {
 		log.Fatal(err)
 	}
-	seconds := float64(endAt.Load()-halfAt.Load()) / 1e9
+	seconds := float64(endAt.Load()-began.UnixNano()) / 1e9
 	result, _ := json.Marshal(map[string]any{"seconds": seconds, "before": before, "during": during})
 	fmt.Println(string(result))
 }

@@ -500,3 +500,15 @@ async def test_only_what_passes_is_charged(open_stage: OpenStage) -> None:
     now_owed = debts(stage)
     assert now_owed[("client-id:etl", "producer_byte_rate")] == (len(rest) - 4) / 1_000_000
     assert now_owed[("topic:noisy", "bytes_in_rate")] == pytest.approx(SIZE / 1000 - 0.05)
+
+
+@pytest.mark.parametrize("version", [-1, 99])
+async def test_a_version_of_api_versions_that_is_not_in_the_table_is_answered(
+    open_stage: OpenStage, version: int
+) -> None:
+    stage = open_stage(quotas=[NOISY])
+    dialogue = await begin(stage, "whole")
+    await dialogue.say(named(JAVA, 5, version))
+    told = await dialogue.told()
+    assert told[4:10] == bytes((0, 0, 0, 5, 0, 35))
+    assert not dialogue.session.identity.refusal_error
