@@ -24,7 +24,6 @@ from bench.enforcement.outcome import (
     timeouts_in,
     whole_seconds,
 )
-from bench.enforcement.picture import draw
 from bench.flooding_clients import DISTINCT_BYTES, LIBRARIES, PYSPARK, RECORD_BYTES
 from bench.load import LoadError
 from bench.options import Options
@@ -71,6 +70,8 @@ def run(options: Options) -> list[Figure]:
     except (PlaygroundError, TopicUnreadableError, KafkaException) as error:
         raise PeerError(str(error)) from error
     if options.picture is not None:
+        from bench.enforcement.picture import draw  # other benchmarks need not wait for matplotlib
+
         draw(outcomes, options.picture)
     return figures(outcomes)
 

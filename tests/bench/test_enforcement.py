@@ -69,7 +69,7 @@ def test_each_byte_of_the_seconds_is_counted_once(frames: list[tuple[int, int]],
     "line",
     [
         b"Got error produce response: [Error 7] RequestTimedOutError",
-        b"%5|1.8|REQTMOUT|a#producer-1| [thrd:b/1]: b/1: Timed out ProduceRequest in flight (after 10318ms, timeout #0)",
+        b"%5|1.8|REQTMOUT|a#producer-1| [thrd:b]: b/1: Timed out ProduceRequest in flight (after 10318ms, timeout #0)",
         b"_MSG_TIMED_OUT KafkaError{code=_MSG_TIMED_OUT,val=-192}",
         b"[thread] INFO o.a.k.NetworkClient - [Producer clientId=a] Disconnecting from node 1 due to request timeout.",
         b"org.apache.kafka.common.errors.TimeoutException: Expiring 10 record(s) for t-0:120000 ms has passed",
