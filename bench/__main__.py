@@ -100,7 +100,7 @@ def main(
         python -m bench --only against_haproxy --quick
     """
     starters = _starters(peers.split(","), builds, contenders, broker_port)
-    console = Console(width=None if sys.stdout.isatty() else 120 if len(starters) <= 3 else 180)
+    console = Console(width=None if sys.stdout.isatty() else 180)
     available = sorted(os.sched_getaffinity(0))
     cores = Cores.choose(available if pinned else [])
     raise_descriptor_limit()

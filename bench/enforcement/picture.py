@@ -9,11 +9,13 @@ mpl.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from bench.enforcement.outcome import BROKER, LIMIT, Outcome
+from bench.enforcement.outcome import BROKER, LIMIT, SELF_LIMITED, Outcome
 from deploy.local.bars import COLOURS, bars
 
 #: Where a panel ends, over the limit: what is higher is cut, with its value in it.
 _TOP = 2.4
+#: What is no mode of the proxy.
+_COLOUR = {SELF_LIMITED: COLOURS[1], BROKER: COLOURS[2]}
 
 
 def draw(outcomes: Sequence[Outcome], path: Path) -> None:
@@ -35,14 +37,14 @@ def draw(outcomes: Sequence[Outcome], path: Path) -> None:
     for row, enforcement in enumerate(rows):
         for column, library in enumerate(columns):
             panel, bins = panels[row, column], cells.get((enforcement, library), ())
-            bars(panel, bins, LIMIT, COLOURS[2] if enforcement == BROKER else COLOURS[0])
+            bars(panel, bins, LIMIT, _COLOUR.get(enforcement, COLOURS[0]))
             for second, value in enumerate(bins, 1):
                 if value > _TOP * LIMIT:
                     place = (second, (_TOP - 0.05) * LIMIT / 1e6)
                     panel.text(*place, f"{value / 1e6:.0f}", color="white", ha="center", va="top", rotation=90, size=8)
             if row == 0:
                 panel.set_title(library, fontsize=11, fontweight="bold")
-        title = enforcement if enforcement == BROKER else f"mode {enforcement}"
+        title = enforcement if enforcement in _COLOUR else f"mode {enforcement}"
         panels[row, 0].set_ylabel(f"{title}\nMB in that second", fontsize=9)
     panels[0, 0].set_ylim(0, _TOP * LIMIT / 1e6)
     panels[0, 0].set_xlim(0.4, max(map(len, cells.values())) + 0.6)

@@ -59,6 +59,8 @@ def run(options: Options) -> list[Figure]:
     outcomes: list[Outcome] = []
     try:
         with tapped_broker() as broker:
+            options.progress("a broker that has just started is slow: a first cell that does not count")
+            _cell(broker, libraries[0], MODES[0], "warm-up", 1, 2)
             for number in range(rounds):
                 for library in libraries:
                     for enforcement in (*([] if library == PYSPARK else [SELF_LIMITED]), *MODES, BROKER):
