@@ -97,9 +97,9 @@ def test_duplicates_are_the_records_after_the_first() -> None:
 
 def test_rebalances_are_those_of_the_group() -> None:
     lines = [
-        "GroupMetadataManager: Preparing to rebalance group java-auto-0 in state STABLE with old generation 1",
-        "GroupMetadataManager: Stabilized group java-auto-0 generation 2 with 1 members.",
-        "GroupMetadataManager: Preparing to rebalance group java-auto-01 in state EMPTY with old generation 0",
+        "[id=1] Preparing to rebalance group java-auto-0 in state PreparingRebalance with old generation 1",
+        "[id=1] Stabilized group java-auto-0 generation 2 with 1 members.",
+        "[id=1] Preparing to rebalance group java-auto-01 in state PreparingRebalance with old generation 0",
     ]
 
     assert rebalances_in("\n".join(lines), "java-auto-0") == 1
