@@ -27,13 +27,7 @@ def draw(outcomes: Sequence[Outcome], path: Path) -> None:
     figure, panels = plt.subplots(
         len(rows), len(columns), sharex=True, sharey=True, squeeze=False, figsize=size, layout="constrained"
     )
-    figure.suptitle(
-        f"What reaches the broker in each second: clients that want more than {LIMIT / 1e6:g} MB/s",
-        x=0.01,
-        ha="left",
-        fontsize=12.5,
-        fontweight="bold",
-    )
+    figure.suptitle("What reaches the broker in each second", x=0.01, ha="left", fontsize=12.5, fontweight="bold")
     for row, enforcement in enumerate(rows):
         for column, library in enumerate(columns):
             panel, bins = panels[row, column], cells.get((enforcement, library), ())
