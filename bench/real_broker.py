@@ -63,7 +63,10 @@ def flood(
 ) -> Flood:
     """Let a client send for `seconds` from its first data frame on. Raises LoadError."""
     before = tap.unreadable
-    with running(command(library, text(bootstrap), client_id, topic, records_per_second), None) as (process, output):
+    with running(command(library, host_port(bootstrap), client_id, topic, records_per_second), None) as (
+        process,
+        output,
+    ):
         deadline = time.monotonic() + _START_SECONDS
         ends_ns = None
         while ends_ns is None or time.monotonic_ns() < ends_ns:
@@ -85,6 +88,6 @@ def printed(output: IO[bytes]) -> bytes:
     return os.pread(output.fileno(), os.fstat(output.fileno()).st_size, 0)
 
 
-def text(address: Address) -> str:
+def host_port(address: Address) -> str:
     """HOST:PORT."""
     return f"{address[0]}:{address[1]}"

@@ -29,7 +29,7 @@ from bench.load import LoadError
 from bench.options import Options
 from bench.peers import proxy
 from bench.processes import PeerError, running
-from bench.real_broker import Broker, flood, printed, tapped_broker, text
+from bench.real_broker import Broker, flood, host_port, printed, tapped_broker
 from bench.report import Figure
 from deploy.local.broker_quota import client_quotas
 from deploy.local.errors import PlaygroundError
@@ -83,8 +83,8 @@ def _cell(broker: Broker, library: str, enforcement: str, name: str, alone_secon
     member_library = "java" if library == PYSPARK else library
     with _topics(broker, name, f"{name}-{NEIGHBOUR}") as (topic, neighbour_topic):
         with _enforced(broker, enforcement, name) as bootstrap:
-            member = greedy_consumers.command(member_library, text(bootstrap), name, topic)
-            beside = [sys.executable, "-m", neighbour.__name__, text(bootstrap), NEIGHBOUR, neighbour_topic]
+            member = greedy_consumers.command(member_library, host_port(bootstrap), name, topic)
+            beside = [sys.executable, "-m", neighbour.__name__, host_port(bootstrap), NEIGHBOUR, neighbour_topic]
             with running(member, None) as (_, member_output), running(beside, None) as (_, neighbour_output):
                 _wait(lambda: f"Stabilized group {name} " in broker.log(), f"group {name} is stable")
                 _wait(lambda: bool(printed(neighbour_output)), "the neighbour has written")
@@ -96,24 +96,30 @@ def _cell(broker: Broker, library: str, enforcement: str, name: str, alone_secon
                 log = broker.log()[logged:]
                 output = noisy.output + printed(member_output)
                 latencies = printed(neighbour_output)
-        values = [value or b"" for _, value in read_topic(text(broker.address), topic, "read-back")]
+        duplicates = duplicates_in(
+            (value or b"")[:DISTINCT_BYTES] for _, value in read_topic(host_port(broker.address), topic, "read-back")
+        )
     first_ns = noisy.frames[0].time_ns
+    alone = neighbour.latencies_ns(latencies, alone_ns, alone_ns + alone_seconds * BIN_NS)
+    together = neighbour.latencies_ns(latencies, first_ns, first_ns + seconds * BIN_NS)
+    if not alone or not together:
+        raise LoadError(f"{library}, {enforcement}: no record of the neighbour was acknowledged:\n{latencies[-500:]!r}")
     return Outcome(
         library,
         enforcement,
         whole_seconds([(frame.time_ns, frame.size) for frame in noisy.frames], seconds),
         timeouts=timeouts_in(output),
-        duplicates=duplicates_in(value[:DISTINCT_BYTES] for value in values),
+        duplicates=duplicates,
         rebalances=rebalances_in(log, name),
-        alone_ns=neighbour.latencies_ns(latencies, alone_ns, alone_ns + alone_seconds * BIN_NS),
-        beside_ns=neighbour.latencies_ns(latencies, first_ns, first_ns + seconds * BIN_NS),
+        alone_ns=alone,
+        beside_ns=together,
     )
 
 
 @contextmanager
 def _topics(broker: Broker, *names: str) -> Iterator[tuple[str, ...]]:
     """Topics of one partition, deleted at the end: a cell writes up to 300 MB."""
-    admin = AdminClient({"bootstrap.servers": text(broker.address), "log_level": 4})
+    admin = AdminClient({"bootstrap.servers": host_port(broker.address), "log_level": 4})
     for created in admin.create_topics([NewTopic(name, 1) for name in names]).values():
         created.result(_START_SECONDS)
     yield names
