@@ -15,11 +15,11 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo demo-usage test test-nightly bench profile lint types check \
+.PHONY: help setup demo demo-usage test test-nightly bench bench-enforcement profile lint types check \
     check-compiled compile uncompile wheel format lock jars clean java
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(SYNCED) ## install everything into .venv, so that .venv/bin/kafka-quota-proxy works
 
@@ -55,6 +55,9 @@ endif
 
 bench: setup java ## the benchmarks: CPU, latency, memory, evenness
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-enforcement: setup java ## each throttle mode beside the broker's own quota: writes table and picture of docs/enforcement.md
+	@$(BIN)/python -m bench --only enforcement --document docs/enforcement.md --picture docs/enforcement.png $(ARGS)
 
 profile: setup ## a flame graph of the proxy under load: ARGS="--scenario 'java 16 KiB' --output java.svg"
 	@$(BIN)/python -m bench.profile $(ARGS)

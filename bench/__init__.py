@@ -3,6 +3,7 @@
 `python -m bench` (`make bench`) runs them; README.md describes what each one measures and how. The map:
 
     against_haproxy   CPU and latency with one limit and with all limits, against HAProxy and any other peer
+    enforcement       each throttle mode and the broker's own quota, side by side, for three client libraries
     connections       new connections per second, memory of an idle one
     evenness          5 MB/s, second by second, for three client libraries at a real broker
     metadata_storm    200 clients ask for the Metadata of 100,000 partitions while one produces
@@ -12,6 +13,7 @@
     streams → null_broker, load              the two ends: a broker and a load
     peers → processes                        what is between them: started, pinned, measured, ended
     profile                                  a flame graph of the proxy under one of the loads
-    flooding_clients                         real producers that want more than they may have
+    real_broker                              a broker with a tap in front of it, and one flooding client
+    flooding_clients, greedy_consumers       real clients that want more than they may have
     options, report                          how a run was asked for; figures, tables, JSON
 """

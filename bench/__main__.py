@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from bench import against_haproxy, connections, evenness, metadata_storm, producer_ids, quota_decision
+from bench.enforcement import run as enforcement
 from bench.load import LoadError
 from bench.options import Options
 from bench.peers import PEER_NAMES, STARTERS, PeerStarter, build, contender
@@ -21,6 +22,7 @@ from bench.report import Figure, document, machine, show, write_json
 BENCHMARKS: dict[str, Callable[[Options], list[Figure]]] = {
     against_haproxy.NAME: against_haproxy.run,
     connections.NAME: connections.run,
+    enforcement.NAME: enforcement.run,
     evenness.NAME: evenness.run,
     metadata_storm.NAME: metadata_storm.run,
     producer_ids.NAME: producer_ids.run,
@@ -69,6 +71,11 @@ BENCHMARKS: dict[str, Callable[[Options], list[Figure]]] = {
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Put the table between the marks of this Markdown file; repeatable.",
 )
+@click.option(
+    "--picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw the bytes in each second of the enforcement benchmark here, as a PNG.",
+)
 @click.option("--check", is_flag=True, help="Exit with 3 when a target is missed.")
 def main(
     *,
@@ -83,6 +90,7 @@ def main(
     pinned: bool,
     json_path: Path | None,
     documents: tuple[Path, ...],
+    picture: Path | None,
     check: bool,
 ) -> None:
     """Measure the proxy: against HAProxy, per connection, by the second, and under a storm.
@@ -92,7 +100,7 @@ def main(
         python -m bench --only against_haproxy --quick
     """
     starters = _starters(peers.split(","), builds, contenders, broker_port)
-    console = Console(width=None if sys.stdout.isatty() else 120 if len(starters) <= 3 else 180)
+    console = Console(width=None if sys.stdout.isatty() else 180)
     available = sorted(os.sched_getaffinity(0))
     cores = Cores.choose(available if pinned else [])
     raise_descriptor_limit()
@@ -102,6 +110,7 @@ def main(
         scenario=scenario,
         peers=starters,
         broker_port=broker_port,
+        picture=picture,
         cores=cores,
         progress=lambda text: console.print(f"[dim]… {text}[/]", highlight=False),
     )

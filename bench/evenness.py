@@ -6,27 +6,23 @@ where that is more), their mean within 0.5 %. The same client straight at the br
 same size is there for comparison.
 """
 
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
-from bench.flooding_clients import LIBRARIES, command
-from bench.load import LoadError
+from bench.flooding_clients import LIBRARIES
 from bench.options import Options
 from bench.peers import proxy
-from bench.processes import PeerError, running
+from bench.processes import PeerError
+from bench.real_broker import Broker, flood, tapped_broker
 from bench.report import Figure
-from deploy.local.cluster import KafkaCluster
+from deploy.local.broker_quota import client_quotas
 from deploy.local.errors import PlaygroundError
 from deploy.local.evenness import MEAN_TOLERANCE, SHARE_THAT_MUST_HOLD, Evenness, measure, share_holding
 from deploy.local.settings import Address
-from deploy.local.tap import Tap
-from pipeline.demo.broker_quota import producer_byte_rate
 
 NAME = "evenness"
 LIMIT = 5_000_000
+QUOTA = f"client-id=<default>,producer_byte_rate={LIMIT}"
 COMPARED_LIBRARY = "aiokafka"
-PATIENCE_SECONDS = 30.0
 
 
 def run(options: Options) -> list[Figure]:
@@ -37,21 +33,21 @@ def run(options: Options) -> list[Figure]:
         return []
     through: dict[str, list[Evenness]] = {library: [] for library in chosen}
     try:
-        with _taps() as (tap, broker):
+        with tapped_broker() as broker:
             for number in range(rounds):
                 for library in chosen:
-                    with proxy(broker, None, quotas=[f"client-id=<default>,producer_byte_rate={LIMIT}"]) as peer:
+                    with proxy(broker.address, None, quotas=[QUOTA]) as peer:
                         client_id = f"{library}-{number}"
                         options.progress(f"{library} through the proxy, {seconds} s, run {number + 1} of {rounds}")
-                        run_ = _flood(tap, library, peer.address, client_id, seconds)
+                        run_ = _run(broker, library, peer.address, client_id, seconds)
                     options.progress(_seconds(run_))
                     through[library].append(run_)
             figures = [figure for library, runs in through.items() for figure in _figures(library, "proxy", runs)]
             if COMPARED_LIBRARY in chosen:
                 client_id = f"{COMPARED_LIBRARY}-broker-quota"
                 options.progress(f"{COMPARED_LIBRARY} under the broker's own quota, {seconds} s")
-                with producer_byte_rate(broker, client_id, float(LIMIT)):
-                    run_ = _flood(tap, COMPARED_LIBRARY, broker, client_id, seconds)
+                with client_quotas(broker.address, client_id, {"producer_byte_rate": LIMIT}):
+                    run_ = _run(broker, COMPARED_LIBRARY, broker.address, client_id, seconds)
                 options.progress(_seconds(run_))
                 figures += _figures(COMPARED_LIBRARY, "broker's quota", [run_])
     except PlaygroundError as error:
@@ -59,33 +55,11 @@ def run(options: Options) -> list[Figure]:
     return figures
 
 
-@contextmanager
-def _taps() -> Iterator[tuple[Tap, Address]]:
-    """A real broker behind a tap: the tap, and the address that everybody is told."""
-    with Tap() as tap, KafkaCluster(1, advertised=tap.advertise) as cluster:
-        yield tap, next(iter(cluster.advertised_addresses.values()))
-
-
-def _flood(tap: Tap, library: str, bootstrap: Address, client_id: str, seconds: int) -> Evenness:
-    """Let the client send for `seconds` from its first data frame on."""
-    before = tap.unreadable
-    argv = command(library, f"{bootstrap[0]}:{bootstrap[1]}", client_id, f"evenness-{client_id}")
-    with running(argv, None) as (process, output):
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        ends_ns = None
-        while ends_ns is None or time.monotonic_ns() < ends_ns:
-            if process.poll() is not None or (ends_ns is None and time.monotonic() > deadline):
-                output.seek(0)
-                text = output.read()[-2000:].decode(errors="replace")
-                raise LoadError(f"{library} sent nothing, or ended with {process.returncode}:\n{text}")
-            time.sleep(0.1)
-            if ends_ns is None and (frames := tap.sizes("produce", client_id)):
-                ends_ns = frames[0][0] + (seconds + 1) * 1_000_000_000
-    seen = tap.frames("produce", client_id)
-    if tap.unreadable > before:
-        raise LoadError(f"{tap.unreadable - before} connections were not Kafka's: nothing of them was measured")
-    connections = len({frame.connection for frame in seen})
-    return measure([(frame.time_ns, frame.size) for frame in seen], LIMIT, connections=connections)
+def _run(broker: Broker, library: str, bootstrap: Address, client_id: str, seconds: int) -> Evenness:
+    """Let the client send for `seconds` and the last second, which is not judged."""
+    frames = flood(broker.tap, library, bootstrap, client_id, f"evenness-{client_id}", seconds + 1).frames
+    connections = len({frame.connection for frame in frames})
+    return measure([(frame.time_ns, frame.size) for frame in frames], LIMIT, connections=connections)
 
 
 def _seconds(run_: Evenness) -> str:

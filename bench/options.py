@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from bench.peers import PeerStarter
 from bench.processes import Cores
@@ -12,6 +13,7 @@ class Options:
     """`rounds` of 0 means the benchmark's own number. `scenario` is a part of the names of the scenarios to run.
 
     peers         what starts each peer, by name, in the order of the columns
+    picture       where the enforcement benchmark draws bytes in each second; None: nowhere
     broker_port   of the null broker that peers of `--contender` are in front of; 0: the kernel chooses
     """
 
@@ -22,3 +24,4 @@ class Options:
     cores: Cores
     progress: Callable[[str], None]
     broker_port: int = 0
+    picture: Path | None = None

@@ -181,13 +181,14 @@ def proxy(
     core: int | None,
     *,
     quotas: Sequence[str] = ONE_LIMIT,
+    arguments: Sequence[str] = (),
     name: str = "proxy",
     limits: str = "",
     command: Sequence[str] = THIS_TREE,
     is_traced: bool = False,
 ) -> Iterator[Peer]:
-    """The proxy of this project with `quotas`, as `command` starts it. `is_traced`: a debugger may attach to it.
-    Raises PeerError when it does not start.
+    """The proxy of this project with `quotas` and more `arguments`, as `command` starts it. `is_traced`: a debugger may
+    attach to it. Raises PeerError when it does not start.
     """
     listen, metrics = free_ports(2)
     version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
@@ -195,6 +196,7 @@ def proxy(
     argv += ["--listen", f"{LOOPBACK}:{listen}", "--broker-ports", "0", "--metrics-listen", f"{LOOPBACK}:{metrics}"]
     for quota in quotas:
         argv += ["--quota", quota]
+    argv += arguments
     with running(argv, core, is_traced=is_traced) as (process, output):
         wait_until_listening(process, output, listen)
         url = f"http://{LOOPBACK}:{metrics}"

@@ -6,6 +6,7 @@ import platform
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
@@ -128,13 +129,15 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
 def document(path: Path, figures: Sequence[Figure], command: str) -> None:
-    """Replace what is between BEGIN and END in a Markdown file by a table of the figures. Raises ValueError."""
+    """Replace what is between BEGIN and END in a Markdown file by a table of the figures, with command, machine
+    and date. Raises ValueError."""
     text = path.read_text()
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise ValueError(f"{path} must have one {BEGIN} and one {END}")
     before, after = text.split(BEGIN)[0], text.split(END)[1]
     about = machine()
-    head = f"`{command}`: {about['cpu']}, {about['cores']} cores, Python {about['python']}."
+    date = datetime.now(UTC).date()
+    head = f"`{command}`: {about['cpu']}, {about['cores']} cores, Python {about['python']}, on {date}."
     path.write_text(f"{before}{BEGIN}\n{head}\n\n{markdown(figures)}\n{END}{after}")
 
 

@@ -4,6 +4,7 @@ PlaygroundError
 ├── JavaMissing       no Java, or one that is too old
 ├── DownloadFailed    jars could not be fetched, or are not the pinned ones
 ├── BrokerFailed      a broker did not start, or ended by itself
+├── BrokerQuotaError  a broker refused a quota, or does not show it
 └── TapFailed         the measuring tap's process ended
 """
 
@@ -22,6 +23,10 @@ class DownloadFailed(PlaygroundError):
 
 class BrokerFailed(PlaygroundError):
     """A broker did not answer in time or its process ended; the text ends with the last lines of its log."""
+
+
+class BrokerQuotaError(PlaygroundError):
+    """The broker refused the quota, or does not show it in time."""
 
 
 class TapFailed(PlaygroundError):

@@ -1,18 +1,22 @@
-"""Asks a broker by the wire whether it is ready. Blocking sockets, one connection per question, every wait bounded."""
+"""Requests to a broker by the wire. Blocking sockets, one connection per request, every wait bounded."""
 
 import io
 import socket
 import struct
 import time
+from typing import TypeVar
 
 from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.metadata.v9.request import MetadataRequest
 from kio.schema.metadata.v9.response import MetadataResponse
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32
+from kio.static.protocol import HeaderV1ResponsePayload, HeaderV2RequestPayload
 
 _MAX_ANSWER_BYTES = 1 << 20
 _CLIENT_ID = "playground-probe"
+
+Response = TypeVar("Response", bound=HeaderV1ResponsePayload)
 
 
 def answers_api_versions(host: str, port: int, timeout_seconds: float) -> bool:
@@ -34,12 +38,20 @@ def known_brokers(host: str, port: int, timeout_seconds: float) -> dict[int, tup
         include_cluster_authorized_operations=False,
         include_topic_authorized_operations=False,
     )
-    answer = _ask(host, port, request, timeout_seconds)
-    response, _ = entity_reader(MetadataResponse)(answer, 5)
+    response = ask(host, port, request, MetadataResponse, timeout_seconds)
     return {int(broker.node_id): (broker.host, int(broker.port)) for broker in response.brokers}
 
 
-def _ask(host: str, port: int, request: ApiVersionsRequest | MetadataRequest, timeout_seconds: float) -> bytes:
+def ask(
+    host: str, port: int, request: HeaderV2RequestPayload, response_type: type[Response], timeout_seconds: float
+) -> Response:
+    """Sends one request of a flexible version and returns its response. Raises OSError."""
+    answer = _ask(host, port, request, timeout_seconds)
+    response, _ = entity_reader(response_type)(answer, 5)  # after the correlation id and an empty tag buffer
+    return response
+
+
+def _ask(host: str, port: int, request: HeaderV2RequestPayload, timeout_seconds: float) -> bytes:
     """Sends one request. Returns the response from its correlation id on. Raises OSError."""
     header_type = request.__header_schema__
     header = header_type(

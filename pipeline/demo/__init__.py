@@ -4,7 +4,7 @@ flights          the real data: 336,776 flights as JSON, with a key and a checks
 produce_flights  the PySpark batch job; knows nothing of the proxy, only an address
 
 command          `make demo`: the job three times, in a playground of its own
-proxy_process    the real proxy command       broker_quota    the broker's own quota, for comparison
+proxy_process    the real proxy command
 address_scan     scans what clients receive for a real broker address
 runs             one run and its measurement  client_metrics  the metrics of Spark's own Kafka client
 progress         the live progress in the terminal

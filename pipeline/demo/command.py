@@ -22,13 +22,13 @@ from rich.console import Console
 
 from deploy.local import artifacts
 from deploy.local.artifacts import PROJECT
+from deploy.local.broker_quota import client_quotas
 from deploy.local.cluster import KafkaCluster
 from deploy.local.errors import BrokerFailed, PlaygroundError
 from deploy.local.java import find_java
 from deploy.local.tap import Tap
-from pipeline.demo import broker_quota, flights
+from pipeline.demo import flights
 from pipeline.demo.address_scan import ScanningRelay
-from pipeline.demo.broker_quota import BrokerQuotaError
 from pipeline.demo.picture import draw
 from pipeline.demo.produce_flights import JobFailedError, read_flights
 from pipeline.demo.progress import RunProgress
@@ -63,7 +63,6 @@ EXPECTED_ERRORS = (
     PlaygroundError,
     SparkStartError,
     ProxyFailedError,
-    BrokerQuotaError,
     JobFailedError,
     TopicUnreadableError,
     KafkaException,
@@ -197,7 +196,7 @@ def run_all(options: Options, console: Console) -> Outcome:
                 )
 
         runs = [run(plans[0], open_way), run(plans[1], held_way)]
-        with broker_quota.producer_byte_rate(broker, CLIENT_ID, options.limit):
+        with client_quotas(broker, CLIENT_ID, {"producer_byte_rate": options.limit}):
             runs.append(run(plans[2], None))
         expected = flights.expected_checksums(prepared, options.rows)
         tallies = {}

@@ -9,12 +9,9 @@ mpl.use("Agg")
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
+from deploy.local.bars import COLOURS, bars
 from pipeline.demo.runs import Run
-
-# Of Okabe and Ito's palette: told apart with any colour vision.
-_COLOURS = ("#0072B2", "#009E73", "#D55E00")
 
 
 def draw(runs: Sequence[Run], records: int, limit: float, path: Path) -> None:
@@ -27,7 +24,7 @@ def draw(runs: Sequence[Run], records: int, limit: float, path: Path) -> None:
         fontsize=12.5,
         fontweight="bold",
     )
-    for panel, run, colour in zip(panels, runs, _COLOURS, strict=True):
+    for panel, run, colour in zip(panels, runs, COLOURS, strict=True):
         _panel(panel, run, limit, colour)
     panels[0].legend(loc="upper right", frameon=False, fontsize=10, handlelength=2.5)
     panels[-1].set_xlim(0.4, max(len(run.bins) for run in runs) + 0.6)
@@ -38,16 +35,10 @@ def draw(runs: Sequence[Run], records: int, limit: float, path: Path) -> None:
 
 
 def _panel(panel: Axes, run: Run, limit: float, colour: str) -> None:
-    seconds = range(1, len(run.bins) + 1)
-    panel.bar(seconds, [size / 1e6 for size in run.bins], width=0.84, color=colour)
-    panel.axhline(limit / 1e6, color="black", linewidth=1.2, linestyle=(0, (5, 3)), label=f"limit {limit / 1e6:g} MB/s")
+    bars(panel, run.bins, limit, colour)
     panel.set_title(run.plan.headline, loc="left", fontsize=11, fontweight="bold", color=colour)
     panel.set_title(summary(run), loc="right", fontsize=10)
     panel.set_ylabel("MB in that second")
-    panel.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=24))
-    panel.grid(axis="y", color="#dddddd", linewidth=0.7)
-    panel.set_axisbelow(True)
-    panel.spines[["top", "right"]].set_visible(False)
 
 
 def summary(run: Run) -> str:

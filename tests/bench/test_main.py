@@ -76,7 +76,10 @@ def test_a_process_that_is_not_there_is_an_error() -> None:
 
 
 def test_help_lists_the_benchmarks() -> None:
-    assert "against_haproxy|connections|evenness|metadata_storm|producer_ids|quota_decision" in invoke("--help").output
+    assert (
+        "against_haproxy|connections|enforcement|evenness|metadata_storm|producer_ids|quota_decision"
+        in invoke("--help").output
+    )
 
 
 @pytest.mark.parametrize(

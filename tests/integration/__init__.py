@@ -4,7 +4,6 @@
     scanned_proxy     the same behind a relay that searches every byte towards clients for a broker's address
     librdkafka        producing and reading with confluent-kafka, for many tests
     java_tools        Kafka's console and perf tools, run to their end
-    greedy_consumers  consumers that read as fast as they may
     records           what is produced
     wire              requests made by hand, for what no client sends when it is wanted
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from bench.greedy_consumers import LIBRARIES, command
 from deploy.local.artifacts import PROJECT
 from deploy.local.cluster import KafkaCluster
 from deploy.local.evenness import measure
 from deploy.local.tap import Tap
-from tests.integration.greedy_consumers import LIBRARIES, command
 from tests.integration.proxy_process import eventually
 from tests.integration.scanned_proxy import RelayedProxy
 from tests.integration.test_live_change import write

@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from deploy.local import artifacts
 from deploy.local.cluster import KafkaCluster
-from pipeline.demo import broker_quota, flights
+from pipeline.demo import flights
 from pipeline.demo.client_metrics import longest_notice_seconds
 from pipeline.demo.produce_flights import JobFailedError, produce, read_flights
 from pipeline.demo.verify import Tally, TopicUnreadableError, compare, read_topic
@@ -53,21 +53,3 @@ def test_a_topic_with_less_than_expected_is_read_to_its_end(
 def test_a_topic_that_cannot_be_read_is_named(unique_name: Callable[[str], str]) -> None:
     with pytest.raises(TopicUnreadableError, match="topic flights: "):
         list(read_topic("127.0.0.1:1", "flights", unique_name("verify"), stall_timeout_seconds=1))
-
-
-def test_the_brokers_own_quota_holds_inside_the_block_only(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
-    client_id = unique_name("flights-etl")
-    broker = kafka_cluster.node_addresses[1]
-    with broker_quota.producer_byte_rate(broker, client_id, 5e6):
-        assert broker_quota.in_force(broker, client_id) == 5e6
-    assert broker_quota.in_force(broker, client_id) is None
-
-
-def test_a_quota_that_the_broker_refuses_is_an_error_with_its_reason(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
-    refused = broker_quota.producer_byte_rate(kafka_cluster.node_addresses[1], unique_name("flights-etl"), -1)
-    with pytest.raises(broker_quota.BrokerQuotaError, match="must be greater than 0"):
-        refused.__enter__()
