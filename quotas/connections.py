@@ -161,18 +161,7 @@ class ConnectionQuotas:
         waits do not depend on the amount (`Algorithm.wait_ns`), all admitted ones wait for its debt.
         """
         limits = [self._rates(each.ip, each.listener) for each in waiting]
-        for each, own in zip(waiting, limits, strict=True):
-            if each.verdict.admitted:
-                for limit in own:
-                    if limit not in each.verdict.recorded_in:
-                        limit.algorithm.record(1, now_ns)
-        later: Counter[Limit] = Counter()
-        verdicts = [each.verdict for each in waiting]
-        for nth in reversed(range(len(waiting))):
-            if verdicts[nth].admitted:
-                waits = [(limit.algorithm.wait_ns(-later[limit], now_ns), limit) for limit in limits[nth]]
-                verdicts[nth] = _at_most(waiting[nth], _longest(waits, limits[nth]), now_ns)
-                later.update(limits[nth])
+        verdicts = _review_admitted(waiting, limits, now_ns)
         for nth, each in enumerate(waiting):
             if not each.verdict.admitted and not self._is_queued(each) and self._has_slot(each.listener):
                 left_ns = max(0, each.since_ns + each.verdict.wait_ns - now_ns)
@@ -223,6 +212,24 @@ class ConnectionQuotas:
         for limit in limits:
             limit.algorithm.refund(1, now_ns, now_ns)
         return replace(verdict, admitted=False, wait_ns=max_wait_ns, recorded_in=())
+
+
+def _review_admitted(
+    waiting: Sequence[WaitingConnection], limits: Sequence[tuple[Limit, ...]], now_ns: int
+) -> list[Verdict]:
+    """New verdicts of those that are admitted; the others keep theirs. `limits`: the rates of each."""
+    for each, own in zip(waiting, limits, strict=True):
+        if each.verdict.admitted:
+            for limit in set(own).difference(each.verdict.recorded_in):
+                limit.algorithm.record(1, now_ns)
+    later: Counter[Limit] = Counter()
+    verdicts = [each.verdict for each in waiting]
+    for nth in reversed(range(len(waiting))):
+        if verdicts[nth].admitted:
+            waits = [(limit.algorithm.wait_ns(-later[limit], now_ns), limit) for limit in limits[nth]]
+            verdicts[nth] = _at_most(waiting[nth], _longest(waits, limits[nth]), now_ns)
+            later.update(limits[nth])
+    return verdicts
 
 
 def _longest(waits: Iterable[tuple[int, Limit]], recorded_in: tuple[Limit, ...]) -> Verdict:

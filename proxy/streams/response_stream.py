@@ -108,15 +108,19 @@ class ResponseStream(Responses):
             raise CorrelationMismatch(expected, correlation_id)
         self._shown_delay_ms = 0
         if isinstance(awaited, Watched):
-            if awaited.sent_ns:
-                self.connection.identity.broker_ns = now_ns - awaited.sent_ns
-                awaited.sent_ns = 0
-            if awaited.delay is not None and self.postpone(awaited.delay, now_ns) != PASS:
+            if not self._is_due(awaited, now_ns):
                 return DELAY
             awaited = awaited.awaited
         elif self._read_size < READ_SIZE:
             self._read_size = READ_SIZE
         return awaited.handler.respond(self, awaited, pos, end, length, now_ns)
+
+    def _is_due(self, watched: Watched, now_ns: int) -> bool:
+        """Whether the response that has arrived is forwarded now. Its time is measured."""
+        if watched.sent_ns:
+            self.connection.identity.broker_ns = now_ns - watched.sent_ns
+            watched.sent_ns = 0
+        return watched.delay is None or self.postpone(watched.delay, now_ns) == PASS
 
     def _take_batch(self, pos: int, end: int) -> int:
         """Forward responses that need no change: those that are not parsed, and Produce responses of the common shape.

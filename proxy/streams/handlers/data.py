@@ -90,15 +90,8 @@ class DataHandler(Handler):
             self.pass_in_debt(requests, decision, size, amounts, now_ns)
             return PASS
         units = size if amounts is None else amounts.get(limit, size)
-        requests.hold = Hold(
-            limit,
-            size,
-            units,
-            Ticket() if turn is None else turn.ticket,
-            now_ns if turn is None else turn.since_ns,
-            answered=kind.answered,
-            until_ns=until_ns,
-        )
+        ticket, since_ns = (Ticket(), now_ns) if turn is None else (turn.ticket, turn.since_ns)
+        requests.hold = Hold(limit, size, units, ticket, since_ns, answered=kind.answered, until_ns=until_ns)
         return HOLD
 
     def exceeds(self, requests: Requests, limit: Limit, size: int) -> None:
