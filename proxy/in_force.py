@@ -1,7 +1,8 @@
 """What is in force now and may change while the proxy runs: the quotas, the throttle mode, and the off switch.
 
 While enforcement is off the proxy behaves as with `--dry-run`: held frames are released, no notice is written. The
-switch has an end, so that a forgotten one does not leave the proxy without limits.
+switch has an end, so that a forgotten one does not leave the proxy without limits. Enforcement begins without the debts
+of a dry run: these would be served at once, by other clients, too.
 """
 
 from __future__ import annotations
@@ -133,6 +134,7 @@ class InForce:
         mode = mode_of(self._options) if self._off is None else DRY_RUN
         if mode == self.mode:
             return
+        was_dry_run = self.mode == DRY_RUN
         self.mode = mode
         context = self._shared.context
         self._report.is_dry_run = mode == DRY_RUN
@@ -140,6 +142,9 @@ class InForce:
         context.policy = policy_of(mode, self._report)
         if mode == DRY_RUN:
             self._drop_throttles(list(self._sessions))
+        elif was_dry_run:
+            context.registry.forget_debts(self._shared.clock(), MOST_REFRESHED)
+            self._refresh()
         for observer in context.registry.observers:
             observer()
 

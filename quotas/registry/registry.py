@@ -160,8 +160,16 @@ class Registry:
         for observer in self.observers:
             observer()
 
+    def forget_debts(self, now_ns: int, most: int) -> None:
+        """Begin with new buckets where there is debt: what a dry run has let pass is not served later. Thresholds and
+        known producer ids stay. `most`: as for `replace`; the caller notifies the observers.
+        """
+        self.generation += 1
+        self._store.forget_debts(now_ns)
+        self._store.refresh(most)
+
     def refresh(self, most: int) -> bool:
-        """Update `most` limits after `replace`. Returns whether some are left."""
+        """Update `most` limits after such a change. Returns whether some are left."""
         return self._store.refresh(most)
 
     def expire(self, now_ns: int) -> int:
