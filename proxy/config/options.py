@@ -141,7 +141,8 @@ QUOTAS: Final = cloup.option_group(
         type=one_of("token-bucket", "sampled-window", "ewma"),
         default="token-bucket",
         help="Algorithm of entries without one: a token bucket, even in every second; sampled windows, as in brokers; "
-        "or a moving average of one minute. connection_creation_rate: sampled windows.",
+        "or a moving average of one minute. connection_creation_rate: sampled windows that pass at most one "
+        "window's worth at once.",
     ),
     _setting(
         "--quota-window-num",
