@@ -72,7 +72,11 @@ class ConfigWatch:
     async def run(self) -> None:
         """Call `poll` once a second, and after `read_files`, until cancelled."""
         while True:
-            await self.poll()
+            try:
+                await self.poll()
+            except Exception:  # noqa: BLE001 - a defect that one content shows must not end the watch
+                self._metrics.reload_ok = False
+                logs.event(_log, logging.ERROR, "config_watch_failed", exc_info=True)
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._asked.wait()
