@@ -137,7 +137,7 @@ class Registry:
 
     def replace(
         self,
-        entries: Iterable[QuotaEntry],
+        entries: Iterable[QuotaEntry] | Configured,
         now_ns: int,
         *,
         share: float | Fraction | None = None,
@@ -147,11 +147,11 @@ class Registry:
 
         A bucket keeps its debt, at the new rate (see `token_bucket`), if its entity still has the limit. It is dropped
         if the limit was removed, is at another level with another bucket, or has another algorithm.
-        O(entries and limits in use). `most`: limits that are updated at once. The others are updated at their next use;
-        call `refresh` until all are.
+        O(entries and limits in use); entries that are `Configured` already cost nothing. `most`: limits that are
+        updated at once. The others are updated at their next use; call `refresh` until all are.
         """
         new_share = self.share if share is None else _exact_share(share)
-        configured = Configured(entries)
+        configured = entries if isinstance(entries, Configured) else Configured(entries)
         self._topics.check(configured)
         self.generation += 1
         self._store.replace(configured, new_share, now_ns)

@@ -371,6 +371,17 @@ async def test_read_again_reads_an_unchanged_file(
         await running
 
 
+async def test_what_takes_long_with_many_entries_is_done_before_they_are_taken_over(watched: Watched) -> None:
+    prepared = []
+    watch = ConfigWatch(
+        watched.config, NONE, lambda _config, quotas: prepared.append(set(vars(quotas))), watched.metrics
+    )
+    assert await watch.poll()
+    os.utime(watched.path, (1, 1))
+    assert not await watch.poll(), "equal quotas are not taken over, nor prepared"
+    assert prepared == [{"entries", "share", "configured", "exemptions"}]
+
+
 async def test_a_defect_does_not_end_the_watch(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
