@@ -149,7 +149,6 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
     """
     from proxy.config.cautions import never_matching
     from proxy.config.checks import config_of, summary_of
-    from proxy.config.exemptions import exemptions_of
     from proxy.config.quotas_file import quotas_in_force
 
     ctx.meta[IGNORE_ENVIRONMENT] = True
@@ -164,7 +163,7 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
     for _, fields in cautions:
         click.echo(_warning(fields), err=True)
     click.echo(f"{file}: ok: {summary_of(config)}")
-    for line in exemptions_of(quotas.entries):
+    for line in quotas.exemptions:
         click.echo(f"exempt: {line}")
 
 

@@ -72,7 +72,11 @@ class ConfigWatch:
     async def run(self) -> None:
         """Call `poll` once a second, and after `read_files`, until cancelled."""
         while True:
-            await self.poll()
+            try:
+                await self.poll()
+            except Exception:  # noqa: BLE001 - a defect that one content shows must not end the watch
+                self._metrics.reload_ok = False
+                logs.event(_log, logging.ERROR, "config_watch_failed", exc_info=True)
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._asked.wait()
@@ -97,26 +101,33 @@ class ConfigWatch:
             if await asyncio.to_thread(_fingerprints, paths) != seen:
                 self._seen = "changed while they were read"
                 return False
-            if quotas != self._quotas or config != self._config:
+            if quotas is not self._quotas or config != self._config:
                 _check_content(paths, seen)
         except ConfigError as error:
             self._refuse(error, is_new=is_new)
             return False
         self._metrics.reload_ok = True
         self._warn_of_fixed(fixed)
-        return self._apply(config, quotas)
+        return await self._apply(config, quotas)
 
     def _read(self) -> tuple[Config, tuple[str, ...], Quotas]:
         """The new configuration, the names of changed options that need a restart, and the quotas."""
         if self._read_again is None:
-            return self._config, (), quotas_in_force(self._config)
+            return self._config, (), self._prepared(quotas_in_force(self._config))
         fresh = self._read_again()
         config = live_part(self._config, fresh)
         self._quotas_file = config.quotas.file
-        return config, tuple(_differing(config, fresh)), quotas_in_force(config)
+        return config, tuple(_differing(config, fresh)), self._prepared(quotas_in_force(config))
 
-    def _apply(self, config: Config, quotas: Quotas) -> bool:
-        if config == self._config and quotas == self._quotas:
+    def _prepared(self, quotas: Quotas) -> Quotas:
+        """The quotas, prepared for the event loop; those in force if they are equal."""
+        if quotas == self._quotas:
+            return self._quotas
+        quotas.prepare()
+        return quotas
+
+    async def _apply(self, config: Config, quotas: Quotas) -> bool:
+        if config == self._config and quotas is self._quotas:
             return False
         before, quotas_before = self._config, self._quotas
         self._config, self._quotas = config, quotas
@@ -132,7 +143,7 @@ class ConfigWatch:
                 throttle_mode=config.enforcement.throttle_mode,
                 log_level=config.observability.log_level,
             )
-        if quotas != quotas_before:
+        if quotas is not quotas_before:
             logs.event(
                 _log,
                 logging.INFO,
@@ -143,7 +154,7 @@ class ConfigWatch:
                 share=quotas.share,
                 share_before=quotas_before.share,
             )
-            for name, fields_ in quota_warnings(config.quotas, quotas):
+            for name, fields_ in await asyncio.to_thread(quota_warnings, config.quotas, quotas):
                 logs.event(_log, logging.WARNING, name, exc_info=False, **fields_)
         return True
 

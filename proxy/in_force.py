@@ -1,7 +1,8 @@
 """What is in force now and may change while the proxy runs: the quotas, the throttle mode, and the off switch.
 
 While enforcement is off the proxy behaves as with `--dry-run`: held frames are released, no notice is written. The
-switch has an end, so that a forgotten one does not leave the proxy without limits.
+switch has an end, so that a forgotten one does not leave the proxy without limits. Enforcement begins without the debts
+of a dry run: these would be served at once, by other clients, too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from proxy.config.config import Config, EnforcementOptions
-from proxy.config.exemptions import exemptions_of
 from proxy.config.quotas_file import Quotas
 from proxy.enforcement.policies.table import DRY_RUN, policy_of
 from proxy.enforcement.report import Report
@@ -45,16 +45,14 @@ class Off(NamedTuple):
 class InForce:
     """See the module. Everything here is called in the event loop.
 
-    quotas       those in force
-    exemptions   their exemptions, for people
-    mode         the throttle mode; `DRY_RUN` in a dry run, and while enforcement is off
+    quotas   those in force
+    mode     the throttle mode; `DRY_RUN` in a dry run, and while enforcement is off
     """
 
     def __init__(
         self, config: Config, quotas: Quotas, shared: Shared, report: Report, sessions: Iterable[Session]
     ) -> None:
         self.quotas = quotas
-        self.exemptions = exemptions_of(quotas.entries)
         self.mode = mode_of(config.enforcement)
         self._options = config.enforcement
         self._log_level = config.observability.log_level
@@ -72,15 +70,14 @@ class InForce:
             logs.configure(self._log_format, self._log_level)
         self._options = config.enforcement
         self._apply_mode()
-        if quotas != self.quotas:
+        if quotas is not self.quotas:
             self.take_over_quotas(quotas)
 
     def take_over_quotas(self, quotas: Quotas) -> None:
-        """Replace the quotas."""
+        """Replace the quotas. Fast for those that are prepared."""
         self.quotas = quotas
-        self.exemptions = exemptions_of(quotas.entries)
         registry, now_ns = self._shared.context.registry, self._shared.clock()
-        registry.replace(quotas.entries, now_ns, share=quotas.share, most=MOST_REFRESHED)
+        registry.replace(quotas.configured, now_ns, share=quotas.share, most=MOST_REFRESHED)
         self._refresh()
 
     def _refresh(self) -> None:
@@ -133,6 +130,7 @@ class InForce:
         mode = mode_of(self._options) if self._off is None else DRY_RUN
         if mode == self.mode:
             return
+        was_dry_run = self.mode == DRY_RUN
         self.mode = mode
         context = self._shared.context
         self._report.is_dry_run = mode == DRY_RUN
@@ -140,6 +138,9 @@ class InForce:
         context.policy = policy_of(mode, self._report)
         if mode == DRY_RUN:
             self._drop_throttles(list(self._sessions))
+        elif was_dry_run:
+            context.registry.forget_debts(self._shared.clock(), MOST_REFRESHED)
+            self._refresh()
         for observer in context.registry.observers:
             observer()
 

@@ -18,6 +18,7 @@ from proxy.brokers.readiness import Readiness
 from proxy.brokers.topic_lookup import ask_for_topics
 from proxy.brokers.topics import Topics
 from proxy.brokers.upstream import Upstream
+from proxy.config.cautions import MAX_LISTED
 from proxy.config.config import Config, QuotaOptions, format_address, unmapped
 from proxy.config.errors import BindError
 from proxy.config.quotas_file import quotas_in_force
@@ -149,7 +150,7 @@ class Server:
                 health=self._health,
                 readiness=readiness.check,
                 throttles=self._throttles,
-                exemptions=lambda: self.in_force.exemptions,
+                exemptions=lambda: self.in_force.quotas.exemptions,
             )
         except BindError:
             if switch is not None:
@@ -348,15 +349,18 @@ class Server:
             dry_run=config.enforcement.dry_run or None,
         )
         quotas = self.in_force.quotas
+        rest = len(quotas.entries) - MAX_LISTED
+        limits = [
+            f"{entry.entity} {name}={rate}"
+            for entry in quotas.entries[:MAX_LISTED]
+            for name, rate in entry.limits.items()
+        ]
         event(
             _log,
             logging.INFO,
             "quotas",
-            held="; ".join(
-                f"{entry.entity} {name}={rate}" for entry in quotas.entries for name, rate in entry.limits.items()
-            )
-            or "none",
-            exempt="; ".join(self.in_force.exemptions) or None,
+            held="; ".join(limits + ([f"and {rest} more entries"] if rest > 0 else [])) or "none",
+            exempt="; ".join(quotas.exemptions) or None,
             scope="each limit applies to a client over all its connections and brokers, through this process only"
             + (
                 f"; every rate is scaled by the quota share {quotas.share:g}"

@@ -53,7 +53,7 @@ class Measure(Enum):
 
     BYTES = "bytes per second"
     RATE = "a rate of something else"
-    CONNECTION_RATE = "a rate, by default over sampled windows"
+    CONNECTION_RATE = "a rate, by default over sampled windows that are paced"
     OWN = "its own rule"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from fractions import Fraction
 from typing import Final, Literal
 
@@ -52,8 +53,9 @@ def parse_number(value: object) -> Fraction:
         found = _NUMBER.fullmatch(value.strip())
         if found is not None:
             return Fraction(found["number"])
-    elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return exact(value)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        with suppress(ValueError):
+            return exact(value)
     raise RateError(f"expected a number, not {value!r}")
 
 

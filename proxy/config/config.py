@@ -68,9 +68,9 @@ class QuotaOptions:
     `client_id` and `principal` replace the names of all clients.
     `entries` are those given by flags; entries of `file` replace those of the same entity.
     `share` is in (0, 1] and scales every rate; the share in `file` replaces it.
-    `algorithm` is for entries that name none; connection_creation_rate uses sampled windows unless its entry names an
-    algorithm. Sampled windows are `window_num` windows of `window_size_seconds`; with `first_window`, the rate of a new
-    entity is measured over the windows since its start.
+    `algorithm` is for entries that name none; connection_creation_rate uses sampled windows that pass at most
+    one window's worth at once, unless its entry names an algorithm. Sampled windows are `window_num` windows of
+    `window_size_seconds`; with `first_window`, the rate of a new entity is measured over the windows since its start.
     """
 
     client_id: str | None = None

@@ -21,6 +21,7 @@ from proxy.config.option_types import (
     file_path,
     one_of,
     quota_spec,
+    socket_path,
 )
 from proxy.config.toml_file import take_defaults_from
 from quotas.modes import MODES
@@ -141,7 +142,8 @@ QUOTAS: Final = cloup.option_group(
         type=one_of("token-bucket", "sampled-window", "ewma"),
         default="token-bucket",
         help="Algorithm of entries without one: a token bucket, even in every second; sampled windows, as in brokers; "
-        "or a moving average of one minute. connection_creation_rate: sampled windows.",
+        "or a moving average of one minute. connection_creation_rate: sampled windows that pass at most one "
+        "window's worth at once.",
     ),
     _setting(
         "--quota-window-num",
@@ -223,7 +225,7 @@ ENFORCEMENT: Final = cloup.option_group(
     ),
     _setting(
         "--admin-socket",
-        type=Checked("PATH", file_path),
+        type=Checked("PATH", socket_path),
         show_default="none",
         help="UNIX socket of the off switch, for the owner of this process only: kafka-quota-proxy enforcement off "
         "--for 30m. That command reads the same variable.",

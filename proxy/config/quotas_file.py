@@ -5,11 +5,13 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 from proxy.config.config import Address, Config
 from proxy.config.errors import ConfigError, Problem
+from proxy.config.exemptions import exemptions_of
 from proxy.config.host_names import addresses_of
 from proxy.config.toml_file import read_toml
 from proxy.config.values import InvalidValue, parse_fraction
@@ -17,18 +19,36 @@ from quotas.entity import DEFAULT_NAME, AnyEntity, Default, Kind, Named
 from quotas.parsing.batch import Wrong
 from quotas.parsing.names import BOOTSTRAP
 from quotas.parsing.parse import Placed, QuotaEntry, SpecError, duplicates, load_quotas, threshold_errors
+from quotas.registry.configured import Configured
 
 FLAG: Final = "--quota"
 SHARE: Final = "quota_share"
 """The key of the file that replaces `--quota-share`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Quotas:
-    """The quotas in force: the entries, each entity once, and the share that scales every rate, in (0, 1]."""
+    """The quotas in force: the entries, each entity once, and the share that scales every rate, in (0, 1].
+
+    A file may have a million entries: `prepare` and comparisons take seconds then.
+    """
 
     entries: tuple[QuotaEntry, ...]
     share: float
+
+    @cached_property
+    def configured(self) -> Configured:
+        """The entries, found by entity."""
+        return Configured(self.entries)
+
+    @cached_property
+    def exemptions(self) -> tuple[str, ...]:
+        """The exemptions of the entries, for people."""
+        return exemptions_of(self.entries)
+
+    def prepare(self) -> None:
+        """Compute both, outside of the event loop."""
+        _ = self.configured, self.exemptions
 
 
 @dataclass(frozen=True, slots=True)

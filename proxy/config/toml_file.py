@@ -75,6 +75,8 @@ def read_toml(path: Path, *, place: str, problems: list[Problem]) -> Mapping[str
         problems.append(Problem(place, f"is not UTF-8 at byte {error.start}"))
     except tomllib.TOMLDecodeError as error:
         problems.append(Problem(place, f"is not TOML: {error}", _total_hint(text)))
+    except (ValueError, RecursionError):  # of Python, not of TOML
+        problems.append(Problem(place, "has a number of thousands of digits, or is nested too deeply"))
     return {}
 
 

@@ -410,6 +410,14 @@ class Session(Owner, Waiter):
             self._shared.wakeups.forget_delay(delay)
             self.responses.resume(DELAY)
 
+    def _end_early(self, now_ns: int) -> None:
+        """End what memory, or a change of the limits, makes shorter than its timer."""
+        connection, delay, stop = self.connection, self.delay, self.connection.stop
+        if delay is not None and (self._shared.context.memory.is_tight or connection.is_over(delay, now_ns)):
+            self._end_delay()
+        if stop is not None and connection.is_over(stop, now_ns):
+            self._end_stop()
+
     # ---- what pumps tell
 
     def attend(self) -> None:
@@ -501,8 +509,7 @@ class Session(Owner, Waiter):
         for pump in (self.requests, self.responses):
             if not pump.paused and pump.source.is_broken:  # the loop has forgotten it
                 self._read_to_end(pump)
-        if self._shared.context.memory.is_tight:
-            self._end_delay()
+        self._end_early(now_ns)
         if self.state is State.OPEN:
             self._notify_blocked(now_ns)
             if self.request_stream.near_limit:

@@ -136,9 +136,21 @@ class Connection:
         self._set_stopped()
 
     def set_stop(self, stop: Delay | None) -> None:
-        """Begin no frame until the end of this stop; None: it is over."""
-        self.stop = stop
-        self._set_stopped()
+        """Begin no frame until the end of this stop, and of one before; None: it is over."""
+        before = self.stop
+        if stop is None or before is None:
+            self.stop = stop
+            self._set_stopped()
+        elif stop.until_ns > before.until_ns:  # which may have a timer
+            before.limit, before.until_ns = stop.limit, stop.until_ns
+
+    def is_over(self, delay: Delay, now_ns: int) -> bool:
+        """Whether a delay or a stop ends now, perhaps early: its limit may have been raised or removed."""
+        if now_ns >= delay.until_ns or self.is_closing or not self.context.policy.enforces:
+            return True
+        limit = delay.limit
+        is_paid = not limit.debt_ns(now_ns) and not limit.waiters.waiting
+        return is_paid or not self.context.registry.is_in_use(limit)
 
     def close(self) -> None:
         """Begin no frame from now on."""

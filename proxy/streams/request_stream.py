@@ -114,7 +114,7 @@ class RequestStream(Requests):
         """The step while no request may pass; `PASS`: a stop is over."""
         connection = self.connection
         stop = connection.stop
-        if stop is not None and (connection.is_closing or now_ns >= stop.until_ns):
+        if stop is not None and connection.is_over(stop, now_ns):
             connection.set_stop(None)
         elif stop is not None:
             return STOP
@@ -359,6 +359,8 @@ class RequestStream(Requests):
         assert isinstance(handler, Produce)  # noqa: S101 - for the type checker: nothing else is charged in full
         if handler.act(self, kind, decision, size, None, now_ns) == HOLD:
             return HOLD
+        if self.delay is not None:
+            self.watch_latest(self.delay, 0)
         charge.unpaid -= size
         charge.limits = limits
         charge.charged_ns = now_ns

@@ -177,7 +177,8 @@ class ResponseStream(Responses):
 
     def postpone(self, delay: Delay, now_ns: int) -> int:
         connection = self.connection
-        if now_ns < delay.until_ns and not connection.is_closing and not connection.context.memory.is_tight:
+        context = connection.context
+        if not connection.is_over(delay, now_ns) and not context.memory.is_tight:
             self.delay = delay
             self._read_size = DELAYED_READ_SIZE
             correlation_id, awaited = connection.in_flight[0]
@@ -187,7 +188,7 @@ class ResponseStream(Responses):
                 assert isinstance(awaited, Awaited)  # noqa: S101 - for the type checker: answers are not delayed
                 connection.in_flight[0] = (correlation_id, Watched(awaited, delay, 0))
             return DELAY
-        if delay.is_shown:
+        if delay.is_shown and context.policy.enforces:
             self._shown_delay_ms = delay.throttle_time_ms
         return PASS
 

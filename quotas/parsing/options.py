@@ -72,7 +72,7 @@ class Options:
         elif measures == {Measure.OWN}:
             return "this limit has its own algorithm"
         elif key == "burst_seconds" and "algorithm" not in self.given and measures <= _WITHOUT_BUCKETS:
-            return f"connections are counted over sampled windows, which have no burst: add algorithm={TOKEN_BUCKET}"
+            return f"at most one window's worth passes at once: for another burst add algorithm={TOKEN_BUCKET}"
         return None
 
 

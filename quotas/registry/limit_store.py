@@ -13,7 +13,7 @@ from quotas.admission.limit import Exempt, Limit, exempt_from
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.entity import TOTAL, AnyEntity, Kind, Named
-from quotas.limit_kinds import LIMIT_NAMES, THRESHOLDS
+from quotas.limit_kinds import LIMIT_NAMES, PRODUCER_IDS_RATE, THRESHOLDS
 from quotas.registry.configured import Configured
 from quotas.registry.idle import IDLE_NS, Idle
 from quotas.registry.override import Applies
@@ -31,6 +31,8 @@ class LimitStore:
         #: Not updated since the last change, and its time.
         self._stale: dict[Limit, None] = {}
         self._changed_ns = 0
+        #: The debts of these are forgotten.
+        self._forgets_debts = False
 
     def __iter__(self) -> Iterator[Limit]:
         """Every limit with a bucket; safe against changes during iteration. O(limits)."""
@@ -86,12 +88,20 @@ class LimitStore:
         self._changed_ns = now_ns
         self._stale = dict.fromkeys(self)
 
+    def forget_debts(self, now_ns: int) -> None:
+        """Drop the limits in debt, but no thresholds and no producer ids. See `refresh`."""
+        self._changed_ns = now_ns
+        self._stale = dict.fromkeys(self)
+        self._forgets_debts = True
+
     def refresh(self, most: int) -> bool:
         """Update `most` limits after a change. Returns whether some are left. O(most)."""
         stale = self._stale
         while stale and most > 0:
             self._refresh(next(iter(stale)))
             most -= 1
+        if not stale:
+            self._forgets_debts = False
         return bool(stale)
 
     def expire(self, now_ns: int) -> int:
@@ -133,6 +143,9 @@ class LimitStore:
             return
         applies = self.configured.find_for_bucket(name, limit.entity)
         if applies is None or not self._settings.is_made_of(limit.algorithm, name, applies.algorithm):
+            self._drop(limit)
+            return
+        if self._forgets_debts and name != PRODUCER_IDS_RATE and limit.debt_ns(self._changed_ns):
             self._drop(limit)
             return
         limit.origin, limit.mode, limit.exempt = applies.origin, applies.mode, _exempt(limit, applies)

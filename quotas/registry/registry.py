@@ -137,7 +137,7 @@ class Registry:
 
     def replace(
         self,
-        entries: Iterable[QuotaEntry],
+        entries: Iterable[QuotaEntry] | Configured,
         now_ns: int,
         *,
         share: float | Fraction | None = None,
@@ -147,11 +147,11 @@ class Registry:
 
         A bucket keeps its debt, at the new rate (see `token_bucket`), if its entity still has the limit. It is dropped
         if the limit was removed, is at another level with another bucket, or has another algorithm.
-        O(entries and limits in use). `most`: limits that are updated at once. The others are updated at their next use;
-        call `refresh` until all are.
+        O(entries and limits in use); entries that are `Configured` already cost nothing. `most`: limits that are
+        updated at once. The others are updated at their next use; call `refresh` until all are.
         """
         new_share = self.share if share is None else _exact_share(share)
-        configured = Configured(entries)
+        configured = entries if isinstance(entries, Configured) else Configured(entries)
         self._topics.check(configured)
         self.generation += 1
         self._store.replace(configured, new_share, now_ns)
@@ -160,8 +160,16 @@ class Registry:
         for observer in self.observers:
             observer()
 
+    def forget_debts(self, now_ns: int, most: int) -> None:
+        """Begin with new buckets where there is debt: what a dry run has let pass is not served later. Thresholds and
+        known producer ids stay. `most`: as for `replace`; the caller notifies the observers.
+        """
+        self.generation += 1
+        self._store.forget_debts(now_ns)
+        self._store.refresh(most)
+
     def refresh(self, most: int) -> bool:
-        """Update `most` limits after `replace`. Returns whether some are left."""
+        """Update `most` limits after such a change. Returns whether some are left."""
         return self._store.refresh(most)
 
     def expire(self, now_ns: int) -> int:

@@ -91,7 +91,8 @@ class TopicTable:
         clients = reduce(or_, exempt) if exempt else None
         if (None if limit.exempt is None else limit.exempt.clients) != clients:
             limit.exempt = exempt_from(limit, clients, is_charged=True)
-        limit.rejects = own.get(name, of_total).rejects
+        entry = own.get(name, of_total)
+        limit.mode, limit.rejects = entry.mode, entry.rejects
         return (limit,)
 
     # ---- changing

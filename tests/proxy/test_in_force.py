@@ -13,8 +13,8 @@ from proxy.config.quotas_file import Quotas
 from proxy.in_force import MOST_REFRESHED, Caller
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import Stage, until, without_burst
-from tests.proxy.dialogue import held
-from tests.proxy.frames import fetch, fetched, produce, produce_throttle_ms, produced
+from tests.proxy.dialogue import debts, held
+from tests.proxy.frames import batch, fetch, fetched, produce, produce_records, produce_throttle_ms, produced
 
 OpenStage = Callable[..., Stage]
 
@@ -40,7 +40,8 @@ async def test_off_releases_at_once_and_on_holds_again(open_stage: OpenStage) ->
         assert await broker.frame() == produce(number, 500)
     assert (stage.paused(), stage.shared.wakeups._timers) == ({}, {})
     stage.server.in_force.switch_on(ME)
-    await client.send(produce(5, 500))
+    await client.send(produce(5, 500) + produce(6, 500))
+    assert await broker.frame() == produce(5, 500), "what passed while it was off is not owed"
     await held(stage)
 
 
@@ -89,9 +90,28 @@ async def test_a_mode_that_is_configured_anew_applies_to_open_connections(open_s
         assert await broker.frame() == produce(number, 500)
     notify = replace(stage.config, enforcement=EnforcementOptions(throttle_mode="notify"))
     stage.server.in_force.take_over(notify, stage.server.in_force.quotas)
-    await client.send(produce(3, 500))
+    await client.send(produce(3, 500) + produce(4, 500))
+    assert await broker.frame() == produce(3, 500), "a dry run leaves no debt"
     await held(stage)
     assert stage.server.in_force.status == "enforcement is on, throttle mode notify"
+
+
+@pytest.mark.parametrize("spec", ["total,{}_rate=1000", "topic=rows,{}_rate=1000"])
+async def test_debts_of_a_dry_run_are_not_served_by_others(open_stage: OpenStage, spec: str) -> None:
+    name = "producer_byte" if "total" in spec else "bytes_in"
+    stage = open_stage(quotas=[without_burst(spec.format(name))])
+    noisy, noisy_broker = await stage.pair()
+    stage.server.in_force.switch_off(60, ME)
+    for number in range(3):
+        await noisy.send(produce_records(number, {"rows": [batch(1, 30_000)]}))
+        await noisy_broker.frame()
+    assert [each > 80 for each in debts(stage).values()] == [True]
+    stage.server.in_force.switch_on(ME)
+    quiet, broker = await stage.pair()
+    sent = produce_records(1, {"rows": [batch(1, 100)]}, client_id="quiet")
+    await quiet.send(sent)
+    assert await broker.frame() == sent
+    assert [each < 1 for each in debts(stage).values()] == [True]
 
 
 async def test_a_held_request_is_counted_once(open_stage: OpenStage) -> None:

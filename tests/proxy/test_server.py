@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.proxy.conversation import LOOPBACK, Peer, ScriptedBroker
+from quotas.parsing.parse import parse_spec
+from tests.proxy.conversation import LOOPBACK, Peer, ScriptedBroker, Stage, lines_of
 from tests.proxy.frames import heartbeat, produce, produced
 
 PATIENCE_SECONDS = 30.0
+
+
+async def test_the_start_lists_some_of_many_quotas(
+    open_stage: Callable[..., Stage], caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = open_stage(quotas=[parse_spec(f"client-id=c{nth},producer_byte_rate=1MB") for nth in range(23)])
+    with caplog.at_level(logging.INFO, "proxy"):
+        stage.server._log_start(1)
+    [held] = [fields["held"] for name, fields in lines_of(caplog.records) if name == "quotas"]
+    assert held.startswith("client-id:c0 producer_byte_rate=1000000; client-id:c1 ")
+    assert held.endswith("; client-id:c19 producer_byte_rate=1000000; and 3 more entries")
 
 
 class Process:

@@ -1,6 +1,7 @@
 """Numbers with units, exact, and Kafka's rules for what may be a quota."""
 
 from fractions import Fraction
+from math import inf, nan
 
 import pytest
 from hypothesis import given
@@ -54,7 +55,7 @@ def test_what_is_written_is_what_counts(whole: int, thousandths: int, unit: str,
 
 @pytest.mark.parametrize(
     "value",
-    ["", "MB", "5 MB per second", "5,000", "0x10", "1e9999", "9" * 50, "nan", True, None, [5], float("inf"), "\u0665"],
+    ["", "MB", "5 MB per second", "5,000", "0x10", "1e9999", "9" * 50, "nan", True, None, [5], inf, nan, "\u0665"],
 )
 def test_refuses(value: object) -> None:
     with pytest.raises(RateError, match=r"expected a (number|rate per second such as)"):
@@ -69,6 +70,7 @@ def test_an_unknown_unit_gets_a_suggestion(text: str, suggestion: str | None) ->
 
 
 def test_a_number_has_no_unit() -> None:
+    assert parse_number(10**400) == 10**400, "above every float"
     assert parse_number("0.25") == Fraction(1, 4)
     with pytest.raises(RateError, match="expected a number, not '5s'"):
         parse_number("5s")

@@ -457,6 +457,8 @@ def test_everything_that_is_wrong_is_listed_at_once(toml: Any, monkeypatch: pyte
     [
         (b"listen = \n", "is not TOML: Invalid value (at line 1, column 10)"),
         (b"\xff", "is not UTF-8 at byte 0"),
+        (b"quota = " + b"[" * 3_000, "has a number of thousands of digits, or is nested too deeply"),
+        (b"max_connections = " + b"9" * 5_000, "has a number of thousands of digits, or is nested too deeply"),
         (None, "cannot be read: No such file or directory"),
     ],
 )
@@ -465,6 +467,18 @@ def test_a_file_that_cannot_be_read(content: bytes | None, message: str, tmp_pat
     if content is not None:
         path.write_bytes(content)
     assert errors("--config", str(path)) == [f"error: --config '{path}': {message}"]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("s" * 108, "expected the path of a UNIX socket\n  at most 107 bytes; use a shorter one"),
+        ("é" * 54, "expected the path of a UNIX socket\n  at most 107 bytes; use a shorter one"),
+        ("a\0b", "expected the path of a file"),
+    ],
+)
+def test_a_path_that_no_socket_can_have(path: str, message: str) -> None:
+    assert errors(*UPSTREAM, "--admin-socket", path) == [f"error: --admin-socket {path!r}: {message}"]
 
 
 def test_a_quotas_file_given_as_configuration(toml: Any) -> None:

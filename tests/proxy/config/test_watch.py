@@ -371,6 +371,42 @@ async def test_read_again_reads_an_unchanged_file(
         await running
 
 
+async def test_what_takes_long_with_many_entries_is_done_before_they_are_taken_over(watched: Watched) -> None:
+    prepared = []
+    watch = ConfigWatch(
+        watched.config, NONE, lambda _config, quotas: prepared.append(set(vars(quotas))), watched.metrics
+    )
+    assert await watch.poll()
+    os.utime(watched.path, (1, 1))
+    assert not await watch.poll(), "equal quotas are not taken over, nor prepared"
+    assert prepared == [{"entries", "share", "configured", "exemptions"}]
+
+
+async def test_a_defect_does_not_end_the_watch(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("proxy.config_watch.POLL_SECONDS", 0.001)
+    taken = asyncio.Event()
+
+    def take_over(_config: Config, quotas: Quotas) -> None:
+        if len(quotas.entries) == 2:
+            taken.set()
+            raise ArithmeticError("a defect")
+        taken.set()
+
+    watch = ConfigWatch(watched.config, NONE, take_over, watched.metrics)
+    running = asyncio.ensure_future(watch.run())
+    await taken.wait()
+    assert not watched.reload_ok()
+    taken.clear()
+    watched.path.write_text(SEVEN + '[[quota]]\nclient-id = "more"\nproducer_byte_rate = 9\n')
+    await taken.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert [record.getMessage() for record in caplog.records].count("config_watch_failed") == 1
+
+
 class Configured:
     """The file of --config and a quotas file that it may name; what the watch has taken over so far."""
 

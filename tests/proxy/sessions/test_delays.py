@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,9 +11,11 @@ import pytest
 
 from proxy.config.config import EnforcementOptions, SecurityOptions
 from proxy.enforcement.report import DELAY
+from proxy.in_force import Caller
 from proxy.streams.memory import Holding
 from quotas.modes import MODES
 from tests.proxy.conversation import Peer, Stage, until, without_burst
+from tests.proxy.dialogue import alter, held
 from tests.proxy.frames import (
     correlation_of,
     fetch,
@@ -215,6 +218,59 @@ async def test_a_client_that_has_gone_leaves_nothing(open_stage: OpenStage) -> N
     broker.close()
     await stage.no_sessions()
     assert stage.shared.wakeups._delays == {}
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["raised", "removed"])
+async def test_a_change_of_its_limit_ends_it(open_stage: OpenStage, away: bool) -> None:
+    stage = open_stage(quotas=[QUOTA])
+    client, _, _ = await answered_late(stage, 3)
+    alter(stage, f"client-id=etl,producer_byte_rate={1 if away else 10**12}", away=away)
+    stage.clock.pass_seconds(0.000_001)
+    stage.session_of(client).sweep(stage.clock())
+    assert (await client.frame())[4:8] == produced(1, 3)[4:8]
+
+
+async def test_nothing_is_late_once_enforcement_is_off(open_stage: OpenStage) -> None:
+    """Also the responses that arrive later, to requests that left debt before."""
+    stage = open_stage(quotas=[QUOTA])
+    client, broker, _ = await answered_late(stage, 3)
+    await client.send(fetch(2, 7))
+    await broker.frame()
+    await broker.send(fetched(2, 7, size=20_000))
+    stage.server.in_force.switch_off(60, Caller(1, 2))
+    assert await client.frame() == produced(1, 3)
+    assert await client.frame() == fetched(2, 7, size=20_000)
+    stage.server.in_force.switch_on(Caller(1, 2))
+    await client.send(produce(3, 10_000, 3))
+    await broker.frame()
+    stage.server.in_force.switch_off(60, Caller(1, 2))
+    await broker.send(produced(3, 3))
+    assert await client.frame() == produced(3, 3)
+
+
+async def test_debt_of_the_rest_of_a_held_request_delays_its_own_response(open_stage: OpenStage) -> None:
+    """A long request is charged in parts after its hold; its response is in flight meanwhile."""
+    stage = open_stage(quotas=[QUOTA])
+    client, broker, _ = await answered_late(stage, 3, 1_000)
+    await client.send(produce(2, 130_000, 3))
+    await held(stage)
+    stage.clock.pass_seconds(0.01)
+    await client.frame()
+    arriving = asyncio.ensure_future(broker.frame())
+
+    def has_arrived() -> bool:
+        if stage.paused().get("quota"):
+            stage.clock.pass_seconds(0.001)
+        return arriving.done()
+
+    await until(has_arrived)
+    await client.send(heartbeat(3))
+    await broker.frame()
+    await broker.send(produced(2, 3))
+    await delayed(stage)
+    assert stage.session_of(client).request_stream.delay is None, "nothing is left for the next request"
+    stage.clock.pass_seconds(1)
+    assert (await client.frame())[4:8] == produced(2, 3)[4:8]
 
 
 async def test_memory_ends_it(open_stage: OpenStage) -> None:

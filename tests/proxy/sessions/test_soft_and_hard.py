@@ -20,8 +20,11 @@ from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entity import TOTAL as TOTAL_ENTITY
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import Peer, Stage, lines_of, until, without_burst
+from tests.proxy.dialogue import alter
 from tests.proxy.frames import (
     correlation_of,
+    fetch,
+    fetched,
     heartbeat,
     heartbeat_answer,
     produce,
@@ -191,6 +194,40 @@ async def test_what_ends_a_stop_early(open_stage: OpenStage, end: str) -> None:
         broker.close()
     await stage.no_sessions()
     assert stage.shared.wakeups._delays == {}
+
+
+async def test_a_second_stop_extends_the_first(open_stage: OpenStage) -> None:
+    """It has one timer, and ends once."""
+    quota = without_burst("client-id=etl,producer_byte_rate=1000,consumer_byte_rate=1000")
+    stage = open_stage(quotas=[quota], enforcement=hard())
+    client, broker = await stage.pair()
+    await client.send(fetch(0))
+    await broker.frame()
+    await client.send(produce(1, 3_000) + heartbeat(2))
+    await broker.frame()
+    await until(lambda: stage.paused().get("hard_debt", 0) == 1)
+    session = stage.session_of(client)
+    stop = session.connection.stop
+    assert stop is not None
+    first_ns = stop.until_ns
+    await broker.send(fetched(0, size=4_000))
+    await client.frame()
+    assert stop.until_ns > first_ns
+    stage.clock.now_ns = first_ns
+    await until(lambda: len(stage.shared.wakeups._delays) == 1)
+    session._end_stop()
+    assert await broker.frame() == heartbeat(2)
+    assert stage.shared.wakeups._delays == {}
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["raised", "removed"])
+async def test_a_change_of_its_limit_ends_a_stop(open_stage: OpenStage, away: bool) -> None:
+    stage = open_stage(quotas=[QUOTA], enforcement=hard())
+    client, broker, _ = await stopped(stage)
+    alter(stage, f"client-id=etl,producer_byte_rate={1 if away else 10**12}", away=away)
+    stage.clock.pass_seconds(0.000_001)
+    stage.session_of(client).sweep(stage.clock())
+    assert await broker.frame() == heartbeat(2)
 
 
 async def test_a_dry_run_stops_nothing(open_stage: OpenStage) -> None:

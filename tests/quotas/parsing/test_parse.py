@@ -221,7 +221,7 @@ def test_a_wrong_entry_reads_as_the_contract_shows() -> None:
         ("topic=a,bytes_in_rate=5,exempt-user=a*b", "* is allowed only at the end, not as in 'a*b'"),
         ("topic=a,bytes_in_rate=5,exempt-usr=b", "unknown limit 'exempt-usr'\n  did you mean 'exempt-user'? allowed:"),
         ("topic=a,exempt-user=b", "no limit given"),
-        ("total,connection_creation_rate=5,burst_seconds=1", "over sampled windows, which have no burst: add "),
+        ("total,connection_creation_rate=5,burst_seconds=1", "worth passes at once: for another burst add "),
     ],
 )  # fmt: skip
 def test_a_wrong_spec_has_one_error(text: str, says: str) -> None:

@@ -109,6 +109,33 @@ def test_a_new_rate_keeps_the_bucket_and_its_debt() -> None:
     assert produce_limit(registry) is limit
 
 
+def test_debts_are_forgotten_in_steps_and_no_client_sees_an_old_one() -> None:
+    """Limits without debt, and the producer ids that are known, stay."""
+    names = [PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, PRODUCER_IDS_RATE]
+    registry = Registry([QuotaEntry(Entity(DEFAULT), dict.fromkeys(names, 1))])
+    clients = [registry.resolve(f"u{number}", "etl") for number in range(5)]
+    before = [(client.produce.limits[0], client.fetch.limits[0], client.producer_ids) for client in clients]
+    for owing, _, producer_ids in before:
+        owing.algorithm.record(100, 0)
+        assert producer_ids is not None
+        producer_ids.limit.algorithm.record(100, 0)
+    registry.forget_debts(0, most=1)
+    for client, (owing, other, producer_ids) in zip(clients, before, strict=True):
+        assert registry.resolve(client.user, "etl") is client
+        assert client.produce.limits[0] is not owing
+        assert client.produce.limits[0].debt_ns(0) == 0
+        assert client.fetch.limits[0] is other
+        assert client.producer_ids is not None
+        assert producer_ids is not None
+        assert client.producer_ids.limit is producer_ids.limit
+    while registry.refresh(1):
+        pass
+    now = produce_limit(registry, "u0")
+    now.algorithm.record(100, 0)
+    registry.replace([entry(Entity(DEFAULT), produce=1)], 0)
+    assert produce_limit(registry, "u0") is now, "a later change keeps debts again"
+
+
 def test_a_client_that_holds_its_limits_gets_the_new_ones_in_the_same_object() -> None:
     registry = Registry([entry(ETL, produce=100)])
     client = registry.resolve("alice", "etl")

@@ -38,6 +38,14 @@ def threshold(registry: Registry, topic: str, now_ns: int = 0) -> Limit:
     return limit
 
 
+def test_a_threshold_has_the_mode_of_its_entry() -> None:
+    own = QuotaEntry(ORDERS, {BYTES_THRESHOLD: 50}, mode="delay")
+    registry = Registry([QuotaEntry(TOTAL, {TOTAL_BYTES_THRESHOLD: 100}, mode="pause"), own])
+    assert (threshold(registry, "orders").mode, threshold(registry, "clicks").mode) == ("delay", "pause")
+    registry.replace([TOTAL_OF_100, QuotaEntry(ORDERS, {BYTES_THRESHOLD: 50}, mode="notify")], 0)
+    assert (threshold(registry, "orders").mode, threshold(registry, "clicks").mode) == ("notify", None)
+
+
 def test_a_topic_draws_on_its_own_limits_its_groups_and_the_total() -> None:
     group = Named(Kind.RESOURCE_GROUP, "web")
     registry = Registry(
