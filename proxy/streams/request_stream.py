@@ -71,8 +71,12 @@ class RequestStream(Requests):
     @property
     def is_answered(self) -> bool:
         """Whether the client waits for a response to the latest request that was forwarded, perhaps in part."""
-        is_collected = self._withheld is not None and self._withheld is not _DROPPED
-        return not is_collected and (self._kind is None or self._kind.answered)
+        return not self.is_collecting and (self._kind is None or self._kind.answered)
+
+    @property
+    def is_collecting(self) -> bool:
+        """Whether the current frame is kept until it is complete, or held since then."""
+        return self._withheld is not None and self._withheld is not _DROPPED
 
     @property
     def is_between_requests(self) -> bool:
@@ -92,6 +96,7 @@ class RequestStream(Requests):
         identity = connection.identity
         if identity.generation != identity.registry.generation:
             identity.refresh(now_ns)
+            connection.context.memory.release(self.holding)  # the frame may pass without being collected
         if len(connection.in_flight) >= connection.max_in_flight:
             return self._full()
         if connection.turn is None:
@@ -312,9 +317,7 @@ class RequestStream(Requests):
         step = handler.admit_collected(self, kind, collected, now_ns)
         if step == REPLACE:
             self.resume_at = pos + self.remaining
-            self.remaining = 0
-            self._withheld = None
-            memory.update(self.holding, self.holding.kept, self.holding.pending, 0)
+            self.drop_collected()
             self._end_turn(now_ns)
             self._set_want()
         return step
@@ -387,6 +390,14 @@ class RequestStream(Requests):
         """Nothing of the current frame arrives any more."""
         self.refund_rest(now_ns)
         self._forget_charge()
+        self.drop_collected()
+
+    def drop_collected(self) -> None:
+        """Forget the current frame if it is collected: nothing of it has been forwarded."""
+        if self.is_collecting:
+            self._withheld = None
+            self.remaining = 0
+            self.connection.context.memory.release(self.holding)
 
     def collect(self, pos: int, upto: int, length: int) -> int:
         self._withheld = Collected(self.buf[pos + 4 : upto])
