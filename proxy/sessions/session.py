@@ -328,7 +328,9 @@ class Session(Owner, Waiter):
         connection = self.connection
         if connection.turn is hold:  # more of it must come before it is decided about anew, or it is gone
             connection.turn = None
-            self._shared.context.holds.give_up(hold.ticket, self._shared.clock())
+            context, now_ns = self._shared.context, self._shared.clock()
+            context.policy.released(self.identity, hold, now_ns)
+            context.holds.give_up(hold.ticket, now_ns)
         if self.hold is None:
             self.requests.resume(QUOTA)
 

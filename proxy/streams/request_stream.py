@@ -204,8 +204,8 @@ class RequestStream(Requests):
         if kind.answered:
             awaited = self.awaited
             connection.in_flight.append((correlation_id, kind if awaited is None else awaited))
-            if self.near_limit and (self.delay is not None or self.is_timing):
-                self.watch_latest(self.delay, now_ns)
+            if self.near_limit:
+                self._watch(kind, now_ns)
         else:
             connection.sent_unanswered = True
         self.awaited = None
@@ -223,6 +223,12 @@ class RequestStream(Requests):
             self._begin_frame(kind, now_ns)
         self._set_want()
         return passed_to if passed_to > pos else YIELD
+
+    def _watch(self, kind: RequestKind, now_ns: int) -> None:
+        """Delay or time the response to the latest request. Brokers answer some others than Produce late on purpose."""
+        is_timed = self.is_timing and type(kind.handler) is Produce
+        if is_timed or self.delay is not None:
+            self.watch_latest(self.delay, now_ns if is_timed else 0)
 
     def _end_turn(self, now_ns: int) -> None:
         """The current request is done; if it was held, that hold is over."""
