@@ -12,6 +12,7 @@ connect to any socket, and a mode may be changed by mistake.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -45,14 +46,16 @@ class AdminSocket:
         self._in_force = in_force
         self._owner = os.geteuid() if owner is None else owner
         self._callers = 0
+        #: Of the file that this process made: another one may have replaced it.
+        self._inode = 0
         self._server: asyncio.AbstractServer | None = None
 
     async def open(self) -> None:
         """Bind the path. Raises BindError. A socket that no process listens on is replaced."""
         try:
-            self._server = await asyncio.start_unix_server(
-                self._serve, sock=_bound(self._path), limit=MAX_REQUEST_BYTES
-            )
+            sock = _bound(self._path)
+            self._inode = self._path.stat().st_ino
+            self._server = await asyncio.start_unix_server(self._serve, sock=sock, limit=MAX_REQUEST_BYTES)
         except OSError as error:
             raise BindError("--admin-socket", str(self._path), error) from error
 
@@ -61,7 +64,9 @@ class AdminSocket:
         if self._server is not None:
             self._server.close()
             self._server = None
-            self._path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                if self._path.lstat().st_ino == self._inode:
+                    self._path.unlink()
 
     async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
         self._callers += 1
@@ -82,7 +87,7 @@ class AdminSocket:
     def _respond(self, line: bytes, caller: Caller) -> bytes:
         try:
             self._carry_out(json.loads(line), caller)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return _line(ok=False, message=str(error))
         return _line(ok=True, message=self._in_force.status)
 
@@ -103,9 +108,9 @@ def _bound(path: Path) -> socket.socket:
     """A socket bound to the path, with mode 0600 from its first moment. Raises OSError."""
     with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise FileExistsError(17, "the file exists and is no socket", str(path))
+            raise FileExistsError(errno.EEXIST, "the file exists and is no socket", str(path))
         if _has_listener(path):
-            raise FileExistsError(98, "another process listens on it", str(path))
+            raise FileExistsError(errno.EADDRINUSE, "another process listens on it", str(path))
         path.unlink()
     sock = socket.socket(socket.AF_UNIX)
     mask = os.umask(0o177)
@@ -120,8 +125,10 @@ def _bound(path: Path) -> socket.socket:
 
 
 def _has_listener(path: Path) -> bool:
+    """Whether a process may listen on it: also one of another user, or one that is stopped and accepts nothing."""
     with socket.socket(socket.AF_UNIX) as probe:
-        return probe.connect_ex(str(path)) == 0
+        probe.setblocking(False)
+        return probe.connect_ex(str(path)) != errno.ECONNREFUSED
 
 
 def _caller_of(writer: StreamWriter) -> Caller:

@@ -140,14 +140,14 @@ def _serve(config: Config, read_again: Callable[[], Config]) -> int:
 def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> None:
     """Check a configuration file, and the quotas file that goes with it, without starting anything.
 
-    Prints a summary and exits with 0, or lists every error with its place and exits with 2. Entries that can apply to
-    no client are listed as warnings, exempt clients after the summary. Flags and environment variables of `run` are
+    Prints a summary and exits with 0, or lists every error with its place and exits with 2. Entries that are probably
+    wrong are listed as warnings, exempt clients after the summary. Flags and environment variables of `run` are
     ignored.
 
     \b
       kafka-quota-proxy check-config --quotas-file quotas.toml proxy.toml
     """
-    from proxy.config.cautions import never_matching
+    from proxy.config.cautions import quota_warnings
     from proxy.config.checks import config_of, summary_of
     from proxy.config.quotas_file import quotas_in_force
 
@@ -157,7 +157,7 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
         try:
             config = config_of(run_context, need_upstream=False)
             quotas = quotas_in_force(config)
-            cautions = never_matching(config.quotas, quotas)
+            cautions = quota_warnings(config.quotas, quotas)
         except ConfigError as error:
             _fail(error, EXIT_BAD_CONFIG)
     for _, fields in cautions:
@@ -230,7 +230,10 @@ def _ask(ctx: click.Context, request: Mapping[str, object]) -> None:
 def _warning(fields: Mapping[str, object]) -> str:
     if "further_entries" in fields:
         return f"warning: {fields['further_entries']} further entries apply to no client"
-    return f"warning: {fields['entity']}: {fields['effect']} ({fields['flag']})"
+    text = f"warning: {fields.get('entity') or fields['entities']}: {fields['effect']}"
+    if "flag" in fields:
+        text += f" ({fields['flag']})"
+    return f"{text}\n  {fields['hint']}" if "hint" in fields else text
 
 
 def _fail(error: StartError, code: int) -> NoReturn:

@@ -38,5 +38,5 @@ def _line_from(sock: socket.socket) -> bytes:
             break
         data += more
     if not data:
-        raise ValueError("no answer: only the owner of the proxy's process may use its socket")
+        raise ValueError("no answer: only the owner of the proxy's process may use its socket, a few callers at a time")
     return bytes(data)

@@ -55,7 +55,7 @@ class Ticks:
         self._due = now + TICK_SECONDS
         self._timer = self._loop.call_at(self._due, self._tick)  # first, so that ticks continue after an error below
         connections.buffered_bytes = self._pumps.memory.buffered_bytes
-        connections.memory_paused = bool(self._pumps.short)
+        connections.memory_paused = self._pumps.is_short
         now_ns = self._clock()
         metrics.entities.tick(now_ns)
         self._in_force.tick(now_ns)

@@ -48,17 +48,17 @@ def quota_warnings(options: QuotaOptions, quotas: Quotas) -> list[Caution]:
     if low:
         effect = f"too low for one producer, whose records may expire; smallest limits: {FLOORS}"
         found.append(("quota_below_floor", {"entities": _listed(low), "effect": effect, "hint": REMEDY}))
-    return found + never_matching(options, quotas)
-
-
-def never_matching(options: QuotaOptions, quotas: Quotas) -> list[Caution]:
-    """Warnings about entries that can apply to no client, because a flag gives every client the same name."""
-    found: list[Caution] = [("quota_never_matches", fields) for fields in _never_matching(options, quotas)]
-    rest = len(found) - MAX_LISTED
-    return found[:MAX_LISTED] + ([("quotas_never_match", {"further_entries": rest})] if rest > 0 else [])
+    unmatched: list[Caution] = [("quota_never_matches", fields) for fields in _never_matching(options, quotas)]
+    rest = len(unmatched) - MAX_LISTED
+    return [
+        *found,
+        *unmatched[:MAX_LISTED],
+        *([("quotas_never_match", {"further_entries": rest})] if rest > 0 else []),
+    ]
 
 
 def _never_matching(options: QuotaOptions, quotas: Quotas) -> Iterator[dict[str, object]]:
+    """Entries that can apply to no client, because a flag gives every client the same name."""
     for flag, kind, name in (
         ("--client-id", "client id", options.client_id),
         ("--principal", "user", options.principal),

@@ -116,6 +116,11 @@ class PumpSet:
         #: Pumps that are not read because memory is used up, in order.
         self.short: dict[Pump, None] = {}
 
+    @property
+    def is_short(self) -> bool:
+        """Whether memory is used up: some wait for it, besides requests that wait for their part."""
+        return any(pump.paused & MEMORY or not pump.stream.holding.is_request for pump in self.short)
+
     def memory_returned(self) -> None:
         """Memory may be free: resume pumps that wait for it."""
         memory = self.memory

@@ -26,6 +26,7 @@ from proxy.sessions.pump import (
     IN_FLIGHT,
     MEMORY,
     QUOTA,
+    RESPONSE_MEMORY,
     TURN,
     WRITE_BACKPRESSURE,
     Owner,
@@ -43,7 +44,7 @@ FLUSH_TIMEOUT_SECONDS: Final = 30.0
 #: How much of the unread requests of a client that has gone is searched for data.
 _PEEK_SIZE: Final = 4_096
 #: Reasons that may keep a client from being read for long.
-_STANDING: Final = WRITE_BACKPRESSURE | MEMORY | IN_FLIGHT | HARD_DEBT
+_STANDING: Final = WRITE_BACKPRESSURE | MEMORY | RESPONSE_MEMORY | IN_FLIGHT | HARD_DEBT
 #: The throttle time of responses while a bound of the proxy keeps their client from being read.
 _BLOCKED_NS: Final = 100_000_000
 
@@ -231,7 +232,7 @@ class Session(Owner, Waiter):
             if stream.has_stalled:
                 self.close()
                 return
-            if hold.answered and not stream.remaining:
+            if hold.answered and (not stream.remaining or stream.is_collecting):
                 self._drop_hold(hold)
         self._on(Event.DRAIN)
 
@@ -239,6 +240,7 @@ class Session(Owner, Waiter):
         self._end_delay()
         self._end_stop()
         self.connection.attention = True
+        self.request_stream.drop_collected()
         if self.hold is None and not self.requests.stream.remaining:
             self.requests.pause(DRAIN)
         else:
@@ -326,7 +328,9 @@ class Session(Owner, Waiter):
         connection = self.connection
         if connection.turn is hold:  # more of it must come before it is decided about anew, or it is gone
             connection.turn = None
-            self._shared.context.holds.give_up(hold.ticket, self._shared.clock())
+            context, now_ns = self._shared.context, self._shared.clock()
+            context.policy.released(self.identity, hold, now_ns)
+            context.holds.give_up(hold.ticket, now_ns)
         if self.hold is None:
             self.requests.resume(QUOTA)
 
@@ -393,7 +397,9 @@ class Session(Owner, Waiter):
     def blocked(self) -> str:
         """The bound of the proxy for which the client is not read; "": none."""
         paused = 0 if self.upstream is None else self.requests.paused
-        return reports.MEMORY if paused & MEMORY else reports.IN_FLIGHT if paused & IN_FLIGHT else ""
+        if paused & (MEMORY | RESPONSE_MEMORY):
+            return reports.MEMORY
+        return reports.IN_FLIGHT if paused & IN_FLIGHT else ""
 
     def _notify_blocked(self, now_ns: int) -> None:
         """Responses to a client that is not read contain a throttle time, and the reason is logged."""
@@ -612,7 +618,12 @@ class Session(Owner, Waiter):
         if self.upstream is None:
             return 0
         requests, responses = self.requests.stream.holding, self.responses.stream.holding
-        kept = 0 if self.hold is not None or self.connection.stop is not None else requests.kept
+        stream = self.request_stream
+        kept = requests.kept
+        if self.hold is not None or self.connection.stop is not None or requests.waits:
+            kept = 0
+        elif stream.is_collecting:  # what has arrived of it
+            kept += requests.reserved - stream.remaining
         waits = responses.waits or self.delay is not None
         return max(kept + requests.pending, responses.total - (responses.kept if waits else 0))
 

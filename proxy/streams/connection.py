@@ -258,6 +258,7 @@ class Requests(Stream):
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
+        self.holding = Holding(is_request=True)
         self.is_charged = False
         self.is_counted = False
         self.unpaid = 0

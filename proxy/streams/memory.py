@@ -13,6 +13,8 @@ against ``--max-buffered-bytes``. Rules by which memory can always drain:
   One above a quarter of the pool is refused.
 - Reservations of at most `SHORT` bytes have a queue of their own and an eighth more of memory: large responses that are
   stuck do not delay Metadata.
+- Requests that are collected use at most half of the pool, since a limit may hold them for long; these have a queue of
+  their own, too.
 """
 
 from collections import deque
@@ -46,11 +48,15 @@ class ResponseTooLarge(ProtocolError):
 
 
 class Holding:
-    """What one direction of one connection keeps in memory, in bytes; `counted` of these count against the pool."""
+    """What one direction of one connection keeps in memory, in bytes; `counted` of these count against the pool.
 
-    __slots__ = ("counted", "kept", "pending", "reserved", "waits")
+    is_request   the direction is that of requests
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("counted", "is_request", "kept", "pending", "reserved", "waits")
+
+    def __init__(self, *, is_request: bool = False) -> None:
+        self.is_request = is_request
         self.kept = 0
         self.pending = 0
         self.reserved = 0
@@ -70,7 +76,9 @@ class MemoryPool:
     """
 
     __slots__ = (
+        "_collected",
         "_waiting",
+        "_waiting_requests",
         "_waiting_short",
         "buffered_bytes",
         "data",
@@ -93,8 +101,11 @@ class MemoryPool:
         self.kept_bytes = 0
         self.read_size = READ_SIZE
         self.is_tight = False
+        #: Reserved for requests.
+        self._collected = 0
         self._waiting: deque[Holding] = deque()
         self._waiting_short: deque[Holding] = deque()
+        self._waiting_requests: deque[Holding] = deque()
 
     @property
     def keeps_much(self) -> bool:
@@ -111,6 +122,8 @@ class MemoryPool:
         self.kept_bytes += kept - holding.kept
         total = kept + pending + reserved
         self.buffered_bytes += total - holding.kept - holding.pending - holding.reserved
+        if holding.is_request:
+            self._collected += reserved - holding.reserved
         holding.kept, holding.pending, holding.reserved = kept, pending, reserved
         counted = total - RESERVE if total > RESERVE else 0
         self.used += counted - holding.counted
@@ -132,9 +145,9 @@ class MemoryPool:
         return want
 
     def reserve(self, holding: Holding, size: int) -> bool:
-        """Reserve `size` bytes for a response that is to be collected. False: it has been queued for them."""
-        waiting = self._queue_of(size)
-        if holding.total + size <= RESERVE or (not waiting and self._has_room(size)):
+        """Reserve `size` bytes for a frame that is to be collected. False: it has been queued for them."""
+        waiting = self._queue_of(holding, size)
+        if holding.total + size <= RESERVE or (not waiting and self._has_room(holding, size)):
             self.update(holding, holding.kept, holding.pending, holding.reserved + size)
             return True
         holding.waits = size
@@ -149,24 +162,32 @@ class MemoryPool:
     def grant(self) -> list[Holding]:
         """Reserve for the queued directions, in order, as far as memory is free; returns these."""
         granted = []
-        for waiting in (self._waiting_short, self._waiting):
-            while waiting and self._has_room(waiting[0].waits):
+        for waiting in (self._waiting_short, self._waiting, self._waiting_requests):
+            while waiting and self._has_room(waiting[0], waiting[0].waits):
                 holding = waiting.popleft()
                 size, holding.waits = holding.waits, 0
                 self.update(holding, holding.kept, holding.pending, holding.reserved + size)
                 granted.append(holding)
         return granted
 
-    def _queue_of(self, size: int) -> deque[Holding]:
+    def release(self, holding: Holding) -> None:
+        """Give back what was reserved."""
+        self.update(holding, holding.kept, holding.pending, 0)
+
+    def _queue_of(self, holding: Holding, size: int) -> deque[Holding]:
+        if holding.is_request:
+            return self._waiting_requests
         return self._waiting_short if size <= SHORT else self._waiting
 
-    def _has_room(self, size: int) -> bool:
+    def _has_room(self, holding: Holding, size: int) -> bool:
+        if holding.is_request and self._collected + size > self.limit // 2:
+            return False
         return self.used + size <= self.limit + (self.limit // 8 if size <= SHORT else 0)
 
     def forget(self, holding: Holding) -> None:
         """The direction is closed: give back all its memory."""
         if holding.waits:
-            self._queue_of(holding.waits).remove(holding)
+            self._queue_of(holding, holding.waits).remove(holding)
             holding.waits = 0
         self.update(holding, 0, 0, 0)
 

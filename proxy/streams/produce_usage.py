@@ -93,7 +93,7 @@ class ProduceUsage:
 
     def has_rejecting(self, now_ns: int) -> bool:
         """Whether a topic of the request may have limits with `action=reject`."""
-        self._renew()
+        self.renew()
         walk = self.walk
         if walk is not None and (walk.topics_left or self.charges_of(walk.topic, now_ns).rejecting):
             return True
@@ -123,7 +123,7 @@ class ProduceUsage:
         """Ask the limits about the request that has been parsed, and charge them if it passes. Where only topics keep
         it from passing, the decision names those.
         """
-        self._renew()
+        self.renew()
         amounts = self.amounts = self._identity.limits.amounts(length, 1)
         self._new_producer_ids = self._add_records(amounts, self._seen, now_ns)
         self._add_late(amounts, now_ns)
@@ -171,7 +171,7 @@ class ProduceUsage:
     @property
     def counts_errors(self) -> bool:
         """Whether a threshold counts accepted records, so that the response to each request must be parsed."""
-        self._renew()
+        self.renew()
         return self._counts_errors
 
     def lasting_charges(self, topic: Topic, now_ns: int) -> TopicCharges | None:
@@ -273,7 +273,7 @@ class ProduceUsage:
         if producer_ids is not None:
             producer_ids.known.remember(new, now_ns)
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
         """Forget what was looked up for other limits than those of now."""
         identity = self._identity
         if self._generation != identity.generation or self._client is not identity.limits:

@@ -71,8 +71,12 @@ class RequestStream(Requests):
     @property
     def is_answered(self) -> bool:
         """Whether the client waits for a response to the latest request that was forwarded, perhaps in part."""
-        is_collected = self._withheld is not None and self._withheld is not _DROPPED
-        return not is_collected and (self._kind is None or self._kind.answered)
+        return not self.is_collecting and (self._kind is None or self._kind.answered)
+
+    @property
+    def is_collecting(self) -> bool:
+        """Whether the current frame is kept until it is complete, or held since then."""
+        return self._withheld is not None and self._withheld is not _DROPPED
 
     @property
     def is_between_requests(self) -> bool:
@@ -92,6 +96,7 @@ class RequestStream(Requests):
         identity = connection.identity
         if identity.generation != identity.registry.generation:
             identity.refresh(now_ns)
+            connection.context.memory.release(self.holding)  # the frame may pass without being collected
         if len(connection.in_flight) >= connection.max_in_flight:
             return self._full()
         if connection.turn is None:
@@ -199,8 +204,8 @@ class RequestStream(Requests):
         if kind.answered:
             awaited = self.awaited
             connection.in_flight.append((correlation_id, kind if awaited is None else awaited))
-            if self.near_limit and (self.delay is not None or self.is_timing):
-                self.watch_latest(self.delay, now_ns)
+            if self.near_limit:
+                self._watch(kind, now_ns)
         else:
             connection.sent_unanswered = True
         self.awaited = None
@@ -218,6 +223,12 @@ class RequestStream(Requests):
             self._begin_frame(kind, now_ns)
         self._set_want()
         return passed_to if passed_to > pos else YIELD
+
+    def _watch(self, kind: RequestKind, now_ns: int) -> None:
+        """Delay or time the response to the latest request. Brokers answer some others than Produce late on purpose."""
+        is_timed = self.is_timing and type(kind.handler) is Produce
+        if is_timed or self.delay is not None:
+            self.watch_latest(self.delay, now_ns if is_timed else 0)
 
     def _end_turn(self, now_ns: int) -> None:
         """The current request is done; if it was held, that hold is over."""
@@ -312,9 +323,7 @@ class RequestStream(Requests):
         step = handler.admit_collected(self, kind, collected, now_ns)
         if step == REPLACE:
             self.resume_at = pos + self.remaining
-            self.remaining = 0
-            self._withheld = None
-            memory.update(self.holding, self.holding.kept, self.holding.pending, 0)
+            self.drop_collected()
             self._end_turn(now_ns)
             self._set_want()
         return step
@@ -387,6 +396,14 @@ class RequestStream(Requests):
         """Nothing of the current frame arrives any more."""
         self.refund_rest(now_ns)
         self._forget_charge()
+        self.drop_collected()
+
+    def drop_collected(self) -> None:
+        """Forget the current frame if it is collected: nothing of it has been forwarded."""
+        if self.is_collecting:
+            self._withheld = None
+            self.remaining = 0
+            self.connection.context.memory.release(self.holding)
 
     def collect(self, pos: int, upto: int, length: int) -> int:
         self._withheld = Collected(self.buf[pos + 4 : upto])

@@ -275,8 +275,7 @@ class ResponseStream(Responses):
         if walk.is_done:
             self._rewriting = self.current = None
             self.output = _length(len(walk.out) + self.remaining) + walk.out
-            holding = self.holding
-            context.memory.update(holding, holding.kept, holding.pending, 0)
+            context.memory.release(self.holding)
             self.want = READ_SIZE
             kind.handler.after_rewrite(self, kind, self._size)
             if self.walk is not None:

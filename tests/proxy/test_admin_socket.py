@@ -8,7 +8,7 @@ import os
 import socket
 import stat
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -102,6 +102,7 @@ async def test_another_user_gets_no_answer(open_stage: OpenStage, path: Path, ca
         b'{"command": "off", "seconds": %d}\n' % (MAX_OFF_SECONDS + 1),
         b"",
         b"\xff\n",
+        b"[" * 1_000 + b"\n",
     ],
 )
 async def test_any_other_request_changes_nothing(open_stage: OpenStage, path: Path, line: bytes) -> None:
@@ -140,3 +141,28 @@ def test_another_file_is_not_replaced(path: Path) -> None:
     with pytest.raises(FileExistsError, match="no socket"):
         _bound(path)
     assert path.read_text() == "mine"
+
+
+async def test_only_the_own_file_is_removed(open_stage: OpenStage, path: Path) -> None:
+    stage = open_stage()
+    first, second = [AdminSocket(path, stage.server.in_force) for _ in range(2)]
+    await first.open()
+    os.rename(path, f"{path}.old")
+    await second.open()
+    first.close()
+    assert (await respond(path, b'{"command": "status"}\n'))["ok"]
+    second.close()
+    assert state_of(stage, path) == (True, False)
+
+
+def test_a_socket_of_a_process_that_accepts_nothing_is_not_replaced(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, ExitStack() as callers:
+        listener.bind(str(path))
+        listener.listen(0)
+        is_full = False
+        while not is_full:
+            caller = callers.enter_context(socket.socket(socket.AF_UNIX))
+            caller.setblocking(False)
+            is_full = caller.connect_ex(str(path)) != 0
+        with pytest.raises(FileExistsError, match="another process"):
+            _bound(path)

@@ -158,7 +158,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_good_file(files: Path) -> None:
     (files / "proxy.toml").write_text(
-        'bootstrap_servers = "broker:9092"\nquotas_file = "quotas.toml"\n'
+        'bootstrap_servers = "broker:9092"\nquotas_file = "quotas.toml"\nprincipal = "alice"\n'
         'quota = ["client-id=a,producer_byte_rate=1MB"]\n'
     )
     (files / "quotas.toml").write_text('[[quota]]\nuser = "alice"\nconsumer_byte_rate = "5MiB"\n')
@@ -266,6 +266,14 @@ def test_a_file_that_is_not_there(files: Path) -> None:
     result = invoke("check-config", str(files / "nowhere.toml"))
     assert result.exit_code == 2
     assert "cannot be read: No such file or directory" in result.stderr
+
+
+def test_check_config_gives_the_warnings_of_a_start(files: Path) -> None:
+    (files / "proxy.toml").write_text('quota = ["client-id=etl,producer_byte_rate=1000"]\nprincipal = "me"\n')
+    result = invoke("check-config", "proxy.toml")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("warning: client-id:etl producer_byte_rate=1000: too low for one producer")
+    assert result.stderr.endswith("\n  raise the limit, lower the client's buffer, or raise its delivery timeout\n")
 
 
 def test_check_config_without_a_file_reports_the_missing_argument() -> None:

@@ -129,6 +129,8 @@ class Produce(DataHandler):
         first_byte = requests.buf[pos + kind.header.body_offset]
         if self._refusals.concern(connection, kind, first_byte, length, now_ns):
             return self._admit_whole(requests, kind, usage, length, pos, end, now_ns)
+        if requests.holding.reserved:  # while it waited for memory, what it would be collected for has ended
+            self.context.memory.release(requests.holding)
         turn = connection.turn
         decision = usage.admit(size, now_ns, None if turn is None else turn.ticket)
         requests.near_limit = usage.fitting < READ_SIZE
@@ -198,6 +200,7 @@ class Produce(DataHandler):
         is_collected  they are not in the read buffer
         """
         connection, refusals, partitions = requests.connection, self._refusals, request.partitions
+        usage.renew()
         verdicts = refusals.decide(connection, usage, partitions, now_ns)
         if verdicts.refused and len(verdicts.refused) == len(partitions):
             refused = refusals.apply(connection, usage, partitions, verdicts, now_ns)

@@ -18,6 +18,7 @@ from protocol.apis import API_VERSIONS, PRODUCE
 from protocol.messages import decode, encode
 from protocol.topics import TopicPartitions
 from proxy.config.config import EnforcementOptions, SecurityOptions
+from proxy.sessions.pump import PauseReason
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.refusals import MAX_REFUSED_NS, MAX_WHOLE, refusal_error
 from proxy.streams.steps import PIECES_PER_STEP
@@ -436,6 +437,87 @@ async def test_long_requests_wait_for_memory(open_stage: OpenStage) -> None:
         dialogue.client.close()
         dialogue.broker.close()
     await stage.no_sessions()
+
+
+async def collected(stage: Stage, size: int = 1_000_000) -> tuple[Dialogue, bytes]:
+    """A long request that is held by the client's own limit after it was kept until it was complete."""
+    dialogue = await introduced(stage)
+    await pass_noisily(dialogue)
+    sent = produce_records(2, {"quiet": [idempotent(0, payload=bytes(size))], "noisy": [idempotent(4)]})
+    await dialogue.client.send(sent)
+    await held(stage)
+    return dialogue, sent
+
+
+OWN = without_burst("client-id=etl,producer_byte_rate=1MB")
+
+
+async def test_draining_drops_a_held_long_request(open_stage: OpenStage) -> None:
+    """Nothing of it has been forwarded, and its producer sends it again."""
+    stage = open_stage(quotas=[NOISY, OWN])
+    dialogue, _ = await collected(stage)
+    dialogue.session.drain()
+    await dialogue.broker.send(produced(1))
+    assert (await dialogue.client.frame())[4:8] == produced(1)[4:8]
+    await stage.no_sessions()
+
+
+async def test_draining_drops_the_beginning_of_a_long_request(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[NOISY])
+    dialogue = await introduced(stage)
+    await pass_noisily(dialogue)
+    sent = produce_records(2, {"quiet": [idempotent(0, payload=bytes(300_000))], "noisy": [idempotent(4)]})
+    await dialogue.client.send(sent[:-10])
+    await until(lambda: not stage.unread(dialogue.session) and stage.memory.buffered_bytes > 200_000)
+    dialogue.session.drain()
+    await dialogue.broker.send(produced(1))
+    await stage.no_sessions()
+
+
+async def test_a_held_long_request_finds_the_limits_of_now(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[NOISY, OWN])
+    dialogue, sent = await collected(stage)
+    stage.clock.pass_seconds(0.001)
+    alter(stage, SPEC, away=True)
+    assert await dialogue.heard() == sent, "the topic has no limit any more"
+    assert not rejects(stage)
+
+
+async def test_a_long_request_that_stalls_counts_as_stalled(open_stage: OpenStage) -> None:
+    """Unless it is held: then the proxy keeps it waiting."""
+    stage = open_stage(quotas=[NOISY, OWN])
+    dialogue = await introduced(stage)
+    await pass_noisily(dialogue)
+    sent = produce_records(2, {"quiet": [idempotent(0, payload=bytes(300_000))], "noisy": [idempotent(4)]})
+    await dialogue.client.send(sent[:-10])
+    await until(lambda: not stage.unread(dialogue.session) and stage.memory.buffered_bytes > 200_000)
+    assert dialogue.session.held_bytes == len(sent) - 10 - 4
+    await dialogue.client.send(sent[-10:])
+    await held(stage)
+    assert dialogue.session.held_bytes == 0
+
+
+async def test_long_requests_that_are_held_leave_memory_for_others(open_stage: OpenStage) -> None:
+    limit = 8 * 1_048_576
+    stage = open_stage(quotas=[NOISY, OWN], security=SecurityOptions(max_buffered_bytes=limit))
+    await collected(stage)
+    for number in range(8):
+        dialogue = await introduced(stage)
+        quiet = idempotent(0, payload=bytes(1_000_000))
+        dialogue.client.send_now(produce_records(2, {"quiet": [quiet], "noisy": [idempotent(4, producer_id=number)]}))
+    await until(lambda: stage.paused().get("response_memory", 0) > 1)
+    assert stage.memory.used <= limit * 3 // 4
+    assert not stage.shared.pumps.is_short, "the proxy is ready"
+    waiting = next(each for each in stage.sessions if each.requests.paused & PauseReason.RESPONSE_MEMORY)
+    assert waiting.held_bytes == 0, "it waits for memory itself"
+    client, broker = await stage.pair()
+    sent = produce_records(1, {"other": [idempotent(0, payload=bytes(200_000))]}, client_id="other")
+    await client.send(sent)
+    assert await broker.frame() == sent
+    alter(stage, "client-id=etl,producer_byte_rate=1MB", away=True)
+    alter(stage, SPEC, away=True)
+    await until(lambda: not stage.paused())
+    assert stage.memory.used == stage.memory.buffered_bytes == 0, "those that waited for memory pass without it"
 
 
 async def test_a_dry_run_refuses_nothing(open_stage: OpenStage) -> None:

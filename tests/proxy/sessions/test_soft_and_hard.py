@@ -124,6 +124,26 @@ async def test_the_round_trip_is_measured(open_stage: OpenStage) -> None:
     assert 0 < session.identity.back_off.round_trip_ns < NS_PER_SECOND
 
 
+async def test_no_long_poll_is_taken_for_a_round_trip(open_stage: OpenStage) -> None:
+    """Brokers answer a fetch when there is data, and a JoinGroup when all members have come."""
+    stage = open_stage(quotas=[parse_spec("client-id=etl,producer_byte_rate=1MB,burst_seconds=0.1")])
+    client, broker = await stage.pair()
+    await client.send(produce(0, 1_000) + fetch(1))
+    assert await broker.frame() == produce(0, 1_000)
+    await broker.send(produced(0))
+    await client.frame()
+    session = stage.session_of(client)
+    session.request_stream.is_timing = True  # as the sweep sets it
+    await client.send(fetch(2))
+    for _ in range(2):
+        await broker.frame()
+    stage.clock.pass_seconds(0.5)
+    await broker.send(fetched(1) + fetched(2))
+    for _ in range(2):
+        await client.frame()
+    assert session.identity.broker_ns == 0
+
+
 # ---- hard debt
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SECOND = 1_000_000_000
+ALL = 1_000
 GROUP = Named(Kind.RESOURCE_GROUP, "etl")
 MEMBERS = ResourceGroup("etl", users=("u",), client_ids=("c*",))
 ANY_TOPIC = Named(Kind.TOPIC, DEFAULT)
@@ -131,8 +132,16 @@ def levels(owner: AnyEntity, *, all_levels: bool = False) -> list[tuple[AnyEntit
 
 @dataclass(frozen=True)
 class Replace:
+    """`most`: limits that are updated at once."""
+
     entries: dict[AnyEntity, tuple[dict[str, int], int | None]]
     share: Fraction
+    most: int
+
+
+@dataclass(frozen=True)
+class Refresh:
+    most: int
 
 
 @dataclass(frozen=True)
@@ -169,7 +178,8 @@ entries = st.one_of(
     st.dictionaries(of_topics, st.tuples(st.fixed_dictionaries({BYTES_IN_RATE: rates}), bursts), max_size=2),
 )
 steps = st.one_of(
-    st.builds(Replace, entries, st.sampled_from([Fraction(1), Fraction(1, 2)])),
+    st.builds(Replace, entries, st.sampled_from([Fraction(1), Fraction(1, 2)]), st.integers(0, 3)),
+    st.builds(Refresh, st.integers(0, 2)),
     st.builds(Use, users, client_ids, st.integers(0, 3000)),
     st.builds(Use, users, client_ids, st.integers(0, 3000)),
     st.builds(UseTopic, topics, st.integers(0, 3000)),
@@ -188,10 +198,13 @@ def test_agrees_with_a_registry_that_is_always_up_to_date(schedule: list[tuple[i
         now_ns += elapsed_ns
         told.clear()
         match step:
-            case Replace(entries, share):
-                replace(registry, entries, share, now_ns)
+            case Replace(entries, share, most):
+                registry.refresh(ALL)  # a change in the middle of another one would credit the rate before both
+                replace(registry, entries, share, now_ns, most)
                 model.replace(entries, share, now_ns)
                 assert told == [None]
+            case Refresh(most):
+                registry.refresh(most)
             case Use(user, client_id, amount):
                 use(registry, model, user, client_id, amount, now_ns)
             case UseTopic(topic, amount):
@@ -202,13 +215,17 @@ def test_agrees_with_a_registry_that_is_always_up_to_date(schedule: list[tuple[i
 
 
 def replace(
-    registry: Registry, entries: dict[AnyEntity, tuple[dict[str, int], int | None]], share: Fraction, now_ns: int
+    registry: Registry,
+    entries: dict[AnyEntity, tuple[dict[str, int], int | None]],
+    share: Fraction,
+    now_ns: int,
+    most: int,
 ) -> None:
     given = [
         QuotaEntry(entity, limits, burst_seconds=burst, group=MEMBERS if entity == GROUP else None)
         for entity, (limits, burst) in entries.items()
     ]
-    registry.replace(given, now_ns, share=share)
+    registry.replace(given, now_ns, share=share, most=most)
 
 
 def use(registry: Registry, model: SlowRegistry, user: str, client_id: str, amount: int, now_ns: int) -> None:
@@ -237,6 +254,7 @@ def use_topic(registry: Registry, model: SlowRegistry, topic: str, amount: int, 
 
 
 def look(registry: Registry, model: SlowRegistry, now_ns: int) -> None:
+    assert not registry.refresh(ALL)
     limits = {(limit.name, limit.entity): limit for limit in registry.limits_in_use()}
     seen = {key: (Fraction(limit.rate), limit.debt_ns(now_ns)) for key, limit in limits.items()}
     assert seen == {key: (bucket.rate, bucket.debt_ns(now_ns)) for key, bucket in model.buckets.items()}
