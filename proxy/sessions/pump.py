@@ -14,7 +14,7 @@ from proxy.sessions.turns import FAST_TURN_NS, HEAVY_NS, ROUND_NS, TURN_NS, WORT
 from proxy.sessions.wire import Wire
 from proxy.streams.connection import Stream
 from proxy.streams.handlers.data import HEAD_READ_SIZE
-from proxy.streams.memory import READ_SIZE, MemoryPool
+from proxy.streams.memory import READ_SIZE, Holding, MemoryPool
 from proxy.streams.steps import DELAY as DELAYED
 from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, REPLACE, STOP, WAIT, YIELD
 
@@ -103,34 +103,33 @@ class Owner(Protocol):
 class PumpSet:
     """What all pumps of one event loop share: memory, turns, the clock of the quotas, and a count for each reason.
 
-    `short`: pumps that wait for memory.
+    short    pumps that are not read because memory is used up, in order
+    queued   pumps with a frame that waits for memory to be collected: see `MemoryPool.reserve`
     """
 
-    __slots__ = ("clock", "memory", "paused", "short", "turns")
+    __slots__ = ("clock", "memory", "paused", "queued", "short", "turns")
 
     def __init__(self, memory: MemoryPool, turns: Turns, clock: Callable[[], int], paused: dict[str, int]) -> None:
         self.memory = memory
         self.turns = turns
         self.clock = clock
         self.paused = paused
-        #: Pumps that are not read because memory is used up, in order.
         self.short: dict[Pump, None] = {}
+        self.queued: dict[Holding, Pump] = {}
 
     @property
     def is_short(self) -> bool:
         """Whether memory is used up: some wait for it, besides requests that wait for their part."""
-        return any(pump.paused & MEMORY or not pump.stream.holding.is_request for pump in self.short)
+        return bool(self.short) or any(not holding.is_request for holding in self.queued)
 
     def memory_returned(self) -> None:
         """Memory may be free: resume pumps that wait for it."""
         memory = self.memory
         for holding in memory.grant():
-            for pump in [pump for pump in self.short if pump.stream.holding is holding]:
-                del self.short[pump]
-                pump.resume(RESPONSE_MEMORY)
-        if memory.used <= memory.limit * 3 // 4:
-            for pump in [pump for pump in self.short if pump.paused & MEMORY]:
-                del self.short[pump]
+            self.queued.pop(holding).resume(RESPONSE_MEMORY)
+        if self.short and memory.used <= memory.limit * 3 // 4:
+            short, self.short = self.short, {}
+            for pump in short:
                 pump.resume(MEMORY)
 
 
@@ -283,7 +282,7 @@ class Pump(Turn):
         if memory.is_tight:
             want = memory.allowance(stream.holding, want, stream.remaining, HEAD_READ_SIZE)
             if want <= 0:
-                self._wait_for_memory(MEMORY)
+                self._wait_for_memory()
                 return
         kept_size = len(self.kept)
         try:
@@ -310,8 +309,8 @@ class Pump(Turn):
         self._keep(b"")
         return size
 
-    def _wait_for_memory(self, reason: int) -> None:
-        self.pause(reason)
+    def _wait_for_memory(self) -> None:
+        self.pause(MEMORY)
         self._shared.short[self] = None
 
     def parse_kept(self) -> None:
@@ -342,7 +341,7 @@ class Pump(Turn):
         used_ns = turns.clock() - started_ns
         self.is_heavy = not is_done or used_ns > HEAVY_NS
         turns.used(self, used_ns)
-        if shared.short:  # a response that was collected may have been sent
+        if shared.short or shared.queued:  # a frame that was collected may have been sent
             shared.memory_returned()
         if self.stream.connection.attention:
             self._owner.attend()
@@ -428,7 +427,8 @@ class Pump(Turn):
             self.pause(IN_FLIGHT)
             self.stream.connection.attention = True
         elif step == WAIT:
-            self._wait_for_memory(RESPONSE_MEMORY)
+            self.pause(RESPONSE_MEMORY)
+            self._shared.queued[self.stream.holding] = self
 
     def _keep(self, kept: bytes) -> None:
         self.kept = kept
@@ -441,7 +441,7 @@ class Pump(Turn):
         before = holding.counted
         pending = self.pending
         shared.memory.update(holding, len(self.kept), 0 if pending is None else len(pending), holding.reserved)
-        if shared.short and holding.counted < before:
+        if holding.counted < before and (shared.short or shared.queued):
             shared.memory_returned()
 
     # ---- writing
@@ -520,6 +520,7 @@ class Pump(Turn):
             self.pending = None
             self._sink.stop_writing()
         shared.short.pop(self, None)
+        shared.queued.pop(self.stream.holding, None)
         shared.memory.forget(self.stream.holding)
-        if shared.short:
+        if shared.short or shared.queued:
             shared.memory_returned()

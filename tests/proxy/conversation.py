@@ -261,6 +261,7 @@ class Stage:
         assert self.memory.buffered_bytes == 0
         assert self.memory.used == 0
         assert not self.shared.pumps.short
+        assert not self.shared.pumps.queued
         assert self.metrics.connections.in_flight() == 0
         for limit in self.registry.limits_in_use():
             assert limit.waiters.waiting == 0

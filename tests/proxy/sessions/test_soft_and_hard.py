@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from proxy.config.config import EnforcementOptions, SecurityOptions
 from proxy.enforcement.report import HARD_DEBT, IN_FLIGHT, MEMORY, SOFT, TOTAL
-from proxy.sessions.pump import PauseReason
 from proxy.streams.memory import Holding
 from quotas.admission.limit import Limit
 from quotas.algorithms.token_bucket import TokenBucket
@@ -285,7 +284,7 @@ async def test_a_bound_of_the_proxy_is_a_reason(
     await broker.frame()
     if reason == MEMORY:
         stage.memory.update(others, 0, 2 * stage.memory.limit, 0)
-        session.requests._wait_for_memory(int(PauseReason.MEMORY))
+        session.requests._wait_for_memory()
     else:
         await client.send(
             b"".join(heartbeat(number) for number in range(2, SecurityOptions().max_pending_requests + 2))
