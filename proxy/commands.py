@@ -198,6 +198,8 @@ def enforcement_off(ctx: click.Context, /, duration: str) -> None:
         seconds = parse_duration(duration)
     except InvalidValue as error:
         _fail(ConfigError((Problem(f"--for {duration!r}", error.message, error.hint),)), EXIT_BAD_CONFIG)
+    if not seconds:
+        _fail(ConfigError((Problem(f"--for {duration!r}", "expected a duration above 0"),)), EXIT_BAD_CONFIG)
     _ask(ctx, {"command": "off", "seconds": seconds})
 
 

@@ -1,4 +1,4 @@
-"""`kafka-quota-proxy enforcement`: asks a running proxy over its `--admin-socket`."""
+"""`kafka-quota-proxy enforcement`: a request to a running proxy over its `--admin-socket`."""
 
 from __future__ import annotations
 

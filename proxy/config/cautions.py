@@ -50,9 +50,10 @@ def quota_warnings(options: QuotaOptions, quotas: Quotas) -> list[Caution]:
         found.append(("quota_below_floor", {"entities": _listed(low), "effect": effect, "hint": REMEDY}))
     unmatched: list[Caution] = [("quota_never_matches", fields) for fields in _never_matching(options, quotas)]
     rest = len(unmatched) - MAX_LISTED
+    found += unmatched[:MAX_LISTED]
     if rest > 0:
-        unmatched[MAX_LISTED:] = [("quotas_never_match", {"further_entries": rest})]
-    return found + unmatched
+        found.append(("quotas_never_match", {"further_entries": rest}))
+    return found
 
 
 def _never_matching(options: QuotaOptions, quotas: Quotas) -> Iterator[dict[str, object]]:

@@ -27,6 +27,8 @@ NS_PER_MS: Final = 1_000_000
 NS_PER_SECOND: Final = 1_000_000_000
 #: Connections that a change admits are served in groups of this size, a millisecond apart.
 SERVED_AT_ONCE: Final = 64
+#: Refused connections that are decided again at once: 50 us each.
+REVIEWED_AT_ONCE: Final = 100
 
 _log = logging.getLogger("proxy.sessions.gate")
 
@@ -127,15 +129,28 @@ class Gate:
                 self._quotas.let_in(each)
                 nth += self._hold_again(each, nth, now_ns)
             return
-        verdicts = self._quotas.review(waiting, now_ns)
-        for each, verdict in zip(waiting, verdicts, strict=True):
+        nth = self._review([each for each in waiting if each.verdict.admitted], nth, now_ns)
+        self._review_refused([each for each in waiting if not each.verdict.admitted], nth)
+
+    # ---- inside
+
+    def _review(self, waiting: list[_Waiting], nth: int, now_ns: int) -> int:
+        """Apply changed limits to these; `nth` others are served at once. Returns their number after that."""
+        for each, verdict in zip(waiting, self._quotas.review(waiting, now_ns), strict=True):
             if verdict.admitted and not each.verdict.admitted:  # recorded now, after all others
                 self._waiting[each.session] = self._waiting.pop(each.session)
             each.verdict = verdict
             nth += self._hold_again(each, nth, now_ns)
-        self._grant_slots(nth)
+        return nth
 
-    # ---- inside
+    def _review_refused(self, waiting: list[_Waiting], nth: int) -> None:
+        """Apply changed limits to those that were refused, some at a time: there may be `--max-connections` of them."""
+        if self._context.policy.enforces:
+            some = [each for each in waiting[:REVIEWED_AT_ONCE] if self._waiting.get(each.session) is each]
+            nth = self._review([each for each in some if not each.verdict.admitted], nth, self._clock())
+            self._grant_slots(nth)
+            if len(waiting) > REVIEWED_AT_ONCE:
+                self._loop.call_later(0.001, self._review_refused, waiting[REVIEWED_AT_ONCE:], nth)
 
     def _grant_slots(self, nth: int = 0) -> None:
         """Give free slots to connections that wait for them; `nth` others are served at once.

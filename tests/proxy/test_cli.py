@@ -492,6 +492,9 @@ def test_a_switch_needs_a_socket_and_a_time() -> None:
     result = invoke("enforcement", "--admin-socket", "x", "off", "--for", "soon")
     assert result.exit_code == 2
     assert result.stderr == "error: --for 'soon': expected a duration such as 20s, 500ms or 2m\n"
+    result = invoke("enforcement", "--admin-socket", "x", "off", "--for", "0")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: --for '0': expected a duration above 0\n")
 
 
 def test_help_loads_neither_the_server_nor_http() -> None:

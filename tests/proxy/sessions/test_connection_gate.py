@@ -414,6 +414,22 @@ async def test_a_removed_rate_accepts_all_waiting_connections_in_order(open_stag
     await waiting(stage, 0)
 
 
+async def test_many_refused_connections_are_decided_again_a_few_at_a_time(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.sessions.gate.REVIEWED_AT_ONCE", 3)
+    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=2.5))
+    await stage.pair()
+    clients = await crowd(stage, 8)
+    assert remaining(stage) == [2, *[2.5] * 7]
+    alter(stage, "total=true,connection_creation_rate=1", away=True)
+    assert remaining(stage) == [2.5] * 4
+    stage.session_of(clients[5]).close()
+    assert [await served(stage) for _ in range(7)] == [0, 1, 2, 3, 4, 6, 7]
+    assert sum(stage.metrics.connections.rejected.values()) == 0
+    await waiting(stage, 0)
+
+
 async def test_waits_get_shorter_when_the_rate_is_raised(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[PLAIN], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
     await stage.pair()
