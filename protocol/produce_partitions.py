@@ -188,7 +188,8 @@ class ProduceRequest:
 
     def _topic(self) -> Topic:
         if self._by_id:
-            return bytes(self._request[self._skip(TOPIC_ID_SIZE, "topic id") : self._pos])
+            at = self._skip(TOPIC_ID_SIZE, "topic id")  # before the slice: mypyc reads `_pos` there before a call
+            return bytes(self._request[at : self._pos])
         size = self._string_size("topic name")
         if size < 0:
             raise MalformedFrame("topic name", self._pos)

@@ -122,6 +122,7 @@ def outcome(walk: FetchResponseWalk, response: bytes, sizes: list[int], work: in
         return type(error).__name__, error.offset
 
 
+@pytest.mark.pure
 @given(
     topics=st.lists(st.lists(partitions(), max_size=4), max_size=4),
     endpoints=st.integers(0, 1),
@@ -285,6 +286,7 @@ def test_other_versions_have_no_walk(version: int) -> None:
         FetchResponseWalk(version, 100)
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("length", ["80 00", "85 00", "85 80 00", "85 80 80 00", "85 80 80 80 80 00", "05", "85 01"])
 @pytest.mark.parametrize("partitions", [1, 3, 0x7E])
 def test_lengths_of_records_and_counts_of_partitions(length: str, partitions: int) -> None:

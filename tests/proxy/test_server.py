@@ -173,16 +173,23 @@ async def test_a_hang_up_reads_the_quotas_file_again(tmp_path: Path) -> None:
     quotas = tmp_path / "quotas.toml"
     quotas.write_text('[[quota]]\nclient-id = "etl"\nproducer_byte_rate = 5\n')
     async with running("--quotas-file", str(quotas)) as proxy:
-        quotas.write_text('[[quota]]\nclient-id = "etl"\nproducer_byte_rat = 5\n')
+        replace_content(quotas, '[[quota]]\nclient-id = "etl"\nproducer_byte_rat = 5\n')
         proxy.send(signal.SIGHUP)
         assert "producer_byte_rat" in (await proxy.event("config_refused"))["place"]
-        quotas.write_text('[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "5GB"\n')
+        replace_content(quotas, '[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "5GB"\n')
         proxy.send(signal.SIGHUP)
         await proxy.event("quotas_reloaded")
         client, broker = await proxy.pair()
         for number in range(3):
             await client.send(produce(number, 100_000))
             assert await broker.frame() == produce(number, 100_000)
+
+
+def replace_content(path: Path, text: str) -> None:
+    """In one step: the proxy may read the file at any time."""
+    part = path.with_suffix(".part")
+    part.write_text(text)
+    part.replace(path)
 
 
 async def test_the_share_follows_the_file_and_then_the_flag(tmp_path: Path) -> None:
@@ -192,10 +199,10 @@ async def test_the_share_follows_the_file_and_then_the_flag(tmp_path: Path) -> N
     async with running("--quotas-file", str(quotas), "--quota-share", "0.5") as proxy:
         assert "scaled by the quota share 0.25" in proxy.scope
         for text, share in (("quota_share = 0.125\n" + entry, 0.125), (entry, 0.5)):
-            quotas.write_text(text)
+            replace_content(quotas, text)
             proxy.send(signal.SIGHUP)
             assert (await proxy.event("quotas_reloaded"))["share"] == share
-        quotas.write_text("quota_share = 0\n" + entry)
+        replace_content(quotas, "quota_share = 0\n" + entry)
         proxy.send(signal.SIGHUP)
         assert (await proxy.event("config_refused"))["place"] == f"{quotas}: quota_share = 0"
         assert (await proxy.event("config_kept"))["share"] == 0.5

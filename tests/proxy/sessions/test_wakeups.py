@@ -57,6 +57,7 @@ class Client(Waiter):
         raise AssertionError("its next frame waits for the loop")
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("spec", ["total,producer_byte_rate=1", "client-id=<default>,producer_byte_rate=1"])
 @pytest.mark.parametrize("cost_ns", [0, 50_000])
 def test_five_thousand_waiters_are_released_in_bounded_turns(spec: str, cost_ns: int) -> None:
