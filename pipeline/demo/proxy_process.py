@@ -81,8 +81,8 @@ class ProxyProcess:
         raise ProxyFailedError(f"the proxy ended with exit code {code}: {lines[-1] if lines else 'it logged nothing'}")
 
     def throttled_seconds(self, client_id: str) -> float:
-        """What that client id was told to wait, summed over its requests, as the proxy's own metric has it."""
-        wanted = {"client_id": client_id, "mode": "notify"}
+        """How long that client id was throttled, summed over its requests, as the proxy's own metric has it."""
+        wanted = {"client_id": client_id}
         families = text_string_to_metric_families(self._get("/metrics"))
         return sum(
             sample.value

@@ -15,9 +15,9 @@ from pipeline.demo.verify import Tally
 _BUSY_LOAD_PER_CORE = 2.5
 TABLE_NOTES = (
     "seconds: first to last data frame at the broker's socket. MB/s: over all of them, the burst of the first one too. "
-    "throttled: what the proxy told the client to wait, summed over its requests (its metric throttle_seconds); n/a: "
-    "no proxy counts, and a broker keeps no such sum. longest notice: the longest throttle_time_ms that Spark's Kafka "
-    "client was told, by its own metric."
+    "throttled: how long requests were held or the client was told to wait, summed over its requests (the proxy's "
+    "metric throttle_seconds); n/a: no proxy counts, and a broker keeps no such sum. longest notice: the longest "
+    "throttle_time_ms that Spark's Kafka client was told, by its own metric."
 )
 
 
