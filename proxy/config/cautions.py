@@ -39,12 +39,7 @@ def quota_warnings(options: QuotaOptions, quotas: Quotas) -> list[Caution]:
     if bursts and options.algorithm != "token-bucket":
         effect = f"burst_seconds is for token buckets, and --quota-algorithm is {options.algorithm}"
         found.append(("burst_without_bucket", {"entities": _listed(bursts), "effect": effect}))
-    low = [
-        f"{entry.entity} {name}={rate * quotas.share:g}"
-        for entry in quotas.entries
-        for name, rate in entry.limits.items()
-        if name in LIMITS_WITH_FLOOR and rate * quotas.share < SMALLEST_SHARE
-    ]
+    low = _below_floor(quotas)
     if low:
         effect = f"too low for one producer, whose records may expire; smallest limits: {FLOORS}"
         found.append(("quota_below_floor", {"entities": _listed(low), "effect": effect, "hint": REMEDY}))
@@ -54,6 +49,16 @@ def quota_warnings(options: QuotaOptions, quotas: Quotas) -> list[Caution]:
     if rest > 0:
         found.append(("quotas_never_match", {"further_entries": rest}))
     return found
+
+
+def _below_floor(quotas: Quotas) -> list[str]:
+    """The limits that are too low for one producer."""
+    return [
+        f"{entry.entity} {name}={rate * quotas.share:g}"
+        for entry in quotas.entries
+        for name, rate in entry.limits.items()
+        if name in LIMITS_WITH_FLOOR and rate * quotas.share < SMALLEST_SHARE
+    ]
 
 
 def _never_matching(options: QuotaOptions, quotas: Quotas) -> Iterator[dict[str, object]]:

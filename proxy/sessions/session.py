@@ -237,8 +237,7 @@ class Session(Owner, Waiter):
         self._on(Event.DRAIN)
 
     def _begin_draining(self) -> None:
-        self._end_delay()
-        self._end_stop()
+        self._end_throttles()
         self.connection.attention = True
         self.request_stream.drop_collected()
         if self.hold is None and not self.requests.stream.remaining:
@@ -251,8 +250,7 @@ class Session(Owner, Waiter):
 
     def _flush(self) -> None:
         self.connection.close()
-        self._end_delay()
-        self._end_stop()
+        self._end_throttles()
         self.requests.pause(END_OF_STREAM)
         self.request_stream.end(self._shared.clock())
         self._shared.wakeups.rearm()
@@ -288,8 +286,7 @@ class Session(Owner, Waiter):
             self._drop_hold(self.hold)
         now_ns = shared.clock()
         if self.upstream is not None:
-            self._end_delay()
-            self._end_stop()
+            self._end_throttles()
             self.request_stream.end(now_ns)
             self.requests.stop()
             self.responses.stop()
@@ -337,8 +334,7 @@ class Session(Owner, Waiter):
     def drop_throttles(self) -> None:
         """Enforcement is off: end what is in force for this client besides a hold."""
         self.identity.drop_notices()
-        self._end_delay()
-        self._end_stop()
+        self._end_throttles()
 
     def read_on(self) -> None:
         self.requests.read_on()
@@ -415,6 +411,11 @@ class Session(Owner, Waiter):
             self._response_stream.delay = None
             self._shared.wakeups.forget_delay(delay)
             self.responses.resume(DELAY)
+
+    def _end_throttles(self) -> None:
+        """End the delay and the stop."""
+        self._end_delay()
+        self._end_stop()
 
     def _end_early(self, now_ns: int) -> None:
         """End what memory, or a change of the limits, makes shorter than its timer."""
