@@ -95,7 +95,7 @@ check-compiled: setup uncompile ## compile a copy of the tree; its units and a s
 	$$python hatch_build.py && \
 	$$python -m proxy --version | grep 'compiled with mypyc' && \
 	$$python -m pytest -m "not nightly and not pure" -n 2 tests/protocol tests/quotas tests/proxy $(ARGS) && \
-	$$python -m bench --only against_haproxy --peers proxy --scenario "1 KiB" --quick
+	$$python -m bench --only against_haproxy --peers one,all --scenario "1 KiB, depth 1" --quick
 
 format: setup ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix
