@@ -95,11 +95,9 @@ def _inconsistencies(path: Path, client: Mapping[str, str], ssl: Mapping[str, st
     if protocol.startswith("SASL") and not has_names:
         yield Problem(f"{path}: security.protocol = {protocol}", "needs sasl.username and sasl.password")
     if has_sasl and not protocol.startswith("SASL"):
-        yield Problem(
-            f"{path}: security.protocol = {protocol}", "has no use for sasl settings", "did you mean SASL_SSL?"
-        )
+        yield Problem(f"{path}: security.protocol = {protocol}", "does not use sasl settings", "did you mean SASL_SSL?")
     if ssl and not protocol.endswith("SSL"):
-        yield Problem(f"{path}: security.protocol = {protocol}", "has no use for ssl settings", "did you mean SSL?")
+        yield Problem(f"{path}: security.protocol = {protocol}", "does not use ssl settings", "did you mean SSL?")
     if ("keyfile" in ssl or "password" in ssl) and "certfile" not in ssl:
         yield Problem(f"{path}: ssl.keyfile", "needs ssl.certfile")
     for name in ("cafile", "certfile", "keyfile"):

@@ -24,18 +24,20 @@ READ_AT_ONCE: Final = 200
 class _Direction:
     """The counts of one direction of one client at the latest reading.
 
-    topics   bytes and records by topic
+    who      its user, and client id and labels as in records
+    topics   bytes and records by topic; None: not counted so
     ahead    bytes that topics had counted before the client did
     """
 
-    __slots__ = ("ahead", "bytes", "key", "requests", "topics")
+    __slots__ = ("ahead", "bytes", "name", "requests", "topics", "who")
 
-    def __init__(self, key: UsageKey) -> None:
-        self.key = key
+    def __init__(self, who: tuple[str, str, Labels], name: str) -> None:
+        self.who = who
+        self.name = name
         self.bytes = 0
         self.requests = 0
         self.ahead = 0
-        self.topics: dict[str, tuple[int, int]] = {}
+        self.topics: dict[str, tuple[int, int]] | None = None
 
 
 class Reader:
@@ -77,53 +79,65 @@ class Reader:
 
     def _read_client(self, entity: EntityMetrics, since_ms: int, now_ms: int) -> int:
         """Add what is new of one client. Returns the number of counters that were read."""
-        found = self._clients.get(entity)
-        if found is None:
-            name, labels = identity_of(entity.client_id, self._stamped)
-            produce, fetch = (UsageKey(entity.user, name, labels, None, each) for each in (PRODUCE, FETCH))
-            found = self._clients[entity] = _Direction(produce), _Direction(fetch)
-        produced, fetched = found
-        topics = entity.topics
-        if not topics:
-            self._add_rest(produced, entity.produce_bytes, entity.produce_requests, 0, since_ms, now_ms)
-            self._add_rest(fetched, entity.fetch_bytes, entity.fetch_requests, 0, since_ms, now_ms)
-            return 1
-        by_topic = [(name, each.produce_bytes, each.produce_messages) for name, each in topics.items()]
-        placed = self._add_topics(produced, by_topic, since_ms, now_ms)
-        self._add_rest(produced, entity.produce_bytes, entity.produce_requests, placed, since_ms, now_ms)
-        by_topic = [(name, each.fetch_bytes, each.fetch_messages) for name, each in topics.items()]
-        placed = self._add_topics(fetched, by_topic, since_ms, now_ms)
-        self._add_rest(fetched, entity.fetch_bytes, entity.fetch_requests, placed, since_ms, now_ms)
+        known = self._clients.get(entity)
+        if known is None:
+            who = entity.user, *identity_of(entity.client_id, self._stamped)
+            known = self._clients[entity] = _Direction(who, PRODUCE), _Direction(who, FETCH)
+        produced, fetched = known
+        topics = entity.topics or {}
+        placed = 0
+        if topics:
+            by_topic = [(name, each.produce_bytes, each.produce_messages) for name, each in topics.items()]
+            placed = self._add_topics(produced, by_topic, since_ms, now_ms)
+        if placed or entity.produce_bytes != produced.bytes or entity.produce_requests != produced.requests:
+            self._add_rest(produced, entity.produce_bytes, entity.produce_requests, placed, since_ms, now_ms)
+        placed = 0
+        if topics:
+            by_topic = [(name, each.fetch_bytes, each.fetch_messages) for name, each in topics.items()]
+            placed = self._add_topics(fetched, by_topic, since_ms, now_ms)
+        if placed or entity.fetch_bytes != fetched.bytes or entity.fetch_requests != fetched.requests:
+            self._add_rest(fetched, entity.fetch_bytes, entity.fetch_requests, placed, since_ms, now_ms)
         return 1 + len(topics)
 
     def _add_topics(
-        self, direction: _Direction, by_topic: Iterable[tuple[str, int, int]], since_ms: int, now_ms: int
+        self,
+        direction: _Direction,
+        by_topic: Iterable[tuple[str, int, int]],
+        since_ms: int,
+        now_ms: int,
     ) -> int:
         """Add what is new of each topic. Returns the bytes; those of topics without a series are left to the rest."""
         placed = 0
         before = direction.topics
+        if before is None:
+            before = direction.topics = {}
         for topic, size, messages in by_topic:
             old_size, old_messages = before.get(topic, (0, 0))
             if size != old_size or messages != old_messages:
                 before[topic] = size, messages
-                key = direction.key._replace(topic=label_value(topic))
+                key = UsageKey(*direction.who, label_value(topic), direction.name)
                 if self._table.has_room_for(key):
                     placed += size - old_size
                     self._table.add(key, (size - old_size, 0, messages - old_messages), since_ms, now_ms)
         return placed
 
     def _add_rest(
-        self, direction: _Direction, size: int, requests: int, placed: int, since_ms: int, now_ms: int
+        self,
+        direction: _Direction,
+        size: int,
+        requests: int,
+        placed: int,
+        since_ms: int,
+        now_ms: int,
     ) -> None:
         """Add what is new of a client and not placed in series of its topics."""
-        if size == direction.bytes and requests == direction.requests and not placed:
-            return
         rest = size - direction.bytes - placed - direction.ahead
         direction.ahead = max(0, -rest)  # a topic may be counted before its frame: no counter goes back
         new_requests = requests - direction.requests
         direction.bytes, direction.requests = size, requests
         if rest > 0 or new_requests:
-            self._table.add(direction.key, (max(0, rest), new_requests, 0), since_ms, now_ms)
+            key = UsageKey(*direction.who, None, direction.name)
+            self._table.add(key, (max(0, rest), new_requests, 0), since_ms, now_ms)
 
     # ---- limits
 

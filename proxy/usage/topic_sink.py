@@ -78,10 +78,14 @@ class TopicSink:
                     batch = producer.create_batch()
                     batch.append(key=self._key, value=record, timestamp=None)
             await self._send(batch)
-        except (KafkaError, OSError) as error:
+        except SinkFailed:
             await self.close()
-            raise SinkFailed(_reason_of(error), f"--usage-topic {self._topic}: {_text(error)}") from error
-        except BaseException:
+            raise
+        except Exception as error:  # a library's code, and a broker's answers: no error of it may end the writing
+            await self.close()
+            text = f"{type(error).__name__}: {error}".removesuffix(": ")
+            raise SinkFailed(_reason_of(error), f"--usage-topic {self._topic}: {text}") from error
+        except asyncio.CancelledError:
             await self.close()
             raise
 
@@ -122,7 +126,3 @@ class TopicSink:
 
 def _reason_of(error: Exception) -> str:
     return _REASONS.get(type(error), "unreachable")
-
-
-def _text(error: Exception) -> str:
-    return str(error) or type(error).__name__

@@ -89,7 +89,7 @@ def test_records_add_up_to_the_metrics(
         produce(client_of(proxy, client_id), topic, VALUES)
         produce(client_of(proxy, f"{client_id};label.pod=p-1"), topic, VALUES)
         assert len(read(proxy, topic, unique_name("readers"), 2 * len(VALUES))) == 2 * len(VALUES)
-        # All clients have left: nothing is counted from now on.
+        eventually(lambda: not proxy.metric("connections"), 20, "all clients have left")
         eventually(lambda: recorded(in_file(path)) == shown(proxy), 20, "the records are those of /metrics")
         throttled_seconds = proxy.metric("throttle_seconds_sum", client_id=client_id)
         excess_bytes = proxy.metric("excess_bytes_total", client_id=client_id)
