@@ -1,0 +1,65 @@
+"""One usage record: a JSON object in UTF-8, as pipeline/usage/record_v1.schema.json has it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NamedTuple
+
+from proxy.usage.series import Series, UsageKey
+
+SCHEMA_VERSION: Final = 1
+NS_PER_MS: Final = 1_000_000
+
+
+class Origin(NamedTuple):
+    """The process that writes the records. `incarnation`: one run of it."""
+
+    sidecar: str
+    incarnation: str
+    listener: str
+
+    @property
+    def key(self) -> bytes:
+        """The key of its Kafka records, which keeps them in order."""
+        return f"{self.sidecar}/{self.incarnation}".encode()
+
+
+def sampled(origin: Origin, series: Series, time_ms: int) -> bytes:
+    """The present counts of a series, as a record without its number."""
+    key = series.key
+    fields: dict[str, Any] = {
+        "schema": SCHEMA_VERSION,
+        "kind": "usage" if isinstance(key, UsageKey) else "throttle",
+        "sidecar": origin.sidecar,
+        "incarnation": origin.incarnation,
+        "time_ms": time_ms,
+        "start_time_ms": series.start_ms,
+        "listener": origin.listener,
+        "labels": dict(key.labels),
+        "user": key.user,
+        "client_id": key.client_id,
+    }
+    if isinstance(key, UsageKey):
+        size, requests, messages = series.counts
+        is_counted = key.topic is not None
+        fields["topic"] = key.topic
+        fields["direction"] = key.direction
+        fields["bytes"] = size
+        fields["record_bytes"] = size if is_counted else None
+        fields["requests"] = requests
+        fields["messages"] = messages if is_counted else None
+    else:
+        throttled_ns, delayed, refused, would_have = series.counts
+        fields["limit"] = key.limit
+        fields["entity"] = key.entity
+        fields["throttled_ms"] = throttled_ns // NS_PER_MS
+        fields["delayed_bytes"] = delayed
+        fields["refused_bytes"] = refused
+        fields["would_have_bytes"] = would_have
+        fields["limit_value"] = series.limit_value
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def numbered(sample: bytes, seq: int) -> bytes:
+    """The record of a sample. `seq`: its number within the incarnation."""
+    return b'{"seq":%d,%b' % (seq, sample[1:])
