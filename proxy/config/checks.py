@@ -20,6 +20,7 @@ from proxy.config.config import (
     ObservabilityOptions,
     QuotaOptions,
     SecurityOptions,
+    UsageOptions,
     format_address,
 )
 from proxy.config.errors import ConfigError, Problem
@@ -43,6 +44,7 @@ _FIELDS: Final = {
     "producer_id_quota_window_count": "producer_id_window_count",
     "max_connection_hold": "max_connection_hold_seconds",
     "metrics_allowed_host": "metrics_allowed_hosts",
+    "usage_by_topic": "by_topic",
     "socket_request_max_bytes": "max_request_bytes",
     "socket_response_max_bytes": "max_response_bytes",
     "stalled_client_timeout": "stalled_client_timeout_seconds",
@@ -86,6 +88,7 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
         quotas=QuotaOptions(**fields["Quotas"]),
         enforcement=EnforcementOptions(**fields["Enforcement"]),
         observability=ObservabilityOptions(**fields["Observability"]),
+        usage=UsageOptions(**fields["Usage"]),
         security=SecurityOptions(**fields["Security"]),
         event_loop=given["event_loop"],
         file=given.get("config"),

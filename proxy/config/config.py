@@ -120,6 +120,16 @@ class ObservabilityOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UsageOptions:
+    """What is counted of the usage of each client.
+
+    `by_topic`: record bytes and messages of each topic too; then all Produce requests and Fetch responses are parsed.
+    """
+
+    by_topic: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class SecurityOptions:
     """Bounds on what clients and brokers may use, and which APIs pass.
 
@@ -153,6 +163,7 @@ class Config:
     quotas: QuotaOptions = QuotaOptions()
     enforcement: EnforcementOptions = EnforcementOptions()
     observability: ObservabilityOptions = ObservabilityOptions()
+    usage: UsageOptions = UsageOptions()
     security: SecurityOptions = SecurityOptions()
     event_loop: EventLoopName = "uvloop"
     file: Path | None = None

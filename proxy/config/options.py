@@ -269,6 +269,18 @@ OBSERVABILITY: Final = cloup.option_group(
     ),
 )
 
+USAGE: Final = cloup.option_group(
+    "Usage",
+    _setting(
+        "--usage-by-topic/--no-usage-by-topic",
+        type=Switch(),
+        default=False,
+        show_default="off",
+        help="Count the record bytes and messages of each client by topic. All Produce requests and Fetch responses "
+        "are parsed for it: docs/performance.md has the cost.",
+    ),
+)
+
 SECURITY: Final = cloup.option_group(
     "Security",
     _setting(
@@ -355,4 +367,4 @@ PROCESS: Final = cloup.option_group(
     ),
 )
 
-GROUPS: Final = (UPSTREAM, LISTENING, QUOTAS, ENFORCEMENT, OBSERVABILITY, SECURITY, PROCESS)
+GROUPS: Final = (UPSTREAM, LISTENING, QUOTAS, ENFORCEMENT, OBSERVABILITY, USAGE, SECURITY, PROCESS)

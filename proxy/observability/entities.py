@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 from proxy.observability import logs
 from proxy.observability.labels import label_value
 from proxy.observability.tallies import WINDOW_SLOT_NS, EntityMetrics, Histogram
+from proxy.observability.topic_traffic import SeriesCount, TrafficByTopic
 
 OTHER: Final = "other"
 
@@ -32,9 +33,11 @@ class Entities:
     Iterating yields all that a scrape shows: entities in use, expired ones that a session still has, and `other`.
     """
 
-    def __init__(self, max_entities: int, clock_ns: Callable[[], int]) -> None:
+    def __init__(self, max_entities: int, clock_ns: Callable[[], int], *, by_topic: bool = False) -> None:
         self.max_entities = max_entities
         self._clock_ns = clock_ns
+        #: Of topics; None: nothing is counted by topic.
+        self._series = SeriesCount() if by_topic else None
         self._known: dict[tuple[str, str], EntityMetrics] = {}
         # Expired, but a session still has and increments them.
         self._dormant: WeakValueDictionary[tuple[str, str], EntityMetrics] = WeakValueDictionary()
@@ -62,7 +65,7 @@ class Entities:
             self.announce_other("clients")
             return self._shared_other()
         if found is None:
-            found = EntityMetrics(user, client_id, self._clock_ns())
+            found = self._new(user, client_id)
         else:
             del self._dormant[key]
         self._known[key] = found
@@ -70,8 +73,12 @@ class Entities:
 
     def _shared_other(self) -> EntityMetrics:
         if self._other is None:
-            self._other = EntityMetrics(OTHER, OTHER, self._clock_ns())
+            self._other = self._new(OTHER, OTHER)
         return self._other
+
+    def _new(self, user: str, client_id: str) -> EntityMetrics:
+        topics = None if self._series is None else TrafficByTopic(self._series)
+        return EntityMetrics(user, client_id, self._clock_ns(), topics)
 
     def throttled(self, limit_name: str, user: str, client_id: str, mode: str, seconds: float, now_ns: int) -> None:
         """One request of the client was throttled for `seconds` by a limit of that name."""
@@ -99,6 +106,8 @@ class Entities:
             if entity.idle_ns(now_ns) >= ENTITY_IDLE_NS:
                 del self._known[key]
                 self._dormant[key] = entity
+        if self._series is not None:
+            self._series.value = sum(len(entity.topics) for entity in self if entity.topics is not None)
 
     def __iter__(self) -> Iterator[EntityMetrics]:
         yield from self._known.values()

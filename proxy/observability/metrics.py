@@ -101,7 +101,7 @@ class Metrics:
     def __init__(self, config: Config, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.clock_ns = clock_ns
         self.event_loop = config.event_loop
-        self.entities = Entities(config.observability.max_metric_entities, clock_ns)
+        self.entities = Entities(config.observability.max_metric_entities, clock_ns, by_topic=config.usage.by_topic)
         self.requests: dict[tuple[str, str], Cell] = {}
         self.connections = ConnectionMetrics()
         self.errors = ErrorCounts()

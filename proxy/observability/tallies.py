@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from proxy.observability.topic_traffic import TrafficByTopic
+
 WINDOW_SLOTS: Final = 10
 WINDOW_SLOT_NS: Final = 3_000_000_000
 """The window of throttle_time_max/avg is 30 s long and slides in steps of 3 s."""
@@ -100,7 +102,7 @@ class EntityMetrics:
     """The counters of one (user, client id).
 
     The session increments `requests` for each data request, a byte count by the bytes charged, and a count of notices
-    when it sees what the client does after one.
+    when it sees what the client does after one. `topics`: the same traffic by topic; None without `--usage-by-topic`.
     """
 
     __slots__ = (
@@ -115,11 +117,12 @@ class EntityMetrics:
         "produce_bytes",
         "requests",
         "throttles",
+        "topics",
         "user",
         "window",
     )
 
-    def __init__(self, user: str, client_id: str, now_ns: int) -> None:
+    def __init__(self, user: str, client_id: str, now_ns: int, topics: TrafficByTopic | None = None) -> None:
         self.user = user
         self.client_id = client_id
         self.produce_bytes = 0
@@ -127,6 +130,7 @@ class EntityMetrics:
         self.notices_waited = 0
         self.notices_ignored = 0
         self.requests = 0
+        self.topics = topics
         self.throttles: dict[tuple[str, str], Histogram] = {}  # by (limit, mode): both come from the code
         self.excess: dict[str, int] = {}  # bytes of requests and responses that found a limit in debt, by its name
         self.window = ThrottleWindow(now_ns // WINDOW_SLOT_NS)

@@ -19,9 +19,11 @@ from functools import lru_cache
 from struct import Struct
 from typing import Any, Final, final
 
-from protocol.produce_walk import FIRST_FLEXIBLE, one_partition, read_topics
+from protocol.produce_walk import FIRST_FLEXIBLE, TopicUsage, one_partition, read_topics
 from protocol.record_batch import BATCH_HEADER, BEFORE_SIZE, PLAIN_WIDTH, claimed_messages, length_field, width_of
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
+from proxy.enforcement.identity import Identity
+from proxy.observability.topic_traffic import TrafficByTopic
 from proxy.streams.connection import InFlight, RequestKind
 from proxy.streams.produce_usage import PIECES, ProduceUsage
 from proxy.streams.steps import PIECES_PER_STEP
@@ -85,12 +87,21 @@ class Run:
     def amounts(self, client: ClientLimits, size: int) -> Collection[tuple[Limit, int]]:
         """What the requests found, of `size` bytes together, are charged to each limit."""
 
-    def spend(self, client: ClientLimits, size: int, now_ns: int) -> int:
+    @abstractmethod
+    def count_topics(self, traffic: TrafficByTopic) -> None:
+        """The requests found pass: count their records by topic."""
+
+    def spend(self, identity: Identity, size: int, now_ns: int) -> int:
         """Charge the requests found; see `spend_all`. -1 also if their producer id is new."""
+        client = identity.limits
         producer_ids = client.producer_ids
         if producer_ids is not None and self.producer_id >= 0 and not self._is_known(producer_ids.known, now_ns):
             return -1
-        return spend_all(self.amounts(client, size), size, now_ns)
+        left = spend_all(self.amounts(client, size), size, now_ns)
+        traffic = identity.entity.topics
+        if traffic is not None and left >= 0:
+            self.count_topics(traffic)
+        return left
 
     def _is_known(self, known: ProducerIdQuota, now_ns: int) -> bool:
         """Whether the producer id is known. A run has that of its first request, so no other is asked for."""
@@ -215,17 +226,23 @@ class Plan(Run):
         sums = (size, self.count, self._record_bytes, self._messages)
         return [(limit, sums[unit]) for limit, unit in self._limits]
 
+    def count_topics(self, traffic: TrafficByTopic) -> None:
+        traffic.produced(self._topic.name, self._record_bytes, self._messages)
+
 
 @final
 class TopicRun(Run):
     """See the module. One object for each connection."""
 
-    __slots__ = ("_found", "_usage")
+    __slots__ = ("_counts_topics", "_found", "_usage", "_usages")
 
     def __init__(self, usage: ProduceUsage) -> None:
         super().__init__()
         self._usage: Final = usage
+        self._counts_topics: Final = usage.counts_topics
         self._found: dict[Limit, int] = {}
+        #: The topics of the requests found, where they are counted.
+        self._usages: list[TopicUsage] = []
 
     def scan(
         self,
@@ -241,6 +258,7 @@ class TopicRun(Run):
         """A request is found when all of it is in the buffer."""
         key, tail, shortest, body_offset = kind.key, kind.tail, kind.shortest, kind.header.body_offset
         amounts: dict[Limit, int] = {}
+        counted: list[TopicUsage] = []
         work_left = PIECES_PER_STEP
         count = 0
         producer_ids: tuple[int, ...] = ()
@@ -256,16 +274,22 @@ class TopicRun(Run):
                 producer_ids = usages[0].producer_ids
             if not self._usage.add(amounts, usages, producer_ids, now_ns):
                 break
+            if self._counts_topics:
+                counted += usages
             work_left -= pieces
             if kind.answered:
                 in_flight.append((correlation_id, kind))
             count += 1
             pos = frame_end
-        self.count, self.producer_id, self._found = count, producer_ids[0] if producer_ids else -1, amounts
+        self.count, self.producer_id = count, next(iter(producer_ids), -1)
+        self._found, self._usages = amounts, counted
         return pos
 
     def amounts(self, client: ClientLimits, size: int) -> Collection[tuple[Limit, int]]:
         return (client.amounts(size, self.count) | self._found).items()
+
+    def count_topics(self, traffic: TrafficByTopic) -> None:
+        self._usage.count_topics(self._usages)
 
 
 @final

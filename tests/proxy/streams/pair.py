@@ -75,7 +75,9 @@ class World:
             quotas = QuotaOptions(entries=tuple(quotas))
         self.config = Config(bootstrap_servers=(("127.0.0.9", 9092),), quotas=quotas, **options)
         self.metrics = Metrics(self.config, clock_ns=self.clock)
-        self.registry = Registry(quotas.entries, settings=AlgorithmSettings(algorithm=algorithm))
+        self.registry = Registry(
+            quotas.entries, settings=AlgorithmSettings(algorithm=algorithm), reads_topics=self.config.usage.by_topic
+        )
         self.memory = MemoryPool(self.config.security.max_buffered_bytes)
         self.holds = Holds()
         self.report = Report(self.config.enforcement, self.metrics.entities)
