@@ -409,28 +409,43 @@ class Runs:
         plans = self._plans
         if usage.has_late:
             return None
-        for index, plan in enumerate(plans):
-            if plan.kind is kind and buf.startswith(plan.prefix, pos + PREFIX_SIZE):
-                if plan.generation != generation:
+        for index, known in enumerate(plans):
+            if known.kind is kind and buf.startswith(known.prefix, pos + PREFIX_SIZE):
+                if known.generation != generation:
                     del plans[index]
                     break
                 if index:
                     plans.insert(0, plans.pop(index))
-                return plan
+                return known
         if usage.counts_errors or kind.length_at(buf, pos, end) < 0:
             return None
+        plan = self._plan_at(kind, client, generation, buf, pos, end, now_ns)
+        if plan is None:
+            return self._topic_run
+        plans.insert(0, plan)
+        del plans[MAX_PLANS:]
+        return plan
+
+    def _plan_at(
+        self,
+        kind: RequestKind,
+        client: ClientLimits,
+        generation: int,
+        buf: bytearray,
+        pos: int,
+        end: int,
+        now_ns: int,
+    ) -> Plan | None:
+        """A plan for requests such as the one at `pos`; None: it has several partitions, or a long or unknown topic."""
         found = one_partition(buf, pos + kind.header.body_offset, end, kind.version)
         if found is None:
-            return self._topic_run
+            return None
         topic, prefix_end = found
         start = pos + PREFIX_SIZE
-        charges = usage.lasting_charges(topic, now_ns)
+        charges = self._usage.lasting_charges(topic, now_ns)
         if charges is None or prefix_end - start > MAX_PREFIX:
-            return self._topic_run
+            return None
         prefix = bytes(buf[start:prefix_end])
         if client.counts_records:
-            plans.insert(0, LimitPlan(kind, prefix, client, charges, generation))
-        else:
-            plans.insert(0, UsagePlan(kind, prefix, charges.topic, generation))
-        del plans[MAX_PLANS:]
-        return plans[0]
+            return LimitPlan(kind, prefix, client, charges, generation)
+        return UsagePlan(kind, prefix, charges.topic, generation)
