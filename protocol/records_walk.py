@@ -43,6 +43,11 @@ class RecordsWalk(EndpointsWalk):
         self._usages = []
         return usages
 
+    def _forget(self) -> None:
+        """Forget what was found: it is read again."""
+        self._usages.clear()
+        self._record_bytes = self._messages = 0
+
     def _close_topic(self) -> None:
         if self._record_bytes or self._messages:
             self._usages.append(TopicUsage(self._topic, self._record_bytes, self._messages, ()))

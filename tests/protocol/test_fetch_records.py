@@ -23,6 +23,7 @@ from protocol.records_walk import RecordsWalk
 from protocol.share import ShareFetchResponseWalk
 from protocol.topics import Topic
 from tests.protocol.kafka_messages import (
+    CORRELATION_ID,
     REAL_HOST,
     REAL_HOSTS,
     Resting,
@@ -141,7 +142,7 @@ def fetch_response(
 
 def old_response(version: int, topics: list[tuple[Topic, Partitions]]) -> bytes:
     """Versions 0 to 3, which kio does not know."""
-    out = pack(">i", 7) + (pack(">i", 0) if version >= 1 else b"") + pack(">i", len(topics))
+    out = CORRELATION_ID + (pack(">i", 0) if version >= 1 else b"") + pack(">i", len(topics))
     for topic, partitions in topics:
         assert isinstance(topic, str)
         out += pack(">h", len(topic)) + topic.encode() + pack(">i", len(partitions))
