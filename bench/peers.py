@@ -204,11 +204,18 @@ def proxy(
         yield Peer(name, (LOOPBACK, listen), process.pid, url, limits, command, broker, "compiled" in version)
 
 
-def build(name: str, command: Sequence[str]) -> dict[str, PeerStarter]:
-    """Both peers of another build of this proxy, by name."""
+def build(name: str, command: Sequence[str], arguments: Sequence[str] = ()) -> dict[str, PeerStarter]:
+    """Both peers of another build of this proxy, or with more arguments, by name."""
     prefix = f"{name} " if name else ""
     return {
-        f"{prefix}{limits}": partial(proxy, quotas=quotas, name=f"{prefix}{limits}", limits=limits[:3], command=command)
+        f"{prefix}{limits}": partial(
+            proxy,
+            quotas=quotas,
+            arguments=arguments,
+            name=f"{prefix}{limits}",
+            limits=limits[:3],
+            command=command,
+        )
         for limits, quotas in (("one limit", ONE_LIMIT), ("all limits", all_limits()))
     }
 
@@ -236,6 +243,7 @@ STARTERS: dict[str, PeerStarter] = {
     "envoy": envoy,
     "bare": bare,
     "direct": direct,
+    **build("by-topic", THIS_TREE, ["--usage-by-topic"]),
 }
 #: Names in tables by those of `--peers`.
 PEER_NAMES = {name.removesuffix(" limit").removesuffix(" limits"): name for name in STARTERS}

@@ -21,7 +21,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from protocol.apis import APIS, PRODUCE
-from protocol.errors import MalformedFrame, TruncatedFrame, UnsupportedVersion
+from protocol.errors import TruncatedFrame, UnsupportedVersion
 from protocol.record_batch import BATCH_HEADER, BEFORE_SIZE, CODEC, claimed_messages, read_partitions, unpack_batch
 from protocol.topics import TOPIC_ID_SIZE, Topic
 from protocol.walk import FrameWalk, Reading, Steps
@@ -76,7 +76,7 @@ def one_partition(buf: bytearray, pos: int, end: int, version: int) -> tuple[Top
     pos = compact_string_end(buf, pos, end) + _ACKS_AND_TIMEOUT + 1
     if pos >= end or buf[pos - 1] != 2:
         return None
-    head = _read_topic_head(buf, pos, end, version >= FIRST_WITH_TOPIC_IDS)
+    head = read_topic_head(buf, pos, end, version >= FIRST_WITH_TOPIC_IDS)
     return None if head is None or head[1] != 1 else (head[0], head[2])
 
 
@@ -112,7 +112,7 @@ def read_topics(buf: bytearray, pos: int, end: int, version: int, most: int) -> 
     if version < FIRST_FLEXIBLE or pos >= end or not 0 < buf[pos - 1] < 0x80:
         return [], 0
     for _ in range(buf[pos - 1] - 1):
-        head = _read_topic_head(buf, pos, end, version >= FIRST_WITH_TOPIC_IDS)
+        head = read_topic_head(buf, pos, end, version >= FIRST_WITH_TOPIC_IDS)
         if head is None:
             return [], 0
         topic, partitions, pos = head
@@ -126,7 +126,7 @@ def read_topics(buf: bytearray, pos: int, end: int, version: int, most: int) -> 
     return (usages, most - left) if pos == end - 1 and not buf[pos] else ([], 0)
 
 
-def _read_topic_head(buf: bytearray, pos: int, end: int, by_id: bool) -> tuple[Topic, int, int] | None:
+def read_topic_head(buf: bytearray, pos: int, end: int, by_id: bool) -> tuple[Topic, int, int] | None:
     """A topic of a flexible version, the number of its partitions, and the position of the first one.
 
     None: it has not arrived, has more than 126 partitions or characters, or is malformed.
@@ -223,7 +223,7 @@ class ProduceRequestWalk(FrameWalk):
 
     def _read_usual_topic(self) -> int:
         """The number of a topic's partitions, if its head is complete and short. Else -1, and nothing was read."""
-        head = _read_topic_head(self._buf, self._pos, self._end, self._by_id) if self._compact else None
+        head = read_topic_head(self._buf, self._pos, self._end, self._by_id) if self._compact else None
         if head is None:
             return -1
         topic, partitions, pos = head
@@ -233,18 +233,7 @@ class ProduceRequestWalk(FrameWalk):
         return partitions
 
     def _read_topic(self) -> Reading:
-        if self._by_id:
-            self.topic = yield from self._collect(TOPIC_ID_SIZE, "topic id")
-        else:
-            size = yield from self._string_size(self._compact, "topic name")
-            at = self._offset()
-            if size < 0:
-                raise MalformedFrame("topic name", at)
-            name = yield from self._collect(size, "topic name")
-            try:
-                self.topic = name.decode()
-            except UnicodeDecodeError:
-                raise MalformedFrame("topic name as UTF-8", at) from None
+        self.topic = yield from self._topic_of(self._compact, self._by_id)
         smallest = _SMALLEST_COMPACT_PARTITION if self._compact else _SMALLEST_PARTITION
         return (yield from self._items(self._compact, smallest, "partition count"))
 

@@ -1,4 +1,5 @@
-"""ShareFetch and ShareAcknowledge responses (KIP-932), versions 1 and 2: node endpoints hidden while bytes arrive.
+"""ShareFetch and ShareAcknowledge responses (KIP-932), versions 1 and 2: node endpoints hidden while bytes arrive, and
+records counted.
 
 Both are flexible in all versions, and have the same layout:
 
@@ -25,7 +26,7 @@ If there are endpoints, one tag covers them and what follows their array (Kafka 
 from typing import ClassVar
 
 from protocol.errors import UnsupportedVersion
-from protocol.node_endpoints import EndpointsWalk
+from protocol.records_walk import RecordsWalk
 from protocol.topics import TOPIC_ID_SIZE
 from protocol.walk import Steps
 
@@ -33,7 +34,7 @@ FIRST_VERSION = 1
 LAST_VERSION = 2
 
 
-class _ShareResponseWalk(EndpointsWalk):
+class _ShareResponseWalk(RecordsWalk):
     """The part of the layout that both responses share."""
 
     _name: ClassVar[str]
@@ -55,11 +56,12 @@ class _ShareResponseWalk(EndpointsWalk):
             yield from self._skip(4, "acquisition lock timeout")
         topics = yield from self._count(TOPIC_ID_SIZE + 2, "topic count")
         for _ in range(topics):
-            yield from self._skip(TOPIC_ID_SIZE, "topic id")
+            self._topic = yield from self._collect(TOPIC_ID_SIZE, "topic id")
             partitions = yield from self._count(self._partition_min, "partition count")
             for _ in range(partitions):
                 yield from self._walk_partition()
                 yield from self._end_piece()
+            self._close_topic()
             yield from self._end_piece()
         yield from self._hide_endpoint_array()
 
@@ -73,11 +75,18 @@ class _ShareResponseWalk(EndpointsWalk):
 
 
 class ShareFetchResponseWalk(_ShareResponseWalk):
-    """Walks a ShareFetch response and hides its node endpoints. The length stays the same."""
+    """Walks a ShareFetch response and hides its node endpoints. The length stays the same.
+
+    All records of a response are counted as fetched. The client may acquire only some of them.
+    """
 
     _name = "ShareFetch"
     _lock_timeout_from = 1
     _partition_min = 4 + 2 + 1 + 2 + 1 + 9 + 1 + 1 + 1
+
+    def __init__(self, version: int, frame_length: int, *, counts_records: bool = False) -> None:
+        super().__init__(version, frame_length)
+        self._counts_records = counts_records
 
     def _walk_partition(self) -> Steps:
         yield from self._skip(6, "partition index, error code")
@@ -86,7 +95,11 @@ class ShareFetchResponseWalk(_ShareResponseWalk):
         yield from self._skip_compact("acknowledge error message")
         yield from self._skip(8, "current leader")
         yield from self._skip_tags()
-        yield from self._skip_compact("records")
+        if self._counts_records:
+            size = yield from self._bytes_size(True, "records")
+            yield from self._walk_records(max(0, size))
+        else:
+            yield from self._skip_compact("records")
         yield from self._skip_structs(18, "acquired records")
 
 

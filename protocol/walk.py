@@ -11,11 +11,13 @@ from struct import Struct
 from typing import Final
 
 from protocol.errors import MalformedFrame, TruncatedFrame
+from protocol.topics import TOPIC_ID_SIZE, Topic
 from protocol.wire import MAX_STRING, MAX_VARINT, MAX_VARINT_SIZE
 
 Steps = Generator[None, None, None]
 Reading = Generator[None, None, int]
 Collecting = Generator[None, None, bytes]
+Naming = Generator[None, None, Topic]
 
 _NO_BYTES: Final = bytearray()
 _UNBOUNDED: Final = 1 << 62
@@ -188,6 +190,20 @@ class FrameWalk:
             collected += self._buf[self._pos : self._pos + here]
             self._pos += here
         return bytes(collected)
+
+    def _topic_of(self, compact: bool, by_id: bool) -> Naming:
+        """A topic: its id, or its name, which may not be null."""
+        if by_id:
+            return (yield from self._collect(TOPIC_ID_SIZE, "topic id"))
+        size = yield from self._string_size(compact, "topic name")
+        at = self._offset()
+        if size < 0:
+            raise MalformedFrame("topic name", at)
+        name = yield from self._collect(size, "topic name")
+        try:
+            return name.decode()
+        except UnicodeDecodeError:
+            raise MalformedFrame("topic name as UTF-8", at) from None
 
     def _skip(self, size: int, what: str) -> Steps:
         if size > self._limit - self._pos:

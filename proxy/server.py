@@ -192,7 +192,12 @@ class Server:
         headers = ProxyHeaders(loop, self._clock, config, metrics, self._accepted)
         self.ports = Ports(loop, config, metrics, headers)
         in_force = quotas_in_force(config)
-        registry = Registry(in_force.entries, share=in_force.share, settings=_settings_of(config.quotas))
+        registry = Registry(
+            in_force.entries,
+            share=in_force.share,
+            settings=_settings_of(config.quotas),
+            reads_topics=config.usage.by_topic,
+        )
         memory = MemoryPool(config.security.max_buffered_bytes)
         holds = Holds()
         report = Report(config.enforcement, metrics.entities)

@@ -15,6 +15,7 @@ from proxy.observability import logs
 from proxy.observability.labels import OTHER, label_value
 from proxy.observability.tallies import WINDOW_SLOT_NS, EntityMetrics, Histogram
 from proxy.observability.throttle_tallies import ThrottleTallies
+from proxy.observability.topic_traffic import SeriesCount, TrafficByTopic
 
 THROTTLE_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -30,12 +31,19 @@ class Entities:
     """
 
     def __init__(
-        self, max_entities: int, clock_ns: Callable[[], int], throttle_tallies: ThrottleTallies | None = None
+        self,
+        max_entities: int,
+        clock_ns: Callable[[], int],
+        throttle_tallies: ThrottleTallies | None = None,
+        *,
+        by_topic: bool = False,
     ) -> None:
         self.max_entities = max_entities
         #: None: no usage records are written.
         self.throttle_tallies = throttle_tallies
         self._clock_ns = clock_ns
+        #: Of topics; None: nothing is counted by topic.
+        self._series = SeriesCount() if by_topic else None
         self._known: dict[tuple[str, str], EntityMetrics] = {}
         self._other: EntityMetrics | None = None
         self._announced: set[str] = set()
@@ -57,13 +65,17 @@ class Entities:
         if len(self._known) >= self.max_entities:
             self.announce_other("clients")
             return self._shared_other()
-        found = self._known[key] = EntityMetrics(user, client_id, self._clock_ns())
+        found = self._known[key] = self._new(user, client_id)
         return found
 
     def _shared_other(self) -> EntityMetrics:
         if self._other is None:
-            self._other = EntityMetrics(OTHER, OTHER, self._clock_ns())
+            self._other = self._new(OTHER, OTHER)
         return self._other
+
+    def _new(self, user: str, client_id: str) -> EntityMetrics:
+        topics = None if self._series is None else TrafficByTopic(self._series)
+        return EntityMetrics(user, client_id, self._clock_ns(), topics)
 
     def throttled(self, limit_name: str, user: str, client_id: str, mode: str, seconds: float, now_ns: int) -> None:
         """One request of the client was throttled for `seconds` by a limit of that name."""
@@ -87,6 +99,8 @@ class Entities:
         for key, entity in list(self._known.items()):
             if entity.idle_ns(now_ns) >= ENTITY_IDLE_NS and not entity.sessions:
                 del self._known[key]
+        if self._series is not None:
+            self._series.value = sum(len(entity.topics) for entity in self if entity.topics is not None)
 
     def __iter__(self) -> Iterator[EntityMetrics]:
         others = () if self._other is None else (self._other,)

@@ -129,7 +129,9 @@ class Metrics:
         self.clock_ns = clock_ns
         self.event_loop = config.event_loop
         throttle_tallies = ThrottleTallies(config.usage.max_series) if config.usage.is_on else None
-        self.entities = Entities(config.observability.max_metric_entities, clock_ns, throttle_tallies)
+        self.entities = Entities(
+            config.observability.max_metric_entities, clock_ns, throttle_tallies, by_topic=config.usage.by_topic
+        )
         self.usage = UsageMetrics()
         self.requests: dict[tuple[str, str], Cell] = {}
         self.connections = ConnectionMetrics()

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from proxy.observability.topic_traffic import TopicTraffic
+from proxy.observability.topic_traffic import TrafficByTopic
 
 WINDOW_SLOTS: Final = 10
 WINDOW_SLOT_NS: Final = 3_000_000_000
@@ -102,7 +102,8 @@ class EntityMetrics:
     """The counters of one (user, client id).
 
     The session increments a count of requests for each data request, a byte count by the bytes charged, and a count of
-    notices when it sees what the client does after one. `sessions`: open connections of the client.
+    notices when it sees what the client does after one. `sessions`: open connections of the client. `topics`: the same
+    traffic by topic; None without `--usage-by-topic`.
     """
 
     __slots__ = (
@@ -123,7 +124,7 @@ class EntityMetrics:
         "window",
     )
 
-    def __init__(self, user: str, client_id: str, now_ns: int) -> None:
+    def __init__(self, user: str, client_id: str, now_ns: int, topics: TrafficByTopic | None = None) -> None:
         self.user = user
         self.client_id = client_id
         self.produce_bytes = 0
@@ -133,10 +134,10 @@ class EntityMetrics:
         self.sessions = 0
         self.notices_waited = 0
         self.notices_ignored = 0
+        self.topics = topics
         self.throttles: dict[tuple[str, str], Histogram] = {}  # by (limit, mode): both come from the code
         self.excess: dict[str, int] = {}  # bytes of requests and responses that found a limit in debt, by its name
         self.window = ThrottleWindow(now_ns // WINDOW_SLOT_NS)
-        self.topics: dict[str, TopicTraffic] | None = None  # None: not counted by topic
         self._seen = (0, 0, 0, 0)
         self._changed_at_ns = now_ns
 

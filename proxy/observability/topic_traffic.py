@@ -1,8 +1,33 @@
-"""What one client produced to and fetched from one topic."""
+"""The traffic of each client by topic: record bytes and messages, produced and fetched.
+
+Only with `--usage-by-topic`. The number of series (a client and a topic) is bounded for each client and for the
+process: further topics of a client are counted together, as `other`. A series ends with the counters of its client.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+OTHER_TOPICS: Final = "other"
+"""Topics without a series of their own, and those whose id is not known."""
+
+MAX_SERIES: Final = 50_000
+"""Series of the process, without those of `OTHER_TOPICS`: 15 MB of memory, 300 bytes for each."""
+
+MAX_TOPICS_OF_CLIENT: Final = 1_000
+"""Series of one client: names of topics come from requests, and may be invented."""
+
+MAX_NAME: Final = 249
+"""Longest name of a topic that a broker accepts (`Topic.MAX_NAME_LENGTH`)."""
 
 
 class TopicTraffic:
-    """Bytes of record batches, as in the log, and records."""
+    """The counters of one client and topic. They only grow; the hot path increments them.
+
+    produce_bytes      of records as they are in the log: compressed, with the headers of their batches
+    produce_messages   records, as the headers of their batches count them
+    fetch_bytes, fetch_messages   the same of responses
+    """
 
     __slots__ = ("fetch_bytes", "fetch_messages", "produce_bytes", "produce_messages")
 
@@ -11,3 +36,42 @@ class TopicTraffic:
         self.produce_messages = 0
         self.fetch_bytes = 0
         self.fetch_messages = 0
+
+
+class SeriesCount:
+    """The number of series of the process. `Entities.expire` sets it anew."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+
+class TrafficByTopic(dict[str, TopicTraffic]):
+    """The traffic of one client, by topic. `traffic[name]` adds a topic that is new."""
+
+    __slots__ = ("_series",)
+
+    def __init__(self, series: SeriesCount) -> None:
+        self._series = series
+
+    def __missing__(self, topic: str) -> TopicTraffic:
+        if topic != OTHER_TOPICS:
+            series = self._series
+            if len(topic) > MAX_NAME or len(self) >= MAX_TOPICS_OF_CLIENT or series.value >= MAX_SERIES:
+                return self[OTHER_TOPICS]
+            series.value += 1
+        found = self[topic] = TopicTraffic()
+        return found
+
+    def produced(self, topic: str | None, record_bytes: int, messages: int) -> None:
+        """Count records that are forwarded to the broker. `topic`: None if its name is not known."""
+        traffic = self[topic or OTHER_TOPICS]
+        traffic.produce_bytes += record_bytes
+        traffic.produce_messages += messages
+
+    def fetched(self, topic: str | None, record_bytes: int, messages: int) -> None:
+        """Count records of a response."""
+        traffic = self[topic or OTHER_TOPICS]
+        traffic.fetch_bytes += record_bytes
+        traffic.fetch_messages += messages

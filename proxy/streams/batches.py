@@ -1,6 +1,6 @@
 """Requests of one kind that pass together, without a decision for each.
 
-Decisions one by one would have the same result, while the limits have room for all of them. Where limits count records,
+Decisions one by one would have the same result, while the limits have room for all of them. Where records are counted,
 `plan` finds the requests of a batch.
 """
 
@@ -53,7 +53,7 @@ class Batches:
             return pos
         size = passed_to - pos - 4 * count
         if run is not None:
-            left = run.spend(limits, size, now_ns)
+            left = run.spend(connection.identity, size, now_ns)
         else:
             left = limits.spend(size, count, now_ns) if is_produce else limits.requests.spend(count, now_ns)
         if left < 0:
@@ -94,7 +94,7 @@ class Batches:
         return pos, count
 
     def _run_at(self, connection: Connection, kind: RequestKind, pos: int, end: int, now_ns: int) -> Run | None:
-        """What finds the requests from `pos` on, where records are charged. None: the next one is decided alone."""
+        """What finds the requests from `pos` on, where records are read. None: the next one is decided alone."""
         usage, identity = connection.usage, connection.identity
         if usage is None:
             return None

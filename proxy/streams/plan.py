@@ -1,7 +1,8 @@
-"""Produce requests in one read that are charged together, whatever limits apply.
+"""Produce requests in one read whose records are charged or counted together, whatever limits apply.
 
 Consecutive requests of a producer for one partition of a topic are the same bytes from the client id to the partition
-count. A `Plan` has these bytes and the limits of the topic. Of each further request only the length of its records and
+count. A `Plan` has these bytes: a `LimitPlan` with the limits of the topic, a `UsagePlan` where no limit counts records
+and they are counted for usage alone. Of each further request only the length of its records and
 the header of its batch are read:
 
     length, API, version | correlation id | client id ... partition count | partition | size | batch header ...
@@ -14,18 +15,28 @@ limit gets into debt by it. Otherwise nothing is charged, and the requests are d
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import lru_cache
 from struct import Struct
 from typing import Any, Final, final
 
-from protocol.produce_walk import FIRST_FLEXIBLE, one_partition, read_topics
-from protocol.record_batch import BATCH_HEADER, BEFORE_SIZE, PLAIN_WIDTH, claimed_messages, length_field, width_of
+from protocol.produce_walk import FIRST_FLEXIBLE, TopicUsage, one_partition, read_topics
+from protocol.record_batch import (
+    BATCH_HEADER,
+    BEFORE_SIZE,
+    PLAIN_WIDTH,
+    claimed_messages,
+    length_field,
+    unpack_batch,
+    width_of,
+)
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
+from proxy.enforcement.identity import Identity
+from proxy.observability.topic_traffic import TrafficByTopic
 from proxy.streams.connection import InFlight, RequestKind
 from proxy.streams.produce_usage import PIECES, ProduceUsage
 from proxy.streams.steps import PIECES_PER_STEP
-from quotas.admission.client_limits import ClientLimits, TopicCharges
+from quotas.admission.client_limits import ClientLimits, TopicCharges, TopicLimits
 from quotas.admission.limit import Limit
 from quotas.admission.limit_set import spend_all
 from quotas.algorithms.producer_ids import ProducerIdQuota
@@ -40,12 +51,25 @@ _INDEX: Final = 4
 _NO_TAGS: Final = bytes(3)
 
 
+#: The part of the header of a batch that its size counts.
+_HEADER_IN_SIZE: Final = BATCH_HEADER - BEFORE_SIZE
+
+Unpack = Callable[[bytearray, int], tuple[Any, ...]]
+Layout = Callable[[int, int], Unpack]
+
+
 @lru_cache(maxsize=256)
-def _layout(prefix_size: int, width: int) -> Callable[[bytearray, int], tuple[Any, ...]]:
+def _layout(prefix_size: int, width: int) -> Unpack:
     """Reads a request of a plan: length, API key and version, correlation id, prefix; the length of the records in the
     last `width` of four bytes; size, magic and attributes of the batch, producer id, records count.
     """
     return Struct(f">iii{prefix_size}s{width}xI8xi4xb4xh20xq6xi").unpack_from
+
+
+@lru_cache(maxsize=256)
+def _short_layout(prefix_size: int, width: int) -> Unpack:
+    """As `_layout`: length, API key and version, correlation id, prefix; size and magic of the batch, records count."""
+    return Struct(f">iii{prefix_size}s{_INDEX + width}x8xi4xb40xi").unpack_from
 
 
 class Run:
@@ -82,15 +106,24 @@ class Run:
         """
 
     @abstractmethod
-    def amounts(self, client: ClientLimits, size: int) -> Collection[tuple[Limit, int]]:
-        """What the requests found, of `size` bytes together, are charged to each limit."""
+    def charge(self, client: ClientLimits, size: int, now_ns: int) -> int:
+        """Charge the requests found, of `size` bytes together; see `spend_all`."""
 
-    def spend(self, client: ClientLimits, size: int, now_ns: int) -> int:
-        """Charge the requests found; see `spend_all`. -1 also if their producer id is new."""
+    @abstractmethod
+    def count_topics(self, traffic: TrafficByTopic) -> None:
+        """The requests found pass: count their records by topic."""
+
+    def spend(self, identity: Identity, size: int, now_ns: int) -> int:
+        """Charge and count the requests found; see `spend_all`. -1 also if their producer id is new."""
+        client = identity.limits
         producer_ids = client.producer_ids
         if producer_ids is not None and self.producer_id >= 0 and not self._is_known(producer_ids.known, now_ns):
             return -1
-        return spend_all(self.amounts(client, size), size, now_ns)
+        left = self.charge(client, size, now_ns)
+        traffic = identity.entity.topics
+        if traffic is not None and left >= 0:
+            self.count_topics(traffic)
+        return left
 
     def _is_known(self, known: ProducerIdQuota, now_ns: int) -> bool:
         """Whether the producer id is known. A run has that of its first request, so no other is asked for."""
@@ -104,7 +137,6 @@ class Run:
         return True
 
 
-@final
 class Plan(Run):
     """See the module.
 
@@ -114,7 +146,7 @@ class Plan(Run):
     """
 
     __slots__ = (
-        "_limits",
+        "_layout",
         "_messages",
         "_record_bytes",
         "_tags",
@@ -126,14 +158,45 @@ class Plan(Run):
         "prefix",
     )
 
-    def __init__(
-        self, kind: RequestKind, prefix: bytes, client: ClientLimits, charges: TopicCharges, generation: int
-    ) -> None:
+    def __init__(self, kind: RequestKind, prefix: bytes, topic: TopicLimits, generation: int, layout: Layout) -> None:
         super().__init__()
         self.kind: Final = kind
         self.prefix: Final = prefix
         self.generation: Final = generation
-        self._topic: Final = charges.topic
+        self._topic: Final = topic
+        #: At the end of each request.
+        self._tags: Final = _NO_TAGS if kind.version >= FIRST_FLEXIBLE else b""
+        #: Bytes of the records' length in the latest requests, and what reads these.
+        self._layout: Final = layout
+        self._width = PLAIN_WIDTH
+        self._unpack = layout(len(prefix), PLAIN_WIDTH)
+        self._record_bytes = 0
+        self._messages = 0
+
+    def count_topics(self, traffic: TrafficByTopic) -> None:
+        traffic.produced(self._topic.name, self._record_bytes, self._messages)
+
+    def _layout_at(self, buf: bytearray, pos: int) -> tuple[int, Unpack]:
+        """Bytes of the records' length in the request at `pos`, and what reads it."""
+        width = PLAIN_WIDTH
+        if self._tags:
+            length: int = unpack_prefix(buf, pos)[0]
+            width = width_of(length + 4 - PREFIX_SIZE - len(self.prefix) - _INDEX - len(_NO_TAGS))
+        if width != self._width:
+            self._width, self._unpack = width, self._layout(len(self.prefix), width)
+        return width, self._unpack
+
+
+@final
+class LimitPlan(Plan):
+    """The limits of the client and the topic, one of which counts records."""
+
+    __slots__ = ("_limits",)
+
+    def __init__(
+        self, kind: RequestKind, prefix: bytes, client: ClientLimits, charges: TopicCharges, generation: int
+    ) -> None:
+        super().__init__(kind, prefix, charges.topic, generation, _layout)
         #: Each limit, and which of four sums it is charged with.
         self._limits: Final = tuple(
             (limit, unit)
@@ -142,13 +205,6 @@ class Plan(Run):
             )
             for limit in limits
         )
-        #: At the end of each request.
-        self._tags: Final = _NO_TAGS if kind.version >= FIRST_FLEXIBLE else b""
-        #: Bytes of the records' length in the latest requests, and what reads these.
-        self._width = PLAIN_WIDTH
-        self._unpack = _layout(len(prefix), PLAIN_WIDTH)
-        self._record_bytes = 0
-        self._messages = 0
 
     def scan(
         self,
@@ -163,7 +219,8 @@ class Plan(Run):
     ) -> int:
         """A request is found as soon as the header of its batch is in the buffer. It has one batch, and no tags."""
         key, prefix, answered, tags = kind.key, self.prefix, kind.answered, self._tags
-        width, unpack, mask = self._layout_at(buf, pos)
+        width, unpack = self._layout_at(buf, pos)
+        mask = (1 << 8 * width) - 1
         startswith, append = buf.startswith, in_flight.append
         before = PREFIX_SIZE + len(prefix) + _INDEX + width
         last = end - before - BATCH_HEADER
@@ -201,31 +258,77 @@ class Plan(Run):
         self.count, self.producer_id, self._record_bytes, self._messages = count, producer_id, record_bytes, messages
         return pos
 
-    def _layout_at(self, buf: bytearray, pos: int) -> tuple[int, Callable[[bytearray, int], tuple[Any, ...]], int]:
-        """Bytes of the records' length in the request at `pos`, what reads it, and the mask for the length."""
-        width = PLAIN_WIDTH
-        if self._tags:
-            length: int = unpack_prefix(buf, pos)[0]
-            width = width_of(length + 4 - PREFIX_SIZE - len(self.prefix) - _INDEX - len(_NO_TAGS))
-        if width != self._width:
-            self._width, self._unpack = width, _layout(len(self.prefix), width)
-        return width, self._unpack, (1 << 8 * width) - 1
-
-    def amounts(self, client: ClientLimits, size: int) -> Collection[tuple[Limit, int]]:
+    def charge(self, client: ClientLimits, size: int, now_ns: int) -> int:
         sums = (size, self.count, self._record_bytes, self._messages)
-        return [(limit, sums[unit]) for limit, unit in self._limits]
+        return spend_all([(limit, sums[unit]) for limit, unit in self._limits], size, now_ns)
+
+
+@final
+class UsagePlan(Plan):
+    """No limit counts records: they are counted only for usage. So a request is not checked as for a charge: brokers
+    refuse it if its lengths or its tags are wrong.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, kind: RequestKind, prefix: bytes, topic: TopicLimits, generation: int) -> None:
+        super().__init__(kind, prefix, topic, generation, _short_layout)
+
+    def scan(
+        self,
+        kind: RequestKind,
+        buf: bytearray,
+        pos: int,
+        end: int,
+        most: int,
+        longest: int,
+        in_flight: InFlight,
+        now_ns: int,
+    ) -> int:
+        """A request is found as soon as the header of its batch is in the buffer, if that batch fills it."""
+        key, prefix, answered = kind.key, self.prefix, kind.answered
+        width, unpack = self._layout_at(buf, pos)
+        append = in_flight.append
+        before = PREFIX_SIZE + len(prefix) + _INDEX + width
+        last = end - before - BATCH_HEADER
+        around = before + len(self._tags) + BEFORE_SIZE - 4
+        count = sizes = messages = 0
+        while pos <= last and count < most:
+            length, seen, correlation_id, head, size, magic, claimed = unpack(buf, pos)
+            if seen != key or head != prefix or magic != 2 or size + around != length or length > longest:
+                break
+            if 0 <= claimed <= size - _HEADER_IN_SIZE >> 3:  # as in nearly all batches
+                messages += claimed
+            elif size < _HEADER_IN_SIZE:
+                break
+            else:
+                attributes = unpack_batch(buf, pos + before)[2]
+                messages += claimed_messages(claimed, attributes, size + BEFORE_SIZE)
+            if answered:
+                append((correlation_id, kind))
+            count += 1
+            sizes += size
+            pos += 4 + length
+        self.count, self._record_bytes, self._messages = count, sizes + count * BEFORE_SIZE, messages
+        return pos
+
+    def charge(self, client: ClientLimits, size: int, now_ns: int) -> int:
+        return client.spend(size, self.count, now_ns)
 
 
 @final
 class TopicRun(Run):
     """See the module. One object for each connection."""
 
-    __slots__ = ("_found", "_usage")
+    __slots__ = ("_counts_topics", "_found", "_usage", "_usages")
 
     def __init__(self, usage: ProduceUsage) -> None:
         super().__init__()
         self._usage: Final = usage
+        self._counts_topics: Final = usage.counts_topics
         self._found: dict[Limit, int] = {}
+        #: The topics of the requests found, where they are counted.
+        self._usages: list[TopicUsage] = []
 
     def scan(
         self,
@@ -241,6 +344,7 @@ class TopicRun(Run):
         """A request is found when all of it is in the buffer."""
         key, tail, shortest, body_offset = kind.key, kind.tail, kind.shortest, kind.header.body_offset
         amounts: dict[Limit, int] = {}
+        counted: list[TopicUsage] = []
         work_left = PIECES_PER_STEP
         count = 0
         producer_ids: tuple[int, ...] = ()
@@ -256,16 +360,23 @@ class TopicRun(Run):
                 producer_ids = usages[0].producer_ids
             if not self._usage.add(amounts, usages, producer_ids, now_ns):
                 break
+            if self._counts_topics:
+                counted += usages
             work_left -= pieces
             if kind.answered:
                 in_flight.append((correlation_id, kind))
             count += 1
             pos = frame_end
-        self.count, self.producer_id, self._found = count, producer_ids[0] if producer_ids else -1, amounts
+        self.count, self.producer_id = count, next(iter(producer_ids), -1)
+        self._found, self._usages = amounts, counted
         return pos
 
-    def amounts(self, client: ClientLimits, size: int) -> Collection[tuple[Limit, int]]:
-        return (client.amounts(size, self.count) | self._found).items()
+    def charge(self, client: ClientLimits, size: int, now_ns: int) -> int:
+        return spend_all((client.amounts(size, self.count) | self._found).items(), size, now_ns)
+
+    def count_topics(self, traffic: TrafficByTopic) -> None:
+        self._usage.count_topics(self._usages)
+        self._usages = []
 
 
 @final
@@ -298,25 +409,43 @@ class Runs:
         plans = self._plans
         if usage.has_late:
             return None
-        for index, plan in enumerate(plans):
-            if plan.kind is kind and buf.startswith(plan.prefix, pos + PREFIX_SIZE):
-                if plan.generation != generation:
+        for index, known in enumerate(plans):
+            if known.kind is kind and buf.startswith(known.prefix, pos + PREFIX_SIZE):
+                if known.generation != generation:
                     del plans[index]
                     break
                 if index:
                     plans.insert(0, plans.pop(index))
-                return plan
+                return known
         if usage.counts_errors or kind.length_at(buf, pos, end) < 0:
             return None
-        found = one_partition(buf, pos + kind.header.body_offset, end, kind.version)
-        if found is None:
+        plan = self._plan_at(kind, client, generation, buf, pos, end, now_ns)
+        if plan is None:
             return self._topic_run
-        topic, prefix_end = found
-        start = pos + PREFIX_SIZE
-        charges = usage.lasting_charges(topic, now_ns)
-        if charges is None or prefix_end - start > MAX_PREFIX:
-            return self._topic_run
-        plan = Plan(kind, bytes(buf[start:prefix_end]), client, charges, generation)
         plans.insert(0, plan)
         del plans[MAX_PLANS:]
         return plan
+
+    def _plan_at(
+        self,
+        kind: RequestKind,
+        client: ClientLimits,
+        generation: int,
+        buf: bytearray,
+        pos: int,
+        end: int,
+        now_ns: int,
+    ) -> Plan | None:
+        """A plan for requests such as the one at `pos`; None: it has several partitions, or a long or unknown topic."""
+        found = one_partition(buf, pos + kind.header.body_offset, end, kind.version)
+        if found is None:
+            return None
+        topic, prefix_end = found
+        start = pos + PREFIX_SIZE
+        charges = self._usage.lasting_charges(topic, now_ns)
+        if charges is None or prefix_end - start > MAX_PREFIX:
+            return None
+        prefix = bytes(buf[start:prefix_end])
+        if client.counts_records:
+            return LimitPlan(kind, prefix, client, charges, generation)
+        return UsagePlan(kind, prefix, charges.topic, generation)

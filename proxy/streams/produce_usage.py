@@ -1,9 +1,9 @@
 """Topics, records and producer ids of the Produce requests of one connection, and the limits that they draw on.
 
-Only for clients with a limit on topics, records or producer ids. The decision uses the first 64 KiB of a request, or
-all of a shorter one, together with the other limits. The rest of a longer request is charged while it streams by; debt
-that it leaves holds the connection's next Produce request. So one request at most overdraws a limit on topics late in
-it.
+Only for clients with a limit on topics, records or producer ids, and where usage is counted by topic. The decision uses
+the first 64 KiB of a request, or all of a shorter one, together with the other limits. The rest of a longer request is
+charged while it streams by; debt that it leaves holds the connection's next Produce request. So one request at most
+overdraws a limit on topics late in it. Without such a limit nothing waits for the 64 KiB.
 
 One step parses at most `PIECES` topics, partitions and batches: the decision uses these, and the rest is charged in the
 steps that follow.
@@ -81,6 +81,11 @@ class ProduceUsage:
         self._late_producer_ids = False
         self.counted: list[TopicUsage] | None = None
 
+    @property
+    def counts_topics(self) -> bool:
+        """Whether usage is counted by topic."""
+        return self._context.config.usage.by_topic
+
     def read(self, version: int, body_offset: int, buf: bytearray, pos: int, end: int, length: int) -> None:
         """Parse the first bytes of the request of `length` bytes whose frame begins at `pos`."""
         body = pos + body_offset
@@ -139,6 +144,7 @@ class ProduceUsage:
 
     def passed(self, now_ns: int, *, answered: bool) -> None:
         """The request passes. Sets `counted`, which grows while the rest of the request is parsed."""
+        self.count_topics(self._seen)
         self._late.clear()
         self._late_producer_ids = False
         self._remember_producer_ids(self._new_producer_ids, now_ns)
@@ -148,6 +154,9 @@ class ProduceUsage:
     def charge_late(self, seen: list[TopicUsage], now_ns: int) -> Decision:
         """More of the current request has been parsed: charge what it contains."""
         if not seen:
+            return ADMITTED
+        self.count_topics(seen)
+        if not self._identity.limits.counts_records:
             return ADMITTED
         amounts: dict[Limit, int] = {}
         new = self._add_records(amounts, seen, now_ns)
@@ -177,7 +186,8 @@ class ProduceUsage:
     def lasting_charges(self, topic: Topic, now_ns: int) -> TopicCharges | None:
         """What the records of a topic are charged to, as long as the limits stay as they are. None: that may change."""
         if not self._context.registry.learns_topics:
-            return TopicCharges(self._identity.limits, TopicLimits(""))
+            name = name_of(self._context, topic) if self.counts_topics else ""
+            return None if name is None else TopicCharges(self._identity.limits, TopicLimits(name))
         charges = self.charges_of(topic, now_ns)
         if charges.rejecting and self._identity.refusal_error:
             return None
@@ -195,6 +205,13 @@ class ProduceUsage:
             return False
         self._add_topics(amounts, usages, now_ns)
         return bool(usages)
+
+    def count_topics(self, usages: list[TopicUsage]) -> None:
+        """These were forwarded: count them by topic, if that is on."""
+        traffic = self._identity.entity.topics
+        if traffic is not None:
+            for usage in usages:
+                traffic.produced(name_of(self._context, usage.topic), usage.record_bytes, usage.messages)
 
     # ---- inside
 

@@ -6,13 +6,14 @@ records cost a frame nothing, and their totals are those of /metrics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from proxy.observability.entities import Entities
 from proxy.observability.labels import label_value
 from proxy.observability.tallies import EntityMetrics
 from proxy.observability.throttle_tallies import ThrottleTally
+from proxy.observability.topic_traffic import TopicTraffic
 from proxy.usage.client_ids import Labels, identity_of
 from proxy.usage.series import FETCH, PRODUCE, SERIES_IDLE_MS, Counts, SeriesTable, ThrottleKey, UsageKey
 from quotas.admission.limit import Limit
@@ -84,7 +85,7 @@ class Reader:
             who = entity.user, *identity_of(entity.client_id, self._stamped)
             known = self._clients[entity] = _Direction(who, PRODUCE), _Direction(who, FETCH)
         produced, fetched = known
-        topics = entity.topics or {}
+        topics: Mapping[str, TopicTraffic] = entity.topics or {}
         placed = 0
         if topics:
             by_topic = [(name, each.produce_bytes, each.produce_messages) for name, each in topics.items()]

@@ -19,7 +19,9 @@ class ClientLimits:
     producer_ids  charged with new producer ids; None without such a limit
     bytes_in, messages_in
                   of its resource groups, charged with record bytes and records of any topic
-    walks         whether Produce requests must be parsed for their topics, records or producer ids
+    counts_records
+                  whether a limit counts topics, records or producer ids
+    walks         whether Produce requests must be parsed for these: by a limit, or for `Registry`'s `reads_topics`
     rejects       whether a topic has limits that refuse its records alone (`action=reject`)
     fetches       a slot for the proxy's ledger of this client's fetches; not read here
     """
@@ -27,6 +29,7 @@ class ClientLimits:
     __slots__ = (
         "bytes_in",
         "client_id",
+        "counts_records",
         "fetch",
         "fetches",
         "generation",
@@ -50,6 +53,7 @@ class ClientLimits:
         self.producer_ids: ProducerIdLimit | None = None
         self.bytes_in: tuple[Limit, ...] = ()
         self.messages_in: tuple[Limit, ...] = ()
+        self.counts_records = False
         self.walks = False
         self.rejects = False
         self.generation = -1

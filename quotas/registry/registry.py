@@ -51,6 +51,7 @@ class Registry:
     share      factor on every rate (`--quota-share`), as its written decimal: 0.1 is one tenth
     settings   the algorithms of entries without their own
     observers  called after each change of the configuration, so that held frames are checked again
+    reads_topics  Produce requests of all clients are parsed for their topics, whether a limit needs it or not
 
     Raises ValueError if the share is not above zero, ThresholdError if thresholds of topics exceed their total.
     """
@@ -61,7 +62,9 @@ class Registry:
         *,
         share: float | Fraction = 1,
         settings: AlgorithmSettings | None = None,
+        reads_topics: bool = False,
     ) -> None:
+        self._reads_topics = reads_topics
         self.generation = 0
         self.observers: list[Callable[[], None]] = []
         settings = AlgorithmSettings() if settings is None else settings
@@ -202,7 +205,8 @@ class Registry:
         client.bytes_in = limits(BYTES_IN_RATE, of_groups)
         client.messages_in = limits(MESSAGES_IN_RATE, of_groups)
         client.producer_ids = self._producer_ids(own)
-        client.walks = configured.counts_records or client.producer_ids is not None
+        client.counts_records = configured.counts_records or client.producer_ids is not None
+        client.walks = client.counts_records or self._reads_topics
         client.rejects = configured.rejects
         client.generation = self.generation
 

@@ -1,7 +1,7 @@
 """Fetch and ShareFetch: the request's budget is lowered to what is left of the limit, the response's size is charged.
 
 See `fetch_ledger` for reservations. The response contains the throttle time; node endpoints in it are hidden while it
-streams by.
+streams by, and its records are counted where usage is counted by topic.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,18 @@ from protocol.fetch import (
     is_plain_fetch_request,
     lower_fetch_budget,
 )
+from protocol.fetch_records import FetchRecordsWalk
+from protocol.records_walk import RecordsWalk
 from protocol.request_header import unpack_prefix
 from protocol.share import ShareFetchResponseWalk
 from protocol.throttle_time import raise_throttle, throttle_needs
 from protocol.walk import FrameWalk
 from proxy.enforcement.holds import Delay
-from proxy.streams.connection import Awaited, Handler, RequestKind, Requests, Responses
+from proxy.observability.topic_traffic import TrafficByTopic
+from proxy.streams.connection import Awaited, Handler, RequestKind, Requests, Responses, Stream
 from proxy.streams.fetch_ledger import Reservation
 from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS, DataHandler
+from proxy.streams.produce_usage import name_of
 from proxy.streams.steps import DELAY, NEED, PASS
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit
@@ -46,9 +50,10 @@ class OpenFetch(Awaited):
     """A fetch in flight, and its reservation until the response settles it.
 
     held_by   the limit that it found in debt; None: it found none
+    traffic   where the records of its response are counted, once that has arrived; None: they are not counted
     """
 
-    __slots__ = ("held_by", "is_settled", "kind", "reservation")
+    __slots__ = ("held_by", "is_settled", "kind", "reservation", "traffic")
 
     def __init__(self, handler: Handler, kind: RequestKind, reservation: Reservation) -> None:
         super().__init__(handler)
@@ -56,6 +61,7 @@ class OpenFetch(Awaited):
         self.reservation = reservation
         self.held_by: Limit | None = None
         self.is_settled = False
+        self.traffic: TrafficByTopic | None = None
 
     def cancel(self, now_ns: int) -> None:
         if self.is_settled:
@@ -160,10 +166,16 @@ class Fetch(DataHandler):
         if throttle_ms:
             frame_end = min(end, pos + 4 + length)
             raise_throttle(responses.buf, pos + 4, frame_end, kind.header.api, kind.version, throttle_ms)
-        walk = _walk_over(kind, length)
+        walk = _walk_over(kind, length, counts_records=awaited.traffic is not None)
         if walk is None:
             return responses.begin(pos, end, length)
         return responses.begin_walk(walk, pos, end, length, now_ns)
+
+    def on_walked(self, stream: Stream, now_ns: int) -> None:
+        walk, fetch = stream.walk, stream.current
+        if isinstance(walk, RecordsWalk) and isinstance(fetch, OpenFetch) and fetch.traffic is not None:
+            for usage in walk.take():
+                fetch.traffic.fetched(name_of(self.context, usage.topic), usage.record_bytes, usage.messages)
 
     def _settle(self, responses: Responses, fetch: OpenFetch, size: int, now_ns: int) -> Delay | None:
         """Charge the response. Returns its delay."""
@@ -173,6 +185,7 @@ class Fetch(DataHandler):
         entity = identity.entity
         entity.fetch_bytes += size
         entity.fetch_requests += 1
+        fetch.traffic = entity.topics
         reservation, held_by, policy = fetch.reservation, fetch.held_by, self.context.policy
         limits = identity.limits.fetch
         if held_by is not None:
@@ -190,8 +203,10 @@ class Fetch(DataHandler):
         return delay
 
 
-def _walk_over(kind: RequestKind, length: int) -> FrameWalk | None:
-    """The walk that hides the node endpoints of a response; None for versions without any."""
+def _walk_over(kind: RequestKind, length: int, *, counts_records: bool) -> FrameWalk | None:
+    """The walk that hides the node endpoints of a response and counts its records; None: there is nothing to do."""
     if kind.api_key == SHARE_FETCH:
-        return ShareFetchResponseWalk(kind.version, length)
+        return ShareFetchResponseWalk(kind.version, length, counts_records=counts_records)
+    if counts_records:
+        return FetchRecordsWalk(kind.version, length)
     return FetchResponseWalk(kind.version, length) if kind.version >= FIRST_WITH_NODE_ENDPOINTS else None

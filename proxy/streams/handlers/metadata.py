@@ -1,4 +1,6 @@
-"""Metadata: the brokers, which come first, are replaced; the topics are forwarded, and read where limits need them."""
+"""Metadata: the brokers, which come first, are replaced; the topics are forwarded, and read where limits or usage need
+them.
+"""
 
 from typing import Final, final
 
@@ -17,7 +19,8 @@ class Metadata(Rewriting):
     __slots__ = ()
 
     def after_rewrite(self, responses: Responses, kind: RequestKind, length: int) -> None:
-        if self.context.registry.learns_topics and responses.remaining:
+        learns_topics = self.context.registry.learns_topics or self.context.config.usage.by_topic
+        if learns_topics and responses.remaining:
             responses.walk = MetadataTopicsWalk(kind.version, length, length - responses.remaining)
             responses.want = LEARNING_READ_SIZE
 

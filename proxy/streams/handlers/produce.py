@@ -1,7 +1,7 @@
 """Produce: charged by its length before its first byte is forwarded; held while its limits are in debt.
 
-Topics, records and producer ids are parsed only for clients with a limit on these (`produce_usage`). The response
-contains the throttle time; node endpoints in it are hidden while it streams by.
+Topics, records and producer ids are parsed only for clients with a limit on these, and for usage by topic
+(`produce_usage`). The response contains the throttle time; node endpoints in it are hidden while it streams by.
 
 A request with a topic that has a limit with `action=reject` is kept until it is complete, and forwarded without the
 partitions that are over their limit (`refusals`). Their errors go into the broker's response; where no partition is
@@ -18,7 +18,7 @@ from protocol.produce_partitions import ProduceRequest
 from protocol.produce_refusals import MAX_HEAD, Refused, add_refused, refused_produce_response
 from protocol.produce_walk import ProduceRequestWalk, TopicUsage
 from protocol.request_header import unpack_prefix
-from proxy.streams.connection import Awaited, Collected, Handler, RequestKind, Requests, Responses, Stream
+from proxy.streams.connection import Awaited, Collected, Connection, Handler, RequestKind, Requests, Responses, Stream
 from proxy.streams.context import Context
 from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS, DataHandler, longest_charge
 from proxy.streams.memory import READ_SIZE
@@ -113,13 +113,13 @@ class Produce(DataHandler):
     def _admit_read(
         self, requests: Requests, kind: RequestKind, length: int, size: int, pos: int, end: int, now_ns: int
     ) -> int:
-        """Decide about a request of a client with limits on topics, records or producer ids; `size` bytes of it are
-        charged now.
+        """Decide about a request that is parsed for its topics, records and producer ids.
+
+        size   bytes of it that are charged now
         """
         connection = requests.connection
         ahead = min(4 + length, LOOKAHEAD) - (end - pos)
-        # While memory is tight, decide with the bytes in the buffer: bytes kept for a decision would block others.
-        if ahead > 0 and not self.context.memory.is_tight:
+        if ahead > 0 and self._looks_ahead(connection):
             requests.want = ahead if requests.near_limit else READ_SIZE
             return NEED
         usage = connection.usage
@@ -147,6 +147,12 @@ class Produce(DataHandler):
         if usage.counted is not None:
             requests.awaited = CountedProduce(self, kind, usage.counted, now_ns)
         return PASS
+
+    def _looks_ahead(self, connection: Connection) -> bool:
+        """Whether a decision waits for the bytes that it uses. Not while memory is tight: bytes kept for it would block
+        others.
+        """
+        return connection.identity.limits.counts_records and not self.context.memory.is_tight
 
     def exceeds(self, requests: Requests, limit: Limit, size: int) -> None:
         self.context.policy.exceeds(requests.connection.identity, limit, size)
@@ -210,6 +216,7 @@ class Produce(DataHandler):
         if self._admit_rest(requests, kind, usage, verdicts, len(rest), now_ns) == HOLD:
             return HOLD
         usage.passed(now_ns, answered=True)
+        usage.count_topics(verdicts.earlier)
         refused = refusals.apply(connection, usage, partitions, verdicts, now_ns)
         if refused or usage.counted is not None:
             requests.awaited = awaited = CountedProduce(self, kind, usage.counted, now_ns, refused)

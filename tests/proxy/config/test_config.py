@@ -77,6 +77,7 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         *("--metrics-listen", "[::1]:0"),
         *("--metrics-allowed-host", "Proxy.svc", "--metrics-allowed-host", "metrics"),
         *("--max-metric-entities", "10"),
+        "--usage-by-topic",
         *("--log-format", "json", "--log-level", "debug"),
         *("--usage-topic", "usage", "--usage-interval", "1m", "--usage-bootstrap-servers", "c:3"),
         *("--usage-client-config", str(client), "--usage-by-topic", "--max-usage-series", "7"),

@@ -75,7 +75,9 @@ class World:
             quotas = QuotaOptions(entries=tuple(quotas))
         self.config = Config(bootstrap_servers=(("127.0.0.9", 9092),), quotas=quotas, **options)
         self.metrics = Metrics(self.config, clock_ns=self.clock)
-        self.registry = Registry(quotas.entries, settings=AlgorithmSettings(algorithm=algorithm))
+        self.registry = Registry(
+            quotas.entries, settings=AlgorithmSettings(algorithm=algorithm), reads_topics=self.config.usage.by_topic
+        )
         self.memory = MemoryPool(self.config.security.max_buffered_bytes)
         self.holds = Holds()
         self.report = Report(self.config.enforcement, self.metrics.entities)
@@ -118,6 +120,19 @@ class World:
             ),
             "throttled": self.throttled(),
             "errors": {reason: count for reason, count in metrics.errors.protocol.items() if count},
+        }
+
+    def topics(self) -> dict[tuple[str, str], tuple[int, int, int, int]]:
+        """Bytes and messages produced, bytes and messages fetched, by client id and topic."""
+        return {
+            (entity.client_id, topic): (
+                traffic.produce_bytes,
+                traffic.produce_messages,
+                traffic.fetch_bytes,
+                traffic.fetch_messages,
+            )
+            for entity in self.metrics.entities
+            for topic, traffic in (entity.topics or {}).items()
         }
 
     def throttled(self) -> dict[tuple[str, str, str], int]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
 from protocol.topics import TopicPartitions
-from proxy.config.config import EnforcementOptions
+from proxy.config.config import EnforcementOptions, UsageOptions
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.plan import MAX_PLANS
 from proxy.streams.steps import NEED
@@ -59,7 +59,6 @@ QUOTAS = st.lists(
             st.sampled_from([f",algorithm={name}" for name in ALGORITHMS] + [",burst_seconds=0.1"]),
         )
     ),
-    min_size=1,
     max_size=6,
 )
 
@@ -179,10 +178,12 @@ def release_holds(world: World) -> None:
 class Half:
     """One of two proxies that receive the same. `together`: whether it charges requests together."""
 
-    def __init__(self, quotas: list[QuotaEntry], *, together: bool, dry_run: bool) -> None:
+    def __init__(self, quotas: list[QuotaEntry], *, together: bool, dry_run: bool, by_topic: bool = False) -> None:
         self.quotas = quotas
         self.together = together
-        self.world = World(quotas, enforcement=EnforcementOptions(dry_run=dry_run))
+        self.world = World(
+            quotas, enforcement=EnforcementOptions(dry_run=dry_run), usage=UsageOptions(by_topic=by_topic)
+        )
         self.world.context.topics.learn([TopicPartitions("rows", KNOWN_ID.bytes, 3)])
         self.pairs = [Pair(self.world), Pair(self.world)]
         if not together:
@@ -219,6 +220,7 @@ class Half:
             "now": now_ns,
             "levels": later,
             "counts": world.counts(),
+            "topics": world.topics(),
             "bytes": [bytes(pair.to_broker) for pair in self.pairs],
             "in flight": [[number for number, _ in pair.connection.in_flight] for pair in self.pairs],
             "holds": [pair.hold and (pair.hold.limit.name, pair.hold.size, pair.hold.units) for pair in self.pairs],
@@ -235,41 +237,48 @@ SIX = ONE * 6
 
 
 @settings(max_examples=150)
-@given(QUOTAS, PARTS, st.booleans())
+@given(QUOTAS, PARTS, st.booleans(), st.booleans())
 @example(
     ["client-id=etl,producer_byte_rate=2000", "topic=rows,messages_in_rate=30,algorithm=sampled-window"],
     [Part(0, [(RUN, SIX)], [700], 1, ""), Part(1, [(RUN, SIX)], [], 0.3, "holds pass")],
     False,
+    True,
 )
 @example(
     ["user=ANONYMOUS,producer_ids_rate=1"],
     [Part(0, [(None, ONE), (replace(RUN, version=3), ONE), (replace(RUN, version=3, acks=0), ONE)], [], 0, "")],
     False,
+    True,
 )
 @example(
     ["topic=rows,bytes_in_rate=1GB", "topic=cols,messages_in_rate=1000000,algorithm=ewma"],
     [Part(0, [(COLS, SIX)], [], 0, "limits change"), Part(0, [(COLS, SIX)], [], 0, "")],
     False,
+    True,
 )
 @example(
     ["topic=rows,bytes_in_rate=9000"],
     [Part(0, [(COLS, SIX), (LATE, ONE), (COLS, SIX)], [70_000], 0, "")],
     False,
+    True,
 )
 @example(
     ["user=ANONYMOUS,producer_ids_rate=3"],
     [Part(0, [(RUN, SIX)], [], 4_000, ""), Part(0, [(RUN, SIX), (RUN, [(1, 8), (1, 9), (1, 10)])], [], 0, "")],
     False,
+    True,
 )
 @example(
     ["total,total.bytes.in.per.sec.threshold=300"],
     [Part(0, [(RUN, SIX)], [], 7, ""), Part(0, [(RUN, SIX)], [], 7, "holds pass")],
     False,
+    True,
 )
-def test_together_as_one_by_one(quotas: list[str], parts: list[Part], dry_run: bool) -> None:
+@example([], [Part(0, [(RUN, SIX), (COLS, [None, (90, 7)]), (LATE, ONE)], [700], 1, "")], False, True)
+def test_together_as_one_by_one(quotas: list[str], parts: list[Part], dry_run: bool, by_topic: bool) -> None:
     """With the same time at each read. Time passes, and the state is compared, at boundaries of frames."""
     entries = [parse_spec(spec) for spec in quotas]
-    together, alone = (Half(entries, together=each, dry_run=dry_run) for each in (True, False))
+    together, alone = (Half(entries, together=each, dry_run=dry_run, by_topic=by_topic) for each in (True, False))
     first = 0
     for part in parts:
         data = part.data(first)

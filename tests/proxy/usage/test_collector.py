@@ -23,7 +23,7 @@ from proxy.enforcement.identity import Identity
 from proxy.observability.entities import ENTITY_IDLE_NS
 from proxy.observability.labels import OTHER
 from proxy.observability.tallies import EntityMetrics
-from proxy.observability.topic_traffic import TopicTraffic
+from proxy.observability.topic_traffic import SeriesCount, TrafficByTopic
 from proxy.usage.collector import SAMPLES_PER_SERIES, SNAPSHOT_MS, TOPIC_INTERVAL_MS, Collector
 from proxy.usage.records import Origin
 from proxy.usage.series import SERIES_IDLE_MS
@@ -73,8 +73,8 @@ class Scene:
     def count_topic(self, client_id: str, topic: str, direction: str, size: int, messages: int) -> None:
         entity = self.client(client_id)
         if entity.topics is None:
-            entity.topics = {}
-        traffic = entity.topics.setdefault(topic, TopicTraffic())
+            entity.topics = TrafficByTopic(SeriesCount())
+        traffic = entity.topics[topic]
         for name, amount in ((f"{direction}_bytes", size), (f"{direction}_messages", messages)):
             setattr(traffic, name, getattr(traffic, name) + amount)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from proxy.observability.topic_traffic import SeriesCount, TrafficByTopic
 from proxy.usage import emitter as emitter_module
 from proxy.usage.emitter import Emitter
 from proxy.usage.file_sink import FileSink
@@ -145,7 +146,8 @@ async def test_the_end_waits_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch)
 
 async def test_a_defect_in_one_reading_ends_no_other(caplog: pytest.LogCaptureFixture) -> None:
     running = Running()
-    running.scene.client("etl").topics = {"orders": None}  # type: ignore[dict-item]
+    topics = running.scene.client("etl").topics = TrafficByTopic(SeriesCount())
+    topics["orders"] = None  # type: ignore[assignment]
     running.start()
     await running.until(lambda: running.metrics.errors["defect"] >= 2)
     running.scene.client("etl").topics = None

@@ -1,0 +1,256 @@
+"""Usage by topic with real clients: what the proxy counts is what the log has.
+
+The proxy runs in this process, so that its counters can be read; clients run in threads and processes of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import TopicPartition as Place
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from deploy.local.cluster import KafkaCluster
+from proxy.config.config import Config, ListeningOptions, UsageOptions
+from proxy.config.values import parse_addresses
+from proxy.server import Server
+from tests.integration.flood import create_topics
+from tests.integration.java_tools import run_tool
+
+DEADLINE_SECONDS = 45.0
+RECORDS = 300
+#: A control batch of one marker, as Kafka 4.3.1 writes it.
+MARKER_BYTES = 78
+
+
+class Counted(NamedTuple):
+    """What one client did to one topic, or all of them."""
+
+    produce_bytes: int
+    produce_messages: int
+    fetch_bytes: int
+    fetch_messages: int
+
+
+class Proxy:
+    """A proxy without limits that counts by topic."""
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self.server = Server(
+            Config(
+                bootstrap_servers=parse_addresses(cluster.bootstrap_servers),
+                listening=ListeningOptions(address=("127.0.0.1", 0), broker_ports=None),
+                usage=UsageOptions(by_topic=True),
+            )
+        )
+        self.server.start(asyncio.get_running_loop())
+        self.bootstrap_servers = f"127.0.0.1:{self.server.ports.bootstrap}"
+
+    def counted(self, topic: str, client_id: str | None = None) -> Counted:
+        """Of one client; None: of all."""
+        found = [
+            entity.topics[topic]
+            for entity in self.server.metrics.entities
+            if entity.topics is not None and topic in entity.topics and client_id in (None, entity.client_id)
+        ]
+        return Counted(
+            sum(each.produce_bytes for each in found),
+            sum(each.produce_messages for each in found),
+            sum(each.fetch_bytes for each in found),
+            sum(each.fetch_messages for each in found),
+        )
+
+    def check(self) -> None:
+        """Topics have a part of each client's bytes; nothing is wrong."""
+        for entity in self.server.metrics.entities:
+            assert entity.topics is not None
+            assert sum(each.produce_bytes for each in entity.topics.values()) <= entity.produce_bytes
+            assert sum(each.fetch_bytes for each in entity.topics.values()) <= entity.fetch_bytes
+        assert not any(self.server.metrics.errors.protocol.values())
+
+
+@asynccontextmanager
+async def proxying(cluster: KafkaCluster) -> AsyncIterator[Proxy]:
+    proxy = Proxy(cluster)
+    try:
+        yield proxy
+        proxy.check()
+    finally:
+        proxy.server.close()
+
+
+def create(cluster: KafkaCluster, *topics: str) -> None:
+    """Topics whose leader is ready: records that it refuses are sent again, and counted again."""
+    create_topics(cluster, *topics)
+    assert [log_end(cluster, topic) for topic in topics] == [0] * len(topics)
+
+
+def log_bytes(cluster: KafkaCluster, topic: str) -> int:
+    """Kafka's own size of the log: of record batches, as they are on disk."""
+    printed = run_tool(
+        "LogDirsCommand", "--bootstrap-server", cluster.bootstrap_servers, "--describe", "--topic-list", topic
+    )
+    described = json.loads(next(line for line in printed.splitlines() if line.startswith("{")))
+    partitions = [each for broker in described["brokers"] for log in broker["logDirs"] for each in log["partitions"]]
+    return sum(each["size"] for each in partitions)
+
+
+def log_end(cluster: KafkaCluster, topic: str) -> int:
+    """Records and transaction markers that the topic has had."""
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "none"})
+    try:
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
+    finally:
+        consumer.close()
+    return int(end)
+
+
+def produce_librdkafka(proxy: Proxy, topic: str, client_id: str, transactions: int = 0, **settings: object) -> None:
+    """`RECORDS` records; or as many in each transaction, of which the last one is aborted."""
+    producer = Producer({"bootstrap.servers": proxy.bootstrap_servers, "client.id": client_id, **settings})
+    if transactions:
+        producer.init_transactions(DEADLINE_SECONDS)
+    for number in range(max(1, transactions)):
+        if transactions:
+            producer.begin_transaction()
+        for record in range(RECORDS):
+            producer.produce(topic, f"{number}-{record}-".encode() * (record % 40 + 1))
+        assert producer.flush(DEADLINE_SECONDS) == 0
+        if transactions and number == transactions - 1:
+            producer.abort_transaction(DEADLINE_SECONDS)
+        elif transactions:
+            producer.commit_transaction(DEADLINE_SECONDS)
+
+
+def read_librdkafka(proxy: Proxy, topic: str, client_id: str, count: int) -> None:
+    """`count` records from the beginning."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": proxy.bootstrap_servers,
+            "client.id": client_id,
+            "group.id": client_id,
+            "isolation.level": "read_uncommitted",
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        received = 0
+        while received < count:
+            messages = consumer.consume(count - received, timeout=DEADLINE_SECONDS)
+            assert messages, "records are missing"
+            received += len(messages)
+    finally:
+        consumer.close()
+
+
+@pytest.mark.timeout(150)
+async def test_librdkafka(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+    """Two clients, plain and compressed; their records are told apart, and those of each topic."""
+    plain, packed, both = (unique_name(name) for name in ("plain", "packed", "both"))
+    create(kafka_cluster, plain, packed, both)
+    async with proxying(kafka_cluster) as proxy:
+        run = asyncio.to_thread
+        await run(produce_librdkafka, proxy, plain, "one", acks="1")
+        await run(produce_librdkafka, proxy, both, "one", **{"enable.idempotence": True})
+        await run(produce_librdkafka, proxy, packed, "two", **{"compression.type": "lz4", "linger.ms": 50})
+        await run(produce_librdkafka, proxy, both, "two", **{"compression.type": "gzip"})
+        for topic, times in ((plain, 1), (packed, 1), (both, 2)):
+            size = await run(log_bytes, kafka_cluster, topic)
+            assert proxy.counted(topic) == (size, times * RECORDS, 0, 0)
+            assert await run(log_end, kafka_cluster, topic) == times * RECORDS
+            await run(read_librdkafka, proxy, topic, "reader", times * RECORDS)
+            assert proxy.counted(topic, "reader") == (0, 0, size, times * RECORDS)
+        one, two = proxy.counted(both, "one"), proxy.counted(both, "two")
+        assert one.produce_messages == two.produce_messages == RECORDS
+        assert one.produce_bytes > two.produce_bytes, "one of them is compressed"
+
+
+@pytest.mark.timeout(150)
+async def test_transactions(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+    """The markers of their ends are in the log: coordinators write them. Consumers fetch them, and count no message."""
+    topic = unique_name("transactions")
+    create(kafka_cluster, topic)
+    async with proxying(kafka_cluster) as proxy:
+        run = asyncio.to_thread
+        settings = {"transactional.id": unique_name("tx")}
+        await run(lambda: produce_librdkafka(proxy, topic, "tx", 3, **settings))
+        size = await run(log_bytes, kafka_cluster, topic)
+        markers = await run(log_end, kafka_cluster, topic) - 3 * RECORDS
+        assert markers == 3
+        assert proxy.counted(topic, "tx") == (size - markers * MARKER_BYTES, 3 * RECORDS, 0, 0)
+        await run(read_librdkafka, proxy, topic, "reader", 3 * RECORDS)
+        fetched = proxy.counted(topic, "reader")
+        assert fetched.fetch_messages == 3 * RECORDS
+        assert size - MARKER_BYTES <= fetched.fetch_bytes <= size
+
+
+@pytest.mark.timeout(150)
+async def test_aiokafka(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+    """Older versions of both APIs, in which topics have names."""
+    topic = unique_name("aiokafka")
+    create(kafka_cluster, topic)
+    async with proxying(kafka_cluster) as proxy:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=proxy.bootstrap_servers, client_id="aio", compression_type="gzip", linger_ms=5
+        )
+        await producer.start()
+        await asyncio.gather(*[await producer.send(topic, bytes([number % 256]) * 400) for number in range(RECORDS)])
+        await producer.stop()
+        size = await asyncio.to_thread(log_bytes, kafka_cluster, topic)
+        assert proxy.counted(topic) == (size, RECORDS, 0, 0)
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=proxy.bootstrap_servers, client_id="aio-reader", auto_offset_reset="earliest"
+        )
+        await consumer.start()
+        consumer.assign([Place(topic, 0)])
+        for _ in range(RECORDS):
+            await asyncio.wait_for(consumer.getone(), DEADLINE_SECONDS)
+        await consumer.stop()
+        assert proxy.counted(topic, "aio-reader") == (0, 0, size, RECORDS)
+
+
+@pytest.mark.timeout(200)
+async def test_java(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+    """Topics by id, several batches in a request; then a consumer and a share consumer."""
+    topic, share_group = unique_name("java"), unique_name("share")
+    create(kafka_cluster, topic)
+    records = 20_000
+    async with proxying(kafka_cluster) as proxy:
+        run = asyncio.to_thread
+        servers = ("--bootstrap-server", proxy.bootstrap_servers)
+        await run(
+            run_tool,
+            *("ProducerPerformance", *servers, "--topic", topic, "--throughput", "-1"),
+            *("--num-records", str(records), "--record-size", "200", "--command-property", "compression.type=zstd"),
+        )
+        size = await run(log_bytes, kafka_cluster, topic)
+        assert proxy.counted(topic) == (size, records, 0, 0)
+        await run(
+            run_tool,
+            *("ConsumerPerformance", *servers, "--topic", topic, "--num-records", str(records)),
+            *("--timeout", "60000", "--group", unique_name("group"), "--hide-header"),
+        )
+        fetched = proxy.counted(topic)
+        assert fetched.fetch_messages == records
+        assert size <= fetched.fetch_bytes <= size * 1.1, (
+            "a batch at the end of a response is cut, and sent again whole"
+        )
+        await run(
+            run_tool,
+            *("kafka.admin.ConfigCommand", "--bootstrap-server", kafka_cluster.bootstrap_servers, "--alter"),
+            *("--entity-type", "groups", "--entity-name", share_group),
+            *("--add-config", "share.auto.offset.reset=earliest"),
+        )
+        await run(
+            run_tool,
+            *("consumer.ConsoleShareConsumer", *servers, "--topic", topic, "--group", share_group),
+            *("--max-messages", "1000", "--timeout-ms", "60000"),
+        )
+        assert 2 * records >= proxy.counted(topic).fetch_messages >= records + 1000

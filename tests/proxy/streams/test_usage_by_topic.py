@@ -1,0 +1,334 @@
+"""Usage by topic: what is counted of Produce requests and Fetch responses, whole and cut anywhere."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+
+from protocol.errors import MalformedFrame
+from protocol.topics import TopicPartitions
+from proxy.config.config import EnforcementOptions, UsageOptions
+from proxy.observability.topic_traffic import OTHER_TOPICS
+from proxy.streams.plan import UsagePlan
+from quotas.entry import QuotaEntry
+from quotas.parsing.parse import parse_spec
+from tests.protocol.kafka_messages import CORRELATION_ID, idempotent, record_batch
+from tests.protocol.test_fetch_records import (
+    SIZES,
+    TOPICS,
+    Partitions,
+    expected,
+    fetch_response,
+    named,
+    share_response,
+    topic_of,
+)
+from tests.proxy import frames
+from tests.proxy.conversation import without_burst
+from tests.proxy.frames import batch, produce_records
+from tests.proxy.streams.pair import Pair, World, pass_holds
+
+BY_TOPIC = UsageOptions(by_topic=True)
+ROWS_ID, COLS_ID = uuid.UUID(int=0x70), uuid.UUID(int=0x71)
+CORRELATION = int.from_bytes(CORRELATION_ID, "big")
+#: None counts records, some do, some hold.
+QUOTAS = [
+    [],
+    ["client-id=etl,producer_byte_rate=1GB,consumer_byte_rate=1GB"],
+    ["topic=<default>,bytes_in_rate=1GB,messages_in_rate=1000000"],
+    ["client-id=etl,producer_byte_rate=3000"],
+    ["topic=rows,bytes_in_rate=2000", "user=ANONYMOUS,producer_ids_rate=2"],
+]
+
+
+def world_with(quotas: Iterable[str | QuotaEntry] = (), **options: Any) -> World:
+    options.setdefault("usage", BY_TOPIC)
+    world = World([parse_spec(each) if isinstance(each, str) else each for each in quotas], **options)
+    world.context.topics.learn([TopicPartitions("rows", ROWS_ID.bytes, 3)])
+    return world
+
+
+def produced_of(world: World) -> dict[str, tuple[int, int]]:
+    """Bytes and messages by topic, of the client `etl`."""
+    return {topic: counts[:2] for (client_id, topic), counts in world.topics().items() if client_id == "etl"}
+
+
+def check_totals(world: World) -> None:
+    """Records are a part of what a client sends and receives."""
+    for entity in world.metrics.entities:
+        assert entity.topics is not None
+        assert sum(each.produce_bytes for each in entity.topics.values()) <= entity.produce_bytes
+        assert sum(each.fetch_bytes for each in entity.topics.values()) <= entity.fetch_bytes
+
+
+# ---- produce
+
+BATCH = st.tuples(st.sampled_from([1, 4, 30]), st.sampled_from([61, 70, 300, 17_000]), st.sampled_from([0, 4]))
+#: Partitions with batches, of up to three topics.
+SENT = st.dictionaries(
+    st.sampled_from(["rows", "cols", "idle"]),
+    st.lists(st.lists(BATCH, max_size=3), min_size=1, max_size=4),
+    min_size=1,
+    max_size=3,
+)
+
+
+@settings(max_examples=50)
+@given(
+    quotas=st.sampled_from(QUOTAS),
+    version=st.sampled_from([0, 3, 8, 9, 12, 13]),
+    sent=st.lists(st.tuples(SENT, st.integers(1, 5)), min_size=1, max_size=5),
+    cuts=st.lists(st.integers(1, 3_000), max_size=6),
+)
+def test_produced_records(
+    quotas: list[str],
+    version: int,
+    sent: list[tuple[dict[str, list[list[tuple[int, int, int]]]], int]],
+    cuts: list[int],
+) -> None:
+    """Each request several times: what reaches the broker is what is counted, once, also if it was held."""
+    world = world_with(quotas)
+    pair = Pair(world, cuts=cuts)
+    ids = {"rows": ROWS_ID, "cols": COLS_ID, "idle": uuid.UUID(int=0x72)}
+    totals: dict[str, tuple[int, int]] = {}
+    everything = b""
+    for number, (topics, times) in enumerate(sent):
+        made: dict[frames.Topic, list[bytes | None]] = {}
+        for topic, partitions in topics.items():
+            made[topic if version < 13 else ids[topic]] = [
+                b"".join(batch(min(count, (size - 61) // 7), size, codec=codec) for count, size, codec in each) or None
+                for each in partitions
+            ]
+            batches = [each for partition in partitions for each in partition]
+            messages = sum(min(count, (size - 61) // 7) for count, size, _ in batches)
+            name = topic if version < 13 or topic == "rows" else OTHER_TOPICS
+            record_bytes, before = totals.get(name, (0, 0))
+            totals[name] = record_bytes + times * sum(each[1] for each in batches), before + times * messages
+        data = b"".join(produce_records(number * 10 + again, made, version) for again in range(times))
+        everything += data
+        pair.client_sends(data)
+        pass_holds(world)
+    assert bytes(pair.to_broker) == everything
+    assert produced_of(world) == {name: total for name, total in totals.items() if total[0]}
+    check_totals(world)
+
+
+@pytest.mark.parametrize("quotas", QUOTAS[:3], ids=["none", "client", "topic"])
+@pytest.mark.parametrize("version", [8, 12, 13])
+def test_a_read_full_of_requests_takes_one_step(quotas: list[str], version: int) -> None:
+    world = world_with(quotas)
+    pair = Pair(world)
+    sent = [produce_records(n, {ROWS_ID if version == 13 else "rows": [batch(4, 300)]}, version) for n in range(43)]
+    pair.client_sends(*sent[:3])
+    pair.requests.steps.clear()
+    pair.client_sends(*sent[3:])
+    assert len(pair.requests.steps) == 1
+    assert produced_of(world) == {"rows": (43 * 300, 43 * 4)}
+    runs = pair.request_stream._batches._runs
+    assert runs is not None
+    assert (type(runs._plans[0]) is UsagePlan) == (quotas is not QUOTAS[2])
+
+
+@pytest.mark.parametrize("version", [8, 12])
+@pytest.mark.parametrize("sizes", [[300, 301, 17_000, 90, 90], [128, 126, 127, 16_384, 16_383]])
+def test_requests_of_changing_length(version: int, sizes: list[int]) -> None:
+    world = world_with()
+    pair = Pair(world)
+    pair.client_sends(*(produce_records(n, {"rows": [batch(2, size)]}, version) for n, size in enumerate(sizes * 4)))
+    assert produced_of(world) == {"rows": (4 * sum(sizes), 8 * len(sizes))}
+    assert len(pair.sent()) == 4 * len(sizes)
+
+
+@pytest.mark.parametrize("first", ["", "topic=other,bytes_in_rate=1GB"])
+def test_without_a_limit_on_records_nothing_waits_for_them(first: str) -> None:
+    """A decision about records uses the first 64 KiB of a request, so these are kept; a count needs no decision."""
+    world = world_with([first] if first else [])
+    pair = Pair(world)
+    sent = produce_records(1, {"cols": [batch(3, 30_000)], "rows": [batch(1, 90_000), batch(1, 70)]})
+    pair.client_sends(sent[:20_000])
+    assert len(pair.to_broker) == (0 if first else 20_000)
+    pair.client_sends(sent[20_000:70_000])
+    pair.client_sends(sent[70_000:])
+    assert bytes(pair.to_broker) == sent
+    assert produced_of(world) == {"cols": (30_000, 3), "rows": (90_070, 2)}
+    usage = pair.connection.usage
+    assert usage is not None
+    assert usage.has_late == bool(first)
+
+
+def test_a_client_that_dies_has_sent_what_was_read() -> None:
+    """Its request was charged and counted whole, as `bytes_total` counts it; of its topics, those that have arrived."""
+    world = world_with()
+    pair = Pair(world)
+    sent = produce_records(1, {"cols": [batch(3, 5_000)], "rows": [batch(1, 400)]})
+    pair.client_sends(sent[:3_000])
+    pair.hang_up()
+    assert produced_of(world) == {"cols": (5_000, 3)}
+    check_totals(world)
+
+
+@pytest.mark.parametrize("quotas", QUOTAS[:3], ids=["none", "client", "topic"])
+def test_a_count_that_cannot_be_is_bounded(quotas: list[str]) -> None:
+    world = world_with(quotas)
+    pair = Pair(world)
+    for count in (2**31 - 1, -1):
+        lying = record_batch(count, bytes(70))
+        pair.client_sends(*(produce_records(n, {"rows": [lying]}, 12) for n in range(5)))
+    assert produced_of(world) == {"rows": (10 * 131, 5 * 10)}
+
+
+def test_refused_partitions_are_no_usage() -> None:
+    """They are counted when they are sent again and pass."""
+    world = world_with([without_burst("topic=noisy,bytes_in_rate=1000,action=reject")])
+    pair = Pair(world)
+    pair.connection.identity.refusal_error = 19
+    quiet = idempotent(0, producer_id=8)
+    for number in range(3):
+        pair.client_sends(produce_records(number, {"noisy": [idempotent(4 * number)], "quiet": [quiet]}, 9))
+        pair.broker_sends(frames.refused(number, {"quiet": [ErrorCode.none]}))
+    assert produced_of(world) == {"noisy": (101, 4), "quiet": (303, 12)}
+    world.clock.pass_seconds(1)
+    pair.client_sends(produce_records(3, {"noisy": [idempotent(4)]}, 9))
+    assert produced_of(world) == {"noisy": (202, 8), "quiet": (303, 12)}
+    check_totals(world)
+
+
+def test_a_dry_run_counts_what_it_forwards() -> None:
+    world = world_with([without_burst("topic=rows,bytes_in_rate=10")], enforcement=EnforcementOptions(dry_run=True))
+    pair = Pair(world)
+    pair.client_sends(*(produce_records(n, {"rows": [batch(1, 100)]}) for n in range(4)))
+    assert produced_of(world) == {"rows": (400, 4)}
+
+
+def test_clients_of_one_connection() -> None:
+    """Runs of one client's requests are counted for that client."""
+    world = world_with()
+    pair = Pair(world)
+    for number in range(12):
+        name = ("etl", "web")[number // 2 % 2]
+        pair.client_sends(produce_records(number, {"rows": [batch(1, 100)]}, 12, client_id=name))
+    assert world.topics() == {(name, "rows"): (600, 6, 0, 0) for name in ("etl", "web")}
+
+
+# ---- fetch
+
+
+def fetched(pair: Pair, version: int, topics: list[Partitions], cuts: list[int]) -> bytes:
+    """A fetch and its response; returns what the client receives."""
+    response = fetch_response(version, named(version, topics))
+    pair.cuts = []
+    pair.client_sends(frames.fetch(CORRELATION, version))
+    pair.cuts = [size for size in cuts if size]
+    before = len(pair.to_client)
+    pair.broker_sends(frames.frame(response))
+    return bytes(pair.to_client[before:])
+
+
+@given(
+    quotas=st.sampled_from(QUOTAS[:3]),
+    version=st.sampled_from([0, 3, 4, 11, 12, 13, 15, 16, 18]),
+    topics=TOPICS,
+    cuts=SIZES,
+)
+def test_fetched_records(quotas: list[str], version: int, topics: list[Partitions], cuts: list[int]) -> None:
+    world = world_with(quotas)
+    names = {topic_of(version, index): f"topic-{index}" for index in range(len(topics))}
+    if version >= 13:
+        world.context.topics.learn([TopicPartitions(name, topic, 1) for topic, name in names.items()])  # type: ignore[arg-type]
+    pair = Pair(world)
+    received = fetched(pair, version, topics, cuts)
+    assert len(received) == 4 + len(fetch_response(version, named(version, topics)))
+    counted = {topic: counts[2:] for (_, topic), counts in world.topics().items()}
+    assert counted == {names[topic]: total for topic, total in expected(named(version, topics)).items()}
+    check_totals(world)
+    pair.hang_up()
+    assert not world.memory.used
+
+
+def test_share_fetch() -> None:
+    world = world_with()
+    pair = Pair(world)
+    pair.client_sends(frames.share_fetch(CORRELATION))
+    pair.broker_sends(frames.frame(share_response(1, [(ROWS_ID.bytes, [batch(4, 300), batch(2, 100)])])))
+    assert world.topics() == {("etl", "rows"): (0, 0, 400, 6)}
+
+
+def test_an_unknown_id_is_counted_as_other_and_learnt_from_metadata() -> None:
+    """Metadata responses are read for it, whatever the limits are."""
+    world = world_with()
+    pair = Pair(world)
+    records: list[Partitions] = [[batch(4, 300)]]
+    fetched(pair, 17, records, [])
+    pair.client_sends(produce_records(1, {uuid.UUID(bytes=topic_of(17, 0)): [batch(1, 100)]}, 13))  # type: ignore[arg-type]
+    pair.broker_sends(frames.produced(1, 13))
+    assert world.topics() == {("etl", OTHER_TOPICS): (100, 1, 300, 4)}
+    pair.client_sends(frames.metadata(2))
+    ids = {"cols": uuid.UUID(bytes=topic_of(17, 0))}  # type: ignore[arg-type]
+    pair.broker_sends(frames.metadata_answer(2, {7: (frames.REAL_HOST, frames.REAL_PORT)}, named=ids))
+    fetched(pair, 17, records, [])
+    assert world.topics() == {("etl", OTHER_TOPICS): (100, 1, 300, 4), ("etl", "cols"): (0, 0, 300, 4)}
+
+
+def test_a_delayed_response_is_counted_once() -> None:
+    world = world_with(
+        [without_burst("client-id=etl,consumer_byte_rate=1000")],
+        enforcement=EnforcementOptions(throttle_mode="delay"),
+    )
+    pair = Pair(world)
+    fetched(pair, 12, [[batch(4, 3_000)]], [])
+    while pair.response_stream.delay is not None:
+        pair.end_delay()
+    assert len(pair.received()) == 1
+    assert world.topics() == {("etl", "topic-0"): (0, 0, 3_000, 4)}
+
+
+def test_a_broker_that_closes_within_a_response() -> None:
+    world = world_with()
+    pair = Pair(world)
+    response = frames.frame(fetch_response(12, named(12, [[batch(4, 3_000)], [batch(1, 500)]])))
+    pair.client_sends(frames.fetch(CORRELATION, 12))
+    pair.broker_sends(response[:2_000])
+    pair.hang_up()
+    assert world.topics() == {("etl", "topic-0"): (0, 0, 3_000, 4)}
+    check_totals(world)
+
+
+def test_a_large_response_is_not_kept() -> None:
+    """At the end of a read, only the beginning of a batch's header."""
+    world = world_with()
+    pair = Pair(world)
+    records = b"".join(batch(4, 16_384) for _ in range(256))
+    received = fetched(pair, 17, [[records], [records]], [65_536, 1_000, 200_000])
+    assert len(received) > 8 << 20
+    assert pair.responses.most_kept < 61
+    assert world.topics() == {("etl", OTHER_TOPICS): (0, 0, 2 * len(records), 2 * 256 * 4)}
+
+
+# ---- off
+
+
+def test_off_nothing_is_parsed_or_counted() -> None:
+    world = world_with(usage=UsageOptions())
+    pair = Pair(world)
+    pair.client_sends(*(frames.produce(n) for n in range(6)))
+    pair.client_sends(frames.fetch(7), frames.metadata(8))
+    pair.broker_sends(*(frames.produced(n) for n in range(6)), frames.fetched(7))
+    assert len(pair.received()) == 7
+    assert all(entity.topics is None for entity in world.metrics.entities)
+    assert pair.connection.usage is None
+    assert world.topics() == {}
+
+
+def test_a_response_that_is_no_fetch_response_closes_the_connection() -> None:
+    """As in all that is parsed; without usage by topic, responses before version 16 are not."""
+    pair = Pair(world_with())
+    pair.client_sends(frames.fetch(1, 11))
+    with pytest.raises(MalformedFrame):
+        pair.broker_sends(frames.frame(struct.pack(">iihii", 1, 0, 0, 0, 2**31 - 1)))
