@@ -55,6 +55,28 @@ async def test_off_writes_no_notice_that_was_due_before(open_stage: OpenStage) -
     assert produce_throttle_ms(await client.frame(), 9) == 0
 
 
+async def test_off_ends_the_delay_of_a_response_with_the_next_sweep(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[SLOW], enforcement=EnforcementOptions(throttle_mode="delay"))
+    client, broker = await stage.pair()
+    await client.send(produce(1, 500))
+    await broker.frame()
+    await broker.send(produced(1))
+    await until(lambda: stage.paused() == {"delay": 1})
+    stage.server.in_force.switch_off(60, ME)
+    assert await client.frame() == produced(1)
+    assert (stage.paused(), stage.waiting()) == ({}, [])
+
+
+async def test_throttles_shows_no_notice_while_off(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[SLOW])
+    client, broker = await stage.pair()
+    await client.send(produce(1, 500))
+    await broker.frame()
+    assert len(stage.waiting()) == 1
+    stage.server.in_force.switch_off(60, ME)
+    await until(lambda: not stage.waiting())
+
+
 async def test_off_ends_by_itself(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
     stage = open_stage(quotas=[SLOW])
     in_force = stage.server.in_force

@@ -278,7 +278,7 @@ async def test_memory_ends_it(open_stage: OpenStage) -> None:
     client, _, debt_ms = await answered_late(stage, 3)
     session = stage.session_of(client)
     session.sweep(stage.clock())
-    assert session.delay is not None
+    assert session.throttles.delay is not None
     others = Holding()
     stage.memory.update(others, 0, 3_000_000, 0)
     session.sweep(stage.clock())

@@ -491,10 +491,10 @@ async def test_a_long_request_that_stalls_counts_as_stalled(open_stage: OpenStag
     sent = produce_records(2, {"quiet": [idempotent(0, payload=bytes(300_000))], "noisy": [idempotent(4)]})
     await dialogue.client.send(sent[:-10])
     await until(lambda: not stage.unread(dialogue.session) and stage.memory.buffered_bytes > 200_000)
-    assert dialogue.session.held_bytes == len(sent) - 10 - 4
+    assert dialogue.session.progress.held_bytes == len(sent) - 10 - 4
     await dialogue.client.send(sent[-10:])
     await held(stage)
-    assert dialogue.session.held_bytes == 0
+    assert dialogue.session.progress.held_bytes == 0
 
 
 async def test_long_requests_that_are_held_leave_memory_for_others(open_stage: OpenStage) -> None:
@@ -509,7 +509,7 @@ async def test_long_requests_that_are_held_leave_memory_for_others(open_stage: O
     assert stage.memory.used <= limit * 3 // 4
     assert not stage.shared.pumps.is_short, "the proxy is ready"
     waiting = next(each for each in stage.sessions if each.requests.paused & PauseReason.RESPONSE_MEMORY)
-    assert waiting.held_bytes == 0, "it waits for memory itself"
+    assert waiting.progress.held_bytes == 0, "it waits for memory itself"
     client, broker = await stage.pair()
     sent = produce_records(1, {"other": [idempotent(0, payload=bytes(200_000))]}, client_id="other")
     await client.send(sent)

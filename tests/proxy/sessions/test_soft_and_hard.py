@@ -170,7 +170,7 @@ async def test_much_debt_stops_all_reading(open_stage: OpenStage, caplog: pytest
     assert (waiting.reason, waiting.mode, waiting.limit) == (HARD_DEBT, "pause", "producer_byte_rate")
     assert waiting.remaining_seconds == (debt_ms - 1_000) / 1_000
     stage.clock.pass_seconds((debt_ms - 1_000) / 1_000)
-    stage.session_of(client)._end_stop()
+    stage.session_of(client).throttles.end()
     assert await broker.frame() == heartbeat(2)
     assert stage.paused() == {}
     assert [fields["reason"] for _, fields in lines_of(caplog.records)] == [HARD_DEBT]
@@ -234,7 +234,7 @@ async def test_a_second_stop_extends_the_first(open_stage: OpenStage) -> None:
     assert stop.until_ns > first_ns
     stage.clock.now_ns = first_ns
     await until(lambda: len(stage.shared.wakeups._delays) == 1)
-    session._end_stop()
+    session.throttles.end()
     assert await broker.frame() == heartbeat(2)
     assert stage.shared.wakeups._delays == {}
 
