@@ -20,7 +20,7 @@ class ClientLimits:
     bytes_in, messages_in
                   of its resource groups, charged with record bytes and records of any topic
     walks         whether Produce requests must be parsed for their topics, records or producer ids
-    rejects       whether a topic has limits that refuse its records alone (`action=reject`)
+    rejects       whether a topic has limits that refuse its records alone (`action=reject`), or had them until lately
     fetches       a slot for the proxy's ledger of this client's fetches; not read here
     """
 

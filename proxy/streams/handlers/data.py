@@ -25,6 +25,9 @@ class DataHandler(Handler):
 
     __slots__ = ()
 
+    #: Whether requests are charged what they contain, rather than what their responses may.
+    knows_amounts = False
+
     def ask(
         self, requests: Requests, limits: LimitSet, size: int, now_ns: int
     ) -> tuple[Decision, Mapping[Limit, int] | None]:
@@ -85,11 +88,12 @@ class DataHandler(Handler):
             return PASS
         if turn is None and not requests.is_counted:
             self.exceeds(requests, limit, size)
-        if not self.context.policy.of(limit).holds(identity, decision, now_ns, again=turn is not None):
+        units = size if amounts is None else amounts.get(limit, size)
+        policy, known = self.context.policy.of(limit), units if self.knows_amounts else 0
+        if not policy.holds(identity, decision, kind.reply, known, now_ns, again=turn is not None):
             requests.is_counted = True
             self.pass_in_debt(requests, decision, size, amounts, now_ns)
             return PASS
-        units = size if amounts is None else amounts.get(limit, size)
         ticket, since_ns = (Ticket(), now_ns) if turn is None else (turn.ticket, turn.since_ns)
         requests.hold = Hold(limit, size, units, ticket, since_ns, answered=kind.answered, until_ns=until_ns)
         return HOLD

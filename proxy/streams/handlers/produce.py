@@ -77,6 +77,8 @@ class Produce(DataHandler):
 
     __slots__ = ("_refusals",)
 
+    knows_amounts = True
+
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._refusals = Refusals(context)
