@@ -56,6 +56,7 @@ class InForce:
         self._shared = shared
         self._report = report
         self._off: Off | None = None
+        self._is_refreshing = False
         shared.context.metrics.enforcement_enabled = self.mode != DRY_RUN
 
     def take_over(self, config: Config, quotas: Quotas) -> None:
@@ -73,11 +74,17 @@ class InForce:
         self.quotas = quotas
         registry, now_ns = self._shared.context.registry, self._shared.clock()
         registry.replace(quotas.configured, now_ns, share=quotas.share, most=MOST_REFRESHED)
-        self._refresh()
+        self._begin_refresh()
+
+    def _begin_refresh(self) -> None:
+        """Update the limits in use, some in each round of the loop, after another change, too."""
+        if not self._is_refreshing:
+            self._is_refreshing = True
+            self._refresh()
 
     def _refresh(self) -> None:
-        """Update the limits in use, some in each round of the loop."""
-        if self._shared.context.registry.refresh(MOST_REFRESHED):
+        self._is_refreshing = self._shared.context.registry.refresh(MOST_REFRESHED)
+        if self._is_refreshing:
             self._shared.loop.call_soon(self._refresh)
 
     # ---- the switch
@@ -133,7 +140,7 @@ class InForce:
         context.policy = policy_of(mode, self._report)
         if was_dry_run:
             context.registry.forget_debts(self._shared.clock(), MOST_REFRESHED)
-            self._refresh()
+            self._begin_refresh()
         for observer in context.registry.observers:
             observer()
 

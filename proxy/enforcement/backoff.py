@@ -38,6 +38,7 @@ class BackOff:
     """One connection.
 
     conduct         the classification
+    software        the name of the client's software; "": not known
     round_trip_ns   of the connection to the client, measured by the shell; 0: not measured yet
     """
 
@@ -51,6 +52,7 @@ class BackOff:
         "_until_ns",
         "conduct",
         "round_trip_ns",
+        "software",
     )
 
     def __init__(self, grace_ms: int) -> None:
@@ -66,6 +68,7 @@ class BackOff:
         self._is_held = False
         self.conduct = Conduct.UNKNOWN
         self.round_trip_ns = 0
+        self.software = ""
 
     @property
     def ignores(self) -> bool:
@@ -73,6 +76,7 @@ class BackOff:
 
     def guess(self, software: str) -> None:
         """The client names its software: the first classification, until its behaviour shows another."""
+        self.software = software
         if self.conduct is Conduct.UNKNOWN and software.startswith(IGNORING_SOFTWARE):
             self.conduct = Conduct.IGNORES
 

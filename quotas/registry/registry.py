@@ -171,8 +171,8 @@ class Registry:
             observer()
 
     def forget_debts(self, now_ns: int, most: int) -> None:
-        """Begin with new buckets where there is debt: what a dry run has let pass is not served later. Thresholds and
-        known producer ids stay. `most`: as for `replace`; the caller notifies the observers.
+        """Begin anew with the limits in debt: what a dry run has let pass is not served later. Known producer ids stay
+        known. `most`: as for `replace`; the caller notifies the observers.
         """
         self.generation += 1
         self._store.forget_debts(now_ns)

@@ -173,6 +173,37 @@ async def test_a_waiting_connection_is_served_when_enforcement_is_switched_off(o
     assert stage.waiting() == []
 
 
+@pytest.mark.parametrize("is_whole", [False, True])
+async def test_off_charges_a_held_request_once(open_stage: OpenStage, is_whole: bool) -> None:
+    """Also if it is released before all of its bytes have arrived."""
+    stage = open_stage(quotas=[without_burst("client-id=etl,producer_byte_rate=10000")])
+    client, broker = await stage.pair()
+    await client.send(produce(1, 500))
+    first = await broker.frame()
+    sent = produce(2, 100_000)
+    await client.send(sent if is_whole else sent[:50_000])
+    await held(stage)
+    stage.server.in_force.switch_off(60, ME)
+    await client.send(b"" if is_whole else sent[50_000:])
+    assert await broker.frame() == sent
+    assert list(debts(stage).values()) == [(len(first) + len(sent) - 8) / 10_000]
+
+
+async def test_the_last_of_several_changes_is_in_force_at_the_end(open_stage: OpenStage) -> None:
+    """They come while the limits in use are still updated for those before."""
+    stage = open_stage(quotas=[parse_spec("client-id=<default>,producer_byte_rate=10")])
+    limits = [stage.registry.resolve("u", f"c{number}").produce.limits[0] for number in range(5 * MOST_REFRESHED)]
+    in_force = stage.server.in_force
+    for rate in (20, 30, 40):
+        in_force.take_over_quotas(Quotas((parse_spec(f"client-id=<default>,producer_byte_rate={rate}"),), 1))
+        in_force.switch_off(60, ME)
+        await asyncio.sleep(0)
+        in_force.switch_on(ME)
+    assert any(limit.rate < 40 for limit in limits)
+    await until(lambda: all(limit.rate == 40 for limit in limits))
+    assert not in_force._is_refreshing
+
+
 async def test_many_limits_are_changed_in_steps_and_no_client_sees_an_old_one(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[parse_spec("client-id=<default>,producer_byte_rate=10")])
     limits = [stage.registry.resolve("u", f"c{number}").produce.limits[0] for number in range(5 * MOST_REFRESHED)]

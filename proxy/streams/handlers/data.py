@@ -33,13 +33,14 @@ class DataHandler(Handler):
     ) -> tuple[Decision, Mapping[Limit, int] | None]:
         """Ask limits of bytes about `size` bytes, and `request_rate`; charge them if the frame passes.
 
-        Returns the decision, and the amount for each limit where they do not all count `size`.
+        Returns the decision, and the amount for each limit where they do not all count all bytes of the frame: of one
+        that was held, `size` may be a part.
         """
         connection = requests.connection
         turn = connection.turn
         ticket = None if turn is None else turn.ticket
         of_requests = connection.identity.limits.requests
-        if not of_requests.limits:
+        if not of_requests.limits and turn is None:
             return limits.admit(size, now_ns, ticket), None
         amounts = dict.fromkeys(limits.limits, size) | dict.fromkeys(of_requests.limits, 1)
         return admit_all(amounts, now_ns, ticket), amounts

@@ -87,6 +87,20 @@ async def test_a_notice_comes_before_the_debt(open_stage: OpenStage, small: bool
     assert correlation_of(await broker.frame()) == 99, "nothing holds without debt"
 
 
+async def test_a_notice_comes_before_the_debt_of_requests(open_stage: OpenStage) -> None:
+    """The bucket holds 100 requests, a round trip earns 40 of them."""
+    stage = open_stage(quotas=[parse_spec("client-id=etl,request_rate=1000,burst_seconds=0.1")])
+    client, broker = await stage.pair()
+    soft(stage, client)
+    for number in range(70):
+        await client.send(produce(number, 10))
+        await broker.frame()
+        await broker.send(produced(number))
+        assert produce_throttle_ms(await client.frame(), 9) == max(0, number + 1 - 60)
+    [waiting] = stage.waiting()
+    assert (waiting.reason, waiting.limit) == (SOFT, "request_rate")
+
+
 @pytest.mark.parametrize(
     ("spec", "version", "measured"),
     [
