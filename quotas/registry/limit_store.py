@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from quotas.admission.limit import Exempt, Limit, exempt_from
 from quotas.admission.topic_thresholds import TopicThreshold
-from quotas.algorithms.algorithm import AlgorithmSettings
+from quotas.algorithms.algorithm import Algorithm, AlgorithmSettings
 from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.entity import TOTAL, AnyEntity, Kind, Named
 from quotas.limit_kinds import LIMIT_NAMES, THRESHOLDS
@@ -136,16 +136,14 @@ class LimitStore:
         if name in THRESHOLDS:  # its algorithm looks up the threshold by itself
             if THRESHOLDS[name] not in self.configured.limits_of(Kind.TOTAL):
                 self._drop(limit)
-            elif is_forgotten and isinstance(algorithm, TopicThreshold):
-                algorithm.forget_rate()
+            elif is_forgotten:
+                _begin_anew(algorithm)
             return
         applies = self.configured.find_for_bucket(name, limit.entity)
         if applies is None or not self._settings.is_made_of(algorithm, name, applies.algorithm):
             self._drop(limit)
             return
-        if is_forgotten and isinstance(algorithm, ProducerIdQuota):
-            algorithm.forget_counted()
-        elif is_forgotten:
+        if is_forgotten and not _begin_anew(algorithm):
             self._drop(limit)
             return
         limit.origin, limit.mode, limit.exempt = applies.origin, applies.mode, _exempt(limit, applies)
@@ -153,6 +151,17 @@ class LimitStore:
         rate = self._settings.per_second(name, self.scaled(applies.rate))
         burst_ns = self._settings.burst_ns if applies.burst_ns is None else applies.burst_ns
         algorithm.set_rate(rate, burst_ns, self._changed_ns)
+
+
+def _begin_anew(algorithm: Algorithm) -> bool:
+    """Forget a debt, where more than the debt is known; False: a new object forgets it."""
+    if isinstance(algorithm, ProducerIdQuota):
+        algorithm.forget_counted()
+    elif isinstance(algorithm, TopicThreshold):
+        algorithm.forget_rate()
+    else:
+        return False
+    return True
 
 
 def _exempt(limit: Limit, applies: Applies) -> Exempt | None:

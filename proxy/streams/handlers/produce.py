@@ -77,8 +77,6 @@ class Produce(DataHandler):
 
     __slots__ = ("_refusals",)
 
-    knows_amounts = True
-
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._refusals = Refusals(context)
@@ -149,6 +147,9 @@ class Produce(DataHandler):
         if usage.counted is not None:
             requests.awaited = CountedProduce(self, kind, usage.counted, now_ns)
         return PASS
+
+    def certain(self, units: int) -> int:
+        return units
 
     def exceeds(self, requests: Requests, limit: Limit, size: int) -> None:
         requests.connection.identity.entity.exceed(limit.name, size)
