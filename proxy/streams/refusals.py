@@ -116,8 +116,8 @@ class Refusals:
 
         Raises ProduceRequestTooLarge: it must not pass, and is too long to be kept.
         """
-        usage = connection.usage
-        if usage is None or not kind.answered or not connection.identity.refusal_error:
+        usage, identity = connection.usage, connection.identity
+        if usage is None or not kind.answered or not identity.refusal_error or not identity.limits.rejects:
             return False
         if not self._are_refusable(kind, first_byte, usage) or not usage.may_be_refused(now_ns):
             return False
