@@ -8,7 +8,6 @@ of a dry run: these would be served at once, by other clients, too.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -17,11 +16,10 @@ from proxy.config.quotas_file import Quotas
 from proxy.enforcement.policies.table import DRY_RUN, policy_of
 from proxy.enforcement.report import Report
 from proxy.observability import logs
-from proxy.sessions.session import Session
 from proxy.sessions.shared import Shared
 
 NS_PER_SECOND: Final = 1_000_000_000
-#: Limits that are updated, and connections with an end of their notices, in one turn: about 2 ms.
+#: Limits that are updated in one turn: about 2 ms.
 MOST_REFRESHED: Final = 100
 
 _log = logging.getLogger(__name__)
@@ -49,9 +47,7 @@ class InForce:
     mode     the throttle mode; `DRY_RUN` in a dry run, and while enforcement is off
     """
 
-    def __init__(
-        self, config: Config, quotas: Quotas, shared: Shared, report: Report, sessions: Iterable[Session]
-    ) -> None:
+    def __init__(self, config: Config, quotas: Quotas, shared: Shared, report: Report) -> None:
         self.quotas = quotas
         self.mode = mode_of(config.enforcement)
         self._options = config.enforcement
@@ -59,8 +55,8 @@ class InForce:
         self._log_format = config.observability.log_format
         self._shared = shared
         self._report = report
-        self._sessions = sessions
         self._off: Off | None = None
+        self._is_refreshing = False
         shared.context.metrics.enforcement_enabled = self.mode != DRY_RUN
 
     def take_over(self, config: Config, quotas: Quotas) -> None:
@@ -78,11 +74,17 @@ class InForce:
         self.quotas = quotas
         registry, now_ns = self._shared.context.registry, self._shared.clock()
         registry.replace(quotas.configured, now_ns, share=quotas.share, most=MOST_REFRESHED)
-        self._refresh()
+        self._begin_refresh()
+
+    def _begin_refresh(self) -> None:
+        """Update the limits in use, some in each round of the loop, after another change, too."""
+        if not self._is_refreshing:
+            self._is_refreshing = True
+            self._refresh()
 
     def _refresh(self) -> None:
-        """Update the limits in use, some in each round of the loop."""
-        if self._shared.context.registry.refresh(MOST_REFRESHED):
+        self._is_refreshing = self._shared.context.registry.refresh(MOST_REFRESHED)
+        if self._is_refreshing:
             self._shared.loop.call_soon(self._refresh)
 
     # ---- the switch
@@ -136,21 +138,11 @@ class InForce:
         self._report.is_dry_run = mode == DRY_RUN
         context.metrics.enforcement_enabled = mode != DRY_RUN
         context.policy = policy_of(mode, self._report)
-        if mode == DRY_RUN:
-            self._drop_throttles(list(self._sessions))
-        elif was_dry_run:
+        if was_dry_run:
             context.registry.forget_debts(self._shared.clock(), MOST_REFRESHED)
-            self._refresh()
+            self._begin_refresh()
         for observer in context.registry.observers:
             observer()
-
-    def _drop_throttles(self, sessions: list[Session]) -> None:
-        """End the notices of these connections, some in each round of the loop, while enforcement is off."""
-        for session in sessions[-MOST_REFRESHED:]:
-            session.drop_throttles()
-        del sessions[-MOST_REFRESHED:]
-        if sessions and self.mode == DRY_RUN:
-            self._shared.loop.call_soon(self._drop_throttles, sessions)
 
 
 def mode_of(options: EnforcementOptions) -> str:

@@ -25,12 +25,13 @@ from proxy.config.quotas_file import quotas_in_force
 from proxy.config_watch import ConfigWatch
 from proxy.enforcement.holds import Holds
 from proxy.enforcement.policies.table import policy_of
-from proxy.enforcement.report import Report, Waiting, waiting_clients
+from proxy.enforcement.report import Report, waiting_clients
 from proxy.in_force import InForce, mode_of
 from proxy.observability.admin import Status, WaitingClient, start_admin
 from proxy.observability.logs import event
 from proxy.observability.metrics import Metrics
 from proxy.ports import Ports
+from proxy.sessions.faults import Faults
 from proxy.sessions.gate import Gate
 from proxy.sessions.proxy_headers import ProxyHeaders
 from proxy.sessions.pump import PumpSet
@@ -219,11 +220,12 @@ class Server:
             pumps=PumpSet(memory, Turns(loop, self._work_clock), self._clock, metrics.connections.paused),
             wakeups=Wakeups(loop, holds, self._clock),
             upstream=Upstream(loop, self._clock),
+            faults=Faults(metrics, self._clock),
         )
         max_wait_ns = int(config.enforcement.max_connection_hold_seconds * NS_PER_SECOND)
         quotas = ConnectionQuotas(registry, max_wait_ns, max(1, config.security.max_connections // WAITING_PARTS))
         self.gate = Gate(loop, self._clock, quotas, report, metrics.connections, self.context)
-        self.in_force = InForce(config, in_force, self.shared, report, self.sessions)
+        self.in_force = InForce(config, in_force, self.shared, report)
         sweep = Sweep(self.sessions, headers, memory, metrics.connections, config.security)
         registry.observers += [self.shared.wakeups.limits_changed, self.gate.limits_changed]
         metrics.limits_in_use = registry.limits_in_use
@@ -254,18 +256,8 @@ class Server:
             client.close()
             return
         if self.metrics.connections.open >= self.config.security.max_connections:
-            self.metrics.connections.rejected["max_connections"] += 1
             client.close()
-            suppressed = shared.lines.admit("max_connections", self._clock())
-            if suppressed is not None:
-                event(
-                    _log,
-                    logging.WARNING,
-                    "connection_rejected",
-                    reason="max_connections",
-                    max_connections=self.config.security.max_connections,
-                    suppressed=suppressed or None,
-                )
+            shared.faults.rejected(self.config.security.max_connections)
             return
         origin = Origin(unmapped(peer[0]), peer[1], self.ports.names_of(port))
         over = self.gate.over(origin)
@@ -341,10 +333,11 @@ class Server:
         now_ns = self._clock()
         waiting = []
         for session in self.sessions:
+            each = session.waiting
             wait = self.gate.wait_of(session)
-            verdict, since_ns = (None, 0) if wait is None else (wait.verdict, wait.since_ns)
-            stop, blocked = session.connection.stop, session.blocked
-            waiting.append(Waiting(session.identity, session.hold, session.delay, stop, blocked, verdict, since_ns))
+            if wait is not None:
+                each.verdict, each.since_ns = wait.verdict, wait.since_ns
+            waiting.append(each)
         return waiting_clients(waiting, now_ns)
 
     def _log_start(self, metrics_port: int) -> None:

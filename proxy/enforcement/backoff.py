@@ -4,8 +4,12 @@
          data here was on its way, or the client       data here: the client
          ignores each notice in a row                  ignores the notice
 
-The classification is for people, and for the size of reads; it lets nothing pass. Data that was held tells nothing: it
-may have arrived before the notice. So does a notice that the client receives while the proxy does not read it.
+The classification is for people, and for the size of reads; it lets nothing pass.
+
+While a frame is held, the connection is not read. So data that is found right after a hold may have arrived before the
+notices that were sent meanwhile. It counts only in a row: these notices cover the held frame too (see
+`policies.notify`), so a client that waits has sent at most `MOST_ON_THEIR_WAY` requests when they are over. A hold that
+outlasts the notices, as for the debt of other connections, is no proof.
 """
 
 from enum import Enum
@@ -18,6 +22,7 @@ MOST_ON_THEIR_WAY: Final = 5
 IGNORING_SOFTWARE: Final = ("librdkafka", "confluent-kafka")
 
 NS_PER_MS: Final = 1_000_000
+_NEVER: Final = (1 << 63) - 1
 
 
 class Conduct(Enum):
@@ -33,20 +38,37 @@ class BackOff:
     """One connection.
 
     conduct         the classification
+    software        the name of the client's software; "": not known
     round_trip_ns   of the connection to the client, measured by the shell; 0: not measured yet
     """
 
-    __slots__ = ("_expected_ns", "_grace_ns", "_in_a_row", "_is_held", "_until_ns", "conduct", "round_trip_ns")
+    __slots__ = (
+        "_expected_ns",
+        "_grace_ns",
+        "_in_a_row",
+        "_is_held",
+        "_is_long",
+        "_sent_until_ns",
+        "_until_ns",
+        "conduct",
+        "round_trip_ns",
+        "software",
+    )
 
     def __init__(self, grace_ms: int) -> None:
         self._grace_ns = grace_ms * NS_PER_MS
         #: From `_expected_ns` on the client knows the notice, which ends at `_until_ns`; 0: no notice is observed.
         self._expected_ns = 0
         self._until_ns = 0
+        #: The end of all notices that have been sent.
+        self._sent_until_ns = 0
         self._in_a_row = 0
+        #: The notice is longer than a round trip: not all data before its end was on its way.
+        self._is_long = False
         self._is_held = False
         self.conduct = Conduct.UNKNOWN
         self.round_trip_ns = 0
+        self.software = ""
 
     @property
     def ignores(self) -> bool:
@@ -54,6 +76,7 @@ class BackOff:
 
     def guess(self, software: str) -> None:
         """The client names its software: the first classification, until its behaviour shows another."""
+        self.software = software
         if self.conduct is Conduct.UNKNOWN and software.startswith(IGNORING_SOFTWARE):
             self.conduct = Conduct.IGNORES
 
@@ -62,18 +85,21 @@ class BackOff:
 
         Returns whether the client has waited after the notice before it.
         """
-        if self._is_held:
-            return False
         until_ns = now_ns + throttle_time_ms * NS_PER_MS
+        if self._is_held and now_ns >= self._sent_until_ns:  # the client may have sent after the notice before this one
+            self._in_a_row = 0
+        self._sent_until_ns = max(self._sent_until_ns, until_ns)
+        is_long = throttle_time_ms * NS_PER_MS > self.round_trip_ns
+        expected_ns = _NEVER if self._is_held else now_ns + self.round_trip_ns + self._grace_ns
         if now_ns < self._until_ns:  # a further response during the same notice
             self._until_ns = max(self._until_ns, until_ns)
+            self._expected_ns = min(self._expected_ns, expected_ns)
+            self._is_long |= is_long
             return False
-        has_waited = self._until_ns > 0
-        if has_waited:
-            self._in_a_row = 0
-            self.conduct = Conduct.WAITS
-        self._expected_ns = now_ns + self.round_trip_ns + self._grace_ns
+        has_waited = self._has_waited(now_ns)
+        self._expected_ns = expected_ns
         self._until_ns = until_ns
+        self._is_long = is_long
         return has_waited
 
     def data_arrived(self, now_ns: int) -> bool:
@@ -81,13 +107,29 @@ class BackOff:
         if now_ns >= self._until_ns:  # the notice is over, or none is observed
             return False
         self._until_ns = 0
-        self._in_a_row += 1
-        if now_ns < self._expected_ns and self._in_a_row <= MOST_ON_THEIR_WAY:
+        self._in_a_row += self._is_long
+        if now_ns < self._expected_ns and not (self._is_long and self._in_a_row > MOST_ON_THEIR_WAY):
             return False
         self.conduct = Conduct.IGNORES
         return True
 
-    def held(self, *, is_held: bool) -> None:
-        """A frame is held, or passes after a hold: what arrives in between is seen late."""
-        self._is_held = is_held
+    def held(self, now_ns: int) -> bool:
+        """A frame is held: what arrives from now on is seen late. Returns as `notice_sent`."""
+        has_waited = self._has_waited(now_ns)
+        self._is_held = True
         self._until_ns = 0
+        return has_waited
+
+    def released(self, now_ns: int) -> None:
+        """It passes."""
+        self._is_held = False
+        if self._until_ns and now_ns >= self._until_ns:
+            self._until_ns = self._in_a_row = 0
+
+    def _has_waited(self, now_ns: int) -> bool:
+        """Whether a notice was observed to its end, and no data arrived before that."""
+        if self._is_held or not 0 < self._until_ns <= now_ns:
+            return False
+        self._in_a_row = 0
+        self.conduct = Conduct.WAITS
+        return True

@@ -118,6 +118,11 @@ class Identity:
         self.back_off = BackOff(config.enforcement.backoff_grace_ms)
         self.broker_ns = 0
 
+    @property
+    def client(self) -> tuple[str, str]:
+        """User and client id."""
+        return self.user, self.client_id
+
     def identify(self, wire_client_id: str) -> None:
         """Set the client id of this and later requests."""
         self.leave()

@@ -24,7 +24,7 @@ NOTIFY, DELAY, PAUSE, REJECT = "notify", "delay", "pause", "reject"
 #: Why a client is throttled, in logs, metrics and `/throttles`: a limit is nearly used up; is in debt; is in debt for
 #: longer than `--hard-debt-seconds`; is the one of the whole proxy. Or a bound of the proxy: bytes that are buffered,
 #: requests without a response.
-SOFT, DEBT, HARD_DEBT, TOTAL, MEMORY, IN_FLIGHT = REASONS = (
+SOFT, DEBT, HARD_DEBT, TOTAL, MEMORY, IN_FLIGHT = (
     "soft",
     "debt",
     "hard_debt",

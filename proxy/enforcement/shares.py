@@ -8,7 +8,7 @@ import logging
 from collections import Counter
 from typing import Final
 
-from proxy.config.floor import FLOORS, LIMITS_WITH_FLOOR, REMEDY, SMALLEST_SHARE
+from proxy.config.floor import LIMITS_WITH_FLOOR, REMEDY, smallest_share
 from proxy.enforcement.holds import Hold
 from proxy.enforcement.identity import Identity
 from proxy.observability.logs import event
@@ -26,8 +26,8 @@ class Shares:
     def __init__(self) -> None:
         #: Throttled connections, by limit and port.
         self._connections: Counter[tuple[Limit, tuple[str, ...]]] = Counter()
-        #: The clients of each limit: user, client id. Only those that have not been warned of.
-        self._clients: dict[Limit, set[tuple[str, str]]] = {}
+        #: The clients of each limit: user and client id, and their software. Only those not warned of yet.
+        self._clients: dict[Limit, dict[tuple[str, str], str]] = {}
         self._warned: set[tuple[str, str]] = set()
 
     def add(self, identity: Identity, hold: Hold | None, listener: tuple[str, ...], now_ns: int) -> None:
@@ -40,9 +40,8 @@ class Shares:
         if limit is None or limit.name not in LIMITS_WITH_FLOOR:
             return
         self._connections[limit, listener] += 1
-        client = identity.user, identity.client_id
-        if client not in self._warned and len(self._warned) < MAX_CLIENTS:
-            self._clients.setdefault(limit, set()).add(client)
+        if identity.client not in self._warned and len(self._warned) < MAX_CLIENTS:
+            self._clients.setdefault(limit, {})[identity.client] = identity.back_off.software
 
     def check(self) -> None:
         """All connections have been added: warn, and begin anew."""
@@ -51,13 +50,14 @@ class Shares:
             producers[limit] = max(count, producers.get(limit, 0))
         for limit, clients in self._clients.items():
             share = limit.rate / producers[limit]
-            if share < SMALLEST_SHARE:
-                for client in sorted(clients - self._warned)[: MAX_CLIENTS - len(self._warned)]:
-                    self._warn(client, limit, producers[limit], share)
+            for client, software in sorted(clients.items()):
+                floor, text = smallest_share(software)
+                if share < floor and client not in self._warned and len(self._warned) < MAX_CLIENTS:
+                    self._warn(client, limit, producers[limit], share, text)
         self._connections.clear()
         self._clients.clear()
 
-    def _warn(self, client: tuple[str, str], limit: Limit, producers: int, share: float) -> None:
+    def _warn(self, client: tuple[str, str], limit: Limit, producers: int, share: float, floor: str) -> None:
         self._warned.add(client)
         event(
             _log,
@@ -70,7 +70,7 @@ class Shares:
             limit_value=limit.rate,
             producers=producers,
             share=round(share),
-            smallest_share=FLOORS,
+            smallest_share=floor,
             effect="requests may time out, and records expire in the client",
             hint=REMEDY,
         )

@@ -9,6 +9,9 @@
 - `turns`      a bounded share of each round of the event loop for each connection
 - `wakeups`    one timer for each limit with held frames
 - `session`    both directions, and their life
+- `throttles`  delays of responses, and stops of all reading
+- `progress`   what a connection has moved since the last check of the sweep
+- `faults`     counts and logs what breaks connections
 - `sweep`      checks every session once a second
 - `proxy_headers`  the PROXY header of connections from load balancers
 - `gate`       admits new connections, delayed where a limit requires it

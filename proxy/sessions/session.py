@@ -1,6 +1,5 @@
 """One client connection and its connection to a broker: carries out what streams and policies decide."""
 
-import logging
 import socket
 from abc import abstractmethod
 from asyncio import TimerHandle
@@ -10,16 +9,16 @@ from typing import Final, Protocol, final
 
 from protocol.errors import ProtocolError
 from protocol.request_header import may_contain_produce
-from proxy.brokers.upstream import CLOSED_EARLY, PLAINTEXT_HINT, Attempt
+from proxy.brokers.upstream import Attempt
 from proxy.config.config import Address, format_address
-from proxy.enforcement import report as reports
-from proxy.enforcement.holds import Delay, Hold, Waiter
+from proxy.enforcement.holds import Hold, Waiter
 from proxy.enforcement.identity import Identity
-from proxy.observability.logs import event
+from proxy.enforcement.report import Waiting
+from proxy.sessions.faults import ClosedMidFrame
 from proxy.sessions.lifecycle import Event, State, next_state
+from proxy.sessions.progress import Progress
 from proxy.sessions.pump import (
     CONNECTING,
-    DELAY,
     DRAIN,
     END_OF_STREAM,
     HARD_DEBT,
@@ -33,6 +32,7 @@ from proxy.sessions.pump import (
     Pump,
 )
 from proxy.sessions.shared import Shared
+from proxy.sessions.throttles import Throttles
 from proxy.sessions.wire import Wire
 from proxy.streams.connection import Connection
 from proxy.streams.request_stream import RequestStream
@@ -45,20 +45,6 @@ FLUSH_TIMEOUT_SECONDS: Final = 30.0
 _PEEK_SIZE: Final = 4_096
 #: Reasons that may keep a client from being read for long.
 _STANDING: Final = WRITE_BACKPRESSURE | MEMORY | RESPONSE_MEMORY | IN_FLIGHT | HARD_DEBT
-#: The throttle time of responses while a bound of the proxy keeps their client from being read.
-_BLOCKED_NS: Final = 100_000_000
-
-_log = logging.getLogger("proxy.sessions.session")
-
-
-class ClosedMidFrame(ProtocolError):
-    """The client's stream ended inside of a request: it died, or it never spoke Kafka."""
-
-    reason = "closed_mid_frame"
-
-    def __init__(self, missing: int | None) -> None:
-        super().__init__(f"the client closed its connection {missing or 'some'} bytes before the end of a request", -1)
-        self.missing = missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,34 +70,16 @@ class Keeper(Protocol):
         """Its client has gone, and acks=0 data is still to be delivered. Called once at most."""
 
 
-class Progress:
-    """State at the last sweep.
-
-    left            bytes of the current request that had not arrived
-    held            bytes in memory, unchanged since `since_ns`
-    is_introduced   a complete request has arrived; until then the client was not read before `read_ns`
-    traffic_bytes   of the client's connection; it has been idle since `active_ns`
-    """
-
-    __slots__ = ("active_ns", "held", "is_introduced", "left", "read_ns", "since_ns", "traffic_bytes")
-
-    def __init__(self) -> None:
-        self.left = 0
-        self.held = 0
-        self.since_ns = 0
-        self.is_introduced = False
-        self.read_ns = 0
-        self.traffic_bytes: int | None = None
-        self.active_ns = 0
-
-
 @final
 class Session(Owner, Waiter):
     """See the module.
 
     hold        the frame that a limit holds, if one does
-    requests    the pump from client to broker, with `request_stream`; `responses`: the one back. They exist once a
-                broker is connected
+
+    These exist once a broker is connected (`upstream`):
+
+    requests    the pump from client to broker; `responses`: the one back
+    throttles   what keeps them waiting besides a hold
     progress    for `sweep`
     """
 
@@ -126,16 +94,17 @@ class Session(Owner, Waiter):
         "is_abandoned",
         "origin",
         "progress",
-        "request_stream",
         "requests",
         "responses",
         "state",
+        "throttles",
         "upstream",
     )
 
-    request_stream: RequestStream
     requests: Pump
     responses: Pump
+    throttles: Throttles
+    progress: Progress
 
     def __init__(self, shared: Shared, client: socket.socket, origin: Origin, keeper: Keeper) -> None:
         self._shared = shared
@@ -154,11 +123,25 @@ class Session(Owner, Waiter):
         self.is_abandoned = False
         self._attempt: Attempt | None = None
         self._timer: TimerHandle | None = None
-        self.progress = Progress()
 
     @property
     def identity(self) -> Identity:
         return self.connection.identity
+
+    @property
+    def request_stream(self) -> RequestStream:
+        """Of `requests`."""
+        stream = self.requests.stream
+        assert isinstance(stream, RequestStream)  # noqa: S101 - for the type checker
+        return stream
+
+    @property
+    def waiting(self) -> Waiting:
+        """What throttles it, for `/throttles`."""
+        if self.upstream is None:
+            return Waiting(self.identity)
+        throttles = self.throttles
+        return Waiting(self.identity, self.hold, throttles.delay, self.connection.stop, throttles.blocked)
 
     # ---- opening
 
@@ -173,22 +156,19 @@ class Session(Owner, Waiter):
     def _on_connected(self, upstream: socket.socket) -> None:
         self._attempt = None
         shared = self._shared
-        self.progress.read_ns = self.progress.active_ns = shared.clock()
-        self.upstream = shared.wire_to_broker(shared.loop, upstream)
-        self.request_stream = RequestStream(self.connection, shared.kinds)
-        responses = ResponseStream(self.connection)
-        self.requests = Pump(shared.pumps, self, self.request_stream, self.client, self.upstream)
-        self.responses = Pump(shared.pumps, self, responses, self.upstream, self.client)
+        wire = self.upstream = shared.wire_to_broker(shared.loop, upstream)
+        to_broker, to_client = RequestStream(self.connection, shared.kinds), ResponseStream(self.connection)
+        self.requests = Pump(shared.pumps, self, to_broker, self.client, wire)
+        self.responses = Pump(shared.pumps, self, to_client, wire, self.client)
+        self.throttles = Throttles(self.requests, self.responses, to_client, shared.wakeups)
+        self.progress = Progress(self.requests, self.responses, to_broker, to_client, shared.clock())
         self._on(Event.BROKER_CONNECTED)
         self.responses.resume(CONNECTING)
         self.requests.resume(CONNECTING)
 
     def _on_unreachable(self, reason: str, address: str, detail: str) -> None:
         """Count and log each server that fails, also where another one answers."""
-        self._shared.context.metrics.errors.upstream[reason] += 1
-        self._log(
-            logging.WARNING, "upstream_unreachable", (reason, address), address=address, reason=reason, detail=detail
-        )
+        self._shared.faults.unreachable(reason, address, detail)
 
     # ---- states
 
@@ -237,7 +217,7 @@ class Session(Owner, Waiter):
         self._on(Event.DRAIN)
 
     def _begin_draining(self) -> None:
-        self._end_throttles()
+        self.throttles.end()
         self.connection.attention = True
         self.request_stream.drop_collected()
         if self.hold is None and not self.requests.stream.remaining:
@@ -250,7 +230,7 @@ class Session(Owner, Waiter):
 
     def _flush(self) -> None:
         self.connection.close()
-        self._end_throttles()
+        self.throttles.end()
         self.requests.pause(END_OF_STREAM)
         self.request_stream.end(self._shared.clock())
         self._shared.wakeups.rearm()
@@ -286,7 +266,7 @@ class Session(Owner, Waiter):
             self._drop_hold(self.hold)
         now_ns = shared.clock()
         if self.upstream is not None:
-            self._end_throttles()
+            self.throttles.end()
             self.request_stream.end(now_ns)
             self.requests.stop()
             self.responses.stop()
@@ -331,24 +311,12 @@ class Session(Owner, Waiter):
         if self.hold is None:
             self.requests.resume(QUOTA)
 
-    def drop_throttles(self) -> None:
-        """Enforcement is off: end what is in force for this client besides a hold."""
-        self.identity.drop_notices()
-        self._end_throttles()
-
     def read_on(self) -> None:
         self.requests.read_on()
 
     def _drop_held_frame(self, hold: Hold) -> None:
         """The client of a held frame has gone: the frame, and what it sent after it, is dropped."""
-        self._shared.context.metrics.connections.dropped_frames += 1
-        self._log(
-            logging.INFO,
-            "held_frame_dropped",
-            "held_frame_dropped",
-            peer=self.identity.peer,
-            frame_bytes=hold.size,
-        )
+        self._shared.faults.dropped(self.identity, hold)
         self._drop_hold(hold)
         self._on(Event.CLIENT_ENDED)
 
@@ -358,72 +326,11 @@ class Session(Owner, Waiter):
         if self.state is not State.CLOSED:
             self.requests.drop_kept()
 
-    # ---- delays
-
-    @property
-    def delay(self) -> Delay | None:
-        """Of the next response."""
-        return None if self.upstream is None else self._response_stream.delay
-
-    @property
-    def _response_stream(self) -> ResponseStream:
-        stream = self.responses.stream
-        assert isinstance(stream, ResponseStream)  # noqa: S101 - for the type checker
-        return stream
-
     def on_delay(self) -> None:
-        delay = self.delay
-        if delay is not None:
-            self._shared.wakeups.delay(delay, self._end_delay)
+        self.throttles.begin_delay()
 
     def on_stop(self) -> None:
-        stop = self.connection.stop
-        if stop is not None:
-            self._shared.wakeups.delay(stop, self._end_stop)
-
-    def _end_stop(self) -> None:
-        """The stop of all reading is over, or something ends it early."""
-        stop = self.connection.stop
-        if stop is not None:
-            self.connection.set_stop(None)
-            self._shared.wakeups.forget_delay(stop)
-            self.requests.resume(HARD_DEBT)
-
-    @property
-    def blocked(self) -> str:
-        """The bound of the proxy for which the client is not read; "": none."""
-        paused = 0 if self.upstream is None else self.requests.paused
-        if paused & (MEMORY | RESPONSE_MEMORY):
-            return reports.MEMORY
-        return reports.IN_FLIGHT if paused & IN_FLIGHT else ""
-
-    def _notify_blocked(self, now_ns: int) -> None:
-        """Responses to a client that is not read contain a throttle time, and the reason is logged."""
-        reason, context = self.blocked, self._shared.context
-        if reason and context.policy.enforces:
-            self.identity.notice.extend(None, now_ns + _BLOCKED_NS, reason)
-            context.policy.blocks(self.identity, reason, now_ns)
-
-    def _end_delay(self) -> None:
-        """The delay is over, or something ends it early."""
-        delay = self.delay
-        if delay is not None:
-            self._response_stream.delay = None
-            self._shared.wakeups.forget_delay(delay)
-            self.responses.resume(DELAY)
-
-    def _end_throttles(self) -> None:
-        """End the delay and the stop."""
-        self._end_delay()
-        self._end_stop()
-
-    def _end_early(self, now_ns: int) -> None:
-        """End what memory, or a change of the limits, makes shorter than its timer."""
-        connection, delay, stop = self.connection, self.delay, self.connection.stop
-        if delay is not None and (self._shared.context.memory.is_tight or connection.is_over(delay, now_ns)):
-            self._end_delay()
-        if stop is not None and connection.is_over(stop, now_ns):
-            self._end_stop()
+        self.throttles.begin_stop()
 
     # ---- what pumps tell
 
@@ -457,7 +364,7 @@ class Session(Owner, Waiter):
             self._on_client_ended()
         else:
             if self.responses.stream.remaining or self.responses.kept:
-                self._shared.context.metrics.errors.upstream["closed_mid_frame"] += 1
+                self._shared.faults.ended_mid_frame()
             elif self._is_unheard and self.state is not State.FLUSHING:
                 self._note_upstream_lost(None)
             self._on(Event.BROKER_ENDED)
@@ -474,7 +381,7 @@ class Session(Owner, Waiter):
     def _on_client_ended(self) -> None:
         missing = self.requests.stream.remaining
         if missing or self.requests.kept:
-            self._note(ClosedMidFrame(missing or None))
+            self._shared.faults.protocol(self.identity, ClosedMidFrame(missing or None))
         self._on(Event.CLIENT_ENDED)
 
     def on_sink_failed(self, pump: Pump, error: OSError) -> None:
@@ -516,42 +423,12 @@ class Session(Owner, Waiter):
         for pump in (self.requests, self.responses):
             if not pump.paused and pump.source.is_broken:  # the loop has forgotten it
                 self._read_to_end(pump)
-        self._end_early(now_ns)
-        if self.state is State.OPEN:
-            self._notify_blocked(now_ns)
-            if self.request_stream.near_limit:
-                self.request_stream.is_timing = True
-                self.identity.back_off.round_trip_ns = self.client.round_trip_ns
-        self._refund_if_stalled(now_ns)
-        self._note_progress(now_ns)
-
-    def lacks_request(self, timeout_ns: int, now_ns: int) -> bool:
-        """Whether no complete request has arrived, though the client has been read for `timeout_ns`."""
-        progress, requests = self.progress, self.requests
-        if progress.is_introduced:
-            return False
-        if requests.paused:
-            progress.read_ns = now_ns
-        elif self._has_response or (self.request_stream.is_between_requests and not requests.kept):
-            progress.is_introduced = True
-        return not progress.is_introduced and now_ns - progress.read_ns >= timeout_ns
-
-    def is_idle(self, timeout_ns: int, now_ns: int) -> bool:
-        """Whether there was no traffic for `timeout_ns`, and nothing was under way or throttled."""
-        progress, requests = self.progress, self.requests
-        traffic_bytes = self.client.traffic_bytes
-        if (
-            traffic_bytes is None
-            or traffic_bytes != progress.traffic_bytes
-            or self.connection.in_flight
-            or self.responses.pending is not None
-            or requests.pending is not None
-            or requests.paused
-            or self.identity.notice.until_ns > now_ns
-        ):
-            progress.traffic_bytes = traffic_bytes
-            progress.active_ns = now_ns
-        return now_ns - progress.active_ns >= timeout_ns
+        self.throttles.check(now_ns)
+        if self.state is State.OPEN and self.request_stream.near_limit:
+            self.request_stream.is_timing = True
+            self.identity.back_off.round_trip_ns = self.client.round_trip_ns
+        self.progress.check(now_ns)
+        self._shared.wakeups.rearm()
 
     def _on_client_gone(self) -> None:
         """The client has closed or reset its connection. While it is read, the read reports that.
@@ -593,86 +470,20 @@ class Session(Owner, Waiter):
             self.is_abandoned = True
             self._keeper.on_abandoned(self)
 
-    def _refund_if_stalled(self, now_ns: int) -> None:
-        """Charge a request of which no byte arrived since the last sweep for what has arrived; for the rest later."""
-        requests, progress = self.requests, self.progress
-        stream = self.request_stream
-        left = stream.remaining - len(requests.kept)
-        if stream.remaining and left == progress.left and not requests.paused:
-            stream.refund_rest(now_ns)
-            self._shared.wakeups.rearm()
-        progress.left = left
-
-    def _note_progress(self, now_ns: int) -> None:
-        progress = self.progress
-        held = self.held_bytes
-        if held != progress.held or not held:
-            progress.held = held
-            progress.since_ns = now_ns
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes in memory because a peer does not take them or does not continue; not those that a limit holds, nor
-        those that wait for memory themselves. The larger direction counts: what arrives on one side is no sign that
-        the other side is taken.
-        """
-        if self.upstream is None:
-            return 0
-        requests, responses = self.requests.stream.holding, self.responses.stream.holding
-        stream = self.request_stream
-        kept = requests.kept
-        if self.hold is not None or self.connection.stop is not None or requests.waits:
-            kept = 0
-        elif stream.is_collecting:  # what has arrived of it
-            kept += requests.reserved - stream.remaining
-        waits = responses.waits or self.delay is not None
-        return max(kept + requests.pending, responses.total - (responses.kept if waits else 0))
-
     # ---- errors
 
     def close_for(self, error: Exception) -> None:
         if isinstance(error, ProtocolError):
-            self._note(error)
-        else:  # a defect in this program: close only its connection
-            self._shared.context.metrics.errors.protocol["defect"] += 1
-            self._log(logging.ERROR, "defect", type(error).__name__, exc_info=True, peer=self.identity.peer)
+            self._shared.faults.protocol(self.identity, error)
+        else:
+            self._shared.faults.defect(self.identity, error)
         self._on(Event.FAILED)
-
-    def _note(self, error: ProtocolError) -> None:
-        self._shared.context.metrics.errors.protocol[error.reason] += 1
-        self._log(
-            logging.WARNING,
-            "protocol_error",
-            error.reason,
-            peer=self.identity.peer,
-            client_id=self.identity.client_id,
-            reason=error.reason,
-            offset=error.offset,
-            detail=str(error),
-        )
 
     def _note_upstream_lost(self, error: OSError | None) -> None:
         """The broker's connection broke; without an error: it closed it before its first response."""
-        reason = CLOSED_EARLY if error is None else "connection_reset"
-        self._shared.context.metrics.errors.upstream[reason] += 1
-        detail = None if error is None else error.strerror or str(error)
-        hint = PLAINTEXT_HINT if self._is_unheard else None
-        self._log(
-            logging.WARNING, "upstream_lost", reason, peer=self.identity.peer, reason=reason, detail=detail, hint=hint
-        )
+        self._shared.faults.upstream_lost(self.identity, error, is_unheard=self._is_unheard)
 
     @property
     def _is_unheard(self) -> bool:
         """Requests have been forwarded, and the broker has never sent anything."""
-        return bool(self.connection.in_flight) and not self._has_response
-
-    @property
-    def _has_response(self) -> bool:
-        """The broker has sent something."""
-        return self._response_stream.has_begun
-
-    def _log(self, level: int, name: str, key: object, *, exc_info: bool = False, **fields: object) -> None:
-        """Log one line, at most one of its kind every few seconds."""
-        suppressed = self._shared.lines.admit((name, key), self._shared.clock())
-        if suppressed is not None:
-            event(_log, level, name, exc_info=exc_info, **fields, suppressed=suppressed or None)
+        return bool(self.connection.in_flight) and not self.progress.has_response

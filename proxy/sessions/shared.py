@@ -3,10 +3,10 @@
 import socket
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from proxy.brokers.upstream import Upstream
-from proxy.observability.logs import RateLimited
+from proxy.sessions.faults import Faults
 from proxy.sessions.pump import PumpSet
 from proxy.sessions.wakeups import Wakeups
 from proxy.sessions.wire import Wire
@@ -31,6 +31,6 @@ class Shared:
     pumps: PumpSet
     wakeups: Wakeups
     upstream: Upstream
+    faults: Faults
     wire_to_client: MakeWire = Wire
     wire_to_broker: MakeWire = Wire
-    lines: RateLimited = field(default_factory=RateLimited)

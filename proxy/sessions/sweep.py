@@ -69,9 +69,9 @@ class Sweep:
 
     def _close_overdue(self, session: Session, now_ns: int) -> bool:
         """Close a session that exceeds a timeout. Returns whether it did."""
-        if self._handshake_ns and session.lacks_request(self._handshake_ns, now_ns):
+        if self._handshake_ns and session.progress.lacks_request(self._handshake_ns, now_ns):
             reason, timeout_ns = HANDSHAKE_TIMEOUT, self._handshake_ns
-        elif self._max_idle_ns and session.is_idle(self._max_idle_ns, now_ns):
+        elif self._max_idle_ns and session.progress.is_idle(self._max_idle_ns, now_ns):
             reason, timeout_ns = MAX_IDLE, self._max_idle_ns
         else:
             return False
@@ -101,7 +101,9 @@ class Sweep:
         stalled = [
             session
             for session in self._current
-            if session.progress.held and now_ns - session.progress.since_ns >= self._stalled_ns
+            if session.upstream is not None
+            and session.progress.held
+            and now_ns - session.progress.since_ns >= self._stalled_ns
         ]
         stalled.sort(key=lambda session: session.progress.held, reverse=True)
         for session in stalled:

@@ -96,13 +96,29 @@ class ProduceUsage:
         self._seen = walk.take()
         self.walk = None if walk.is_over else walk
 
-    def has_rejecting(self, now_ns: int) -> bool:
-        """Whether a topic of the request may have limits with `action=reject`."""
+    def may_be_refused(self, now_ns: int) -> bool:
+        """Whether batches of some topic of the request may be refused."""
         self.renew()
-        walk = self.walk
-        if walk is not None and (walk.topics_left or self.charges_of(walk.topic, now_ns).rejecting):
+        walk, producer_ids = self.walk, self.producer_ids
+        if walk is not None:
+            registry, client = self._context.registry, self._identity.client
+            if walk.topics_left and (
+                registry.rejects or any(registry.refused.concerns((client, each)) for each in producer_ids)
+            ):
+                return True
+            if self.is_checked(walk.topic, producer_ids, now_ns):
+                return True
+        return any(self.is_checked(usage.topic, usage.producer_ids, now_ns) for usage in self._seen)
+
+    def is_checked(self, topic: Topic, producer_ids: Iterable[int], now_ns: int) -> bool:
+        """Whether batches of these producers may be refused: the topic has limits with `action=reject`, or batches that
+        were refused have to pass first.
+        """
+        charges = self.charges_of(topic, now_ns)
+        if charges.rejecting:
             return True
-        return self._has_rejecting(self._seen, now_ns)
+        refused, client, name = self._context.registry.refused, self._identity.client, charges.topic.name
+        return any(refused.concerns((client, each), name) for each in producer_ids)
 
     @property
     def producer_ids(self) -> set[int]:
@@ -185,11 +201,14 @@ class ProduceUsage:
 
     def lasting_charges(self, topic: Topic, now_ns: int) -> TopicCharges | None:
         """What the records of a topic are charged to, as long as the limits stay as they are. None: that may change."""
-        if not self._context.registry.learns_topics:
-            name = name_of(self._context, topic) if self.counts_topics else ""
-            return None if name is None else TopicCharges(self._identity.limits, TopicLimits(name))
+        identity = self._identity
+        may_be_refused = identity.refusal_error and identity.limits.rejects
+        if not self._context.registry.learns_topics and not may_be_refused:
+            known = name_of(self._context, topic) if self.counts_topics else ""
+            return None if known is None else TopicCharges(identity.limits, TopicLimits(known))
         charges = self.charges_of(topic, now_ns)
-        if charges.rejecting and self._identity.refusal_error:
+        name = charges.topic.name
+        if may_be_refused and (charges.rejecting or self._context.registry.refused.concerns(identity.client, name)):
             return None
         return charges if charges.topic.name else None
 
@@ -201,8 +220,10 @@ class ProduceUsage:
             if usage.producer_ids != producer_ids:
                 return False
         identity = self._identity
-        if identity.refusal_error and identity.limits.rejects and self._has_rejecting(usages, now_ns):
-            return False
+        if identity.refusal_error and identity.limits.rejects:
+            for usage in usages:
+                if self.is_checked(usage.topic, producer_ids, now_ns):
+                    return False
         self._add_topics(amounts, usages, now_ns)
         return bool(usages)
 
@@ -214,9 +235,6 @@ class ProduceUsage:
                 traffic.produced(name_of(self._context, usage.topic), usage.record_bytes, usage.messages)
 
     # ---- inside
-
-    def _has_rejecting(self, usages: list[TopicUsage], now_ns: int) -> bool:
-        return any(self.charges_of(usage.topic, now_ns).rejecting for usage in usages)
 
     def _add_records(self, amounts: dict[Limit, int], usages: list[TopicUsage], now_ns: int) -> tuple[int, ...]:
         """Add what these are charged; returns their new producer ids, where a limit counts those."""

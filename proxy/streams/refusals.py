@@ -29,7 +29,7 @@ from proxy.streams.produce_usage import ProduceUsage
 from quotas.admission.client_limits import TopicCharges
 from quotas.admission.decision import Decision
 from quotas.admission.limit import Limit
-from quotas.admission.refused_sequences import Arrival, ProducerPartition, RefusedSequences
+from quotas.admission.refused_sequences import Arrival, Producer, ProducerPartition, RefusedSequences
 from quotas.admission.topic_thresholds import TopicThreshold
 
 #: The longest request that is kept until it is complete.
@@ -77,7 +77,7 @@ def refusal_error(software: ClientSoftware) -> int:
 class Verdicts:
     """What happens to the partitions of one request.
 
-    refused   by their position in the request, with the limit
+    refused   by their position in the request, with the limit; None: for the order alone
     passing   asked and charged; earlier: charged in any state, since it is sent again
     followed  the passing ones whose sequence counts
     """
@@ -85,7 +85,7 @@ class Verdicts:
     __slots__ = ("earlier", "followed", "passing", "refused")
 
     def __init__(self) -> None:
-        self.refused: dict[int, tuple[ProducerPartition, Limit]] = {}
+        self.refused: dict[int, tuple[ProducerPartition, Limit | None]] = {}
         self.passing: list[TopicUsage] = []
         self.earlier: list[TopicUsage] = []
         self.followed: list[tuple[ProducerPartition, PartitionData]] = []
@@ -99,11 +99,15 @@ class Verdicts:
 class Refusals:
     """See the module. One object for all connections."""
 
-    __slots__ = ("_context", "sequences")
+    __slots__ = ("_context",)
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self.sequences = RefusedSequences()
+
+    @property
+    def sequences(self) -> RefusedSequences:
+        """What has been refused, of all connections."""
+        return self._context.registry.refused
 
     def concern(self, connection: Connection, kind: RequestKind, first_byte: int, length: int, now_ns: int) -> bool:
         """Whether partitions of a request may be refused, whose first bytes have been read.
@@ -112,10 +116,10 @@ class Refusals:
 
         Raises ProduceRequestTooLarge: it must not pass, and is too long to be kept.
         """
-        usage = connection.usage
-        if usage is None or not kind.answered or not connection.identity.refusal_error:
+        usage, identity = connection.usage, connection.identity
+        if usage is None or not kind.answered or not identity.refusal_error or not identity.limits.rejects:
             return False
-        if not self._are_refusable(kind, first_byte, usage) or not usage.has_rejecting(now_ns):
+        if not self._are_refusable(kind, first_byte, usage) or not usage.may_be_refused(now_ns):
             return False
         longest = min(MAX_WHOLE, self._context.memory.largest_response)
         if length <= longest:
@@ -138,12 +142,12 @@ class Refusals:
         """What happens to the partitions of a request, if nothing else holds it."""
         verdicts = Verdicts()
         sequences = self.sequences
-        to_refuse: dict[int, tuple[ProducerPartition, Limit]] = {}
+        to_refuse: dict[int, tuple[ProducerPartition, Limit | None]] = {}
         for at, data in enumerate(partitions):
-            charges = usage.charges_of(data.topic, now_ns)
-            if data.sequence < 0 or not charges.rejecting:
+            if data.sequence < 0 or not usage.is_checked(data.topic, (data.producer_id,), now_ns):
                 verdicts.passing.append(_usage_of(data))
                 continue
+            charges = usage.charges_of(data.topic, now_ns)
             partition: ProducerPartition = (
                 _producer_of(connection, data.producer_id),
                 (charges.topic.name, data.partition),
@@ -151,14 +155,16 @@ class Refusals:
             limit = _longest(charges.rejecting, connection.turn, now_ns)
             arrival = sequences.arrival(partition, data.epoch, data.sequence, now_ns)
             if arrival is Arrival.LATER:
-                verdicts.refused[at] = partition, limit or charges.rejecting[0]
+                verdicts.refused[at] = partition, limit or next(iter(charges.rejecting), None)
             elif arrival is Arrival.EARLIER:
                 verdicts.earlier.append(_usage_of(data))
             elif limit is None or self._must_pass(partition, now_ns):
                 verdicts.let_pass(partition, data)
             else:
                 to_refuse[at] = partition, limit
-        if not sequences.has_room((partition for partition, _ in to_refuse.values()), now_ns):
+        if not sequences.has_room(
+            connection.identity.client, [partition for partition, _ in to_refuse.values()], now_ns
+        ):
             for at, (partition, _) in to_refuse.items():
                 verdicts.let_pass(partition, partitions[at])
             to_refuse = {}
@@ -184,10 +190,10 @@ class Refusals:
         refused = []
         for at, (partition, limit) in verdicts.refused.items():
             data = partitions[at]
-            wait_ns = limit.debt_ns(now_ns) + limit.queued_ns()
-            message = f"{limit.name}={limit.rate} of {limit.entity} is exceeded: retry in {-(-wait_ns // NS_PER_MS)} ms"
+            wait_ns = 0 if limit is None else limit.debt_ns(now_ns) + limit.queued_ns()
+            message = _message(limit, -(-wait_ns // NS_PER_MS))
             refused.append(Refused(data.topic, data.partition, identity.refusal_error, message))
-            if sequences.refuse(partition, data.epoch, data.sequence, now_ns):
+            if sequences.refuse(partition, data.epoch, data.sequence, now_ns) and limit is not None:
                 decision = Decision(False, wait_ns, limit, (limit,))
                 self._context.policy.notice_until_ns(identity, decision, REJECT, now_ns)
                 self._context.policy.refused(identity, limit, data.record_bytes)
@@ -205,9 +211,15 @@ def without_rejecting(decision: Decision, now_ns: int) -> Decision:
     return Decision(True, wait_ns, worst, tuple(limit for _, limit in others))
 
 
-def _producer_of(connection: Connection, producer_id: int) -> tuple[str, str, int]:
-    """Producer ids can be guessed: one client must not stop another."""
-    return connection.identity.user, connection.identity.client_id, producer_id
+def _message(limit: Limit | None, wait_ms: int) -> str:
+    """The error message of a refused partition."""
+    if limit is None:
+        return "an earlier batch of this partition was refused: send that one first"
+    return f"{limit.name}={limit.rate} of {limit.entity} is exceeded: retry in {wait_ms} ms"
+
+
+def _producer_of(connection: Connection, producer_id: int) -> Producer:
+    return connection.identity.client, producer_id
 
 
 def _usage_of(data: PartitionData) -> TopicUsage:

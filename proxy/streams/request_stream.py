@@ -144,7 +144,8 @@ class RequestStream(Requests):
         round_trip_ns = identity.back_off.round_trip_ns + identity.broker_ns
         if not round_trip_ns or kind.reply is not Reply.NOTICE or type(kind.handler) is not Produce:
             return
-        for limit in identity.limits.produce.limits:
+        limits = identity.limits
+        for limit in limits.produce.limits + limits.requests.limits:
             wait_ns = limit.soft_wait_ns(round_trip_ns, now_ns)
             if wait_ns >= NS_PER_MS:
                 context.policy.of(limit).nears(identity, limit, wait_ns, now_ns)

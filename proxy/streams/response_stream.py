@@ -83,6 +83,8 @@ class ResponseStream(Responses):
             passed_to = self._take_batch(pos, end)
             if passed_to > pos:
                 return passed_to
+        elif not self.connection.context.policy.enforces:
+            identity.drop_notices()
         return self._take_response(pos, end, now_ns)
 
     def _take_response(self, pos: int, end: int, now_ns: int) -> int:

@@ -20,9 +20,9 @@ class ClientLimits:
     bytes_in, messages_in
                   of its resource groups, charged with record bytes and records of any topic
     counts_records
-                  whether a limit counts topics, records or producer ids
+                  whether a limit counts topics, records or producer ids, or refused records come back
     walks         whether Produce requests must be parsed for these: by a limit, or for `Registry`'s `reads_topics`
-    rejects       whether a topic has limits that refuse its records alone (`action=reject`)
+    rejects       whether a topic has limits that refuse its records alone (`action=reject`), or had them until lately
     fetches       a slot for the proxy's ledger of this client's fetches; not read here
     """
 

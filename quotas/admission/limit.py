@@ -102,7 +102,7 @@ class Limit:
 
     def queued_ns(self) -> int:
         """Nanoseconds of this rate for the queued frames, rounded up."""
-        return self._time_of(self.waiters.queued)
+        return self.time_of(self.waiters.queued)
 
     def soft_wait_ns(self, round_trip_ns: int, now_ns: int) -> int:
         """Nanoseconds until the headroom is above the soft mark again, 0: it is. The mark is what the limit earns in a
@@ -110,9 +110,9 @@ class Limit:
         """
         algorithm = self.algorithm
         mark_ns = min(round_trip_ns, algorithm.burst_ns // 2)
-        return max(0, mark_ns - self._time_of(algorithm.headroom(now_ns))) if mark_ns else 0
+        return max(0, mark_ns - self.time_of(algorithm.headroom(now_ns))) if mark_ns else 0
 
-    def _time_of(self, amount: int) -> int:
+    def time_of(self, amount: int) -> int:
         """Nanoseconds in which the limit earns `amount`, rounded up."""
         rate = self.algorithm.rate  # 0: a topic with a share of 0
         return -(-amount * rate.denominator * NS_PER_SECOND // rate.numerator) if rate else 0

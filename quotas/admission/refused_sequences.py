@@ -8,26 +8,34 @@ that was refused. Earlier ones pass: these are sent again.
 
 A refused batch is counted once, however often it comes back. An entry is dropped when its last batch has passed, for a
 newer epoch, and an hour after its last use. The state is for all connections, since a producer may reconnect. It is
-bounded: see `has_room`.
+bounded, and so is the part of each client: see `has_room`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable
 from enum import Enum
 from typing import Final, TypeAlias
 
 MAX_ENTRIES: Final = 20_000
 """Partitions of producers with a refused batch. An entry takes some 400 bytes."""
+MAX_OF_CLIENT: Final = MAX_ENTRIES // 4
+"""Of these, the partitions of one client."""
 EXPIRY_NS: Final = 3_600_000_000_000
 
 SEQUENCES: Final = 1 << 31
 """Sequence numbers are modulo this (`DefaultRecordBatch.incrementSequence`)."""
 
 
-ProducerPartition: TypeAlias = "tuple[Hashable, Hashable]"
-"""A producer and one of its partitions."""
+Client: TypeAlias = "tuple[str, str]"
+"""User and client id."""
+
+Producer: TypeAlias = "tuple[Client, int]"
+"""A client and one of its producer ids: these can be guessed, and one client must not stop another."""
+
+ProducerPartition: TypeAlias = "tuple[Producer, tuple[str, int]]"
+"""A producer, and a partition of a topic."""
 
 
 class Arrival(Enum):
@@ -59,24 +67,25 @@ class _Entry:
 
 class RefusedSequences:
     """See the module. A partition is one of a producer. Sequences are 0 or more; `now_ns` is a monotonic time in
-    nanoseconds.
+    nanoseconds. `most`: partitions; `most_of_client`: those of one client.
     """
 
-    __slots__ = ("_counts", "_entries", "_most")
+    __slots__ = ("_counts", "_entries", "_most", "_most_of_client")
 
-    def __init__(self, most: int = MAX_ENTRIES) -> None:
+    def __init__(self, most: int = MAX_ENTRIES, most_of_client: int = MAX_OF_CLIENT) -> None:
         self._most: Final = most
+        self._most_of_client: Final = most_of_client
         #: The one that was used last comes last.
         self._entries: dict[ProducerPartition, _Entry] = {}
-        #: Entries of each producer.
+        #: Entries of each client and of each producer; and of each with a topic.
         self._counts: Counter[Hashable] = Counter()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def concerns(self, producer: Hashable) -> bool:
-        """Whether there are refused batches of this producer."""
-        return producer in self._counts
+    def concerns(self, who: Client | Producer, topic: str | None = None) -> bool:
+        """Whether there are refused batches of a client or a producer: of this topic, or of any."""
+        return (who if topic is None else (who, topic)) in self._counts
 
     def arrival(self, partition: ProducerPartition, epoch: int, sequence: int, now_ns: int) -> Arrival:
         """How this batch stands to the refused ones."""
@@ -94,11 +103,13 @@ class RefusedSequences:
         entry = self._entries.get(partition)
         return 0 if entry is None else now_ns - entry.since_ns
 
-    def has_room(self, partitions: Iterable[ProducerPartition], now_ns: int) -> bool:
-        """Whether batches of all these partitions can be refused."""
-        self._expire(now_ns)
+    def has_room(self, client: Client, partitions: Collection[ProducerPartition], now_ns: int) -> bool:
+        """Whether batches of all these partitions of a client can be refused."""
+        self.expire(now_ns)
         new = sum(each not in self._entries for each in partitions)
-        return len(self._entries) + new <= self._most
+        return not new or (
+            len(self._entries) + new <= self._most and self._counts[client] + new <= self._most_of_client
+        )
 
     def refuse(self, partition: ProducerPartition, epoch: int, sequence: int, now_ns: int) -> bool:
         """This batch is refused: it is `FREE` or `LATER`, and there is room. Returns whether this is its first time."""
@@ -125,22 +136,29 @@ class RefusedSequences:
 
     def _add(self, partition: ProducerPartition, entry: _Entry) -> None:
         self._entries[partition] = entry
-        self._counts[partition[0]] += 1
+        self._counts.update(_counted(partition))
 
     def _remove(self, partition: ProducerPartition) -> _Entry:
-        producer = partition[0]
-        self._counts[producer] -= 1
-        if not self._counts[producer]:
-            del self._counts[producer]
+        counts = self._counts
+        for key in _counted(partition):
+            counts[key] -= 1
+            if not counts[key]:
+                del counts[key]
         return self._entries.pop(partition)
 
-    def _expire(self, now_ns: int) -> None:
+    def expire(self, now_ns: int) -> None:
         """Drop the entries that are due: O(these)."""
         while self._entries:
             partition, entry = next(iter(self._entries.items()))
             if now_ns - entry.used_ns < EXPIRY_NS:
                 return
             self._remove(partition)
+
+
+def _counted(partition: ProducerPartition) -> tuple[Hashable, ...]:
+    producer, (topic, _) = partition
+    client = producer[0]
+    return client, producer, (client, topic), (producer, topic)
 
 
 def _follows(sequence: int, other: int) -> bool:

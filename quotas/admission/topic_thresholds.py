@@ -303,6 +303,12 @@ class TopicThreshold(CountedClaims):
         expected = thresholds.threshold_of(self.topic)
         return max(thresholds.accepted.room(total, now_ns), self.accepted.room(expected, now_ns))
 
+    def forget_rate(self) -> None:
+        """Measure the topic anew; the total stays."""
+        last_ns = self.accepted.last_ns
+        self.accepted = Meter()
+        self.accepted.last_ns = last_ns
+
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
         """Set the topic's explicit threshold; there is no burst. Raises as `Thresholds.set_topic`."""
         self._thresholds.set_topic(self.topic, rate)

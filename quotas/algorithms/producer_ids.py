@@ -209,6 +209,10 @@ class ProducerIdQuota(CountedClaims):
         self._limit = max(1, floor(ids_per_window))
         self._filter.ids_per_layer = -(-self._limit // self._filter.window_count)
 
+    def forget_counted(self) -> None:
+        """Begin to count anew. Known ids stay known."""
+        self._steps, self._counted = [], 0
+
     # ---- the steps
 
     def _pass_time(self, now_ns: int) -> int:

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 from quotas.admission.limit import Exempt, Limit, exempt_from
-from quotas.algorithms.algorithm import AlgorithmSettings
+from quotas.admission.topic_thresholds import TopicThreshold
+from quotas.algorithms.algorithm import Algorithm, AlgorithmSettings
 from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.entity import TOTAL, AnyEntity, Kind, Named
-from quotas.limit_kinds import LIMIT_NAMES, PRODUCER_IDS_RATE, THRESHOLDS
+from quotas.limit_kinds import LIMIT_NAMES, THRESHOLDS
 from quotas.registry.configured import Configured
 from quotas.registry.idle import IDLE_NS, Idle
 from quotas.registry.override import Applies
@@ -28,11 +29,9 @@ class LimitStore:
         self._settings = settings
         self._limits: dict[str, dict[AnyEntity, Limit]] = {name: {} for name in LIMIT_NAMES}
         self._idle: Idle[Limit] = Idle()
-        #: Not updated since the last change, and its time.
-        self._stale: dict[Limit, None] = {}
+        #: Not updated since the last change, and whether their debts are forgotten; the time of that change.
+        self._stale: dict[Limit, bool] = {}
         self._changed_ns = 0
-        #: The debts of these are forgotten.
-        self._forgets_debts = False
 
     def __iter__(self) -> Iterator[Limit]:
         """Every limit with a bucket; safe against changes during iteration. O(limits)."""
@@ -86,13 +85,12 @@ class LimitStore:
         """Replace the configuration. All limits are to be updated then: see `refresh`."""
         self.configured, self.share = configured, share
         self._changed_ns = now_ns
-        self._stale = dict.fromkeys(self)
+        self._stale = {limit: self._stale.get(limit, False) for limit in self}
 
     def forget_debts(self, now_ns: int) -> None:
-        """Drop the limits in debt, but no thresholds and no producer ids. See `refresh`."""
+        """Begin anew with the limits in debt. Known producer ids stay known. See `refresh`."""
         self._changed_ns = now_ns
-        self._stale = dict.fromkeys(self)
-        self._forgets_debts = True
+        self._stale = dict.fromkeys(self, True)
 
     def refresh(self, most: int) -> bool:
         """Update `most` limits after a change. Returns whether some are left. O(most)."""
@@ -100,8 +98,6 @@ class LimitStore:
         while stale and most > 0:
             self._refresh(next(iter(stale)))
             most -= 1
-        if not stale:
-            self._forgets_debts = False
         return bool(stale)
 
     def expire(self, now_ns: int) -> int:
@@ -133,26 +129,39 @@ class LimitStore:
         """Apply the configuration to a limit: its debt stays, at the new rate. It is dropped if it is no longer
         configured or has another algorithm.
         """
-        del self._stale[limit]
-        name = limit.name
+        is_forgotten = self._stale.pop(limit) and limit.debt_ns(self._changed_ns) > 0
+        name, algorithm = limit.name, limit.algorithm
         if self._limits[name].get(limit.entity) is not limit:
             return
         if name in THRESHOLDS:  # its algorithm looks up the threshold by itself
             if THRESHOLDS[name] not in self.configured.limits_of(Kind.TOTAL):
                 self._drop(limit)
+            elif is_forgotten:
+                _begin_anew(algorithm)
             return
         applies = self.configured.find_for_bucket(name, limit.entity)
-        if applies is None or not self._settings.is_made_of(limit.algorithm, name, applies.algorithm):
+        if applies is None or not self._settings.is_made_of(algorithm, name, applies.algorithm):
             self._drop(limit)
             return
-        if self._forgets_debts and name != PRODUCER_IDS_RATE and limit.debt_ns(self._changed_ns):
+        if is_forgotten and not _begin_anew(algorithm):
             self._drop(limit)
             return
         limit.origin, limit.mode, limit.exempt = applies.origin, applies.mode, _exempt(limit, applies)
         limit.rejects = _rejects(applies)
         rate = self._settings.per_second(name, self.scaled(applies.rate))
         burst_ns = self._settings.burst_ns if applies.burst_ns is None else applies.burst_ns
-        limit.algorithm.set_rate(rate, burst_ns, self._changed_ns)
+        algorithm.set_rate(rate, burst_ns, self._changed_ns)
+
+
+def _begin_anew(algorithm: Algorithm) -> bool:
+    """Forget a debt, where more than the debt is known; False: a new object forgets it."""
+    if isinstance(algorithm, ProducerIdQuota):
+        algorithm.forget_counted()
+    elif isinstance(algorithm, TopicThreshold):
+        algorithm.forget_rate()
+    else:
+        return False
+    return True
 
 
 def _exempt(limit: Limit, applies: Applies) -> Exempt | None:

@@ -20,6 +20,7 @@ from fractions import Fraction
 from quotas.admission.client_limits import ClientLimits, ProducerIdLimit, TopicLimits
 from quotas.admission.limit import Limit, limits_for
 from quotas.admission.limit_set import fetch_limit_set, limit_set
+from quotas.admission.refused_sequences import RefusedSequences
 from quotas.admission.topic_thresholds import Thresholds
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.algorithms.producer_ids import ProducerIdQuota
@@ -52,6 +53,7 @@ class Registry:
     settings   the algorithms of entries without their own
     observers  called after each change of the configuration, so that held frames are checked again
     reads_topics  Produce requests of all clients are parsed for their topics, whether a limit needs it or not
+    refused    batches that `action=reject` has refused. Their order is kept also when no limit refuses any more
 
     Raises ValueError if the share is not above zero, ThresholdError if thresholds of topics exceed their total.
     """
@@ -71,6 +73,9 @@ class Registry:
         self._store = LimitStore(Configured(entries), settings, _exact_share(share))
         self._topics = TopicTable(self._store)
         self._clients = ClientTable()
+        self.refused = RefusedSequences()
+        #: Some clients are parsed for the sake of refused batches alone.
+        self._keeps_order = False
 
     @property
     def share(self) -> Fraction:
@@ -86,6 +91,11 @@ class Registry:
         """Whether some limit needs the names of topic ids, or numbers of partitions."""
         configured = self._store.configured
         return configured.counts_records or configured.counts_mutations
+
+    @property
+    def rejects(self) -> bool:
+        """Whether some limit refuses records (`action=reject`)."""
+        return self._store.configured.rejects
 
     # ---- looking up
 
@@ -164,8 +174,8 @@ class Registry:
             observer()
 
     def forget_debts(self, now_ns: int, most: int) -> None:
-        """Begin with new buckets where there is debt: what a dry run has let pass is not served later. Thresholds and
-        known producer ids stay. `most`: as for `replace`; the caller notifies the observers.
+        """Begin anew with the limits in debt: what a dry run has let pass is not served later. Known producer ids stay
+        known. `most`: as for `replace`; the caller notifies the observers.
         """
         self.generation += 1
         self._store.forget_debts(now_ns)
@@ -182,8 +192,11 @@ class Registry:
         """
         topics = self._topics.expire(now_ns)
         forgotten = self._store.expire(now_ns)
-        if self._clients.expire(now_ns) or forgotten or topics:
+        self.refused.expire(now_ns)
+        keeps_order = self._keeps_order and len(self.refused) > 0
+        if self._clients.expire(now_ns) or forgotten or topics or keeps_order != self._keeps_order:
             self.generation += 1  # an idle session must not charge a removed bucket
+        self._keeps_order = keeps_order
         return forgotten
 
     # ---- inside
@@ -205,9 +218,11 @@ class Registry:
         client.bytes_in = limits(BYTES_IN_RATE, of_groups)
         client.messages_in = limits(MESSAGES_IN_RATE, of_groups)
         client.producer_ids = self._producer_ids(own)
-        client.counts_records = configured.counts_records or client.producer_ids is not None
+        keeps_order = not configured.rejects and self.refused.concerns((user, client_id))
+        self._keeps_order |= keeps_order
+        client.counts_records = configured.counts_records or client.producer_ids is not None or keeps_order
         client.walks = client.counts_records or self._reads_topics
-        client.rejects = configured.rejects
+        client.rejects = configured.rejects or keeps_order
         client.generation = self.generation
 
     def _producer_ids(self, own: dict[str, Applies]) -> ProducerIdLimit | None:

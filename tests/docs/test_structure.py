@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("protocol", "quotas", "proxy")
 MAX_ATTRIBUTES = 15
 MAX_COMPLEXITY = 12
-MAX_HOT_LOOPS = 3
+MAX_HOT_LOOPS = 2
 BELOW = 20
 _BRANCHES = (ast.If, ast.For, ast.While, ast.ExceptHandler, ast.IfExp, ast.comprehension, ast.Assert, ast.match_case)
 

@@ -55,6 +55,28 @@ async def test_off_writes_no_notice_that_was_due_before(open_stage: OpenStage) -
     assert produce_throttle_ms(await client.frame(), 9) == 0
 
 
+async def test_off_ends_the_delay_of_a_response_with_the_next_sweep(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[SLOW], enforcement=EnforcementOptions(throttle_mode="delay"))
+    client, broker = await stage.pair()
+    await client.send(produce(1, 500))
+    await broker.frame()
+    await broker.send(produced(1))
+    await until(lambda: stage.paused() == {"delay": 1})
+    stage.server.in_force.switch_off(60, ME)
+    assert await client.frame() == produced(1)
+    assert (stage.paused(), stage.waiting()) == ({}, [])
+
+
+async def test_throttles_shows_no_notice_while_off(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[SLOW])
+    client, broker = await stage.pair()
+    await client.send(produce(1, 500))
+    await broker.frame()
+    assert len(stage.waiting()) == 1
+    stage.server.in_force.switch_off(60, ME)
+    await until(lambda: not stage.waiting())
+
+
 async def test_off_ends_by_itself(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
     stage = open_stage(quotas=[SLOW])
     in_force = stage.server.in_force
@@ -149,6 +171,37 @@ async def test_a_waiting_connection_is_served_when_enforcement_is_switched_off(o
         for _ in range(6):
             await stage.broker.accept()
     assert stage.waiting() == []
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+async def test_off_charges_a_held_request_once(open_stage: OpenStage, is_whole: bool) -> None:
+    """Also if it is released before all of its bytes have arrived."""
+    stage = open_stage(quotas=[without_burst("client-id=etl,producer_byte_rate=10000")])
+    client, broker = await stage.pair()
+    await client.send(produce(1, 500))
+    first = await broker.frame()
+    sent = produce(2, 100_000)
+    await client.send(sent if is_whole else sent[:50_000])
+    await held(stage)
+    stage.server.in_force.switch_off(60, ME)
+    await client.send(b"" if is_whole else sent[50_000:])
+    assert await broker.frame() == sent
+    assert list(debts(stage).values()) == [(len(first) + len(sent) - 8) / 10_000]
+
+
+async def test_the_last_of_several_changes_is_in_force_at_the_end(open_stage: OpenStage) -> None:
+    """They come while the limits in use are still updated for those before."""
+    stage = open_stage(quotas=[parse_spec("client-id=<default>,producer_byte_rate=10")])
+    limits = [stage.registry.resolve("u", f"c{number}").produce.limits[0] for number in range(5 * MOST_REFRESHED)]
+    in_force = stage.server.in_force
+    for rate in (20, 30, 40):
+        in_force.take_over_quotas(Quotas((parse_spec(f"client-id=<default>,producer_byte_rate={rate}"),), 1))
+        in_force.switch_off(60, ME)
+        await asyncio.sleep(0)
+        in_force.switch_on(ME)
+    assert any(limit.rate < 40 for limit in limits)
+    await until(lambda: all(limit.rate == 40 for limit in limits))
+    assert not in_force._is_refreshing
 
 
 async def test_many_limits_are_changed_in_steps_and_no_client_sees_an_old_one(open_stage: OpenStage) -> None:

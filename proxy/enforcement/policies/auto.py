@@ -25,6 +25,11 @@ class Auto(Policy):
 
     __slots__ = ()
 
+    def holds(
+        self, identity: Identity, decision: Decision, reply: Reply, units: int, now_ns: int, *, again: bool
+    ) -> bool:
+        return self.modes[MODE_OF[reply]].holds(identity, decision, reply, units, now_ns, again=again)
+
     def leaves_debt(
         self, identity: Identity, decision: Decision, reply: Reply, now_ns: int, *, was_held: bool
     ) -> Delay | None:

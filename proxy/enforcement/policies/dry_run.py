@@ -20,7 +20,9 @@ class DryRun(Policy):
     def of(self, limit: Limit | None) -> Policy:
         return self
 
-    def holds(self, identity: Identity, decision: Decision, now_ns: int, *, again: bool) -> bool:
+    def holds(
+        self, identity: Identity, decision: Decision, reply: Reply, units: int, now_ns: int, *, again: bool
+    ) -> bool:
         if not again:  # held before enforcement was switched off, and counted
             self._report.would_hold(identity, decision, now_ns)
         return False

@@ -1,7 +1,8 @@
 """Mode `notify`: throttle times in responses, and holds for clients that ignore them.
 
 The response to a frame that leaves debt, or nearly does, contains `throttle_time_ms`. A client that waits for so long
-is never held for its own debt. Otherwise its next data frame is held while the debt lasts.
+is never held for its own debt. Otherwise its next data frame is held while the debt lasts; the throttle times of
+earlier responses then cover that frame too, since the client must wait until it is paid.
 """
 
 from typing import final
@@ -19,6 +20,15 @@ class Notify(Policy):
     """See the module."""
 
     __slots__ = ()
+
+    def holds(
+        self, identity: Identity, decision: Decision, reply: Reply, units: int, now_ns: int, *, again: bool
+    ) -> bool:
+        limit = decision.limit
+        if limit is not None and not limit.rejects and reply is not Reply.NONE:
+            wait_ns = decision.wait_ns + limit.time_of(limit.waiters.queued + units)
+            identity.notice.extend(limit, now_ns + wait_ns, self._report.reason_of(decision))
+        return super().holds(identity, decision, reply, units, now_ns, again=again)
 
     def leaves_debt(
         self, identity: Identity, decision: Decision, reply: Reply, now_ns: int, *, was_held: bool

@@ -38,11 +38,17 @@ class Policy:
         """The policy where this limit is in debt: that of its own mode, if it has one."""
         return self if limit is None or limit.mode is None else self.modes[limit.mode]
 
-    def holds(self, identity: Identity, decision: Decision, now_ns: int, *, again: bool) -> bool:
-        """Whether a data frame that finds debt is held; `again`: it was held before. Else it passes."""
+    def holds(
+        self, identity: Identity, decision: Decision, reply: Reply, units: int, now_ns: int, *, again: bool
+    ) -> bool:
+        """Whether a data frame that finds debt is held; `again`: it was held before. Else it passes.
+
+        `units`: what it will be charged to the limit, as far as that is known
+        """
         if not again:
             self._report.held(identity, decision, now_ns)
-            identity.back_off.held(is_held=True)
+            if identity.back_off.held(now_ns):
+                identity.entity.notices_waited += 1
         return True
 
     @abstractmethod
@@ -92,5 +98,5 @@ class Policy:
 
     def released(self, identity: Identity, hold: Hold, now_ns: int) -> None:
         """A held frame passes."""
-        identity.back_off.held(is_held=False)
+        identity.back_off.released(now_ns)
         self._report.released(identity, hold, now_ns)

@@ -30,13 +30,14 @@ class DataHandler(Handler):
     ) -> tuple[Decision, Mapping[Limit, int] | None]:
         """Ask limits of bytes about `size` bytes, and `request_rate`; charge them if the frame passes.
 
-        Returns the decision, and the amount for each limit where they do not all count `size`.
+        Returns the decision, and the amount for each limit where they do not all count all bytes of the frame: of one
+        that was held, `size` may be a part.
         """
         connection = requests.connection
         turn = connection.turn
         ticket = None if turn is None else turn.ticket
         of_requests = connection.identity.limits.requests
-        if not of_requests.limits:
+        if not of_requests.limits and turn is None:
             return limits.admit(size, now_ns, ticket), None
         amounts = dict.fromkeys(limits.limits, size) | dict.fromkeys(of_requests.limits, 1)
         return admit_all(amounts, now_ns, ticket), amounts
@@ -85,14 +86,19 @@ class DataHandler(Handler):
             return PASS
         if turn is None and not requests.is_counted:
             self.exceeds(requests, limit, size)
-        if not self.context.policy.of(limit).holds(identity, decision, now_ns, again=turn is not None):
+        units = size if amounts is None else amounts.get(limit, size)
+        policy = self.context.policy.of(limit)
+        if not policy.holds(identity, decision, kind.reply, self.certain(units), now_ns, again=turn is not None):
             requests.is_counted = True
             self.pass_in_debt(requests, decision, size, amounts, now_ns)
             return PASS
-        units = size if amounts is None else amounts.get(limit, size)
         ticket, since_ns = (Ticket(), now_ns) if turn is None else (turn.ticket, turn.since_ns)
         requests.hold = Hold(limit, size, units, ticket, since_ns, answered=kind.answered, until_ns=until_ns)
         return HOLD
+
+    def certain(self, units: int) -> int:
+        """Of the amount of a held frame, what it will be charged in any case."""
+        return 0
 
     def exceeds(self, requests: Requests, limit: Limit, size: int) -> None:
         """A frame of `size` bytes finds debt of a limit for the first time."""

@@ -90,10 +90,10 @@ def test_data_on_its_way_now_and_then_is_no_proof() -> None:
 def test_holds_are_no_proof(ms: int) -> None:
     """What arrives during a hold is seen after it."""
     client = Client()
-    client.back_off.held(is_held=True)
+    client.back_off.held(client.now_ns)
     client.notice()
     client.after(ms)
-    client.back_off.held(is_held=False)
+    client.back_off.released(client.now_ns)
     client.data()
     client.notice()
     assert client.back_off.conduct is Conduct.UNKNOWN

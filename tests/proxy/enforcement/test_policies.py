@@ -137,7 +137,9 @@ class TestEachMode:
         scene = Scene(mode)
         caplog.set_level(logging.WARNING)
         for again in (False, True):
-            assert scene.policy.holds(scene.who, scene.decision(admitted=False), scene.now_ns, again=again)
+            assert scene.policy.holds(
+                scene.who, scene.decision(admitted=False), Reply.NOTICE, 0, scene.now_ns, again=again
+            )
         assert scene.throttled == {}
         assert [fields["mode"] for _, fields in lines_of(caplog.records)] == [PAUSE]
 
@@ -170,7 +172,9 @@ class TestEachMode:
 class TestDryRun:
     def test_holds(self) -> None:
         scene = Scene("dry-run")
-        assert not scene.policy.holds(scene.who, scene.decision(admitted=False), scene.now_ns, again=False)
+        assert not scene.policy.holds(
+            scene.who, scene.decision(admitted=False), Reply.NOTICE, 0, scene.now_ns, again=False
+        )
         assert scene.throttled == {("etl", NAME, PAUSE): 1}
         untouched(scene)
 
@@ -201,7 +205,7 @@ class TestDryRun:
 
     def test_its_lines_say_would(self, caplog: pytest.LogCaptureFixture) -> None:
         scene = Scene("dry-run")
-        scene.policy.holds(scene.who, scene.decision(admitted=False), scene.now_ns, again=False)
+        scene.policy.holds(scene.who, scene.decision(admitted=False), Reply.NOTICE, 0, scene.now_ns, again=False)
         assert [name for name, _ in lines_of(caplog.records)] == ["would_throttle"]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.config.floor import JAVA
+from proxy.config.floor import JAVA, LIBRDKAFKA
 from proxy.enforcement.holds import Hold
 from proxy.enforcement.identity import Identity
 from proxy.enforcement.shares import MAX_CLIENTS, Shares
@@ -33,7 +33,7 @@ class Scene:
         return who
 
     def observe(
-        self, producers: int, ports: int = 1, *, name: str = "etl", how: str = "notice"
+        self, producers: int, ports: int = 1, *, name: str = "etl", how: str = "notice", software: str = ""
     ) -> list[dict[str, Any]]:
         """One pass over all connections. Returns the warnings."""
         now_ns = self.world.clock()
@@ -41,6 +41,7 @@ class Scene:
         for number in range(producers):
             for port in PORTS[:ports]:
                 who = self.identity(name.format(number))
+                who.back_off.guess(software)
                 (limit,) = self.world.registry.limits_in_use()
                 hold = Hold(limit, 1, 1, Ticket(), now_ns, answered=True) if how == "hold" else None
                 if how == "notice":
@@ -67,6 +68,22 @@ def test_a_warning_has_the_numbers_and_comes_once(scene: Scene, how: str, ports:
     assert (warned["producers"], warned["share"], warned["limit_value"]) == (4, 250_000, RATE)
     assert str(JAVA.smallest_share) in warned["smallest_share"]
     assert scene.observe(enough + 2, ports, how=how) == []
+
+
+@pytest.mark.parametrize(
+    ("software", "floor"),
+    [
+        ("apache-kafka-java", JAVA.smallest_share),
+        ("librdkafka", LIBRDKAFKA.smallest_share),
+        ("confluent-kafka-python", LIBRDKAFKA.smallest_share),
+        ("sarama", min(JAVA.smallest_share, LIBRDKAFKA.smallest_share)),
+    ],
+)
+def test_the_floor_is_that_of_the_software(caplog: pytest.LogCaptureFixture, software: str, floor: int) -> None:
+    caplog.set_level(logging.WARNING)
+    assert Scene(caplog, f"total,producer_byte_rate={floor}").observe(1, software=software) == []
+    (warned,) = Scene(caplog, f"total,producer_byte_rate={floor - 1}").observe(1, software=software)
+    assert str(floor) in warned["smallest_share"]
 
 
 def test_connections_that_are_not_throttled_take_no_share(scene: Scene) -> None:

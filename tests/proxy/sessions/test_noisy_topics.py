@@ -6,6 +6,7 @@ A batch has 101 bytes, and the limit no burst: a batch that passes leaves a debt
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,6 @@ from protocol.messages import decode, encode
 from protocol.topics import TopicPartitions
 from proxy.config.config import EnforcementOptions, SecurityOptions
 from proxy.sessions.pump import PauseReason
-from proxy.streams.handlers.produce import Produce
 from proxy.streams.refusals import MAX_REFUSED_NS, MAX_WHOLE, refusal_error
 from proxy.streams.steps import PIECES_PER_STEP
 from quotas.admission.refused_sequences import RefusedSequences
@@ -298,11 +298,39 @@ async def test_a_batch_that_was_refused_for_long_is_held(open_stage: OpenStage) 
     assert await dialogue.heard() == again
 
 
+@pytest.mark.parametrize(
+    "later", [[], ["topic=noisy,bytes_in_rate=1GB"], ["topic=other,bytes_in_rate=1GB,action=reject"]]
+)
+@pytest.mark.parametrize("version", [9, 12])
+async def test_a_change_of_the_limits_keeps_the_order(open_stage: OpenStage, version: int, later: list[str]) -> None:
+    """No limit refuses records of the topic any more; batches sent after a refused one are on their way."""
+    stage = open_stage(quotas=[NOISY])
+    dialogue = await introduced(stage)
+    await pass_first(dialogue)
+    refused_first, behind, next_one = [
+        produce_records(number, {"noisy": [idempotent(4 * (number - 1))]}, version) for number in (2, 3, 4)
+    ]
+    await dialogue.say(refused_first)
+    assert errors_of(await dialogue.told(), version)[0][0][2] == 89
+    in_force = stage.server.in_force
+    in_force.take_over_quotas(replace(in_force.quotas, entries=tuple(without_burst(each) for each in later)))
+    stage.clock.pass_seconds(1)
+    await dialogue.say(behind)
+    message = "an earlier batch of this partition was refused: send that one first"
+    assert errors_of(await dialogue.told(), version) == ([("noisy", 0, 89, message)], 0)
+    for sent in (refused_first, behind, next_one):
+        await dialogue.say(sent)
+        assert await dialogue.heard() == sent
+        stage.clock.pass_seconds(1)
+    identity = dialogue.session.identity
+    assert identity.limits.walks
+    stage.registry.expire(stage.clock())
+    assert stage.registry.resolve(identity.user, identity.client_id).walks == bool(later), "and the check ends"
+
+
 async def test_where_no_more_sequences_can_be_kept_requests_are_held(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[NOISY])
-    handler = stage.shared.kinds._handlers._by_treatment
-    produce = next(each for each in handler.values() if isinstance(each, Produce))
-    produce._refusals.sequences = RefusedSequences(most=1)
+    stage.registry.refused = RefusedSequences(most=1)
     dialogue = await introduced(stage)
     await pass_first(dialogue)
     await dialogue.say(produce_records(2, {"noisy": [idempotent(4)]}))
@@ -491,10 +519,10 @@ async def test_a_long_request_that_stalls_counts_as_stalled(open_stage: OpenStag
     sent = produce_records(2, {"quiet": [idempotent(0, payload=bytes(300_000))], "noisy": [idempotent(4)]})
     await dialogue.client.send(sent[:-10])
     await until(lambda: not stage.unread(dialogue.session) and stage.memory.buffered_bytes > 200_000)
-    assert dialogue.session.held_bytes == len(sent) - 10 - 4
+    assert dialogue.session.progress.held_bytes == len(sent) - 10 - 4
     await dialogue.client.send(sent[-10:])
     await held(stage)
-    assert dialogue.session.held_bytes == 0
+    assert dialogue.session.progress.held_bytes == 0
 
 
 async def test_long_requests_that_are_held_leave_memory_for_others(open_stage: OpenStage) -> None:
@@ -509,15 +537,15 @@ async def test_long_requests_that_are_held_leave_memory_for_others(open_stage: O
     assert stage.memory.used <= limit * 3 // 4
     assert not stage.shared.pumps.is_short, "the proxy is ready"
     waiting = next(each for each in stage.sessions if each.requests.paused & PauseReason.RESPONSE_MEMORY)
-    assert waiting.held_bytes == 0, "it waits for memory itself"
+    assert waiting.progress.held_bytes == 0, "it waits for memory itself"
     client, broker = await stage.pair()
     sent = produce_records(1, {"other": [idempotent(0, payload=bytes(200_000))]}, client_id="other")
     await client.send(sent)
     assert await broker.frame() == sent
     alter(stage, "client-id=etl,producer_byte_rate=1MB", away=True)
     alter(stage, SPEC, away=True)
-    await until(lambda: not stage.paused())
-    assert stage.memory.used == stage.memory.buffered_bytes == 0, "those that waited for memory pass without it"
+    await until(lambda: not stage.paused() and not stage.memory.used)
+    assert stage.memory.buffered_bytes == 0, "those that waited for memory pass without it"
 
 
 async def test_a_dry_run_refuses_nothing(open_stage: OpenStage) -> None:

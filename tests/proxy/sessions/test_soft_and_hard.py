@@ -87,6 +87,20 @@ async def test_a_notice_comes_before_the_debt(open_stage: OpenStage, small: bool
     assert correlation_of(await broker.frame()) == 99, "nothing holds without debt"
 
 
+async def test_a_notice_comes_before_the_debt_of_requests(open_stage: OpenStage) -> None:
+    """The bucket holds 100 requests, a round trip earns 40 of them."""
+    stage = open_stage(quotas=[parse_spec("client-id=etl,request_rate=1000,burst_seconds=0.1")])
+    client, broker = await stage.pair()
+    soft(stage, client)
+    for number in range(70):
+        await client.send(produce(number, 10))
+        await broker.frame()
+        await broker.send(produced(number))
+        assert produce_throttle_ms(await client.frame(), 9) == max(0, number + 1 - 60)
+    [waiting] = stage.waiting()
+    assert (waiting.reason, waiting.limit) == (SOFT, "request_rate")
+
+
 @pytest.mark.parametrize(
     ("spec", "version", "measured"),
     [
@@ -170,7 +184,7 @@ async def test_much_debt_stops_all_reading(open_stage: OpenStage, caplog: pytest
     assert (waiting.reason, waiting.mode, waiting.limit) == (HARD_DEBT, "pause", "producer_byte_rate")
     assert waiting.remaining_seconds == (debt_ms - 1_000) / 1_000
     stage.clock.pass_seconds((debt_ms - 1_000) / 1_000)
-    stage.session_of(client)._end_stop()
+    stage.session_of(client).throttles.end()
     assert await broker.frame() == heartbeat(2)
     assert stage.paused() == {}
     assert [fields["reason"] for _, fields in lines_of(caplog.records)] == [HARD_DEBT]
@@ -234,7 +248,7 @@ async def test_a_second_stop_extends_the_first(open_stage: OpenStage) -> None:
     assert stop.until_ns > first_ns
     stage.clock.now_ns = first_ns
     await until(lambda: len(stage.shared.wakeups._delays) == 1)
-    session._end_stop()
+    session.throttles.end()
     assert await broker.frame() == heartbeat(2)
     assert stage.shared.wakeups._delays == {}
 

@@ -5,7 +5,9 @@ from hypothesis import strategies as st
 
 from quotas.admission.refused_sequences import EXPIRY_NS, SEQUENCES, Arrival, RefusedSequences
 
-ONE = (7, ("rows", 0))
+CLIENT = ("alice", "etl")
+SEVEN = (CLIENT, 7)
+ONE = (SEVEN, ("rows", 0))
 FREE, LATER, EARLIER = Arrival.FREE, Arrival.LATER, Arrival.EARLIER
 
 sequences = st.integers(0, SEQUENCES - 1)
@@ -25,7 +27,7 @@ def test_later_ones_are_refused_until_it_has_come_back_and_earlier_ones_pass(fir
     assert refused.arrival(ONE, 0, after(first, distance), 0) is LATER
     assert refused.arrival(ONE, 0, after(first, -distance), 0) is EARLIER
     assert refused.arrival(ONE, 0, first, 0) is FREE
-    assert refused.arrival((7, ("rows", 1)), 0, after(first, distance), 0) is FREE
+    assert refused.arrival((SEVEN, ("rows", 1)), 0, after(first, distance), 0) is FREE
     refused.passed(ONE, 0, after(first, -distance), after(first, 1 - distance), 0)
     assert refused.arrival(ONE, 0, after(first, distance), 0) is LATER
     refused.passed(ONE, 0, first, after(first, 1), 0)
@@ -59,7 +61,7 @@ def test_batches_pass_in_order_and_each_refused_one_counts_once(
         arrival = refused.arrival(ONE, 3, sequence, 0)
         assert arrival is not EARLIER
         if arrival is LATER or data.draw(st.integers(0, 2)) == 2:
-            assert refused.has_room([ONE], 0)
+            assert refused.has_room(CLIENT, [ONE], 0)
             if refused.refuse(ONE, 3, sequence, 0):
                 counted.append(sequence)
             ever_refused.add(sequence)
@@ -93,8 +95,8 @@ def test_what_was_refused_an_hour_ago_is_dropped() -> None:
     refused.refuse(ONE, 0, 10, 0)
     assert refused.arrival(ONE, 0, 11, EXPIRY_NS - 1) is LATER
     assert refused.arrival(ONE, 0, 11, EXPIRY_NS) is FREE
-    assert not refused.has_room([(7, ("rows", 1))], EXPIRY_NS - 1)
-    assert refused.has_room([(7, ("rows", 1))], EXPIRY_NS)
+    assert not refused.has_room(CLIENT, [(SEVEN, ("rows", 1))], EXPIRY_NS - 1)
+    assert refused.has_room(CLIENT, [(SEVEN, ("rows", 1))], EXPIRY_NS)
     assert not len(refused)
     refused.refuse(ONE, 0, 10, EXPIRY_NS)
     assert refused.refuse(ONE, 0, 11, 2 * EXPIRY_NS), "and counts again"
@@ -102,19 +104,33 @@ def test_what_was_refused_an_hour_ago_is_dropped() -> None:
 
 def test_the_number_of_entries_is_bounded() -> None:
     refused = RefusedSequences(most=2)
-    keys = [(7, ("rows", index)) for index in range(3)]
-    assert refused.has_room(keys[:2], 0)
-    assert not refused.has_room(keys, 0)
+    keys = [(SEVEN, ("rows", index)) for index in range(3)]
+    assert refused.has_room(CLIENT, keys[:2], 0)
+    assert not refused.has_room(CLIENT, keys, 0)
     for key in keys[:2]:
         refused.refuse(key, 0, 0, 0)
-    assert refused.has_room(keys[:2], 0), "those that are known take no room"
-    assert not refused.has_room(keys[2:], 0)
+    assert refused.has_room(CLIENT, keys[:2], 0), "those that are known take no room"
+    assert not refused.has_room(CLIENT, keys[2:], 0)
     refused.passed(keys[0], 0, 0, 1, 0)
-    assert refused.has_room(keys[2:], 0)
-    assert refused.concerns(7)
-    assert not refused.concerns(8)
+    assert refused.has_room(CLIENT, keys[2:], 0)
+    assert refused.concerns(SEVEN)
+    assert [refused.concerns(who, "rows") for who in (SEVEN, CLIENT, (CLIENT, 8))] == [True, True, False]
+    assert not refused.concerns(SEVEN, "other")
+    assert not refused.concerns((CLIENT, 8))
     refused.passed(keys[1], 0, 0, 1, 0)
-    assert not refused.concerns(7)
+    assert not refused.concerns(SEVEN)
+
+
+def test_one_client_leaves_room_for_the_others() -> None:
+    refused = RefusedSequences(most=10, most_of_client=2)
+    other = ("bob", "etl")
+    for index in range(2):
+        refused.refuse((SEVEN, ("rows", index)), 0, 0, 0)
+    assert not refused.has_room(CLIENT, [((CLIENT, 8), ("rows", 0))], 0), "nor with another producer id"
+    assert refused.has_room(CLIENT, [ONE], 0), "what is known takes no room"
+    assert refused.has_room(other, [((other, 7), ("rows", 0))], 0)
+    refused.passed(ONE, 0, 0, 1, 0)
+    assert refused.has_room(CLIENT, [((CLIENT, 8), ("rows", 0))], 0)
 
 
 def test_for_how_long_a_partition_has_been_refused() -> None:

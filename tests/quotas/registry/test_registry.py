@@ -17,6 +17,7 @@ from quotas.limit_kinds import (
     PRODUCER_BYTE_RATE,
     PRODUCER_IDS_RATE,
     REQUEST_RATE,
+    TOTAL_BYTES_THRESHOLD,
 )
 from quotas.registry.client_table import MAX_RECENT
 from quotas.registry.idle import IDLE_NS
@@ -134,6 +135,43 @@ def test_debts_are_forgotten_in_steps_and_no_client_sees_an_old_one() -> None:
     now.algorithm.record(100, 0)
     registry.replace([entry(Entity(DEFAULT), produce=1)], 0)
     assert produce_limit(registry, "u0") is now, "a later change keeps debts again"
+
+
+def test_a_change_while_debts_are_forgotten_keeps_later_ones() -> None:
+    registry = Registry([entry(Entity(DEFAULT), produce=1)])
+    for number in range(2):
+        produce_limit(registry, f"u{number}").algorithm.record(100, 0)
+    registry.forget_debts(0, most=0)
+    first = produce_limit(registry, "u0")
+    first.algorithm.record(50, 0)
+    registry.replace([entry(Entity(DEFAULT), produce=2)], 0, most=0)
+    registry.replace([entry(Entity(DEFAULT), produce=4)], 0, most=0)
+    assert produce_limit(registry, "u0") is first
+    assert (first.rate, first.debt_ns(0)) == (4, 49 * SECOND // 4)
+    assert produce_limit(registry, "u1").debt_ns(0) == 0, "the other one is forgotten still"
+
+
+def test_new_producer_ids_and_thresholds_of_a_dry_run_are_forgotten() -> None:
+    thresholds = QuotaEntry(TOTAL, {TOTAL_BYTES_THRESHOLD: 100})
+    registry = Registry([QuotaEntry(Entity("alice"), {PRODUCER_IDS_RATE: 2}), thresholds])
+    client = registry.resolve("alice", "etl")
+    assert client.producer_ids is not None
+    known = client.producer_ids.known
+    for now_ns in (0, 6 * SECOND):
+        known.record(3, now_ns)
+        known.remember(range(3), now_ns)
+        (topic,) = registry.topic("rows", now_ns).bytes_in
+        topic.algorithm.record(10_000, now_ns)
+    now_ns = 12 * SECOND
+    assert known.debt_ns(now_ns)
+    assert topic.debt_ns(now_ns)
+    registry.forget_debts(now_ns, most=10)
+    assert (known.debt_ns(now_ns), topic.debt_ns(now_ns)) == (0, 0)
+    assert known.unknown(range(4), now_ns) == (3,), "known ids stay known"
+    for _ in range(2):
+        topic.algorithm.record(10_000, now_ns)
+        now_ns += 6 * SECOND
+    assert topic.debt_ns(now_ns), "measured anew"
 
 
 def test_a_client_that_holds_its_limits_gets_the_new_ones_in_the_same_object() -> None:

@@ -1,0 +1,93 @@
+"""What breaks connections: counted, and logged, at most one line of a kind every few seconds."""
+
+import logging
+from collections.abc import Callable
+from typing import Final, final
+
+from protocol.errors import ProtocolError
+from proxy.brokers.upstream import CLOSED_EARLY, PLAINTEXT_HINT
+from proxy.enforcement.holds import Hold
+from proxy.enforcement.identity import Identity
+from proxy.observability.logs import RateLimited, event
+from proxy.observability.metrics import Metrics
+
+_log = logging.getLogger("proxy.sessions.session")
+
+
+class ClosedMidFrame(ProtocolError):
+    """The client's stream ended inside of a request: it died, or it never spoke Kafka."""
+
+    reason = "closed_mid_frame"
+
+    def __init__(self, missing: int | None) -> None:
+        super().__init__(f"the client closed its connection {missing or 'some'} bytes before the end of a request", -1)
+        self.missing = missing
+
+
+@final
+class Faults:
+    """Shared by all sessions. See the module."""
+
+    __slots__ = ("_clock", "_lines", "_metrics")
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], int]) -> None:
+        self._metrics: Final = metrics
+        self._clock: Final = clock
+        self._lines: Final = RateLimited()
+
+    def rejected(self, max_connections: int) -> None:
+        """A connection above `--max-connections` was closed."""
+        reason = "max_connections"
+        self._metrics.connections.rejected[reason] += 1
+        self._log(logging.WARNING, "connection_rejected", reason, reason=reason, max_connections=max_connections)
+
+    def unreachable(self, reason: str, address: str, detail: str) -> None:
+        """A server cannot be connected to."""
+        self._metrics.errors.upstream[reason] += 1
+        self._log(
+            logging.WARNING, "upstream_unreachable", (reason, address), address=address, reason=reason, detail=detail
+        )
+
+    def ended_mid_frame(self) -> None:
+        """The broker ended its stream inside of a response."""
+        self._metrics.errors.upstream["closed_mid_frame"] += 1
+
+    def upstream_lost(self, identity: Identity, error: OSError | None, *, is_unheard: bool) -> None:
+        """The broker's connection broke; without an error: it closed it before its first response.
+
+        `is_unheard`: it has never sent anything, and requests have no response.
+        """
+        reason = CLOSED_EARLY if error is None else "connection_reset"
+        self._metrics.errors.upstream[reason] += 1
+        detail = None if error is None else error.strerror or str(error)
+        hint = PLAINTEXT_HINT if is_unheard else None
+        self._log(logging.WARNING, "upstream_lost", reason, peer=identity.peer, reason=reason, detail=detail, hint=hint)
+
+    def dropped(self, identity: Identity, hold: Hold) -> None:
+        """The client of a held frame has gone."""
+        self._metrics.connections.dropped_frames += 1
+        self._log(logging.INFO, "held_frame_dropped", "held_frame_dropped", peer=identity.peer, frame_bytes=hold.size)
+
+    def protocol(self, identity: Identity, error: ProtocolError) -> None:
+        """One side sent what cannot be handled."""
+        self._metrics.errors.protocol[error.reason] += 1
+        self._log(
+            logging.WARNING,
+            "protocol_error",
+            error.reason,
+            peer=identity.peer,
+            client_id=identity.client_id,
+            reason=error.reason,
+            offset=error.offset,
+            detail=str(error),
+        )
+
+    def defect(self, identity: Identity, error: Exception) -> None:
+        """A defect in this program, which closes only its connection."""
+        self._metrics.errors.protocol["defect"] += 1
+        self._log(logging.ERROR, "defect", type(error).__name__, exc_info=True, peer=identity.peer)
+
+    def _log(self, level: int, name: str, key: object, *, exc_info: bool = False, **fields: object) -> None:
+        suppressed = self._lines.admit((name, key), self._clock())
+        if suppressed is not None:
+            event(_log, level, name, exc_info=exc_info, **fields, suppressed=suppressed or None)

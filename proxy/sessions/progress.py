@@ -1,0 +1,109 @@
+"""What one connection has moved since the last check of the sweep, about once a second."""
+
+from typing import final
+
+from proxy.sessions.pump import DELAY, HARD_DEBT, QUOTA, Pump
+from proxy.streams.request_stream import RequestStream
+from proxy.streams.response_stream import ResponseStream
+
+
+@final
+class Progress:
+    """See the module.
+
+    held       bytes in memory, unchanged since `since_ns`
+    """
+
+    __slots__ = (
+        "_active_ns",
+        "_is_introduced",
+        "_left",
+        "_read_ns",
+        "_requests",
+        "_responses",
+        "_to_broker",
+        "_to_client",
+        "_traffic_bytes",
+        "held",
+        "since_ns",
+    )
+
+    def __init__(
+        self, requests: Pump, responses: Pump, to_broker: RequestStream, to_client: ResponseStream, now_ns: int
+    ) -> None:
+        self._requests = requests
+        self._responses = responses
+        self._to_broker = to_broker
+        self._to_client = to_client
+        #: Bytes of the current request that had not arrived.
+        self._left = 0
+        #: A complete request has arrived; until then the client was not read before `_read_ns`.
+        self._is_introduced = False
+        self._read_ns = now_ns
+        #: Of the client's connection; it has been idle since `_active_ns`.
+        self._traffic_bytes: int | None = None
+        self._active_ns = now_ns
+        self.held = 0
+        self.since_ns = 0
+
+    def check(self, now_ns: int) -> None:
+        """Charge a request of which no byte arrived since the last check for what has arrived, and for the rest later.
+        Note what is in memory.
+        """
+        stream, requests = self._to_broker, self._requests
+        left = stream.remaining - len(requests.kept)
+        if stream.remaining and left == self._left and not requests.paused:
+            stream.refund_rest(now_ns)
+        self._left = left
+        held = self.held_bytes
+        if held != self.held or not held:
+            self.held = held
+            self.since_ns = now_ns
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes in memory because a peer does not take them or does not continue; not those that a limit holds, nor
+        those that wait for memory themselves. The larger direction counts: what arrives on one side is no sign that
+        the other side is taken.
+        """
+        stream, requests, responses = self._to_broker, self._to_broker.holding, self._to_client.holding
+        kept = requests.kept
+        if self._requests.paused & (QUOTA | HARD_DEBT) or requests.waits:
+            kept = 0
+        elif stream.is_collecting:  # what has arrived of it
+            kept += requests.reserved - stream.remaining
+        waits = responses.waits or self._responses.paused & DELAY
+        return max(kept + requests.pending, responses.total - (responses.kept if waits else 0))
+
+    @property
+    def has_response(self) -> bool:
+        """Whether the broker has sent something."""
+        return self._to_client.has_begun
+
+    def lacks_request(self, timeout_ns: int, now_ns: int) -> bool:
+        """Whether no complete request has arrived, though the client has been read for `timeout_ns`."""
+        requests = self._requests
+        if self._is_introduced:
+            return False
+        if requests.paused:
+            self._read_ns = now_ns
+        elif self.has_response or (self._to_broker.is_between_requests and not requests.kept):
+            self._is_introduced = True
+        return not self._is_introduced and now_ns - self._read_ns >= timeout_ns
+
+    def is_idle(self, timeout_ns: int, now_ns: int) -> bool:
+        """Whether there was no traffic for `timeout_ns`, and nothing was under way or throttled."""
+        requests, connection = self._requests, self._to_broker.connection
+        traffic_bytes = requests.source.traffic_bytes
+        if (
+            traffic_bytes is None
+            or traffic_bytes != self._traffic_bytes
+            or connection.in_flight
+            or self._responses.pending is not None
+            or requests.pending is not None
+            or requests.paused
+            or connection.identity.notice.until_ns > now_ns
+        ):
+            self._traffic_bytes = traffic_bytes
+            self._active_ns = now_ns
+        return now_ns - self._active_ns >= timeout_ns
