@@ -10,10 +10,10 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 from bench import frames
 from bench.frames import Address
@@ -21,6 +21,7 @@ from bench.shapes import Shape
 from bench.streams import CyclicStream
 
 TIMEOUT_SECONDS = 15
+_Number = TypeVar("_Number", int, float)
 _TIMEVAL = struct.pack("ll", TIMEOUT_SECONDS, 0)
 
 #: Reads the CPU time of the measured process, in ns; `no_cpu` where there is none between load and broker.
@@ -68,7 +69,7 @@ class Load:
         return percentile(self.latencies_ns, quantile) / 1000
 
 
-def percentile(values: tuple[int, ...], quantile: float) -> int:
+def percentile(values: Sequence[_Number], quantile: float) -> _Number:
     """The smallest of `values` that at least the share `quantile` of them does not exceed (nearest rank)."""
     if not values:
         raise ValueError("no values")

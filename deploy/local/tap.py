@@ -13,7 +13,7 @@ from typing import Self
 
 from deploy.local.artifacts import PROJECT
 from deploy.local.errors import TapFailed
-from deploy.local.frames import DataApi, DataFrame
+from deploy.local.frames import DataApi, DataFrame, Exchange
 from deploy.local.settings import Address
 
 
@@ -26,6 +26,7 @@ class Tap:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._frames: list[DataFrame] = []
+        self._exchanges: list[Exchange] = []
         self.unreadable = 0
         """Connections with bytes other than Kafka's, at the last read: they were forwarded and not measured."""
 
@@ -59,6 +60,13 @@ class Tap:
     def sizes(self, api: DataApi, client_id: str | None = None) -> list[tuple[int, int]]:
         """(monotonic ns, bytes) of each data frame: what deploy.local.evenness takes."""
         return [(frame.time_ns, frame.size) for frame in self.frames(api, client_id)]
+
+    def exchanges(self, api_key: int, client_id: str) -> list[Exchange]:
+        """All requests of this kind so far that have their response, in the order of the responses."""
+        match self._ask({"exchanges_from": len(self._exchanges)}):
+            case {"exchanges": list(news)}:
+                self._exchanges += [Exchange(*each) for each in news]
+        return [each for each in self._exchanges if (each.api_key, each.client_id) == (api_key, client_id)]
 
     def start(self) -> Self:
         """Starts the relay's process."""

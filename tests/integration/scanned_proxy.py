@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from deploy.local.cluster import KafkaCluster
 from deploy.local.settings import Address
+from deploy.local.tap import Tap
 from pipeline.demo.address_scan import ScanningRelay
 from pipeline.demo.proxy_process import reserve_port
 from tests.integration.proxy_process import ProxyProcess, eventually
@@ -20,6 +21,11 @@ from tests.integration.proxy_process import ProxyProcess, eventually
 CLIENT_SIDE = "127.0.0.9"
 PROXY_SIDE = "127.0.0.1"
 BROKER_HOSTS = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
+
+
+def relayed_by(tap: Tap) -> Callable[[Address, Address], object]:
+    """For `RelayedProxy`: the relay is this tap."""
+    return lambda listen, target: tap.relay(target, listen)
 
 
 class RelayedProxy:

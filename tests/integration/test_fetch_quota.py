@@ -15,7 +15,7 @@ from deploy.local.cluster import KafkaCluster
 from deploy.local.evenness import measure
 from deploy.local.tap import Tap
 from tests.integration.proxy_process import eventually
-from tests.integration.scanned_proxy import RelayedProxy
+from tests.integration.scanned_proxy import RelayedProxy, relayed_by
 from tests.integration.test_live_change import write
 from tests.integration.test_produce_quota import span, uneven
 
@@ -33,7 +33,7 @@ def test_three_libraries_at_once_each_at_their_limit(
 ) -> None:
     client_ids = {unique_name(library): library for library in LIBRARIES}
     quota = f"client-id=<default>,consumer_byte_rate={LIMIT}"
-    with Tap() as tap, RelayedProxy(kafka_cluster, "--quota", quota, relay_port=_relay(tap)) as front:
+    with Tap() as tap, RelayedProxy(kafka_cluster, "--quota", quota, relay_port=relayed_by(tap)) as front:
         topic = front.create_topic(unique_name("fetched"), 1)
         fill(kafka_cluster, topic, LIMIT * (SECONDS + 5))
         with ExitStack() as stack:
@@ -60,7 +60,7 @@ def test_a_minute_at_five_megabytes(
     """Within 1 % in each second or one response, the mean within 0.5 %, as for a producer."""
     limit, seconds, client_id = 5_000_000, 60, unique_name(library)
     quota = f"client-id={client_id},consumer_byte_rate={limit},burst_seconds=0.1"
-    with Tap() as tap, RelayedProxy(kafka_cluster, "--quota", quota, relay_port=_relay(tap)) as front:
+    with Tap() as tap, RelayedProxy(kafka_cluster, "--quota", quota, relay_port=relayed_by(tap)) as front:
         topic = front.create_topic(unique_name("minute"), 1)
         fill(kafka_cluster, topic, limit * (seconds + 5))
         with reading(command(library, front.bootstrap_servers, client_id, topic)):
@@ -85,7 +85,7 @@ def test_open_fetches_of_three_brokers_stay_in_budget(
     limit, seconds = 500_000, 6
     client_ids = {unique_name(library): library for library in LIBRARIES}
     quota = f"client-id=<default>,consumer_byte_rate={limit}"
-    with Tap() as tap, RelayedProxy(kafka_cluster3, "--quota", quota, relay_port=_relay(tap)) as front:
+    with Tap() as tap, RelayedProxy(kafka_cluster3, "--quota", quota, relay_port=relayed_by(tap)) as front:
         topic = front.create_topic(unique_name("spread"), 6)
         fill(kafka_cluster3, topic, limit * (seconds + 5), partitions=6)
         with ExitStack() as stack:
@@ -112,7 +112,7 @@ def test_a_lifted_limit_is_gone_within_two_seconds(
     size, free, held = 150_000_000, unique_name("free"), unique_name("held")
     quotas = tmp_path / "quotas.toml"
     write(quotas, f'client-id = "{held}"\nconsumer_byte_rate = {LIMIT}')
-    with Tap() as tap, RelayedProxy(kafka_cluster, "--quotas-file", str(quotas), relay_port=_relay(tap)) as front:
+    with Tap() as tap, RelayedProxy(kafka_cluster, "--quotas-file", str(quotas), relay_port=relayed_by(tap)) as front:
         topic = front.create_topic(unique_name("lifted"), 1)
         fill(kafka_cluster, topic, size)
 
@@ -148,10 +148,6 @@ def overdraft(frames: Sequence[tuple[int, int]], limit: int) -> int:
     began_ns = frames[0][0]
     sums = accumulate(size for _, size in frames)
     return max(total - limit - limit * (at - began_ns) // 10**9 for total, (at, _) in zip(sums, frames, strict=True))
-
-
-def _relay(tap: Tap) -> Callable[[tuple[str, int], tuple[str, int]], object]:
-    return lambda listen, target: tap.relay(target, listen)
 
 
 def fill(cluster: KafkaCluster, topic: str, size: int, partitions: int = 1) -> None:

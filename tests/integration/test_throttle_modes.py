@@ -1,12 +1,11 @@
-"""Each throttle mode with real clients, and a consumer group far over its quota."""
+"""Each throttle mode with real clients."""
 
 import time
 from collections.abc import Callable
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Producer
 
 from deploy.local.cluster import KafkaCluster
 from tests.integration.proxy_process import ProxyProcess
@@ -16,7 +15,6 @@ pytestmark = pytest.mark.alone
 LIMIT = 100_000
 #: Ten requests of 20 kB leave a second of debt after the burst.
 VALUE = bytes(20_000)
-SESSION_SECONDS = 6
 
 
 def quota(client_id: str, mode: str) -> str:
@@ -74,71 +72,3 @@ def test_the_limit_holds_in_each_mode(
         took_seconds = time.monotonic() - begun
         least_seconds = (20 * len(VALUE) - 0.1 * LIMIT) / LIMIT - 1.5  # one request, which may have many records
         assert least_seconds < took_seconds < 10
-
-
-@pytest.mark.parametrize("seconds", [12, pytest.param(120, marks=pytest.mark.nightly)])
-@pytest.mark.timeout(300)
-def test_a_group_far_over_its_quota_does_not_rebalance(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], seconds: int
-) -> None:
-    """Its heartbeats are due within 6 s, and no hold starts on them."""
-    topic = unique_name("group")
-    rate, partitions, members = 200_000, 6, 3
-    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
-    admin.create_topics([NewTopic(topic, partitions)])[topic].result(30)
-    filler = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
-    for number in range((seconds + 20) * rate // len(VALUE)):
-        filler.produce(topic, VALUE, partition=number % partitions)
-        filler.poll(0)
-    assert filler.flush(60) == 0
-    flags = ("--quota", f"client-id={topic},consumer_byte_rate={rate},burst_seconds=0.1")
-    with ProxyProcess(kafka_cluster.bootstrap_servers, *flags) as proxy:
-        assigned: list[tuple[int, int]] = []
-        revoked: list[int] = []
-        consumers = []
-        for member in range(members):
-            consumer = Consumer(
-                {
-                    "bootstrap.servers": proxy.bootstrap_servers,
-                    "client.id": topic,
-                    "group.id": topic,
-                    "auto.offset.reset": "earliest",
-                    "session.timeout.ms": SESSION_SECONDS * 1_000,
-                    "heartbeat.interval.ms": 1_000,
-                }
-            )
-
-            def on_assign(_: Consumer, found: list[TopicPartition], member: int = member) -> None:
-                assigned.append((member, len(found)))
-
-            def on_revoke(_: Consumer, _found: list[TopicPartition], member: int = member) -> None:
-                revoked.append(member)
-
-            consumer.subscribe([topic], on_assign=on_assign, on_revoke=on_revoke)
-            consumers.append(consumer)
-
-        def read_until(is_done: Callable[[], bool]) -> int:
-            read = 0
-            while not is_done():
-                for consumer in consumers:
-                    for message in consumer.consume(100, timeout=0.02):
-                        assert message.error() is None, message.error()
-                        read += len(message.value() or b"")
-            return read
-
-        def is_stable() -> bool:
-            latest = dict(assigned)
-            return len(latest) == members and sum(latest.values()) == partitions
-
-        joined = time.monotonic()
-        read_until(lambda: is_stable() or time.monotonic() > joined + 60)
-        assert is_stable()
-        assigned.clear()
-        revoked.clear()
-        begun = time.monotonic()
-        read = read_until(lambda: time.monotonic() > begun + seconds)
-        assert (assigned, revoked) == ([], []), "the group has rebalanced"
-        assert 0.5 * rate * seconds < read < 1.2 * rate * (seconds + 1) + 1_048_588 * members
-        assert proxy.metric("throttled_total", client_id=topic, limit="consumer_byte_rate") > 0
-        for consumer in consumers:
-            consumer.close()

@@ -28,11 +28,30 @@ class Wire:
 
     def ask(self, api_key: int, version: int, body: bytes, *, flexible: bool = False) -> bytes:
         """Sends a request and returns what follows the correlation id in its response. Raises EOFError without one."""
+        return self.receive(self.send(api_key, version, body, flexible=flexible))
+
+    def ask_entity(self, request: Any) -> tuple[Any, bytes]:
+        """Sends a request of kio's types. Returns the response as kio reads it, and its bytes."""
+        return self.receive_entity(request, self.send_entity(request))
+
+    def send(self, api_key: int, version: int, body: bytes, *, flexible: bool = False) -> bytes:
+        """Sends a request. Returns its correlation id."""
         correlation_id = next(self._correlation_ids).to_bytes(4, "big")
         head = api_key.to_bytes(2, "big") + version.to_bytes(2, "big") + correlation_id
         name = len(self._client_id).to_bytes(2, "big") + self._client_id
         request = head + name + (b"\x00" if flexible else b"") + body
         self._socket.sendall(len(request).to_bytes(4, "big") + request)
+        return correlation_id
+
+    def send_entity(self, request: Any) -> bytes:
+        """Sends a request of kio's types. Returns its correlation id."""
+        body = io.BytesIO()
+        entity_writer(type(request))(body, request)
+        version, flexible = int(request.__version__), request.__flexible__
+        return self.send(int(request.__api_key__), version, body.getvalue(), flexible=flexible)
+
+    def receive(self, correlation_id: bytes) -> bytes:
+        """What follows the correlation id in the next response, which has this one. Raises EOFError without one."""
         length = self._stream.read(4)
         response = self._stream.read(int.from_bytes(length, "big"))
         if not length or len(response) < 4:
@@ -40,13 +59,11 @@ class Wire:
         assert response[:4] == correlation_id
         return response[4:]
 
-    def ask_entity(self, request: Any) -> tuple[Any, bytes]:
-        """Sends a request of kio's types. Returns the response as kio reads it, and its bytes."""
-        api_key, version = int(request.__api_key__), int(request.__version__)
-        body = io.BytesIO()
-        entity_writer(type(request))(body, request)
-        answer = self.ask(api_key, version, body.getvalue(), flexible=request.__flexible__)
-        response = load_response_schema(api_key, version)
+    def receive_entity(self, request: Any, correlation_id: bytes) -> tuple[Any, bytes]:
+        """The next response, which answers this request: as kio reads it, and its bytes."""
+        api_key = int(request.__api_key__)
+        answer = self.receive(correlation_id)
+        response = load_response_schema(api_key, int(request.__version__))
         start = 1 if response.__flexible__ and api_key != 18 else 0  # ApiVersions never has tags in its header
         return decode(response, answer, start), answer  # not kio's own reader: it fails on tags that it does not know
 

@@ -1,6 +1,4 @@
-// A producer with franz-go, for test_noisy_topics.py. See `numbered_producers.py` for what it does.
-//
-//	franz_producer BOOTSTRAP CLIENT_ID NOISY QUIET NOISY_RECORDS QUIET_RECORDS RECORD_BYTES PARTITIONS
+// A producer with franz-go. numbered_producers.py describes its arguments and its output.
 package main
 
 import (
@@ -10,13 +8,28 @@ import (
 	"log"
 	"os"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-var size, partitions int
+type round struct {
+	Seconds float64   `json:"seconds"`
+	Before  []float64 `json:"before"`
+	During  []float64 `json:"during"`
+}
+
+type producer struct {
+	client               *kgo.Client
+	noisy, quiet         string
+	noisyBytes           int
+	quietBytes           int
+	partitions           int
+	interval             time.Duration
+	noisySent, quietSent int
+}
 
 func number(at int) int {
 	value, err := strconv.Atoi(os.Args[at])
@@ -26,27 +39,38 @@ func number(at int) int {
 	return value
 }
 
-func numbered(topic string, at int) *kgo.Record {
+func (p *producer) record(topic string, at, size int) *kgo.Record {
 	value := make([]byte, size)
 	copy(value, fmt.Sprintf("%08d", at))
-	return &kgo.Record{Topic: topic, Partition: int32(at % partitions), Value: value}
+	return &kgo.Record{Topic: topic, Partition: int32(at % p.partitions), Value: value}
 }
 
-func oneByOne(client *kgo.Client, topic string, first, count int) []float64 {
-	latencies := []float64{}
-	for at := first; at < first+count; at++ {
-		began := time.Now()
-		if err := client.ProduceSync(context.Background(), numbered(topic, at)).FirstErr(); err != nil {
-			log.Fatal(err)
-		}
-		latencies = append(latencies, time.Since(began).Seconds())
+func (p *producer) writeQuiet(size int) float64 {
+	began := time.Now()
+	if err := p.client.ProduceSync(context.Background(), p.record(p.quiet, p.quietSent, size)).FirstErr(); err != nil {
+		log.Fatal(err)
 	}
-	return latencies
+	p.quietSent++
+	took := time.Since(began).Seconds()
+	time.Sleep(p.interval)
+	return took
+}
+
+func (p *producer) writeNoise(records int, room chan struct{}, acknowledged *atomic.Int64) {
+	for at := 0; at < records; at++ {
+		room <- struct{}{}
+		p.client.Produce(context.Background(), p.record(p.noisy, p.noisySent, p.noisyBytes), func(_ *kgo.Record, err error) {
+			if err != nil {
+				log.Fatal(err)
+			}
+			<-room
+			acknowledged.Add(1)
+		})
+		p.noisySent++
+	}
 }
 
 func main() {
-	noisy, quiet, noisyRecords, quietRecords := os.Args[3], os.Args[4], number(5), number(6)
-	size, partitions = number(7), number(8)
 	client, err := kgo.NewClient(
 		kgo.SeedBrokers(os.Args[1]),
 		kgo.ClientID(os.Args[2]),
@@ -55,28 +79,37 @@ func main() {
 		kgo.MetadataMinAge(250*time.Millisecond),
 		kgo.ProducerBatchMaxBytes(100_000),
 		kgo.ProducerBatchCompression(kgo.NoCompression()),
+		kgo.ProducerLinger(0),
 	)
 	if err != nil {
 		log.Fatal(err)
 	}
-	before := oneByOne(client, quiet, 0, quietRecords)
-	var acknowledged, endAt atomic.Int64
-	began := time.Now()
-	for at := 0; at < noisyRecords; at++ {
-		client.Produce(context.Background(), numbered(noisy, at), func(_ *kgo.Record, err error) {
-			if err != nil {
-				log.Fatal(err)
-			}
-			if acknowledged.Add(1) == int64(noisyRecords) {
-				endAt.Store(time.Now().UnixNano())
-			}
-		})
+	noisyRecords, quietRecords := number(6), number(7)
+	p := &producer{
+		client: client, noisy: os.Args[3], quiet: os.Args[4], noisyBytes: number(8), quietBytes: number(9),
+		partitions: number(10), interval: time.Duration(number(12)) * time.Millisecond,
 	}
-	during := oneByOne(client, quiet, quietRecords, quietRecords)
-	if err := client.Flush(context.Background()); err != nil {
-		log.Fatal(err)
+	rounds := []round{}
+	for len(rounds) < number(5) {
+		one := round{}
+		for len(one.Before) < quietRecords {
+			one.Before = append(one.Before, p.writeQuiet(p.quietBytes))
+		}
+		var acknowledged atomic.Int64
+		var noise sync.WaitGroup
+		noise.Add(1)
+		began := time.Now()
+		go func() {
+			defer noise.Done()
+			p.writeNoise(noisyRecords, make(chan struct{}, number(11)), &acknowledged)
+		}()
+		for acknowledged.Load() < int64(noisyRecords) {
+			one.During = append(one.During, p.writeQuiet(2*p.quietBytes))
+		}
+		one.Seconds = time.Since(began).Seconds()
+		noise.Wait()
+		rounds = append(rounds, one)
 	}
-	seconds := float64(endAt.Load()-began.UnixNano()) / 1e9
-	result, _ := json.Marshal(map[string]any{"seconds": seconds, "before": before, "during": during})
+	result, _ := json.Marshal(rounds)
 	fmt.Println(string(result))
 }
