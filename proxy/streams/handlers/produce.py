@@ -219,7 +219,6 @@ class Produce(DataHandler):
         if self._admit_rest(requests, kind, usage, verdicts, len(rest), now_ns) == HOLD:
             return HOLD
         usage.passed(now_ns, answered=True)
-        usage.count_topics(verdicts.earlier)
         refused = refusals.apply(connection, usage, partitions, verdicts, now_ns)
         if refused or usage.counted is not None:
             requests.awaited = awaited = CountedProduce(self, kind, usage.counted, now_ns, refused)
