@@ -145,37 +145,8 @@ class Thresholds:
             self._sharing -= 1
             self._share = None
 
-    def set_total(self, value: int | Fraction | None) -> None:
-        """Change the total; None removes it. Raises as `check_thresholds`, without a change."""
-        if value is not None:
-            _check_value(f"total.{self.limit_name}", value)
-        if self._explicit:
-            _check_sum(self.limit_name, self._explicit_sum, value)
-        self._total = value
-        self._share = None
-
-    def set_topic(self, topic: str, value: int | Fraction | None) -> None:
-        """Change the explicit threshold of a topic; None removes it. Raises as `set_total`."""
-        before = self._explicit.get(topic)
-        if value is None:
-            if before is None:
-                return
-            del self._explicit[topic]
-            self._explicit_sum -= before
-            if topic in self._known:
-                self._sharing += 1
-        else:
-            _check_value(f"{self.limit_name} of topic {topic!r}", value)
-            explicit_sum = self._explicit_sum - (before or 0) + value
-            _check_sum(self.limit_name, explicit_sum, self._total)
-            self._explicit[topic] = value
-            self._explicit_sum = explicit_sum
-            if before is None and topic in self._known:
-                self._sharing -= 1
-        self._share = None
-
     def replace(self, total: int | Fraction | None, explicit: Mapping[str, int | Fraction]) -> None:
-        """Replace all thresholds in one step; O(thresholds). Raises as `set_total`."""
+        """Replace all thresholds in one step; O(thresholds). Raises as `check_thresholds`, without a change."""
         self._explicit_sum = check_thresholds(self.limit_name, total, explicit)
         self._total = total
         self._explicit = dict(explicit)
@@ -310,8 +281,7 @@ class TopicThreshold(CountedClaims):
         self.accepted.last_ns = last_ns
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
-        """Set the topic's explicit threshold; there is no burst. Raises as `Thresholds.set_topic`."""
-        self._thresholds.set_topic(self.topic, rate)
+        """Nothing: see `Thresholds.replace`."""
 
 
 def count_throttled(amounts: Mapping[Limit, int], refused: Decision, ticket: Ticket, now_ns: int) -> None:

@@ -70,8 +70,7 @@ class Negotiate(Forward):
         response = negotiate(
             response, awaited.version, pass_unknown_apis=self.context.config.security.pass_unknown_apis
         )
-        notice = responses.connection.identity.request_notice
-        throttle_ms = notice.throttle_time_ms(now_ns) if notice.until_ns else 0
+        throttle_ms = responses.connection.identity.request_notice.throttle_time_ms(now_ns)
         if throttle_ms:
             response = raise_api_versions_throttle(response, awaited.version, throttle_ms)
         responses.connection.in_flight.popleft()

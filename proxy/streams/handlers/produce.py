@@ -262,8 +262,7 @@ class Produce(DataHandler):
         """No partition of a request is left."""
         connection = requests.connection
         self.count(requests, now_ns)
-        notice = connection.identity.notice
-        throttle_ms = notice.throttle_time_ms(now_ns) if notice.until_ns else 0
+        throttle_ms = connection.identity.notice.throttle_time_ms(now_ns)
         answer = refused_produce_response(kind.version, correlation_id, refused, throttle_ms)
         connection.answer(correlation_id, _length(len(answer)) + answer)
         kind.counter.value += 1

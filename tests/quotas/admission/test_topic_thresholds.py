@@ -10,6 +10,7 @@ from quotas.admission.limit_set import limit_set
 from quotas.admission.topic_thresholds import ThresholdError, Thresholds, TopicThreshold, check_thresholds
 from quotas.algorithms.algorithm import UNLIMITED
 from quotas.entity import Kind, Named
+from tests.quotas.admission.thresholds import set_topic, set_total
 
 SECOND = 1_000_000_000
 MB = 1_000_000
@@ -44,7 +45,7 @@ def test_a_topic_within_its_threshold_passes_while_the_total_is_exceeded() -> No
 
 def test_refused_amounts_are_not_recorded() -> None:
     thresholds = Thresholds(BYTES)
-    thresholds.set_total(1000)
+    set_total(thresholds, 1000)
     greedy = busy(thresholds, "greedy", 2000)
     before = (greedy.accepted.count, thresholds.accepted.count)
     assert greedy.admit(5, 600 * SECOND) < 0
@@ -55,7 +56,7 @@ def test_refused_amounts_are_not_recorded() -> None:
 
 def test_each_amount_counts_once_on_the_topic_and_once_on_the_total() -> None:
     thresholds = Thresholds(BYTES)
-    thresholds.set_total(1000)
+    set_total(thresholds, 1000)
     a, b = thresholds.topic("a"), thresholds.topic("b")
     a.admit(1, 0)
     a.record(20, 0)
@@ -71,7 +72,7 @@ def test_each_amount_counts_once_on_the_topic_and_once_on_the_total() -> None:
 
 def test_accepted_erroneous_and_throttled_have_separate_meters() -> None:
     thresholds = Thresholds(BYTES)
-    thresholds.set_total(1000)
+    set_total(thresholds, 1000)
     topic = thresholds.topic("orders")
     topic.admit(700, 0)
     topic.admit(300, 0)
@@ -87,7 +88,7 @@ def test_accepted_erroneous_and_throttled_have_separate_meters() -> None:
 
 def test_errors_alone_hold_no_topic() -> None:
     thresholds = Thresholds(BYTES)
-    thresholds.set_total(10)
+    set_total(thresholds, 10)
     topic = thresholds.topic("orders")
     for second in range(60):
         assert topic.admit(1000, second * SECOND) == 0
@@ -106,18 +107,18 @@ def test_what_the_share_is() -> None:
     thresholds.topic("d")
     assert thresholds.share == Fraction(700, 3)
     assert thresholds.topic("d").rate == Fraction(700, 3)
-    thresholds.set_topic("d", 100)
+    set_topic(thresholds, "d", 100)
     assert (thresholds.share, thresholds.topic("d").rate) == (300, 100)
-    thresholds.set_topic("elsewhere", 200)  # not known yet, deducted all the same
+    set_topic(thresholds, "elsewhere", 200)  # not known yet, deducted all the same
     assert thresholds.share == 200
-    thresholds.set_topic("d", None)
+    set_topic(thresholds, "d", None)
     assert thresholds.share == Fraction(500, 3)
     thresholds.forget("b")
     thresholds.forget("b")
     thresholds.forget("a")
     assert thresholds.share == 250
     assert thresholds.topic("a").rate == 300
-    thresholds.set_total(2000)
+    set_total(thresholds, 2000)
     assert thresholds.share == 750
     assert type(thresholds.share) is int
 
@@ -159,9 +160,9 @@ def test_without_a_total_nothing_is_enforced_and_all_is_measured() -> None:
     assert topic.admit(1, 600 * SECOND) == 0
     assert (topic.rate, topic.headroom(600 * SECOND)) == (UNLIMITED, UNLIMITED)
     assert topic.spend(100, 600 * SECOND) == UNLIMITED - 100
-    thresholds.set_total(MB)
+    set_total(thresholds, MB)
     assert topic.admit(1, 600 * SECOND) < 0
-    thresholds.set_total(None)
+    set_total(thresholds, None)
     assert topic.admit(1, 600 * SECOND) == 0
 
 
@@ -169,14 +170,14 @@ def test_a_change_beyond_the_total_is_refused_with_both_numbers_and_changes_noth
     thresholds = Thresholds(BYTES)
     thresholds.replace(10 * MB, {"a": 6 * MB, "b": 4 * MB})
     with pytest.raises(ThresholdError) as raised:
-        thresholds.set_topic("b", 6 * MB)
+        set_topic(thresholds, "b", 6 * MB)
     assert (raised.value.explicit_sum, raised.value.total, raised.value.limit_name) == (12 * MB, 10 * MB, BYTES)
     assert str(raised.value) == (
         "bytes.in.per.sec.threshold of all topics sums to 12000000, above "
         "total.bytes.in.per.sec.threshold=10000000: raise the total, or lower the thresholds of topics"
     )
     with pytest.raises(ThresholdError) as raised:
-        thresholds.set_total(9 * MB)
+        set_total(thresholds, 9 * MB)
     assert (raised.value.explicit_sum, raised.value.total) == (10 * MB, 9 * MB)
     with pytest.raises(ThresholdError) as raised:
         thresholds.replace(5 * MB, {"a": Fraction(5 * MB) + Fraction(1, 2)})
@@ -195,10 +196,10 @@ def test_thresholds_without_a_total_are_refused() -> None:
     )
     thresholds = Thresholds(BYTES)
     with pytest.raises(ThresholdError):
-        thresholds.set_topic("a", MB)
+        set_topic(thresholds, "a", MB)
     thresholds.replace(MB, {"a": MB})
     with pytest.raises(ThresholdError):
-        thresholds.set_total(None)
+        set_total(thresholds, None)
     assert thresholds.total == MB
     thresholds.replace(None, {})
     assert thresholds.total is None
@@ -219,11 +220,11 @@ def test_a_batch_is_checked_as_a_whole() -> None:
 @pytest.mark.parametrize("value", [0, -1, Fraction(-1, 2)])
 def test_a_threshold_is_above_zero(value: int | Fraction) -> None:
     thresholds = Thresholds(BYTES)
-    thresholds.set_total(10)
+    set_total(thresholds, 10)
     with pytest.raises(ValueError, match=r"bytes\.in\.per\.sec\.threshold of topic 'a' must be above zero"):
-        thresholds.set_topic("a", value)
+        set_topic(thresholds, "a", value)
     with pytest.raises(ValueError, match=r"total\.bytes\.in\.per\.sec\.threshold must be above zero"):
-        thresholds.set_total(value)
+        set_total(thresholds, value)
     with pytest.raises(ValueError, match=r"bytes\.in\.per\.sec\.threshold of topic 'a' must be above zero"):
         check_thresholds(BYTES, 10, {"a": value})
     with pytest.raises(ValueError, match=r"total\.bytes\.in\.per\.sec\.threshold must be above zero"):
@@ -233,7 +234,7 @@ def test_a_threshold_is_above_zero(value: int | Fraction) -> None:
 
 def test_a_forgotten_topic_that_is_still_in_use_takes_no_share_and_counts_for_the_total() -> None:
     thresholds = Thresholds(BYTES)
-    thresholds.set_total(1000)
+    set_total(thresholds, 1000)
     old = thresholds.topic("orders")
     thresholds.topic("payments")
     thresholds.forget("orders")
@@ -242,17 +243,6 @@ def test_a_forgotten_topic_that_is_still_in_use_takes_no_share_and_counts_for_th
     new = thresholds.topic("orders")
     assert new is not old
     assert (new.accepted.count, thresholds.share) == (0, 500)
-
-
-def test_set_rate_sets_the_explicit_threshold() -> None:
-    thresholds = Thresholds(BYTES)
-    thresholds.set_total(1000)
-    topic = thresholds.topic("orders")
-    topic.set_rate(300, SECOND, 0)
-    assert (topic.rate, thresholds.threshold_of("orders"), thresholds.share) == (300, 300, 700)
-    with pytest.raises(ThresholdError):
-        topic.set_rate(1001, SECOND, 0)
-    assert (topic.rate, topic.burst_ns) == (300, 0)
 
 
 def test_last_use_is_that_of_the_topic() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from quotas.admission.topic_thresholds import ThresholdError, Thresholds, TopicThreshold
 from quotas.algorithms.algorithm import UNLIMITED
 from quotas.algorithms.ewma import Meter
+from tests.quotas.admission.thresholds import set_topic, set_total
 
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
@@ -159,12 +160,12 @@ def change(thresholds: Thresholds, model: SlowThresholds, step: Change) -> None:
             return
         case "set_total":
             total = step.total
-            taken = changed(thresholds.set_total, total)
+            taken = changed(set_total, thresholds, total)
         case "set_topic":
             explicit = {name: value for name, value in explicit.items() if name != step.topic}
             if step.explicit is not None:
                 explicit[step.topic] = step.explicit
-            taken = changed(thresholds.set_topic, step.topic, step.explicit)
+            taken = changed(set_topic, thresholds, step.topic, step.explicit)
         case _:
             total, explicit = step.total, step.batch
             taken = changed(thresholds.replace, total, explicit)
@@ -296,10 +297,6 @@ def operations_with(topics: int) -> list[int]:
     changes: list[Any] = [
         lambda: thresholds.topic(name),
         lambda: thresholds.topic(name).record(1, 0),
-        lambda: thresholds.set_topic(name, counting.value(7)),
-        lambda: thresholds.set_topic(name, counting.value(8)),
-        lambda: thresholds.set_topic(name, None),
-        lambda: thresholds.set_total(10**8),
         lambda: thresholds.topic(name).debt_ns(60 * SECOND),
         lambda: thresholds.forget(name),
     ]
@@ -315,4 +312,4 @@ def test_a_change_costs_the_same_with_any_number_of_topics() -> None:
     few = operations_with(3)
     assert few == operations_with(3000)
     assert max(few) <= 8
-    assert few[2] > 0
+    assert min(few[0], few[-1]) > 0

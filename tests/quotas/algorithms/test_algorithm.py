@@ -122,7 +122,7 @@ def test_settings_that_could_not_be_used_are_refused_when_they_are_made(wrong: d
 
 def every_algorithm() -> list[Algorithm]:
     thresholds = Thresholds("bytes.in.per.sec.threshold")
-    thresholds.set_total(10)
+    thresholds.replace(10, {})
     made = [DEFAULTS.make(PRODUCER_BYTE_RATE, 10, own, None) for own in ALGORITHMS]
     return [*made, DEFAULTS.make(PRODUCER_IDS_RATE, 10, None, None), thresholds.topic("orders")]
 

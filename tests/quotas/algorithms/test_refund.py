@@ -29,7 +29,7 @@ def made(which: str, rate: int | Fraction = 100) -> Algorithm:
     """A new one of each; "thresholds" is a topic under a total of the same rate."""
     if which == "thresholds":
         thresholds = Thresholds("bytes.in.per.sec.threshold")
-        thresholds.set_total(rate)
+        thresholds.replace(rate, {})
         return thresholds.topic("orders")
     if which == "producer-ids":
         return AlgorithmSettings().make(PRODUCER_IDS_RATE, rate, None, None)
