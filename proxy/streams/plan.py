@@ -176,15 +176,16 @@ class Plan(Run):
     def count_topics(self, traffic: TrafficByTopic) -> None:
         traffic.produced(self._topic.name, self._record_bytes, self._messages)
 
-    def _layout_at(self, buf: bytearray, pos: int) -> tuple[int, Unpack]:
-        """Bytes of the records' length in the request at `pos`, and what reads it."""
-        width = PLAIN_WIDTH
-        if self._tags:
-            length: int = unpack_prefix(buf, pos)[0]
-            width = width_of(length + 4 - PREFIX_SIZE - len(self.prefix) - _INDEX - len(_NO_TAGS))
-        if width != self._width:
-            self._width, self._unpack = width, self._layout(len(self.prefix), width)
-        return width, self._unpack
+    def _layout_at(self, buf: bytearray, pos: int) -> bool:
+        """Set the width for the request at `pos`. Returns whether it was another."""
+        if not self._tags:
+            return False
+        length: int = unpack_prefix(buf, pos)[0]
+        width = width_of(length + 4 - PREFIX_SIZE - len(self.prefix) - _INDEX - len(_NO_TAGS))
+        if width == self._width:
+            return False
+        self._width, self._unpack = width, self._layout(len(self.prefix), width)
+        return True
 
 
 @final
@@ -219,7 +220,8 @@ class LimitPlan(Plan):
     ) -> int:
         """A request is found as soon as the header of its batch is in the buffer. It has one batch, and no tags."""
         key, prefix, answered, tags = kind.key, self.prefix, kind.answered, self._tags
-        width, unpack = self._layout_at(buf, pos)
+        self._layout_at(buf, pos)
+        width, unpack = self._width, self._unpack
         mask = (1 << 8 * width) - 1
         startswith, append = buf.startswith, in_flight.append
         before = PREFIX_SIZE + len(prefix) + _INDEX + width
@@ -286,8 +288,17 @@ class UsagePlan(Plan):
         now_ns: int,
     ) -> int:
         """A request is found as soon as the header of its batch is in the buffer, if that batch fills it."""
+        passed_to = self._scan(kind, buf, pos, end, most, longest, in_flight)
+        if not self.count and self._layout_at(buf, pos):
+            passed_to = self._scan(kind, buf, pos, end, most, longest, in_flight)
+        return passed_to
+
+    def _scan(
+        self, kind: RequestKind, buf: bytearray, pos: int, end: int, most: int, longest: int, in_flight: InFlight
+    ) -> int:
+        """As `scan`, while the length of the records has as many bytes as that of the latest request."""
         key, prefix, answered = kind.key, self.prefix, kind.answered
-        width, unpack = self._layout_at(buf, pos)
+        width, unpack = self._width, self._unpack
         append = in_flight.append
         before = PREFIX_SIZE + len(prefix) + _INDEX + width
         last = end - before - BATCH_HEADER
@@ -381,11 +392,12 @@ class TopicRun(Run):
 
 @final
 class Runs:
-    """What finds the runs of one connection."""
+    """What finds the runs of one connection. `latest`: the plan that was found last; None: there is none."""
 
-    __slots__ = ("_plans", "_topic_run", "_usage")
+    __slots__ = ("_plans", "_topic_run", "_usage", "latest")
 
     def __init__(self, usage: ProduceUsage) -> None:
+        self.latest: Plan | None = None
         self._usage: Final = usage
         #: The latest one first.
         self._plans: list[Plan] = []
@@ -416,6 +428,7 @@ class Runs:
                     break
                 if index:
                     plans.insert(0, plans.pop(index))
+                self.latest = known
                 return known
         if usage.counts_errors or kind.length_at(buf, pos, end) < 0:
             return None
@@ -424,6 +437,7 @@ class Runs:
             return self._topic_run
         plans.insert(0, plan)
         del plans[MAX_PLANS:]
+        self.latest = plan
         return plan
 
     def _plan_at(
