@@ -2,8 +2,8 @@
 
 Consecutive requests of a producer for one partition of a topic are the same bytes from the client id to the partition
 count. A `Plan` has these bytes: a `LimitPlan` with the limits of the topic, a `UsagePlan` where no limit counts records
-and they are counted for usage alone. Of each further request only the length of its records and
-the header of its batch are read:
+and they are counted for usage alone. Of each further request only the length of its records and the header of its batch
+are read:
 
     length, API, version | correlation id | client id ... partition count | partition | size | batch header ...
     compared             |                | compared                      |           | read | read
@@ -49,8 +49,6 @@ MAX_PREFIX: Final = 1_024
 _INDEX: Final = 4
 #: The tags of the partition, the topic and the body, at the end of a request of a flexible version.
 _NO_TAGS: Final = bytes(3)
-
-
 #: The part of the header of a batch that its size counts.
 _HEADER_IN_SIZE: Final = BATCH_HEADER - BEFORE_SIZE
 
@@ -59,7 +57,7 @@ Layout = Callable[[int, int], Unpack]
 
 
 @lru_cache(maxsize=256)
-def _layout(prefix_size: int, width: int) -> Unpack:
+def _full_layout(prefix_size: int, width: int) -> Unpack:
     """Reads a request of a plan: length, API key and version, correlation id, prefix; the length of the records in the
     last `width` of four bytes; size, magic and attributes of the batch, producer id, records count.
     """
@@ -68,7 +66,7 @@ def _layout(prefix_size: int, width: int) -> Unpack:
 
 @lru_cache(maxsize=256)
 def _short_layout(prefix_size: int, width: int) -> Unpack:
-    """As `_layout`: length, API key and version, correlation id, prefix; size and magic of the batch, records count."""
+    """Reads length, API key and version, correlation id, prefix; size and magic of the batch, records count."""
     return Struct(f">iii{prefix_size}s{_INDEX + width}x8xi4xb40xi").unpack_from
 
 
@@ -197,7 +195,7 @@ class LimitPlan(Plan):
     def __init__(
         self, kind: RequestKind, prefix: bytes, client: ClientLimits, charges: TopicCharges, generation: int
     ) -> None:
-        super().__init__(kind, prefix, charges.topic, generation, _layout)
+        super().__init__(kind, prefix, charges.topic, generation, _full_layout)
         #: Each limit, and which of four sums it is charged with.
         self._limits: Final = tuple(
             (limit, unit)
