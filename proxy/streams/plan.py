@@ -32,7 +32,7 @@ from protocol.record_batch import (
 )
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
 from proxy.enforcement.identity import Identity
-from proxy.observability.topic_traffic import TrafficByTopic
+from proxy.observability.topic_traffic import TopicTraffic
 from proxy.streams.connection import InFlight, RequestKind
 from proxy.streams.produce_usage import PIECES, ProduceUsage
 from proxy.streams.steps import PIECES_PER_STEP
@@ -108,7 +108,7 @@ class Run:
         """Charge the requests found, of `size` bytes together; see `spend_all`."""
 
     @abstractmethod
-    def count_topics(self, traffic: TrafficByTopic) -> None:
+    def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
         """The requests found pass: count their records by topic."""
 
     def spend(self, identity: Identity, size: int, now_ns: int) -> int:
@@ -171,8 +171,10 @@ class Plan(Run):
         self._record_bytes = 0
         self._messages = 0
 
-    def count_topics(self, traffic: TrafficByTopic) -> None:
-        traffic.produced(self._topic.name, self._record_bytes, self._messages)
+    def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
+        counters = traffic[self._topic.name]
+        counters.produce_bytes += self._record_bytes
+        counters.produce_messages += self._messages
 
     def _layout_at(self, buf: bytearray, pos: int) -> bool:
         """Set the width for the request at `pos`. Returns whether it was another."""
@@ -383,7 +385,7 @@ class TopicRun(Run):
     def charge(self, client: ClientLimits, size: int, now_ns: int) -> int:
         return spend_all((client.amounts(size, self.count) | self._found).items(), size, now_ns)
 
-    def count_topics(self, traffic: TrafficByTopic) -> None:
+    def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
         self._usage.count_topics(self._usages)
         self._usages = []
 
