@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from proxy.observability.topic_traffic import TrafficByTopic
+from proxy.observability.topic_traffic import TopicTraffic
 
 WINDOW_SLOTS: Final = 10
 WINDOW_SLOT_NS: Final = 3_000_000_000
@@ -124,7 +124,7 @@ class EntityMetrics:
         "window",
     )
 
-    def __init__(self, user: str, client_id: str, now_ns: int, topics: TrafficByTopic | None = None) -> None:
+    def __init__(self, user: str, client_id: str, now_ns: int, topics: dict[str, TopicTraffic] | None = None) -> None:
         self.user = user
         self.client_id = client_id
         self.produce_bytes = 0

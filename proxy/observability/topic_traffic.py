@@ -63,15 +63,3 @@ class TrafficByTopic(dict[str, TopicTraffic]):
             series.value += 1
         found = self[topic] = TopicTraffic()
         return found
-
-    def produced(self, topic: str | None, record_bytes: int, messages: int) -> None:
-        """Count records that are forwarded to the broker. `topic`: None if its name is not known."""
-        traffic = self[topic or OTHER_TOPICS]
-        traffic.produce_bytes += record_bytes
-        traffic.produce_messages += messages
-
-    def fetched(self, topic: str | None, record_bytes: int, messages: int) -> None:
-        """Count records of a response."""
-        traffic = self[topic or OTHER_TOPICS]
-        traffic.fetch_bytes += record_bytes
-        traffic.fetch_messages += messages

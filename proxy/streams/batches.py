@@ -95,13 +95,16 @@ class Batches:
 
     def _run_at(self, connection: Connection, kind: RequestKind, pos: int, end: int, now_ns: int) -> Run | None:
         """What finds the requests from `pos` on, where records are read. None: the next one is decided alone."""
-        usage, identity = connection.usage, connection.identity
+        usage, identity, runs = connection.usage, connection.identity, self._runs
         if usage is None:
             return None
-        if self._runs is None:
-            self._runs = Runs(usage)
-        buf = connection.context.memory.data
-        return self._runs.find(kind, identity.limits, identity.generation, buf, pos, end, now_ns)
+        if runs is None:
+            runs = self._runs = Runs(usage)
+        buf, plan = connection.context.memory.data, runs.latest
+        is_latest = plan is not None and plan.kind is kind and plan.generation == identity.generation
+        if plan is not None and is_latest and buf.startswith(plan.prefix, pos + PREFIX_SIZE) and not usage.has_late:
+            return plan
+        return runs.find(kind, identity.limits, identity.generation, buf, pos, end, now_ns)
 
     def _give_up(self, count: int, in_flight: InFlight | None) -> None:
         """There was no room for so many requests: the next one is decided alone, and then half as many are tried."""

@@ -2,8 +2,8 @@
 
 Consecutive requests of a producer for one partition of a topic are the same bytes from the client id to the partition
 count. A `Plan` has these bytes: a `LimitPlan` with the limits of the topic, a `UsagePlan` where no limit counts records
-and they are counted for usage alone. Of each further request only the length of its records and
-the header of its batch are read:
+and they are counted for usage alone. Of each further request only the length of its records and the header of its batch
+are read:
 
     length, API, version | correlation id | client id ... partition count | partition | size | batch header ...
     compared             |                | compared                      |           | read | read
@@ -32,7 +32,7 @@ from protocol.record_batch import (
 )
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
 from proxy.enforcement.identity import Identity
-from proxy.observability.topic_traffic import TrafficByTopic
+from proxy.observability.topic_traffic import TopicTraffic
 from proxy.streams.connection import InFlight, RequestKind
 from proxy.streams.produce_usage import PIECES, ProduceUsage
 from proxy.streams.steps import PIECES_PER_STEP
@@ -49,8 +49,6 @@ MAX_PREFIX: Final = 1_024
 _INDEX: Final = 4
 #: The tags of the partition, the topic and the body, at the end of a request of a flexible version.
 _NO_TAGS: Final = bytes(3)
-
-
 #: The part of the header of a batch that its size counts.
 _HEADER_IN_SIZE: Final = BATCH_HEADER - BEFORE_SIZE
 
@@ -59,7 +57,7 @@ Layout = Callable[[int, int], Unpack]
 
 
 @lru_cache(maxsize=256)
-def _layout(prefix_size: int, width: int) -> Unpack:
+def _full_layout(prefix_size: int, width: int) -> Unpack:
     """Reads a request of a plan: length, API key and version, correlation id, prefix; the length of the records in the
     last `width` of four bytes; size, magic and attributes of the batch, producer id, records count.
     """
@@ -68,7 +66,7 @@ def _layout(prefix_size: int, width: int) -> Unpack:
 
 @lru_cache(maxsize=256)
 def _short_layout(prefix_size: int, width: int) -> Unpack:
-    """As `_layout`: length, API key and version, correlation id, prefix; size and magic of the batch, records count."""
+    """Reads length, API key and version, correlation id, prefix; size and magic of the batch, records count."""
     return Struct(f">iii{prefix_size}s{_INDEX + width}x8xi4xb40xi").unpack_from
 
 
@@ -110,7 +108,7 @@ class Run:
         """Charge the requests found, of `size` bytes together; see `spend_all`."""
 
     @abstractmethod
-    def count_topics(self, traffic: TrafficByTopic) -> None:
+    def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
         """The requests found pass: count their records by topic."""
 
     def spend(self, identity: Identity, size: int, now_ns: int) -> int:
@@ -173,18 +171,21 @@ class Plan(Run):
         self._record_bytes = 0
         self._messages = 0
 
-    def count_topics(self, traffic: TrafficByTopic) -> None:
-        traffic.produced(self._topic.name, self._record_bytes, self._messages)
+    def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
+        counters = traffic[self._topic.name]
+        counters.produce_bytes += self._record_bytes
+        counters.produce_messages += self._messages
 
-    def _layout_at(self, buf: bytearray, pos: int) -> tuple[int, Unpack]:
-        """Bytes of the records' length in the request at `pos`, and what reads it."""
-        width = PLAIN_WIDTH
-        if self._tags:
-            length: int = unpack_prefix(buf, pos)[0]
-            width = width_of(length + 4 - PREFIX_SIZE - len(self.prefix) - _INDEX - len(_NO_TAGS))
-        if width != self._width:
-            self._width, self._unpack = width, self._layout(len(self.prefix), width)
-        return width, self._unpack
+    def _layout_at(self, buf: bytearray, pos: int) -> bool:
+        """Set the width for the request at `pos`. Returns whether it was another."""
+        if not self._tags:
+            return False
+        length: int = unpack_prefix(buf, pos)[0]
+        width = width_of(length + 4 - PREFIX_SIZE - len(self.prefix) - _INDEX - len(_NO_TAGS))
+        if width == self._width:
+            return False
+        self._width, self._unpack = width, self._layout(len(self.prefix), width)
+        return True
 
 
 @final
@@ -196,7 +197,7 @@ class LimitPlan(Plan):
     def __init__(
         self, kind: RequestKind, prefix: bytes, client: ClientLimits, charges: TopicCharges, generation: int
     ) -> None:
-        super().__init__(kind, prefix, charges.topic, generation, _layout)
+        super().__init__(kind, prefix, charges.topic, generation, _full_layout)
         #: Each limit, and which of four sums it is charged with.
         self._limits: Final = tuple(
             (limit, unit)
@@ -219,7 +220,8 @@ class LimitPlan(Plan):
     ) -> int:
         """A request is found as soon as the header of its batch is in the buffer. It has one batch, and no tags."""
         key, prefix, answered, tags = kind.key, self.prefix, kind.answered, self._tags
-        width, unpack = self._layout_at(buf, pos)
+        self._layout_at(buf, pos)
+        width, unpack = self._width, self._unpack
         mask = (1 << 8 * width) - 1
         startswith, append = buf.startswith, in_flight.append
         before = PREFIX_SIZE + len(prefix) + _INDEX + width
@@ -286,8 +288,17 @@ class UsagePlan(Plan):
         now_ns: int,
     ) -> int:
         """A request is found as soon as the header of its batch is in the buffer, if that batch fills it."""
+        passed_to = self._scan(kind, buf, pos, end, most, longest, in_flight)
+        if not self.count and self._layout_at(buf, pos):
+            passed_to = self._scan(kind, buf, pos, end, most, longest, in_flight)
+        return passed_to
+
+    def _scan(
+        self, kind: RequestKind, buf: bytearray, pos: int, end: int, most: int, longest: int, in_flight: InFlight
+    ) -> int:
+        """As `scan`, while the length of the records has as many bytes as that of the latest request."""
         key, prefix, answered = kind.key, self.prefix, kind.answered
-        width, unpack = self._layout_at(buf, pos)
+        width, unpack = self._width, self._unpack
         append = in_flight.append
         before = PREFIX_SIZE + len(prefix) + _INDEX + width
         last = end - before - BATCH_HEADER
@@ -374,18 +385,19 @@ class TopicRun(Run):
     def charge(self, client: ClientLimits, size: int, now_ns: int) -> int:
         return spend_all((client.amounts(size, self.count) | self._found).items(), size, now_ns)
 
-    def count_topics(self, traffic: TrafficByTopic) -> None:
+    def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
         self._usage.count_topics(self._usages)
         self._usages = []
 
 
 @final
 class Runs:
-    """What finds the runs of one connection."""
+    """What finds the runs of one connection. `latest`: the plan that was found last; None: there is none."""
 
-    __slots__ = ("_plans", "_topic_run", "_usage")
+    __slots__ = ("_plans", "_topic_run", "_usage", "latest")
 
     def __init__(self, usage: ProduceUsage) -> None:
+        self.latest: Plan | None = None
         self._usage: Final = usage
         #: The latest one first.
         self._plans: list[Plan] = []
@@ -416,6 +428,7 @@ class Runs:
                     break
                 if index:
                     plans.insert(0, plans.pop(index))
+                self.latest = known
                 return known
         if usage.counts_errors or kind.length_at(buf, pos, end) < 0:
             return None
@@ -424,6 +437,7 @@ class Runs:
             return self._topic_run
         plans.insert(0, plan)
         del plans[MAX_PLANS:]
+        self.latest = plan
         return plan
 
     def _plan_at(

@@ -15,6 +15,7 @@ from typing import Final
 from protocol.produce_walk import ProduceRequestWalk, TopicUsage
 from protocol.topics import Topic
 from proxy.enforcement.identity import Identity
+from proxy.observability.topic_traffic import OTHER_TOPICS
 from proxy.streams.context import Context
 from quotas.admission.client_limits import ClientLimits, TopicCharges, TopicLimits
 from quotas.admission.decision import ADMITTED, Decision
@@ -223,7 +224,9 @@ class ProduceUsage:
         traffic = self._identity.entity.topics
         if traffic is not None:
             for usage in usages:
-                traffic.produced(name_of(self._context, usage.topic), usage.record_bytes, usage.messages)
+                counters = traffic[name_of(self._context, usage.topic) or OTHER_TOPICS]
+                counters.produce_bytes += usage.record_bytes
+                counters.produce_messages += usage.messages
 
     # ---- inside
 

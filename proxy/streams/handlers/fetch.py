@@ -23,7 +23,7 @@ from protocol.share import ShareFetchResponseWalk
 from protocol.throttle_time import raise_throttle, throttle_needs
 from protocol.walk import FrameWalk
 from proxy.enforcement.holds import Delay
-from proxy.observability.topic_traffic import TrafficByTopic
+from proxy.observability.topic_traffic import OTHER_TOPICS, TopicTraffic
 from proxy.streams.connection import Awaited, Handler, RequestKind, Requests, Responses, Stream
 from proxy.streams.fetch_ledger import Reservation
 from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS, DataHandler
@@ -61,7 +61,7 @@ class OpenFetch(Awaited):
         self.reservation = reservation
         self.held_by: Limit | None = None
         self.is_settled = False
-        self.traffic: TrafficByTopic | None = None
+        self.traffic: dict[str, TopicTraffic] | None = None
 
     def cancel(self, now_ns: int) -> None:
         if self.is_settled:
@@ -175,7 +175,9 @@ class Fetch(DataHandler):
         walk, fetch = stream.walk, stream.current
         if isinstance(walk, RecordsWalk) and isinstance(fetch, OpenFetch) and fetch.traffic is not None:
             for usage in walk.take():
-                fetch.traffic.fetched(name_of(self.context, usage.topic), usage.record_bytes, usage.messages)
+                counters = fetch.traffic[name_of(self.context, usage.topic) or OTHER_TOPICS]
+                counters.fetch_bytes += usage.record_bytes
+                counters.fetch_messages += usage.messages
 
     def _settle(self, responses: Responses, fetch: OpenFetch, size: int, now_ns: int) -> Delay | None:
         """Charge the response. Returns its delay."""
