@@ -75,6 +75,29 @@ def spark_session(
             _end_jvm()
 
 
+@contextmanager
+def job_session(
+    app_name: str, *, with_delta: bool = False, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """The session for one command: spark-submit's where that started this process, else a local one that ends with it.
+
+    settings: of the local session, as for `spark_session`. Raises SparkStartError.
+    """
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        yield SparkSession.builder.getOrCreate()
+        return
+    # The playground is not on the clusters that spark-submit reaches.
+    from deploy.local import artifacts
+    from deploy.local.errors import PlaygroundError
+
+    try:
+        jars = artifacts.usage_jars() if with_delta else artifacts.spark_jars()
+    except PlaygroundError as error:
+        raise SparkStartError(str(error)) from error
+    with spark_session(jars, app_name=app_name, settings=settings) as spark:
+        yield spark
+
+
 def kill_spark() -> None:
     """End this process's Spark JVM at once: a Kafka producer in it would retry for minutes when its broker has gone."""
     if SparkContext._gateway is not None:
