@@ -52,8 +52,9 @@ def require_topic(spark: SparkSession, bootstrap_servers: str, topic: str, optio
         try:
             return len(admin.describeTopics(names).allTopicNames().get()[topic].partitions())
         except Py4JError as error:
+            cause = "it does not exist" if "UnknownTopicOrPartition" in str(error) else _cause(error)
             raise BrokersError(
-                f"topic {topic} at {bootstrap_servers}: {_cause(error)}; create the topic, or correct --topic"
+                f"topic {topic} at {bootstrap_servers}: {cause}; create it, or correct --topic"
             ) from error
 
 

@@ -8,9 +8,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
+
+from pipeline.failures import JobFailedError, reason
 
 # Without it Spark and the Kafka client fill the terminal with hundreds of INFO and WARN lines about their own settings.
 _QUIET_LOGS = """\
@@ -63,11 +66,18 @@ def spark_session(
             **(settings or {}),
         }
         logging.getLogger("py4j").setLevel(logging.ERROR)
+        # It writes each refused query as a line of JSON, besides the error that it raises.
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
         _start_jvm(all_settings, Path(scratch), log or Path(scratch, "spark.log"))
         try:
             spark = SparkSession.builder.getOrCreate()
             try:
                 yield spark
+            except KeyboardInterrupt:
+                # To stop Spark takes as long as its tasks are blocked.
+                _jvm_process().kill()
+                _jvm_process().wait()
+                raise
             finally:
                 if _jvm_process().poll() is None:
                     spark.stop()
@@ -81,8 +91,18 @@ def job_session(
 ) -> Iterator[SparkSession]:
     """The session for one command: spark-submit's where that started this process, else a local one that ends with it.
 
-    settings: of the local session, as for `spark_session`. Raises SparkStartError.
+    settings: of the local session, as for `spark_session`. Raises SparkStartError, and JobFailedError in place of what
+    PySpark raises in the block: the text of its errors is gone with the JVM.
     """
+    with _submitted_or_local(app_name, with_delta, settings) as spark:
+        try:
+            yield spark
+        except (PySparkException, Py4JError) as error:
+            raise JobFailedError(reason(error)) from error
+
+
+@contextmanager
+def _submitted_or_local(app_name: str, with_delta: bool, settings: Mapping[str, str] | None) -> Iterator[SparkSession]:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         yield SparkSession.builder.getOrCreate()
         return

@@ -30,7 +30,7 @@ from deploy.local.tap import Tap
 from pipeline.demo import flights
 from pipeline.demo.address_scan import ScanningRelay
 from pipeline.demo.picture import draw
-from pipeline.demo.produce_flights import JobFailedError, read_flights
+from pipeline.demo.produce_flights import read_flights
 from pipeline.demo.progress import RunProgress
 from pipeline.demo.proxy_process import ProxyFailedError, ProxyProcess, reserve_port
 from pipeline.demo.report import (
@@ -45,6 +45,7 @@ from pipeline.demo.report import (
 )
 from pipeline.demo.runs import Plan, Run, run_job
 from pipeline.demo.verify import Tally, TopicUnreadableError, compare, read_topic
+from pipeline.failures import JobFailedError
 from pipeline.spark_session import SparkStartError, spark_session
 
 CLIENT_ID = "flights-etl"

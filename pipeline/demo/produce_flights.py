@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from deploy.local import artifacts
 from deploy.local.errors import PlaygroundError
 from pipeline.demo.flights import FLIGHTS, prepare
-from pipeline.failures import reason
+from pipeline.failures import JobFailedError, reason
 from pipeline.spark_session import SparkStartError, spark_session
 
 # Settings of the Java producer inside Spark's sink.
@@ -39,10 +39,6 @@ PRODUCER_SETTINGS = {
     # ... and a request only after one: the broker's own quota may keep an answer back for more than ten seconds.
     "request.timeout.ms": "60000",
 }
-
-
-class JobFailedError(Exception):
-    """Spark's job failed, or its JVM has gone; the text is the reason in one line."""
 
 
 def read_flights(spark: SparkSession, prepared: Path, rows: int = FLIGHTS) -> DataFrame:

@@ -13,8 +13,9 @@ from deploy.local.evenness import BIN_NS, bins_per_second
 from deploy.local.frames import DataFrame as TapFrame
 from deploy.local.tap import Tap
 from pipeline.client_metrics import longest_throttle_seconds
-from pipeline.demo.produce_flights import JobFailedError, produce
+from pipeline.demo.produce_flights import produce
 from pipeline.demo.progress import RunProgress
+from pipeline.failures import JobFailedError
 from pipeline.spark_session import kill_spark
 
 _LOOK_SECONDS = 0.25

@@ -4,14 +4,13 @@ import argparse
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from threading import Event
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipeline.brokers import BrokersError, client_settings, require_topic
 from pipeline.client_metrics import blocked_seconds, longest_throttle_seconds
-from pipeline.failures import reason
+from pipeline.failures import JobFailedError
 from pipeline.options import count, key_value, positive
 from pipeline.sink.follow import Waited, follow
 from pipeline.sink.sizing import Sizing, parse_rate
@@ -53,8 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BrokersError, SparkStartError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except (PySparkException, Py4JError) as error:
-        print(f"error: {reason(error)}", file=sys.stderr)
+    except JobFailedError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 1
 
 
@@ -136,8 +135,6 @@ def parser() -> argparse.ArgumentParser:
 def _run(given: argparse.Namespace) -> int:
     local = {"spark.master": f"local[{given.cores}]", "spark.driver.memory": given.memory}
     with job_session("sink", settings=local) as spark:
-        # PySpark's own handler cancels jobs first, which takes as long as a blocked producer does.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         sizing = Sizing(given.rate, given.executors or executors(spark), given.batch_seconds)
         job = Job(
             source=given.input,
@@ -160,7 +157,12 @@ def _run(given: argparse.Namespace) -> int:
             f"delivery.timeout.ms {job.kafka_options['kafka.delivery.timeout.ms']}"
         )
         query = start(spark, job, every_s=given.every)
-        written = follow(query, sizing, _show, _waits(spark, job.client_id))
+        interrupted = Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # An exception inside of a call into the JVM is a stack trace on stderr.
+            signal.signal(number, lambda *_: interrupted.set())
+        waited = _waits(spark, job.client_id)
+        written = follow(query, sizing, show=_show, waited=waited, interrupted=interrupted.is_set)
     _show(f"done: {written}" if written.batches else f"done: nothing new in {job.source}")
     return 0
 

@@ -36,16 +36,23 @@ class Written:
 
 
 def follow(
-    query: StreamingQuery, sizing: Sizing, show: Callable[[str], None], waited: Callable[[], Waited | None]
+    query: StreamingQuery,
+    sizing: Sizing,
+    *,
+    show: Callable[[str], None],
+    waited: Callable[[], Waited | None],
+    interrupted: Callable[[], bool],
 ) -> Written:
     """Show each micro-batch when it is committed, until the query ends. waited: what happened since its last call.
 
-    Raises PySpark's StreamingQueryException if the query fails.
+    Raises PySpark's StreamingQueryException if the query fails, KeyboardInterrupt when `interrupted`.
     """
     written = Written()
     seen = -1
     ended = False
     while not ended:
+        if interrupted():
+            raise KeyboardInterrupt
         ended = bool(query.awaitTermination(_POLL_SECONDS))
         for progress in query.recentProgress:
             if progress["batchId"] > seen and OBSERVED in progress["observedMetrics"]:

@@ -10,11 +10,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
 from pipeline.brokers import BrokersError, client_settings, require_topic
-from pipeline.failures import reason
+from pipeline.failures import JobFailedError
 from pipeline.options import count, key_value, positive
 from pipeline.spark_session import SparkStartError
 from pipeline.usage import owners, price_list
@@ -53,8 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (*ERRORS, *SETUP_ERRORS) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except (PySparkException, Py4JError) as error:
-        print(f"error: {reason(error)}", file=sys.stderr)
+    except JobFailedError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("stopped; run the same command again: each step is repeated as a whole", file=sys.stderr)
@@ -65,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     """All subcommands."""
     top = argparse.ArgumentParser(
         prog="python -m pipeline.usage",
-        description="Computes usage, throttling, delays between clients, costs and quota recommendations from the "
+        description="Computes usage, throttling, delays between clients, costs and quota recommendations from the\n"
         "proxy's usage records. Local by default; under spark-submit on any cluster.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -10,8 +10,9 @@ from deploy.local import artifacts
 from deploy.local.cluster import KafkaCluster
 from pipeline.client_metrics import longest_throttle_seconds
 from pipeline.demo import flights
-from pipeline.demo.produce_flights import JobFailedError, produce, read_flights
+from pipeline.demo.produce_flights import produce, read_flights
 from pipeline.demo.verify import Tally, TopicUnreadableError, compare, read_topic
+from pipeline.failures import JobFailedError
 from pipeline.spark_session import spark_session
 
 ROWS = 3_000
