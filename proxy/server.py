@@ -44,6 +44,8 @@ from proxy.streams.handlers.table import Handlers
 from proxy.streams.kinds import Kinds
 from proxy.streams.memory import MemoryPool
 from proxy.ticks import Ticks, settle_garbage_collection
+from proxy.usage.emitter import Emitter
+from proxy.usage.start import emitter_of
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.connections import ConnectionQuotas
 from quotas.registry.registry import Registry
@@ -158,6 +160,7 @@ class Server:
             self.close()
             raise
         self._log_start(admin.port)
+        usage = self._start_usage(loop)
         settle_garbage_collection()
         watching = None if watch is None else loop.create_task(watch.run())
         try:
@@ -169,8 +172,18 @@ class Server:
             if switch is not None:
                 switch.close()
             self.close()
+            if usage is not None:
+                await usage.close()
             readiness.close()
             await admin.close()
+
+    def _start_usage(self, loop: AbstractEventLoop) -> Emitter | None:
+        """Begin to write usage records; None: they are off."""
+        listener = format_address((self.config.listening.address[0], self.ports.bootstrap))
+        usage = emitter_of(self.config, self.metrics, listener, self.context.registry.is_in_use)
+        if usage is not None:
+            usage.start(loop)
+        return usage
 
     def start(self, loop: AbstractEventLoop) -> None:
         """Bind every port and begin to accept. Raises BindError."""

@@ -20,6 +20,7 @@ from proxy.config.config import (
     ObservabilityOptions,
     QuotaOptions,
     SecurityOptions,
+    UsageOptions,
     format_address,
 )
 from proxy.config.errors import ConfigError, Problem
@@ -27,6 +28,7 @@ from proxy.config.option_types import ENVIRONMENT_PREFIX, Invalid, Setting, plac
 from proxy.config.ports import take_advertised_host, take_ports
 from proxy.config.quotas_file import FileQuotas, Listeners, entries_together, quotas_in_force, read_quotas_file
 from proxy.config.toml_file import file_problems
+from proxy.config.usage import take_usage
 
 #: Options whose field has another name.
 _FIELDS: Final = {
@@ -43,13 +45,20 @@ _FIELDS: Final = {
     "producer_id_quota_window_count": "producer_id_window_count",
     "max_connection_hold": "max_connection_hold_seconds",
     "metrics_allowed_host": "metrics_allowed_hosts",
+    "usage_topic": "topic",
+    "usage_file": "file",
+    "usage_interval": "interval_seconds",
+    "usage_bootstrap_servers": "bootstrap_servers",
+    "usage_by_topic": "by_topic",
+    "max_usage_series": "max_series",
+    "label": "labels",
     "socket_request_max_bytes": "max_request_bytes",
     "socket_response_max_bytes": "max_response_bytes",
     "stalled_client_timeout": "stalled_client_timeout_seconds",
     "handshake_timeout": "handshake_timeout_seconds",
     "connections_max_idle": "connections_max_idle_seconds",
 }
-_REPEATABLE: Final = frozenset({"quota", "broker_port", "proxy_protocol_from", "metrics_allowed_host"})
+_REPEATABLE: Final = frozenset({"quota", "broker_port", "proxy_protocol_from", "metrics_allowed_host", "label"})
 
 
 def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: bool = True) -> Config:
@@ -75,6 +84,7 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
         problems += take_ports(ctx, given)
     if "listen" not in wrong_names:
         problems += take_advertised_host(ctx, given)
+    problems += take_usage(ctx, given)
     if check_quotas:
         problems += _check_quotas(ctx, given)
     if problems:
@@ -86,6 +96,7 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
         quotas=QuotaOptions(**fields["Quotas"]),
         enforcement=EnforcementOptions(**fields["Enforcement"]),
         observability=ObservabilityOptions(**fields["Observability"]),
+        usage=UsageOptions(**fields["Usage"], **given.get("usage_client", {})),
         security=SecurityOptions(**fields["Security"]),
         event_loop=given["event_loop"],
         file=given.get("config"),

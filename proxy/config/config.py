@@ -120,6 +120,33 @@ class ObservabilityOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UsageOptions:
+    """Usage records. At most one of `topic` and `file` is set; without either no records are written.
+
+    `client` are arguments of aiokafka's clients, `ssl` those of its SSL context; both from the file of
+    `--usage-client-config`, which may contain secrets.
+    `by_topic`: bytes and records are counted by topic.
+    `sidecar_name`: None: the name of the host.
+    """
+
+    topic: str | None = None
+    file: Path | None = None
+    interval_seconds: float = 10.0
+    bootstrap_servers: tuple[Address, ...] = ()
+    client: Mapping[str, str | int] = field(default_factory=dict, repr=False)
+    ssl: Mapping[str, str] = field(default_factory=dict, repr=False)
+    by_topic: bool = False
+    max_series: int = 10_000
+    labels: tuple[tuple[str, str], ...] = ()
+    sidecar_name: str | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether records are written."""
+        return self.topic is not None or self.file is not None
+
+
+@dataclass(frozen=True, kw_only=True)
 class SecurityOptions:
     """Bounds on what clients and brokers may use, and which APIs pass.
 
@@ -153,6 +180,7 @@ class Config:
     quotas: QuotaOptions = QuotaOptions()
     enforcement: EnforcementOptions = EnforcementOptions()
     observability: ObservabilityOptions = ObservabilityOptions()
+    usage: UsageOptions = UsageOptions()
     security: SecurityOptions = SecurityOptions()
     event_loop: EventLoopName = "uvloop"
     file: Path | None = None

@@ -269,6 +269,71 @@ OBSERVABILITY: Final = cloup.option_group(
     ),
 )
 
+USAGE: Final = cloup.option_group(
+    "Usage",
+    _setting(
+        "--usage-topic",
+        type=Checked("TOPIC", values.parse_topic),
+        show_default="none, off",
+        help="Write usage records to this topic of the real brokers: who used what, and whom limits throttled. It is "
+        "created with cleanup.policy=delete if it is missing; a compacted topic is refused.",
+    ),
+    _setting(
+        "--usage-file",
+        type=Checked("PATH", file_path),
+        show_default="none, off",
+        help="Write them to this file instead, one JSON object in each line. It is opened for each write, so it may be "
+        "rotated.",
+    ),
+    _setting(
+        "--usage-interval",
+        type=Checked("DURATION", values.parse_usage_interval),
+        default="10s",
+        help="Time between two records of a series that changes; up to a fifth less, at random. A process that is "
+        "killed loses what it counted in this time.",
+    ),
+    _setting(
+        "--usage-bootstrap-servers",
+        type=Checked("HOST:PORT[,HOST:PORT...]", values.parse_addresses),
+        show_default="those of --bootstrap-servers",
+        help="Brokers of --usage-topic.",
+    ),
+    _setting(
+        "--usage-client-config",
+        type=Checked("FILE", file_path),
+        show_default="none, plaintext",
+        help="How to connect to them: security.protocol, sasl.mechanism, sasl.username, sasl.password, ssl.cafile and "
+        "others, in a Java properties file or a .toml file. This proxy has no credentials of its own otherwise.",
+    ),
+    _setting(
+        "--usage-by-topic/--no-usage-by-topic",
+        type=Switch(),
+        default=False,
+        show_default="off",
+        help="Count bytes and records by topic, too. This parses Produce requests and Fetch responses.",
+    ),
+    _setting(
+        "--max-usage-series",
+        type=Checked("N", values.whole_number(1, 1_000_000)),
+        default="10000",
+        help="Series with records of their own; further ones are counted as client id 'other'. Clients after "
+        "--max-metric-entities are, too.",
+    ),
+    _setting(
+        "--label",
+        type=Checked("NAME=VALUE", values.parse_label),
+        multiple=True,
+        show_default="none",
+        help="A label of all records, such as team=search. Repeatable; in the environment separated by ';'.",
+    ),
+    _setting(
+        "--sidecar-name",
+        type=Checked("NAME", values.parse_name),
+        show_default="the name of the host",
+        help="The name of this process in records; the same after a restart.",
+    ),
+)
+
 SECURITY: Final = cloup.option_group(
     "Security",
     _setting(
@@ -355,4 +420,4 @@ PROCESS: Final = cloup.option_group(
     ),
 )
 
-GROUPS: Final = (UPSTREAM, LISTENING, QUOTAS, ENFORCEMENT, OBSERVABILITY, SECURITY, PROCESS)
+GROUPS: Final = (UPSTREAM, LISTENING, QUOTAS, ENFORCEMENT, OBSERVABILITY, USAGE, SECURITY, PROCESS)

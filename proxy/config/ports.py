@@ -100,10 +100,11 @@ def _check_upstream(ctx: click.Context, given: Mapping[str, Any], own_ports: set
     own_hosts = [listen[0], given.get("advertised_host") or listen[0]]
     if is_wildcard(listen[0]):
         own_hosts.append("localhost")
-    for host, port in given.get("bootstrap_servers", ()):
+    found = [(name, *each) for name in ("bootstrap_servers", "usage_bootstrap_servers") for each in given.get(name, ())]
+    for name, host, port in found:
         if port in own_ports and any(_same_host(host, own) for own in own_hosts):
             yield Problem(
-                place_of(ctx, "bootstrap_servers", format_address((host, port))),
+                place_of(ctx, name, format_address((host, port))),
                 "is a port of this proxy itself",
                 "give the real brokers here, and the address of --listen to clients",
             )

@@ -46,10 +46,11 @@ def take_defaults_from(ctx: click.Context, path: object) -> object:
             file_problems(ctx).append(problem)
         else:
             defaults[key] = value
-    quotas_file = defaults.get("quotas_file")
-    if isinstance(quotas_file, str) and quotas_file:
-        # Relative to the file that names it, not to the working directory.
-        defaults["quotas_file"] = str(path.parent / quotas_file)
+    for key in ("quotas_file", "usage_client_config"):
+        name = defaults.get(key)
+        if isinstance(name, str) and name:
+            # Relative to the file that names it, not to the working directory.
+            defaults[key] = str(path.parent / name)
     ctx.default_map = defaults
     return path
 

@@ -167,6 +167,38 @@ def parse_duration_or_off(value: object) -> float:
         raise InvalidValue(f"{error.message}, or off", error.hint) from error
 
 
+def parse_usage_interval(value: object) -> float:
+    """As `parse_duration`, from a second to ten minutes: each series has a record at least that often."""
+    seconds = parse_duration(value)
+    if not 1 <= seconds <= 600:
+        raise InvalidValue("expected a duration from 1s to 10m")
+    return seconds
+
+
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def parse_topic(value: object) -> str:
+    """A topic name, as brokers accept it."""
+    name = _text(value, "TOPIC").strip()
+    if not _TOPIC.fullmatch(name) or name in {".", ".."}:
+        raise InvalidValue("expected a topic name", "at most 249 letters, digits, '.', '_' and '-'")
+    return name
+
+
+_LABEL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def parse_label(value: object) -> tuple[str, str]:
+    """`NAME=VALUE`."""
+    name, equals, text = _text(value, "NAME=VALUE").partition("=")
+    if not equals or not _LABEL_NAME.fullmatch(name):
+        raise InvalidValue("expected NAME=VALUE", "the name: at most 64 letters, digits, '.', '_' and '-'")
+    if len(text) > 256 or not text.isprintable():
+        raise InvalidValue("expected NAME=VALUE", "the value: at most 256 printable characters")
+    return name, text
+
+
 def number_of_seconds(value: object) -> float:
     """Seconds, above 0 and at most a day, as a plain number: the option's name has the unit."""
     expected = "expected a number of seconds, above 0 and at most 86400"

@@ -99,6 +99,7 @@ class Identity:
     )
 
     entity: EntityMetrics
+    """Set by the first `identify`."""
 
     def __init__(self, config: Config, registry: Registry, entities: Entities, peer: str) -> None:
         self._config = config
@@ -119,6 +120,7 @@ class Identity:
 
     def identify(self, wire_client_id: str) -> None:
         """Set the client id of this and later requests."""
+        self.leave()
         self.wire_client_id = wire_client_id
         fixed = self._config.quotas.client_id
         self.client_id = wire_client_id if fixed is None else fixed
@@ -129,9 +131,16 @@ class Identity:
         self.generation = self.registry.generation
         if self.wire_client_id is None:
             return
+        self.entity.sessions -= 1
         self._resolve()
         self.notice.renew(self.registry, now_ns)
         self.request_notice.renew(self.registry, now_ns)
+
+    def leave(self) -> None:
+        """The connection is closed, or has another client id from now on: the counters of this one may expire."""
+        if self.wire_client_id is not None:
+            self.wire_client_id = None
+            self.entity.sessions -= 1
 
     def drop_notices(self) -> None:
         """No response contains a throttle time from now on."""
@@ -141,3 +150,4 @@ class Identity:
         self.limits = self.registry.resolve(self.user, self.client_id)
         self.generation = self.registry.generation
         self.entity = self._entities.of(self.user, self.client_id)
+        self.entity.sessions += 1

@@ -11,6 +11,7 @@ from proxy.enforcement.identity import NS_PER_MS, Identity, throttle_time_ms
 from proxy.observability.admin import WaitingClient
 from proxy.observability.entities import Entities
 from proxy.observability.logs import RateLimited, event
+from proxy.observability.throttle_tallies import ThrottleTally
 from quotas.admission.decision import Decision
 from quotas.admission.limit import Limit
 from quotas.connections import Verdict
@@ -68,7 +69,7 @@ class Report:
 
     def neared(self, identity: Identity, limit: Limit, wait_ns: int, now_ns: int) -> None:
         """A request passed and left less than the soft mark of a limit, and its response contains this wait."""
-        self._count(identity, limit.name, NOTIFY, SOFT, wait_ns, now_ns)
+        self._count(identity, limit, NOTIFY, SOFT, wait_ns, now_ns)
         self._log_limit(identity, limit, NOTIFY, SOFT, wait_ns, 0, now_ns)
 
     def blocked(self, identity: Identity, reason: str, now_ns: int) -> None:
@@ -81,7 +82,7 @@ class Report:
         limit = decision.limit
         if limit is not None:
             reason = self.reason_of(decision)
-            self._count(identity, limit.name, mode, reason, wait_ns, now_ns)
+            self._count(identity, limit, mode, reason, wait_ns, now_ns)
             self._log_limit(identity, limit, mode, reason, wait_ns, decision.wait_ns, now_ns)
 
     def held(self, identity: Identity, decision: Decision, now_ns: int) -> None:
@@ -95,7 +96,7 @@ class Report:
     def released(self, identity: Identity, hold: Hold, now_ns: int) -> None:
         """A hold has ended, and the frame passes."""
         reason = TOTAL if hold.limit.entity == TOTAL_ENTITY else DEBT
-        self._count(identity, hold.limit.name, PAUSE, reason, now_ns - hold.since_ns, now_ns)
+        self._count(identity, hold.limit, PAUSE, reason, now_ns - hold.since_ns, now_ns)
 
     def would_hold(self, identity: Identity, decision: Decision, now_ns: int) -> None:
         """A dry run forwards a frame that another mode would hold."""
@@ -104,14 +105,45 @@ class Report:
     def connection_waits(self, identity: Identity, verdict: Verdict, now_ns: int) -> None:
         """A new connection is over a limit on connections."""
         name, entity = verdict.limit_name or "", str(verdict.entity)
-        self._count(identity, name, PAUSE, DEBT, verdict.wait_ns, now_ns)
+        self._entities.throttle_reasons[DEBT] += 1
+        self._entities.throttled(
+            name, identity.user, identity.client_id, PAUSE, verdict.wait_ns / NS_PER_SECOND, now_ns
+        )
+        tallies = self._entities.throttle_tallies
+        if tallies is not None and name and not self.is_dry_run:
+            tally = tallies.of(identity.user, identity.client_id, name, verdict.entity, verdict.limit_value)
+            tally.throttled_ns += verdict.wait_ns
         self._log(identity, name, entity, verdict.limit_value, PAUSE, DEBT, verdict.wait_ns, verdict.wait_ns, now_ns)
+
+    def exceeded(self, identity: Identity, limit: Limit, size: int) -> None:
+        """Data of `size` bytes found this limit in debt: it is held, or in a dry run it passes."""
+        identity.entity.exceed(limit.name, size)
+        tally = self._tally_of(identity, limit)
+        if tally is None:
+            return
+        if self.is_dry_run:
+            tally.would_have_bytes += size
+        else:
+            tally.delayed_bytes += size
+
+    def refused(self, identity: Identity, limit: Limit, size: int) -> None:
+        """Records of `size` bytes were answered with an error because of this limit."""
+        tally = self._tally_of(identity, limit)
+        if tally is not None:
+            tally.refused_bytes += size
 
     # ---- inside
 
-    def _count(self, identity: Identity, limit_name: str, mode: str, reason: str, wait_ns: int, now_ns: int) -> None:
+    def _count(self, identity: Identity, limit: Limit, mode: str, reason: str, wait_ns: int, now_ns: int) -> None:
         self._entities.throttle_reasons[reason] += 1
-        self._entities.throttled(limit_name, identity.user, identity.client_id, mode, wait_ns / NS_PER_SECOND, now_ns)
+        self._entities.throttled(limit.name, identity.user, identity.client_id, mode, wait_ns / NS_PER_SECOND, now_ns)
+        tally = self._tally_of(identity, limit)
+        if tally is not None and not self.is_dry_run:
+            tally.throttled_ns += wait_ns
+
+    def _tally_of(self, identity: Identity, limit: Limit) -> ThrottleTally | None:
+        tallies = self._entities.throttle_tallies
+        return None if tallies is None else tallies.of_limit(identity.user, identity.client_id, limit)
 
     def _log_limit(
         self,

@@ -4,6 +4,7 @@ metrics     counts, in plain integers                 exposition  the same as Pr
 entities    those of each client, bounded in number   labels      names from the wire as label values
 tallies     counters and sums over a window
 admin       /metrics /healthz /readyz /throttles      logs        one event per line, text or JSON
+throttle_tallies  what limits did to clients           topic_traffic  what a client moved by topic
 build         pure Python, or compiled with mypyc
 http_server   HTTP in the event loop, all of it bounded
 http_request  the head of a request, parsed

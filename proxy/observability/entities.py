@@ -10,13 +10,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
-from weakref import WeakValueDictionary
 
 from proxy.observability import logs
-from proxy.observability.labels import label_value
+from proxy.observability.labels import OTHER, label_value
 from proxy.observability.tallies import WINDOW_SLOT_NS, EntityMetrics, Histogram
-
-OTHER: Final = "other"
+from proxy.observability.throttle_tallies import ThrottleTallies
 
 THROTTLE_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -27,17 +25,18 @@ _log = logging.getLogger(__name__)
 
 
 class Entities:
-    """Sessions call `of` once and keep the result; `tick` is called at least once a second.
-
-    Iterating yields all that a scrape shows: entities in use, expired ones that a session still has, and `other`.
+    """Sessions call `of` once, keep the result and count themselves in its `sessions`; `tick` is called at least once
+    a second.
     """
 
-    def __init__(self, max_entities: int, clock_ns: Callable[[], int]) -> None:
+    def __init__(
+        self, max_entities: int, clock_ns: Callable[[], int], throttle_tallies: ThrottleTallies | None = None
+    ) -> None:
         self.max_entities = max_entities
+        #: None: no usage records are written.
+        self.throttle_tallies = throttle_tallies
         self._clock_ns = clock_ns
         self._known: dict[tuple[str, str], EntityMetrics] = {}
-        # Expired, but a session still has and increments them.
-        self._dormant: WeakValueDictionary[tuple[str, str], EntityMetrics] = WeakValueDictionary()
         self._other: EntityMetrics | None = None
         self._announced: set[str] = set()
         #: Throttled requests and connections of all clients, by reason (see `proxy.enforcement.report`).
@@ -53,19 +52,12 @@ class Entities:
         label_key = (label_value(user), label_value(client_id))
         if label_key != key:
             return self.of(*label_key)
-        found = self._dormant.get(key)
         if key == (OTHER, OTHER):  # a client of that name has the series of `other`
             return self._shared_other()
-        if len(self._known) + len(self._dormant) - (found is not None) >= self.max_entities:
-            if found is not None:
-                return found
+        if len(self._known) >= self.max_entities:
             self.announce_other("clients")
             return self._shared_other()
-        if found is None:
-            found = EntityMetrics(user, client_id, self._clock_ns())
-        else:
-            del self._dormant[key]
-        self._known[key] = found
+        found = self._known[key] = EntityMetrics(user, client_id, self._clock_ns())
         return found
 
     def _shared_other(self) -> EntityMetrics:
@@ -91,18 +83,13 @@ class Entities:
                 entity.window.roll(slot, entity.requests)
 
     def expire(self, now_ns: int) -> None:
-        """Forget entities that counted nothing for an hour.
-
-        An entity that a session still has is shown until the session drops it.
-        """
+        """Forget entities that have no session and counted nothing for an hour."""
         for key, entity in list(self._known.items()):
-            if entity.idle_ns(now_ns) >= ENTITY_IDLE_NS:
+            if entity.idle_ns(now_ns) >= ENTITY_IDLE_NS and not entity.sessions:
                 del self._known[key]
-                self._dormant[key] = entity
 
     def __iter__(self) -> Iterator[EntityMetrics]:
         yield from self._known.values()
-        yield from self._dormant.values()
         if self._other is not None:
             yield self._other
 

@@ -17,10 +17,9 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from proxy.observability.build import BUILD
-from proxy.observability.entities import OTHER
-from proxy.observability.labels import entity_label
+from proxy.observability.labels import OTHER, entity_label
 from proxy.observability.logs import event
-from proxy.observability.metrics import LimitInUse, Metrics
+from proxy.observability.metrics import LimitInUse, Metrics, UsageMetrics
 from proxy.observability.tallies import EntityMetrics, Histogram
 
 T = TypeVar("T")
@@ -94,6 +93,7 @@ def families(metrics: Metrics) -> Iterator[Metric]:
     yield from map(_throttle_time_avg, slices)
     yield from _limits(metrics)
     yield _produced(metrics)
+    yield from _usage(metrics.usage)
     yield from _process(metrics)
 
 
@@ -123,6 +123,23 @@ def _produced(metrics: Metrics) -> Metric:
     for unit, outcome, rate in metrics.produced():
         family.add_metric([unit, outcome], rate)
     return family
+
+
+def _usage(usage: UsageMetrics) -> Iterator[Metric]:
+    yield _counter("usage_records_sent", "Usage records that were written.", usage.sent)
+    yield _counter("usage_records_lost", "Usage records that were dropped before they were written.", usage.lost)
+    yield _by_reason("usage_errors", "Attempts to write usage records that failed.", usage.errors)
+    yield _gauge("usage_series", "Series of usage records.", usage.series)
+    yield _gauge("usage_records_pending", "Usage records that are not written yet.", usage.pending)
+    yield _gauge(
+        "usage_last_success_timestamp_seconds",
+        "When usage records were written last, in seconds since 1970; 0: not yet.",
+        usage.last_success_seconds,
+    )
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(PREFIX + name, text, value=value)
 
 
 def _sliced(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
@@ -174,10 +191,10 @@ def _whole_process(metrics: Metrics) -> Iterator[Metric]:
     yield _by_reason(
         "protocol_errors", "Connections closed because their bytes cannot be parsed.", metrics.errors.protocol
     )
-    yield CounterMetricFamily(
-        PREFIX + "dropped_frames",
+    yield _counter(
+        "dropped_frames",
         "Held requests that were dropped because their client hung up; clients send such requests again.",
-        value=connections.dropped_frames,
+        connections.dropped_frames,
     )
     yield HistogramMetricFamily(
         PREFIX + "event_loop_lag_seconds",

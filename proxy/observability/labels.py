@@ -12,6 +12,9 @@ from typing import Final
 
 from quotas.entity import Default, Entity, Name, Named
 
+OTHER: Final = "other"
+"""The label value of what is counted together, after a bound on the number of series."""
+
 MAX_LABEL_CHARS: Final = 256
 REPLACEMENT: Final = "\ufffd"
 _KEPT_CHARS: Final = MAX_LABEL_CHARS - 9

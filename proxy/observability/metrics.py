@@ -17,8 +17,10 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from protocol.errors import ProtocolError
 from proxy.config.config import Config
-from proxy.observability.entities import OTHER, Entities
+from proxy.observability.entities import Entities
+from proxy.observability.labels import OTHER
 from proxy.observability.tallies import Cell, Histogram
+from proxy.observability.throttle_tallies import ThrottleTallies
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
 
 LAG_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -43,6 +45,16 @@ PAUSE_REASONS: Final = (
 PROXY_HEADER_TIMEOUT: Final = "proxy_header_timeout"
 REJECTION_REASONS: Final = ("max_connections", CONNECTIONS, CONNECTION_CREATION_RATE, PROXY_HEADER_TIMEOUT)
 STALLED, HANDSHAKE_TIMEOUT, MAX_IDLE = CLOSING_REASONS = ("stalled", "handshake_timeout", "max_idle")
+USAGE_ERROR_REASONS: Final = (
+    "unreachable",
+    "timeout",
+    "authentication",
+    "authorization",
+    "topic_missing",
+    "topic_compacted",
+    "file",
+    "defect",
+)
 ACCEPT_ERROR_REASONS: Final = ("descriptors_exhausted", "no_memory", "aborted", "other")
 UPSTREAM_ERROR_REASONS: Final = (
     "connect_refused",
@@ -90,6 +102,21 @@ class ErrorCounts:
     accept: Counter[str] = field(default_factory=lambda: _zeros(ACCEPT_ERROR_REASONS))
 
 
+@dataclass(slots=True)
+class UsageMetrics:
+    """Usage records. The emitter keeps these up to date.
+
+    `pending`: records that are not written yet. `last_success_seconds`: since 1970, UTC; 0: none was written.
+    """
+
+    sent: int = 0
+    lost: int = 0
+    series: int = 0
+    pending: int = 0
+    last_success_seconds: float = 0.0
+    errors: Counter[str] = field(default_factory=lambda: _zeros(USAGE_ERROR_REASONS))
+
+
 class Metrics:
     """All that this process counts. The server sets the callables `limits_in_use` and `produced`.
 
@@ -101,7 +128,9 @@ class Metrics:
     def __init__(self, config: Config, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.clock_ns = clock_ns
         self.event_loop = config.event_loop
-        self.entities = Entities(config.observability.max_metric_entities, clock_ns)
+        throttle_tallies = ThrottleTallies(config.usage.max_series) if config.usage.is_on else None
+        self.entities = Entities(config.observability.max_metric_entities, clock_ns, throttle_tallies)
+        self.usage = UsageMetrics()
         self.requests: dict[tuple[str, str], Cell] = {}
         self.connections = ConnectionMetrics()
         self.errors = ErrorCounts()

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from proxy.observability.topic_traffic import TopicTraffic
+
 WINDOW_SLOTS: Final = 10
 WINDOW_SLOT_NS: Final = 3_000_000_000
 """The window of throttle_time_max/avg is 30 s long and slides in steps of 3 s."""
@@ -99,22 +101,24 @@ class ThrottleWindow:
 class EntityMetrics:
     """The counters of one (user, client id).
 
-    The session increments `requests` for each data request, a byte count by the bytes charged, and a count of notices
-    when it sees what the client does after one.
+    The session increments a count of requests for each data request, a byte count by the bytes charged, and a count of
+    notices when it sees what the client does after one. `sessions`: open connections of the client.
     """
 
     __slots__ = (
-        "__weakref__",
         "_changed_at_ns",
         "_seen",
         "client_id",
         "excess",
         "fetch_bytes",
+        "fetch_requests",
         "notices_ignored",
         "notices_waited",
         "produce_bytes",
-        "requests",
+        "produce_requests",
+        "sessions",
         "throttles",
+        "topics",
         "user",
         "window",
     )
@@ -124,14 +128,22 @@ class EntityMetrics:
         self.client_id = client_id
         self.produce_bytes = 0
         self.fetch_bytes = 0
+        self.produce_requests = 0
+        self.fetch_requests = 0
+        self.sessions = 0
         self.notices_waited = 0
         self.notices_ignored = 0
-        self.requests = 0
         self.throttles: dict[tuple[str, str], Histogram] = {}  # by (limit, mode): both come from the code
         self.excess: dict[str, int] = {}  # bytes of requests and responses that found a limit in debt, by its name
         self.window = ThrottleWindow(now_ns // WINDOW_SLOT_NS)
+        self.topics: dict[str, TopicTraffic] | None = None  # None: not counted by topic
         self._seen = (0, 0, 0, 0)
         self._changed_at_ns = now_ns
+
+    @property
+    def requests(self) -> int:
+        """Produce and Fetch requests."""
+        return self.produce_requests + self.fetch_requests
 
     def exceed(self, limit_name: str, size: int) -> None:
         """Data of `size` bytes found a limit of this name in debt."""

@@ -65,7 +65,7 @@ class Batches:
             requests.near_limit = left < READ_SIZE
             entity = connection.identity.entity
             entity.produce_bytes += size
-            entity.requests += count
+            entity.produce_requests += count
             if not kind.answered:
                 connection.sent_unanswered = True
         kind.counter.value += count

@@ -177,6 +177,7 @@ class Connection:
                 awaited.cancel(now_ns)
         self.in_flight.clear()
         self.fetching.leave()
+        self.identity.leave()
 
 
 class Stream:

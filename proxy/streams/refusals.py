@@ -190,6 +190,7 @@ class Refusals:
             if sequences.refuse(partition, data.epoch, data.sequence, now_ns):
                 decision = Decision(False, wait_ns, limit, (limit,))
                 self._context.policy.notice_until_ns(identity, decision, REJECT, now_ns)
+                self._context.policy.refused(identity, limit, data.record_bytes)
                 _count_throttled(usage.charges_of(data.topic, now_ns), data, now_ns)
         return refused
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 
+from tests.integration.proxy_process import ProxyProcess
 from tests.integration.scanned_proxy import RelayedProxy
 
 DEADLINE_SECONDS = 45.0
@@ -28,7 +29,7 @@ def produce(producer: Producer, topic: str, sent: list[bytes]) -> None:
     assert failed == []
 
 
-def read(front: RelayedProxy, topic: str, group: str, count: int, **settings: Any) -> list[bytes]:
+def read(front: RelayedProxy | ProxyProcess, topic: str, group: str, count: int, **settings: Any) -> list[bytes]:
     """The next `count` values of a group, which it then commits."""
     consumer = Consumer(
         {

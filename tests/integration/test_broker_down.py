@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from deploy.local.cluster import KafkaCluster
 from tests.integration.librdkafka import produce
 from tests.integration.proxy_process import ProxyProcess, eventually
+from tests.integration.test_usage_records import VALUES, client_of, in_topic, recorded, shown, usage_flags
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +63,29 @@ def test_a_client_continues_after_its_broker_restarts(
         bounced_cluster.start_broker(1)
         produce(producer, topic, [b"after"])
         eventually(lambda: proxy.get("/readyz")[0] == 200, 20, "ready")
+
+
+@pytest.mark.timeout(180)
+def test_while_the_broker_of_records_is_away_traffic_goes_on(
+    kafka_cluster: KafkaCluster, bounced_cluster: KafkaCluster, unique_name: Callable[[str], str]
+) -> None:
+    topic, client_id = unique_name("usage"), unique_name("etl")
+    flags = usage_flags("--usage-topic", topic, "--usage-bootstrap-servers", bounced_cluster.bootstrap_servers)
+    with ProxyProcess(kafka_cluster.bootstrap_servers, *flags) as proxy:
+        producer = client_of(proxy, client_id)
+        produce(producer, unique_name("orders"), VALUES)
+        eventually(lambda: proxy.metric("usage_records_sent_total"), 20, "records are sent")
+        bounced_cluster.stop_broker(1, graceful=False)
+        for _ in range(3):
+            produce(producer, unique_name("orders"), VALUES)
+        failed = proxy.wait_for_event("usage_records_not_written", 40)
+        assert failed["level"] == "WARN"
+        assert proxy.metric("usage_records_pending") > 0
+        bounced_cluster.start_broker(1)
+        eventually(lambda: not proxy.metric("usage_records_pending"), 60, "the broker is back")
+        assert proxy.metric("usage_records_lost_total") == 0
+        expected = shown(proxy)
+    records = [record for _, record in in_topic(bounced_cluster.bootstrap_servers, topic)]
+    assert recorded(records) == expected
+    numbers = {record["seq"] for record in records}
+    assert numbers == set(range(len(numbers))), "repeated perhaps, but none is missing"

@@ -76,7 +76,7 @@ def test_each_option_shows_its_default_and_its_variable(option: Setting) -> None
 
 
 def test_every_option_of_run_is_in_a_group() -> None:
-    assert len(GROUPS) == 7
+    assert len(GROUPS) == 8
     assert "Options:\n" in invoke("--help").output
     other = invoke("run", "--help").output.split("Other options:")[1]
     assert re.findall(r"--[a-z-]+", other) == ["--help"]

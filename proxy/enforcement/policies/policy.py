@@ -82,6 +82,14 @@ class Policy:
         """A bound of the proxy keeps the connection from being read."""
         self._report.blocked(identity, reason, now_ns)
 
+    def exceeds(self, identity: Identity, limit: Limit, size: int) -> None:
+        """Data of `size` bytes finds debt of a limit."""
+        self._report.exceeded(identity, limit, size)
+
+    def refused(self, identity: Identity, limit: Limit, size: int) -> None:
+        """Records of `size` bytes are answered with an error."""
+        self._report.refused(identity, limit, size)
+
     def released(self, identity: Identity, hold: Hold, now_ns: int) -> None:
         """A held frame passes."""
         identity.back_off.held(is_held=False)

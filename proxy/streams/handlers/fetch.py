@@ -172,11 +172,11 @@ class Fetch(DataHandler):
         identity = connection.identity
         entity = identity.entity
         entity.fetch_bytes += size
-        entity.requests += 1
+        entity.fetch_requests += 1
         reservation, held_by, policy = fetch.reservation, fetch.held_by, self.context.policy
         limits = identity.limits.fetch
         if held_by is not None:
-            entity.exceed(held_by.name, size)
+            policy.exceeds(identity, held_by, size)
             if not policy.enforces and limits.check(now_ns).wait_ns >= MOST_DRY_RUN_DEBT_NS:
                 limits.refund(size, now_ns, now_ns)  # settled below
         decision = reservation.settle(limits, size, now_ns)

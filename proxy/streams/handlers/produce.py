@@ -105,7 +105,7 @@ class Produce(DataHandler):
             requests.unpaid = length - size
             entity = identity.entity
             entity.produce_bytes += length
-            entity.requests += 1
+            entity.produce_requests += 1
         elif requests.hold is not None and requests.hold.limit in produce.limits:
             requests.hold.units = _first_charge(produce, length, pos, end)
         return step
@@ -149,7 +149,7 @@ class Produce(DataHandler):
         return PASS
 
     def exceeds(self, requests: Requests, limit: Limit, size: int) -> None:
-        requests.connection.identity.entity.exceed(limit.name, size)
+        self.context.policy.exceeds(requests.connection.identity, limit, size)
 
     def pass_in_debt(
         self, requests: Requests, decision: Decision, size: int, amounts: Mapping[Limit, int] | None, now_ns: int
@@ -239,7 +239,7 @@ class Produce(DataHandler):
         connection = requests.connection
         entity = connection.identity.entity
         entity.produce_bytes += len(rest)
-        entity.requests += 1
+        entity.produce_requests += 1
         kind.counter.value += 1
         connection.in_flight.append((correlation_id, requests.awaited or kind))
         requests.awaited = None

@@ -51,6 +51,7 @@ def test_the_command_line_and_the_class_have_the_same_defaults() -> None:
 
 def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
     quotas = toml('[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "5MB"\n', "quotas.toml")
+    client = toml("security.protocol=SASL_PLAINTEXT\nsasl.username=u\nsasl.password=p\n", "client.properties")
     found = config(
         *("--bootstrap-server", "a:1,b:2"),
         *("--listen", "0.0.0.0:9000"),
@@ -77,6 +78,9 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         *("--metrics-allowed-host", "Proxy.svc", "--metrics-allowed-host", "metrics"),
         *("--max-metric-entities", "10"),
         *("--log-format", "json", "--log-level", "debug"),
+        *("--usage-topic", "usage", "--usage-interval", "1m", "--usage-bootstrap-servers", "c:3"),
+        *("--usage-client-config", str(client), "--usage-by-topic", "--max-usage-series", "7"),
+        *("--label", "team=search", "--label", "env=a=b", "--sidecar-name", "pod-7"),
         *("--drain-timeout", "500ms"),
         *("--socket-request-max-bytes", "1MB"),
         *("--socket-response-max-bytes", "2MiB"),
@@ -123,6 +127,16 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         "observability.max_metric_entities": 10,
         "observability.log_format": "json",
         "observability.log_level": "debug",
+        "usage.topic": "usage",
+        "usage.file": None,
+        "usage.interval_seconds": 60.0,
+        "usage.bootstrap_servers": (("c", 3),),
+        "usage.client": {"security_protocol": "SASL_PLAINTEXT", "sasl_plain_username": "u", "sasl_plain_password": "p"},
+        "usage.ssl": {},
+        "usage.by_topic": True,
+        "usage.max_series": 7,
+        "usage.labels": (("env", "a=b"), ("team", "search")),
+        "usage.sidecar_name": "pod-7",
         "listening.proxy_protocol_from": (ip_network("10.0.0.0/8"), ip_network("::1/128")),
         "listening.drain_timeout_seconds": 0.5,
         "security.max_request_bytes": 1_000_000,
@@ -152,6 +166,10 @@ WAYS = [
     ("--handshake-timeout", "1s", "2s", '"off"', "security.handshake_timeout_seconds", 1.0),
     ("--connections-max-idle", "1s", "2s", "3", "security.connections_max_idle_seconds", 1.0),
     ("--proxy-protocol-from", "::1", "::2;::3", '["::4"]', "listening.proxy_protocol_from", (ip_network("::1"),)),
+    ("--usage-topic", "a", "b", '"c"', "usage.topic", "a"),
+    ("--usage-file", "a", "b", '"c"', "usage.file", Path("a")),
+    ("--usage-interval", "1s", "2s", "3", "usage.interval_seconds", 1.0),
+    ("--label", "a=1", "b=2;c=3", '["d=4"]', "usage.labels", (("a", "1"),)),
     ("--metrics-allowed-host", "a", "b;c", '["d"]', "observability.metrics_allowed_hosts", ("a",)),
     ("--broker-port", "1=2001", "1=2002", '["1=2003"]', "listening.node_ports", {1: 2001}),
 ]

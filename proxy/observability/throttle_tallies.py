@@ -1,0 +1,75 @@
+"""What each limit did to each client, for usage records: kept only while they are written, and bounded in number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from proxy.observability.labels import OTHER, entity_label, label_value
+from quotas.admission.limit import Limit
+
+
+class ThrottleTally:
+    """Of one (user, client id, limit, entity). All counts are cumulative.
+
+    limit         the latest limit of this name and entity; None: a limit on connections, or several limits
+    limit_value   its units per second when it throttled last; None: of several
+    """
+
+    __slots__ = (
+        "client_id",
+        "delayed_bytes",
+        "entity",
+        "limit",
+        "limit_name",
+        "limit_value",
+        "refused_bytes",
+        "throttled_ns",
+        "user",
+        "would_have_bytes",
+    )
+
+    def __init__(self, user: str, client_id: str, limit_name: str, entity: str) -> None:
+        self.user = user
+        self.client_id = client_id
+        self.limit_name = limit_name
+        self.entity = entity
+        self.throttled_ns = 0
+        self.delayed_bytes = 0
+        self.refused_bytes = 0
+        self.would_have_bytes = 0
+        self.limit: Limit | None = None
+        self.limit_value: int | float | None = None
+
+
+class ThrottleTallies:
+    """Callers look a tally up for each event and keep none. After `max_tallies`, further ones are one for each limit
+    name, with `other` as user, client id and entity.
+    """
+
+    def __init__(self, max_tallies: int) -> None:
+        self._max_tallies = max_tallies
+        self._tallies: dict[tuple[str, str, str, str], ThrottleTally] = {}
+
+    def of_limit(self, user: str, client_id: str, limit: Limit) -> ThrottleTally:
+        """The tally of a limit of this client."""
+        tally = self.of(user, client_id, limit.name, limit.entity, limit.rate)
+        tally.limit = None if tally.entity == OTHER else limit
+        return tally
+
+    def of(self, user: str, client_id: str, limit_name: str, entity: object, limit_value: int | float) -> ThrottleTally:
+        """The tally of a limit that is known by name and entity."""
+        key = (label_value(user), label_value(client_id), limit_name, entity_label(entity))
+        tally = self._tallies.get(key)
+        if tally is None:
+            if len(self._tallies) >= self._max_tallies:
+                key = (OTHER, OTHER, limit_name, OTHER)
+            tally = self._tallies.setdefault(key, ThrottleTally(*key))
+        tally.limit_value = None if tally.entity == OTHER else limit_value
+        return tally
+
+    def remove(self, tally: ThrottleTally) -> None:
+        """Forget an idle one."""
+        del self._tallies[tally.user, tally.client_id, tally.limit_name, tally.entity]
+
+    def __iter__(self) -> Iterator[ThrottleTally]:
+        return iter(list(self._tallies.values()))

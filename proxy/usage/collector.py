@@ -1,0 +1,98 @@
+"""One reading: the counters become series, and series that changed become samples. Pure: times are passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from proxy.observability.entities import Entities
+from proxy.usage.client_ids import Labels
+from proxy.usage.reader import Reader
+from proxy.usage.records import Origin, encoded
+from proxy.usage.samples import Samples
+from proxy.usage.series import Series, SeriesTable, UsageKey
+from quotas.admission.limit import Limit
+
+SNAPSHOT_MS: Final = 600_000
+"""Each live series is sent at least this often."""
+TOPIC_INTERVAL_MS: Final = 60_000
+SAMPLES_PER_SERIES: Final = 3
+"""Samples that are kept while records cannot be written, for each of `max_series`: more than an hour's."""
+CLOCK_STEP_MS: Final = 60_000
+"""A clock that goes back by more begins all series anew; after a smaller step, time stands still."""
+SERIES_AT_ONCE: Final = 200
+"""Series of one step: less than 1 ms."""
+
+
+class Collector:
+    """Callers take all steps of `collect` before they start another one. `lost`: records that were never written."""
+
+    def __init__(
+        self,
+        origin: Origin,
+        stamped: Labels,
+        max_series: int,
+        entities: Entities,
+        is_in_use: Callable[[Limit], bool],
+        now_ms: int,
+    ) -> None:
+        self.series = SeriesTable(max_series, stamped)
+        self.samples = Samples(SAMPLES_PER_SERIES * max_series)
+        self.lost = 0
+        self._origin = origin
+        self._reader = Reader(entities, self.series, stamped, is_in_use)
+        self._seq = 0
+        self._read_ms = self._snapshot_ms = self._topics_ms = now_ms
+        self._needs_snapshot = False
+
+    def collect(self, now_ms: int, *, is_last: bool = False) -> Iterator[None]:
+        """Read all counters and add the samples that are due, in steps of about 1 ms. `is_last`: all series."""
+        if now_ms < self._read_ms - CLOCK_STEP_MS:
+            yield from self._sample_all(list(self.series.changed), self._read_ms)
+            self.series.clear()
+            self._read_ms = self._snapshot_ms = self._topics_ms = now_ms
+        since_ms = self._read_ms
+        now_ms = self._read_ms = max(now_ms, since_ms)
+        is_full = is_last or self._needs_snapshot or now_ms - self._snapshot_ms >= SNAPSHOT_MS
+        if is_full:
+            self._needs_snapshot = False
+            self._snapshot_ms = now_ms
+        has_topics = is_full or now_ms - self._topics_ms >= TOPIC_INTERVAL_MS
+        if has_topics:
+            self._topics_ms = now_ms
+        yield from self._reader.read(since_ms, now_ms)
+        if is_full:
+            yield from self._sample_all(list(self.series), now_ms)
+            for series in self.series:
+                self.series.expire(series, now_ms)
+        else:
+            changed = [each for each in self.series.changed if has_topics or not _is_of_topic(each)]
+            yield from self._sample_all(changed, now_ms)
+
+    def _sample_all(self, due: list[Series], now_ms: int) -> Iterator[None]:
+        for start in range(0, len(due), SERIES_AT_ONCE):
+            for series in due[start : start + SERIES_AT_ONCE]:
+                self.series.changed.pop(series, None)
+                lost = self.samples.put(series, now_ms)
+                self.lost += lost
+                self._seq += lost  # readers find a gap
+            yield
+
+    def take(self, most: int) -> list[bytes]:
+        """The records of the oldest samples, `most` at most. They are no longer kept here."""
+        records = []
+        for sample in self.samples.take(most):
+            records.append(encoded(self._origin, self._seq, sample))
+            self._seq += 1
+        return records
+
+    def drop_all(self, records: int) -> None:
+        """Nothing can be written: `records` that were taken and all samples are lost. Later, all series are sent."""
+        dropped = self.samples.drop_all()
+        self._seq += dropped
+        self.lost += records + dropped
+        self._needs_snapshot = True
+
+
+def _is_of_topic(series: Series) -> bool:
+    return isinstance(series.key, UsageKey) and series.key.topic is not None

@@ -1,0 +1,166 @@
+"""When counters are read and records are written. Its failures concern no session, and its turns of the loop are short.
+
+Reading and writing are two tasks: while the broker is away, readings go on, and later samples replace earlier ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import AbstractEventLoop, Task
+from collections.abc import Callable
+from random import uniform
+from typing import Final
+
+from proxy.observability.logs import RateLimited, event
+from proxy.observability.metrics import UsageMetrics
+from proxy.usage.collector import Collector
+from proxy.usage.sink import Sink, SinkFailed, SinkRefused
+
+JITTER: Final = 0.2
+"""The part of the interval by which a reading may be early, so that sidecars do not write all at once."""
+PAUSE_SECONDS: Final = 0.005
+"""Between two steps of about 1 ms: sessions have the loop meanwhile."""
+RECORDS_AT_ONCE: Final = 100
+"""Records of one write: less than 1 ms to encode."""
+WRITE_SECONDS: Final = 30.0
+EXIT_SECONDS: Final = 5.0
+"""How long the end of the process waits for the last records."""
+SAME_FAILURE_NS: Final = 60_000_000_000
+
+_log = logging.getLogger("proxy.usage")
+
+
+class Emitter:
+    """Runs from `start` to `close`. `clock_ns`: monotonic; `wall_ms`: since 1970, UTC."""
+
+    def __init__(
+        self,
+        collector: Collector,
+        sink: Sink,
+        metrics: UsageMetrics,
+        interval_seconds: float,
+        clock_ns: Callable[[], int],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._collector = collector
+        self._sink = sink
+        self._metrics = metrics
+        self._interval_seconds = interval_seconds
+        self._clock_ns = clock_ns
+        self._wall_ms = wall_ms
+        self._unsent: list[bytes] = []
+        self._has_new = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._tasks: list[Task[None]] = []
+        self._failures = RateLimited(SAME_FAILURE_NS)
+
+    def start(self, loop: AbstractEventLoop) -> None:
+        """Begin to read and write."""
+        self._tasks = [loop.create_task(self._read_forever()), loop.create_task(self._write_forever())]
+
+    async def close(self) -> None:
+        """Write a last record of each series, for at most `EXIT_SECONDS`."""
+        reading, writing = self._tasks
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        try:
+            async with asyncio.timeout(EXIT_SECONDS):
+                await self._read(pause_seconds=0, is_last=True)
+                await self._write(pause_seconds=0)
+        except TimeoutError:
+            event(_log, logging.WARNING, "usage_write_timed_out", seconds=EXIT_SECONDS)
+        except Exception:  # noqa: BLE001 - a defect here must not change how the process ends
+            event(_log, logging.ERROR, "usage_failed", exc_info=True)
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        self._collector.drop_all(len(self._unsent))
+        self._show()
+        level = logging.WARNING if self._metrics.lost else logging.INFO
+        event(_log, level, "usage_stopped", records_sent=self._metrics.sent, records_lost=self._metrics.lost)
+        try:
+            async with asyncio.timeout(EXIT_SECONDS):
+                await self._sink.close()
+        except TimeoutError:
+            event(_log, logging.WARNING, "usage_close_timed_out", seconds=EXIT_SECONDS)
+
+    # ---- reading
+
+    async def _read_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_seconds * uniform(1 - JITTER, 1))  # noqa: S311 - no secret
+            try:
+                await self._read(PAUSE_SECONDS)
+            except Exception:  # noqa: BLE001 - a defect that one reading shows must not end the others
+                self._report_defect()
+            self._has_new.set()
+
+    async def _read(self, pause_seconds: float, *, is_last: bool = False) -> None:
+        for _ in self._collector.collect(self._wall_ms(), is_last=is_last):
+            await asyncio.sleep(pause_seconds)
+        self._show()
+
+    # ---- writing
+
+    async def _write_forever(self) -> None:
+        while True:
+            await self._has_new.wait()
+            self._has_new.clear()
+            try:
+                await self._write(PAUSE_SECONDS)
+            except Exception:  # noqa: BLE001 - as above
+                self._report_defect()
+
+    async def _write(self, pause_seconds: float) -> None:
+        """Write all samples, the oldest first; after a failure the rest stays for the next time."""
+        async with self._writing:
+            try:
+                while self._unsent or len(self._collector.samples):
+                    self._unsent = self._unsent or self._collector.take(RECORDS_AT_ONCE)
+                    await self._write_unsent()
+                    await asyncio.sleep(pause_seconds)
+            except SinkFailed as error:
+                self._report(error)
+                if isinstance(error, SinkRefused):
+                    self._collector.drop_all(len(self._unsent))
+                    self._unsent = []
+            finally:
+                self._show()
+
+    async def _write_unsent(self) -> None:
+        try:
+            async with asyncio.timeout(WRITE_SECONDS):
+                await self._sink.write(self._unsent)
+        except TimeoutError as error:
+            raise SinkFailed("timeout", f"no acknowledgement within {WRITE_SECONDS:g} s") from error
+        self._metrics.sent += len(self._unsent)
+        self._metrics.last_success_seconds = self._wall_ms() / 1000
+        self._unsent = []
+
+    # ---- what is shown
+
+    def _show(self) -> None:
+        self._metrics.lost = self._collector.lost
+        self._metrics.series = len(self._collector.series)
+        self._metrics.pending = len(self._collector.samples) + len(self._unsent)
+
+    def _report(self, error: SinkFailed) -> None:
+        self._metrics.errors[error.reason] += 1
+        suppressed = self._failures.admit(error.reason, self._clock_ns())
+        if suppressed is not None:
+            is_refused = isinstance(error, SinkRefused)
+            event(
+                _log,
+                logging.ERROR if is_refused else logging.WARNING,
+                "usage_records_refused" if is_refused else "usage_records_not_written",
+                reason=error.reason,
+                message=error.message,
+                pending=self._metrics.pending,
+                lost=self._collector.lost,
+                suppressed=suppressed or None,
+            )
+
+    def _report_defect(self) -> None:
+        self._metrics.errors["defect"] += 1
+        if self._failures.admit("defect", self._clock_ns()) is not None:
+            event(_log, logging.ERROR, "usage_failed", exc_info=True)

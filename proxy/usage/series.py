@@ -1,0 +1,119 @@
+"""The series of usage records: cumulative counters by key, bounded in number, forgotten when idle for an hour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from proxy.observability.labels import OTHER
+from proxy.usage.client_ids import Labels
+
+SERIES_IDLE_MS: Final = 3_600_000
+"""A series that counted nothing for an hour is forgotten. If it is used again it begins anew."""
+
+PRODUCE: Final = "produce"
+FETCH: Final = "fetch"
+
+
+class UsageKey(NamedTuple):
+    """Of a series of kind `usage`. `topic`: None for all bytes that are not counted by topic."""
+
+    user: str
+    client_id: str
+    labels: Labels
+    topic: str | None
+    direction: str
+
+    def merged(self, stamped: Labels) -> UsageKey:
+        """The series that counts it after the bound on series."""
+        return UsageKey(OTHER, OTHER, stamped, None, self.direction)
+
+
+class ThrottleKey(NamedTuple):
+    """Of a series of kind `throttle`."""
+
+    user: str
+    client_id: str
+    labels: Labels
+    limit: str
+    entity: str
+
+    def merged(self, stamped: Labels) -> ThrottleKey:
+        """As `UsageKey.merged`."""
+        return ThrottleKey(OTHER, OTHER, stamped, self.limit, OTHER)
+
+
+Key = UsageKey | ThrottleKey
+
+Counts = tuple[int, ...]
+"""Of a usage series: bytes, requests, messages. Of a throttle series: nanoseconds throttled, bytes delayed, refused,
+and that a dry run would have delayed.
+"""
+
+
+class Series:
+    """One series since `start_ms`, when its counts were 0. `changed_ms`: when a count changed last."""
+
+    __slots__ = ("changed_ms", "counts", "key", "limit_value", "start_ms")
+
+    def __init__(self, key: Key, counts: Counts, start_ms: int, now_ms: int) -> None:
+        self.key = key
+        self.counts = counts
+        self.limit_value: float | None = None
+        self.start_ms = start_ms
+        self.changed_ms = now_ms
+
+
+class SeriesTable:
+    """All series. `changed`: those whose counts changed since they were removed from it.
+
+    After `max_series`, new keys are counted together: one series for each direction and each limit name.
+    """
+
+    def __init__(self, max_series: int, stamped: Labels) -> None:
+        self._max_series = max_series
+        self._stamped = stamped
+        self._series: dict[Key, Series] = {}
+        self.changed: dict[Series, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._series)
+
+    def has_room_for(self, key: Key) -> bool:
+        """Whether the key has a series of its own, or could have one."""
+        return key in self._series or len(self._series) < self._max_series
+
+    def add(self, key: Key, counts: Counts, start_ms: int, now_ms: int) -> Series:
+        """Add to the counts of a key. A new series began at `start_ms`."""
+        series = self._series.get(key)
+        if series is None and len(self._series) >= self._max_series:
+            key = key.merged(self._stamped)
+            series = self._series.get(key)
+        if series is None:
+            series = self._series[key] = Series(key, counts, start_ms, now_ms)
+        else:
+            series.counts = tuple(map(int.__add__, series.counts, counts))
+            series.changed_ms = now_ms
+        self.changed[series] = None
+        return series
+
+    def set_limit_value(self, key: ThrottleKey, value: float | None) -> None:
+        """Show this limit from now on; not in a series of several limits."""
+        series = self._series.get(key)
+        if series is not None:
+            series.limit_value = value
+
+    def expire(self, series: Series, now_ms: int) -> bool:
+        """Forget a series whose counts are known elsewhere, if it is idle. Returns whether it was."""
+        if series in self.changed or now_ms - series.changed_ms < SERIES_IDLE_MS:
+            return False
+        del self._series[series.key]
+        return True
+
+    def clear(self) -> None:
+        """Forget all series: they begin anew."""
+        self._series.clear()
+        self.changed.clear()
+
+    def __iter__(self) -> Iterator[Series]:
+        return iter(list(self._series.values()))

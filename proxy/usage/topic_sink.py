@@ -1,0 +1,128 @@
+"""Writes records to a Kafka topic, through a client of its own to the real brokers: quotas do not concern it.
+
+All records of a process have one key and so one partition. A batch is sent when the one before is acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import (
+    AuthenticationFailedError,
+    ClusterAuthorizationFailedError,
+    IllegalSaslStateError,
+    KafkaError,
+    SaslAuthenticationFailed,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    UnsupportedSaslMechanismError,
+)
+from aiokafka.helpers import create_ssl_context
+from aiokafka.partitioner import DefaultPartitioner
+
+from proxy.usage.sink import SinkFailed
+from proxy.usage.topic_check import check_topic
+
+BATCH_BYTES: Final = 65_536
+REQUEST_TIMEOUT_MS: Final = 10_000
+CHECK_NS: Final = 600_000_000_000
+"""The topic is checked again this often: someone may change its settings."""
+CLOSE_SECONDS: Final = 2.0
+
+_REASONS: Final[Mapping[type[Exception], str]] = {
+    AuthenticationFailedError: "authentication",
+    SaslAuthenticationFailed: "authentication",
+    UnsupportedSaslMechanismError: "authentication",
+    IllegalSaslStateError: "authentication",
+    ClusterAuthorizationFailedError: "authorization",
+    TopicAuthorizationFailedError: "authorization",
+    UnknownTopicOrPartitionError: "topic_missing",
+}
+
+# Its failures are reported as `usage_records_not_written`; its own log would repeat each of them.
+logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+
+
+class TopicSink:
+    """Connects with the first write. `client`: arguments of aiokafka's clients; `ssl`: those of its SSL context."""
+
+    def __init__(
+        self,
+        topic: str,
+        key: bytes,
+        client: Mapping[str, Any],
+        ssl: Mapping[str, Any],
+        clock_ns: Callable[[], int],
+    ) -> None:
+        self._topic = topic
+        self._key = key
+        self._client = {**client, "request_timeout_ms": REQUEST_TIMEOUT_MS}
+        self._ssl = ssl
+        self._clock_ns = clock_ns
+        self._producer: Any = None
+        self._partition = 0
+        self._checked_ns = 0
+
+    async def write(self, records: Sequence[bytes]) -> None:
+        """See `Sink`."""
+        try:
+            producer = await self._connected()
+            batch = producer.create_batch()
+            for record in records:
+                if batch.append(key=self._key, value=record, timestamp=None) is None:
+                    await self._send(batch)
+                    batch = producer.create_batch()
+                    batch.append(key=self._key, value=record, timestamp=None)
+            await self._send(batch)
+        except (KafkaError, OSError) as error:
+            await self.close()
+            raise SinkFailed(_reason_of(error), f"--usage-topic {self._topic}: {_text(error)}") from error
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _send(self, batch: Any) -> None:
+        sent = await self._producer.send_batch(batch, self._topic, partition=self._partition)
+        sent.add_done_callback(lambda done: done.cancelled() or done.exception())  # also if the wait ends early
+        await sent
+
+    async def _connected(self) -> Any:
+        """The producer, after a check of the topic."""
+        if self._producer is not None and self._clock_ns() - self._checked_ns < CHECK_NS:
+            return self._producer
+        client = dict(self._client)
+        if client.get("security_protocol") in {"SSL", "SASL_SSL"}:
+            client["ssl_context"] = await asyncio.to_thread(create_ssl_context, **self._ssl)
+        await check_topic(client, self._topic)
+        self._checked_ns = self._clock_ns()
+        if self._producer is None:
+            self._producer = AIOKafkaProducer(**client, acks="all", max_batch_size=BATCH_BYTES)
+            await self._producer.start()
+            partitions = sorted(await self._producer.partitions_for(self._topic))
+            self._partition = DefaultPartitioner()(self._key, partitions, partitions)
+        return self._producer
+
+    async def close(self) -> None:
+        """See `Sink`."""
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await producer.stop()
+        except (KafkaError, OSError, TimeoutError):
+            # aiokafka cannot be stopped without a flush, which waits for the broker.
+            await producer._sender.close()
+            await producer.client.close()
+
+
+def _reason_of(error: Exception) -> str:
+    return _REASONS.get(type(error), "unreachable")
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__

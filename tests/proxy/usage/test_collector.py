@@ -1,0 +1,500 @@
+"""From counters to records, at times that the test sets: whatever happens, the records add up to the counters."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.usage import records as published
+from proxy.config.config import ObservabilityOptions, UsageOptions
+from proxy.enforcement.identity import Identity
+from proxy.observability.entities import ENTITY_IDLE_NS
+from proxy.observability.labels import OTHER
+from proxy.observability.tallies import EntityMetrics
+from proxy.observability.topic_traffic import TopicTraffic
+from proxy.usage.collector import SAMPLES_PER_SERIES, SNAPSHOT_MS, TOPIC_INTERVAL_MS, Collector
+from proxy.usage.records import Origin
+from proxy.usage.series import SERIES_IDLE_MS
+from quotas.parsing.parse import parse_spec
+from tests.proxy.streams.pair import World
+
+START_MS = 1_767_614_400_000
+SECOND_MS = 1_000
+NS_PER_MS = 1_000_000
+CLIENTS = ["etl", "producer-1", "producer-2", "consumer-g-3;label.team=b", "x" * 300, "\x00", "other", ""]
+TOPICS = ["orders", "flights", OTHER]
+
+Record = dict[str, Any]
+
+
+class Scene:
+    """A proxy's counters, the collector, and the records that were taken."""
+
+    def __init__(self, max_series: int = 100, max_entities: int = 100, quotas: tuple[str, ...] = ()) -> None:
+        self.world = World(
+            [parse_spec(quota) for quota in quotas],
+            observability=ObservabilityOptions(max_metric_entities=max_entities),
+            usage=UsageOptions(file=Path("unused"), max_series=max_series),
+        )
+        self.now_ms = START_MS
+        origin = Origin("pod-1", "run-1", "127.0.0.1:19092")
+        stamped = (("env", "test"),)
+        entities, is_in_use = self.world.metrics.entities, self.world.registry.is_in_use
+        self.collector = Collector(origin, stamped, max_series, entities, is_in_use, self.now_ms)
+        self.taken: list[Record] = []
+        self.true = Counter[tuple[str, ...]]()
+
+    def pass_time(self, ms: int) -> None:
+        self.now_ms += ms
+        self.world.clock.now_ns += max(0, ms) * NS_PER_MS
+
+    def client(self, client_id: str) -> EntityMetrics:
+        return self.world.metrics.entities.of("ANONYMOUS", client_id)
+
+    def count(self, client_id: str, direction: str, size: int, requests: int = 1) -> None:
+        entity = self.client(client_id)
+        for name, amount in ((f"{direction}_bytes", size), (f"{direction}_requests", requests)):
+            setattr(entity, name, getattr(entity, name) + amount)
+        self.true[direction, "bytes"] += size
+        self.true[direction, "requests"] += requests
+
+    def count_topic(self, client_id: str, topic: str, direction: str, size: int, messages: int) -> None:
+        entity = self.client(client_id)
+        if entity.topics is None:
+            entity.topics = {}
+        traffic = entity.topics.setdefault(topic, TopicTraffic())
+        for name, amount in ((f"{direction}_bytes", size), (f"{direction}_messages", messages)):
+            setattr(traffic, name, getattr(traffic, name) + amount)
+
+    def read(self, *, is_last: bool = False) -> None:
+        for _ in self.collector.collect(self.now_ms, is_last=is_last):
+            pass
+
+    def take(self, most: int = 10**9) -> list[Record]:
+        new = [json.loads(record) for record in self.collector.take(most)]
+        self.taken += new
+        return new
+
+    def report(self, *, is_last: bool = False) -> list[Record]:
+        self.read(is_last=is_last)
+        return self.take()
+
+
+def series_of(record: Record) -> tuple[Any, ...]:
+    fields = ("kind", "start_time_ms", "user", "client_id", "topic", "direction", "limit", "entity")
+    return (*(record.get(field) for field in fields), *sorted(record["labels"].items()))
+
+
+def totals(records: list[Record]) -> Counter[tuple[str, ...]]:
+    """The last counters of all usage series together."""
+    last = {series_of(record): record for record in records if record["kind"] == "usage"}
+    found = Counter[tuple[str, ...]]()
+    for record in last.values():
+        for name in ("bytes", "requests"):
+            found[record["direction"], name] += record[name]
+    return found
+
+
+COUNTERS = ("bytes", "requests", "messages", "throttled_ms", "delayed_bytes", "refused_bytes", "would_have_bytes")
+
+
+def check_all(records: list[Record]) -> None:
+    """What holds for all records of a process."""
+    before: dict[tuple[Any, ...], Record] = {}
+    for record in records:
+        assert published.errors(record) == []
+        assert record["start_time_ms"] <= record["time_ms"]
+        earlier = before.get(series_of(record))
+        if earlier is not None:
+            assert earlier["time_ms"] <= record["time_ms"]
+            assert all((earlier.get(name) or 0) <= (record.get(name) or 0) for name in COUNTERS)
+        before[series_of(record)] = record
+    numbers = [record["seq"] for record in records]
+    assert numbers == sorted(set(numbers))
+
+
+AMOUNTS = st.integers(0, 10**7)
+COUNTING = st.tuples(
+    st.just("count"), st.sampled_from(CLIENTS), st.sampled_from(["produce", "fetch"]), AMOUNTS, st.integers(0, 3)
+)
+BY_TOPIC = st.tuples(
+    st.just("topic"), st.sampled_from(CLIENTS[:3]), st.sampled_from(TOPICS), st.sampled_from(["produce", "fetch"]),
+    st.integers(0, 1000), st.integers(0, 9),
+)  # fmt: skip
+PAUSES_MS = [0, 1, 9_000, 70_000, SNAPSHOT_MS, SERIES_IDLE_MS, -30_000, -(10**7)]
+STEPS = st.lists(
+    st.one_of(
+        COUNTING,
+        COUNTING,
+        BY_TOPIC,
+        st.tuples(
+            st.just("pass"), st.sampled_from([0, 1, 9_000, 70_000, SNAPSHOT_MS, SERIES_IDLE_MS, -30_000, -(10**7)])
+        ),
+        st.tuples(st.just("read")),
+        st.tuples(st.just("read_with"), COUNTING),
+        st.tuples(st.just("take"), st.integers(1, 20)),
+        st.tuples(st.just("expire")),
+        st.tuples(st.just("refuse")),
+    ),
+    max_size=60,
+)
+
+
+def run(scene: Scene, steps: list[tuple[Any, ...]]) -> None:
+    for name, *operands in steps:
+        match name:
+            case "count":
+                scene.count(*operands)
+            case "topic":  # the frame is counted by its client, too: before, or later
+                client_id, _, direction, size, _ = operands
+                scene.count_topic(*operands)
+                scene.count(client_id, direction, size + 90)
+            case "pass":
+                scene.pass_time(operands[0])
+            case "read":
+                scene.read()
+            case "read_with":  # sessions run between two steps of a reading
+                reading = scene.collector.collect(scene.now_ms)
+                with suppress(StopIteration):
+                    next(reading)
+                scene.count(*operands[0][1:])
+                for _ in reading:
+                    pass
+            case "take":
+                scene.take(operands[0])
+            case "expire":
+                scene.world.metrics.entities.expire(scene.world.clock())
+            case "refuse":
+                scene.collector.drop_all(0)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(STEPS, st.sampled_from([2, 5, 1000]), st.sampled_from([1, 3, 100]))
+def test_records_add_up_to_the_counters(steps: list[tuple[Any, ...]], max_series: int, max_entities: int) -> None:
+    scene = Scene(max_series, max_entities)
+    run(scene, steps)
+    scene.pass_time(1)
+    scene.report(is_last=True)
+    check_all(scene.taken)
+    gaps = scene.taken[-1]["seq"] + 1 - len(scene.taken) if scene.taken else 0
+    assert gaps <= scene.collector.lost
+    if not scene.collector.lost:
+        assert totals(scene.taken) + Counter() == scene.true + Counter()
+        assert gaps == 0
+    assert len(scene.collector.series) <= max_series + 2
+
+
+def test_a_reading_has_what_is_new_and_only_what_changed() -> None:
+    scene = Scene()
+    scene.count("etl", "produce", 100)
+    scene.pass_time(10_000)
+    [record] = scene.report()
+    assert record == {
+        "schema": 1,
+        "kind": "usage",
+        "sidecar": "pod-1",
+        "incarnation": "run-1",
+        "seq": 0,
+        "time_ms": START_MS + 10_000,
+        "start_time_ms": START_MS,
+        "listener": "127.0.0.1:19092",
+        "labels": {"env": "test"},
+        "user": "ANONYMOUS",
+        "client_id": "etl",
+        "topic": None,
+        "direction": "produce",
+        "bytes": 100,
+        "record_bytes": None,
+        "requests": 1,
+        "messages": None,
+    }
+    scene.pass_time(10_000)
+    assert scene.report() == []
+    scene.count("etl", "produce", 7)
+    scene.count("etl", "fetch", 9, requests=0)
+    scene.pass_time(10_000)
+    assert [
+        (each["direction"], each["bytes"], each["start_time_ms"] - START_MS, each["seq"]) for each in scene.report()
+    ] == [
+        ("produce", 107, 0, 1),
+        ("fetch", 9, 20_000, 2),
+    ]
+
+
+def test_all_series_are_sent_every_ten_minutes_and_at_the_end() -> None:
+    scene = Scene()
+    scene.count("etl", "produce", 100)
+    scene.pass_time(10_000)
+    assert len(scene.report()) == 1
+    scene.pass_time(SNAPSHOT_MS - 10_001)
+    assert scene.report() == []
+    scene.pass_time(1)
+    assert [each["bytes"] for each in scene.report()] == [100]
+    scene.pass_time(1)
+    assert scene.report() == []
+    assert [each["bytes"] for each in scene.report(is_last=True)] == [100]
+
+
+def test_a_series_that_expired_begins_anew() -> None:
+    scene = Scene()
+    scene.count("etl", "produce", 100)
+    scene.pass_time(10_000)
+    scene.report()
+    for _ in range(7):
+        scene.pass_time(SNAPSHOT_MS)
+        scene.report()
+    assert len(scene.collector.series) == 0
+    scene.count("etl", "produce", 5)
+    scene.pass_time(10_000)
+    [record] = scene.report()
+    assert (record["bytes"], record["start_time_ms"]) == (5, scene.now_ms - 10_000)
+    assert totals(scene.taken) == scene.true
+
+
+def test_clients_that_differ_by_a_counter_have_one_series() -> None:
+    scene = Scene()
+    scene.count("producer-1", "produce", 100)
+    scene.count("producer-2", "produce", 10)
+    scene.count("etl;label.team=a", "produce", 1)
+    scene.report()
+    found = {(each["client_id"], each["labels"].get("team")): each["bytes"] for each in scene.taken}
+    assert found == {("producer-*", None): 110, ("etl", "a"): 1}
+
+
+def test_after_the_bound_series_are_counted_together() -> None:
+    scene = Scene(max_series=2)
+    for number in range(5):
+        scene.count(f"client{number}", "produce", 10**number)
+        scene.count(f"client{number}", "fetch", 3)
+    scene.report()
+    found = {(each["client_id"], each["direction"]): each["bytes"] for each in scene.taken}
+    assert found == {
+        ("client0", "produce"): 1,
+        ("client0", "fetch"): 3,
+        (OTHER, "produce"): 11_110,
+        (OTHER, "fetch"): 12,
+    }
+
+
+def test_topics_have_their_records_and_the_series_without_topic_the_rest() -> None:
+    scene = Scene()
+    scene.count("etl", "produce", 1000)
+    scene.count_topic("etl", "orders", "produce", 600, 6)
+    scene.count_topic("etl", "flights", "produce", 300, 3)
+    scene.pass_time(TOPIC_INTERVAL_MS)
+    found = {each["topic"]: each for each in scene.report()}
+    assert {
+        topic: (each["bytes"], each["record_bytes"], each["requests"], each["messages"])
+        for topic, each in found.items()
+    } == {
+        None: (100, None, 1, None),
+        "orders": (600, 600, 0, 6),
+        "flights": (300, 300, 0, 3),
+    }
+    scene.pass_time(10_000)
+    scene.count("etl", "produce", 50)
+    scene.count_topic("etl", "orders", "produce", 40, 1)
+    assert [(each["topic"], each["bytes"]) for each in scene.report()] == [(None, 110)]
+    scene.pass_time(TOPIC_INTERVAL_MS - 10_000)
+    assert [(each["topic"], each["bytes"]) for each in scene.report()] == [("orders", 640)]
+
+
+def test_a_topic_that_is_counted_first_takes_nothing_back() -> None:
+    scene = Scene()
+    scene.count_topic("etl", "orders", "fetch", 600, 6)
+    scene.report()
+    scene.count("etl", "fetch", 1000)
+    scene.report(is_last=True)
+    assert {each["topic"]: each["bytes"] for each in scene.taken} == {None: 400, "orders": 600}
+
+
+def test_a_topic_without_room_stays_in_the_series_of_its_client() -> None:
+    scene = Scene(max_series=1)
+    scene.count("etl", "produce", 10)
+    scene.report()
+    scene.count("etl", "produce", 1000)
+    scene.count_topic("etl", "orders", "produce", 600, 6)
+    scene.report(is_last=True)
+    assert [(each["topic"], each["client_id"], each["bytes"]) for each in scene.taken] == [
+        (None, "etl", 10),
+        (None, "etl", 1010),
+    ]
+
+
+# ---- what cannot be written
+
+
+def test_while_nothing_is_written_the_latest_of_each_hour_stays() -> None:
+    scene = Scene()
+    for _ in range(3 * 360):
+        scene.count("etl", "produce", 1)
+        scene.pass_time(10_000)
+        scene.read()
+    assert len(scene.collector.samples) == 4, "three hours and the beginning of one"
+    assert [each["bytes"] for each in scene.take()] == [359, 719, 1079, 1080]
+    assert scene.collector.lost == 0
+
+
+def test_memory_is_bounded_and_what_is_lost_is_counted() -> None:
+    scene = Scene(max_series=2)
+    for _ in range(10):
+        scene.count("etl", "produce", 1)
+        scene.pass_time(SERIES_IDLE_MS)
+        scene.read()
+    assert len(scene.collector.samples) == 2 * SAMPLES_PER_SERIES
+    assert scene.collector.lost == 4
+    assert [each["seq"] for each in scene.take()] == [4, 5, 6, 7, 8, 9]
+    assert totals(scene.taken) == scene.true
+
+
+def test_after_a_refusal_all_series_are_sent() -> None:
+    scene = Scene()
+    scene.count("etl", "produce", 1)
+    scene.report()
+    scene.count("etl", "fetch", 1)
+    scene.read()
+    scene.collector.drop_all(0)
+    scene.pass_time(10_000)
+    assert sorted(each["direction"] for each in scene.report()) == ["fetch", "produce"]
+    assert scene.collector.lost == 1
+    assert totals(scene.taken) == scene.true
+
+
+def test_a_clock_that_goes_back_begins_all_series_anew() -> None:
+    scene = Scene()
+    scene.count("etl", "produce", 100)
+    scene.count_topic("etl", "orders", "produce", 60, 1)
+    scene.pass_time(10_000)
+    scene.report()
+    scene.count("etl", "produce", 5)
+    scene.pass_time(-SERIES_IDLE_MS)
+    scene.report(is_last=True)
+    check_all(scene.taken)
+    assert {(each["topic"], each["start_time_ms"] - START_MS, each["bytes"]) for each in scene.taken} == {
+        (None, 0, 40),
+        ("orders", 0, 60),
+        (None, 10_000 - SERIES_IDLE_MS, 5),
+    }
+
+
+# ---- clients that come and go
+
+
+def test_a_session_that_counts_after_its_client_was_idle_loses_nothing() -> None:
+    scene = Scene()
+    world = scene.world
+    who = Identity(world.config, world.registry, world.metrics.entities, "peer:1")
+    who.identify("etl")
+    scene.report()
+    for _ in range(3):
+        scene.pass_time(ENTITY_IDLE_NS // NS_PER_MS)
+        world.metrics.entities.expire(world.clock())
+        scene.report()
+    who.entity.produce_bytes += 7
+    who.entity.produce_requests += 1
+    who.leave()
+    scene.pass_time(ENTITY_IDLE_NS // NS_PER_MS)
+    world.metrics.entities.expire(world.clock())
+    scene.pass_time(ENTITY_IDLE_NS // NS_PER_MS)
+    world.metrics.entities.expire(world.clock())
+    assert list(world.metrics.entities) == []
+    assert [each["bytes"] for each in scene.report()] == [7]
+
+
+# ---- what limits did
+
+
+QUOTA = "client-id=etl,producer_byte_rate=1000"
+
+
+@pytest.fixture
+def limited() -> tuple[Scene, Identity]:
+    scene = Scene(quotas=(QUOTA,))
+    world = scene.world
+    who = Identity(world.config, world.registry, world.metrics.entities, "peer:1")
+    who.identify("etl")
+    return scene, who
+
+
+def test_a_limit_has_a_series_for_each_client(limited: tuple[Scene, Identity]) -> None:
+    scene, who = limited
+    limit = who.limits.produce.limits[0]
+    report = scene.world.report
+    report.exceeded(who, limit, 500)
+    report.neared(who, limit, 1_500_000, scene.world.clock())
+    report.refused(who, limit, 40)
+    scene.pass_time(10_000)
+    [record] = scene.report()
+    assert published.errors(record) == []
+    assert {name: record[name] for name in ("kind", "user", "client_id", "limit", "entity")} == {
+        "kind": "throttle",
+        "user": "ANONYMOUS",
+        "client_id": "etl",
+        "limit": "producer_byte_rate",
+        "entity": "client-id:etl",
+    }
+    shown = ("throttled_ms", "delayed_bytes", "refused_bytes", "would_have_bytes", "limit_value")
+    assert [record[name] for name in shown] == [1, 500, 40, 0, 1000]
+    report.neared(who, limit, 1_500_000, scene.world.clock())
+    scene.pass_time(10_000)
+    assert [each["throttled_ms"] for each in scene.report()] == [3], "fractions add up"
+
+
+def test_a_dry_run_counts_what_it_would_have_held(limited: tuple[Scene, Identity]) -> None:
+    scene, who = limited
+    scene.world.report.is_dry_run = True
+    limit = who.limits.produce.limits[0]
+    scene.world.report.exceeded(who, limit, 500)
+    scene.world.report.neared(who, limit, 10**9, scene.world.clock())
+    [record] = scene.report()
+    assert (record["throttled_ms"], record["delayed_bytes"], record["would_have_bytes"]) == (0, 0, 500)
+
+
+def test_the_value_of_a_limit_is_the_present_one(limited: tuple[Scene, Identity]) -> None:
+    scene, who = limited
+    world = scene.world
+    world.report.exceeded(who, who.limits.produce.limits[0], 1)
+    scene.report()
+    world.registry.replace([parse_spec("client-id=etl,producer_byte_rate=2000")], world.clock())
+    world.registry.refresh(100)
+    who.refresh(world.clock())
+    world.report.exceeded(who, who.limits.produce.limits[0], 1)
+    assert [each["limit_value"] for each in scene.report()] == [2000]
+    world.registry.replace([], world.clock())
+    world.registry.refresh(100)
+    assert [each["limit_value"] for each in scene.report(is_last=True)] == [None]
+
+
+def test_limits_after_the_bound_are_counted_together() -> None:
+    scene = Scene(max_series=1)
+    tallies = scene.world.metrics.entities.throttle_tallies
+    assert tallies is not None
+    for number in range(3):
+        tallies.of("u", f"c{number}", "connections", "total", 5).throttled_ns += 10**6
+    scene.report()
+    found = {(each["user"], each["client_id"], each["entity"]): each for each in scene.taken}
+    assert {key: (each["throttled_ms"], each["limit_value"]) for key, each in found.items()} == {
+        ("u", "c0", "total"): (1, 5),
+        (OTHER, OTHER, OTHER): (2, None),
+    }
+
+
+def test_an_idle_limit_is_forgotten_and_comes_back(limited: tuple[Scene, Identity]) -> None:
+    scene, who = limited
+    limit = who.limits.produce.limits[0]
+    scene.world.report.exceeded(who, limit, 5)
+    scene.report()
+    for _ in range(8):
+        scene.pass_time(SNAPSHOT_MS)
+        scene.report()
+    assert list(scene.world.metrics.entities.throttle_tallies or ()) == []
+    scene.world.report.exceeded(who, limit, 7)
+    [record] = scene.report()
+    assert (record["delayed_bytes"], record["start_time_ms"]) == (7, scene.now_ms)

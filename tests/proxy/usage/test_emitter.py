@@ -1,0 +1,202 @@
+"""When counters are read and records are written: in short turns, whatever happens to the sink."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.usage import emitter as emitter_module
+from proxy.usage.emitter import Emitter
+from proxy.usage.file_sink import FileSink
+from proxy.usage.sink import SinkFailed, SinkRefused
+from tests.proxy.conversation import lines_of
+from tests.proxy.usage.test_collector import Scene, totals
+
+INTERVAL_SECONDS = 0.02
+PATIENCE_SECONDS = 20.0
+
+
+class ListSink:
+    """Keeps records; fails as the test sets `error`; `block`: a write waits until it is set again."""
+
+    def __init__(self) -> None:
+        self.records: list[dict[str, Any]] = []
+        self.error: Exception | None = None
+        self.free = asyncio.Event()
+        self.free.set()
+        self.has_called = asyncio.Event()
+        self.is_closed = False
+
+    async def write(self, records: Sequence[bytes]) -> None:
+        self.has_called.set()
+        await self.free.wait()
+        if self.error is not None:
+            raise self.error
+        self.records += map(json.loads, records)
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class Running:
+    """An emitter over counters that the test increments."""
+
+    def __init__(self) -> None:
+        self.scene = Scene()
+        self.sink = ListSink()
+        self.metrics = self.scene.world.metrics.usage
+        self.emitter = Emitter(
+            self.scene.collector, self.sink, self.metrics, INTERVAL_SECONDS, self.scene.world.clock, self._now_ms
+        )
+
+    def _now_ms(self) -> int:
+        return self.scene.now_ms
+
+    def start(self) -> None:
+        self.emitter.start(asyncio.get_running_loop())
+
+    async def until(self, is_so: Callable[[], object]) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not is_so():  # noqa: ASYNC110 - plain counters have no event
+                await asyncio.sleep(INTERVAL_SECONDS)
+
+
+async def test_what_is_counted_is_written_and_shown() -> None:
+    running = Running()
+    running.start()
+    running.scene.count("etl", "produce", 100)
+    await running.until(lambda: running.sink.records)
+    running.scene.count("etl", "produce", 5)
+    await running.until(lambda: len(running.sink.records) == 2)
+    running.scene.count("etl", "fetch", 7)
+    await running.emitter.close()
+    assert running.sink.is_closed
+    assert totals(running.sink.records) == running.scene.true
+    metrics = running.metrics
+    assert (metrics.sent, metrics.lost, metrics.series, metrics.pending) == (len(running.sink.records), 0, 2, 0)
+    assert metrics.last_success_seconds == running.scene.now_ms / 1000
+
+
+async def test_a_failure_loses_nothing_and_keeps_numbers(caplog: pytest.LogCaptureFixture) -> None:
+    running = Running()
+    running.sink.error = SinkFailed("unreachable", "no broker")
+    running.start()
+    with caplog.at_level(logging.INFO, "proxy.usage"):
+        running.scene.count("etl", "produce", 100)
+        await running.until(lambda: running.metrics.errors["unreachable"] >= 2)
+        assert running.metrics.pending == 1
+        running.scene.count("etl", "produce", 10)
+        running.sink.error = None
+        await running.until(lambda: totals(running.sink.records) == running.scene.true)
+        await running.emitter.close()
+    assert [record["seq"] for record in running.sink.records] == list(range(len(running.sink.records)))
+    assert [name for name, _ in lines_of(caplog.records)] == ["usage_records_not_written", "usage_stopped"]
+
+
+async def test_a_refusal_loses_records_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    running = Running()
+    running.sink.error = SinkRefused("topic_compacted", "compacted")
+    running.start()
+    running.scene.count("etl", "produce", 100)
+    await running.until(lambda: running.metrics.lost)
+    assert (running.metrics.pending, running.metrics.errors["topic_compacted"]) == (0, 1)
+    running.sink.error = None
+    await running.until(lambda: totals(running.sink.records) == running.scene.true)
+    assert running.sink.records[0]["seq"] == 1, "a gap"
+    await running.emitter.close()
+    [refused] = [fields for name, fields in lines_of(caplog.records) if name == "usage_records_refused"]
+    assert refused["message"] == "compacted"
+
+
+async def test_while_a_write_takes_long_later_samples_replace_earlier_ones() -> None:
+    running = Running()
+    running.sink.free.clear()
+    running.start()
+    running.scene.count("etl", "produce", 1)
+    await asyncio.wait_for(running.sink.has_called.wait(), PATIENCE_SECONDS)
+    for size in range(2, 7):
+        running.scene.count("etl", "produce", 1)
+        await running.until(lambda: [each.counts[0] for each in running.scene.collector.series] == [size])  # noqa: B023
+    await running.until(lambda: not running.scene.collector.series.changed)
+    await running.until(lambda: running.metrics.pending == 2)
+    running.sink.free.set()
+    await running.until(lambda: len(running.sink.records) == 2)
+    assert [record["bytes"] for record in running.sink.records] == [1, 6]
+    await running.emitter.close()
+
+
+async def test_the_end_waits_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emitter_module, "EXIT_SECONDS", 0.05)
+    running = Running()
+    running.sink.free.clear()
+    running.start()
+    running.scene.count("etl", "produce", 1)
+    await asyncio.wait_for(running.emitter.close(), PATIENCE_SECONDS)
+    assert (running.metrics.sent, running.metrics.lost) == (0, 1)
+    assert running.sink.is_closed
+
+
+async def test_a_defect_in_one_reading_ends_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    running = Running()
+    running.scene.client("etl").topics = {"orders": None}  # type: ignore[dict-item]
+    running.start()
+    await running.until(lambda: running.metrics.errors["defect"] >= 2)
+    running.scene.client("etl").topics = None
+    running.scene.count("etl", "produce", 1)
+    await running.until(lambda: running.sink.records)
+    await running.emitter.close()
+    assert next(name for name, _ in lines_of(caplog.records)) == "usage_failed"
+
+
+# ---- files
+
+
+async def test_a_file_may_be_rotated(tmp_path: Path) -> None:
+    path = tmp_path / "usage.jsonl"
+    sink = FileSink(path)
+    await sink.write([b"1", b"2"])
+    path.rename(tmp_path / "usage.jsonl.1")
+    await sink.write([b"3"])
+    await sink.close()
+    assert (tmp_path / "usage.jsonl.1").read_bytes() == b"1\n2\n"
+    assert path.read_bytes() == b"3\n"
+    assert path.stat().st_mode & 0o007 == 0, "others may not read it"
+
+
+async def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path / "missing" / "usage.jsonl")
+    with pytest.raises(SinkFailed) as raised:
+        await sink.write([b"1"])
+    assert raised.value.reason == "file"
+    assert str(tmp_path) in raised.value.message
+    (tmp_path / "missing").mkdir()
+    await sink.write([b"1"])
+    assert (tmp_path / "missing" / "usage.jsonl").read_bytes() == b"1\n"
+
+
+async def test_a_line_that_was_cut_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk: a part is written, then an error."""
+    path = tmp_path / "usage.jsonl"
+    sink = FileSink(path)
+    real = os.write
+    calls = []
+
+    def cut(file: int, data: bytes) -> int:
+        calls.append(len(data))
+        if len(calls) > 1:
+            raise OSError(28, "No space left on device")
+        return int(real(file, data[:3]))
+
+    monkeypatch.setattr("proxy.usage.file_sink.os.write", cut)
+    with pytest.raises(SinkFailed, match="No space left"):
+        await sink.write([b"12345"])
+    monkeypatch.undo()
+    await sink.write([b"12345"])
+    assert path.read_bytes() == b"123\n12345\n"
