@@ -10,4 +10,5 @@ runs             one run and its measurement
 progress         the live progress in the terminal
 verify           every record read back and compared
 report, picture  table, verdicts, and bytes per second as a PNG
+usage_report     the usage pipeline over the records of the demo's proxies
 """
