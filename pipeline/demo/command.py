@@ -199,7 +199,9 @@ def run_all(options: Options, console: Console) -> Outcome:
             prepared = flights.prepare(artifacts.CACHE / "flights")
             _say(console, f"{options.rows:,} flights as JSON are prepared; starting Spark")
             spark = stack.enter_context(
-                spark_session(artifacts.usage_jars(), log=options.output / "spark.log", settings=usage_report.SETTINGS)
+                spark_session(
+                    artifacts.usage_jars(), log=options.output / "spark.log", settings=usage_report.SETTINGS, short=True
+                )
             )
             # PySpark's own handler asks the JVM to cancel its jobs, which hangs when that JVM is gone.
             signal.signal(signal.SIGINT, signal.default_int_handler)

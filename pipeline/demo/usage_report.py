@@ -24,6 +24,7 @@ _FEW_ROWS: Final = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
 }
 _OWNERS: Final = '[[owner]]\nteam = "flights"\nclient-id = "flights-.*"\n'
 _PRICES: Final = """\

@@ -36,11 +36,16 @@ LOCAL = {
 
 @contextmanager
 def session(
-    *, cores: int = 2, memory: str = "1g", shuffle_partitions: int = 4, settings: Mapping[str, str] | None = None
+    *,
+    cores: int = 2,
+    memory: str = "1g",
+    shuffle_partitions: int = 4,
+    settings: Mapping[str, str] | None = None,
+    short: bool = False,
 ) -> Iterator[SparkSession]:
     """The session for one command. Started by spark-submit it is the cluster's, else a local one that ends with this.
 
-    The arguments are for the local one; `settings` are more Spark settings.
+    The arguments are for the local one; `settings` are more Spark settings, `short` is for jobs of seconds.
     Raises pipeline.spark_session.SparkStartError.
     """
     more = {
@@ -52,7 +57,7 @@ def session(
         "spark.sql.shuffle.partitions": f"{shuffle_partitions}",
         **(settings or {}),
     }
-    with job_session("usage", with_delta=True, settings=more) as spark:
+    with job_session("usage", with_delta=True, settings=more, short=short) as spark:
         for name, setting in REQUIRED.items():
             spark.conf.set(name, setting)
         yield spark

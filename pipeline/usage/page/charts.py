@@ -101,7 +101,9 @@ class _Scale:
 
     def __init__(self, largest: float) -> None:
         power = 10 ** math.floor(math.log10(largest)) if largest > 0 else 1.0
-        self.top = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= largest)
+        self.top = next(
+            power * factor for factor in (1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10) if power * factor >= largest
+        )
 
     def y(self, value: float) -> float:
         return _TOP + (HEIGHT - _TOP - _BOTTOM) * (1 - value / self.top)

@@ -42,8 +42,10 @@ def render(warehouse: Warehouse) -> str:
     hourly = warehouse.read("usage_hourly")
     throttling = warehouse.read("throttling_hourly")
     charges = warehouse.read("chargeback_daily")
+    # A series that is idle has rows of 0 bytes.
+    used = f.when(f.col("bytes") > 0, f.col("hour"))
     totals = hourly.agg(
-        _time(f.min("hour"), "hour"), _time(f.max("hour"), "hour"), f.sum("bytes"), f.countDistinct("client_id")
+        _time(f.min(used), "hour"), _time(f.max(used), "hour"), f.sum("bytes"), f.countDistinct("client_id")
     ).first()
     first, last = totals[0], totals[1]
     waited_s = (throttling.agg(f.sum("throttled_ms")).first()[0] or 0) / 1000
@@ -64,8 +66,14 @@ def render(warehouse: Warehouse) -> str:
         _bypass(warehouse.read("bypass_check")),
     ]
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
-    between = f"hours from {first} to {last} UTC" if first else "no usage yet"
-    return page("Kafka usage", f"{between}; made {made} UTC", tiles, sections)
+    return page("Kafka usage", f"{_between(first, last)}; made {made}; times are UTC", tiles, sections)
+
+
+def _between(first: str | None, last: str | None) -> str:
+    if first is None or last is None:
+        return "no usage yet"
+    end = datetime.fromisoformat(last) + timedelta(hours=1)
+    return f"{first} to {end:%H:%M}" if first[:10] == f"{end:%Y-%m-%d}" else f"{first} to {end:%Y-%m-%d %H:%M}"
 
 
 def _axes(hourly: DataFrame, first: str | None, last: str | None) -> Axes:
@@ -144,7 +152,11 @@ def _charges(charges: DataFrame, axes: Axes) -> str:
     # Days of the price list's zone.
     days = charges.agg(*(_time(each("date"), "day") for each in (f.min, f.max))).first()
     by_day = replace(axes, bucket="day", times=_times(days[0], days[1], "day") if rows else ())
-    figure = _amounts(charges.withColumn("hour", f.col("date")), f.sum("amount"), "", "Charges", by_day)
+    currencies = {row[3] for row in rows}
+    figure = ""
+    if len(by_day.times) > 1 and len(currencies) == 1:
+        dated = charges.withColumn("hour", f.col("date"))
+        figure = _amounts(dated, f.sum("amount"), currencies.pop(), "Charges", by_day)
     return section("Chargeback", "What did it cost?", figure, found)
 
 

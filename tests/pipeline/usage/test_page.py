@@ -58,7 +58,7 @@ def test_one_hour_has_no_time_axis(warehouse: Warehouse, elsewhere: None) -> Non
     fill(warehouse, (0, "unallocated", "etl", 106_000_000), (0, "unallocated", "verify", 7))
     html = render(warehouse)
     assert figures(html) == ["Produced by client id"]
-    assert "hours from 2026-01-05 12:00 to 2026-01-05 12:00 UTC" in html
+    assert "2026-01-05 12:00 to 13:00; made " in html
     assert ">106 MB</text>" in html
     assert ">7 B</text>" in html
     assert "<td>etl</td><td>producer_byte_rate</td><td>client-id:etl</td>" in html
