@@ -66,7 +66,7 @@ PROXY_LISTENS = "127.0.0.1"
 
 _EXAMPLES = """\
 examples:
-  python -m pipeline.demo                                what make demo runs: 75 s on two idle cores
+  python -m pipeline.demo                                what make demo runs: one to two minutes
   python -m pipeline.demo --rows 40000 --limit 2         a short one
   make demo ARGS="--output /tmp/demo"
 
