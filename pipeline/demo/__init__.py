@@ -6,8 +6,9 @@ produce_flights  the PySpark batch job; knows nothing of the proxy, only an addr
 command          `make demo`: the job three times, in a playground of its own
 proxy_process    the real proxy command
 address_scan     scans what clients receive for a real broker address
-runs             one run and its measurement  client_metrics  the metrics of Spark's own Kafka client
+runs             one run and its measurement
 progress         the live progress in the terminal
 verify           every record read back and compared
 report, picture  table, verdicts, and bytes per second as a PNG
+usage_report     the usage pipeline over the records of the demo's proxies
 """

@@ -2,7 +2,8 @@
 
 Three runs of the same job: through the proxy without a quota, through the proxy with one, and straight to the broker
 under the broker's own quota of the same size. A tap in front of the broker measures all three alike; a relay in front
-of the proxy reads along what clients receive. Then every record is read back and compared.
+of the proxy reads along what clients receive. Then every record is read back and compared, and the usage pipeline makes
+its report of the records that the two proxies wrote.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from confluent_kafka import KafkaException
@@ -27,10 +29,10 @@ from deploy.local.cluster import KafkaCluster
 from deploy.local.errors import BrokerFailed, PlaygroundError
 from deploy.local.java import find_java
 from deploy.local.tap import Tap
-from pipeline.demo import flights
+from pipeline.demo import flights, usage_report
 from pipeline.demo.address_scan import ScanningRelay
 from pipeline.demo.picture import draw
-from pipeline.demo.produce_flights import JobFailedError, read_flights
+from pipeline.demo.produce_flights import read_flights
 from pipeline.demo.progress import RunProgress
 from pipeline.demo.proxy_process import ProxyFailedError, ProxyProcess, reserve_port
 from pipeline.demo.report import (
@@ -45,6 +47,8 @@ from pipeline.demo.report import (
 )
 from pipeline.demo.runs import Plan, Run, run_job
 from pipeline.demo.verify import Tally, TopicUnreadableError, compare, read_topic
+from pipeline.failures import JobFailedError
+from pipeline.options import count, positive
 from pipeline.spark_session import SparkStartError, spark_session
 
 CLIENT_ID = "flights-etl"
@@ -55,10 +59,19 @@ PARTITIONS = 2
 BURST_SECONDS = 0.1
 NODE = 1
 KAFKA_VERSION = "4.3.1"
+USAGE_TOPIC = "kafka-quota-proxy-usage"
 # Where the relay listens, with the proxy's port numbers: what clients are told instead of the broker's 127.0.0.2.
 CLIENTS_SEE = "127.0.0.8"
 PROXY_LISTENS = "127.0.0.1"
 
+_EXAMPLES = """\
+examples:
+  python -m pipeline.demo                                what make demo runs: one to two minutes
+  python -m pipeline.demo --rows 40000 --limit 2         a short one
+  make demo ARGS="--output /tmp/demo"
+
+exit code: 0 if all three checks pass, 1 if one fails or a process ends, 2 for a wrong option, 130 after Ctrl-C.
+"""
 EXPECTED_ERRORS = (
     PlaygroundError,
     SparkStartError,
@@ -81,20 +94,17 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the runs gave."""
+    """What the runs gave. usage_report: the HTML file."""
 
     runs: Sequence[Run]
     tallies: dict[str, Tally]
     scan: ScanResult
+    usage_report: Path
 
 
 def main() -> int:
     """Returns the exit code: 0 when all three verdicts are PASS, 1 otherwise, 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.demo", description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", type=int, default=flights.FLIGHTS, help="only the first rows (default: %(default)s)")
-    parser.add_argument("--limit", type=float, default=5.0, metavar="MB/s", help="the quota (default: %(default)s)")
-    parser.add_argument("--output", type=Path, default=PROJECT / "build" / "demo", help="folder for picture and logs")
-    arguments = parser.parse_args()
+    arguments = _parser().parse_args()
     options = Options(arguments.rows, arguments.limit * 1e6, arguments.output.resolve())
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     try:
@@ -111,6 +121,29 @@ def main() -> int:
         return 1
 
 
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline.demo",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--rows", type=count, default=flights.FLIGHTS, metavar="N", help="only the first flights (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--limit", type=positive, default=5.0, metavar="MB/s", help="the quota, in MB per second (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=PROJECT / "build" / "demo",
+        metavar="FOLDER",
+        help="for picture, usage report and logs (default: build/demo)",
+    )
+    return parser
+
+
 def demonstrate(options: Options, console: Console) -> int:
     """All of it. Raises one of EXPECTED_ERRORS when a step goes wrong; nothing is left running then."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -120,7 +153,7 @@ def demonstrate(options: Options, console: Console) -> int:
         (options.output / name).unlink(missing_ok=True)
     find_java()
     started = time.monotonic()
-    for each in (artifacts.KAFKA_4_3_1, artifacts.SPARK_KAFKA):
+    for each in (artifacts.KAFKA_4_3_1, artifacts.SPARK_KAFKA, artifacts.SPARK_DELTA):
         artifacts.ensure(each)
     downloaded = time.monotonic()
     outcome = run_all(options, console)
@@ -135,10 +168,11 @@ def demonstrate(options: Options, console: Console) -> int:
 
 
 def conclude(options: Options, outcome: Outcome, picture: Path, console: Console) -> int:
-    """The last lines: three verdicts, the picture, what to try next. Returns the exit code."""
+    """The last lines: three verdicts, the picture, the usage report, what to try next. Returns the exit code."""
     verdicts = verdicts_on(outcome, options)
     console.print(verdict_rows(verdicts))
     console.print(f"picture: {_shown(picture)}", markup=False, soft_wrap=True)
+    console.print(f"usage:   {_shown(outcome.usage_report)}", markup=False, soft_wrap=True)
     console.print(
         "next:    .venv/bin/kafka-quota-proxy run --bootstrap-servers YOUR-BROKER:9092 --dry-run "
         "--quota 'client-id=<default>,producer_byte_rate=5MB'",
@@ -158,13 +192,17 @@ def verdicts_on(outcome: Outcome, options: Options) -> list[Verdict]:
 
 
 def run_all(options: Options, console: Console) -> Outcome:
-    """Start everything, run the job three times, read all topics back, stop everything."""
+    """Start everything, run the job three times, read all topics back, report the usage, stop everything."""
     quota = f"client-id={CLIENT_ID},producer_byte_rate={options.limit / 1e6:g}MB,burst_seconds={BURST_SECONDS}"
     with ExitStack() as stack:
         with console.status("preparing"):
             prepared = flights.prepare(artifacts.CACHE / "flights")
             _say(console, f"{options.rows:,} flights as JSON are prepared; starting Spark")
-            spark = stack.enter_context(spark_session(artifacts.spark_jars(), log=options.output / "spark.log"))
+            spark = stack.enter_context(
+                spark_session(
+                    artifacts.usage_jars(), log=options.output / "spark.log", settings=usage_report.SETTINGS, short=True
+                )
+            )
             # PySpark's own handler asks the JVM to cancel its jobs, which hangs when that JVM is gone.
             signal.signal(signal.SIGINT, signal.default_int_handler)
             _say(console, f"Spark is up; starting a Kafka {KAFKA_VERSION} broker")
@@ -174,8 +212,9 @@ def run_all(options: Options, console: Console) -> Outcome:
             hosts = sorted({host for host, _ in (broker, *cluster.advertised_addresses.values())})
             relay = stack.enter_context(ScanningRelay(hosts))
             _say(console, f"the broker is up; starting a proxy without a quota, and one with --quota '{quota}'")
-            open_way = _proxy(cluster, (), options.output / "proxy-no-quota.log", stack, relay)
-            held_way = _proxy(cluster, (quota,), options.output / "proxy.log", stack, relay)
+            proxies = stack.enter_context(ExitStack())
+            open_way = _proxy(cluster, "proxy-no-quota", (), options.output, proxies, relay)
+            held_way = _proxy(cluster, "proxy", (quota,), options.output, proxies, relay)
             ways = tuple(f"{CLIENTS_SEE}:{proxy.ports[0]}" for proxy in (open_way, held_way))
             plans = plans_for(ways, cluster.bootstrap_servers, options.limit)
             _create_topics(plans[0].bootstrap_servers, [plan.topic for plan in plans])
@@ -207,7 +246,11 @@ def run_all(options: Options, console: Console) -> Outcome:
             _say(console, f"read back {tallies[plan.topic].records:,} records of {plan.topic} through the proxy")
         control = _sightings_without_proxy(cluster, hosts)
         scan = ScanResult(hosts, relay.bytes_scanned, relay.connections, relay.sightings, control)
-    return Outcome(runs, tallies, scan)
+        proxies.close()  # they write their last usage records
+        page = usage_report.write_report(
+            spark, cluster.bootstrap_servers, USAGE_TOPIC, options.output, partial(_say, console)
+        )
+    return Outcome(runs, tallies, scan, page)
 
 
 def _say(console: Console, line: str) -> None:
@@ -239,10 +282,16 @@ def plans_for(proxies: tuple[str, ...], broker: str, limit: float) -> list[Plan]
 
 
 def _proxy(
-    cluster: KafkaCluster, quotas: Sequence[str], log: Path, stack: ExitStack, relay: ScanningRelay
+    cluster: KafkaCluster, name: str, quotas: Sequence[str], folder: Path, stack: ExitStack, relay: ScanningRelay
 ) -> ProxyProcess:
-    """A running proxy, with the relay in front of each of its ports."""
-    proxy = ProxyProcess(cluster.bootstrap_servers, quotas, advertised_host=CLIENTS_SEE, log=log)
+    """A running proxy that writes usage records, with the relay in front of each of its ports."""
+    proxy = ProxyProcess(
+        cluster.bootstrap_servers,
+        *(part for quota in quotas for part in ("--quota", quota)),
+        *("--usage-topic", USAGE_TOPIC, "--sidecar-name", name),
+        advertised_host=CLIENTS_SEE,
+        log=folder / f"{name}.log",
+    )
     stack.enter_context(proxy)
     for port in proxy.ports:
         relay.listen((CLIENTS_SEE, port), (PROXY_LISTENS, port))

@@ -17,6 +17,7 @@ from pyspark.sql import functions as f
 from deploy.local import artifacts
 from deploy.local.errors import PlaygroundError
 from pipeline.demo.flights import FLIGHTS, prepare
+from pipeline.failures import JobFailedError, reason
 from pipeline.spark_session import SparkStartError, spark_session
 
 # Settings of the Java producer inside Spark's sink.
@@ -40,10 +41,6 @@ PRODUCER_SETTINGS = {
 }
 
 
-class JobFailedError(Exception):
-    """Spark's job failed, or its JVM has gone; the text is the reason in one line."""
-
-
 def read_flights(spark: SparkSession, prepared: Path, rows: int = FLIGHTS) -> DataFrame:
     """The first `rows` records of the prepared file, as the columns `key` and `value` that the sink takes."""
     columns = f.split(f.col("value"), "\t", 3)
@@ -62,18 +59,7 @@ def produce(records: DataFrame, *, bootstrap_servers: str, topic: str, client_id
     try:
         sink.save()
     except (PySparkException, Py4JError, OSError) as error:
-        raise JobFailedError(_reason(error)) from error
-
-
-def _reason(error: Exception) -> str:
-    """The Kafka client's own complaint where there is one, else the first line."""
-    try:
-        text = str(error)  # asks the JVM
-    except OSError:
-        return "Spark's JVM has gone"
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    kafka = [line for line in lines if line.startswith("Caused by: org.apache.kafka")]
-    return (kafka or lines or [type(error).__name__])[0].removeprefix("Caused by: ")
+        raise JobFailedError(reason(error)) from error
 
 
 def main() -> int:

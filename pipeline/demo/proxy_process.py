@@ -11,7 +11,6 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -34,11 +33,11 @@ class ProxyFailedError(Exception):
 class ProxyProcess:
     """`kafka-quota-proxy run` in front of a cluster of one broker. Ends on exit, or when this process dies.
 
-    quotas: one SPEC each. advertised_host: what clients are told in place of the broker's host; the ports are this
-    proxy's. log: its stderr, appended. Raises ProxyFailedError.
+    flags: more of the command line's. advertised_host: what clients are told in place of the broker's host; the ports
+    are this proxy's. log: its stderr, appended. Raises ProxyFailedError.
     """
 
-    def __init__(self, bootstrap_servers: str, quotas: Sequence[str], *, advertised_host: str, log: Path) -> None:
+    def __init__(self, bootstrap_servers: str, *flags: str, advertised_host: str, log: Path) -> None:
         self._reserved = [reserve_port(_LOOPBACK, advertised_host) for _ in range(2)]
         self._metrics_reserved = reserve_port(_LOOPBACK)
         self.ports = tuple(port for port, _ in self._reserved)
@@ -51,7 +50,7 @@ class ProxyProcess:
             *("--broker-ports", f"{broker_port}-{broker_port}"),
             *("--advertised-host", advertised_host),
             *("--metrics-listen", f"{_LOOPBACK}:{self._metrics_port}"),
-            *(argument for quota in quotas for argument in ("--quota", quota)),
+            *flags,
         ]
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None

@@ -12,9 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from deploy.local.evenness import BIN_NS, bins_per_second
 from deploy.local.frames import DataFrame as TapFrame
 from deploy.local.tap import Tap
-from pipeline.demo.client_metrics import longest_notice_seconds
-from pipeline.demo.produce_flights import JobFailedError, produce
+from pipeline.client_metrics import longest_throttle_seconds
+from pipeline.demo.produce_flights import produce
 from pipeline.demo.progress import RunProgress
+from pipeline.failures import JobFailedError
 from pipeline.spark_session import kill_spark
 
 _LOOK_SECONDS = 0.25
@@ -116,6 +117,6 @@ def run_job(
         plan,
         tuple(tap.frames("produce", plan.client_id)[before:]),
         throttled_seconds() if throttled_seconds else None,
-        longest_notice_seconds(spark, plan.client_id),
+        longest_throttle_seconds(spark, plan.client_id),
         os.getloadavg()[0],
     )

@@ -10,16 +10,35 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
+from pipeline.brokers import BrokersError, client_settings, require_topic
+from pipeline.failures import JobFailedError
+from pipeline.options import count, key_value, positive
+from pipeline.spark_session import SparkStartError
 from pipeline.usage import owners, price_list
 from pipeline.usage.jobs import apply, broker_history, closing, demo, export, ingest, report, snapshots
 from pipeline.usage.page.content import render
 from pipeline.usage.session import session
 from pipeline.usage.tables import Warehouse
 
+
+class EmptyWarehouseError(Exception):
+    """The tables that a command reads do not exist; the text has the command that fills them."""
+
+
 ERRORS = (owners.OwnersError, price_list.PriceListError, closing.ClosingError, demo.DemoError, OSError)
+SETUP_ERRORS = (BrokersError, SparkStartError, EmptyWarehouseError)
+
+
+_EXAMPLES = """\
+examples, from the usage topic to a report in HTML:
+  python -m pipeline.usage ingest --warehouse /data/usage --bootstrap-servers broker:9092
+  python -m pipeline.usage report --warehouse /data/usage
+  python -m pipeline.usage page   --warehouse /data/usage usage.html
+
+without a broker, on made-up records: python -m pipeline.usage demo
+options of a command: python -m pipeline.usage ingest --help; --memory and --cores stand before the command
+docs: docs/pipeline/README.md; for a cluster, with spark-submit: docs/pipeline/README.md#run-it
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,23 +47,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run: Callable[[argparse.Namespace], int] = given.run
     try:
         return run(given)
-    except ERRORS as error:
+    except (*ERRORS, *SETUP_ERRORS) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except (PySparkException, Py4JError) as error:
-        print(f"error: {str(error).strip().splitlines()[0]}", file=sys.stderr)
+    except JobFailedError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("stopped; run the same command again: each step is repeated as a whole", file=sys.stderr)
+        return 130
 
 
 def parser() -> argparse.ArgumentParser:
     """All subcommands."""
     top = argparse.ArgumentParser(
         prog="python -m pipeline.usage",
-        description="Computes usage, throttling, delays between clients, costs and quota recommendations from the "
+        description="Computes usage, throttling, delays between clients, costs and quota recommendations from the\n"
         "proxy's usage records. Local by default; under spark-submit on any cluster.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--memory", default="1g", help="heap of a local Spark (default: %(default)s)")
-    top.add_argument("--cores", type=int, default=2, help="cores of a local Spark (default: %(default)s)")
+    top.add_argument("--cores", type=count, default=2, help="cores of a local Spark (default: %(default)s)")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     _add_ingest(commands)
     _add_report(commands)
@@ -56,50 +80,113 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _command(commands: argparse._SubParsersAction, name: str, text: str, example: str) -> argparse.ArgumentParser:  # type: ignore[type-arg]
+    """A subcommand; `text` explains it in both helps, `example` is what follows `python -m pipeline.usage`."""
+    added: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.",
+        epilog=f"example:\n  python -m pipeline.usage {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return added
+
+
 def _warehouse(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
     command.add_argument("--warehouse", required=True, metavar="FOLDER", help="path or URI of the Delta tables")
     return command
 
 
 def _add_ingest(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
-    command = _warehouse(commands.add_parser("ingest", help="from the usage topic to the tables records, quarantine"))
-    command.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT[,...]")
-    command.add_argument("--topic", default="kafka-quota-proxy-usage")
-    command.add_argument("--checkpoint", metavar="FOLDER", help="default: WAREHOUSE/_checkpoint")
+    command = _command(
+        commands,
+        "ingest",
+        "read the usage topic into the tables records and quarantine",
+        "ingest --warehouse /data/usage --bootstrap-servers broker:9092 \\\n"
+        "      --option kafka.security.protocol=SASL_PLAINTEXT --option kafka.sasl.mechanism=PLAIN ...",
+    )
+    _warehouse(command)
     command.add_argument(
-        "--every", type=float, metavar="SECONDS", help="keep running; default: take what is there, end"
+        "--bootstrap-servers", required=True, metavar="HOST:PORT[,...]", help="brokers that have the usage topic"
+    )
+    command.add_argument("--topic", default="kafka-quota-proxy-usage", help="the usage topic (default: %(default)s)")
+    command.add_argument(
+        "--checkpoint", metavar="FOLDER", help="which offsets are done (default: WAREHOUSE/_checkpoint)"
     )
     command.add_argument(
-        "--max-offsets", type=int, default=2_000_000, help="records of one batch (default: %(default)s)"
+        "--every",
+        type=positive,
+        metavar="SECONDS",
+        help="keep running, a batch every SECONDS (default: read to the end of the topic, then end)",
     )
-    command.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of Spark's Kafka source")
+    command.add_argument(
+        "--max-offsets",
+        type=count,
+        default=2_000_000,
+        metavar="N",
+        help="records of one batch, which bounds memory (default: %(default)s)",
+    )
+    command.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        type=key_value,
+        metavar="KEY=VALUE",
+        help="of Spark's Kafka source, repeatable; Kafka's own settings begin with kafka.",
+    )
     command.set_defaults(run=_ingest)
 
 
 def _add_report(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
-    command = _warehouse(
-        commands.add_parser("report", help="from records to all other tables: what changed since last")
+    command = _command(
+        commands,
+        "report",
+        "update all other tables with the records since the last report",
+        "report --warehouse /data/usage --owners owners.toml --prices prices.toml",
     )
-    command.add_argument("--owners", type=Path, metavar="FILE.toml")
-    command.add_argument("--prices", type=Path, metavar="FILE.toml")
+    _warehouse(command)
+    command.add_argument("--owners", type=Path, metavar="FILE.toml", help="which team a client belongs to")
+    command.add_argument("--prices", type=Path, metavar="FILE.toml", help="prices or invoices; without it no charges")
     command.add_argument(
-        "--from", dest="since", type=date.fromisoformat, metavar="DAY", help="compute again from a day on"
+        "--from",
+        dest="since",
+        type=_day,
+        metavar="DAY",
+        help="compute every date from this one on again, 2026-01-31 (default: dates with new records)",
     )
     command.set_defaults(run=_report)
-    command = _warehouse(commands.add_parser("close", help="close a month: later data becomes corrections"))
-    command.add_argument("period", metavar="YYYY-MM")
-    command.add_argument("--owners", type=Path, required=True, metavar="FILE.toml")
-    command.add_argument("--prices", type=Path, required=True, metavar="FILE.toml")
+    command = _command(
+        commands,
+        "close",
+        "close a month: later records become corrections",
+        "close --warehouse /data/usage 2026-01 --owners owners.toml --prices prices.toml",
+    )
+    _warehouse(command)
+    command.add_argument("period", metavar="YYYY-MM", help="the month to close")
+    command.add_argument("--owners", type=Path, required=True, metavar="FILE.toml", help="kept with the month")
+    command.add_argument("--prices", type=Path, required=True, metavar="FILE.toml", help="kept with the month")
     command.set_defaults(run=_close)
 
 
 def _add_page_and_export(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
-    command = _warehouse(commands.add_parser("page", help="the HTML report: one file, no network"))
-    command.add_argument("output", type=Path, metavar="FILE.html")
+    command = _command(
+        commands,
+        "page",
+        "write the HTML report: one file that needs no network",
+        "page --warehouse /data/usage usage.html",
+    )
+    _warehouse(command)
+    command.add_argument("output", type=Path, metavar="FILE.html", help="the file to write")
     command.set_defaults(run=_page)
-    command = _warehouse(commands.add_parser("export", help="tables as CSV or Parquet, charges as FOCUS 1.2"))
-    command.add_argument("folder")
-    command.add_argument("--format", choices=export.FORMATS, default="csv")
+    command = _command(
+        commands,
+        "export",
+        "write the tables as CSV or Parquet, and charges as FOCUS 1.2",
+        "export --warehouse /data/usage /data/export --format parquet --focus prices.toml",
+    )
+    _warehouse(command)
+    command.add_argument("folder", metavar="FOLDER", help="gets a folder for each table")
+    command.add_argument("--format", choices=export.FORMATS, default="csv", help="(default: %(default)s)")
     command.add_argument(
         "--focus", type=Path, metavar="PRICES.toml", help="write chargeback_daily in FOCUS 1.2 columns"
     )
@@ -107,62 +194,107 @@ def _add_page_and_export(commands: argparse._SubParsersAction) -> None:  # type:
 
 
 def _add_quotas(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
-    command = _warehouse(commands.add_parser("apply", help="recommendations as a quotas file: shows a diff"))
+    command = _command(
+        commands,
+        "apply",
+        "show the recommended quotas as a diff of a quotas file; write it only with --write",
+        "apply --warehouse /data/usage quotas.toml --write proposed.toml",
+    )
+    _warehouse(command)
     command.add_argument("quotas", type=Path, metavar="QUOTAS.toml", help="the file in force; may be missing")
     command.add_argument("--confidence", choices=apply.CONFIDENCES, default="medium", help="at least (default: medium)")
     command.add_argument("--write", type=Path, metavar="FILE", help="write the proposal there")
     command.add_argument("--kafka-configs", metavar="HOST:PORT", help="print kafka-configs.sh commands instead")
     command.set_defaults(run=_apply)
-    command = _warehouse(commands.add_parser("simulate", help="replay usage against a quotas file"))
-    command.add_argument("quotas", type=Path, metavar="QUOTAS.toml")
-    command.add_argument("--from", dest="since", type=date.fromisoformat, metavar="DAY")
-    command.add_argument("--until", type=date.fromisoformat, metavar="DAY", help="the day after the last one")
-    command.add_argument("--rows", type=int, default=20)
+    command = _command(
+        commands,
+        "simulate",
+        "replay recorded usage against a quotas file: who would have been throttled, and how long",
+        "simulate --warehouse /data/usage proposed.toml --from 2026-01-01 --until 2026-02-01",
+    )
+    _warehouse(command)
+    command.add_argument("quotas", type=Path, metavar="QUOTAS.toml", help="as for the proxy's --quotas-file")
+    command.add_argument("--from", dest="since", type=_day, metavar="DAY", help="the first day (default: all)")
+    command.add_argument("--until", type=_day, metavar="DAY", help="the day after the last one (default: all)")
+    command.add_argument("--rows", type=count, default=20, metavar="N", help="shown (default: %(default)s)")
     command.set_defaults(run=_simulate)
 
 
 def _add_owners(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
-    command = commands.add_parser("owners", help="owners test: which rule matches, and why")
+    command = _command(
+        commands,
+        "owners",
+        "owners test: which owner rule matches a client id, and why",
+        "owners test search-7 --user ci --owners owners.toml",
+    )
     actions = command.add_subparsers(required=True, metavar="ACTION")
     test = actions.add_parser("test", help="which rule matches, and why")
-    test.add_argument("client_id", metavar="CLIENT_ID")
-    test.add_argument("--owners", type=Path, required=True, metavar="FILE.toml")
-    test.add_argument("--user")
-    test.add_argument("--topic")
-    test.add_argument("--label", action="append", default=[], metavar="KEY=VALUE")
-    test.add_argument("--day", type=date.fromisoformat, default=datetime.now(UTC).date(), help="default: today, UTC")
+    test.add_argument("client_id", metavar="CLIENT_ID", help="as in the usage records")
+    test.add_argument("--owners", type=Path, required=True, metavar="FILE.toml", help="the rules")
+    test.add_argument("--user", help="Kafka principal")
+    test.add_argument("--topic", help="topic of the usage")
+    test.add_argument(
+        "--label", action="append", default=[], type=key_value, metavar="KEY=VALUE", help="of the sidecar, repeatable"
+    )
+    test.add_argument("--day", type=_day, default=datetime.now(UTC).date(), help="default: today, UTC")
     test.set_defaults(run=_test_owners)
 
 
 def _add_brokers(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
-    command = _warehouse(
-        commands.add_parser("snapshot", help="note partitions, bytes on disk and end offsets of topics")
+    command = _command(
+        commands,
+        "snapshot",
+        "store partitions, bytes on disk and end offsets of all topics",
+        "snapshot --warehouse /data/usage --bootstrap-servers broker:9092",
     )
-    command.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT[,...]")
-    command.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of Kafka's Admin client")
+    _warehouse(command)
+    command.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT[,...]", help="the brokers")
+    command.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        type=key_value,
+        metavar="KEY=VALUE",
+        help="of Kafka's Admin client, repeatable: security.protocol=SASL_PLAINTEXT",
+    )
     command.set_defaults(run=_snapshot)
-    command = _warehouse(commands.add_parser("import", help="broker metrics of a Prometheus range query"))
-    command.add_argument("file")
-    command.add_argument("--direction", choices=("produce", "fetch"), default="produce")
+    command = _command(
+        commands,
+        "import",
+        "import brokers' byte counters from a Prometheus range query, for usage before the proxy",
+        "import --warehouse /data/usage bytes_in.json",
+    )
+    _warehouse(command)
+    command.add_argument("file", metavar="FILE.json", help="the answer of /api/v1/query_range")
+    command.add_argument(
+        "--direction", choices=("produce", "fetch"), default="produce", help="what it counts (default: %(default)s)"
+    )
     command.set_defaults(run=_import)
 
 
 def _add_demo(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
-    command = commands.add_parser("demo", help="two weeks of 50 sidecars, made up; opens every table")
-    command.add_argument("--output", type=Path, default=Path("build/demo-usage"))
-    command.add_argument("--days", type=int, default=14)
+    command = _command(commands, "demo", "make up two weeks of 50 sidecars, fill and show every table", "demo --days 3")
+    command.add_argument(
+        "--output", type=Path, default=Path("build/demo-usage"), metavar="FOLDER", help="(default: %(default)s)"
+    )
+    command.add_argument("--days", type=count, default=14, metavar="N", help="days of usage (default: %(default)s)")
     command.set_defaults(run=_demo)
-    command = commands.add_parser("bench", help="records per second of ingest's parsing and writing, and of report")
-    command.add_argument("--records", type=int, default=2_000_000)
-    command.add_argument("--series", type=int, default=20_000)
-    command.add_argument("--output", type=Path, default=Path("build/bench-usage"))
+    command = _command(
+        commands, "bench", "measure records per second of ingest's parsing and writing, and of report", "bench"
+    )
+    command.add_argument("--records", type=count, default=2_000_000, metavar="N", help="(default: %(default)s)")
+    command.add_argument("--series", type=count, default=20_000, metavar="N", help="(default: %(default)s)")
+    command.add_argument(
+        "--output", type=Path, default=Path("build/bench-usage"), metavar="FOLDER", help="(default: %(default)s)"
+    )
     command.set_defaults(run=_bench)
 
 
 def _ingest(given: argparse.Namespace) -> int:
-    source = ingest.Source(given.bootstrap_servers, given.topic, given.max_offsets, _pairs(given.option))
+    source = ingest.Source(given.bootstrap_servers, given.topic, given.max_offsets, dict(given.option))
     checkpoint = given.checkpoint or f"{given.warehouse.rstrip('/')}/_checkpoint"
     with session(cores=given.cores, memory=given.memory) as spark:
+        require_topic(spark, source.bootstrap_servers, source.topic, client_settings(source.options))
         query = ingest.ingest(Warehouse(spark, given.warehouse), source, checkpoint, trigger_s=given.every)
         query.awaitTermination()
         # Not numInputRows: each batch is read twice, for records and for quarantine.
@@ -178,7 +310,8 @@ def _report(given: argparse.Namespace) -> int:
         price_list.parse(given.prices.read_text(encoding="utf-8")) if given.prices else None,
     )
     with session(cores=given.cores, memory=given.memory) as spark:
-        dates = report.report(Warehouse(spark, given.warehouse), rules, since=given.since)
+        warehouse = _filled(Warehouse(spark, given.warehouse), "ingest", "records", "storage_snapshots")
+        dates = report.report(warehouse, rules, since=given.since)
     print(f"computed {len(dates)} dates: {dates[0]} to {dates[-1]}" if dates else "nothing new since the last report")
     return 0
 
@@ -186,7 +319,7 @@ def _report(given: argparse.Namespace) -> int:
 def _close(given: argparse.Namespace) -> int:
     prices = price_list.parse(given.prices.read_text(encoding="utf-8"))
     with session(cores=given.cores, memory=given.memory) as spark:
-        warehouse = Warehouse(spark, given.warehouse)
+        warehouse = _filled(Warehouse(spark, given.warehouse), "report", "usage_deltas")
         closed = closing.close(warehouse, given.period, prices, given.owners.read_text(encoding="utf-8"))
     print(f"{closed.period} is closed at version {closed.usage_version} of usage_deltas")
     return 0
@@ -194,7 +327,7 @@ def _close(given: argparse.Namespace) -> int:
 
 def _page(given: argparse.Namespace) -> int:
     with session(cores=given.cores, memory=given.memory) as spark:
-        text = render(Warehouse(spark, given.warehouse))
+        text = render(_filled(Warehouse(spark, given.warehouse), "report", "usage_hourly"))
     given.output.parent.mkdir(parents=True, exist_ok=True)
     given.output.write_text(text, encoding="utf-8")
     print(f"report: {given.output}")
@@ -203,7 +336,7 @@ def _page(given: argparse.Namespace) -> int:
 
 def _export(given: argparse.Namespace) -> int:
     with session(cores=given.cores, memory=given.memory) as spark:
-        warehouse = Warehouse(spark, given.warehouse)
+        warehouse = _filled(Warehouse(spark, given.warehouse), "report", "usage_hourly")
         written = export.export(warehouse, given.folder, given.format)
         if given.focus:
             prices = price_list.parse(given.focus.read_text(encoding="utf-8"))
@@ -214,7 +347,8 @@ def _export(given: argparse.Namespace) -> int:
 
 def _apply(given: argparse.Namespace) -> int:
     with session(cores=given.cores, memory=given.memory) as spark:
-        found = apply.recommended(Warehouse(spark, given.warehouse), given.confidence)
+        warehouse = _filled(Warehouse(spark, given.warehouse), "report", "quota_recommendations")
+        found = apply.recommended(warehouse, given.confidence)
     if given.kafka_configs:
         print(apply.kafka_configs(found, given.kafka_configs), end="")
         return 0
@@ -233,7 +367,7 @@ def _simulate(given: argparse.Namespace) -> int:
 
     text = given.quotas.read_text(encoding="utf-8")
     with session(cores=given.cores, memory=given.memory) as spark:
-        usage = Warehouse(spark, given.warehouse).read("usage_deltas")
+        usage = _filled(Warehouse(spark, given.warehouse), "report", "usage_deltas").read("usage_deltas")
         if given.since:
             usage = usage.where(f"time >= timestamp'{given.since}'")
         if given.until:
@@ -261,7 +395,7 @@ def _simulate(given: argparse.Namespace) -> int:
 
 def _test_owners(given: argparse.Namespace) -> int:
     values = {"client_id": given.client_id, "user": given.user, "topic": given.topic}
-    match = owners.explain(owners.load(given.owners), values, _pairs(given.label), given.day)
+    match = owners.explain(owners.load(given.owners), values, dict(given.label), given.day)
     for line in match.passed_over:
         print(f"no   {line}")
     print(f"yes  {match.rule.place}" if match.rule else "no rule matches")
@@ -271,7 +405,7 @@ def _test_owners(given: argparse.Namespace) -> int:
 
 def _snapshot(given: argparse.Namespace) -> int:
     with session(cores=given.cores, memory=given.memory) as spark:
-        found = snapshots.snapshot(Warehouse(spark, given.warehouse), given.bootstrap_servers, _pairs(given.option))
+        found = snapshots.snapshot(Warehouse(spark, given.warehouse), given.bootstrap_servers, dict(given.option))
         print(f"{found.count()} topics were noted")
     return 0
 
@@ -297,11 +431,21 @@ def _bench(given: argparse.Namespace) -> int:
     return 0
 
 
+def _filled(warehouse: Warehouse, command: str, *tables: str) -> Warehouse:
+    """The warehouse. Raises EmptyWarehouseError if it has none of these tables, which `command` writes."""
+    if not any(warehouse.exists(name) for name in tables):
+        raise EmptyWarehouseError(f"no table {' or '.join(tables)} in {warehouse.root}: run `{command}` first")
+    return warehouse
+
+
 def _offsets(text: str | None) -> int:
     """The sum of all partitions' offsets in one source's progress, which PySpark gives as the text of a dict."""
     topics = ast.literal_eval(text or "None") or {}
     return sum(offset for partitions in topics.values() for offset in partitions.values())
 
 
-def _pairs(texts: Sequence[str]) -> dict[str, str]:
-    return {key: value for key, _, value in (text.partition("=") for text in texts)}
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a day such as 2026-01-31") from error

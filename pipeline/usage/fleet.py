@@ -104,7 +104,7 @@ def throttling(spark: SparkSession, fleet: Fleet, partitions: int = 8) -> DataFr
         f.floor(waited * _rate() / 1000).cast("bigint").alias("delayed_bytes"),
         f.lit(0).cast("bigint").alias("refused_bytes"),
         f.lit(0).cast("bigint").alias("would_have_bytes"),
-        f.ceil(_rate() * 1.3).cast("double").alias("limit_value"),
+        f.ceil(_rate() * 3).cast("double").alias("limit_value"),  # clients have one to three series in a sidecar
     )
 
 
@@ -158,8 +158,8 @@ def _skewed(hashed: Column, count: int) -> Column:
 
 
 def _rate() -> Column:
-    """Mean bytes per second of a series: 100 to 1,000,000, most of them small."""
-    uniform = f.pmod(f.xxhash64("id", f.lit(4)), f.lit(1_000_003)) / 1_000_003
+    """Mean bytes per second of each series of a client: 100 to 1,000,000, most of them small."""
+    uniform = f.pmod(f.xxhash64("client_number", f.lit(4)), f.lit(1_000_003)) / 1_000_003
     return f.pow(f.lit(10.0), 2 + 4 * f.pow(uniform, f.lit(3.0)))
 
 

@@ -1,11 +1,15 @@
 """How the jobs get their Spark session: from spark-submit where that started them, else a local one."""
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
 
 from pyspark.sql import SparkSession
 
+from pipeline.spark_session import job_session
+
+PROJECT: Final = Path(__file__).resolve().parents[2]
 DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -32,31 +36,28 @@ LOCAL = {
 
 @contextmanager
 def session(
-    *, cores: int = 2, memory: str = "1g", shuffle_partitions: int = 4, settings: Mapping[str, str] | None = None
+    *,
+    cores: int = 2,
+    memory: str = "1g",
+    shuffle_partitions: int = 4,
+    settings: Mapping[str, str] | None = None,
+    short: bool = False,
 ) -> Iterator[SparkSession]:
     """The session for one command. Started by spark-submit it is the cluster's, else a local one that ends with this.
 
-    The arguments are for the local one; `settings` are more Spark settings.
-    Raises pipeline.spark_session.SparkStartError, deploy.local's PlaygroundError when the jars cannot be fetched.
+    The arguments are for the local one; `settings` are more Spark settings, `short` is for jobs of seconds.
+    Raises pipeline.spark_session.SparkStartError.
     """
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
-        spark = SparkSession.builder.getOrCreate()
-        for name, setting in REQUIRED.items():
-            spark.conf.set(name, setting)
-        yield spark
-        return
-    # Not on the clusters that spark-submit reaches.
-    from deploy.local import artifacts
-    from pipeline.spark_session import spark_session
-
     more = {
         **LOCAL,
         "spark.master": f"local[{cores}]",
         # The Python workers of `simulate` start in Spark's scratch folder, and import this project.
-        "spark.executorEnv.PYTHONPATH": str(artifacts.PROJECT),
+        "spark.executorEnv.PYTHONPATH": str(PROJECT),
         "spark.driver.memory": memory,
         "spark.sql.shuffle.partitions": f"{shuffle_partitions}",
         **(settings or {}),
     }
-    with spark_session(artifacts.usage_jars(), app_name="usage", settings=more) as spark:
+    with job_session("usage", with_delta=True, settings=more, short=short) as spark:
+        for name, setting in REQUIRED.items():
+            spark.conf.set(name, setting)
         yield spark

@@ -37,27 +37,33 @@ def demo(spark: SparkSession, folder: Path, days: int) -> Path:
     start = datetime.combine(datetime.now(UTC).date() - timedelta(days=days), datetime.min.time(), UTC)
     # One record in 20 minutes for each series, so that two weeks stay small.
     made = fleet.Fleet(int(start.timestamp() * 1000), days, interval_s=1_200, series=1_000)
+    _show(f"making {made.records:,} usage records of {made.sidecars} sidecars over {days} days")
     started = time.monotonic()
     warehouse.append("records", as_records(fleet.records(spark, made)))
-    print(f"{made.records:,} records of {made.sidecars} sidecars, {days} days: {time.monotonic() - started:.0f} s")
+    _show(f"made in {time.monotonic() - started:.0f} s; computing all tables from them")
     prices = price_list.parse(fleet.EXAMPLE_PRICES)
     _broker_counts(warehouse)
     started = time.monotonic()
     dates = report(warehouse, Rules(owners.parse(fleet.EXAMPLE_OWNERS), prices))
-    print(f"report over {len(dates)} dates: {time.monotonic() - started:.0f} s")
+    _show(f"{len(dates)} dates computed in {time.monotonic() - started:.0f} s")
     for name in SHOWN:
         rows = warehouse.read(name)
-        print(f"\n{name}: {rows.count():,} rows, one of them:")
+        _show(f"\n{name}: {rows.count():,} rows, one of them:")
         row = rows.orderBy(f.rand(1)).first()
-        print("\n".join(f"    {key:24} {value}" for key, value in row.asDict().items()) if row else "    none")
+        _show("\n".join(f"    {key:24} {value}" for key, value in row.asDict().items()) if row else "    none")
+    _show("\nwriting CSV, FOCUS and HTML")
     written = export(warehouse, str(folder / "export"), "csv")
     written.append(export_focus(warehouse, str(folder / "export"), "csv", prices))
     page = folder / "usage.html"
     page.write_text(render(warehouse), encoding="utf-8")
-    print("\n" + "\n".join(f"export: {each}" for each in written))
-    print(f"tables: {warehouse.root}")
-    print(f"report: {page}")
+    _show("\n".join(f"export: {each}" for each in written))
+    _show(f"tables: {warehouse.root}")
+    _show(f"report: {page}")
     return page
+
+
+def _show(text: str) -> None:
+    print(text, flush=True)
 
 
 def as_records(made: DataFrame) -> DataFrame:

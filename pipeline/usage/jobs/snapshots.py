@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from pipeline.brokers import admin_client
 from pipeline.usage.tables import Warehouse
 
 _COLUMNS = "date date, time timestamp, topic string, partitions bigint, size_bytes bigint, end_offsets bigint"
@@ -20,17 +21,10 @@ def snapshot(warehouse: Warehouse, bootstrap_servers: str, options: Mapping[str,
     """Take a snapshot, append it to storage_snapshots, and return its rows. options: Kafka client settings.
 
     size_bytes counts all replicas. A few calls into the JVM for each partition: minutes for 100,000 of them.
+    Raises pipeline.brokers.BrokersError.
     """
-    jvm: Any = warehouse.spark._jvm
-    kafka = jvm.org.apache.kafka
-    settings = jvm.java.util.HashMap()
-    for name, value in {"bootstrap.servers": bootstrap_servers, **options}.items():
-        settings[name] = value
-    admin = kafka.clients.admin.Admin.create(settings)
-    try:
-        rows = _rows(jvm, admin, datetime.now(UTC))
-    finally:
-        admin.close()
+    with admin_client(warehouse.spark, bootstrap_servers, options) as admin:
+        rows = _rows(warehouse.spark._jvm, admin, datetime.now(UTC))
     found = warehouse.spark.createDataFrame(rows, _COLUMNS)
     warehouse.append("storage_snapshots", found)
     return found

@@ -8,36 +8,42 @@ from typing import Final
 WIDTH: Final = 860
 HEIGHT: Final = 250
 _LEFT, _TOP, _RIGHT, _BOTTOM = 62, 12, 8, 26
+_WIDEST_BAR: Final = 64
 COLOURS: Final = 8
 """Classes c0 to c7 of the style; the last is for everything else."""
 
 
-def stacked_bars(days: Sequence[str], series: Mapping[str, Sequence[float]], unit: str, title: str) -> str:
-    """One bar for each day, a part for each series (at most COLOURS; the nth has colour n). values: one for each day.
+def stacked_bars(
+    times: Sequence[str], series: Mapping[str, Sequence[float]], unit: str, title: str, colours: Sequence[int]
+) -> str:
+    """One bar for each time, a part for each series. values: one for each time; colours: one for each series.
 
-    A negative value is left out.
+    times: as "2026-01-31" or "2026-01-31 13:00". A negative value is left out.
     """
-    tops = [sum(values[index] for values in series.values()) for index in range(len(days))]
+    tops = [sum(values[index] for values in series.values()) for index in range(len(times))]
     scale = _Scale(max(tops, default=0.0))
-    step = (WIDTH - _LEFT - _RIGHT) / max(1, len(days))
+    step = (WIDTH - _LEFT - _RIGHT) / max(1, len(times))
+    wide = min(step * 0.76, _WIDEST_BAR)
     marks = []
-    base = [0.0] * len(days)
-    for number, (name, values) in enumerate(series.items()):
+    base = [0.0] * len(times)
+    for colour, (name, values) in zip(colours, series.items(), strict=True):
         for index, value in enumerate(values):
             if value <= 0:
                 continue
             y, height = scale.y(base[index] + value), scale.y(base[index]) - scale.y(base[index] + value)
             base[index] += value
-            tip = escape(f"{name}, {days[index]}: {number_text(value)} {unit}")
+            tip = escape(f"{name}, {times[index]}: {number_text(value, unit)}")
             marks.append(
-                f'<rect class="c{number}" x="{_LEFT + index * step + step * 0.12:.1f}" y="{y:.1f}" '
-                f'width="{step * 0.76:.1f}" height="{height:.2f}"><title>{tip}</title></rect>'
+                f'<rect class="c{colour}" x="{_LEFT + (index + 0.5) * step - wide / 2:.1f}" y="{y:.1f}" '
+                f'width="{wide:.1f}" height="{height:.2f}"><title>{tip}</title></rect>'
             )
-    return _figure(title, unit, scale, "".join(marks), _day_labels(days, step), _legend(list(series)))
+    return _figure(
+        title, unit, scale, "".join(marks), _labels(times, step), _legend(dict(zip(series, colours, strict=True)))
+    )
 
 
 def line(times: Sequence[str], values: Sequence[float], unit: str, title: str, colour: int = 1) -> str:
-    """One line with its area filled; times name the points."""
+    """One line with its area filled; times as for `stacked_bars`."""
     scale = _Scale(max(values, default=0.0))
     step = (WIDTH - _LEFT - _RIGHT) / max(1, len(values))
     points = [(_LEFT + (index + 0.5) * step, scale.y(value)) for index, value in enumerate(values)]
@@ -46,11 +52,11 @@ def line(times: Sequence[str], values: Sequence[float], unit: str, title: str, c
     area = f"{points[0][0]:.1f},{floor:.1f} {path} {points[-1][0]:.1f},{floor:.1f}" if points else ""
     tips = "".join(
         f'<rect class="hit" x="{x - step / 2:.1f}" y="{_TOP}" width="{step:.2f}" height="{floor - _TOP:.1f}">'
-        f"<title>{escape(f'{time}: {number_text(value)} {unit}')}</title></rect>"
+        f"<title>{escape(f'{time}: {number_text(value, unit)}')}</title></rect>"
         for (x, _), time, value in zip(points, times, values, strict=True)
     )
     marks = f'<polygon class="c{colour} area" points="{area}"/><polyline class="s{colour}" points="{path}"/>{tips}'
-    return _figure(title, unit, scale, marks, _day_labels([each[:10] for each in times], step), "")
+    return _figure(title, unit, scale, marks, _labels(times, step), "")
 
 
 def bars(names: Sequence[str], values: Sequence[float], texts: Sequence[str], title: str, colour: int = 2) -> str:
@@ -82,12 +88,12 @@ def duration_text(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-def number_text(value: float) -> str:
-    """1234567 → "1.23 M": three digits and a factor of a thousand."""
-    for size, letter in ((1e15, " P"), (1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+def number_text(value: float, unit: str = "") -> str:
+    """1234567, "B" → "1.23 MB": three digits and a factor of a thousand."""
+    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
-            return f"{value / size:.3g}{letter}"
-    return f"{value:.3g}"
+            return f"{value / size:.3g} {letter}{unit}"
+    return f"{value:.3g} {unit}".rstrip()
 
 
 class _Scale:
@@ -95,7 +101,9 @@ class _Scale:
 
     def __init__(self, largest: float) -> None:
         power = 10 ** math.floor(math.log10(largest)) if largest > 0 else 1.0
-        self.top = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= largest)
+        self.top = next(
+            power * factor for factor in (1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10) if power * factor >= largest
+        )
 
     def y(self, value: float) -> float:
         return _TOP + (HEIGHT - _TOP - _BOTTOM) * (1 - value / self.top)
@@ -117,20 +125,22 @@ def _figure(title: str, unit: str, scale: _Scale, marks: str, labels: str, legen
     )
 
 
-def _day_labels(days: Sequence[str], step: float) -> str:
-    """Of each day one label, and of many days some."""
-    firsts = [index for index, day in enumerate(days) if index == 0 or days[index - 1] != day]
+def _labels(times: Sequence[str], step: float) -> str:
+    """Of each day one label, of each hour if there are at most two days; of many some."""
+    days = [time[:10] for time in times]
+    names = [day[5:] for day in days] if len(set(days)) > 2 else [time[11:] or time[5:] for time in times]
+    firsts = [index for index, name in enumerate(names) if index == 0 or names[index - 1] != name]
     every = max(1, math.ceil(len(firsts) / 14))
     return "".join(
-        f'<text class="day" x="{_LEFT + (index + 0.5) * step:.1f}" y="{HEIGHT - 8}">{escape(days[index][5:10])}</text>'
+        f'<text class="day" x="{_LEFT + (index + 0.5) * step:.1f}" y="{HEIGHT - 8}">{escape(names[index])}</text>'
         for index in firsts[::every]
         if index * step < WIDTH - _LEFT - _RIGHT - 30 or index == 0
     )
 
 
-def _legend(names: Sequence[str]) -> str:
+def _legend(colours: Mapping[str, int]) -> str:
     entries = "".join(
-        f'<span><i class="b{number}"></i>{escape(_short(name, 40))}</span>' for number, name in enumerate(names)
+        f'<span><i class="b{colour}"></i>{escape(_short(name, 40))}</span>' for name, colour in colours.items()
     )
     return f'<div class="legend">{entries}</div>'
 

@@ -1,7 +1,8 @@
 """What the HTML report shows: each figure from one small aggregate, at most a few hundred rows."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
@@ -11,8 +12,29 @@ from pipeline.usage.page.charts import COLOURS, bars, duration_text, line, numbe
 from pipeline.usage.page.layout import page, section, table
 from pipeline.usage.tables import Warehouse
 
+_REST: Final = "all others"
+_WIDTH: Final = {"day": 10, "hour": 16}
+"""Characters of "2026-01-31 13:00" that name a time."""
 ROWS: Final = 15
-HOURS: Final = 24 * 62
+MIN_INTERVALS: Final = 4
+"""Quarter hours with usage that a recommendation is shown from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """How figures are drawn. times: all days or hours from the first usage to the last, as `_time` has them; a single
+    one is no axis. by: `team`, or `client_id` where there is only one team. largest: the first of these by bytes, with
+    the same colour in each figure.
+    """
+
+    bucket: str
+    times: Sequence[str]
+    by: str
+    largest: Sequence[str]
+
+    @property
+    def by_name(self) -> str:
+        return self.by.replace("_", " ")
 
 
 def render(warehouse: Warehouse) -> str:
@@ -20,49 +42,79 @@ def render(warehouse: Warehouse) -> str:
     hourly = warehouse.read("usage_hourly")
     throttling = warehouse.read("throttling_hourly")
     charges = warehouse.read("chargeback_daily")
-    span = hourly.agg(f.min("hour"), f.max("hour"), f.sum("bytes"), f.countDistinct("client_id")).first()
+    # A series that is idle has rows of 0 bytes.
+    used = f.when(f.col("bytes") > 0, f.col("hour"))
+    totals = hourly.agg(
+        _time(f.min(used), "hour"), _time(f.max(used), "hour"), f.sum("bytes"), f.countDistinct("client_id")
+    ).first()
+    first, last = totals[0], totals[1]
     waited_s = (throttling.agg(f.sum("throttled_ms")).first()[0] or 0) / 1000
     money = charges.groupBy("currency").agg(f.sum("amount")).orderBy("currency").collect()
     tiles = [
-        (f"{number_text(span[2] or 0)}B", "passed the sidecars"),
-        (f"{span[3]:,}", "client ids"),
-        (duration_text(waited_s), "clients were throttled"),
+        (number_text(totals[2] or 0, "B"), "passed the sidecars"),
+        (f"{totals[3]:,}", "client id" if totals[3] == 1 else "client ids"),
+        (duration_text(waited_s), "clients were throttled, summed"),
         *((f"{row[1]:,} {row[0]}", "charged") for row in money),
     ]
-    # The same colour for a team in each figure.
-    teams = [row[0] for row in _top(hourly, ["team"], f.sum("bytes"))[: COLOURS - 1]]
+    axes = _axes(hourly, first, last)
     sections = [
-        _usage(hourly, teams),
-        _throttling(throttling),
+        _usage(hourly, axes),
+        _throttling(throttling, axes),
         _neighbours(warehouse.read("noisy_neighbours")),
-        _charges(charges, teams),
+        _charges(charges, axes),
         _recommendations(warehouse.read("quota_recommendations")),
         _bypass(warehouse.read("bypass_check")),
     ]
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
-    between = f"{span[0]:%Y-%m-%d %H:%M} to {span[1]:%Y-%m-%d %H:%M} UTC" if span[0] else "no usage yet"
-    return page("Kafka usage", f"{between}; made {made} UTC", tiles, sections)
+    return page("Kafka usage", f"{_between(first, last)}; made {made}; times are UTC", tiles, sections)
 
 
-def _usage(hourly: DataFrame, teams: Sequence[str]) -> str:
+def _between(first: str | None, last: str | None) -> str:
+    if first is None or last is None:
+        return "no usage yet"
+    end = datetime.fromisoformat(last) + timedelta(hours=1)
+    return f"{first} to {end:%H:%M}" if first[:10] == f"{end:%Y-%m-%d}" else f"{first} to {end:%Y-%m-%d %H:%M}"
+
+
+def _axes(hourly: DataFrame, first: str | None, last: str | None) -> Axes:
+    by = "team" if hourly.select("team").distinct().limit(2).count() > 1 else "client_id"
+    largest = [row[0] for row in _top(hourly.where(f.col(by).isNotNull()), [by], f.sum("bytes"))[: COLOURS - 1]]
+    if first is None or last is None:
+        return Axes("hour", (), by, largest)
+    days = _times(first[:10], last[:10], "day")
+    if len(days) > 2:
+        return Axes("day", days, by, largest)
+    return Axes("hour", _times(first, last, "hour"), by, largest)
+
+
+def _times(first: str, last: str, bucket: str) -> list[str]:
+    """All days or hours from the first to the last."""
+    begin, end = datetime.fromisoformat(first), datetime.fromisoformat(last)
+    step = timedelta(days=1) if bucket == "day" else timedelta(hours=1)
+    times = [begin + number * step for number in range((end - begin) // step + 1)]
+    return [time.isoformat(" ", "minutes")[: _WIDTH[bucket]] for time in times]
+
+
+def _usage(hourly: DataFrame, axes: Axes) -> str:
     parts = []
-    for direction, title in (("produce", "Produced by team and day"), ("fetch", "Fetched by team and day")):
-        parts.append(_by_day(hourly.where(f.col("direction") == direction), f.sum("bytes"), "bytes", title, teams))
+    for direction, title in (("produce", "Produced"), ("fetch", "Fetched")):
+        parts.append(_amounts(hourly.where(f.col("direction") == direction), f.sum("bytes"), "B", title, axes))
     top = _top(hourly, ["team", "user", "client_id", "direction"], f.sum("bytes"))
-    rows = [[*row[:4], f"{number_text(row[4])}B"] for row in top]
+    rows = [[*row[:4], number_text(row[4], "B")] for row in top]
     found = table(["team", "user", "client id", "direction", "bytes"], rows, "No usage.")
     return section("Usage", "Who used what?", *parts, found)
 
 
-def _throttling(throttling: DataFrame) -> str:
-    hours = throttling.groupBy("hour").agg(f.sum("throttled_ms").alias("ms")).orderBy(f.desc("hour")).limit(HOURS)
-    points = sorted((row["hour"], row["ms"] / 1000) for row in hours.collect())
-    figure = line(
-        [f"{hour:%Y-%m-%d %H:%M}" for hour, _ in points], [value for _, value in points], "s", "Throttled time by hour"
-    )
+def _throttling(throttling: DataFrame, axes: Axes) -> str:
     top = _top(throttling, ["team", "client_id", "limit", "entity"], f.sum("throttled_ms"))
     rows = [[*row[:4], f"{row[4] / 1000:,.1f}"] for row in top]
     found = table(["team", "client id", "limit", "entity", "throttled s"], rows, "Nothing was throttled.")
+    figure = ""
+    if rows and len(axes.times) > 1:
+        by_time = throttling.groupBy(_time(f.col("hour"), axes.bucket).alias("time")).agg(f.sum("throttled_ms"))
+        seconds = {row[0]: row[1] / 1000 for row in by_time.collect()}  # one row for each time of the axis
+        values = [seconds.get(time, 0.0) for time in axes.times]
+        figure = line(axes.times, values, "s", f"Throttled time by {axes.bucket}")
     return section("Throttling", "Who was throttled, and by which limit?", figure, found)
 
 
@@ -86,8 +138,7 @@ def _neighbours(noisy: DataFrame) -> str:
     return section("Noisy neighbours", "Who delayed whom on a shared limit?", figure if by_team else "", found)
 
 
-def _charges(charges: DataFrame, teams: Sequence[str]) -> str:
-    figure = _by_day(charges.withColumn("hour", f.col("date")), f.sum("amount"), "", "Charges by team and day", teams)
+def _charges(charges: DataFrame, axes: Axes) -> str:
     rows = [
         [row[0], row[1], f"{row[2]:,}", row[3]]
         for row in charges.groupBy("team", "axis", "currency")
@@ -98,11 +149,25 @@ def _charges(charges: DataFrame, teams: Sequence[str]) -> str:
         .collect()
     ]
     found = table(["team", "axis", "amount", "currency"], rows, "No price list was given.")
-    return section("Chargeback", "What did it cost?", figure if rows else "", found)
+    # Days of the price list's zone.
+    days = charges.agg(*(_time(each("date"), "day") for each in (f.min, f.max))).first()
+    by_day = replace(axes, bucket="day", times=_times(days[0], days[1], "day") if rows else ())
+    currencies = {row[3] for row in rows}
+    figure = ""
+    if len(by_day.times) > 1 and len(currencies) == 1:
+        dated = charges.withColumn("hour", f.col("date"))
+        figure = _amounts(dated, f.sum("amount"), currencies.pop(), "Charges", by_day)
+    return section("Chargeback", "What did it cost?", figure, found)
 
 
 def _recommendations(found: DataFrame) -> str:
-    top = found.orderBy(f.desc("throttled_intervals"), f.desc("demand_p99")).limit(ROWS).collect()
+    enough = found.where(f.col("intervals") >= MIN_INTERVALS)
+    top = enough.orderBy(f.desc("throttled_intervals"), f.desc("demand_p99")).limit(ROWS).collect()
+    empty = (
+        "No limit was reported."
+        if not top and found.isEmpty()
+        else f"No client has {MIN_INTERVALS} quarter hours of usage yet."
+    )
     rows = [
         [
             row["client_id"],
@@ -118,7 +183,7 @@ def _recommendations(found: DataFrame) -> str:
         for row in top
     ]
     headers = ["client id", "limit", "now", "used p50", "used p99", "demand p99", "proposed", "confidence", "why"]
-    return section("Quotas", "What should each quota be?", table(headers, rows, "No limit was reported."))
+    return section("Quotas", "What should each quota be?", table(headers, rows, empty))
 
 
 def _bypass(found: DataFrame) -> str:
@@ -135,15 +200,31 @@ def _bypass(found: DataFrame) -> str:
     )
 
 
-def _by_day(rows: DataFrame, amount: Column, unit: str, title: str, teams: Sequence[str]) -> str:
-    """Stacked bars by team: those of `teams` (the largest), and the rest as one."""
-    largest = list(teams)
-    team = f.when(f.col("team").isin(largest), f.col("team")).otherwise("all others") if largest else f.col("team")
-    summed = rows.groupBy(f.to_date("hour").alias("day"), team.alias("team")).agg(amount.alias("amount"))
-    found = {(str(row[0]), row[1]): float(row[2]) for row in summed.orderBy("day").limit(HOURS).collect()}
-    days = sorted({day for day, _ in found})
-    names = [*largest, *(["all others"] if any(name == "all others" for _, name in found) else [])]
-    return stacked_bars(days, {name: [found.get((day, name), 0.0) for day in days] for name in names}, unit, title)
+def _amounts(rows: DataFrame, amount: Column, unit: str, title: str, axes: Axes) -> str:
+    """Amounts by team or client: the largest, and the rest as one. Stacked bars over time, or one bar for each without
+    a time axis; nothing without amounts. rows: with the columns `hour` and `axes.by`.
+    """
+    name = f.when(f.col(axes.by).isin(list(axes.largest)), f.col(axes.by)).otherwise(_REST)
+    summed = rows.groupBy(_time(f.col("hour"), axes.bucket).alias("time"), name.alias("name")).agg(amount)
+    found = {(row[0], row[1]): float(row[2] or 0) for row in summed.collect()}  # at most COLOURS for each time
+    amounts = {
+        each: [found.get((time, each), 0.0) for time in axes.times]
+        for each in (*axes.largest, _REST)
+        if any(found.get((time, each)) for time in axes.times)
+    }
+    if not amounts:
+        return ""
+    if len(axes.times) > 1:
+        colours = [COLOURS - 1 if each == _REST else axes.largest.index(each) for each in amounts]
+        return stacked_bars(axes.times, amounts, unit, f"{title} by {axes.by_name} and {axes.bucket}", colours)
+    values = [each[0] for each in amounts.values()]
+    texts = [number_text(each, unit) for each in values]
+    return bars(list(amounts), values, texts, f"{title} by {axes.by_name}", 0)
+
+
+def _time(column: Column, bucket: str) -> Column:
+    """A time as text in UTC, which is the session's zone: Python would make it the machine's."""
+    return f.substring(f.date_format(column, "yyyy-MM-dd HH:mm"), 1, _WIDTH[bucket])
 
 
 def _top(rows: DataFrame, keys: Sequence[str], amount: Column) -> list[Any]:
@@ -152,4 +233,4 @@ def _top(rows: DataFrame, keys: Sequence[str], amount: Column) -> list[Any]:
 
 
 def _rate(value: float | None) -> str:
-    return "" if value is None else f"{number_text(value)}B/s"
+    return "" if value is None else number_text(value, "B/s")

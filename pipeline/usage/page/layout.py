@@ -1,5 +1,6 @@
 """The HTML file around the figures."""
 
+import re
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
@@ -9,6 +10,10 @@ _STYLE: Final = files("pipeline.usage.page").joinpath("style.css").read_text(enc
 _COLOURS: Final = "".join(
     f".c{n}{{fill:var(--k{n})}}.s{n}{{stroke:var(--k{n})}}.b{n}{{background:var(--k{n})}}" for n in range(8)
 )
+
+_NUMBER: Final = re.compile(r"(≥ )?-?\d[\d.,]*(e[+-]\d+)?( ([kMGTP]?B(/s)?|[kMGTP]|%))?")
+_LONG: Final = 40
+"""Characters of a text that is broken into lines."""
 
 
 def page(title: str, subtitle: str, tiles: Sequence[tuple[str, str]], sections: Sequence[str]) -> str:
@@ -41,9 +46,10 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], empty: str) 
 
 def _cell(value: object) -> str:
     text = "" if value is None else str(value)
-    return f'<td class="n">{escape(text)}</td>' if _is_number(value) else f"<td>{escape(text)}</td>"
+    kind = " class=n" if _is_number(value) else " class=long" if len(text) > _LONG else ""
+    return f"<td{kind}>{escape(text)}</td>"
 
 
 def _is_number(value: object) -> bool:
-    text = str(value)[:1]
-    return text.isdigit() or text in ("-", "≥")
+    """Also with a unit: "1.5 MB/s", "≥ 3 kB/s", "12 %"."""
+    return _NUMBER.fullmatch(str(value)) is not None

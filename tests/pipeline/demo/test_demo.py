@@ -14,12 +14,12 @@ DEMO = (sys.executable, "-u", "-m", "pipeline.demo")
 
 
 @pytest.mark.timeout(600)
-def test_the_demo_reads_everything_back_and_ends_with_verdicts_picture_and_next_command(tmp_path: Path) -> None:
+def test_the_demo_reads_everything_back_and_ends_with_verdicts_reports_and_next_command(tmp_path: Path) -> None:
     command = [*DEMO, "--rows", "40000", "--limit", "2", "--output", str(tmp_path)]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=580, check=False)
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     assert len(lines) > 5, done.stdout + done.stderr
-    verdicts, (picture, next_command) = lines[-5:-2], lines[-2:]
+    verdicts, (picture, usage, next_command) = lines[-6:-3], lines[-3:]
     # How even five seconds are is a matter of who else uses the machine: `make demo` and the evenness tests judge that.
     held = verdicts[0].startswith("PASS  quota held ")
     assert held or verdicts[0].startswith("FAIL  quota held ")
@@ -29,6 +29,12 @@ def test_the_demo_reads_everything_back_and_ends_with_verdicts_picture_and_next_
     assert done.returncode == (0 if held else 1)
     assert picture.endswith("bytes-per-second.png")
     assert (tmp_path / "bytes-per-second.png").read_bytes().startswith(b"\x89PNG")
+    assert usage == f"usage:   {tmp_path / 'usage.html'}"
+    report = (tmp_path / "usage.html").read_text(encoding="utf-8")
+    # What the proxies counted of the client that they throttled, and of the one that read all topics back.
+    assert "<td>flights-etl</td><td>producer_byte_rate</td><td>client-id:flights-etl</td>" in report
+    assert "Produced by client id" in report
+    assert "Fetched by client id" in report
     assert ".venv/bin/kafka-quota-proxy run " in next_command
     table = [line.split() for line in lines if " 40,000 " in line and " MB" in line]
     assert [row[:-2].count("40,000") for row in table] == [1, 1, 1]

@@ -8,10 +8,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from deploy.local import artifacts
 from deploy.local.cluster import KafkaCluster
+from pipeline.client_metrics import longest_throttle_seconds
 from pipeline.demo import flights
-from pipeline.demo.client_metrics import longest_notice_seconds
-from pipeline.demo.produce_flights import JobFailedError, produce, read_flights
+from pipeline.demo.produce_flights import produce, read_flights
 from pipeline.demo.verify import Tally, TopicUnreadableError, compare, read_topic
+from pipeline.failures import JobFailedError
 from pipeline.spark_session import spark_session
 
 ROWS = 3_000
@@ -30,7 +31,7 @@ def test_every_flight_arrives_once_and_the_working_directory_stays_clean(
     with spark_session(artifacts.spark_jars()) as spark:
         records = read_flights(spark, prepared, ROWS)
         produce(records, bootstrap_servers=kafka_cluster.bootstrap_servers, topic=topic, client_id=client_id)
-        assert longest_notice_seconds(spark, client_id) == 0.0
+        assert longest_throttle_seconds(spark, client_id) == 0.0
         with pytest.raises(JobFailedError, match=r"InvalidTopicException: .*not a topic"):
             produce(
                 records, bootstrap_servers=kafka_cluster.bootstrap_servers, topic="not a topic", client_id=client_id

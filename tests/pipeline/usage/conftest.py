@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark() -> Iterator[SparkSession]:
     """One core, 1 GB of heap, UTC, with Delta and Kafka. For a few rows, compiled code takes longer than it saves."""
     few_rows = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-    with session(cores=1, shuffle_partitions=1, settings=few_rows) as running:
+    with session(cores=1, shuffle_partitions=1, settings=few_rows, short=True) as running:
         yield running
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)

@@ -1,0 +1,25 @@
+"""One line for a person from what Spark's JVM raises. While the JVM runs: the text of an error is there."""
+
+import re
+
+# "org.apache.kafka.common.errors.TimeoutException: Topic orders not present in metadata after 60000 ms."
+_KAFKA = re.compile(r"org\.apache\.kafka\.(?:\w+\.)*\w+(?:Exception|Error): .*")
+# "[STREAM_FAILED] Query [id = ..., runId = ...] terminated with exception: "
+_STREAM = re.compile(r"^\[STREAM_FAILED\] Query \[[^]]*\] terminated with exception: ")
+
+
+class JobFailedError(Exception):
+    """A Spark job failed, or its JVM has gone; the text is the reason in one line."""
+
+
+def reason(error: Exception) -> str:
+    """The Kafka client's own error where there is one, the innermost of several, else the first line."""
+    try:
+        text = str(error)  # a call into the JVM
+    except (OSError, AssertionError):
+        return "Spark's JVM has gone"
+    if kafka := _KAFKA.findall(text):
+        found: str = kafka[-1].strip()
+        return found
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return _STREAM.sub("", lines[0]) if lines else type(error).__name__

@@ -1,0 +1,68 @@
+"""The command line: each option is explained, and what is wrong is one line, before Spark starts."""
+
+import argparse
+from collections.abc import Iterator
+
+import pytest
+
+from pipeline.failures import reason
+from pipeline.usage.cli import main, parser
+
+
+def commands(top: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    for action in top._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield command
+                yield from commands(command)
+
+
+def test_each_command_and_option_has_help() -> None:
+    missing = [
+        f"{command.prog}: {action.dest}"
+        for command in commands(parser())
+        for action in command._actions
+        if not action.help and not isinstance(action, argparse._SubParsersAction)
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["report"], "the following arguments are required: --warehouse"),
+        (["report", "--warehouse", "w", "--from", "soon"], "argument --from: 'soon' is not a day such as 2026-01-31"),
+        (["ingest", "--warehouse", "w", "--bootstrap-servers", "b:1", "--option", "x"], "'x' is not KEY=VALUE"),
+        (["ingest", "--warehouse", "w", "--bootstrap-servers", "b:1", "--every", "0"], "'0' is not a number above 0"),
+        (["demo", "--days", "0"], "argument --days: '0' is not a whole number above 0"),
+        (["nothing"], "invalid choice: 'nothing'"),
+    ],
+)
+def test_a_wrong_option_is_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--warehouse", "w", "--prices", "/nothing.toml"]) == 2
+    assert capsys.readouterr().err == "error: [Errno 2] No such file or directory: '/nothing.toml'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (
+            "An error occurred while calling o1.save.\n: org.apache.kafka.common.KafkaException: Failed to construct\n"
+            "\tat org.apache.kafka.clients.Some.method(Some.java:1)\n"
+            "Caused by: org.apache.kafka.common.config.ConfigException: Invalid value x",
+            "org.apache.kafka.common.config.ConfigException: Invalid value x",
+        ),
+        ("[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: no space left", "no space left"),
+        ("\n[PATH_NOT_FOUND] Path does not exist: /in.\nat x", "[PATH_NOT_FOUND] Path does not exist: /in."),
+        ("", "Exception"),
+    ],
+)
+def test_the_reason_is_one_line(text: str, found: str) -> None:
+    assert reason(Exception(text)) == found

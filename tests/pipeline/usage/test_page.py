@@ -1,0 +1,88 @@
+"""The HTML report of a minute, of a day, of weeks, and of nothing: no empty figure, no gap in an axis."""
+
+import re
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pipeline.usage.page.charts import number_text
+from pipeline.usage.page.content import render
+from pipeline.usage.tables import Warehouse
+
+NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
+USAGE = "hour timestamp, team string, client_id string, bytes bigint"
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine that is not on UTC."""
+    monkeypatch.setenv("TZ", "Asia/Kathmandu")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def fill(warehouse: Warehouse, *hours: tuple[int, str, str, int]) -> None:
+    """Usage of (hours after noon, team, client id, bytes), each throttled for a second."""
+    rows = [(NOON + timedelta(hours=hour), *rest) for hour, *rest in hours]
+    made = warehouse.spark.createDataFrame(rows, USAGE)
+    made = made.selectExpr(
+        "*", "to_date(hour) date", "'u' user", "null topic", "'produce' direction", "bytes record_bytes", "1L messages",
+        "1L requests", "0L split_bytes", "0L longest_gap_ms", "'proxy' source", "'producer_byte_rate' limit",
+        "concat('client-id:', client_id) entity", "1000L throttled_ms", "0L delayed_bytes", "0L refused_bytes",
+        "0L would_have_bytes", "5e6D limit_value",
+    )  # fmt: skip
+    warehouse.append("usage_hourly", made)
+    warehouse.append("throttling_hourly", made)
+
+
+def figures(html: str) -> list[str]:
+    return [re.sub("<[^>]*>", "", each).strip() for each in re.findall("<figcaption>(.*?)</figcaption>", html)]
+
+
+def labels(html: str) -> list[str]:
+    """The time axis of the first figure."""
+    return re.findall('<text class="day"[^>]*>([^<]*)<', html.partition("</svg>")[0])
+
+
+def test_without_usage_there_are_no_figures(warehouse: Warehouse) -> None:
+    html = render(warehouse)
+    assert figures(html) == []
+    assert "no usage yet" in html
+
+
+def test_one_hour_has_no_time_axis(warehouse: Warehouse, elsewhere: None) -> None:
+    fill(warehouse, (0, "unallocated", "etl", 106_000_000), (0, "unallocated", "verify", 7))
+    html = render(warehouse)
+    assert figures(html) == ["Produced by client id"]
+    assert "2026-01-05 12:00 to 13:00; made " in html
+    assert ">106 MB</text>" in html
+    assert ">7 B</text>" in html
+    assert "<td>etl</td><td>producer_byte_rate</td><td>client-id:etl</td>" in html
+
+
+def test_a_day_is_drawn_by_hour_with_the_hours_of_no_usage(warehouse: Warehouse, elsewhere: None) -> None:
+    fill(warehouse, (0, "a", "etl", 5), (3, "b", "verify", 7))
+    html = render(warehouse)
+    assert figures(html) == ["Produced by team and hour B", "Throttled time by hour s"]
+    assert labels(html) == ["12:00", "13:00", "14:00", "15:00"]
+
+
+def test_weeks_are_drawn_by_day_with_the_days_of_no_usage(warehouse: Warehouse) -> None:
+    fill(warehouse, *((24 * day, f"team-{day}", "etl", 1000 - day) for day in (*range(9), 11)))
+    html = render(warehouse)
+    assert figures(html) == ["Produced by team and day B", "Throttled time by day s"]
+    assert labels(html) == [f"01-{day:02}" for day in range(5, 17)]
+    assert 'b7"></i>all others' in html
+    # A team has one colour in each figure; the eighth is for all others.
+    assert 'class="c7"' in html
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0 B"), (999, "999 B"), (1_234_567, "1.23 MB"), (-5e9, "-5 GB"), (2e18, "2e+03 PB")]
+)
+def test_numbers(value: float, text: str) -> None:
+    assert number_text(value, "B") == text
