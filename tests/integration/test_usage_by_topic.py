@@ -111,7 +111,7 @@ def log_end(cluster: KafkaCluster, topic: str) -> int:
     return int(end)
 
 
-def produce_librdkafka(proxy: Proxy, topic: str, client_id: str, transactions: int = 0, **settings: object) -> None:
+def produce_librdkafka(proxy: Proxy, topic: str, client_id: str, transactions: int = 0, **settings: Any) -> None:
     """`RECORDS` records; or as many in each transaction, of which the last one is aborted."""
     producer = Producer({"bootstrap.servers": proxy.bootstrap_servers, "client.id": client_id, **settings})
     if transactions:

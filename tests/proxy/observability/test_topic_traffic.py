@@ -6,7 +6,6 @@ import pytest
 
 from proxy.observability import topic_traffic
 from proxy.observability.entities import ENTITY_IDLE_NS, Entities
-from proxy.observability.labels import OTHER
 from proxy.observability.topic_traffic import MAX_NAME, MAX_SERIES, MAX_TOPICS_OF_CLIENT, OTHER_TOPICS, TopicTraffic
 
 
