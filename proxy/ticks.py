@@ -59,11 +59,15 @@ class Ticks:
         now_ns = self._clock()
         metrics.entities.tick(now_ns)
         self._in_force.tick(now_ns)
-        self.sweep.tick(now_ns, is_short=connections.memory_paused)
+        self._sweep()
         self._count += 1
         if self._count % HOUSEKEEPING_TICKS == 0:
             metrics.entities.expire(now_ns)
             self._registry.expire(now_ns)
+
+    def _sweep(self) -> None:
+        if self.sweep.tick(self._clock(), is_short=self._metrics.connections.memory_paused):
+            self._loop.call_soon(self._sweep)
 
 
 def settle_garbage_collection() -> None:

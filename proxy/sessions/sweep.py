@@ -18,7 +18,9 @@ from proxy.streams.memory import MemoryPool
 NS_PER_SECOND: Final = 1_000_000_000
 #: Parts of a sweep: with ten ticks a second each session is checked once a second.
 PARTS: Final = 10
-#: Most sessions that one tick closes for their timeout; the others are closed by the next sweep.
+#: Sessions that are checked in one round of the event loop: about 2 ms.
+CHECKED_AT_ONCE: Final = 100
+#: Most sessions of one part that are closed for their timeout; the others are closed by the next sweep.
 CLOSED_AT_ONCE: Final = 64
 
 _log = logging.getLogger("proxy.sessions.sweep")
@@ -49,23 +51,37 @@ class Sweep:
         self._lines = RateLimited()
         self._part = 0
         self._current: list[Session] = []
+        #: The rest of the part.
+        self._due: list[Session] = []
+        self._closed = 0
         self._shares = Shares()
 
-    def tick(self, now_ns: int, *, is_short: bool) -> None:
-        """Check the next part; `is_short`: some sessions are not read because memory is used up."""
+    def tick(self, now_ns: int, *, is_short: bool) -> bool:
+        """Check some sessions of the next part; `is_short`: some are not read because memory is used up.
+
+        Returns whether sessions of this part are left: call it again in the loop's next round.
+        """
+        if not self._due:
+            self._begin_part(now_ns, is_short=is_short)
+        some = self._due[-CHECKED_AT_ONCE:]
+        del self._due[-CHECKED_AT_ONCE:]
+        for session in some:
+            session.sweep(now_ns)
+            self._shares.add(session.identity, session.hold, session.origin.listener, now_ns)
+            if self._closed < CLOSED_AT_ONCE and session.state is State.OPEN:
+                self._closed += self._close_overdue(session, now_ns)
+        return bool(self._due)
+
+    def _begin_part(self, now_ns: int, *, is_short: bool) -> None:
         if self._part == 0:
             self._shares.check()
             self._current = list(self._sessions)
             if is_short:
                 self._close_stalled(now_ns)
-        closed = 0
-        for session in self._current[self._part :: PARTS]:
-            session.sweep(now_ns)
-            self._shares.add(session.identity, session.hold, session.origin.listener, now_ns)
-            if closed < CLOSED_AT_ONCE and session.state is State.OPEN:
-                closed += self._close_overdue(session, now_ns)
-        self._headers.expire(now_ns)
+        self._due = self._current[self._part :: PARTS]
+        self._closed = 0
         self._part = (self._part + 1) % PARTS
+        self._headers.expire(now_ns)
 
     def _close_overdue(self, session: Session, now_ns: int) -> bool:
         """Close a session that exceeds a timeout. Returns whether it did."""
