@@ -1,5 +1,6 @@
 """A producer in this process that wants more than it may have, and what it was told is written, and when."""
 
+import math
 import threading
 import time
 from collections import Counter
@@ -30,17 +31,25 @@ def create_topics(cluster: KafkaCluster, *names: str) -> None:
 class Flood:
     """librdkafka, as long as the block lasts. Each topic always has `BACKLOG_RECORDS` records on their way.
 
-    settings: more of librdkafka's. By default a request holds one record.
+    settings: more of librdkafka's. By default a request holds one record. records_per_second: of each topic, 0: as fast
+    as it can.
     """
 
     def __init__(
-        self, bootstrap_servers: str, client_id: str, *topics: str, record_bytes: int = RECORD_BYTES, **settings: Any
+        self,
+        bootstrap_servers: str,
+        client_id: str,
+        *topics: str,
+        record_bytes: int = RECORD_BYTES,
+        records_per_second: float = 0,
+        **settings: Any,
     ) -> None:
         self.client_id = client_id
         self.problems: list[str] = []
         """What its error callback was told, a lost connection above all, and records that were not written."""
         self._topics = topics
         self._value = bytes(record_bytes)
+        self._records_per_second = records_per_second
         self._written: Counter[str] = Counter()
         self._under_way: Counter[str] = Counter()
         self._is_over = threading.Event()
@@ -81,9 +90,12 @@ class Flood:
         self._thread.join()
 
     def _run(self) -> None:
+        began, sent = time.monotonic(), Counter[str]()
         while not self._is_over.is_set():
+            due = (time.monotonic() - began) * self._records_per_second or math.inf
             for topic in self._topics:
-                while self._under_way[topic] < BACKLOG_RECORDS:
+                while self._under_way[topic] < BACKLOG_RECORDS and sent[topic] < due:
+                    sent[topic] += 1
                     self._under_way[topic] += 1
                     self._producer.produce(topic, self._value, on_delivery=self._delivered)
             self._producer.poll(_POLL_SECONDS)

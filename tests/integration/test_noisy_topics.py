@@ -1,7 +1,8 @@
 """A noisy topic with `action=reject`: its producer loses, repeats and reorders no record; its other topics go on."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from statistics import median
 
 import pytest
@@ -29,6 +30,9 @@ from tests.integration.time_in_proxy import times_in_proxy
 pytestmark = pytest.mark.alone
 
 LIMIT = 2_000_000
+#: Bounds of a p99 besides its ratio: other work on the machine, and what the shortest hold of a connection would add.
+WAIT_FOR_A_PROCESSOR_MS = 5
+SHORTEST_HOLD_MS = 100
 
 
 def values_of(cluster: KafkaCluster, topic: str, partition: int, **settings: str) -> list[int]:
@@ -92,31 +96,38 @@ def test_a_noisy_topic_slows_no_other_and_loses_nothing(
         for partition in range(PARTITIONS):
             assert values_of(tapped_cluster, topic, partition) == list(range(partition, records, PARTITIONS))
     rate = (noisy_records * NOISY_BYTES - LIMIT) / median(each.seconds for each in written)  # without the burst
-    alone_ns, beside_ns = quiet_times_in_proxy(tap.exchanges(PRODUCE, client_id))
-    in_proxy = percentile(beside_ns, 0.99) / percentile(alone_ns, 0.99)
-    before, during = (
-        median(percentile(times, 0.99) for times in each)
-        for each in ([each.before for each in written], [each.during for each in written])
-    )
-    print(f"rate {rate / LIMIT:.2f} of the limit; {throttled}")
-    for name, times_ns in (("without", alone_ns), ("with", beside_ns)):
-        figures = {p: round(percentile(times_ns, p) / 1e6, 2) for p in (0.5, 0.9, 0.99)}
-        print(f"ms in the proxy {name} noise: {figures} of {len(times_ns)}")
-    print(
-        f"p99 of a quiet record: {before * 1000:.2f} ms, with noise {during * 1000:.2f} ms; in the proxy {in_proxy:.2f}"
-    )
+    alone, beside = quiet_seconds_in_proxy(tap.exchanges(PRODUCE, client_id))
+    before, during = [each.before for each in written], [each.during for each in written]
+    in_proxy = median_p99_ms(parts_of(alone, before)), median_p99_ms(parts_of(beside, during))
+    end_to_end = median_p99_ms(before), median_p99_ms(during)
+    print(f"{library}: rate {rate / LIMIT:.2f} of the limit; {throttled}; p99 of quiet records without and with noise:")
+    for name, (without, with_noise) in (("in the proxy", in_proxy), ("end to end", end_to_end)):
+        print(f"    {name} {without:.2f} ms, {with_noise:.2f} ms, ratio {with_noise / without:.2f}")
     assert throttled["reject"] > 10
     assert throttled["notify"] == throttled["pause"] == 0
     assert 0.8 * LIMIT <= rate <= 1.05 * LIMIT
+    assert in_proxy[1] <= 1.2 * in_proxy[0] + WAIT_FOR_A_PROCESSOR_MS
+    assert end_to_end[1] <= 1.2 * end_to_end[0] + SHORTEST_HOLD_MS
 
 
-def quiet_times_in_proxy(exchanges: list[Exchange]) -> tuple[list[int], list[int]]:
-    """Nanoseconds in the proxy of requests with a quiet record, without and with noise. Noisy records that the request
-    had besides have been refused.
+def quiet_seconds_in_proxy(exchanges: list[Exchange]) -> tuple[list[float], list[float]]:
+    """The time of requests with a quiet record in the proxy, without and with noise. Noisy records that a request had
+    besides have been refused.
     """
-    found: tuple[list[int], list[int]] = [], []
+    found: tuple[list[float], list[float]] = [], []
     for size, took_ns in times_in_proxy(exchanges):
         nth = size // QUIET_BYTES
         if nth in (1, 2):
-            found[nth - 1].append(took_ns)
+            found[nth - 1].append(took_ns / 1e9)
     return found
+
+
+def parts_of(times: Iterable[float], lengths: Iterable[Sequence[float]]) -> list[list[float]]:
+    """The times in parts as long as these."""
+    left = iter(times)
+    return [list(islice(left, len(each))) for each in lengths]
+
+
+def median_p99_ms(rounds: Iterable[Sequence[float]]) -> float:
+    """The median of their p99. times: in seconds."""
+    return 1_000 * median(percentile(times, 0.99) for times in rounds)
