@@ -4,6 +4,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -81,11 +82,15 @@ def test_messages_are_counted_with_any_compression(
     create_topics(kafka_cluster, *topics.values())
     quota = f"topic=<default>,{MESSAGES}={limit}"
     with ProxyProcess(kafka_cluster.bootstrap_servers, "--quota", quota) as proxy, ExitStack() as stack:
-        settings = {"batch.num.messages": batch, "linger.ms": 5}
+        settings: dict[str, Any] = {"batch.num.messages": batch, "linger.ms": 5}
         floods = [
             stack.enter_context(
                 Flood(
-                    proxy.bootstrap_servers, topic, topic, record_bytes=1000, **settings, **{"compression.type": codec}
+                    proxy.bootstrap_servers,
+                    topic,
+                    topic,
+                    record_bytes=1000,
+                    **(settings | {"compression.type": codec}),
                 )
             )
             for codec, topic in topics.items()

@@ -18,10 +18,10 @@ from typing import TypeAlias
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from deploy.local.tools import tool_command
-from tests.integration.numbered_producers import NOISY_BYTES as RECORD_BYTES
-from tests.integration.numbered_producers import PARTITIONS, numbered
+from tests.integration.numbered_producers import NOISY_BYTES, PARTITIONS, numbered
 
 RUN_SECONDS = 150
+RECORD_BYTES = NOISY_BYTES
 _JAVA = Path(__file__).with_name("TransactionalProducer.java")
 
 
