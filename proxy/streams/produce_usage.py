@@ -104,20 +104,11 @@ class ProduceUsage:
         """Of the request, as far as it has been parsed."""
         return {each for usage in self._seen for each in usage.producer_ids}
 
-    def admit_whole(
-        self, seen: list[TopicUsage], earlier: list[TopicUsage], length: int, now_ns: int, ticket: Ticket | None
-    ) -> Decision:
-        """As `admit`, for a request of which all that remains is in `seen` and in `earlier`; these are charged, and not
-        asked about.
-        """
+    def admit_whole(self, seen: list[TopicUsage], length: int, now_ns: int, ticket: Ticket | None) -> Decision:
+        """As `admit`, for a request of which all that remains is in `seen`."""
         self._seen = seen
         self.walk = None
-        decision = self.admit(length, now_ns, ticket)
-        if decision.admitted and earlier:
-            amounts: dict[Limit, int] = {}
-            self._add_topics(amounts, earlier, now_ns)
-            charge_all(amounts, now_ns)
-        return decision
+        return self.admit(length, now_ns, ticket)
 
     def admit(self, length: int, now_ns: int, ticket: Ticket | None) -> Decision:
         """Ask the limits about the request that has been parsed, and charge them if it passes. Where only topics keep

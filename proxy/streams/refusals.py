@@ -78,16 +78,15 @@ class Verdicts:
     """What happens to the partitions of one request.
 
     refused   by their position in the request, with the limit
-    passing   asked and charged; earlier: charged in any state, since it is sent again
+    passing   asked and charged as any other
     followed  the passing ones whose sequence counts
     """
 
-    __slots__ = ("earlier", "followed", "passing", "refused")
+    __slots__ = ("followed", "passing", "refused")
 
     def __init__(self) -> None:
         self.refused: dict[int, tuple[ProducerPartition, Limit]] = {}
         self.passing: list[TopicUsage] = []
-        self.earlier: list[TopicUsage] = []
         self.followed: list[tuple[ProducerPartition, PartitionData]] = []
 
     def let_pass(self, partition: ProducerPartition, data: PartitionData) -> None:
@@ -152,9 +151,7 @@ class Refusals:
             arrival = sequences.arrival(partition, data.epoch, data.sequence, now_ns)
             if arrival is Arrival.LATER:
                 verdicts.refused[at] = partition, limit or charges.rejecting[0]
-            elif arrival is Arrival.EARLIER:
-                verdicts.earlier.append(_usage_of(data))
-            elif limit is None or self._must_pass(partition, now_ns):
+            elif arrival is Arrival.EARLIER or limit is None or self._must_pass(partition, now_ns):
                 verdicts.let_pass(partition, data)
             else:
                 to_refuse[at] = partition, limit

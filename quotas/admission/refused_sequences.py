@@ -4,7 +4,7 @@ A batch has the sequence number of its first record; the numbers of a (producer 
 and wrap around from 2^31 - 1 to 0. A broker that knows the producer accepts no batch but the next one, or one that it
 has; but a broker that does not know it accepts any. So after a batch was refused, later ones are refused until it has
 come back, whether their limit is in debt or not; then until the next one has come back, and so on up to the last one
-that was refused. Earlier ones pass: these are sent again.
+that was refused. Earlier ones, which are sent again, are not refused.
 
 A refused batch is counted once, however often it comes back. An entry is dropped when its last batch has passed, for a
 newer epoch, and an hour after its last use. The state is for all connections, since a producer may reconnect. It is
@@ -35,7 +35,7 @@ class Arrival(Enum):
 
     FREE     none of them concerns it, or it is the one that has to pass next: its limits decide
     LATER    it follows that one: it must be refused
-    EARLIER  it precedes them: it must pass
+    EARLIER  it precedes them: it is not refused
     """
 
     FREE = "free"

@@ -225,7 +225,7 @@ class Produce(DataHandler):
         """Ask the limits about what is left of a request, `size` bytes. Returns `PASS` or `HOLD`."""
         turn = requests.connection.turn
         ticket = None if turn is None else turn.ticket
-        decision = usage.admit_whole(verdicts.passing, verdicts.earlier, size, now_ns, ticket)
+        decision = usage.admit_whole(verdicts.passing, size, now_ns, ticket)
         requests.near_limit = usage.fitting < READ_SIZE
         if decision.exceeded and decision.admitted and (verdicts.refused or verdicts.followed):
             decision = without_rejecting(decision, now_ns)

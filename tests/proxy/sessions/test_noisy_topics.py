@@ -253,8 +253,12 @@ async def test_later_batches_are_refused_until_the_refused_one_has_come_back(ope
     assert rejects(stage) == 2, "each sequence counts once"
     earlier = produce_records(6, {"noisy": [idempotent(0)]})
     await dialogue.say(earlier)
-    assert await dialogue.heard() == earlier, "in debt too"
-    assert debts(stage) == {("topic:noisy", "bytes_in_rate"): 2 * SIZE / 1000}
+    await held(stage)
+    assert debts(stage) == {("topic:noisy", "bytes_in_rate"): SIZE / 1000}, "it is held, not refused"
+    stage.clock.pass_seconds(SIZE / 1000)
+    assert await dialogue.heard() == earlier
+    await dialogue.answer(produced(6))
+    assert await dialogue.told() == produced(6), "no throttle time"
     stage.clock.pass_seconds(1)
     await dialogue.say(again)
     assert await dialogue.heard() == again
@@ -263,6 +267,25 @@ async def test_later_batches_are_refused_until_the_refused_one_has_come_back(ope
     await dialogue.say(last)
     assert await dialogue.heard() == last
     assert rejects(stage) == 2
+
+
+@pytest.mark.parametrize("ahead", [idempotent(4_000), idempotent(0, epoch=3)], ids=["sequence", "epoch"])
+async def test_a_refused_batch_far_ahead_frees_no_other_batch(open_stage: OpenStage, ahead: bytes) -> None:
+    """A client that makes up sequences or epochs is held as any other."""
+    stage = open_stage(quotas=[NOISY])
+    dialogue = await introduced(stage)
+    await pass_first(dialogue)
+    await dialogue.say(produce_records(2, {"noisy": [ahead]}))
+    assert errors_of(await dialogue.told())[0][0][2] == 89
+    for number in range(3, 6):
+        sent = produce_records(number, {"noisy": [idempotent(4 * (number - 2))]})
+        await dialogue.say(sent)
+        await held(stage)
+        assert debts(stage) == {("topic:noisy", "bytes_in_rate"): SIZE / 1000}
+        stage.clock.pass_seconds(SIZE / 1000)
+        assert await dialogue.heard() == sent
+        await dialogue.answer(produced(number))
+        await dialogue.told()
 
 
 async def test_what_was_refused_is_known_on_another_connection(open_stage: OpenStage) -> None:
