@@ -2,6 +2,7 @@
 
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
@@ -10,7 +11,7 @@ from statistics import median
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from bench.enforcement.outcome import rebalances_in
 from bench.greedy_consumers import HEARTBEAT_INTERVAL_MS, command
@@ -32,6 +33,8 @@ MEMBERS, PARTITIONS = 3, 6
 HEARTBEAT = 12
 NODE = 1
 SESSION_SECONDS = 6
+#: The acknowledge type of ShareFetch.
+RENEW = 4
 
 
 def create_filled_topic(cluster: KafkaCluster, name: str, partitions: int, size: int) -> None:
@@ -248,3 +251,97 @@ def test_heartbeats_on_the_connection_of_the_fetches(
     assert throttled >= len(sizes) - 2
     assert (held == 0) == waits
     assert max(took_ns) / 1e9 < (0.3 if waits else longest_hold + 0.3)
+
+
+class ShareMember:
+    """The only member of a share group, which reads a topic of one partition."""
+
+    def __init__(self, wire: Wire, topic: str, group: str) -> None:
+        self.wire = wire
+        self._group = group
+        self._member = str(uuid.uuid4())
+        self._epoch = -1
+        metadata = schema("metadata", 12)
+        asked = metadata.MetadataRequestTopic(topic_id=None, name=topic)
+        answer, _ = wire.ask_entity(
+            metadata.MetadataRequest(include_topic_authorized_operations=False, topics=(asked,))
+        )
+        self._topic_id = answer.topics[0].topic_id
+        wire.ask_entity(schema("find_coordinator", 3).FindCoordinatorRequest(key=group, key_type=0))
+        heartbeat = schema("share_group_heartbeat", 1)
+        join = heartbeat.ShareGroupHeartbeatRequest(
+            group_id=group, member_id=self._member, member_epoch=0, subscribed_topic_names=(topic,)
+        )
+
+        def has_joined() -> bool:
+            answer = wire.receive(wire.send_entity(join))
+            return answer[5:7] == bytes(2)  # the error code, after no tags and the throttle time
+
+        eventually(has_joined, 30, "it is a member")
+
+    def fetch(self, size: int, renewed: tuple[int, int] | None = None) -> Any:
+        """The partition of the response. renewed: the first and last offset of the locks that this renews, no more."""
+        self._epoch += 1
+        module = schema("share_fetch", 2)
+        acknowledged: tuple[Any, ...] = ()
+        if renewed is not None:
+            first, last = renewed
+            acknowledged = (
+                module.AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=(RENEW,)),
+            )
+        asked = module.FetchPartition(partition_index=0, acknowledgement_batches=acknowledged)
+        answer, _ = self.wire.ask_entity(
+            module.ShareFetchRequest(
+                group_id=self._group,
+                member_id=self._member,
+                share_session_epoch=self._epoch,
+                max_wait=timedelta(milliseconds=0 if renewed else 200),
+                min_bytes=0 if renewed else 1,
+                max_bytes=size,
+                max_records=0 if renewed else 100,
+                batch_size=0 if renewed else 100,
+                is_renew_ack=renewed is not None,
+                topics=(module.FetchTopic(topic_id=self._topic_id, partitions=(asked,)),),
+                forgotten_topics_data=(),
+            )
+        )
+        assert not answer.error_code.value, answer
+        return answer.responses[0].partitions[0] if answer.responses else None
+
+
+@pytest.mark.timeout(120)
+def test_renewals_of_locks_are_never_held(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+    """A ShareFetch that only renews locks (KIP-1222) passes at once, in debt; the next one for records is held."""
+    topic, rate = unique_name("renewed"), 10_000
+    create_filled_topic(kafka_cluster, topic, 1, 400_000)
+    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    earliest = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
+    reset = ConfigResource(ConfigResource.Type.GROUP, topic, incremental_configs=[earliest])
+    for changed in admin.incremental_alter_configs([reset]).values():
+        changed.result(30)
+    quota = f"client-id={topic},consumer_byte_rate={rate},burst_seconds=0.1"
+    with ProxyProcess(kafka_cluster.bootstrap_servers, "--quota", quota) as proxy, ExitStack() as stack:
+        host, _, port = proxy.bootstrap_servers.rpartition(":")
+        member = ShareMember(stack.enter_context(Wire(host, int(port), topic)), topic, topic)
+
+        def acquired() -> tuple[int, int] | None:
+            found = member.fetch(100_000)
+            if found is None or not found.acquired_records:
+                return None
+            return found.acquired_records[0].first_offset, found.acquired_records[-1].last_offset
+
+        locked = eventually(acquired, 60, "records are acquired")
+        assert locked is not None
+        took_ns = []
+        for _ in range(20):
+            began_ns = time.monotonic_ns()
+            renewed = member.fetch(0, locked)
+            took_ns.append(time.monotonic_ns() - began_ns)
+            assert renewed is None or not renewed.acknowledge_error_code
+        left = proxy.metric("quota_debt_seconds", entity=f"client-id:{topic}")
+        print(f"the longest of {len(took_ns)} renewals took {max(took_ns) / 1e6:.1f} ms; debt after them {left:.1f} s")
+        assert left > 0
+        assert proxy.metric("throttled_total", client_id=topic, mode="pause") == 0
+        assert max(took_ns) / 1e9 < left
+        member.fetch(100_000)
+        assert proxy.metric("throttled_total", client_id=topic, mode="pause") == 1
