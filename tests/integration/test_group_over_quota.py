@@ -168,7 +168,7 @@ class Readers:
             thread.join()
 
 
-@pytest.mark.parametrize(("rounds", "seconds"), [(3, 1.5), pytest.param(6, 10, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(("rounds", "seconds"), [(2, 1.5), pytest.param(6, 10, marks=pytest.mark.nightly)])
 @pytest.mark.timeout(300)
 def test_heartbeats_are_not_slower_while_fetches_are_held(
     kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], rounds: int, seconds: float
@@ -213,7 +213,7 @@ def test_heartbeats_are_not_slower_while_fetches_are_held(
     assert found["proxy", True] < 2 * found["proxy", False] + 2
 
 
-@pytest.mark.parametrize("seconds", [3, pytest.param(60, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("seconds", [2, pytest.param(60, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("waits", [True, False], ids=["waits", "ignores"])
 @pytest.mark.timeout(120)
 def test_heartbeats_on_the_connection_of_the_fetches(

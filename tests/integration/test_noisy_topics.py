@@ -25,7 +25,7 @@ from tests.integration.numbered_producers import (
     write_with_librdkafka,
 )
 from tests.integration.scanned_proxy import RelayedProxy, relayed_by
-from tests.integration.time_in_proxy import times_in_proxy
+from tests.integration.time_in_proxy import InProxy, times_in_proxy
 
 pytestmark = pytest.mark.alone
 
@@ -96,30 +96,42 @@ def test_a_noisy_topic_slows_no_other_and_loses_nothing(
         for partition in range(PARTITIONS):
             assert values_of(tapped_cluster, topic, partition) == list(range(partition, records, PARTITIONS))
     rate = (noisy_records * NOISY_BYTES - LIMIT) / median(each.seconds for each in written)  # without the burst
-    alone, beside = quiet_seconds_in_proxy(tap.exchanges(PRODUCE, client_id))
+    alone, beside = quiet_requests(tap.exchanges(PRODUCE, client_id))
     before, during = [each.before for each in written], [each.during for each in written]
-    in_proxy = median_p99_ms(parts_of(alone, before)), median_p99_ms(parts_of(beside, during))
-    end_to_end = median_p99_ms(before), median_p99_ms(during)
+    p99s_ms = {"end to end": (median_p99_ms(before), median_p99_ms(during))}
+    for name, seconds_of in (("in the proxy", in_proxy), ("at the broker", at_broker)):
+        times = (parts_of(map(seconds_of, alone), before), parts_of(map(seconds_of, beside), during))
+        p99s_ms[name] = median_p99_ms(times[0]), median_p99_ms(times[1])
     print(f"{library}: rate {rate / LIMIT:.2f} of the limit; {throttled}; p99 of quiet records without and with noise:")
-    for name, (without, with_noise) in (("in the proxy", in_proxy), ("end to end", end_to_end)):
+    for name, (without, with_noise) in p99s_ms.items():
         print(f"    {name} {without:.2f} ms, {with_noise:.2f} ms, ratio {with_noise / without:.2f}")
     assert throttled["reject"] > 10
     assert throttled["notify"] == throttled["pause"] == 0
     assert 0.8 * LIMIT <= rate <= 1.05 * LIMIT
-    assert in_proxy[1] <= 1.2 * in_proxy[0] + WAIT_FOR_A_PROCESSOR_MS
-    assert end_to_end[1] <= 1.2 * end_to_end[0] + SHORTEST_HOLD_MS
+    # What the noise costs of the machine slows the broker, too.
+    slowdown = 1.2 * max(1.0, p99s_ms["at the broker"][1] / p99s_ms["at the broker"][0])
+    assert p99s_ms["in the proxy"][1] <= slowdown * p99s_ms["in the proxy"][0] + WAIT_FOR_A_PROCESSOR_MS
+    assert p99s_ms["end to end"][1] <= slowdown * p99s_ms["end to end"][0] + SHORTEST_HOLD_MS
 
 
-def quiet_seconds_in_proxy(exchanges: list[Exchange]) -> tuple[list[float], list[float]]:
-    """The time of requests with a quiet record in the proxy, without and with noise. Noisy records that a request had
-    besides have been refused.
+def quiet_requests(exchanges: list[Exchange]) -> tuple[list[InProxy], list[InProxy]]:
+    """The requests with a quiet record, without and with noise. Noisy records that a request had besides have been
+    refused.
     """
-    found: tuple[list[float], list[float]] = [], []
-    for size, took_ns in times_in_proxy(exchanges):
-        nth = size // QUIET_BYTES
+    found: tuple[list[InProxy], list[InProxy]] = [], []
+    for each in times_in_proxy(exchanges):
+        nth = each.size // QUIET_BYTES
         if nth in (1, 2):
-            found[nth - 1].append(took_ns / 1e9)
+            found[nth - 1].append(each)
     return found
+
+
+def in_proxy(request: InProxy) -> float:
+    return request.took_ns / 1e9
+
+
+def at_broker(request: InProxy) -> float:
+    return request.at_broker_ns / 1e9
 
 
 def parts_of(times: Iterable[float], lengths: Iterable[Sequence[float]]) -> list[list[float]]:

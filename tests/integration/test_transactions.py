@@ -24,6 +24,8 @@ RATE = 200_000
 TIMEOUT_MS = 10_000
 #: Seven seconds of the rate.
 RECORDS = 7 * RATE // RECORD_BYTES
+#: After the coordinator has aborted a transaction; in librdkafka its records expire first.
+COMMIT_ERRORS = {"java": "InvalidProducerEpochException", "librdkafka": "_TIMED_OUT"}
 
 
 def create_topics(cluster: KafkaCluster, *topics: str) -> None:
@@ -53,7 +55,7 @@ def expected_values(done: Transactions, records: list[int]) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("transactions", [2, pytest.param(8, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("transactions", [1, pytest.param(8, marks=pytest.mark.nightly)])
 @pytest.mark.timeout(300)
 def test_transactions_that_need_most_of_their_timeout_commit(
     kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], transactions: int
@@ -107,5 +109,6 @@ def test_a_transaction_that_needs_longer_fails_as_at_a_slow_broker(unique_name: 
         for library, each in done.items():
             print(library, each)
             assert each.committed == [0, records[0] + records[1]]
-            assert each.errors
+            assert f"commit: {COMMIT_ERRORS[library]}" in each.errors
+            assert not [error for error in each.errors if error.startswith("abort")]
             assert committed_values(cluster, names[library]) == expected_values(each, records)

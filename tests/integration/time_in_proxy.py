@@ -15,10 +15,11 @@ from deploy.local.frames import Exchange
 
 
 class InProxy(NamedTuple):
-    """A forwarded request. size: its bytes at the broker's side."""
+    """A forwarded request. size: its bytes at the broker's side; at_broker_ns: from there to its response."""
 
     size: int
     took_ns: int
+    at_broker_ns: int
 
 
 def times_in_proxy(exchanges: Iterable[Exchange]) -> list[InProxy]:
@@ -34,6 +35,6 @@ def times_in_proxy(exchanges: Iterable[Exchange]) -> list[InProxy]:
             same_id.append(each)
         else:
             same_id.remove(around)
-            took_ns = (around.answered_ns - around.sent_ns) - (each.answered_ns - each.sent_ns)
-            found.append(InProxy(each.size, took_ns))
+            at_broker_ns = each.answered_ns - each.sent_ns
+            found.append(InProxy(each.size, around.answered_ns - around.sent_ns - at_broker_ns, at_broker_ns))
     return found

@@ -132,7 +132,7 @@ def _replace(stage: Stage, spec: str) -> None:
 
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("count", [500, pytest.param(5_000, marks=[pytest.mark.nightly, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize("count", [300, pytest.param(5_000, marks=[pytest.mark.nightly, pytest.mark.timeout(600)])])
 def test_no_round_of_the_loop_is_long(change: str, scope: str, count: int) -> None:
     async def run(loop: TimedLoop, pipe: Connection, port: int) -> None:
         quotas = [parse_spec(HELD.format(scope))]
