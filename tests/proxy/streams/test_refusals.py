@@ -84,3 +84,35 @@ def test_batches_arrive_once_and_in_order(
     assert arrived == [batch_of(number) for number in range(BATCHES)]
     assert quiet_arrived == quiet_sent
     assert not world.memory.used
+
+
+@given(
+    sent=st.lists(
+        st.tuples(
+            st.integers(0, 1),  # the connection
+            st.integers(0, 20),  # the batch
+            st.integers(1, 3),  # its epoch
+            st.integers(0, 300),  # ms until it is sent
+        ),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_the_limit_holds_for_any_sequences_and_epochs(sent: list[tuple[int, int, int, int]]) -> None:
+    """Also for a client that makes them up."""
+    rate = 1_000
+    world = World(quotas=[without_burst(f"topic={NOISY},bytes_in_rate={rate},action=reject")])
+    pairs = [Pair(world), Pair(world)]
+    for pair in pairs:
+        pair.connection.identity.refusal_error = 19
+    began_ns = world.clock()
+    for correlation, (which, number, epoch, passing_ms) in enumerate(sent):
+        world.clock.pass_seconds(passing_ms / 1000)
+        for limit in list(world.holds.limits):
+            while (hold := world.holds.next(limit, world.clock())) is not None:
+                assert isinstance(hold.waiter, Pair)
+                hold.waiter.release(hold)
+        batch = idempotent(number * RECORDS_OF_A_BATCH, epoch=epoch)
+        pairs[which].client_sends(produce_records(correlation, {NOISY: [batch]}))
+        passed = sum(len(topics_of(frame, 9)[NOISY]) for pair in pairs for frame in pair.sent())
+        assert passed <= rate * (world.clock() - began_ns) / 1e9 + len(batch) + 1
