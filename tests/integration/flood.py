@@ -31,8 +31,8 @@ def create_topics(cluster: KafkaCluster, *names: str) -> None:
 class Flood:
     """librdkafka, as long as the block lasts. Each topic always has `BACKLOG_RECORDS` records on their way.
 
-    settings: more of librdkafka's. By default a request holds one record. records_per_second: of each topic, 0: as fast
-    as it can.
+    settings: more of librdkafka's. By default a request holds one record. records_per_second: of each topic, from its
+    first written record on; 0: as fast as it can.
     """
 
     def __init__(
@@ -90,9 +90,13 @@ class Flood:
         self._thread.join()
 
     def _run(self) -> None:
-        began, sent = time.monotonic(), Counter[str]()
+        began, sent = 0.0, Counter[str]()
         while not self._is_over.is_set():
-            due = (time.monotonic() - began) * self._records_per_second or math.inf
+            if not began and self._written:
+                began = time.monotonic()
+            due = math.inf
+            if self._records_per_second:
+                due = 1 + (time.monotonic() - began) * self._records_per_second if began else 1
             for topic in self._topics:
                 while self._under_way[topic] < BACKLOG_RECORDS and sent[topic] < due:
                     sent[topic] += 1
