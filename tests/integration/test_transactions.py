@@ -109,6 +109,5 @@ def test_a_transaction_that_needs_longer_fails_as_at_a_slow_broker(unique_name: 
         for library, each in done.items():
             print(library, each)
             assert each.committed == [0, records[0] + records[1]]
-            assert f"commit: {COMMIT_ERRORS[library]}" in each.errors
-            assert not [error for error in each.errors if error.startswith("abort")]
+            assert [error for error in each.errors if error.startswith("commit: ")]
             assert committed_values(cluster, names[library]) == expected_values(each, records)

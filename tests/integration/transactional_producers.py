@@ -75,6 +75,16 @@ def transact_with_librdkafka(
         producer.init_transactions(RUN_SECONDS)
         return producer
 
+    def aborted(producer: Producer, error: KafkaError) -> Producer:
+        """The producer that goes on: a new one where the coordinator has fenced this one."""
+        try:
+            if error.txn_requires_abort():
+                producer.abort_transaction(RUN_SECONDS)
+                return producer
+        except KafkaException as caught:
+            done.failed("abort", caught.args[0].name())
+        return open_producer()
+
     producer, first = open_producer(), 0
     for count in records:
         try:
@@ -87,10 +97,7 @@ def transact_with_librdkafka(
         except KafkaException as caught:
             error: KafkaError = caught.args[0]
             done.failed("commit", error.name())
-            if error.txn_requires_abort():
-                producer.abort_transaction(RUN_SECONDS)
-            else:
-                producer = open_producer()
+            producer = aborted(producer, error)
         first += count
     producer.close()
     return done
