@@ -371,7 +371,17 @@ def test_after_a_refusal_all_series_are_sent() -> None:
     assert totals(scene.taken) == scene.true
 
 
-def test_a_clock_that_goes_back_begins_all_series_anew() -> None:
+def test_time_stands_still_while_the_clock_catches_up() -> None:
+    scene = Scene()
+    for ms in (40_000, -30_000, 10_000, 30_000):
+        scene.count("etl", "produce", 1)
+        scene.pass_time(ms)
+        scene.report()
+    assert [each["time_ms"] - START_MS for each in scene.taken] == [40_000, 40_000, 40_000, 50_000]
+    check_all(scene.taken)
+
+
+def test_a_clock_that_goes_back_by_more_begins_all_series_anew() -> None:
     scene = Scene()
     scene.count("etl", "produce", 100)
     scene.count_topic("etl", "orders", "produce", 60, 1)
