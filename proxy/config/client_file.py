@@ -88,17 +88,21 @@ def _inconsistencies(path: Path, client: Mapping[str, str], ssl: Mapping[str, st
     if protocol not in _PROTOCOLS:
         yield Problem(f"{path}: security.protocol", "unknown value", f"allowed: {', '.join(_PROTOCOLS)}")
         return
-    if client.get("sasl_mechanism", _MECHANISMS[0]) not in _MECHANISMS:
-        yield Problem(f"{path}: sasl.mechanism", "unknown value", f"allowed: {', '.join(_MECHANISMS)}")
-    has_sasl = any(name.startswith("sasl") for name in client)
-    has_names = {"sasl_plain_username", "sasl_plain_password"} <= client.keys()
-    if protocol.startswith("SASL") and not has_names:
-        yield Problem(f"{path}: security.protocol = {protocol}", "needs sasl.username and sasl.password")
-    if has_sasl and not protocol.startswith("SASL"):
-        yield Problem(f"{path}: security.protocol = {protocol}", "does not use sasl settings", "did you mean SASL_SSL?")
+    place = f"{path}: security.protocol = {protocol}"
+    if protocol.startswith("SASL"):
+        if not {"sasl_plain_username", "sasl_plain_password"} <= client.keys():
+            yield Problem(place, "needs sasl.username and sasl.password")
+        if client.get("sasl_mechanism", _MECHANISMS[0]) not in _MECHANISMS:
+            yield Problem(f"{path}: sasl.mechanism", "unknown value", f"allowed: {', '.join(_MECHANISMS)}")
+    elif any(name.startswith("sasl") for name in client):
+        yield Problem(place, "does not use sasl settings", "did you mean SASL_SSL?")
     if ssl and not protocol.endswith("SSL"):
-        yield Problem(f"{path}: security.protocol = {protocol}", "does not use ssl settings", "did you mean SSL?")
-    if ("keyfile" in ssl or "password" in ssl) and "certfile" not in ssl:
+        yield Problem(place, "does not use ssl settings", "did you mean SSL?")
+    yield from _wrong_files(path, ssl)
+
+
+def _wrong_files(path: Path, ssl: Mapping[str, str]) -> Iterator[Problem]:
+    if "certfile" not in ssl and not ssl.keys().isdisjoint(("keyfile", "password")):
         yield Problem(f"{path}: ssl.keyfile", "needs ssl.certfile")
     for name in ("cafile", "certfile", "keyfile"):
         if name in ssl and not Path(ssl[name]).is_file():

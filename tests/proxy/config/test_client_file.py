@@ -74,7 +74,7 @@ def test_a_key_without_password_asks_nobody_at_the_terminal(tmp_path: Path) -> N
     ("text", "expected"),
     [
         ("security.protocol=TLS", "security.protocol: unknown value"),
-        ("sasl.mechanism=GSSAPI", "sasl.mechanism: unknown value"),
+        ("security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI", "sasl.mechanism: unknown value"),
         ("security.protocol=SASL_SSL\nsasl.username=u", "needs sasl.username and sasl.password"),
         ("sasl.username=u\nsasl.password=hidden", "does not use sasl settings"),
         ("ssl.cafile=/dev/null", "does not use ssl settings"),
