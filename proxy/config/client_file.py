@@ -17,7 +17,7 @@ from proxy.config.errors import Problem
 from proxy.config.toml_file import read_toml
 
 #: Arguments of aiokafka's clients, and of its SSL context, by the names that the file may have.
-_CLIENT: Final[Mapping[str, str]] = {
+CLIENT: Final[Mapping[str, str]] = {
     "client_id": "client_id",
     "security_protocol": "security_protocol",
     "sasl_mechanism": "sasl_mechanism",
@@ -27,7 +27,7 @@ _CLIENT: Final[Mapping[str, str]] = {
     "sasl_password": "sasl_plain_password",
     "sasl_plain_password": "sasl_plain_password",
 }
-_SSL: Final[Mapping[str, str]] = {
+SSL: Final[Mapping[str, str]] = {
     "ssl_cafile": "cafile",
     "ssl_ca_location": "cafile",
     "ssl_certfile": "certfile",
@@ -67,10 +67,10 @@ def read_client_file(path: Path, *, place: str) -> ClientFile:
     ssl: dict[str, str] = {}
     for key, value in given.items():
         name = key.replace(".", "_").replace("-", "_").lower()
-        if name in _CLIENT:
-            client[_CLIENT[name]] = value
-        elif name in _SSL:
-            ssl[_SSL[name]] = value
+        if name in CLIENT:
+            client[CLIENT[name]] = value
+        elif name in SSL:
+            ssl[SSL[name]] = value
         elif name == _JAAS:
             client |= {f"sasl_plain_{option}": _unescaped(text) for option, text in _JAAS_OPTION.findall(value)}
         else:
@@ -110,8 +110,8 @@ def _wrong_files(path: Path, ssl: Mapping[str, str]) -> Iterator[Problem]:
 
 
 def _hint_of(name: str) -> str:
-    allowed = f"allowed: {', '.join(sorted([*_CLIENT, *_SSL, _JAAS]))}"
-    close = difflib.get_close_matches(name, [*_CLIENT, *_SSL, _JAAS], n=1)
+    allowed = f"allowed: {', '.join(sorted([*CLIENT, *SSL, _JAAS]))}"
+    close = difflib.get_close_matches(name, [*CLIENT, *SSL, _JAAS], n=1)
     return _HINTS.get(name) or (f"did you mean {close[0]!r}? {allowed}" if close else allowed)
 
 
