@@ -77,11 +77,7 @@ def refusal_error(software: ClientSoftware) -> int:
 class Verdicts:
     """What happens to the partitions of one request.
 
-<<<<<<< HEAD
     refused   by their position in the request, with the limit; None: for the order alone
-=======
-    refused   by their position in the request, with the limit
->>>>>>> proof
     passing   asked and charged as any other
     followed  the passing ones whose sequence counts
     """
@@ -158,11 +154,7 @@ class Refusals:
             limit = _longest(charges.rejecting, connection.turn, now_ns)
             arrival = sequences.arrival(partition, data.epoch, data.sequence, now_ns)
             if arrival is Arrival.LATER:
-<<<<<<< HEAD
                 verdicts.refused[at] = partition, limit or next(iter(charges.rejecting), None)
-=======
-                verdicts.refused[at] = partition, limit or charges.rejecting[0]
->>>>>>> proof
             elif arrival is Arrival.EARLIER or limit is None or self._must_pass(partition, now_ns):
                 verdicts.let_pass(partition, data)
             else:

@@ -111,8 +111,8 @@ class SeriesTable:
             series.limit_value = value
 
     def expire(self, series: Series, now_ms: int) -> None:
-        """Forget a series if it is idle, and its counts are known elsewhere."""
-        if series not in self.changed and now_ms - series.changed_ms >= SERIES_IDLE_MS:
+        """Forget a series that was sampled, if it is idle."""
+        if now_ms - series.changed_ms >= SERIES_IDLE_MS:
             del self._series[series.key]
 
     def clear(self) -> None:

@@ -25,7 +25,6 @@ TIMEOUT_MS = 10_000
 #: Seven seconds of the rate.
 RECORDS = 7 * RATE // RECORD_BYTES
 #: After the coordinator has aborted a transaction; in librdkafka its records expire first.
-COMMIT_ERRORS = {"java": "InvalidProducerEpochException", "librdkafka": "_TIMED_OUT"}
 
 
 def create_topics(cluster: KafkaCluster, *topics: str) -> None:

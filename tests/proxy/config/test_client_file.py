@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.helpers import create_ssl_context
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.config.client_file import ClientFile, read_client_file
+from proxy.config.client_file import CLIENT, SSL, ClientFile, read_client_file
 from tests.proxy.command_line import UPSTREAM, config, errors, forget_environment
 
 PLACE = "--usage-client-config"
@@ -74,7 +78,7 @@ def test_a_key_without_password_asks_nobody_at_the_terminal(tmp_path: Path) -> N
     ("text", "expected"),
     [
         ("security.protocol=TLS", "security.protocol: unknown value"),
-        ("sasl.mechanism=GSSAPI", "sasl.mechanism: unknown value"),
+        ("security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI", "sasl.mechanism: unknown value"),
         ("security.protocol=SASL_SSL\nsasl.username=u", "needs sasl.username and sasl.password"),
         ("sasl.username=u\nsasl.password=hidden", "does not use sasl settings"),
         ("ssl.cafile=/dev/null", "does not use ssl settings"),
@@ -102,6 +106,12 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         assert problem.message.startswith(expected)
     [problem] = read(tmp_path / "a.toml", "sasl_password = 5").problems
     assert problem.message == "expected text in quotes"
+
+
+def test_all_settings_are_those_of_aiokafka() -> None:
+    for client in (AIOKafkaProducer, AIOKafkaAdminClient):
+        assert set(CLIENT.values()) <= signature(client).parameters.keys()
+    assert set(SSL.values()) <= signature(create_ssl_context).parameters.keys()
 
 
 # ---- the options together
