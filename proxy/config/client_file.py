@@ -17,7 +17,7 @@ from proxy.config.errors import Problem
 from proxy.config.toml_file import read_toml
 
 #: Arguments of aiokafka's clients, and of its SSL context, by the names that the file may have.
-_CLIENT: Final[Mapping[str, str]] = {
+CLIENT: Final[Mapping[str, str]] = {
     "client_id": "client_id",
     "security_protocol": "security_protocol",
     "sasl_mechanism": "sasl_mechanism",
@@ -27,7 +27,7 @@ _CLIENT: Final[Mapping[str, str]] = {
     "sasl_password": "sasl_plain_password",
     "sasl_plain_password": "sasl_plain_password",
 }
-_SSL: Final[Mapping[str, str]] = {
+SSL: Final[Mapping[str, str]] = {
     "ssl_cafile": "cafile",
     "ssl_ca_location": "cafile",
     "ssl_certfile": "certfile",
@@ -67,10 +67,10 @@ def read_client_file(path: Path, *, place: str) -> ClientFile:
     ssl: dict[str, str] = {}
     for key, value in given.items():
         name = key.replace(".", "_").replace("-", "_").lower()
-        if name in _CLIENT:
-            client[_CLIENT[name]] = value
-        elif name in _SSL:
-            ssl[_SSL[name]] = value
+        if name in CLIENT:
+            client[CLIENT[name]] = value
+        elif name in SSL:
+            ssl[SSL[name]] = value
         elif name == _JAAS:
             client |= {f"sasl_plain_{option}": _unescaped(text) for option, text in _JAAS_OPTION.findall(value)}
         else:
@@ -88,19 +88,21 @@ def _inconsistencies(path: Path, client: Mapping[str, str], ssl: Mapping[str, st
     if protocol not in _PROTOCOLS:
         yield Problem(f"{path}: security.protocol", "unknown value", f"allowed: {', '.join(_PROTOCOLS)}")
         return
-    if client.get("sasl_mechanism", _MECHANISMS[0]) not in _MECHANISMS:
-        yield Problem(f"{path}: sasl.mechanism", "unknown value", f"allowed: {', '.join(_MECHANISMS)}")
-    has_sasl = any(name.startswith("sasl") for name in client)
-    has_names = {"sasl_plain_username", "sasl_plain_password"} <= client.keys()
-    if protocol.startswith("SASL") and not has_names:
-        yield Problem(f"{path}: security.protocol = {protocol}", "needs sasl.username and sasl.password")
-    if has_sasl and not protocol.startswith("SASL"):
-        yield Problem(
-            f"{path}: security.protocol = {protocol}", "has no use for sasl settings", "did you mean SASL_SSL?"
-        )
+    place = f"{path}: security.protocol = {protocol}"
+    if protocol.startswith("SASL"):
+        if not {"sasl_plain_username", "sasl_plain_password"} <= client.keys():
+            yield Problem(place, "needs sasl.username and sasl.password")
+        if client.get("sasl_mechanism", _MECHANISMS[0]) not in _MECHANISMS:
+            yield Problem(f"{path}: sasl.mechanism", "unknown value", f"allowed: {', '.join(_MECHANISMS)}")
+    elif any(name.startswith("sasl") for name in client):
+        yield Problem(place, "does not use sasl settings", "did you mean SASL_SSL?")
     if ssl and not protocol.endswith("SSL"):
-        yield Problem(f"{path}: security.protocol = {protocol}", "has no use for ssl settings", "did you mean SSL?")
-    if ("keyfile" in ssl or "password" in ssl) and "certfile" not in ssl:
+        yield Problem(place, "does not use ssl settings", "did you mean SSL?")
+    yield from _wrong_files(path, ssl)
+
+
+def _wrong_files(path: Path, ssl: Mapping[str, str]) -> Iterator[Problem]:
+    if "certfile" not in ssl and not ssl.keys().isdisjoint(("keyfile", "password")):
         yield Problem(f"{path}: ssl.keyfile", "needs ssl.certfile")
     for name in ("cafile", "certfile", "keyfile"):
         if name in ssl and not Path(ssl[name]).is_file():
@@ -108,8 +110,8 @@ def _inconsistencies(path: Path, client: Mapping[str, str], ssl: Mapping[str, st
 
 
 def _hint_of(name: str) -> str:
-    allowed = f"allowed: {', '.join(sorted([*_CLIENT, *_SSL, _JAAS]))}"
-    close = difflib.get_close_matches(name, [*_CLIENT, *_SSL, _JAAS], n=1)
+    allowed = f"allowed: {', '.join(sorted([*CLIENT, *SSL, _JAAS]))}"
+    close = difflib.get_close_matches(name, [*CLIENT, *SSL, _JAAS], n=1)
     return _HINTS.get(name) or (f"did you mean {close[0]!r}? {allowed}" if close else allowed)
 
 

@@ -89,9 +89,8 @@ class Entities:
                 del self._known[key]
 
     def __iter__(self) -> Iterator[EntityMetrics]:
-        yield from self._known.values()
-        if self._other is not None:
-            yield self._other
+        others = () if self._other is None else (self._other,)
+        return iter([*self._known.values(), *others])
 
     def announce_other(self, what: str) -> None:
         """Log once that there are more `what` (clients, limits) than `max_metric_entities`."""

@@ -4,7 +4,7 @@
 
 client_ids   the client id of records: labels, and `*` for counters
 series       cumulative counters, bounded in number      reader      adds what is new in the counters to series
-samples      what is not written yet, bounded            records     one JSON object for each sample
+samples      what is not written yet, bounded            records     a sample as one JSON object
 collector    one reading: from counters to samples       emitter     when to read and to write, in the event loop
 sink         what a sink is, and its errors              file_sink   JSON lines
 topic_sink   a Kafka topic, by aiokafka                  topic_check creates the topic, refuses a compacted one

@@ -6,7 +6,7 @@ records cost a frame nothing, and their totals are those of /metrics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from proxy.observability.entities import Entities
@@ -14,7 +14,7 @@ from proxy.observability.labels import label_value
 from proxy.observability.tallies import EntityMetrics
 from proxy.observability.throttle_tallies import ThrottleTally
 from proxy.usage.client_ids import Labels, identity_of
-from proxy.usage.series import FETCH, PRODUCE, SERIES_IDLE_MS, Counts, SeriesTable, ThrottleKey, UsageKey
+from proxy.usage.series import FETCH, PRODUCE, SERIES_IDLE_MS, Counts, Key, SeriesTable, ThrottleKey, UsageKey
 from quotas.admission.limit import Limit
 
 READ_AT_ONCE: Final = 200
@@ -24,18 +24,20 @@ READ_AT_ONCE: Final = 200
 class _Direction:
     """The counts of one direction of one client at the latest reading.
 
-    topics   bytes and records by topic
+    who      its user, and client id and labels as in records
+    topics   bytes and records by topic; None: not counted so
     ahead    bytes that topics had counted before the client did
     """
 
-    __slots__ = ("ahead", "bytes", "key", "requests", "topics")
+    __slots__ = ("ahead", "bytes", "name", "requests", "topics", "who")
 
-    def __init__(self, key: UsageKey) -> None:
-        self.key = key
+    def __init__(self, who: tuple[str, str, Labels], name: str) -> None:
+        self.who = who
+        self.name = name
         self.bytes = 0
         self.requests = 0
         self.ahead = 0
-        self.topics: dict[str, tuple[int, int]] = {}
+        self.topics: dict[str, tuple[int, int]] | None = None
 
 
 class Reader:
@@ -51,90 +53,89 @@ class Reader:
         self._table = table
         self._stamped = stamped
         self._is_in_use = is_in_use
+        self._since_ms = self._now_ms = 0
         self._clients: dict[EntityMetrics, tuple[_Direction, _Direction]] = {}
         self._tallies: dict[ThrottleTally, tuple[Counts, int]] = {}  # the counts, and when they changed last
 
     def read(self, since_ms: int, now_ms: int) -> Iterator[None]:
         """Read all counters, in steps. `since_ms`: the reading before; new series began then."""
+        self._since_ms, self._now_ms = since_ms, now_ms
         live = list(self._entities)
         done = 0
         for entity in live:
-            done += self._read_client(entity, since_ms, now_ms)
+            done += self._read_client(entity)
             if done >= READ_AT_ONCE:
                 done = 0
                 yield
         if len(self._clients) > len(live):
             for entity in self._clients.keys() - set(live):
-                self._read_client(entity, since_ms, now_ms)
+                self._read_client(entity)
                 del self._clients[entity]
             yield
         for number, tally in enumerate(self._entities.throttle_tallies or ()):
-            self._read_tally(tally, since_ms, now_ms)
+            self._read_tally(tally)
             if number % READ_AT_ONCE == READ_AT_ONCE - 1:
                 yield
 
     # ---- clients
 
-    def _read_client(self, entity: EntityMetrics, since_ms: int, now_ms: int) -> int:
+    def _read_client(self, entity: EntityMetrics) -> int:
         """Add what is new of one client. Returns the number of counters that were read."""
-        found = self._clients.get(entity)
-        if found is None:
-            name, labels = identity_of(entity.client_id, self._stamped)
-            produce, fetch = (UsageKey(entity.user, name, labels, None, each) for each in (PRODUCE, FETCH))
-            found = self._clients[entity] = _Direction(produce), _Direction(fetch)
-        produced, fetched = found
-        topics = entity.topics
-        if not topics:
-            self._add_rest(produced, entity.produce_bytes, entity.produce_requests, 0, since_ms, now_ms)
-            self._add_rest(fetched, entity.fetch_bytes, entity.fetch_requests, 0, since_ms, now_ms)
-            return 1
-        by_topic = [(name, each.produce_bytes, each.produce_messages) for name, each in topics.items()]
-        placed = self._add_topics(produced, by_topic, since_ms, now_ms)
-        self._add_rest(produced, entity.produce_bytes, entity.produce_requests, placed, since_ms, now_ms)
-        by_topic = [(name, each.fetch_bytes, each.fetch_messages) for name, each in topics.items()]
-        placed = self._add_topics(fetched, by_topic, since_ms, now_ms)
-        self._add_rest(fetched, entity.fetch_bytes, entity.fetch_requests, placed, since_ms, now_ms)
+        known = self._clients.get(entity)
+        if known is None:
+            who = entity.user, *identity_of(entity.client_id, self._stamped)
+            known = self._clients[entity] = _Direction(who, PRODUCE), _Direction(who, FETCH)
+        topics = () if entity.topics is None else entity.topics.items()
+        by_topic = [(name, each.produce_bytes, each.produce_messages) for name, each in topics]
+        self._read_direction(known[0], entity.produce_bytes, entity.produce_requests, by_topic)
+        by_topic = [(name, each.fetch_bytes, each.fetch_messages) for name, each in topics]
+        self._read_direction(known[1], entity.fetch_bytes, entity.fetch_requests, by_topic)
         return 1 + len(topics)
 
-    def _add_topics(
-        self, direction: _Direction, by_topic: Iterable[tuple[str, int, int]], since_ms: int, now_ms: int
-    ) -> int:
+    def _read_direction(
+        self, direction: _Direction, size: int, requests: int, by_topic: list[tuple[str, int, int]]
+    ) -> None:
+        """Add what is new of one direction: that of topics, and the rest."""
+        placed = self._add_topics(direction, by_topic) if by_topic else 0
+        new_requests = requests - direction.requests
+        if not placed and not new_requests and size == direction.bytes:
+            return
+        rest = size - direction.bytes - placed - direction.ahead
+        direction.ahead = max(0, -rest)  # a topic may be counted before its frame: no counter goes back
+        direction.bytes, direction.requests = size, requests
+        if rest > 0 or new_requests:
+            self._add(UsageKey(*direction.who, None, direction.name), (max(0, rest), new_requests, 0))
+
+    def _add_topics(self, direction: _Direction, by_topic: list[tuple[str, int, int]]) -> int:
         """Add what is new of each topic. Returns the bytes; those of topics without a series are left to the rest."""
         placed = 0
         before = direction.topics
+        if before is None:
+            before = direction.topics = {}
         for topic, size, messages in by_topic:
             old_size, old_messages = before.get(topic, (0, 0))
             if size != old_size or messages != old_messages:
                 before[topic] = size, messages
-                key = direction.key._replace(topic=label_value(topic))
+                key = UsageKey(*direction.who, label_value(topic), direction.name)
                 if self._table.has_room_for(key):
                     placed += size - old_size
-                    self._table.add(key, (size - old_size, 0, messages - old_messages), since_ms, now_ms)
+                    self._add(key, (size - old_size, 0, messages - old_messages))
         return placed
 
-    def _add_rest(
-        self, direction: _Direction, size: int, requests: int, placed: int, since_ms: int, now_ms: int
-    ) -> None:
-        """Add what is new of a client and not placed in series of its topics."""
-        if size == direction.bytes and requests == direction.requests and not placed:
-            return
-        rest = size - direction.bytes - placed - direction.ahead
-        direction.ahead = max(0, -rest)  # a topic may be counted before its frame: no counter goes back
-        new_requests = requests - direction.requests
-        direction.bytes, direction.requests = size, requests
-        if rest > 0 or new_requests:
-            self._table.add(direction.key, (max(0, rest), new_requests, 0), since_ms, now_ms)
+    def _add(self, key: Key, counts: Counts) -> None:
+        self._table.add(key, counts, self._since_ms, self._now_ms)
 
     # ---- limits
 
-    def _read_tally(self, tally: ThrottleTally, since_ms: int, now_ms: int) -> None:
+    def _read_tally(self, tally: ThrottleTally) -> None:
         counts = (tally.throttled_ns, tally.delayed_bytes, tally.refused_bytes, tally.would_have_bytes)
+        now_ms = self._now_ms
         before, changed_ms = self._tallies.setdefault(tally, ((0, 0, 0, 0), now_ms))
         name, labels = identity_of(tally.client_id, self._stamped)
         key = ThrottleKey(tally.user, name, labels, tally.limit_name, tally.entity)
         if counts != before:
             self._tallies[tally] = counts, now_ms
-            self._table.add(key, tuple(map(int.__sub__, counts, before)), since_ms, now_ms)
+            self._add(key, tuple(map(int.__sub__, counts, before)))
         elif now_ms - changed_ms >= SERIES_IDLE_MS:
             del self._tallies[tally]
             tallies = self._entities.throttle_tallies

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final, NamedTuple
 
-from proxy.usage.samples import Sample
-from proxy.usage.series import UsageKey
+from proxy.usage.series import Series, UsageKey
 
 SCHEMA_VERSION: Final = 1
 NS_PER_MS: Final = 1_000_000
@@ -25,17 +24,15 @@ class Origin(NamedTuple):
         return f"{self.sidecar}/{self.incarnation}".encode()
 
 
-def encoded(origin: Origin, seq: int, sample: Sample) -> bytes:
-    """The record of one sample, without a line end. `seq`: its number within the incarnation."""
-    series = sample.series
+def sampled(origin: Origin, series: Series, time_ms: int) -> bytes:
+    """The present counts of a series, as a record without its number."""
     key = series.key
-    record: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "schema": SCHEMA_VERSION,
         "kind": "usage" if isinstance(key, UsageKey) else "throttle",
         "sidecar": origin.sidecar,
         "incarnation": origin.incarnation,
-        "seq": seq,
-        "time_ms": sample.time_ms,
+        "time_ms": time_ms,
         "start_time_ms": series.start_ms,
         "listener": origin.listener,
         "labels": dict(key.labels),
@@ -43,21 +40,26 @@ def encoded(origin: Origin, seq: int, sample: Sample) -> bytes:
         "client_id": key.client_id,
     }
     if isinstance(key, UsageKey):
-        size, requests, messages = sample.counts
+        size, requests, messages = series.counts
         is_counted = key.topic is not None
-        record["topic"] = key.topic
-        record["direction"] = key.direction
-        record["bytes"] = size
-        record["record_bytes"] = size if is_counted else None
-        record["requests"] = requests
-        record["messages"] = messages if is_counted else None
+        fields["topic"] = key.topic
+        fields["direction"] = key.direction
+        fields["bytes"] = size
+        fields["record_bytes"] = size if is_counted else None
+        fields["requests"] = requests
+        fields["messages"] = messages if is_counted else None
     else:
-        throttled_ns, delayed, refused, would_have = sample.counts
-        record["limit"] = key.limit
-        record["entity"] = key.entity
-        record["throttled_ms"] = throttled_ns // NS_PER_MS
-        record["delayed_bytes"] = delayed
-        record["refused_bytes"] = refused
-        record["would_have_bytes"] = would_have
-        record["limit_value"] = sample.limit_value
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()
+        throttled_ns, delayed, refused, would_have = series.counts
+        fields["limit"] = key.limit
+        fields["entity"] = key.entity
+        fields["throttled_ms"] = throttled_ns // NS_PER_MS
+        fields["delayed_bytes"] = delayed
+        fields["refused_bytes"] = refused
+        fields["would_have_bytes"] = would_have
+        fields["limit_value"] = series.limit_value
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def numbered(sample: bytes, seq: int) -> bytes:
+    """The record of a sample. `seq`: its number within the incarnation."""
+    return b'{"seq":%d,%b' % (seq, sample[1:])

@@ -2,50 +2,46 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import NamedTuple
+from typing import Final
 
-from proxy.usage.series import Counts, Series
-
-MS_PER_HOUR = 3_600_000
-
-
-class Sample(NamedTuple):
-    """The counts of a series at a time."""
-
-    series: Series
-    time_ms: int
-    counts: Counts
-    limit_value: float | None
+MS_PER_HOUR: Final = 3_600_000
 
 
 class Samples:
     """A sample replaces an earlier one of its series and hour (UTC). So while records cannot be written, memory grows
-    by one sample for each series and hour, about 500 bytes each, up to `max_samples`; then the oldest is lost.
+    by one sample for each series and hour, about 600 bytes each, up to `max_samples`; then the oldest is lost.
+
+    Samples are bytes, without their number, because the garbage collector does not visit bytes.
     """
 
     def __init__(self, max_samples: int) -> None:
         self._max_samples = max_samples
-        self._waiting: OrderedDict[tuple[Series, int], Sample] = OrderedDict()
+        self._by_hour: dict[int, dict[int, bytes]] = {}  # hours in order; within one by number of the series
+        self._count = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return self._count
 
-    def put(self, series: Series, time_ms: int) -> int:
-        """Add the present counts. Returns how many samples were lost."""
-        sample = Sample(series, time_ms, series.counts, series.limit_value)
-        self._waiting[series, time_ms // MS_PER_HOUR] = sample
-        if len(self._waiting) <= self._max_samples:
-            return 0
-        self._waiting.popitem(last=False)
-        return 1
+    def put(self, series_number: int, time_ms: int, sample: bytes) -> int:
+        """Add a sample of that time. Returns how many samples were lost."""
+        of_hour = self._by_hour.setdefault(time_ms // MS_PER_HOUR, {})
+        self._count += series_number not in of_hour
+        of_hour[series_number] = sample
+        return 0 if self._count <= self._max_samples else len(self.take(1))
 
-    def take(self, most: int) -> list[Sample]:
-        """Remove the oldest ones, `most` at most."""
-        return [self._waiting.popitem(last=False)[1] for _ in range(min(most, len(self._waiting)))]
+    def take(self, most: int) -> list[bytes]:
+        """Remove samples of the oldest hours, `most` at most. Those of one series are in order."""
+        taken: list[bytes] = []
+        while self._count and len(taken) < most:
+            hour, of_hour = next(iter(self._by_hour.items()))
+            taken.append(of_hour.popitem()[1])
+            self._count -= 1
+            if not of_hour:
+                del self._by_hour[hour]
+        return taken
 
     def drop_all(self) -> int:
         """Remove all. Returns how many there were."""
-        count = len(self._waiting)
-        self._waiting.clear()
+        count, self._count = self._count, 0
+        self._by_hour.clear()
         return count

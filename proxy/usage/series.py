@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Final, NamedTuple
 
 from proxy.observability.labels import OTHER
@@ -52,11 +53,16 @@ and that a dry run would have delayed.
 
 
 class Series:
-    """One series since `start_ms`, when its counts were 0. `changed_ms`: when a count changed last."""
+    """One series since `start_ms`, when its counts were 0.
 
-    __slots__ = ("changed_ms", "counts", "key", "limit_value", "start_ms")
+    number       no other series of this process has it
+    changed_ms   when a count changed last
+    """
 
-    def __init__(self, key: Key, counts: Counts, start_ms: int, now_ms: int) -> None:
+    __slots__ = ("changed_ms", "counts", "key", "limit_value", "number", "start_ms")
+
+    def __init__(self, number: int, key: Key, counts: Counts, start_ms: int, now_ms: int) -> None:
+        self.number = number
         self.key = key
         self.counts = counts
         self.limit_value: float | None = None
@@ -74,6 +80,7 @@ class SeriesTable:
         self._max_series = max_series
         self._stamped = stamped
         self._series: dict[Key, Series] = {}
+        self._numbers = count()
         self.changed: dict[Series, None] = {}
 
     def __len__(self) -> int:
@@ -90,7 +97,7 @@ class SeriesTable:
             key = key.merged(self._stamped)
             series = self._series.get(key)
         if series is None:
-            series = self._series[key] = Series(key, counts, start_ms, now_ms)
+            series = self._series[key] = Series(next(self._numbers), key, counts, start_ms, now_ms)
         else:
             series.counts = tuple(map(int.__add__, series.counts, counts))
             series.changed_ms = now_ms
@@ -103,12 +110,10 @@ class SeriesTable:
         if series is not None:
             series.limit_value = value
 
-    def expire(self, series: Series, now_ms: int) -> bool:
-        """Forget a series whose counts are known elsewhere, if it is idle. Returns whether it was."""
-        if series in self.changed or now_ms - series.changed_ms < SERIES_IDLE_MS:
-            return False
-        del self._series[series.key]
-        return True
+    def expire(self, series: Series, now_ms: int) -> None:
+        """Forget a series that was sampled, if it is idle."""
+        if now_ms - series.changed_ms >= SERIES_IDLE_MS:
+            del self._series[series.key]
 
     def clear(self) -> None:
         """Forget all series: they begin anew."""

@@ -15,6 +15,7 @@ from aiokafka.errors import (
     AuthenticationFailedError,
     ClusterAuthorizationFailedError,
     IllegalSaslStateError,
+    KafkaConnectionError,
     KafkaError,
     SaslAuthenticationFailed,
     TopicAuthorizationFailedError,
@@ -43,8 +44,22 @@ _REASONS: Final[Mapping[type[Exception], str]] = {
     UnknownTopicOrPartitionError: "topic_missing",
 }
 
-# Its failures are reported as `usage_records_not_written`; its own log would repeat each of them.
-logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+
+class _Cause(logging.Handler):
+    """The latest error that aiokafka logged: if no broker can be used, it raises an error without the reason."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: Exception | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the error, which is the last argument of the message."""
+        if isinstance(record.args, tuple) and record.args and isinstance(record.args[-1], Exception):
+            self.error = record.args[-1]
+
+    def forget(self) -> None:
+        """Another attempt begins."""
+        self.error = None
 
 
 class TopicSink:
@@ -63,12 +78,19 @@ class TopicSink:
         self._client = {**client, "request_timeout_ms": REQUEST_TIMEOUT_MS}
         self._ssl = ssl
         self._clock_ns = clock_ns
+        self._cause = _Cause()
+        # Its failures are reported as `usage_records_not_written`; its own log would repeat each of them.
+        log = logging.getLogger("aiokafka")
+        log.setLevel(logging.WARNING)
+        log.propagate = False
+        log.handlers = [self._cause]
         self._producer: Any = None
         self._partition = 0
         self._checked_ns = 0
 
     async def write(self, records: Sequence[bytes]) -> None:
         """See `Sink`."""
+        self._cause.forget()
         try:
             producer = await self._connected()
             batch = producer.create_batch()
@@ -78,10 +100,18 @@ class TopicSink:
                     batch = producer.create_batch()
                     batch.append(key=self._key, value=record, timestamp=None)
             await self._send(batch)
-        except (KafkaError, OSError) as error:
+        except SinkFailed:
             await self.close()
-            raise SinkFailed(_reason_of(error), f"--usage-topic {self._topic}: {_text(error)}") from error
-        except BaseException:
+            raise
+        except Exception as error:  # a library's code, and a broker's answers: no error of it may end the writing
+            await self.close()
+            cause = error
+            if isinstance(error, KafkaConnectionError) and self._cause.error is not None:
+                cause = self._cause.error
+            text = str(cause) if isinstance(cause, KafkaError) else f"{type(cause).__name__}: {cause}"
+            servers = ",".join(self._client["bootstrap_servers"])
+            raise SinkFailed(_reason_of(cause), f"--usage-topic {self._topic} at {servers}: {text}") from error
+        except asyncio.CancelledError:
             await self.close()
             raise
 
@@ -122,7 +152,3 @@ class TopicSink:
 
 def _reason_of(error: Exception) -> str:
     return _REASONS.get(type(error), "unreachable")
-
-
-def _text(error: Exception) -> str:
-    return str(error) or type(error).__name__

@@ -89,7 +89,7 @@ def test_records_add_up_to_the_metrics(
         produce(client_of(proxy, client_id), topic, VALUES)
         produce(client_of(proxy, f"{client_id};label.pod=p-1"), topic, VALUES)
         assert len(read(proxy, topic, unique_name("readers"), 2 * len(VALUES))) == 2 * len(VALUES)
-        # All clients have left: nothing is counted from now on.
+        eventually(lambda: not proxy.metric("connections"), 20, "all clients have left")
         eventually(lambda: recorded(in_file(path)) == shown(proxy), 20, "the records are those of /metrics")
         throttled_seconds = proxy.metric("throttle_seconds_sum", client_id=client_id)
         excess_bytes = proxy.metric("excess_bytes_total", client_id=client_id)
@@ -201,3 +201,33 @@ def test_a_client_that_cannot_authenticate_is_named_and_no_secret_is_logged(
         proxy.wait_for_event("usage_records_not_written", 30)
     lines: list[dict[str, Any]] = proxy.events
     assert "secret" not in json.dumps(lines)
+
+
+#: The listener for replication, which a single broker does not use, demands a password.
+WITH_PASSWORDS = {
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.internal.plain.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    'username="broker" password="of-broker" user_broker="of-broker" user_usage="of-usage";',
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(180)
+def test_records_are_written_with_credentials_of_their_own(unique_name: Callable[[str], str], tmp_path: Path) -> None:
+    settings = tmp_path / "client.properties"
+    settings.write_text("security.protocol=SASL_PLAINTEXT\nsasl.username=usage\nsasl.password=of-usage\n")
+    wrong = tmp_path / "wrong.properties"
+    wrong.write_text("security.protocol=SASL_PLAINTEXT\nsasl.username=usage\nsasl.password=guessed\n")
+    topic = unique_name("usage")
+    with KafkaCluster(1, overrides=WITH_PASSWORDS) as cluster:
+        host, port = cluster._nodes[1].addressing.internal
+        flags = usage_flags("--usage-topic", topic, "--usage-bootstrap-servers", f"{host}:{port}")
+        with ProxyProcess(cluster.bootstrap_servers, *flags, "--usage-client-config", str(wrong)) as proxy:
+            produce(client_of(proxy, "etl"), unique_name("orders"), VALUES)
+            assert proxy.wait_for_event("usage_records_not_written", 20)["reason"] == "authentication"
+        with ProxyProcess(cluster.bootstrap_servers, *flags, "--usage-client-config", str(settings)) as proxy:
+            produce(client_of(proxy, "etl"), unique_name("orders"), VALUES)
+            expected = shown(proxy)
+        assert recorded([record for _, record in in_topic(cluster.bootstrap_servers, topic)]) == expected

@@ -307,6 +307,22 @@ def test_a_client_is_unknown_until_its_first_request() -> None:
     assert (who.client_id, who.entity.client_id) == ("etl", "etl")
 
 
+def test_a_client_counts_its_sessions() -> None:
+    world = World([QUOTA])
+    one, other = identity(world), identity(world)
+    entity = one.entity
+    assert (entity is other.entity, entity.sessions) == (True, 2)
+    world.registry.replace([], world.clock())
+    one.refresh(world.clock())
+    assert entity.sessions == 2
+    one.identify("another")
+    assert (entity.sessions, one.entity.sessions) == (1, 1)
+    for _ in range(2):
+        other.leave()
+        other.refresh(world.clock())
+    assert entity.sessions == 0
+
+
 def test_a_fixed_client_id_and_principal_replace_what_clients_say() -> None:
     world = World(QuotaOptions(entries=(QUOTA,), client_id="etl", principal="alice"))
     who = identity(world, "whatever")

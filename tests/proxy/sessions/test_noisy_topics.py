@@ -6,6 +6,7 @@ A batch has 101 bytes, and the limit no burst: a batch that passes leaves a debt
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from protocol.api_versions import ClientSoftware
 from protocol.apis import API_VERSIONS, PRODUCE
 from protocol.messages import decode, encode
 from protocol.topics import TopicPartitions
-from proxy.config.config import EnforcementOptions, SecurityOptions
+from proxy.config.config import EnforcementOptions, SecurityOptions, UsageOptions
 from proxy.sessions.pump import PauseReason
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.refusals import MAX_REFUSED_NS, MAX_WHOLE, refusal_error
@@ -103,7 +104,7 @@ async def pass_first(dialogue: Dialogue, number: int = 1, sequence: int = 0) -> 
 @pytest.mark.parametrize("manner", MANNERS)
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_noisy_topic_is_taken_out_and_the_rest_passes(open_stage: OpenStage, manner: str, version: int) -> None:
-    stage = open_stage(quotas=[NOISY])
+    stage = open_stage(quotas=[NOISY], usage=UsageOptions(file=Path("unused")))
     dialogue = await introduced(stage, manner=manner)
     await pass_first(dialogue)
     quiet: Records = {"a": [idempotent(0), idempotent(0)], "z": [idempotent(0)]}
@@ -119,6 +120,10 @@ async def test_a_noisy_topic_is_taken_out_and_the_rest_passes(open_stage: OpenSt
     assert errors_of(told, version) == ([*expected, *passed], 0)
     assert debts(stage) == {("topic:noisy", "bytes_in_rate"): SIZE / 1000}
     assert rejects(stage) == 2
+    tallies = stage.metrics.entities.throttle_tallies
+    assert tallies is not None
+    [tally] = tallies
+    assert (tally.entity, tally.refused_bytes, tally.delayed_bytes) == ("topic:noisy", 2 * SIZE, 0)
     assert stage.memory.buffered_bytes == 0 or manner == "with bytes behind"
 
 

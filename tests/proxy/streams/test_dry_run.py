@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.config.config import EnforcementOptions
+from proxy.config.config import EnforcementOptions, UsageOptions
 from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
@@ -20,6 +22,7 @@ from tests.proxy.streams.exchanges import HANDLED, NOISE, Exchange
 from tests.proxy.streams.pair import Pair, World
 
 DRY_RUN = EnforcementOptions(dry_run=True)
+USAGE = UsageOptions(file=Path("unused"))
 PRODUCE = "producer_byte_rate"
 CLIENT = without_burst(
     "client-id=etl,producer_byte_rate=5000,consumer_byte_rate=5000,request_rate=20,controller_mutation_rate=5"
@@ -99,7 +102,7 @@ def replay(arrivals: list[Arrival], quotas: list[QuotaEntry], *, dry_run: bool) 
 
     Returns how many bytes have not been forwarded at the end.
     """
-    world = World(quotas, enforcement=EnforcementOptions(dry_run=dry_run))
+    world = World(quotas, enforcement=EnforcementOptions(dry_run=dry_run), usage=USAGE)
     began_ns = world.clock()
     pairs = [Pair(world) for _ in range(1 + max(pair for _, pair, _ in arrivals))]
     for at_ns, pair, frame in arrivals:
@@ -128,6 +131,12 @@ def excess(world: World) -> dict[str, int]:
     """Bytes that found a limit in debt, by its name, once all that was sent has passed."""
     pass_until(world, world.clock() + 100_000_000_000)
     (entity,) = world.metrics.entities
+    for_usage = Counter[str]()
+    for tally in world.metrics.entities.throttle_tallies or ():
+        is_dry = world.report.is_dry_run
+        for_usage[tally.limit_name] += tally.would_have_bytes if is_dry else tally.delayed_bytes
+        assert (tally.delayed_bytes if is_dry else tally.would_have_bytes) == 0
+    assert +for_usage == +Counter(entity.excess), "usage records have the same"
     return entity.excess
 
 
@@ -169,7 +178,7 @@ def test_the_excess_is_that_under_enforcement(
 @pytest.mark.parametrize("options", [DRY_RUN, EnforcementOptions()], ids=["dry run", "enforced"])
 def test_the_excess_of_a_fetch_is_its_response(options: EnforcementOptions) -> None:
     """Of one that finds debt: the first one leaves it."""
-    world = World([without_burst("client-id=etl,consumer_byte_rate=1000")], enforcement=options)
+    world = World([without_burst("client-id=etl,consumer_byte_rate=1000")], enforcement=options, usage=USAGE)
     pair = Pair(world)
     for number, size in ((1, 300), (2, 200)):
         pair.client_sends(fetch(number))

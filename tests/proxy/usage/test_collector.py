@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import sys
+import tracemalloc
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -220,12 +225,11 @@ def test_a_reading_has_what_is_new_and_only_what_changed() -> None:
     scene.count("etl", "produce", 7)
     scene.count("etl", "fetch", 9, requests=0)
     scene.pass_time(10_000)
-    assert [
-        (each["direction"], each["bytes"], each["start_time_ms"] - START_MS, each["seq"]) for each in scene.report()
-    ] == [
-        ("produce", 107, 0, 1),
-        ("fetch", 9, 20_000, 2),
-    ]
+    assert {each["direction"]: (each["bytes"], each["start_time_ms"]) for each in scene.report()} == {
+        "produce": (107, START_MS),
+        "fetch": (9, START_MS + 20_000),
+    }
+    assert [each["seq"] for each in scene.taken] == [0, 1, 2]
 
 
 def test_all_series_are_sent_every_ten_minutes_and_at_the_end() -> None:
@@ -367,7 +371,17 @@ def test_after_a_refusal_all_series_are_sent() -> None:
     assert totals(scene.taken) == scene.true
 
 
-def test_a_clock_that_goes_back_begins_all_series_anew() -> None:
+def test_time_stands_still_while_the_clock_catches_up() -> None:
+    scene = Scene()
+    for ms in (40_000, -30_000, 10_000, 30_000):
+        scene.count("etl", "produce", 1)
+        scene.pass_time(ms)
+        scene.report()
+    assert [each["time_ms"] - START_MS for each in scene.taken] == [40_000, 40_000, 40_000, 50_000]
+    check_all(scene.taken)
+
+
+def test_a_clock_that_goes_back_by_more_begins_all_series_anew() -> None:
     scene = Scene()
     scene.count("etl", "produce", 100)
     scene.count_topic("etl", "orders", "produce", 60, 1)
@@ -382,6 +396,54 @@ def test_a_clock_that_goes_back_begins_all_series_anew() -> None:
         ("orders", 0, 60),
         (None, 10_000 - SERIES_IDLE_MS, 5),
     }
+
+
+def test_a_turn_does_not_grow_with_the_number_of_series() -> None:
+    """In calls of functions."""
+    longest = []
+    for number in (1_000, 3_000):
+        scene = Scene(max_series=number, max_entities=number)
+        turns: list[int] = []
+        for is_last in (False, True):
+            for nth in range(number):
+                scene.count(f"client-{nth}", "produce", 1)
+            scene.pass_time(10_000)
+            turns += calls_by_step(scene.collector.collect(scene.now_ms, is_last=is_last))
+        longest.append(max(turns))
+    assert longest[0] == longest[1] < 5_000
+
+
+def calls_by_step(steps: Iterator[None]) -> list[int]:
+    counts = [0]
+
+    def on_event(_frame: FrameType, event: str, _argument: object) -> None:
+        counts[-1] += event == "call"
+
+    gc.disable()  # its callbacks would be counted
+    sys.setprofile(on_event)
+    try:
+        for _ in steps:
+            counts += [0]
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return counts
+
+
+def test_memory_of_a_sample() -> None:
+    scene = Scene(max_series=1_000, max_entities=1_000)
+    for number in range(1_000):
+        scene.count(f"client-{number}", "produce", 2**40)
+    scene.report()
+    for number in range(1_000):
+        scene.count(f"client-{number}", "produce", 2**40)
+    tracemalloc.start()
+    scene.pass_time(1)
+    scene.read()
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(scene.collector.samples) == 1_000
+    assert size < 1_000 * 700
 
 
 # ---- clients that come and go
