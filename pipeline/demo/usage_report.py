@@ -30,19 +30,19 @@ _OWNERS: Final = '[[owner]]\nteam = "flights"\nclient-id = "flights-.*"\n'
 _PRICES: Final = """\
 currency = "EUR"
 zone = "UTC"
-provider = "Demo"
+provider = "Demo, made-up prices"
 account = "demo"
 
 [[price]]
 axis = "network_in"
-amount = "0.09"
-per = "GB"
+amount = "0.01"
+per = "MB"
 from = 2020-01-01
 
 [[price]]
 axis = "network_out"
-amount = "0.05"
-per = "GB"
+amount = "0.005"
+per = "MB"
 from = 2020-01-01
 """
 

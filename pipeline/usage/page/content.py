@@ -143,12 +143,13 @@ def _charges(charges: DataFrame, axes: Axes) -> str:
         [row[0], row[1], f"{row[2]:,}", row[3]]
         for row in charges.groupBy("team", "axis", "currency")
         .agg(f.sum("amount").alias("amount"))
+        .where("amount != 0")
         .orderBy(f.desc("amount"))
         .limit(2 * ROWS)
         .select("team", "axis", "amount", "currency")
         .collect()
     ]
-    found = table(["team", "axis", "amount", "currency"], rows, "No price list was given.")
+    found = table(["team", "axis", "amount", "currency"], rows, "No price list was given, or all amounts are 0.")
     # Days of the price list's zone.
     days = charges.agg(*(_time(each("date"), "day") for each in (f.min, f.max))).first()
     by_day = replace(axes, bucket="day", times=_times(days[0], days[1], "day") if rows else ())
