@@ -14,12 +14,14 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from pipeline.usage import owners, price_list
-from pipeline.usage.jobs import apply, broker_history, closing, demo, export, ingest, report, snapshots
+from pipeline.usage.jobs import apply, broker_history, closing, demo, export, ingest, maintain, report, snapshots
 from pipeline.usage.page.content import render
 from pipeline.usage.session import session
 from pipeline.usage.tables import Warehouse
 
-ERRORS = (owners.OwnersError, price_list.PriceListError, closing.ClosingError, demo.DemoError, OSError)
+ERRORS = (
+    owners.OwnersError, price_list.PriceListError, closing.ClosingError, apply.ApplyError, demo.DemoError, OSError
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,6 +93,10 @@ def _add_report(commands: argparse._SubParsersAction) -> None:  # type: ignore[t
     command.add_argument("--owners", type=Path, required=True, metavar="FILE.toml")
     command.add_argument("--prices", type=Path, required=True, metavar="FILE.toml")
     command.set_defaults(run=_close)
+    command = _warehouse(
+        commands.add_parser("maintain", help="join small files, delete old ones, parse quarantined records again")
+    )
+    command.set_defaults(run=_maintain)
 
 
 def _add_page_and_export(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
@@ -165,7 +171,7 @@ def _ingest(given: argparse.Namespace) -> int:
     with session(cores=given.cores, memory=given.memory) as spark:
         query = ingest.ingest(Warehouse(spark, given.warehouse), source, checkpoint, trigger_s=given.every)
         query.awaitTermination()
-        # Not numInputRows: each batch is read twice, for records and for quarantine.
+        # Not numInputRows: it counts rows that are read again, too.
         sources = [source for progress in query.recentProgress for source in progress["sources"]]
         rows = sum(_offsets(source["endOffset"]) - _offsets(source["startOffset"]) for source in sources)
     print(f"{rows:,} records of {given.topic} were read into {given.warehouse}")
@@ -189,6 +195,13 @@ def _close(given: argparse.Namespace) -> int:
         warehouse = Warehouse(spark, given.warehouse)
         closed = closing.close(warehouse, given.period, prices, given.owners.read_text(encoding="utf-8"))
     print(f"{closed.period} is closed at version {closed.usage_version} of usage_deltas")
+    return 0
+
+
+def _maintain(given: argparse.Namespace) -> int:
+    with session(cores=given.cores, memory=given.memory) as spark:
+        found = maintain.maintain(Warehouse(spark, given.warehouse), ingest.wall_clock_ms())
+    print(f"{found} quarantined records are valid by now; the next report counts them")
     return 0
 
 
@@ -219,7 +232,7 @@ def _apply(given: argparse.Namespace) -> int:
         print(apply.kafka_configs(found, given.kafka_configs), end="")
         return 0
     before = given.quotas.read_text(encoding="utf-8") if given.quotas.exists() else ""
-    after = apply.quotas_toml(found)
+    after = apply.quotas_toml(found, before)
     print(apply.diff(before, after, str(given.quotas)) or "no change")
     if given.write:
         given.write.write_text(after, encoding="utf-8")
