@@ -15,7 +15,7 @@ from pipeline.failures import JobFailedError
 from pipeline.options import count, key_value, positive
 from pipeline.spark_session import SparkStartError
 from pipeline.usage import owners, price_list
-from pipeline.usage.jobs import apply, broker_history, closing, demo, export, ingest, report, snapshots
+from pipeline.usage.jobs import apply, broker_history, closing, demo, export, ingest, maintain, report, snapshots
 from pipeline.usage.page.content import render
 from pipeline.usage.session import session
 from pipeline.usage.tables import Warehouse
@@ -25,7 +25,14 @@ class EmptyWarehouseError(Exception):
     """The tables that a command reads do not exist; the text has the command that fills them."""
 
 
-ERRORS = (owners.OwnersError, price_list.PriceListError, closing.ClosingError, demo.DemoError, OSError)
+ERRORS = (
+    owners.OwnersError,
+    price_list.PriceListError,
+    closing.ClosingError,
+    apply.ApplyError,
+    demo.DemoError,
+    OSError,
+)
 SETUP_ERRORS = (BrokersError, SparkStartError, EmptyWarehouseError)
 
 
@@ -166,6 +173,14 @@ def _add_report(commands: argparse._SubParsersAction) -> None:  # type: ignore[t
     command.add_argument("--owners", type=Path, required=True, metavar="FILE.toml", help="kept with the month")
     command.add_argument("--prices", type=Path, required=True, metavar="FILE.toml", help="kept with the month")
     command.set_defaults(run=_close)
+    command = _command(
+        commands,
+        "maintain",
+        "join small files, delete old ones, parse quarantined records again",
+        "maintain --warehouse /data/usage",
+    )
+    _warehouse(command)
+    command.set_defaults(run=_maintain)
 
 
 def _add_page_and_export(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
@@ -297,7 +312,7 @@ def _ingest(given: argparse.Namespace) -> int:
         require_topic(spark, source.bootstrap_servers, source.topic, client_settings(source.options))
         query = ingest.ingest(Warehouse(spark, given.warehouse), source, checkpoint, trigger_s=given.every)
         query.awaitTermination()
-        # Not numInputRows: each batch is read twice, for records and for quarantine.
+        # Not numInputRows: it counts rows that are read again, too.
         sources = [source for progress in query.recentProgress for source in progress["sources"]]
         rows = sum(_offsets(source["endOffset"]) - _offsets(source["startOffset"]) for source in sources)
     print(f"{rows:,} records of {given.topic} were read into {given.warehouse}")
@@ -322,6 +337,13 @@ def _close(given: argparse.Namespace) -> int:
         warehouse = _filled(Warehouse(spark, given.warehouse), "report", "usage_deltas")
         closed = closing.close(warehouse, given.period, prices, given.owners.read_text(encoding="utf-8"))
     print(f"{closed.period} is closed at version {closed.usage_version} of usage_deltas")
+    return 0
+
+
+def _maintain(given: argparse.Namespace) -> int:
+    with session(cores=given.cores, memory=given.memory) as spark:
+        found = maintain.maintain(Warehouse(spark, given.warehouse), ingest.wall_clock_ms())
+    print(f"{found} quarantined records are valid by now; the next report counts them")
     return 0
 
 
@@ -353,7 +375,7 @@ def _apply(given: argparse.Namespace) -> int:
         print(apply.kafka_configs(found, given.kafka_configs), end="")
         return 0
     before = given.quotas.read_text(encoding="utf-8") if given.quotas.exists() else ""
-    after = apply.quotas_toml(found)
+    after = apply.quotas_toml(found, before)
     print(apply.diff(before, after, str(given.quotas)) or "no change")
     if given.write:
         given.write.write_text(after, encoding="utf-8")

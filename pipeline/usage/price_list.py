@@ -24,7 +24,7 @@ until = 2026-02-01
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from typing import Any, Final
@@ -125,6 +125,11 @@ def _price(place: str, table: Mapping[str, Any]) -> Price:
 
 def _invoice(place: str, table: Mapping[str, Any]) -> Invoice:
     first, until = _period(place, table)
+    if until > (first.replace(day=28) + timedelta(days=4)).replace(day=1):
+        # Periods are closed by month: an invoice over two would be shared out again among the days still open.
+        raise PriceListError(
+            f"{place}: from {first} until {until} is more than one month; write an invoice for each month"
+        )
     total = _decimal(f"{place}.total", table.get("total"), 2)
     fixed = _decimal(f"{place}.fixed", table.get("fixed", "0"), 2)
     if fixed > total:

@@ -80,12 +80,18 @@ def _ranges(counters: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table. columns: DDL; by: its partition columns; replaced: written a date at a time, else appended to."""
+    """One table. columns: DDL; by: its partition columns.
+
+    is_source: the report reads which of its dates changed since a version. is_pinned: a closed period is computed from
+    an old version, so versions are kept for PINNED_RETENTION.
+    """
 
     name: str
     columns: str
     by: tuple[str, ...] = ()
     comment: str = ""
+    is_source: bool = False
+    is_pinned: bool = False
 
 
 def _samples(kind: Kind, own: str, gauges: str = "") -> Table:
@@ -110,7 +116,7 @@ _THROTTLE_OWN: Final = "limit string, entity string"
 TABLES: Final = {
     table.name: table
     for table in (
-        Table("records", RECORDS, ("date", "kind"), "every valid record as it came"),
+        Table("records", RECORDS, ("date", "kind"), "every valid record as it came", is_source=True),
         Table("quarantine", QUARANTINE, ("date",), "records that are not valid: why, and their raw bytes"),
         _samples(USAGE_KIND, _USAGE_OWN),
         _samples(THROTTLE_KIND, _THROTTLE_OWN, ", limit_value double"),
@@ -122,6 +128,7 @@ TABLES: Final = {
             f"{_USAGE_OWN}, {_USAGE_SUMS}, {_DELTA_END}",
             ("source_date",),
             "usage by quarter hour and sidecar; source_date is that of the record which ended the delta",
+            is_pinned=True,
         ),
         Table(
             "throttle_deltas",
@@ -183,12 +190,15 @@ TABLES: Final = {
             "date date, time timestamp, topic string, partitions bigint, size_bytes bigint, end_offsets bigint",
             ("date",),
             "partitions, bytes on disk and log end offsets of each topic at one time",
+            is_source=True,
+            is_pinned=True,
         ),
         Table(
             "broker_topic_hourly",
             "date date, hour timestamp, topic string, record_bytes bigint, messages bigint",
             ("date",),
             "what the brokers themselves counted, by topic and hour",
+            is_source=True,
         ),
         Table(
             "bypass_check",
@@ -199,12 +209,15 @@ TABLES: Final = {
         ),
         Table(
             "report_runs",
-            "run_id string, at timestamp, records_version bigint, first_date date, last_date date, dates bigint",
+            "run_id string, at timestamp, records_version bigint, storage_snapshots_version bigint, "
+            "broker_topic_hourly_version bigint, first_date date, last_date date, dates bigint",
             (),
-            "every run of the report, and up to which version of the records it has read",
+            "every run of the report, and up to which version of its sources it has read",
         ),
     )
 }
 
-RETENTION: Final = "interval 400 days"
-"""Delta's log and removed files are kept for 13 months, so that a closed period can be computed again."""
+RETENTION: Final = "interval 30 days"
+"""For how long Delta keeps its log and removed files. The report has to run once in this time, or with `--from`."""
+PINNED_RETENTION: Final = "interval 400 days"
+"""13 months, so that a closed period can be computed again."""

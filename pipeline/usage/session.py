@@ -19,6 +19,9 @@ REQUIRED = {
     "spark.sql.session.timeZone": "UTC",
     # A task has a file open for each date that it writes to, up to so many; else it sorts its rows by date first.
     "spark.sql.maxConcurrentOutputFileWriters": "32",
+    # Compaction joins files below 128 MB only, so that a file is not written again with each later one.
+    "spark.databricks.delta.optimize.minFileSize": "134217728",
+    "spark.databricks.delta.optimize.maxFileSize": "268435456",
     # A sum or a cast that overflows is an error, not a null or a wrapped number.
     "spark.sql.ansi.enabled": "true",
 }

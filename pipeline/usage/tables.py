@@ -7,11 +7,13 @@ LogStore lifts that.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
+from functools import cache
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
-from pipeline.usage.schemas import RETENTION, TABLES
+from pipeline.usage.schemas import PINNED_RETENTION, RETENTION, TABLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,8 @@ class Warehouse:
         return f"{self.root.rstrip('/')}/{TABLES[name].name}"
 
     def exists(self, name: str) -> bool:
-        return bool(self.spark._jvm.io.delta.tables.DeltaTable.isDeltaTable(self.path(name)))
+        tables = self.spark._jvm.io.delta.tables.DeltaTable
+        return bool(tables.isDeltaTable(self.spark._jsparkSession, self.path(name)))
 
     def create(self, name: str) -> None:
         """Create the table if it is missing."""
@@ -34,11 +37,14 @@ class Warehouse:
             return
         table = TABLES[name]
         partitions = f" partitioned by ({', '.join(table.by)})" if table.by else ""
+        kept = PINNED_RETENTION if table.is_pinned else RETENTION
         self.spark.sql(
             f"create table if not exists delta.`{self.path(name)}` ({table.columns}) using delta{partitions} "
             f"comment '{table.comment}' tblproperties ("
-            f"'delta.deletedFileRetentionDuration' = '{RETENTION}', 'delta.logRetentionDuration' = '{RETENTION}', "
-            "'delta.enableChangeDataFeed' = 'true')"
+            f"'delta.deletedFileRetentionDuration' = '{kept}', 'delta.logRetentionDuration' = '{kept}', "
+            f"'delta.enableChangeDataFeed' = '{str(table.is_source).lower()}', "
+            # Files are found by partition. Minima and maxima of each column would be computed row by row.
+            "'delta.dataSkippingNumIndexedCols' = '0')"
         )
 
     def read(self, name: str, version: int | None = None) -> DataFrame:
@@ -93,22 +99,31 @@ class Warehouse:
         return int(history["version"])
 
     def dates_changed_since(self, name: str, version: int) -> list[date]:
-        """The dates with rows added after `version`, from Delta's change feed: it reads new files only."""
-        if self.version(name) <= version:
-            return []
+        """The dates with rows added after `version`, from Delta's change feed: it reads new files only.
+
+        `version` is not the newest one.
+        """
         feed = self.spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", version + 1)
         rows = feed.load(self.path(name)).select("date").distinct().collect()  # one row for each date
         return sorted(row["date"] for row in rows)
 
-    def compact(self, name: str, from_date: date | None = None) -> None:
-        """Join small files, in the partitions from a date on. Readers are not disturbed; no row changes."""
-        where = "" if from_date is None else f" where date >= date'{from_date}'"
-        self.spark.sql(f"optimize delta.`{self.path(name)}`{where}")
+    def compact(self, name: str) -> None:
+        """Join small files of each partition. Readers are not disturbed; no row changes."""
+        self.spark.sql(f"optimize delta.`{self.path(name)}`")
+
+    def vacuum(self, name: str) -> None:
+        """Delete files that no version within the table's retention needs."""
+        self.spark.sql(f"vacuum delta.`{self.path(name)}`")
 
     def _ordered(self, name: str, rows: DataFrame) -> DataFrame:
         """The table's columns in the table's order, whatever else the rows have."""
-        columns = self.spark.createDataFrame([], TABLES[name].columns).schema
+        columns = _columns(TABLES[name].columns)
         return rows.select(*(f.col(field.name).cast(field.dataType).alias(field.name) for field in columns))
+
+
+@cache
+def _columns(ddl: str) -> StructType:
+    return StructType.fromDDL(ddl)
 
 
 def in_dates(dates: Iterable[date], column: str = "date") -> str:

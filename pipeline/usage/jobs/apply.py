@@ -2,13 +2,20 @@
 
 import difflib
 import json
-from collections.abc import Iterable
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipeline.usage.tables import Warehouse
 
-_KEYS = {"client-id": "client-id", "user": "user"}
+_KEYS = {"client-id", "user"}
+_ENTITY_KEYS = (*_KEYS, "ip", "topic", "listener", "total", "resource-group")
 CONFIDENCES = ("low", "medium", "high")
+
+
+class ApplyError(Exception):
+    """A quotas file cannot be edited; the text says where."""
 
 
 def recommended(warehouse: Warehouse, confidence: str) -> list[dict[str, Any]]:
@@ -37,14 +44,59 @@ def entity_keys(entity: str) -> dict[str, str]:
     return found
 
 
-def quotas_toml(recommendations: Iterable[dict[str, Any]]) -> str:
-    """The text of a quotas file."""
-    tables: dict[str, list[str]] = {}
+def quotas_toml(recommendations: Iterable[dict[str, Any]], before: str = "") -> str:
+    """The text of a quotas file: `before` with these limits, all else in it as it is, new clients at its end.
+
+    Raises ApplyError for a file that is not TOML, or is written so that a limit cannot be replaced in its line.
+    """
+    sections = re.split(r"^(?=\[)", before, flags=re.MULTILINE)
+    places = {_client(section): index for index, section in enumerate(sections) if section.startswith("[[quota]]")}
+    found = list(recommendations)
+    for each in found:
+        keys = entity_keys(each["entity"])
+        place = places.setdefault(_key(keys), len(sections))
+        if place == len(sections):
+            lines = (f"{kind} = {json.dumps(name)}\n" for kind, name in keys.items())
+            sections.append("".join(["\n" if before or place > 1 else "", "[[quota]]\n", *lines]))
+        sections[place] = _with_limit(sections[place], each["limit"], int(each["proposed"]))
+    after = "".join(sections)
+    _check(after, found)
+    return after
+
+
+def _with_limit(section: str, limit: str, proposed: int) -> str:
+    """A [[quota]] table's text with a limit replaced in its line, or added after the last line."""
+    line = re.compile(rf"^(\s*{limit}\s*=\s*)(\"[^\"]*\"|[^\s#]+)", re.MULTILINE)
+    if line.search(section):
+        return line.sub(rf"\g<1>{proposed}", section, count=1)
+    text = section.rstrip()
+    return f"{text}\n{limit} = {proposed}\n{section[len(text) :].removeprefix(chr(10))}"
+
+
+def _client(section: str) -> tuple[tuple[str, str], ...] | None:
+    """What identifies the client of a [[quota]] table; None for an entry of something else."""
+    (table,) = _loads(section)["quota"]
+    keys = {name: table[name] for name in _ENTITY_KEYS if name in table}
+    return _key(keys) if set(keys) <= set(_KEYS) else None
+
+
+def _key(keys: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(keys.items()))
+
+
+def _check(text: str, recommendations: Iterable[dict[str, Any]]) -> None:
+    limits = {_key({k: t[k] for k in _KEYS if k in t}): t for t in _loads(text).get("quota", []) if _KEYS & set(t)}
     for each in recommendations:
-        keys = [f"{kind} = {json.dumps(name)}" for kind, name in entity_keys(each["entity"]).items()]
-        lines = tables.setdefault(each["entity"], ["[[quota]]", *keys])
-        lines.append(f"{each['limit']} = {int(each['proposed'])}")
-    return "\n\n".join("\n".join(lines) for lines in tables.values()) + ("\n" if tables else "")
+        table = limits.get(_key(entity_keys(each["entity"])), {})
+        if table.get(each["limit"]) != int(each["proposed"]):
+            raise ApplyError(f"{each['entity']}: the file does not have {each['limit']} in a line of a [[quota]] table")
+
+
+def _loads(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ApplyError(f"the quotas file cannot be edited line by line: {error}") from error
 
 
 def kafka_configs(recommendations: Iterable[dict[str, Any]], bootstrap_servers: str) -> str:

@@ -1,4 +1,4 @@
-"""How many records per second: ingest (JSON parsed, checked, written twice: records and quarantine) and report's core.
+"""How many records per second: ingest (JSON parsed, checked, written to records and quarantine), and the whole report.
 
 The records are Kafka rows in Parquet, so that the figure is that of the pipeline and not of a broker. Ten times the
 data shows whether the cost is linear.
@@ -16,11 +16,10 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from pipeline.usage import fleet
+from pipeline.usage import fleet, owners, price_list
 from pipeline.usage.jobs.demo import as_records
 from pipeline.usage.jobs.ingest import wall_clock_ms, write_batch
-from pipeline.usage.jobs.report import compute_deltas
-from pipeline.usage.schemas import KINDS
+from pipeline.usage.jobs.report import Rules, report
 from pipeline.usage.tables import Warehouse
 
 
@@ -76,16 +75,11 @@ def _ingest(warehouse: Warehouse, made: fleet.Fleet, folder: Path) -> Rate:
 def _report(warehouse: Warehouse, made: fleet.Fleet) -> Rate:
     if warehouse.read("records").count() != made.records:
         warehouse.replace("records", as_records(fleet.records(warehouse.spark, made)))
-    dates = sorted(row["date"] for row in warehouse.read("records").select("date").distinct().collect())
-
-    def compute() -> None:
-        for kind in KINDS:
-            compute_deltas(warehouse, kind, dates)
-
-    return _measure(made, compute)
+    rules = Rules(owners.parse(fleet.EXAMPLE_OWNERS), price_list.parse(fleet.EXAMPLE_PRICES))
+    return _measure(made, lambda: report(warehouse, rules))
 
 
-def _measure(made: fleet.Fleet, run: Callable[[], None]) -> Rate:
+def _measure(made: fleet.Fleet, run: Callable[[], object]) -> Rate:
     pid = SparkContext._gateway.proc.pid
     started, cpu_s = time.perf_counter(), _cpu_s(pid)
     run()

@@ -2,7 +2,7 @@
 
 from functools import reduce
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 
@@ -41,17 +41,48 @@ def _compared(both: DataFrame, measure: str) -> DataFrame:
 
 
 def from_counters(samples: DataFrame) -> DataFrame:
-    """Samples of brokers' cumulative counters (time, broker, topic, bytes) to broker_topic_hourly, as record bytes.
+    """Samples of brokers' cumulative counters (time, broker, topic, bytes) to broker_topic_hourly, as record bytes."""
+    return _by_hour(samples, ["broker", "topic"], "bytes", "record_bytes").withColumn(
+        "messages", f.lit(None).cast("bigint")
+    )
 
-    A counter that falls began again at 0 (a broker restarted). The first sample of each counter is where it starts.
+
+def from_offsets(snapshots: DataFrame) -> DataFrame:
+    """storage_snapshots to broker_topic_hourly: growth of the log end offsets, as messages.
+
+    The markers of transactions have offsets, too: one for each partition and transaction.
     """
-    window = Window.partitionBy("broker", "topic").orderBy("time")
-    before = f.lag("bytes").over(window)
-    growth = f.when(f.col("bytes") >= before, f.col("bytes") - before).when(before.isNotNull(), f.col("bytes"))
+    return _by_hour(snapshots, ["topic"], "end_offsets", "messages").withColumn(
+        "record_bytes", f.lit(None).cast("bigint")
+    )
+
+
+def _by_hour(samples: DataFrame, keys: list[str], counter: str, measure: str) -> DataFrame:
+    """The growth of cumulative counters between two samples, split over hours in proportion to time.
+
+    A counter that falls began again at 0 (a broker restarted, a topic was made anew). The first sample of each counter
+    is where it starts.
+    """
+    window = Window.partitionBy(*keys).orderBy("time")
+    now, before, since = f.col(counter), f.lag(counter).over(window), f.lag("time").over(window)
+    growth = f.when(now >= before, now - before).otherwise(now)
+    grown = samples.select("topic", "time", since.alias("since"), growth.alias("growth")).where(
+        f.col("since").isNotNull()
+    )
+    hour = f.expr("interval 1 hour")
+    first, last = (f.date_trunc("hour", each) for each in ("since", "time"))
+    spread = grown.withColumn("hour", f.explode(f.sequence(first, last, hour)))
+    part = (_until(f.col("hour") + hour) - _until(f.col("hour"))).alias(measure)
+    return spread.groupBy(f.to_date("hour").alias("date"), "hour", "topic").agg(f.sum(part).alias(measure))
+
+
+def _until(boundary: Column) -> Column:
+    """How much of the growth over (since, time] came before a boundary: a rising function, so parts add up."""
+    elapsed_ms, length_ms = (
+        (f.unix_millis(end) - f.unix_millis("since")).cast("double") for end in (boundary, f.col("time"))
+    )
     return (
-        samples.withColumn("growth", growth)
-        .where(f.col("growth").isNotNull())
-        .groupBy(f.to_date("time").alias("date"), f.date_trunc("hour", "time").alias("hour"), "topic")
-        .agg(f.sum(f.col("growth").cast("bigint")).alias("record_bytes"))
-        .withColumn("messages", f.lit(None).cast("bigint"))
+        f.when(boundary <= f.col("since"), f.lit(0).cast("bigint"))
+        .when(boundary >= f.col("time"), f.col("growth"))
+        .otherwise(f.floor(f.col("growth") * elapsed_ms / length_ms).cast("bigint"))
     )

@@ -23,7 +23,8 @@ _QUANTITY = "decimal(18,0)"
 def quantities(usage: DataFrame, storage: DataFrame, team: Column, zone: str) -> DataFrame:
     """usage_deltas and storage_snapshots to one row for each date (of the zone), ROW and axis: quantity.
 
-    Units: bytes, requests, byte-hours, partition-hours. A day of storage is the mean of its snapshots over 24 hours.
+    Units: bytes, requests, byte-hours, partition-hours. A day of storage is the mean of its snapshots over the day's 23
+    to 25 hours.
     """
     used = _dated(usage, zone, team)
     bytes_in = f.when(f.col("direction") == "produce", f.col("bytes"))
@@ -41,7 +42,7 @@ def quantities(usage: DataFrame, storage: DataFrame, team: Column, zone: str) ->
         .groupBy("date", *ROW)
         .agg(
             *(
-                f.round(f.avg(f.col(column).cast("decimal(20,0)")) * 24).cast(_QUANTITY).alias(axis)
+                f.round(f.avg(f.col(column).cast("decimal(20,0)")) * _hours("date", zone)).cast(_QUANTITY).alias(axis)
                 for axis, column in (("storage", "size_bytes"), ("partitions", "partitions"))
             )
         )
@@ -57,7 +58,8 @@ def chargeback_daily(measured: DataFrame, prices: PriceList) -> DataFrame:
     # The cents of a date and axis: the rounded sum of its costs.
     group = ["date", "axis", "source"]
     wholes = rows.groupBy(*group).agg(f.round(f.sum("cost"), 2).cast(AMOUNT).alias("whole"))
-    rows = in_cents(rows.join(wholes, group), group)
+    # Few rows. A shuffle by these keys would put all rows of an axis and a day into one task.
+    rows = in_cents(rows.join(f.broadcast(wholes), group), group)
     for invoice in prices.invoices:
         rows = rows.unionByName(_shared_out(measured, invoice))
     return rows.withColumns(
@@ -78,7 +80,8 @@ def in_cents(rows: DataFrame, group: Sequence[str]) -> DataFrame:
     team = [*dict.fromkeys([*group, "date", "team"])]
     by_team = rows.groupBy(*team).agg(f.sum("cost").cast(COST).alias("cost"), f.first("whole").alias("whole"))
     teams = _largest_remainders(by_team, list(group), ["date", "team"]).select(*team, f.col("amount").alias("whole"))
-    return _largest_remainders(rows.drop("whole").join(teams, team), team, ["user", "client_id", "topic"]).drop("whole")
+    shared = rows.drop("whole").join(f.broadcast(teams), team)
+    return _largest_remainders(shared, team, ["user", "client_id", "topic"]).drop("whole")
 
 
 def _largest_remainders(rows: DataFrame, group: list[str], ties: list[str]) -> DataFrame:
@@ -118,6 +121,13 @@ def corrections(frozen: DataFrame, now: DataFrame, period: str) -> DataFrame:
 
 def _dated(rows: DataFrame, zone: str, team: Column) -> DataFrame:
     return rows.withColumns({"team": team, "date": f.to_date(f.from_utc_timestamp("time", zone))})
+
+
+def _hours(day: str, zone: str) -> Column:
+    """How many hours a day of the zone has: 23 to 25 where clocks change."""
+    midnights = (f.to_utc_timestamp(each.cast("timestamp"), zone) for each in (f.date_add(day, 1), f.col(day)))
+    end, start = (f.unix_seconds(each) for each in midnights)
+    return f.round((end - start) / 3600).cast("int")
 
 
 def _priced(measured: DataFrame, prices: Sequence[Price]) -> DataFrame:

@@ -70,7 +70,11 @@ def deltas(sampled: DataFrame, daily: DataFrame, kind: Kind) -> DataFrame:
 
 
 def _ordered(sampled: DataFrame, daily: DataFrame, kind: Kind) -> DataFrame:
-    """Samples, and the days before as samples that have no delta of their own (`is_known`)."""
+    """Samples, and the days before as samples that have no delta of their own (`is_known`).
+
+    Distributed by the delta's keys, which are some of the series' keys: the only shuffle of rows that the window over a
+    series and the sums by quarter hour need.
+    """
     day_ends = f.floor(f.col("last_ms") / QUARTER_MS).cast("bigint")
     known = daily.select(
         "date",
@@ -85,12 +89,14 @@ def _ordered(sampled: DataFrame, daily: DataFrame, kind: Kind) -> DataFrame:
     )
     dates = sampled.select("date").distinct()
     known = known.join(f.broadcast(dates), "date", "left_anti")
-    return sampled.withColumn("is_known", f.lit(False)).unionByName(known)
+    rows = sampled.withColumn("is_known", f.lit(False)).unionByName(known)
+    return rows.repartition(*kind.delta_keys).withColumn("series_hash", f.xxhash64(*kind.series))
 
 
 def _steps(ordered: DataFrame, kind: Kind) -> DataFrame:
     """Of each sample: when the previous one was, the delta since then, and the delta within."""
-    window = Window.partitionBy(*kind.series).orderBy("quarter")
+    # The hash first: rows of different series are told apart by one number in the sort, and no two series are mixed.
+    window = Window.partitionBy("series_hash", *kind.series).orderBy("quarter")
     before = window.rowsBetween(Window.unboundedPreceding, -1)
     reached = {f"reached_{each}": f.coalesce(f.max(f"last_{each}").over(before), f.lit(0)) for each in kind.counters}
     previous = f.coalesce(f.max("last_ms").over(before), f.col("start_time_ms"))
@@ -109,28 +115,25 @@ def _by_quarter(steps: DataFrame, kind: Kind) -> DataFrame:
     end = f.col("first_ms")
     # Bounds the number of rows that one sample can become; a clock set back makes a span of nothing.
     start = f.greatest(f.least(f.col("previous_ms"), end), end - _MAX_SPLIT_MS)
-    spread = steps.withColumn("from_ms", start).withColumn(
-        "each", f.explode(f.sequence(f.floor(start / QUARTER_MS).cast("bigint"), f.col("quarter")))
+    spread = (
+        steps.withColumn("from_ms", start)
+        .withColumn("from_quarter", f.floor(f.col("from_ms") / QUARTER_MS).cast("bigint"))
+        .withColumn("each", f.explode(f.sequence("from_quarter", "quarter")))
+        .withColumns(_shares())
     )
     is_last = f.col("each") == f.col("quarter")
-    parts = []
+    parts = {}
     for counter in kind.counters:
         between = f.col(f"between_{counter}")
-        part = _until(f.col("each") + 1, between) - _until(f.col("each"), between)
-        within = f.when(is_last, f.col(f"within_{counter}")).otherwise(f.lit(0))
-        parts.append((part + within).cast("bigint").alias(counter))
+        parts[counter] = f.floor(between * f.col("share_after")) - f.floor(between * f.col("share_before"))
     first = kind.counters[0]
-    is_split = f.floor(f.col("from_ms") / QUARTER_MS) != f.col("quarter")
-    split = f.when(
-        is_split,
-        _until(f.col("each") + 1, f.col(f"between_{first}")) - _until(f.col("each"), f.col(f"between_{first}")),
-    )
+    split = f.when(f.col("from_quarter") != f.col("quarter"), parts[first])
     pieces = spread.select(
         f.col("date").alias("source_date"),
         f.timestamp_millis(f.col("each") * QUARTER_MS).alias("time"),
         *kind.delta_keys,
-        *parts,
-        f.coalesce(split, f.lit(0)).cast("bigint").alias("split"),
+        *((part + f.when(is_last, f.col(f"within_{name}")).otherwise(0)).alias(name) for name, part in parts.items()),
+        f.coalesce(split, f.lit(0)).alias("split"),
         (end - f.col("from_ms")).alias("gap_ms"),
         *kind.gauges,
     )
@@ -142,15 +145,18 @@ def _by_quarter(steps: DataFrame, kind: Kind) -> DataFrame:
     )
 
 
-def _until(quarter: Column, delta: Column) -> Column:
-    """How much of a delta over (from_ms, first_ms] came before a quarter hour began."""
-    from_ms, to_ms = f.col("from_ms"), f.col("first_ms")
-    boundary = quarter * QUARTER_MS
-    share = (boundary - from_ms).cast("double") / (to_ms - from_ms).cast("double")
-    # In this order: at and after the end all of it, so that what rounding leaves is in the last part.
-    return (
-        f.when((boundary >= to_ms) & (quarter > f.col("quarter")), delta)
-        .when(boundary <= from_ms, f.lit(0))
-        .when(boundary >= to_ms, delta)
-        .otherwise(f.least(f.floor(delta.cast("double") * share).cast("bigint"), delta))
-    )
+def _shares() -> dict[str, Column]:
+    """The part of a delta over (from_ms, first_ms] that came before a quarter hour began, and before it ended: 0 to 1.
+
+    The end of one quarter hour is the beginning of the next, in the same arithmetic, so rounded down to bytes the
+    differences add up to the delta. A counter is below 2^53, so as a double it is exact.
+    """
+
+    def share(quarter: Column) -> Column:
+        return (quarter * QUARTER_MS - f.col("from_ms")) / (f.col("first_ms") - f.col("from_ms"))
+
+    each = f.col("each")
+    return {
+        "share_before": f.when(each == f.col("from_quarter"), 0.0).otherwise(share(each)),
+        "share_after": f.when(each == f.col("quarter"), 1.0).otherwise(share(each + 1)),
+    }

@@ -71,8 +71,8 @@ def focus(charges: DataFrame, prices: PriceList) -> DataFrame:
     zone = prices.zone
     month = f.trunc("date", "month")
     amount = f.col("amount").cast(COST)
-    # Adjustments have no quantity; the standard wants null there.
-    is_usage = f.col("quantity") != 0
+    # A share of an invoice has no quantity of its own: FOCUS allows that for adjustments, not for usage.
+    is_usage = f.col("source") == "price"
     return charges.select(
         amount.alias("BilledCost"),
         f.lit(prices.account).alias("BillingAccountId"),
@@ -80,9 +80,9 @@ def focus(charges: DataFrame, prices: PriceList) -> DataFrame:
         f.col("currency").alias("BillingCurrency"),
         _instant(f.add_months(month, 1), zone).alias("BillingPeriodEnd"),
         _instant(month, zone).alias("BillingPeriodStart"),
-        f.lit("Usage").alias("ChargeCategory"),
+        f.when(is_usage, "Usage").otherwise("Adjustment").alias("ChargeCategory"),
         f.col("charge_class").alias("ChargeClass"),
-        f.concat_ws(" ", f.lit("Kafka"), "axis", f.lit("by"), "client_id").alias("ChargeDescription"),
+        f.concat_ws(" ", f.lit("Kafka"), "axis", f.concat(f.lit("by "), "client_id")).alias("ChargeDescription"),
         f.lit("Usage-Based").alias("ChargeFrequency"),
         _instant(f.date_add("date", 1), zone).alias("ChargePeriodEnd"),
         _instant(f.col("date"), zone).alias("ChargePeriodStart"),

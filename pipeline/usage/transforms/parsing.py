@@ -20,8 +20,8 @@ _CORRUPT = "_corrupt_record"
 
 
 def parsed(kafka: DataFrame, *, now_ms: int) -> DataFrame:
-    """Rows of Spark's Kafka source to the columns of `records`, with `reason` (null for a valid record) and the raw
-    `value`, `key` and `kafka_topic`.
+    """Rows of Spark's Kafka source to the columns of `records`, with `reason` (null for a valid record), `kafka_topic`,
+    and, of a record that is not valid, its raw `value` and `key`.
 
     now_ms: the wall clock in milliseconds since 1970-01-01 UTC. One scan of the JSON for each record.
     """
@@ -46,6 +46,7 @@ def parsed(kafka: DataFrame, *, now_ms: int) -> DataFrame:
     )
     return (
         flat.withColumn("reason", reason(now_ms))
+        .withColumns({name: f.when(f.col("reason").isNotNull(), f.col(name)) for name in ("value", "key")})
         .withColumn("labels", labels)
         .withColumn("date", f.to_date(f.timestamp_millis(f.col("time_ms"))))
     )

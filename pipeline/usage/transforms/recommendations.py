@@ -27,14 +27,11 @@ _CLIENT = ("team", "user", "client_id", "limit", "entity")
 _QUARTERS_PER_DAY = 86_400_000 // QUARTER_MS
 
 
-def quota_recommendations(usage: DataFrame, throttled: DataFrame, team: Column) -> DataFrame:
-    """usage_deltas and throttle_deltas of some weeks to quota_recommendations: one row for each client and byte rate.
-
-    A sidecar has buckets of its own, so a sample is the busiest sidecar's rate, against the limit of one sidecar.
-    """
-    sampled = rates(usage, throttled, team)
+def quota_recommendations(sampled: DataFrame) -> DataFrame:
+    """`rates` of some weeks to quota_recommendations: one row for each client and byte rate."""
     summary = sampled.groupBy(*_CLIENT).agg(
-        f.max_by("limit_value", "time").alias("current_limit"),
+        # The last one that is known: a quarter hour without a record of the throttle has none.
+        f.max_by("limit_value", f.when(f.col("limit_value").isNotNull(), f.col("time"))).alias("current_limit"),
         *_percentiles("used"),
         f.count("*").alias("intervals"),
         f.sum("censored").alias("throttled_intervals"),
@@ -46,7 +43,11 @@ def quota_recommendations(usage: DataFrame, throttled: DataFrame, team: Column) 
 
 
 def rates(usage: DataFrame, throttled: DataFrame, team: Column) -> DataFrame:
-    """One row for each client, limit and quarter hour: rate (bytes/s of its busiest sidecar), censored (0 or 1)."""
+    """usage_deltas and throttle_deltas to one row for each client, limit and quarter hour: rate (bytes/s), censored (0
+    or 1).
+
+    A sidecar has buckets of its own, so a sample is the busiest sidecar's rate, against the limit of one sidecar.
+    """
     direction = f.create_map(*(f.lit(each) for pair in _LIMITS.items() for each in pair))
     keys = ["time", "sidecar", "user", "client_id", "labels", "direction"]
     used = usage.groupBy(*keys).agg(*(f.sum(name).alias(name) for name in ("bytes", "record_bytes", "messages")))

@@ -23,8 +23,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
-    """One core, 1 GB of heap, UTC, with Delta and Kafka. For a few rows, compiled code takes longer than it saves."""
-    few_rows = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    """One core, 1 GB of heap, UTC, with Delta and Kafka.
+
+    For a few rows, compiled code takes longer than it saves, be it Spark's or the JVM's; so does planning again after
+    each shuffle.
+    """
+    few_rows = {
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
     with session(cores=1, shuffle_partitions=1, settings=few_rows, short=True) as running:
         yield running
     with warnings.catch_warnings():

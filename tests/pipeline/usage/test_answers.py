@@ -11,9 +11,9 @@ from pyspark.sql import functions as f
 
 from pipeline.usage.jobs.broker_history import import_range
 from pipeline.usage.tables import Warehouse
-from pipeline.usage.transforms.bypass import bypass_check
+from pipeline.usage.transforms.bypass import bypass_check, from_offsets
 from pipeline.usage.transforms.neighbours import noisy_neighbours
-from pipeline.usage.transforms.recommendations import demand, quota_recommendations
+from pipeline.usage.transforms.recommendations import demand, quota_recommendations, rates
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 QUARTER = timedelta(minutes=15)
@@ -97,7 +97,7 @@ def test_a_client_at_its_limit_gets_no_recommendation_to_keep_it(spark: SparkSes
     quarters = range(4 * 96)
     used = usage(spark, [(n, "p", "a-1", 900_000) for n in quarters] + [(n, "q", "a-1", 9) for n in quarters])
     waits = throttled(spark, [(n, "p", "a-1", "client-id:a-1", 60_000, 1_000) for n in quarters])
-    (row,) = quota_recommendations(used, waits, team()).collect()
+    (row,) = quota_recommendations(rates(used, waits, team())).collect()
     assert (row["used_p50"], row["used_p99"], row["current_limit"]) == (1_000.0, 1_000.0, 1_000.0)
     assert row["demand_is_lower_bound"]
     assert (row["proposed"], row["confidence"]) == (1_500.0, "low")
@@ -119,6 +119,26 @@ def test_what_brokers_counted_and_sidecars_did_not(spark: SparkSession) -> None:
     assert set(found) == {("a", "record_bytes"), ("a", "messages"), ("b", "messages")}
     assert (found["a", "record_bytes"]["unseen_count"], found["a", "record_bytes"]["unseen_share"]) == (400, 0.4)
     assert found["b", "messages"]["unseen_share"] == 1.0
+
+
+def test_growth_of_end_offsets_is_split_over_hours_to_the_message(spark: SparkSession) -> None:
+    """Snapshots at 11:30 and 13:30; a topic that was made anew starts at 0."""
+    rows = [
+        (NOON - 2 * QUARTER, "a", 1_000), (NOON + 6 * QUARTER, "a", 1_007), (NOON + 7 * QUARTER, "a", 3),
+        (NOON, "alone", 50),
+    ]  # fmt: skip
+    snapshots = spark.createDataFrame(rows, "time timestamp, topic string, end_offsets bigint")
+    found = from_offsets(snapshots).orderBy("hour").collect()
+    assert [(row["topic"], row["hour"].hour, row["messages"]) for row in found] == [
+        ("a", 11, 1), ("a", 12, 4), ("a", 13, 2 + 3),
+    ]  # fmt: skip
+    assert {row["record_bytes"] for row in found} == {None}
+
+
+def test_the_limit_in_force_is_the_last_one_that_is_known(spark: SparkSession) -> None:
+    used = usage(spark, [(n, "p", "a-1", 900) for n in range(3)])
+    waits = throttled(spark, [(0, "p", "a-1", "client-id:a-1", 0, 1_000), (1, "p", "a-1", "client-id:a-1", 0, 2_000)])
+    assert quota_recommendations(rates(used, waits, team())).first()["current_limit"] == 2_000.0
 
 
 @pytest.mark.nightly

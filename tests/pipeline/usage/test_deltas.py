@@ -137,6 +137,17 @@ def test_late_data_of_a_date_concerns_the_next_date_of_its_series_too(spark: Spa
     ]
 
 
+def test_deltas_are_one_shuffle_of_the_samples(spark: SparkSession) -> None:
+    """The window over a series and the sums by quarter hour share it."""
+    more = spark.newSession()
+    more.conf.set("spark.sql.shuffle.partitions", "3")
+    sampled = samples(records_frame(more, [usage_record()]), USAGE_KIND).localCheckpoint()
+    daily = series_daily(sampled, USAGE_KIND).localCheckpoint()
+    plan = deltas(sampled, daily, USAGE_KIND)._jdf.queryExecution().executedPlan().toString()
+    shuffles = [line for line in plan.splitlines() if "Exchange hashpartitioning" in line and "sidecar" in line]
+    assert len(shuffles) == 1, plan
+
+
 def test_the_plan_has_no_python_and_no_task_for_a_whole_client(spark: SparkSession) -> None:
     """Partial aggregation before each shuffle, windows by series: a client with most records is many tasks."""
     plan = all_deltas(spark, [usage_record()])._jdf.queryExecution().executedPlan().toString()

@@ -13,9 +13,10 @@ from deploy.local.cluster import KafkaCluster
 from pipeline.usage import records
 from pipeline.usage.jobs import ingest as job
 from pipeline.usage.jobs.ingest import Source, ingest
+from pipeline.usage.jobs.maintain import maintain, retry_quarantine
 from pipeline.usage.jobs.snapshots import snapshot
 from pipeline.usage.tables import Warehouse
-from tests.pipeline.usage.fleets import NOON_MS, throttle_record, usage_record
+from tests.pipeline.usage.fleets import KAFKA_COLUMNS, NOON_MS, kafka_row, raw_row, throttle_record, usage_record
 
 DAY_MS = 86_400_000
 
@@ -98,12 +99,22 @@ def test_a_new_checkpoint_is_another_stream_and_drops_nothing(
     assert job.stream_id(spark, str(tmp_path / "first")) != job.stream_id(spark, str(tmp_path / "second"))
 
 
+def test_a_record_from_the_future_counts_when_its_time_has_come(spark: SparkSession, warehouse: Warehouse) -> None:
+    rows = [kafka_row(usage_record(time_ms=NOON_MS + 3_600_000), 1), raw_row(b"{broken", offset=2)]
+    job.write_batch(warehouse, spark.createDataFrame(rows, KAFKA_COLUMNS), "app", 0, NOON_MS)
+    assert retry_quarantine(warehouse, NOON_MS) == 0
+    assert retry_quarantine(warehouse, NOON_MS + 3_600_000) == 1
+    assert [row["kafka_offset"] for row in warehouse.read("records").collect()] == [1]
+    (kept,) = warehouse.read("quarantine").collect()
+    assert (bytes(kept["value"]), kept["kafka_offset"], kept["topic"]) == (b"{broken", 2, "usage")
+
+
 @pytest.mark.timeout(300)
 def test_compaction_is_no_change_of_data(warehouse: Warehouse, topic: Topic, tmp_path: Path) -> None:
     topic.send([usage_record(seq=seq) for seq in range(7)])
     run(warehouse, topic, tmp_path / "checkpoint")
     version = warehouse.version("records")
-    warehouse.compact("records")
+    assert maintain(warehouse, NOON_MS) == 0
     assert warehouse.version("records") > version
     assert warehouse.dates_changed_since("records", version) == []
     assert sequence_numbers(warehouse) == Counter(range(7))

@@ -71,6 +71,17 @@ def test_amounts_add_up_to_the_cent_and_quantities_to_the_byte(spark: SparkSessi
         assert kept == sum(row[5] for row in rows if row[4] == axis)
 
 
+def test_no_task_has_all_rows_of_an_axis(spark: SparkSession) -> None:
+    """Rows meet the sums of their day and axis by broadcast, whatever Spark guesses of sizes."""
+    unsure = spark.newSession()
+    unsure.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    rows = measured(unsure, [(1, "a", "c", None, "network_in", 10**9)])
+    found = chargeback_daily(rows, price_list.parse(EXAMPLE_PRICES + INVOICE))
+    plan = found._jdf.queryExecution().executedPlan().toString()
+    assert "BroadcastHashJoin" in plan
+    assert "SortMergeJoin" not in plan
+
+
 def test_a_cost_is_exact_where_a_double_is_not(spark: SparkSession) -> None:
     rows = measured(spark, [(1, "a", "c", None, "network_in", 12_345_678_901_234_567)])
     prices = price_list.parse(
@@ -118,6 +129,23 @@ def test_a_day_is_one_of_the_zone_even_of_half_an_hour(spark: SparkSession) -> N
     assert {(str(row["date"]), int(row["quantity"])) for row in found} == {("2026-01-05", 1), ("2026-01-06", 2)}
 
 
+def test_a_day_of_storage_has_as_many_hours_as_its_zone_gives_it(spark: SparkSession) -> None:
+    """Berlin's clocks go forward on 2026-03-29 and back on 2026-10-25."""
+    usage = spark.sql(
+        "select current_timestamp() as time, 'u' as user, 'c' as client_id, 't' as topic, '{}' as labels, "
+        "'produce' as direction, 1L as bytes, 0L as requests"
+    ).limit(0)
+    days = ("2026-03-28", "2026-03-29", "2026-10-25")
+    storage = spark.createDataFrame(
+        [(f"{day} 12:00:00", "t", 1, 1_000) for day in days],
+        "at string, topic string, partitions bigint, size_bytes bigint",
+    )
+    found = quantities(usage, storage.withColumn("time", f.to_timestamp("at")), f.lit("a"), "Europe/Berlin")
+    rows = {(str(row["date"]), row["axis"]): int(row["quantity"]) for row in found.collect()}
+    assert [rows[day, "partitions"] for day in days] == [24, 23, 25]
+    assert [rows[day, "storage"] for day in days] == [24_000, 23_000, 25_000]
+
+
 def test_the_export_has_every_mandatory_column_of_focus_1_2(spark: SparkSession) -> None:
     prices = price_list.parse(EXAMPLE_PRICES + INVOICE)
     rows = [(1, "a", "c", "t", "network_in", 10**9), (2, "unallocated", "d", None, "requests", 7)]
@@ -133,6 +161,10 @@ def test_the_export_has_every_mandatory_column_of_focus_1_2(spark: SparkSession)
             assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", value) for value in values), column
         if column.values:
             assert {value for value in values if value is not None} <= set(column.values), column
+    # FOCUS: usage has a priced quantity; what has none is no usage.
+    for row in exported:
+        assert (row["ChargeCategory"] == "Usage") == (row["PricingQuantity"] is not None), row
+        assert (row["PricingUnit"] is None) == (row["PricingQuantity"] is None), row
     standard = {column.name for column in MANDATORY}
     assert all(name.startswith("x_") or name[0].isupper() for name in types)
     assert standard <= set(types)
@@ -152,6 +184,11 @@ def test_the_export_has_every_mandatory_column_of_focus_1_2(spark: SparkSession)
         (EXAMPLE_PRICES.replace('"0.09"', "0.09"), "price[0].amount: write the amount in quotes"),
         (EXAMPLE_PRICES.replace('"0.09"', '"0.0000001"'), "price[0].amount: '0.0000001' has more than 6"),
         (EXAMPLE_PRICES.replace('"GB"', '"stone"'), "price[0].per: 'stone' is no unit"),
+        (
+            'currency = "EUR"\n' + INVOICE.replace("02-01", "02-02"),
+            "invoice[0]: from 2026-01-01 until 2026-02-02 is more",
+        ),
+        ('currency = "EUR"\n' + INVOICE.replace("until", "#"), "invoice[0]: from 2026-01-01 until 9999-01-01 is more"),
         (EXAMPLE_PRICES + EXAMPLE_PRICES.split("\n\n", 1)[1], "price: network_in has two prices"),
         ('currency = "EUR"\n' + INVOICE.replace('"100.00"', '"2000"'), "invoice[0].fixed: 2000 is more"),
     ],

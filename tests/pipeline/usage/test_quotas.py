@@ -111,6 +111,34 @@ def test_recommendations_are_a_quotas_file_that_the_proxy_reads() -> None:
     assert apply.diff(text, text, "quotas.toml") == ""
 
 
+def test_recommendations_change_their_lines_of_the_quotas_file_only() -> None:
+    before = (
+        '# limits of the platform\n[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "1kB"  # since May\n\n'
+        '[[resource-group]]\nname = "batch"\nclient-id = ["batch-*"]\nproducer_byte_rate = 2000\n\n'
+        '[[quota]]\nip = "10.0.0.1"\nconnections = 5\n'
+    )
+    after = apply.quotas_toml(RECOMMENDED, before)
+    assert load_quotas(tomllib.loads(after)).errors == ()
+    changed = [line for line in apply.diff(before, after, "q").splitlines()[2:] if line[0] in "+-"]
+    assert changed == [
+        '-producer_byte_rate = "1kB"  # since May',
+        "+producer_byte_rate = 1500  # since May",
+        "+consumer_byte_rate = 20",
+        "+",
+        "+[[quota]]",
+        '+user = "o\'hara"',
+        '+client-id = "x"',
+        "+producer_byte_rate = 3",
+    ]
+    assert apply.quotas_toml(RECOMMENDED, after) == after
+
+
+@pytest.mark.parametrize("before", ["quota = [", 'quota = [{client-id = "etl", producer_byte_rate = 1}]\n'])
+def test_a_quotas_file_that_has_no_lines_to_edit_is_refused(before: str) -> None:
+    with pytest.raises(apply.ApplyError):
+        apply.quotas_toml(RECOMMENDED, before)
+
+
 def test_recommendations_are_kafka_configs_commands() -> None:
     first, _, third = apply.kafka_configs(RECOMMENDED, "b:9092").splitlines()
     assert first == (

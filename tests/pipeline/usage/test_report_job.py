@@ -13,6 +13,8 @@ from pipeline.usage import fleet, owners, price_list
 from pipeline.usage.jobs import closing
 from pipeline.usage.jobs.report import Rules, report
 from pipeline.usage.tables import Warehouse
+from tests.pipeline.usage.fleets import NOON_MS, usage_record
+from tests.pipeline.usage.test_deltas import records_frame
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
 SMALL = fleet.Fleet(
@@ -33,6 +35,84 @@ def total(frame: DataFrame, column: str) -> Any:
 
 def rows(frame: DataFrame) -> Counter[tuple[Any, ...]]:
     return Counter(map(tuple, frame.collect()))
+
+
+def odd_records() -> list[tuple[str, bool, dict[str, Any]]]:
+    """(client, whether it comes late, record): series as they should not be."""
+    minute, hour, day = 60_000, 3_600_000, 86_400_000
+    made: list[tuple[str, bool, dict[str, Any]]] = []
+
+    def add(client: str, after_ms: int, size: int, *, start_ms: int = 0, late: bool = False, **more: Any) -> None:
+        times = {"time_ms": NOON_MS + after_ms, "start_time_ms": NOON_MS + start_ms}
+        made.append((client, late, usage_record(client_id=client, bytes=size, **times, **more)))
+
+    for run, (start, sizes) in enumerate([(0, (100, 300)), (5 * minute, (50,)), (5 * minute, (7, 9))]):
+        for number, size in enumerate(sizes):
+            add("restarted", start + (1 + number) * minute, size, start_ms=start, incarnation=f"run-{run}")
+    add("midnight", 11 * hour + 50 * minute, 10**9 + 1, late=True)
+    add("midnight", 12 * hour + 20 * minute, 3 * 10**9 + 1)
+    add("quiet", 0, 10, start_ms=-minute, late=True)
+    add("quiet", 10 * day, 1_000_013, start_ms=-minute)
+    add("clock-set-right", hour, 100, sidecar="pod-2")
+    add("clock-set-right", 5 * minute, 150, sidecar="pod-2", late=True)
+    add("clock-set-right", 20 * minute, 170, sidecar="pod-2")
+    add("by-topic", minute, 700, topic="t")
+    add("by-topic", minute, 33)
+    add("by-topic", 20 * minute, 34, late=True)
+    return made
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("batches", [(None,), pytest.param((False, True), marks=pytest.mark.nightly)])
+def test_odd_series_add_up_to_the_byte_and_to_the_cent(
+    spark: SparkSession, warehouse: Warehouse, batches: tuple[bool | None, ...]
+) -> None:
+    """Restarts within a quarter hour, midnight, more than 8 quiet days, a clock an hour off, bytes without a topic."""
+    made = odd_records()
+    for late in batches:
+        batch = [record for _, is_late, record in made if late is None or is_late == late]
+        warehouse.append("records", records_frame(spark, batch))
+        warehouse.append("records", records_frame(spark, batch[:2]))  # sent twice
+        assert report(warehouse, RULES)
+    series: dict[tuple[Any, ...], int] = {}
+    for client, _, record in made:
+        key = (client, record["incarnation"], record["topic"])
+        series[key] = max(series.get(key, 0), record["bytes"])
+    expected = Counter[str]()
+    for (client, *_), size in series.items():
+        expected[client] += size
+    hourly = warehouse.read("usage_hourly").groupBy("client_id").agg(f.sum("bytes"), f.min("bytes")).collect()
+    assert {row[0]: row[1] for row in hourly} == expected
+    assert min(row[2] for row in hourly) >= 0
+    charges = warehouse.read("chargeback_daily").where("axis = 'network_in'").collect()
+    charged = Counter[str]()
+    for row in charges:
+        charged[row["client_id"]] += int(row["quantity"])
+    assert charged == expected
+    for day in {row["date"] for row in charges}:
+        costs, amounts = ([row[name] for row in charges if row["date"] == day] for name in ("cost", "amount"))
+        assert sum(amounts) == round(sum(costs), 2)
+    # From 12:00 to 00:20 UTC: in Berlin it is midnight at 23:00 UTC.
+    assert {str(row["date"]) for row in charges if row["client_id"] == "midnight"} == {"2026-01-05", "2026-01-06"}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.nightly
+def test_snapshots_alone_are_reported(spark: SparkSession, warehouse: Warehouse) -> None:
+    """A thousand messages that no sidecar saw, and a partition for a day."""
+    warehouse.append(
+        "storage_snapshots",
+        spark.sql(
+            "select date'2026-01-08' as date, timestamp(at) as time, 'x' as topic, 1L as partitions, 5L as size_bytes, "
+            "end_offsets from values ('2026-01-08 10:00:00', 5L), ('2026-01-08 10:30:00', 1005L) as t(at, end_offsets)"
+        ),
+    )
+    assert report(warehouse, RULES) == [date(2026, 1, 8)]
+    (unseen,) = warehouse.read("bypass_check").collect()
+    assert (unseen["topic"], unseen["hour"].hour, unseen["unseen_count"]) == ("x", 10, 1_000)
+    charged = warehouse.read("chargeback_daily").where("axis = 'partitions'").first()
+    assert (str(charged["date"]), charged["quantity"]) == ("2026-01-08", 24)
+    assert report(warehouse, RULES) == []
 
 
 @pytest.mark.timeout(600)

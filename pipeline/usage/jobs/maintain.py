@@ -1,0 +1,29 @@
+"""What a warehouse needs once a day: small files joined, old ones deleted, quarantined values parsed again."""
+
+from pipeline.usage.schemas import TABLES
+from pipeline.usage.tables import Warehouse
+from pipeline.usage.transforms.parsing import invalid, parsed, valid
+
+
+def maintain(warehouse: Warehouse, now_ms: int) -> int:
+    """Returns how many quarantined values became records. Safe beside the stream: Delta refuses what would conflict."""
+    found = retry_quarantine(warehouse, now_ms) if warehouse.exists("quarantine") else 0
+    for name in TABLES:
+        if warehouse.exists(name):
+            warehouse.compact(name)
+            warehouse.vacuum(name)
+    return found
+
+
+def retry_quarantine(warehouse: Warehouse, now_ms: int) -> int:
+    """Parse the quarantined values again: one from the future is valid later. Returns how many became records.
+
+    If it ends between the two tables, the next run adds these records again, which changes no total.
+    """
+    renamed = {"kafka_partition": "partition", "kafka_offset": "offset", "kafka_time": "timestamp"}
+    rows = parsed(warehouse.read("quarantine").withColumnsRenamed(renamed), now_ms=now_ms)
+    found: int = valid(rows).count()
+    if found:
+        warehouse.append("records", valid(rows))
+        warehouse.replace("quarantine", invalid(rows))
+    return found
