@@ -111,7 +111,9 @@ def log_end(cluster: KafkaCluster, topic: str) -> int:
     return int(end)
 
 
-def produce_librdkafka(proxy: Proxy, topic: str, client_id: str, transactions: int = 0, **settings: object) -> None:
+def produce_librdkafka(
+    proxy: Proxy, topic: str, client_id: str, settings: dict[str, object], transactions: int = 0
+) -> None:
     """`RECORDS` records; or as many in each transaction, of which the last one is aborted."""
     producer = Producer({"bootstrap.servers": proxy.bootstrap_servers, "client.id": client_id, **settings})
     if transactions:
@@ -157,10 +159,10 @@ async def test_librdkafka(kafka_cluster: KafkaCluster, unique_name: Callable[[st
     create(kafka_cluster, plain, packed, both)
     async with proxying(kafka_cluster) as proxy:
         run = asyncio.to_thread
-        await run(produce_librdkafka, proxy, plain, "one", acks="1")
-        await run(produce_librdkafka, proxy, both, "one", **{"enable.idempotence": True})
-        await run(produce_librdkafka, proxy, packed, "two", **{"compression.type": "lz4", "linger.ms": 50})
-        await run(produce_librdkafka, proxy, both, "two", **{"compression.type": "gzip"})
+        await run(produce_librdkafka, proxy, plain, "one", {"acks": "1"})
+        await run(produce_librdkafka, proxy, both, "one", {"enable.idempotence": True})
+        await run(produce_librdkafka, proxy, packed, "two", {"compression.type": "lz4", "linger.ms": 50})
+        await run(produce_librdkafka, proxy, both, "two", {"compression.type": "gzip"})
         for topic, times in ((plain, 1), (packed, 1), (both, 2)):
             size = await run(log_bytes, kafka_cluster, topic)
             assert proxy.counted(topic) == (size, times * RECORDS, 0, 0)
@@ -179,8 +181,7 @@ async def test_transactions(kafka_cluster: KafkaCluster, unique_name: Callable[[
     create(kafka_cluster, topic)
     async with proxying(kafka_cluster) as proxy:
         run = asyncio.to_thread
-        settings = {"transactional.id": unique_name("tx")}
-        await run(lambda: produce_librdkafka(proxy, topic, "tx", 3, **settings))
+        await run(produce_librdkafka, proxy, topic, "tx", {"transactional.id": unique_name("tx")}, 3)
         size = await run(log_bytes, kafka_cluster, topic)
         markers = await run(log_end, kafka_cluster, topic) - 3 * RECORDS
         assert markers == 3
