@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -112,7 +112,7 @@ def log_end(cluster: KafkaCluster, topic: str) -> int:
 
 
 def produce_librdkafka(
-    proxy: Proxy, topic: str, client_id: str, settings: Mapping[str, Any], transactions: int = 0
+    proxy: Proxy, topic: str, client_id: str, settings: dict[str, object], transactions: int = 0
 ) -> None:
     """`RECORDS` records; or as many in each transaction, of which the last one is aborted."""
     producer = Producer({"bootstrap.servers": proxy.bootstrap_servers, "client.id": client_id, **settings})
@@ -181,8 +181,7 @@ async def test_transactions(kafka_cluster: KafkaCluster, unique_name: Callable[[
     create(kafka_cluster, topic)
     async with proxying(kafka_cluster) as proxy:
         run = asyncio.to_thread
-        settings = {"transactional.id": unique_name("tx")}
-        await run(produce_librdkafka, proxy, topic, "tx", settings, 3)
+        await run(produce_librdkafka, proxy, topic, "tx", {"transactional.id": unique_name("tx")}, 3)
         size = await run(log_bytes, kafka_cluster, topic)
         markers = await run(log_end, kafka_cluster, topic) - 3 * RECORDS
         assert markers == 3

@@ -224,6 +224,8 @@ def named(version: int, topics: list[Partitions]) -> list[tuple[Topic, Partition
     work=st.integers(1, 7) | st.just(1 << 40),
 )
 @example(18, [[batch(1, 100)] * 3 + [batch(2, 200)] * 3 + [batch(3, 40_000)] * 2], None, False, [], 1 << 40)
+@example(18, [[batch(1, 100)] * 3], 2, False, [], 1 << 40)
+@example(12, [[batch(1, 100)] * 3], 1, True, [200], 3)
 def test_any_fetch_response_in_any_splits(
     version: int, topics: list[Partitions], aborted: int | None, tags: bool, sizes: list[int], work: int
 ) -> None:
