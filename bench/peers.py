@@ -243,7 +243,7 @@ STARTERS: dict[str, PeerStarter] = {
     "envoy": envoy,
     "bare": bare,
     "direct": direct,
-    **build("by-topic", THIS_TREE, ["--usage-by-topic"]),
+    **build("by-topic", THIS_TREE, ["--usage-by-topic", "--usage-file", "/dev/null"]),
 }
 #: Names in tables by those of `--peers`.
 PEER_NAMES = {name.removesuffix(" limit").removesuffix(" limits"): name for name in STARTERS}

@@ -123,7 +123,7 @@ class BackOff:
     def released(self, now_ns: int) -> None:
         """It passes."""
         self._is_held = False
-        if self._until_ns and now_ns >= self._until_ns:
+        if now_ns >= self._sent_until_ns:  # the client may have sent since then
             self._until_ns = self._in_a_row = 0
 
     def _has_waited(self, now_ns: int) -> bool:
