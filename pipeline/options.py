@@ -1,6 +1,7 @@
 """Types of command line options that the jobs share."""
 
 import argparse
+import re
 
 
 def key_value(text: str) -> tuple[str, str]:
@@ -27,3 +28,10 @@ def count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
+
+
+def heap(text: str) -> str:
+    """The heap of a JVM: `512m`, `2g`. Raises argparse.ArgumentTypeError."""
+    if not re.fullmatch(r"[1-9]\d*[mgMG]", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a heap such as 512m or 2g")
+    return text

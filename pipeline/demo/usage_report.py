@@ -71,6 +71,7 @@ def _write_report(
     query.awaitTermination()
     say(f"{warehouse.read('records').count():,} usage records; computing usage, throttling and charges")
     report(warehouse, Rules(owners.parse(_OWNERS), price_list.parse(_PRICES)))
+    say("all tables are computed; drawing the usage report")
     page = folder / "usage.html"
     page.write_text(render(warehouse), encoding="utf-8")
     return page

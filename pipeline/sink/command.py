@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pipeline.brokers import BrokersError, client_settings, require_topic
 from pipeline.client_metrics import blocked_seconds, longest_throttle_seconds
 from pipeline.failures import JobFailedError
-from pipeline.options import count, key_value, positive
+from pipeline.options import count, heap, key_value, positive
 from pipeline.sink.follow import Waited, follow
 from pipeline.sink.sizing import Sizing, parse_rate
 from pipeline.sink.stream import CONTENT_KEY, Job, start
@@ -127,7 +127,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="of Spark's file source, repeatable: cleanSource=delete, recursiveFileLookup=true",
     )
-    spark.add_argument("--memory", default="1g", help="heap of a local Spark (default: %(default)s)")
+    spark.add_argument("--memory", type=heap, default="1g", help="heap of a local Spark (default: %(default)s)")
     spark.add_argument("--cores", type=count, default=2, help="of a local Spark (default: %(default)s)")
     return top
 

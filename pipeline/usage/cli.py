@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipeline.brokers import BrokersError, client_settings, require_topic
 from pipeline.failures import JobFailedError
-from pipeline.options import count, key_value, positive
+from pipeline.options import count, heap, key_value, positive
 from pipeline.spark_session import SparkStartError
 from pipeline.usage import owners, price_list
 from pipeline.usage.jobs import apply, broker_history, closing, demo, export, ingest, maintain, report, snapshots
@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--memory", default="1g", help="heap of a local Spark (default: %(default)s)")
+    top.add_argument("--memory", type=heap, default="1g", help="heap of a local Spark (default: %(default)s)")
     top.add_argument("--cores", type=count, default=2, help="cores of a local Spark (default: %(default)s)")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     _add_ingest(commands)

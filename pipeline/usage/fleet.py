@@ -114,7 +114,8 @@ def _series(spark: SparkSession, fleet: Fleet, series: int, partitions: int) -> 
     number, step = (f.col("n") % series).alias("id"), f.floor(f.col("n") / series).alias("step")
     rows = numbers.withColumnRenamed("id", "n").select(number, step.cast("bigint"))
     sidecar = f.pmod(f.xxhash64("id", f.lit(3)), f.lit(fleet.sidecars))
-    time_ms = f.lit(fleet.start_ms) + (f.col("step") + 1) * (fleet.interval_s * 1000) + f.pmod("id", f.lit(997))
+    # Before the interval's end: the last day ends at its midnight.
+    time_ms = f.lit(fleet.start_ms - 1) + (f.col("step") + 1) * (fleet.interval_s * 1000) - f.pmod("id", f.lit(997))
     rows = rows.withColumns({"sidecar_number": sidecar, "time_ms": time_ms})
     # Sidecars restart on different days, at the same time of day.
     life_ms = fleet.restart_days * DAY_MS

@@ -113,6 +113,9 @@ def test_nothing_is_lost_and_the_rate_holds_over_kills(
         with sink.start() as process:
             assert process.wait(300) == 0, sink.log.read_text()
         last_run = tap.sizes("produce", client_id)[sent_before:]
+        # It wanted more than the limit. A lower bound of the rate would measure the machine: between two micro-batches
+        # the sink commits, and sends nothing.
+        assert proxy.metric("throttle_seconds_sum", client_id=client_id) > 0
     tally = compare(read_topic(tapped_cluster.bootstrap_servers, topic, unique_name("verify")), expected)
     assert tally.nothing_lost, tally
     input_bytes = sum(path.stat().st_size for path in (tmp_path / "input").iterdir())
@@ -126,5 +129,3 @@ def test_nothing_is_lost_and_the_rate_holds_over_kills(
     bins = bins_per_second(last_run)
     highest = rate * (1.02 + BURST_SECONDS) + max(size for _, size in last_run)
     assert max(bins) <= highest, bins
-    # Not each second: between two micro-batches the sink commits, and sends nothing for some tenths of a second.
-    assert max(bins) > 0.9 * rate, bins

@@ -178,12 +178,12 @@ def _recommendations(found: DataFrame) -> str:
             _rate(row["used_p99"]),
             ("≥ " if row["demand_is_lower_bound"] else "") + _rate(row["demand_p99"]),
             _rate(row["proposed"]),
+            f"{100 * row['throttled_intervals'] / row['intervals']:.0f} %",
             row["confidence"],
-            row["why"],
         ]
         for row in top
     ]
-    headers = ["client id", "limit", "now", "used p50", "used p99", "demand p99", "proposed", "confidence", "why"]
+    headers = ["client id", "limit", "now", "used p50", "used p99", "demand p99", "proposed", "throttled", "confidence"]
     return section("Quotas", "What should each quota be?", table(headers, rows, empty))
 
 
