@@ -194,6 +194,7 @@ def test_refused_partitions_are_no_usage() -> None:
         pair.client_sends(produce_records(number, {"noisy": [idempotent(4 * number)], "quiet": [quiet]}, 9))
         pair.broker_sends(frames.refused(number, {"quiet": [ErrorCode.none]}))
     assert produced_of(world) == {"noisy": (101, 4), "quiet": (303, 12)}
+    world.clock.pass_seconds(1)
     pair.client_sends(produce_records(9, {"noisy": [idempotent(0)], "quiet": [quiet]}, 9))
     assert produced_of(world) == {"noisy": (202, 8), "quiet": (404, 16)}, "sent again, before the refused ones"
     world.clock.pass_seconds(1)
