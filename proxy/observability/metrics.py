@@ -48,6 +48,7 @@ STALLED, HANDSHAKE_TIMEOUT, MAX_IDLE = CLOSING_REASONS = ("stalled", "handshake_
 USAGE_ERROR_REASONS: Final = (
     "unreachable",
     "timeout",
+    "broker_error",
     "authentication",
     "authorization",
     "topic_missing",

@@ -44,6 +44,7 @@ class Collector:
         self._seq = 0
         self._read_ms = self._snapshot_ms = self._topics_ms = now_ms
         self._needs_snapshot = False
+        self._has_dropped = False
 
     def collect(self, now_ms: int, *, is_last: bool = False) -> Iterator[None]:
         """Read all counters and add the samples that are due, in steps of about 1 ms. `is_last`: all series."""
@@ -90,11 +91,16 @@ class Collector:
         return records
 
     def drop_all(self, records: int) -> None:
-        """Nothing can be written: `records` that were taken and all samples are lost. Later, all series are sent."""
+        """Nothing can be written: `records` that were taken and all samples are lost."""
         dropped = self.samples.drop_all()
         self._seq += dropped
         self.lost += records + dropped
-        self._needs_snapshot = True
+        self._has_dropped = True
+
+    def written(self) -> None:
+        """Records were written. If some were dropped before, the next reading samples all series."""
+        self._needs_snapshot |= self._has_dropped
+        self._has_dropped = False
 
 
 def _is_of_topic(series: Series) -> bool:

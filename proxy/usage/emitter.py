@@ -136,6 +136,7 @@ class Emitter:
                 await self._sink.write(self._unsent)
         except TimeoutError as error:
             raise SinkFailed("timeout", f"no acknowledgement within {WRITE_SECONDS:g} s") from error
+        self._collector.written()
         self._metrics.sent += len(self._unsent)
         self._metrics.last_success_seconds = self._wall_ms() / 1000
         self._unsent = []

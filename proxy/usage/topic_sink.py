@@ -13,6 +13,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import (
     AuthenticationFailedError,
+    BrokerResponseError,
     ClusterAuthorizationFailedError,
     IllegalSaslStateError,
     KafkaConnectionError,
@@ -110,7 +111,7 @@ class TopicSink:
                 cause = self._cause.error
             text = str(cause) if isinstance(cause, KafkaError) else f"{type(cause).__name__}: {cause}"
             servers = ",".join(self._client["bootstrap_servers"])
-            raise SinkFailed(_reason_of(cause), f"--usage-topic {self._topic} at {servers}: {text}") from error
+            raise SinkFailed(reason_of(cause), f"--usage-topic {self._topic} at {servers}: {text}") from error
         except asyncio.CancelledError:
             await self.close()
             raise
@@ -150,5 +151,7 @@ class TopicSink:
             await producer.client.close()
 
 
-def _reason_of(error: Exception) -> str:
-    return _REASONS.get(type(error), "unreachable")
+def reason_of(error: Exception) -> str:
+    """The metric's label for an error of aiokafka or of the network."""
+    default = "broker_error" if isinstance(error, BrokerResponseError) else "unreachable"
+    return _REASONS.get(type(error), default)

@@ -376,14 +376,14 @@ def test_the_handlers_of_the_start_are_there_before_anything_slow_is_loaded() ->
     assert result.stdout.splitlines()[:3] == ["SIGHUP []", "SIGINT []", "SIGTERM []"]
 
 
-def test_the_server_leaves_out_what_only_a_development_environment_has() -> None:
+def test_the_server_leaves_out_what_only_a_development_environment_or_a_topic_of_usage_records_needs() -> None:
     probe = (
         "import sys\n"
         "import proxy.cli, proxy.commands\n"
         "proxy.commands.main = lambda **_: None\n"
         "proxy.cli.main()\n"
         "import proxy.server\n"
-        "print([name for name in sys.modules if name.startswith('hypothesis.')])\n"
+        "print([name for name in sys.modules if name.startswith(('hypothesis.', 'aiokafka'))])\n"
     )
     result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout == "[]\n"

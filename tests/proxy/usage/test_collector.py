@@ -178,6 +178,7 @@ def run(scene: Scene, steps: list[tuple[Any, ...]]) -> None:
                 scene.world.metrics.entities.expire(scene.world.clock())
             case "refuse":
                 scene.collector.drop_all(0)
+                scene.collector.written()
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
@@ -366,9 +367,18 @@ def test_after_a_refusal_all_series_are_sent() -> None:
     scene.read()
     scene.collector.drop_all(0)
     scene.pass_time(10_000)
-    assert sorted(each["direction"] for each in scene.report()) == ["fetch", "produce"]
+    assert scene.report() == [], "not while it may be refused again"
+    scene.count("other-etl", "produce", 1)
+    scene.pass_time(10_000)
+    assert len(scene.report()) == 1
+    scene.collector.written()
+    scene.pass_time(10_000)
+    assert len(scene.report()) == 3
     assert scene.collector.lost == 1
     assert totals(scene.taken) == scene.true
+    scene.collector.written()
+    scene.pass_time(10_000)
+    assert scene.report() == []
 
 
 def test_time_stands_still_while_the_clock_catches_up() -> None:
