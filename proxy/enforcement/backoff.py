@@ -123,8 +123,10 @@ class BackOff:
     def released(self, now_ns: int) -> None:
         """It passes."""
         self._is_held = False
+        if now_ns >= self._until_ns:
+            self._until_ns = 0
         if now_ns >= self._sent_until_ns:  # the client may have sent since then
-            self._until_ns = self._in_a_row = 0
+            self._in_a_row = 0
 
     def _has_waited(self, now_ns: int) -> bool:
         """Whether a notice was observed to its end, and no data arrived before that."""
