@@ -20,6 +20,7 @@ from typing import Any
 
 from protocol.apis import APIS, FETCH
 from protocol.errors import UnsupportedVersion
+from protocol.fetch import FIRST_WITH_NODE_ENDPOINTS
 from protocol.produce_walk import read_topic_head
 from protocol.record_batch import (
     BATCH_HEADER,
@@ -40,7 +41,6 @@ FIRST_WITH_SESSIONS = 7
 FIRST_WITH_REPLICAS = 11
 FIRST_FLEXIBLE = 12
 FIRST_WITH_TOPIC_IDS = 13
-FIRST_WITH_NODE_ENDPOINTS = 16
 
 _API = APIS[FETCH]
 _ABORTED = 16

@@ -3,9 +3,8 @@
 metrics     counts, in plain integers                 exposition  the same as Prometheus families and text
 entities    those of each client, bounded in number   labels      names from the wire as label values
 tallies     counters and sums over a window
-topic_traffic  counters of each client and topic
 admin       /metrics /healthz /readyz /throttles      logs        one event per line, text or JSON
-throttle_tallies  what limits did to clients           topic_traffic  what a client moved by topic
+throttle_tallies  what limits did to clients           topic_traffic  counters of each client and topic
 build         pure Python, or compiled with mypyc
 http_server   HTTP in the event loop, all of it bounded
 http_request  the head of a request, parsed

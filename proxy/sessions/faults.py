@@ -42,7 +42,7 @@ class Faults:
         self._log(logging.WARNING, "connection_rejected", reason, reason=reason, max_connections=max_connections)
 
     def unreachable(self, reason: str, address: str, detail: str) -> None:
-        """A server cannot be connected to."""
+        """A server cannot be connected to; another one may answer."""
         self._metrics.errors.upstream[reason] += 1
         self._log(
             logging.WARNING, "upstream_unreachable", (reason, address), address=address, reason=reason, detail=detail

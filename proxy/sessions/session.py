@@ -148,7 +148,10 @@ class Session(Owner, Waiter):
     def connect(self, candidates: Sequence[Address]) -> None:
         """Begin to connect to the first of ``candidates`` that answers."""
         attempt = self._shared.upstream.connect(
-            candidates, self._on_connected, self._on_unreachable, lambda: self._on(Event.BROKER_UNREACHABLE)
+            candidates,
+            self._on_connected,
+            self._shared.faults.unreachable,
+            lambda: self._on(Event.BROKER_UNREACHABLE),
         )
         if self.state is State.CONNECTING:
             self._attempt = attempt
@@ -165,10 +168,6 @@ class Session(Owner, Waiter):
         self._on(Event.BROKER_CONNECTED)
         self.responses.resume(CONNECTING)
         self.requests.resume(CONNECTING)
-
-    def _on_unreachable(self, reason: str, address: str, detail: str) -> None:
-        """Count and log each server that fails, also where another one answers."""
-        self._shared.faults.unreachable(reason, address, detail)
 
     # ---- states
 
