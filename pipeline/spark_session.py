@@ -67,6 +67,8 @@ def spark_session(
             "spark.local.dir": scratch,
             "spark.sql.warehouse.dir": f"{scratch}/warehouse",
             "spark.sql.shuffle.partitions": "2",
+            # A report has more generated classes than the default of 100: each run would compile them again.
+            "spark.sql.codegen.cache.maxEntries": "2000",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             **(settings or {}),

@@ -34,6 +34,9 @@ LOCAL = {
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    # No checksum file beside each file: Hadoop starts a process for the permissions of every file that it writes.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
 
 

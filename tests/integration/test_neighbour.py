@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from statistics import median
+from statistics import median_low
 
 import pytest
 
@@ -33,7 +33,10 @@ RECORDS_PER_SECOND = 0.95 * LIMIT / RECORD_BYTES
 def test_nine_over_their_quota_slow_a_tenth_no_more_than_nine_under_it(
     kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], rounds: int, seconds: int, ratio: float
 ) -> None:
-    """Each of the nine wants more than ten times its quota: it always has ten seconds of it in its queue."""
+    """Each of the nine wants more than ten times its quota: it always has ten seconds of it in its queue.
+
+    Other work on the machine only adds to a p99, so of two rounds the lower one counts.
+    """
     names = [unique_name(f"other-{nth}") for nth in range(OTHERS)]
     innocent = unique_name("innocent")
     create_topics(kafka_cluster, innocent, *names)
@@ -64,6 +67,6 @@ def test_nine_over_their_quota_slow_a_tenth_no_more_than_nine_under_it(
                 p99s_ms[is_over].append(percentile(latencies, 0.99) / 1e6)
                 assert (proxy.metric("throttled_total", mode="pause") > before + OTHERS) == is_over
         assert proxy.metric("throttled_total", client_id=innocent) == 0
-    beside_self_limited, beside_over = (median(p99s_ms[is_over]) for is_over in (False, True))
+    beside_self_limited, beside_over = (median_low(p99s_ms[is_over]) for is_over in (False, True))
     print(f"p99 {p99s_ms}, ratio of the medians {beside_over / beside_self_limited:.2f}")
     assert beside_over <= ratio * beside_self_limited + WAIT_FOR_A_PROCESSOR_MS

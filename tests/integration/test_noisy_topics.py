@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from statistics import median
+from statistics import median, median_low
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
@@ -141,5 +141,5 @@ def parts_of(times: Iterable[float], lengths: Iterable[Sequence[float]]) -> list
 
 
 def median_p99_ms(rounds: Iterable[Sequence[float]]) -> float:
-    """The median of their p99. times: in seconds."""
-    return 1_000 * median(percentile(times, 0.99) for times in rounds)
+    """The median of their p99, the lower one of two: other work on the machine only adds. times: in seconds."""
+    return 1_000 * median_low(percentile(times, 0.99) for times in rounds)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from deploy.local.cluster import KafkaCluster
 from pipeline.usage import records
@@ -62,15 +62,19 @@ def test_each_record_arrives_once_over_restarts_and_crashes(
     topic.send([usage_record(seq=12), throttle_record(seq=13), b"{broken", usage_record(seq=14, bytes=-1)])
     original = job.write_batch
 
+    def crash_between_the_tables(_: DataFrame) -> DataFrame:
+        raise RuntimeError("killed before the quarantine is written")
+
     def crash_after_writing(*arguments: Any) -> None:
         original(*arguments)
         raise RuntimeError("killed before Spark notes the batch as done")
 
-    monkeypatch.setattr(job, "write_batch", crash_after_writing)
-    query = ingest(warehouse, topic.source, str(checkpoint), now_ms=lambda: NOON_MS)
-    with pytest.raises(Exception, match="killed before Spark notes"):
-        query.awaitTermination(120)
-    monkeypatch.undo()
+    for name, crash in (("invalid", crash_between_the_tables), ("write_batch", crash_after_writing)):
+        monkeypatch.setattr(job, name, crash)
+        query = ingest(warehouse, topic.source, str(checkpoint), now_ms=lambda: NOON_MS)
+        with pytest.raises(Exception, match="killed before"):
+            query.awaitTermination(120)
+        monkeypatch.undo()
     run(warehouse, topic, checkpoint)
     assert sequence_numbers(warehouse) == Counter(range(14))
     quarantine = {row["reason"]: bytes(row["value"]) for row in warehouse.read("quarantine").collect()}
