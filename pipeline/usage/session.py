@@ -22,14 +22,14 @@ REQUIRED = {
     # Compaction joins files below 128 MB only, so that a file is not written again with each later one.
     "spark.databricks.delta.optimize.minFileSize": "134217728",
     "spark.databricks.delta.optimize.maxFileSize": "268435456",
+    # The tables have few files. Delta's own state of each, in as many tasks as it has by default, takes seconds.
+    "spark.databricks.delta.snapshotPartitions": "1",
     # A sum or a cast that overflows is an error, not a null or a wrapped number.
     "spark.sql.ansi.enabled": "true",
 }
 LOCAL = {
     **DELTA,
     **REQUIRED,
-    # Delta's own state in as many tasks as it has by default takes seconds on a small table.
-    "spark.databricks.delta.snapshotPartitions": "1",
     # Each column expression would be noted with its place in the source, at several calls into the JVM.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",

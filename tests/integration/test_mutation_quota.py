@@ -25,8 +25,6 @@ from tests.integration.java_tools import run_tool
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.wire import Wire, schema
 
-pytestmark = pytest.mark.alone
-
 TOKENS = 10
 RATE = 0.5
 QUOTA = f"client-id=<default>,controller_mutation_rate={RATE},burst_seconds={TOKENS / RATE}"

@@ -15,8 +15,6 @@ from tests.integration.java_tools import run_tool
 from tests.integration.librdkafka import produce
 from tests.integration.proxy_process import ProxyProcess, eventually
 
-pytestmark = pytest.mark.alone
-
 LIMIT = 200_000
 RECORD_BYTES = 10_000
 

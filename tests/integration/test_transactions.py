@@ -18,8 +18,6 @@ from tests.integration.proxy_process import ProxyProcess
 from tests.integration.test_noisy_topics import values_of
 from tests.integration.transactional_producers import RECORD_BYTES, TRANSACT, Transactions
 
-pytestmark = pytest.mark.alone
-
 RATE = 200_000
 TIMEOUT_MS = 10_000
 #: Seven seconds of the rate.
@@ -54,6 +52,7 @@ def expected_values(done: Transactions, records: list[int]) -> list[int]:
     ]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("transactions", [1, pytest.param(8, marks=pytest.mark.nightly)])
 @pytest.mark.timeout(300)
 def test_transactions_that_need_most_of_their_timeout_commit(
