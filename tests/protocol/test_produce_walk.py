@@ -536,6 +536,7 @@ def test_the_fast_path_reads_as_many_topics_and_partitions_as_it_may() -> None:
     body = body_of(12, [(topic_of(12, index), [record_batch(1, bytes(9))] * 3) for index in range(4)])
     assert len(usual(12, body, 16)) == 4
     assert not usual(12, body, 15)
+    assert counted(12, body, 15) == ([], 0)
 
 
 @given(st.integers(0, 2**31 - 2) | st.sampled_from([60, 61, 125, 126, 127, 16_382, 16_383, 2_097_150, 2_097_151]))
