@@ -43,7 +43,7 @@ class TopicUsage(NamedTuple):
     """Of idempotent and transactional producers, each once, in no order."""
 
 
-_ACKS_AND_TIMEOUT = 6
+ACKS_AND_TIMEOUT = 6
 _INDEX = 4
 _SMALLEST_PARTITION = _INDEX + 4
 _SMALLEST_COMPACT_PARTITION = _INDEX + 1 + 1
@@ -73,7 +73,7 @@ def one_partition(buf: bytearray, pos: int, end: int, version: int) -> tuple[Top
     """
     if version < FIRST_FLEXIBLE:
         return _one_plain_partition(buf, pos, end, version)
-    pos = compact_string_end(buf, pos, end) + _ACKS_AND_TIMEOUT + 1
+    pos = compact_string_end(buf, pos, end) + ACKS_AND_TIMEOUT + 1
     if pos >= end or buf[pos - 1] != 2:
         return None
     head = read_topic_head(buf, pos, end, version >= FIRST_WITH_TOPIC_IDS)
@@ -83,7 +83,7 @@ def one_partition(buf: bytearray, pos: int, end: int, version: int) -> tuple[Top
 def _one_plain_partition(buf: bytearray, pos: int, end: int, version: int) -> tuple[str, int] | None:
     if version >= FIRST_WITH_TRANSACTIONAL_ID:
         pos = plain_string_end(buf, pos, end)
-    name = pos + _ACKS_AND_TIMEOUT + 4
+    name = pos + ACKS_AND_TIMEOUT + 4
     after = plain_string_end(buf, name, end)
     if after + 4 > end or buf[name - 4 : name] != _ONE or buf[after : after + 4] != _ONE:
         return None
@@ -108,7 +108,7 @@ def read_topics(buf: bytearray, pos: int, end: int, version: int, most: int) -> 
     """
     usages: list[TopicUsage] = []
     left = most
-    pos = compact_string_end(buf, pos, end) + _ACKS_AND_TIMEOUT + 1
+    pos = compact_string_end(buf, pos, end) + ACKS_AND_TIMEOUT + 1
     if version < FIRST_FLEXIBLE or pos >= end or not 0 < buf[pos - 1] < 0x80:
         return [], 0
     for _ in range(buf[pos - 1] - 1):
@@ -191,7 +191,7 @@ class ProduceRequestWalk(FrameWalk):
         if self._version >= FIRST_WITH_TRANSACTIONAL_ID:
             size = yield from self._string_size(compact, "transactional id")
             yield from self._skip(max(0, size), "transactional id")
-        yield from self._skip(_ACKS_AND_TIMEOUT, "acks, timeout")
+        yield from self._skip(ACKS_AND_TIMEOUT, "acks, timeout")
         smallest = TOPIC_ID_SIZE + 2 if self._by_id else 3 if compact else 6
         self.topics_left = topics = yield from self._items(compact, smallest, "topic count")
         for _ in range(topics):

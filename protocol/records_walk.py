@@ -27,12 +27,14 @@ _entry = Struct(">8xi4xb").unpack_from  # size, magic
 class RecordsWalk(EndpointsWalk):
     """Walks a response with records. Subclasses set `_topic`, and call `_walk_records` for each partition."""
 
+    # Class attributes for the reason given in `FrameWalk`.
+    _topic: Topic = ""
+    _record_bytes = 0
+    _messages = 0
+
     def __init__(self, frame_length: int) -> None:
         super().__init__(frame_length)
         self._usages: list[TopicUsage] = []
-        self._topic: Topic = ""
-        self._record_bytes = 0
-        self._messages = 0
 
     def take(self) -> list[TopicUsage]:
         """What was found since the last call, in the order of the response. The bytes of a partition are reported when
@@ -43,11 +45,6 @@ class RecordsWalk(EndpointsWalk):
         self._usages = []
         return usages
 
-    def _forget(self) -> None:
-        """Forget what was found: it is read again."""
-        self._usages.clear()
-        self._record_bytes = self._messages = 0
-
     def _close_topic(self) -> None:
         if self._record_bytes or self._messages:
             self._usages.append(TopicUsage(self._topic, self._record_bytes, self._messages, ()))
@@ -57,6 +54,10 @@ class RecordsWalk(EndpointsWalk):
         """The records of a partition: the next `left` bytes."""
         self._check_left(left, "records")
         self._record_bytes += left
+        yield from self._walk_batches(left)
+
+    def _walk_batches(self, left: int) -> Steps:
+        """The next `left` bytes, which are those of a partition from a batch on, and have been reported."""
         while left >= _UP_TO_MAGIC:
             needed = min(left, BATCH_HEADER)
             if self._end - self._pos < needed:

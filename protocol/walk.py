@@ -95,6 +95,11 @@ class FrameWalk:
     def _walk(self) -> Steps:
         raise NotImplementedError
 
+    def _finish(self) -> None:
+        """Ends the walk without its generator: the rest of the frame has been read, and has its layout."""
+        self._pos = self._limit
+        self._steps = iter(())
+
     def _check_end(self) -> None:
         if self._pos != self._limit:
             raise MalformedFrame("the end of the frame: bytes after its last field", self._offset())

@@ -10,7 +10,9 @@
 - `connection`       one connection pair: requests in flight; the bases of streams and handlers
 - `kinds`            requests of the same kind: parsed once, compared afterwards
 - `batches`          requests of one kind that pass together, without a decision for each
-- `plan`             Produce requests whose records are charged: those of one read together
+- `runs`             Produce requests of one read whose records are read: the bases of the two below
+- `plan`             those whose records are charged, together
+- `usage_plan`       those whose records are counted for usage alone
 - `fetch_ledger`     what open fetches have reserved
 - `produce_usage`    topics, records and producer ids of the Produce requests of one connection
 - `refusals`         noisy topics: partitions that are taken out of a Produce request

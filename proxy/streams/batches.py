@@ -10,7 +10,9 @@ from protocol.request_header import PREFIX_SIZE, unpack_prefix
 from proxy.streams.connection import Connection, InFlight, RequestKind, Requests
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.memory import READ_SIZE
-from proxy.streams.plan import Run, Runs
+from proxy.streams.plan import Runs
+from proxy.streams.runs import NO_RUN, Run
+from proxy.streams.usage_plan import UsagePlans
 
 
 @final
@@ -21,12 +23,15 @@ class Batches:
     max_in_flight  see `Connection`
     """
 
-    __slots__ = ("_max_in_flight", "_most", "_runs", "longest")
+    __slots__ = ("_max_in_flight", "_most", "_runs", "_usage_plans", "_usage_run", "longest")
 
-    def __init__(self, longest: int, max_in_flight: int) -> None:
+    def __init__(self, longest: int, max_in_flight: int, usage_plans: UsagePlans) -> None:
         self.longest: Final = longest
         self._max_in_flight: Final = max_in_flight
         self._runs: Runs | None = None
+        self._usage_plans: Final = usage_plans
+        #: What has found the latest run that is counted for usage alone.
+        self._usage_run = NO_RUN
         #: Requests that the next batch may have: fewer after there was no room for one.
         self._most = max_in_flight
 
@@ -41,14 +46,19 @@ class Batches:
         most = min(self._most, self._max_in_flight - len(in_flight))
         is_produce = type(kind.handler) is Produce
         run: Run | None = None
-        if is_produce and limits.walks:
+        if not is_produce or not limits.walks:
+            passed_to, count = self._scan(kind, buf, pos, end, most, in_flight)
+        elif limits.counts_records:
             run = self._run_at(connection, kind, pos, end, now_ns)
-            if run is None:
-                return pos
             passed_to = run.scan(kind, buf, pos, end, most, self.longest, in_flight, now_ns)
             count = run.count
         else:
-            passed_to, count = self._scan(kind, buf, pos, end, most, in_flight)
+            run = self._usage_run
+            passed_to = run.scan(kind, buf, pos, end, most, self.longest, in_flight, now_ns)
+            if passed_to == pos:
+                run = self._other_usage_run(kind, buf, pos, end)
+                passed_to = run.scan(kind, buf, pos, end, most, self.longest, in_flight, now_ns)
+            count = run.count
         if not count:
             return pos
         size = passed_to - pos - 4 * count
@@ -57,7 +67,7 @@ class Batches:
         else:
             left = limits.spend(size, count, now_ns) if is_produce else limits.requests.spend(count, now_ns)
         if left < 0:
-            self._give_up(count, in_flight if kind.answered else None)
+            self._give_up(kind, count, in_flight)
             return pos
         if self._most < self._max_in_flight:
             self._most *= 2
@@ -93,22 +103,33 @@ class Batches:
             pos += 4 + length
         return pos, count
 
-    def _run_at(self, connection: Connection, kind: RequestKind, pos: int, end: int, now_ns: int) -> Run | None:
-        """What finds the requests from `pos` on, where records are read. None: the next one is decided alone."""
+    def _run_at(self, connection: Connection, kind: RequestKind, pos: int, end: int, now_ns: int) -> Run:
+        """What finds the requests from `pos` on, where records are read."""
         usage, identity, runs = connection.usage, connection.identity, self._runs
         if usage is None:
-            return None
+            return NO_RUN
         if runs is None:
             runs = self._runs = Runs(usage)
         buf, plan = connection.context.memory.data, runs.latest
         is_latest = plan is not None and plan.kind is kind and plan.generation == identity.generation
         if plan is not None and is_latest and buf.startswith(plan.prefix, pos + PREFIX_SIZE) and not usage.has_late:
             return plan
-        return runs.find(kind, identity.limits, identity.generation, buf, pos, end, now_ns)
+        return runs.find(kind, identity.limits, identity.generation, buf, pos, end, now_ns) or NO_RUN
 
-    def _give_up(self, count: int, in_flight: InFlight | None) -> None:
+    def _other_usage_run(self, kind: RequestKind, buf: bytearray, pos: int, end: int) -> Run:
+        """What may find the requests from `pos` on, where `_usage_run` has found none."""
+        run = self._usage_run
+        if run.fit(buf, pos):
+            return run
+        found = self._usage_plans.find(kind, buf, pos, end)
+        if found is run or found is NO_RUN:
+            return NO_RUN
+        self._usage_run = found
+        return found
+
+    def _give_up(self, kind: RequestKind, count: int, in_flight: InFlight) -> None:
         """There was no room for so many requests: the next one is decided alone, and then half as many are tried."""
         self._most = max(1, count >> 1)
-        if in_flight is not None:
+        if kind.answered:
             for _ in range(count):
                 in_flight.pop()

@@ -1,107 +1,60 @@
-"""Produce requests in one read whose records are charged or counted together, whatever limits apply.
+"""Runs of Produce requests that are charged for their records together, whatever limits apply.
 
-Consecutive requests of a producer for one partition of a topic are the same bytes from the client id to the partition
-count. A `Plan` has these bytes: a `LimitPlan` with the limits of the topic, a `UsagePlan` where no limit counts records
-and they are counted for usage alone. Of each further request only the length of its records and the header of its batch
-are read:
+A `Plan` has the prefix of its requests, and the limits of their topic. Requests for several partitions vary: `TopicRun`
+reads the topics and partitions of each.
 
-    length, API, version | correlation id | client id ... partition count | partition | size | batch header ...
-    compared             |                | compared                      |           | read | read
-
-Requests for several partitions vary: `TopicRun` reads the topics and partitions of each.
-
-The sums of a run of requests are charged with one call for each limit. Decisions one by one have the same result if no
-limit gets into debt by it. Otherwise nothing is charged, and the requests are decided one by one.
+The sums of a run are charged with one call for each limit. Decisions one by one have the same result if no limit gets
+into debt by it. Otherwise nothing is charged, and the requests are decided one by one.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
 from functools import lru_cache
 from struct import Struct
-from typing import Any, Final, final
+from typing import Final, final
 
-from protocol.produce_walk import FIRST_FLEXIBLE, TopicUsage, one_partition, read_topics
+from protocol.produce_walk import TopicUsage, one_partition, read_topics
 from protocol.record_batch import (
     BATCH_HEADER,
     BEFORE_SIZE,
-    PLAIN_WIDTH,
     claimed_messages,
     length_field,
-    unpack_batch,
-    width_of,
 )
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
 from proxy.enforcement.identity import Identity
 from proxy.observability.topic_traffic import TopicTraffic
 from proxy.streams.connection import InFlight, RequestKind
 from proxy.streams.produce_usage import PIECES, ProduceUsage
+from proxy.streams.runs import INDEX, MAX_PREFIX, Layout, Run, Unpack
 from proxy.streams.steps import PIECES_PER_STEP
-from quotas.admission.client_limits import ClientLimits, TopicCharges, TopicLimits
+from quotas.admission.client_limits import ClientLimits, TopicCharges
 from quotas.admission.limit import Limit
 from quotas.admission.limit_set import spend_all
 from quotas.algorithms.producer_ids import ProducerIdQuota
 
-#: Plans of one connection, and the longest prefix of one.
+#: Plans of one connection.
 MAX_PLANS: Final = 4
-MAX_PREFIX: Final = 1_024
-
-#: Bytes of a partition's index.
-_INDEX: Final = 4
-#: The tags of the partition, the topic and the body, at the end of a request of a flexible version.
-_NO_TAGS: Final = bytes(3)
-#: The part of the header of a batch that its size counts.
-_HEADER_IN_SIZE: Final = BATCH_HEADER - BEFORE_SIZE
-
-Unpack = Callable[[bytearray, int], tuple[Any, ...]]
-Layout = Callable[[int, int], Unpack]
 
 
 @lru_cache(maxsize=256)
-def _full_layout(prefix_size: int, width: int) -> Unpack:
+def _layout(prefix_size: int, width: int) -> Unpack:
     """Reads a request of a plan: length, API key and version, correlation id, prefix; the length of the records in the
     last `width` of four bytes; size, magic and attributes of the batch, producer id, records count.
     """
     return Struct(f">iii{prefix_size}s{width}xI8xi4xb4xh20xq6xi").unpack_from
 
 
-@lru_cache(maxsize=256)
-def _short_layout(prefix_size: int, width: int) -> Unpack:
-    """Reads length, API key and version, correlation id, prefix; size and magic of the batch, records count."""
-    return Struct(f">iii{prefix_size}s{_INDEX + width}x8xi4xb40xi").unpack_from
+class ChargedRun(Run):
+    """Requests that are charged together. `producer_id`: of all of them; -1: none."""
 
-
-class Run:
-    """Requests that are charged together. `scan` finds them, and sets
-
-    count         their number
-    producer_id   of all of them; -1: none
-    """
-
-    __slots__ = ("_known_by", "_known_id", "_known_until_ns", "count", "producer_id")
+    __slots__ = ("_known_by", "_known_id", "_known_until_ns", "producer_id")
 
     def __init__(self) -> None:
-        self.count = 0
+        super().__init__()
         self.producer_id = -1
         #: A producer id that is known until then.
         self._known_id = -1
         self._known_until_ns = 0
         self._known_by: ProducerIdQuota | None = None
-
-    @abstractmethod
-    def scan(
-        self,
-        kind: RequestKind,
-        buf: bytearray,
-        pos: int,
-        end: int,
-        most: int,
-        longest: int,
-        in_flight: InFlight,
-        now_ns: int,
-    ) -> int:
-        """Find the requests of `kind` from `pos` on, `most` at most, and add them to those in flight. Returns where the
-        last one ends, which may be after `end`. `longest`: the longest request that is accepted.
-        """
 
     @abstractmethod
     def charge(self, client: ClientLimits, size: int, now_ns: int) -> int:
@@ -112,7 +65,7 @@ class Run:
         """The requests found pass: count their records by topic."""
 
     def spend(self, identity: Identity, size: int, now_ns: int) -> int:
-        """Charge and count the requests found; see `spend_all`. -1 also if their producer id is new."""
+        """See `Run`. -1 also if their producer id is new."""
         client = identity.limits
         producer_ids = client.producer_ids
         if producer_ids is not None and self.producer_id >= 0 and not self._is_known(producer_ids.known, now_ns):
@@ -135,69 +88,34 @@ class Run:
         return True
 
 
-class Plan(Run):
-    """See the module.
+@final
+class Plan(ChargedRun):
+    """See the module. The limits of the client and the topic, one of which counts records.
 
     kind         of the requests
-    prefix       their bytes from the client id's length to the partition count
+    prefix       see `runs`
     generation   of the limits
     """
 
     __slots__ = (
         "_layout",
+        "_limits",
         "_messages",
         "_record_bytes",
-        "_tags",
         "_topic",
-        "_unpack",
-        "_width",
         "generation",
         "kind",
         "prefix",
     )
 
-    def __init__(self, kind: RequestKind, prefix: bytes, topic: TopicLimits, generation: int, layout: Layout) -> None:
+    def __init__(
+        self, kind: RequestKind, prefix: bytes, client: ClientLimits, charges: TopicCharges, generation: int
+    ) -> None:
         super().__init__()
         self.kind: Final = kind
         self.prefix: Final = prefix
         self.generation: Final = generation
-        self._topic: Final = topic
-        #: At the end of each request.
-        self._tags: Final = _NO_TAGS if kind.version >= FIRST_FLEXIBLE else b""
-        #: Bytes of the records' length in the latest requests, and what reads these.
-        self._layout: Final = layout
-        self._width = PLAIN_WIDTH
-        self._unpack = layout(len(prefix), PLAIN_WIDTH)
-        self._record_bytes = 0
-        self._messages = 0
-
-    def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
-        counters = traffic[self._topic.name]
-        counters.produce_bytes += self._record_bytes
-        counters.produce_messages += self._messages
-
-    def _layout_at(self, buf: bytearray, pos: int) -> bool:
-        """Set the width for the request at `pos`. Returns whether it was another."""
-        if not self._tags:
-            return False
-        length: int = unpack_prefix(buf, pos)[0]
-        width = width_of(length + 4 - PREFIX_SIZE - len(self.prefix) - _INDEX - len(_NO_TAGS))
-        if width == self._width:
-            return False
-        self._width, self._unpack = width, self._layout(len(self.prefix), width)
-        return True
-
-
-@final
-class LimitPlan(Plan):
-    """The limits of the client and the topic, one of which counts records."""
-
-    __slots__ = ("_limits",)
-
-    def __init__(
-        self, kind: RequestKind, prefix: bytes, client: ClientLimits, charges: TopicCharges, generation: int
-    ) -> None:
-        super().__init__(kind, prefix, charges.topic, generation, _full_layout)
+        self._topic: Final = charges.topic
         #: Each limit, and which of four sums it is charged with.
         self._limits: Final = tuple(
             (limit, unit)
@@ -206,6 +124,9 @@ class LimitPlan(Plan):
             )
             for limit in limits
         )
+        self._layout: Final = Layout(kind, len(prefix), _layout)
+        self._record_bytes = 0
+        self._messages = 0
 
     def scan(
         self,
@@ -219,12 +140,12 @@ class LimitPlan(Plan):
         now_ns: int,
     ) -> int:
         """A request is found as soon as the header of its batch is in the buffer. It has one batch, and no tags."""
-        key, prefix, answered, tags = kind.key, self.prefix, kind.answered, self._tags
-        self._layout_at(buf, pos)
-        width, unpack = self._width, self._unpack
+        key, prefix, answered, layout = kind.key, self.prefix, kind.answered, self._layout
+        layout.fit(buf, pos)
+        width, unpack, tags = layout.width, layout.unpack, layout.tags
         mask = (1 << 8 * width) - 1
         startswith, append = buf.startswith, in_flight.append
-        before = PREFIX_SIZE + len(prefix) + _INDEX + width
+        before = PREFIX_SIZE + len(prefix) + INDEX + width
         last = end - before - BATCH_HEADER
         around = before + len(tags) - 4
         known_size = field = -1
@@ -264,71 +185,14 @@ class LimitPlan(Plan):
         sums = (size, self.count, self._record_bytes, self._messages)
         return spend_all([(limit, sums[unit]) for limit, unit in self._limits], size, now_ns)
 
-
-@final
-class UsagePlan(Plan):
-    """No limit counts records: they are counted only for usage. So a request is not checked as for a charge: brokers
-    refuse it if its lengths or its tags are wrong.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, kind: RequestKind, prefix: bytes, topic: TopicLimits, generation: int) -> None:
-        super().__init__(kind, prefix, topic, generation, _short_layout)
-
-    def scan(
-        self,
-        kind: RequestKind,
-        buf: bytearray,
-        pos: int,
-        end: int,
-        most: int,
-        longest: int,
-        in_flight: InFlight,
-        now_ns: int,
-    ) -> int:
-        """A request is found as soon as the header of its batch is in the buffer, if that batch fills it."""
-        passed_to = self._scan(kind, buf, pos, end, most, longest, in_flight)
-        if not self.count and self._layout_at(buf, pos):
-            passed_to = self._scan(kind, buf, pos, end, most, longest, in_flight)
-        return passed_to
-
-    def _scan(
-        self, kind: RequestKind, buf: bytearray, pos: int, end: int, most: int, longest: int, in_flight: InFlight
-    ) -> int:
-        """As `scan`, while the length of the records has as many bytes as that of the latest request."""
-        key, prefix, answered = kind.key, self.prefix, kind.answered
-        width, unpack = self._width, self._unpack
-        append = in_flight.append
-        before = PREFIX_SIZE + len(prefix) + _INDEX + width
-        last = end - before - BATCH_HEADER
-        around = before + len(self._tags) + BEFORE_SIZE - 4
-        count = sizes = messages = 0
-        while pos <= last and count < most:
-            length, seen, correlation_id, head, size, magic, claimed = unpack(buf, pos)
-            if seen != key or head != prefix or magic != 2 or size + around != length or length > longest:
-                break
-            if 0 <= claimed <= size - _HEADER_IN_SIZE >> 3:  # as in nearly all batches
-                messages += claimed
-            elif size < _HEADER_IN_SIZE:
-                break
-            else:
-                attributes = unpack_batch(buf, pos + before)[2]
-                messages += claimed_messages(claimed, attributes, size + BEFORE_SIZE)
-            if answered:
-                append((correlation_id, kind))
-            count += 1
-            sizes += size
-            pos += 4 + length
-        self.count, self._record_bytes, self._messages = count, sizes + count * BEFORE_SIZE, messages
-        return pos
-
-    def charge(self, client: ClientLimits, size: int, now_ns: int) -> int:
-        return client.spend(size, self.count, now_ns)
+    def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
+        counters = traffic[self._topic.name]
+        counters.produce_bytes += self._record_bytes
+        counters.produce_messages += self._messages
 
 
 @final
-class TopicRun(Run):
+class TopicRun(ChargedRun):
     """See the module. One object for each connection."""
 
     __slots__ = ("_counts_topics", "_found", "_usage", "_usages")
@@ -412,7 +276,7 @@ class Runs:
         pos: int,
         end: int,
         now_ns: int,
-    ) -> Run | None:
+    ) -> ChargedRun | None:
         """What finds the requests from `pos` on, if the first is of this kind. None: that one is decided alone.
 
         client, generation   the limits of now
@@ -460,6 +324,4 @@ class Runs:
         if charges is None or prefix_end - start > MAX_PREFIX:
             return None
         prefix = bytes(buf[start:prefix_end])
-        if client.counts_records:
-            return LimitPlan(kind, prefix, client, charges, generation)
-        return UsagePlan(kind, prefix, charges.topic, generation)
+        return Plan(kind, prefix, client, charges, generation)

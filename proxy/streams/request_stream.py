@@ -60,7 +60,8 @@ class RequestStream(Requests):
     def __init__(self, connection: Connection, kinds: Kinds) -> None:
         super().__init__(connection)
         self._kinds = kinds
-        self._batches = Batches(connection.context.config.security.max_request_bytes, connection.max_in_flight)
+        longest = connection.context.config.security.max_request_bytes
+        self._batches = Batches(longest, connection.max_in_flight, kinds.usage_plans)
         #: The kind of the latest request.
         self._kind: RequestKind | None = None
         #: The bytes of the current frame are collected, or `_DROPPED`; None: they are forwarded.

@@ -18,6 +18,7 @@ from kio.static.primitive import i16
 from protocol.apis import APIS, PRODUCE
 from protocol.errors import MalformedFrame, TruncatedFrame, UnsupportedVersion
 from protocol.messages import encode
+from protocol.produce_counts import TopicCount, count_records
 from protocol.produce_walk import ProduceRequestWalk, TopicUsage, one_partition, read_topics
 from protocol.record_batch import BATCH_HEADER, PLAIN_WIDTH, TOO_WIDE, length_field, read_size, width_of
 from protocol.topics import Topic
@@ -142,9 +143,32 @@ def totals_of(version: int, body: bytes, sizes: list[int]) -> Totals:
 
 
 def usual(version: int, body: bytes, most: int = 1_000) -> list[TopicUsage]:
-    """The fast path, within a larger buffer."""
-    buf = bytearray(HEADER + body + b"\x02" * 9)
-    return read_topics(buf, len(HEADER), len(HEADER) + len(body), version, most)[0]
+    """The fast path, within a larger buffer. That for usage finds the same, and more."""
+    found, pieces = read_topics(bytearray(HEADER + body + b"\x02" * 9), *within(body), version, most)
+    if found:
+        assert counted(version, body, most) == ([usage[:3] for usage in found], pieces)
+    return found
+
+
+def within(body: bytes) -> tuple[int, int]:
+    """Where a body begins and ends after the header."""
+    return len(HEADER), len(HEADER) + len(body)
+
+
+def counted(version: int, body: bytes, most: int = 1_000) -> tuple[list[TopicCount], int]:
+    """What is counted for usage: the same wherever the buffer ends, and whatever follows."""
+    found = count_records(bytearray(HEADER + body + b"\x02" * 9), *within(body), version, most)
+    for after in (b"", bytes(90), bytes([0x80, 2]) * 90):
+        assert count_records(bytearray(HEADER + body + after), *within(body), version, most) == found
+    return found
+
+
+def bytes_and_messages(counts: list[TopicCount]) -> dict[Topic, tuple[int, int]]:
+    """By topic."""
+    totals: Totals = {}
+    for topic, record_bytes, messages in counts:
+        add(totals, TopicUsage(topic, record_bytes, messages, ()))
+    return {topic: each[:2] for topic, each in totals.items()}
 
 
 def head_of_one(version: int, body: bytes) -> tuple[Topic, int] | None:
@@ -242,6 +266,11 @@ def test_the_fast_paths_find_the_same_or_nothing(
         for usage in found:
             add(totals, usage)
         assert totals == expected(topics)
+    counts, pieces = counted(version, body)
+    assert (pieces > 0) == bool(counts)
+    if counts:
+        assert bytes_and_messages(counts) == {topic: each[:2] for topic, each in expected(topics).items()}
+        assert pieces == sum(1 + len(partitions) for _, partitions in topics)
     one = head_of_one(version, body)
     assert (one is not None) == ([len(partitions) for _, partitions in topics] == [1])
     if one is not None:
@@ -289,12 +318,15 @@ def test_any_other_byte_in_a_usual_request(version: int) -> None:
     for index in range(len(body)):
         for value in {0, 1, 2, 3, 0x7E, 0x7F, 0x80, 0xFF, body[index] ^ 1} - {body[index]}:
             other = body[:index] + bytes([value]) + body[index + 1 :]
-            found = usual(version, other)
+            found, (counts, _) = usual(version, other), counted(version, other)
             try:
                 totals = totals_of(version, other, [])
             except MalformedFrame:
                 assert not found
+                assert not counts
                 continue
+            if counts:
+                assert bytes_and_messages(counts) == {topic: each[:2] for topic, each in totals.items()}
             if found:
                 passed += 1
                 fast: Totals = {}
@@ -460,6 +492,7 @@ def test_lengths_that_are_longer_than_they_need_be(payload: int, short: bytes, l
     assert short + batch in body
     body = body.replace(short + batch, long + batch)
     assert not usual(12, body)
+    assert counted(12, body) == ([], 0)
     with pytest.raises(MalformedFrame):
         totals_of(12, body, [])
 
@@ -503,6 +536,7 @@ def test_the_fast_path_reads_as_many_topics_and_partitions_as_it_may() -> None:
     body = body_of(12, [(topic_of(12, index), [record_batch(1, bytes(9))] * 3) for index in range(4)])
     assert len(usual(12, body, 16)) == 4
     assert not usual(12, body, 15)
+    assert counted(12, body, 15) == ([], 0)
 
 
 @given(st.integers(0, 2**31 - 2) | st.sampled_from([60, 61, 125, 126, 127, 16_382, 16_383, 2_097_150, 2_097_151]))

@@ -32,9 +32,10 @@ HANDLERS: Final[Mapping[Treatment, type[Handler]]] = {
 class Handlers:
     """One of each, for all connections."""
 
-    __slots__ = ("_by_treatment",)
+    __slots__ = ("_by_treatment", "context")
 
     def __init__(self, context: Context) -> None:
+        self.context: Final = context
         made = {handler: handler(context) for handler in set(HANDLERS.values())}
         self._by_treatment = {treatment: made[handler] for treatment, handler in HANDLERS.items()}
 

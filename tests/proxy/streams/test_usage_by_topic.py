@@ -16,7 +16,7 @@ from protocol.errors import MalformedFrame
 from protocol.topics import TopicPartitions
 from proxy.config.config import EnforcementOptions, UsageOptions
 from proxy.observability.topic_traffic import OTHER_TOPICS
-from proxy.streams.plan import UsagePlan
+from proxy.streams.usage_plan import UsagePlan
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
 from tests.protocol.kafka_messages import CORRELATION_ID, idempotent, record_batch
@@ -131,9 +131,9 @@ def test_a_read_full_of_requests_takes_one_step(quotas: list[str], version: int)
     pair.client_sends(*sent[3:])
     assert len(pair.requests.steps) == 1
     assert produced_of(world) == {"rows": (43 * 300, 43 * 4)}
-    runs = pair.request_stream._batches._runs
-    assert runs is not None
-    assert (type(runs._plans[0]) is UsagePlan) == (quotas is not QUOTAS[2])
+    is_charged = quotas is QUOTAS[2]
+    assert (pair.connection.usage is not None) == is_charged
+    assert (type(pair.request_stream._batches._usage_run) is UsagePlan) != is_charged
 
 
 @pytest.mark.parametrize("version", [8, 12])
@@ -144,6 +144,38 @@ def test_requests_of_changing_length(version: int, sizes: list[int]) -> None:
     pair.client_sends(*(produce_records(n, {"rows": [batch(2, size)]}, version) for n, size in enumerate(sizes * 4)))
     assert produced_of(world) == {"rows": (4 * sum(sizes), 8 * len(sizes))}
     assert len(pair.sent()) == 4 * len(sizes)
+
+
+@pytest.mark.parametrize("version", [9, 13])
+def test_a_read_full_of_requests_for_several_topics_takes_one_step(version: int) -> None:
+    world = world_with()
+    pair = Pair(world)
+    rows, cols = (ROWS_ID, COLS_ID) if version == 13 else ("rows", "cols")
+    sent = [produce_records(n, {rows: [batch(4, 300)] * 3, cols: [batch(1, 90)]}, version) for n in range(43)]
+    pair.client_sends(*sent[:3])
+    pair.requests.steps.clear()
+    pair.client_sends(*sent[3:])
+    assert len(pair.requests.steps) == 1
+    assert produced_of(world) == {
+        "rows": (43 * 900, 43 * 12),
+        OTHER_TOPICS if version == 13 else "cols": (43 * 90, 43),
+    }
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_connections_share_what_finds_their_requests(partitions: int) -> None:
+    """Each is counted for its own client, and a topic under its name as soon as that is known."""
+    world = world_with()
+    first, second = Pair(world), Pair(world)
+    for number in range(6):
+        if number == 4:
+            world.context.topics.learn([TopicPartitions("cols", COLS_ID.bytes, 3)])
+        for pair, name in ((second, "web"), (first, "etl"), (second, "etl")):
+            pair.client_sends(produce_records(number, {COLS_ID: [batch(1, 100)] * partitions}, 13, client_id=name))
+    counts = {OTHER_TOPICS: 8 * partitions, "cols": 4 * partitions}
+    assert produced_of(world) == {topic: (100 * count, count) for topic, count in counts.items()}
+    assert world.topics()["web", "cols"] == (200 * partitions, 2 * partitions, 0, 0)
+    assert first.request_stream._batches._usage_run is second.request_stream._batches._usage_run
 
 
 @pytest.mark.parametrize("first", ["", "topic=other,bytes_in_rate=1GB"])

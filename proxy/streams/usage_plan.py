@@ -1,0 +1,199 @@
+"""Produce requests in one read whose records are counted by topic for usage alone: no limit counts them.
+
+So a request is not checked as for a charge: brokers refuse it if its lengths or its tags are wrong. A run is counted
+with one addition to each counter, and for each of its topics.
+"""
+
+from functools import lru_cache
+from struct import Struct
+from typing import Final, final
+
+from protocol.produce_counts import TopicCount, count_records
+from protocol.produce_walk import one_partition
+from protocol.record_batch import BATCH_HEADER, BEFORE_SIZE, claimed_messages, unpack_batch
+from protocol.request_header import PREFIX_SIZE, unpack_prefix
+from protocol.topics import Topic
+from proxy.enforcement.identity import Identity
+from proxy.observability.topic_traffic import OTHER_TOPICS
+from proxy.streams.connection import InFlight, RequestKind
+from proxy.streams.context import Context
+from proxy.streams.produce_usage import name_of
+from proxy.streams.runs import INDEX, MAX_PREFIX, NO_RUN, Layout, Run, Unpack
+from proxy.streams.steps import PIECES_PER_STEP
+
+#: Plans that are kept, each with a prefix: 6 MB of memory at most.
+MAX_PLANS: Final = 4_096
+
+#: The part of the header of a batch that its size counts.
+_HEADER_IN_SIZE: Final = BATCH_HEADER - BEFORE_SIZE
+#: Pieces of a request for one partition: the topic, and the partition.
+_ONE_PARTITION: Final = 2
+
+
+@lru_cache(maxsize=256)
+def _layout(prefix_size: int, width: int) -> Unpack:
+    """Reads length, API key and version, correlation id, prefix; size and magic of the batch, records count."""
+    return Struct(f">iii{prefix_size}s{INDEX + width}x8xi4xb40xi").unpack_from
+
+
+@final
+class UsagePlan(Run):
+    """Requests for one partition of one topic, with the same prefix."""
+
+    __slots__ = ("_context", "_layout", "_messages", "_name", "_prefix", "_record_bytes", "_topic")
+
+    def __init__(self, kind: RequestKind, prefix: bytes, topic: Topic, context: Context) -> None:
+        super().__init__()
+        self._prefix: Final = prefix
+        self._topic: Final = topic
+        self._context: Final = context
+        #: None while it is not known.
+        self._name: str | None = None
+        self._layout: Final = Layout(kind, len(prefix), _layout)
+        self._record_bytes = 0
+        self._messages = 0
+
+    def fit(self, buf: bytearray, pos: int) -> bool:
+        return buf.startswith(self._prefix, pos + PREFIX_SIZE) and self._layout.fit(buf, pos)
+
+    def scan(
+        self,
+        kind: RequestKind,
+        buf: bytearray,
+        pos: int,
+        end: int,
+        most: int,
+        longest: int,
+        in_flight: InFlight,
+        now_ns: int,
+    ) -> int:
+        """A request is found as soon as the header of its batch is in the buffer, if that batch fills it."""
+        key, prefix, answered, layout = kind.key, self._prefix, kind.answered, self._layout
+        unpack, append = layout.unpack, in_flight.append
+        before = PREFIX_SIZE + len(prefix) + INDEX + layout.width
+        last = end - before - BATCH_HEADER
+        around = before + len(layout.tags) + BEFORE_SIZE - 4
+        count = sizes = messages = 0
+        while pos <= last and count < most:
+            length, seen, correlation_id, head, size, magic, claimed = unpack(buf, pos)
+            if seen != key or head != prefix or magic != 2 or size + around != length or length > longest:
+                break
+            if 0 <= claimed <= size - _HEADER_IN_SIZE >> 3:  # as in nearly all batches
+                messages += claimed
+            elif size < _HEADER_IN_SIZE:
+                break
+            else:
+                attributes = unpack_batch(buf, pos + before)[2]
+                messages += claimed_messages(claimed, attributes, size + BEFORE_SIZE)
+            if answered:
+                append((correlation_id, kind))
+            count += 1
+            sizes += size
+            pos += 4 + length
+        self.count, self._record_bytes, self._messages = count, sizes + count * BEFORE_SIZE, messages
+        return pos
+
+    def spend(self, identity: Identity, size: int, now_ns: int) -> int:
+        left = identity.limits.spend(size, self.count, now_ns)
+        traffic = identity.entity.topics
+        if left >= 0 and traffic is not None:
+            name = self._name
+            if name is None:
+                name = self._name = name_of(self._context, self._topic)
+            counters = traffic[name or OTHER_TOPICS]
+            counters.produce_bytes += self._record_bytes
+            counters.produce_messages += self._messages
+        return left
+
+
+@final
+class TopicsRun(Run):
+    """Requests for several topics or partitions, of a flexible version. It finds no others."""
+
+    __slots__ = ("_context", "_found")
+
+    def __init__(self, context: Context) -> None:
+        super().__init__()
+        self._context: Final = context
+        self._found: list[TopicCount] = []
+
+    def scan(
+        self,
+        kind: RequestKind,
+        buf: bytearray,
+        pos: int,
+        end: int,
+        most: int,
+        longest: int,
+        in_flight: InFlight,
+        now_ns: int,
+    ) -> int:
+        """A request is found when all of it is in the buffer."""
+        key, tail, shortest, body_offset = kind.key, kind.tail, kind.shortest, kind.header.body_offset
+        version = kind.version
+        found: list[TopicCount] = []
+        count, pieces_left = 0, PIECES_PER_STEP
+        while end - pos >= kind.needed and count < most:
+            length, seen, correlation_id = unpack_prefix(buf, pos)
+            frame_end = pos + 4 + length
+            if seen != key or not shortest <= length <= longest or frame_end > end:
+                break
+            if not buf.startswith(tail, pos + PREFIX_SIZE):
+                break
+            counts, pieces = count_records(buf, pos + body_offset, frame_end, version, pieces_left)
+            if pieces <= _ONE_PARTITION:
+                break
+            found += counts
+            pieces_left -= pieces
+            if kind.answered:
+                in_flight.append((correlation_id, kind))
+            count += 1
+            pos = frame_end
+        self.count, self._found = count, found
+        return pos
+
+    def spend(self, identity: Identity, size: int, now_ns: int) -> int:
+        left = identity.limits.spend(size, self.count, now_ns)
+        traffic = identity.entity.topics
+        if left >= 0 and traffic is not None:
+            for topic, record_bytes, messages in self._found:
+                counters = traffic[topic if type(topic) is str else name_of(self._context, topic) or OTHER_TOPICS]
+                counters.produce_bytes += record_bytes
+                counters.produce_messages += messages
+        return left
+
+
+@final
+class UsagePlans:
+    """Finds the run of a request. Shared by all connections, since many of these send the same prefixes.
+
+    several   the run of requests for several topics or partitions
+    """
+
+    __slots__ = ("_context", "_known", "several")
+
+    def __init__(self, context: Context) -> None:
+        self._context: Final = context
+        self._known: dict[tuple[RequestKind, bytes], UsagePlan] = {}
+        self.several: Final = TopicsRun(context)
+
+    def find(self, kind: RequestKind, buf: bytearray, pos: int, end: int) -> Run:
+        """What may find a run of requests such as the one at `pos`."""
+        if kind.length_at(buf, pos, end) < 0:
+            return NO_RUN
+        one = one_partition(buf, pos + kind.header.body_offset, end, kind.version)
+        if one is None:
+            return self.several
+        topic, prefix_end = one
+        start = pos + PREFIX_SIZE
+        if prefix_end - start > MAX_PREFIX:
+            return self.several
+        prefix = bytes(buf[start:prefix_end])
+        plan = self._known.get((kind, prefix))
+        if plan is None:
+            plan = UsagePlan(kind, prefix, topic, self._context)
+            if len(self._known) >= MAX_PLANS:
+                self._known.clear()
+            self._known[kind, prefix] = plan
+        plan.fit(buf, pos)
+        return plan
