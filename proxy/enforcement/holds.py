@@ -19,6 +19,7 @@ class Hold:
     limit      the limit that it waits for
     size       bytes of the frame
     units      its amount, in the limit's unit
+    uncertain  of these, what it may not be charged
     answered   whether the broker responds to it: not to acks=0
     ticket     its charges while it waits for one limit after another
     since_ns   when it was first held
@@ -26,7 +27,7 @@ class Hold:
     waiter     the connection, for the shell
     """
 
-    __slots__ = ("answered", "limit", "since_ns", "size", "ticket", "units", "until_ns", "waiter")
+    __slots__ = ("answered", "limit", "since_ns", "size", "ticket", "uncertain", "units", "until_ns", "waiter")
 
     def __init__(
         self, limit: Limit, size: int, units: int, ticket: Ticket, since_ns: int, *, answered: bool, until_ns: int = 0
@@ -34,6 +35,7 @@ class Hold:
         self.limit = limit
         self.size = size
         self.units = units
+        self.uncertain = 0
         self.answered = answered
         self.ticket = ticket
         self.since_ns = since_ns
@@ -101,7 +103,7 @@ class Holds:
         """The connection waits from now on. It does not wait for bytes of other frames that have not arrived."""
         limit = hold.limit
         # A frame that had its turn when the credit had been used up keeps its place.
-        limit.enqueue(hold, hold.units, is_first=hold.ticket.turn is limit)
+        limit.enqueue(hold, hold.units, uncertain=hold.uncertain, is_first=hold.ticket.turn is limit)
         if limit not in self.limits:
             self.limits[limit] = None
             self.changed[limit] = None

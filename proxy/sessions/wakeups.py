@@ -108,22 +108,22 @@ class Wakeups:
         A released connection reads its next frame at once. The queue is fair only among its members: a session of
         small frames that came back in the loop's next round would pass one for each large frame of another.
 
-        Where the limit has room for all, all are released: otherwise clients that never stop sending would queue for
-        each other without end, a frame at a time, however little of the limit that uses.
+        Where the limit has room for all, a released connection reads on in its own turn. So the queue ends when what
+        has been read has passed: otherwise clients that never stop sending would queue for each other without end, a
+        frame at a time, however little of the limit that uses. Until then the queue stays: a connection can have read
+        hundreds of frames before its limit was in debt, and would use all of the room.
         """
         self._timers.pop(limit, None)
         holds = self._holds
         now_ns = self._clock()
         ends_ns = now_ns + LONGEST_PASS_NS
         while now_ns < ends_ns:
-            if limit.waiters.waiting and not limit.debt_ns(now_ns) and limit.has_room_for_all(now_ns):
-                self._ask_again((limit,))
-                break
+            has_room = limit.has_room_for_all(now_ns)
             hold = holds.next(limit, now_ns)
             if hold is None:
                 break
             waiter = self._release(hold)
-            for _ in range(READS_TO_NEXT_FRAME):
+            for _ in range(0 if has_room else READS_TO_NEXT_FRAME):
                 if waiter is not None and waiter.hold is None:
                     waiter.read_on()
             now_ns = self._clock()

@@ -44,7 +44,7 @@ class _NoWaiters(Waiters):
 
     __slots__ = ()
 
-    def push(self, waiter: object, size: int, *, is_first: bool = False) -> NoReturn:
+    def push(self, waiter: object, size: int, *, uncertain: int = 0, is_first: bool = False) -> NoReturn:
         raise TypeError("shared by all limits without waiters: use Limit.enqueue")
 
 
@@ -100,9 +100,11 @@ class Limit:
         """Nanoseconds until out of debt."""
         return self.algorithm.debt_ns(now_ns)
 
-    def queued_ns(self) -> int:
-        """Nanoseconds of this rate for the queued frames, rounded up."""
-        return self.time_of(self.waiters.queued)
+    def queued_ns(self, more: int = 0) -> int:
+        """Nanoseconds of this rate for what the queued frames will be charged, as expected, and `more` units; rounded
+        up.
+        """
+        return self.time_of(self.waiters.queued - self.waiters.uncertain + more)
 
     def soft_wait_ns(self, round_trip_ns: int, now_ns: int) -> int:
         """Nanoseconds until the headroom is above the soft mark again, 0: it is. The mark is what the limit earns in a
@@ -123,9 +125,9 @@ class Limit:
         spare = algorithm.rate * min(SPARE_NS, algorithm.burst_ns // 2) // NS_PER_SECOND
         return algorithm.headroom(now_ns) > self.waiters.queued + spare
 
-    def enqueue(self, waiter: object, size: int, *, is_first: bool = False) -> None:
+    def enqueue(self, waiter: object, size: int, *, uncertain: int = 0, is_first: bool = False) -> None:
         """Queue a frame of `size` units for this limit; see `FairQueue.push`."""
-        self._own_waiters().push(waiter, size, is_first=is_first)
+        self._own_waiters().push(waiter, size, uncertain=uncertain, is_first=is_first)
 
     def _own_waiters(self) -> Waiters:
         if self.waiters is _NO_WAITERS:

@@ -7,8 +7,10 @@ come back, whether their limit is in debt or not; then until the next one has co
 that was refused. Earlier ones, which are sent again, are not refused.
 
 A refused batch is counted once, however often it comes back. An entry is dropped when its last batch has passed, for a
-newer epoch, and an hour after its last use. The state is for all connections, since a producer may reconnect. It is
-bounded, and so is the part of each client: see `has_room`.
+newer epoch, and when the batch that has to pass next was refused an hour ago: later batches that are sent again do not
+prolong it, so a batch with a made-up sequence does not stop a producer for good. Responses of the broker end it no
+sooner: no later batch is forwarded, and those that were forwarded before the refusal are few. The state is for all
+connections, since a producer may reconnect. It is bounded, and so is the part of each client: see `has_room`.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class Arrival(Enum):
 class _Entry:
     """next_up: the sequence that has to pass before any later one; last: the last one that was refused."""
 
-    __slots__ = ("epoch", "last", "next_up", "since_ns", "used_ns")
+    __slots__ = ("epoch", "last", "next_up", "since_ns")
 
     def __init__(self, epoch: int, sequence: int, now_ns: int) -> None:
         self.epoch = epoch
@@ -62,7 +64,6 @@ class _Entry:
         self.last = sequence
         #: Since when `next_up` is refused.
         self.since_ns = now_ns
-        self.used_ns = now_ns
 
 
 class RefusedSequences:
@@ -75,7 +76,7 @@ class RefusedSequences:
     def __init__(self, most: int = MAX_ENTRIES, most_of_client: int = MAX_OF_CLIENT) -> None:
         self._most: Final = most
         self._most_of_client: Final = most_of_client
-        #: The one that was used last comes last.
+        #: In the order of `since_ns`.
         self._entries: dict[ProducerPartition, _Entry] = {}
         #: Entries of each client and of each producer; and of each with a topic.
         self._counts: Counter[Hashable] = Counter()
@@ -89,8 +90,8 @@ class RefusedSequences:
 
     def arrival(self, partition: ProducerPartition, epoch: int, sequence: int, now_ns: int) -> Arrival:
         """How this batch stands to the refused ones."""
-        entry = self._entries.get(partition)
-        if entry is None or epoch > entry.epoch or now_ns - entry.used_ns >= EXPIRY_NS:
+        entry = self._entry(partition, now_ns)
+        if entry is None or epoch > entry.epoch:
             return Arrival.FREE
         if epoch < entry.epoch:
             return Arrival.EARLIER
@@ -100,7 +101,7 @@ class RefusedSequences:
 
     def refused_for_ns(self, partition: ProducerPartition, now_ns: int) -> int:
         """For how long all batches of this partition have been refused."""
-        entry = self._entries.get(partition)
+        entry = self._entry(partition, now_ns)
         return 0 if entry is None else now_ns - entry.since_ns
 
     def has_room(self, client: Client, partitions: Collection[ProducerPartition], now_ns: int) -> bool:
@@ -113,12 +114,12 @@ class RefusedSequences:
 
     def refuse(self, partition: ProducerPartition, epoch: int, sequence: int, now_ns: int) -> bool:
         """This batch is refused: it is `FREE` or `LATER`, and there is room. Returns whether this is its first time."""
-        entry = self._remove(partition) if partition in self._entries else None
-        if entry is None or epoch != entry.epoch or now_ns - entry.used_ns >= EXPIRY_NS:
+        entry = self._entry(partition, now_ns)
+        if entry is None or epoch != entry.epoch:
+            if partition in self._entries:
+                self._remove(partition)
             self._add(partition, _Entry(epoch, sequence, now_ns))
             return True
-        self._add(partition, entry)
-        entry.used_ns = now_ns
         is_first_time = _follows(sequence, entry.last)
         if is_first_time:
             entry.last = sequence
@@ -131,8 +132,13 @@ class RefusedSequences:
             return
         self._remove(partition)
         if epoch == entry.epoch and not _follows(next_sequence, entry.last):
-            entry.next_up, entry.since_ns, entry.used_ns = next_sequence, now_ns, now_ns
+            entry.next_up, entry.since_ns = next_sequence, now_ns
             self._add(partition, entry)
+
+    def _entry(self, partition: ProducerPartition, now_ns: int) -> _Entry | None:
+        """The entry of a partition, unless it is due to be dropped."""
+        entry = self._entries.get(partition)
+        return None if entry is None or now_ns - entry.since_ns >= EXPIRY_NS else entry
 
     def _add(self, partition: ProducerPartition, entry: _Entry) -> None:
         self._entries[partition] = entry
@@ -150,7 +156,7 @@ class RefusedSequences:
         """Drop the entries that are due: O(these)."""
         while self._entries:
             partition, entry = next(iter(self._entries.items()))
-            if now_ns - entry.used_ns < EXPIRY_NS:
+            if now_ns - entry.since_ns < EXPIRY_NS:
                 return
             self._remove(partition)
 

@@ -26,7 +26,7 @@ class Notify(Policy):
     ) -> bool:
         limit = decision.limit
         if limit is not None and not limit.rejects and reply is not Reply.NONE:
-            wait_ns = decision.wait_ns + limit.time_of(limit.waiters.queued + units)
+            wait_ns = decision.wait_ns + limit.queued_ns(units)
             identity.notice.extend(limit, now_ns + wait_ns, self._report.reason_of(decision))
         return super().holds(identity, decision, reply, units, now_ns, again=again)
 

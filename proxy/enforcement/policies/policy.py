@@ -43,7 +43,7 @@ class Policy:
     ) -> bool:
         """Whether a data frame that finds debt is held; `again`: it was held before. Else it passes.
 
-        `units`: what it will be charged to the limit, as far as that is known
+        `units`: what it is expected to be charged to the limit
         """
         if not again:
             self._report.held(identity, decision, now_ns)

@@ -87,18 +87,20 @@ class DataHandler(Handler):
         if turn is None and not requests.is_counted:
             self.exceeds(requests, limit, size)
         units = size if amounts is None else amounts.get(limit, size)
+        expected = self.expected(connection, units)
         policy = self.context.policy.of(limit)
-        if not policy.holds(identity, decision, kind.reply, self.certain(units), now_ns, again=turn is not None):
+        if not policy.holds(identity, decision, kind.reply, expected, now_ns, again=turn is not None):
             requests.is_counted = True
             self.pass_in_debt(requests, decision, size, amounts, now_ns)
             return PASS
         ticket, since_ns = (Ticket(), now_ns) if turn is None else (turn.ticket, turn.since_ns)
         requests.hold = Hold(limit, size, units, ticket, since_ns, answered=kind.answered, until_ns=until_ns)
+        requests.hold.uncertain = units - expected
         return HOLD
 
-    def certain(self, units: int) -> int:
-        """Of the amount of a held frame, what it will be charged in any case."""
-        return 0
+    def expected(self, connection: Connection, units: int) -> int:
+        """Of the amount of a held frame, what it is expected to be charged."""
+        return units
 
     def exceeds(self, requests: Requests, limit: Limit, size: int) -> None:
         """A frame of `size` bytes finds debt of a limit for the first time."""

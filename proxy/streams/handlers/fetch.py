@@ -24,7 +24,7 @@ from protocol.throttle_time import raise_throttle, throttle_needs
 from protocol.walk import FrameWalk
 from proxy.enforcement.holds import Delay
 from proxy.observability.topic_traffic import OTHER_TOPICS, TopicTraffic
-from proxy.streams.connection import Awaited, Handler, RequestKind, Requests, Responses, Stream
+from proxy.streams.connection import Awaited, Connection, Handler, RequestKind, Requests, Responses, Stream
 from proxy.streams.fetch_ledger import Reservation
 from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS, DataHandler
 from proxy.streams.produce_usage import name_of
@@ -144,6 +144,11 @@ class Fetch(DataHandler):
         requests.connection.identity.limits.requests.charge(1, now_ns)
         return PASS
 
+    def expected(self, connection: Connection, units: int) -> int:
+        """As the latest response of the client: a reservation is for the most that it may bring."""
+        ledger = connection.fetching.ledger
+        return units if ledger is None else min(units, ledger.latest or 0)
+
     # ---- responses
 
     def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
@@ -197,6 +202,8 @@ class Fetch(DataHandler):
         decision = reservation.settle(limits, size, now_ns)
         if decision is not ADMITTED:
             delay = self.leave_debt(connection, decision, fetch.kind, now_ns, was_held=held_by is not None)
+        if identity.notice.limit in limits.limits:  # a notice may count reservations that have been refunded since
+            identity.notice.renew(identity.registry, now_ns)
         if size < reservation.amount:
             holds = self.context.holds
             holds.credit_returned(reservation.limits.limits)

@@ -154,9 +154,6 @@ class Produce(DataHandler):
         """
         return connection.identity.limits.counts_records and not self.context.memory.is_tight
 
-    def certain(self, units: int) -> int:
-        return units
-
     def exceeds(self, requests: Requests, limit: Limit, size: int) -> None:
         self.context.policy.exceeds(requests.connection.identity, limit, size)
 

@@ -9,11 +9,13 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, cast
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from proxy.enforcement.holds import Hold, Waiter
 from proxy.sessions.wakeups import Wakeups
+from proxy.streams.steps import HOLD
+from quotas.admission.limit import SPARE_NS
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import Clock
 from tests.proxy.frames import batch, produce, produce_records
@@ -98,6 +100,7 @@ def of_records(correlation: int, size: int) -> bytes:
     burst_seconds=st.sampled_from([Fraction(0), Fraction(1, 100), Fraction(1)]),
     late_ns=st.lists(st.sampled_from([0, 500_000, 5_000_000]), min_size=1, max_size=5),
 )
+@example(sizes=[1_000, 2_000], of_topic=False, burst_seconds=Fraction(1, 100), late_ns=[500_000, 500_000, 5_000_000])
 def test_connections_on_one_limit_share_it_by_bytes(
     sizes: list[int], of_topic: bool, burst_seconds: Fraction, late_ns: list[int]
 ) -> None:
@@ -115,8 +118,8 @@ def test_connections_on_one_limit_share_it_by_bytes(
     pairs = [Queued(world, wakeups) for _ in sizes]
     for pair, size in zip(pairs, sizes, strict=True):
         pair.client_sends(*(frame_of(number, size) for number in range(-(-TOTAL // size))))
-    # The largest turn and that of another, the heads of frames, and the credit of late timers.
-    most_apart = sum(sorted(sizes)[-2:]) + 2_500 + (200_000 if burst_seconds else 0)
+    # The largest turn and that of another, the heads of frames, and what is left when a queue ends.
+    most_apart = sum(sorted(sizes)[-2:]) + 2_500 + (RATE * SPARE_NS // 10**9 if burst_seconds else 0)
     # A limit on topics counts record bytes.
     shares = [len(batch(1, size)) / len(of_records(0, size)) if of_topic else 1 for size in sizes]
     got = [0]
@@ -128,4 +131,24 @@ def test_connections_on_one_limit_share_it_by_bytes(
             break
         assert max(got) - min(got) <= most_apart, (sizes, got)
     assert max(got) >= TOTAL * 0.85
+    wakeups.close()
+
+
+def test_connections_do_not_queue_where_there_is_room_for_all() -> None:
+    """Else clients that never stop sending would queue for each other without end."""
+    world = World([parse_spec(f"client-id=etl,producer_byte_rate={RATE}")])
+    timers = Timers(world.clock, [0])
+    wakeups = Wakeups(cast("Any", timers), world.holds, world.clock)
+    Pair(world).client_sends(produce(0, RATE + 100_000))
+    pairs = [Queued(world, wakeups) for _ in range(2)]
+    for pair in pairs:
+        pair.client_sends(produce(0, 1_000))
+        assert pair.hold is not None
+        pair.requests.unread += b"".join(produce(number, 1_000) for number in range(1, 200))
+    world.clock.pass_seconds(0.9)
+    assert timers.next()
+    while sum(pair.requests.read_once() for pair in pairs):
+        pass
+    assert [len(pair.sent()) for pair in pairs] == [200, 200]
+    assert [pair.requests.steps.count(HOLD) for pair in pairs] == [1, 1]
     wakeups.close()

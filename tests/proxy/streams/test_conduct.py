@@ -67,16 +67,22 @@ class Simulation:
 
 
 class Producer:
-    """One connection with at most `window` requests of `size` bytes without a response, as many as it may have."""
+    """One connection with at most `window` requests of `size` bytes without a response, as many as it may have.
 
-    def __init__(self, simulation: Simulation, window: int, size: int, *, waits: bool) -> None:
+    late_ns   for how long it waits after the end of a throttle time
+    seen      what the proxy sees: when data arrives (-1), and when a response is sent, with its throttle time
+    """
+
+    def __init__(self, simulation: Simulation, window: int, size: int, *, waits: bool, late_ns: int = 0) -> None:
         self.simulation = simulation
         self.pair = Pair(simulation.world)
         self.pair.connection.identity.back_off.round_trip_ns = 2 * simulation.one_way_ns
         self.window = window
         self.size = size
         self.waits = waits
+        self.late_ns = late_ns
         self.wait_until_ns = 0
+        self.seen: list[tuple[int, int]] = []
         self.on_their_way = 0
         self._numbers = count()
         simulation.producers.append(self)
@@ -93,7 +99,11 @@ class Producer:
         while self.on_their_way < self.window:
             self.on_their_way += 1
             frame = produce(next(self._numbers), self.size)
-            simulation.after(simulation.one_way_ns, lambda frame=frame: self.pair.client_sends(frame))  # type: ignore[misc]
+            simulation.after(simulation.one_way_ns, lambda frame=frame: self.arrive(frame))  # type: ignore[misc]
+
+    def arrive(self, frame: bytes) -> None:
+        self.seen.append((self.simulation.world.clock(), -1))
+        self.pair.client_sends(frame)
 
     def forward(self) -> None:
         """The broker responds to what the proxy has forwarded."""
@@ -106,12 +116,13 @@ class Producer:
         (response,) = self.pair.received()
         del self.pair.to_client[:]
         throttle_ms = produce_throttle_ms(response, 9)
+        self.seen.append((self.simulation.world.clock(), throttle_ms))
         self.simulation.after(self.simulation.one_way_ns, lambda: self.receive(throttle_ms))
 
     def receive(self, throttle_ms: int) -> None:
         self.on_their_way -= 1
         now_ns = self.simulation.world.clock()
-        self.wait_until_ns = max(self.wait_until_ns, now_ns + throttle_ms * MS)
+        self.wait_until_ns = max(self.wait_until_ns, now_ns + throttle_ms * MS + self.late_ns)
         self.send()
         if self.waits and now_ns < self.wait_until_ns:
             self.simulation.after(self.wait_until_ns - now_ns, self.send)
@@ -126,6 +137,27 @@ def test_a_client_that_never_waits(window: int, late_ms: int) -> None:
     simulation.run(3)
     assert client.conduct is (Conduct.IGNORES if window > 1 else Conduct.UNKNOWN)
     assert client.pair.connection.identity.entity.notices_waited == 0
+
+
+@pytest.mark.parametrize("size", [5_000, 20_000])
+def test_one_that_sends_within_the_grace_looks_like_one_that_waits(size: int) -> None:
+    """So a client that never waits, with one request at a time, stays unknown: with notices shorter or longer than the
+    grace, and any number of them. The other client waits and has two requests. The second one is always on its way when
+    a notice is sent, and timers are late by the time at the broker.
+    """
+    ignoring, waiting = Simulation(100_000, 20), Simulation(100_000, 20)
+    one = Producer(ignoring, 1, size, waits=False)
+    two = Producer(waiting, 1, size, waits=True, late_ns=MS - 1)
+
+    def send_second() -> None:
+        two.window = 2
+        two.send()
+
+    waiting.after(21 * MS - 1, send_second)  # just before the first response arrives
+    ignoring.run(3)
+    waiting.run(3)
+    assert [(round(at_ns / 1_000), ms) for at_ns, ms in one.seen] == [(round(at / 1_000), ms) for at, ms in two.seen]
+    assert {one.conduct, two.conduct} == {Conduct.UNKNOWN}
 
 
 @pytest.mark.parametrize("round_trip_ms", [1, 20, 100])

@@ -18,7 +18,7 @@ from quotas.registry.registry import Registry
 from tests.proxy import frames
 from tests.proxy.conversation import Clock, without_burst
 from tests.proxy.frames import fetch_max_bytes
-from tests.proxy.streams.pair import Pair, World
+from tests.proxy.streams.pair import Pair, World, pass_one_hold
 
 RATE = 1_000_000
 QUOTA = parse_spec("client-id=etl,consumer_byte_rate=1MB")
@@ -170,6 +170,29 @@ def test_new_connections_do_not_get_a_batch_each() -> None:
         waiting.release(hold)
     seconds = (world.clock() - Clock()()) / 1e9
     assert brought <= RATE * seconds + RATE + 2 * LARGEST_BATCH
+
+
+def test_the_first_notice_counts_no_held_fetch_of_unknown_size() -> None:
+    """They are admitted one at a time, each as the largest batch; but their responses are most likely smaller."""
+    world = World([without_burst("client-id=etl,consumer_byte_rate=500000")])
+    first, *others = (Pair(world) for _ in range(6))
+    for pair in (first, *others):
+        pair.client_sends(frames.fetch(1))
+    assert all(pair.hold is not None for pair in others)
+    first.broker_sends(frames.fetched(1, size=75_000 - 13))
+    assert throttle_ms_of(first) == 75_000 / 500, "its own debt"
+    limit = next(iter(world.holds.limits))
+    assert limit.waiters.queued == 5 * LARGEST_BATCH, "the order of turns is that of the reservations"
+    pass_one_hold(world)
+    first.client_sends(frames.fetch(2))
+    (second,) = (pair for pair in others if pair.hold is None)
+    second.broker_sends(frames.fetched(1, size=75_000 - 13))
+    assert throttle_ms_of(second) == 2 * 75_000 / 500, "its own debt, and the held fetch of known size"
+
+
+def throttle_ms_of(pair: Pair) -> int:
+    """In the latest Fetch response that the client received."""
+    return int.from_bytes(pair.received()[-1][9:13])
 
 
 def test_share_fetches_are_lowered_and_held_as_fetches_are() -> None:

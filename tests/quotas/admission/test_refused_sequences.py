@@ -102,6 +102,31 @@ def test_what_was_refused_an_hour_ago_is_dropped() -> None:
     assert refused.refuse(ONE, 0, 11, 2 * EXPIRY_NS), "and counts again"
 
 
+def test_batches_that_are_sent_again_do_not_prolong_the_hour() -> None:
+    """A batch with a made-up sequence of another producer was refused, and never comes back."""
+    refused = RefusedSequences(most=2)
+    refused.refuse(ONE, 0, 10, 0)
+    refused.refuse((SEVEN, ("rows", 1)), 0, 10, 1)
+    for now_ns in range(1, EXPIRY_NS, EXPIRY_NS // 100):
+        assert refused.arrival(ONE, 0, 20, now_ns) is LATER
+        refused.refuse(ONE, 0, 20, now_ns)
+    assert refused.arrival(ONE, 0, 20, EXPIRY_NS) is FREE
+    assert refused.refused_for_ns(ONE, EXPIRY_NS) == 0
+    assert refused.has_room(CLIENT, [(SEVEN, ("rows", 2))], EXPIRY_NS), "it is dropped, before the other one"
+
+
+def test_a_producer_that_makes_progress_keeps_its_order_for_longer_than_an_hour() -> None:
+    refused = RefusedSequences()
+    for number in range(4):
+        now_ns = number * (EXPIRY_NS - 1)
+        assert refused.arrival(ONE, 0, number + 1, now_ns) is (LATER if number else FREE)
+        refused.refuse(ONE, 0, number, now_ns)
+        refused.refuse(ONE, 0, number + 1, now_ns)
+        refused.passed(ONE, 0, number, number + 1, now_ns)
+        refused.expire(now_ns)
+        assert refused.arrival(ONE, 0, number + 2, now_ns) is LATER
+
+
 def test_the_number_of_entries_is_bounded() -> None:
     refused = RefusedSequences(most=2)
     keys = [(SEVEN, ("rows", index)) for index in range(3)]
