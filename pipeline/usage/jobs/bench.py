@@ -1,7 +1,8 @@
 """How many records per second: ingest (JSON parsed, checked, written to records and quarantine), and the whole report.
 
-The records are Kafka rows in Parquet, so that the figure is that of the pipeline and not of a broker. Ten times the
-data shows whether the cost is linear.
+The records are Kafka rows in Parquet, so that the figure is that of the pipeline and not of a broker. Two sizes tell
+the time that each run takes, however few its records are (Spark plans and compiles each query, Delta commits each
+table), from the time of each further record.
 """
 
 import os
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from pyspark import SparkContext
@@ -24,26 +26,41 @@ from pipeline.usage.tables import Warehouse
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
-    """per_s: records by the clock on the wall; per_cpu_s: by the CPU time of Spark's JVM, of use on a busy machine."""
+class Run:
+    """seconds: by the clock on the wall; cpu_s: CPU seconds of Spark's JVM, of use on a busy machine."""
 
-    per_s: float
-    per_cpu_s: float
+    records: int
+    seconds: float
+    cpu_s: float
 
 
-def bench(spark: SparkSession, folder: Path, records: int, series: int) -> dict[str, Rate]:
-    """Print and return the rates by step and size: a tenth of `records`, then all of them."""
-    rates: dict[str, Rate] = {}
+def bench(spark: SparkSession, folder: Path, records: int, series: int) -> dict[str, list[Run]]:
+    """Print and return the runs by step: with a tenth of `records`, then with all of them."""
+    runs: dict[str, list[Run]] = {"ingest": [], "report": []}
     for count in (records // 10, records):
         shutil.rmtree(folder, ignore_errors=True)
         warehouse = Warehouse(spark, str(folder / "warehouse"))
         made = _fleet(count, series)
-        rates[f"ingest {made.records:,}"] = _ingest(warehouse, made, folder)
-        rates[f"report {made.records:,}"] = _report(warehouse, made)
+        for step, measure in (("ingest", partial(_ingest, folder=folder)), ("report", _report)):
+            runs[step].append(_print(step, measure(warehouse, made)))
     shutil.rmtree(folder, ignore_errors=True)
-    for name, rate in rates.items():
-        print(f"{name:>24} records: {rate.per_s:>9,.0f} records/s, {rate.per_cpu_s:>9,.0f} records per CPU second")
-    return rates
+    for step, (few, many) in runs.items():
+        more, seconds = many.records - few.records, many.seconds - few.seconds
+        if seconds > 0:
+            size, duration = many.records / few.records, many.seconds / few.seconds
+            print(
+                f"{step}: {size:.1f} times the records in {duration:.1f} times the time; "
+                f"{more / seconds:,.0f} records/s beyond the first {few.records:,}"
+            )
+    return runs
+
+
+def _print(step: str, run: Run) -> Run:
+    print(
+        f"{step} {run.records:>10,} records: {run.seconds:>6.1f} s, {run.records / run.seconds:>9,.0f} records/s, "
+        f"{run.records / run.cpu_s:>9,.0f} records per CPU second"
+    )
+    return run
 
 
 def _fleet(records: int, series: int) -> fleet.Fleet:
@@ -53,7 +70,7 @@ def _fleet(records: int, series: int) -> fleet.Fleet:
     return fleet.Fleet(int(start.timestamp() * 1000), steps * 60 / 86_400, interval_s=60, series=series)
 
 
-def _ingest(warehouse: Warehouse, made: fleet.Fleet, folder: Path) -> Rate:
+def _ingest(warehouse: Warehouse, made: fleet.Fleet, folder: Path) -> Run:
     rows = str(folder / "kafka.parquet")
     columns = [f.col(name) for name in fleet.records(warehouse.spark, made).columns if name not in ("date", "labels")]
     labels = f.map_from_arrays(f.array().cast("array<string>"), f.array().cast("array<string>")).alias("labels")
@@ -72,18 +89,18 @@ def _ingest(warehouse: Warehouse, made: fleet.Fleet, folder: Path) -> Rate:
     return _measure(made, lambda: write_batch(warehouse, batch, "bench", 0, wall_clock_ms()))
 
 
-def _report(warehouse: Warehouse, made: fleet.Fleet) -> Rate:
+def _report(warehouse: Warehouse, made: fleet.Fleet) -> Run:
     if warehouse.read("records").count() != made.records:
         warehouse.replace("records", as_records(fleet.records(warehouse.spark, made)))
     rules = Rules(owners.parse(fleet.EXAMPLE_OWNERS), price_list.parse(fleet.EXAMPLE_PRICES))
     return _measure(made, lambda: report(warehouse, rules))
 
 
-def _measure(made: fleet.Fleet, run: Callable[[], object]) -> Rate:
+def _measure(made: fleet.Fleet, step: Callable[[], object]) -> Run:
     pid = SparkContext._gateway.proc.pid
     started, cpu_s = time.perf_counter(), _cpu_s(pid)
-    run()
-    return Rate(made.records / (time.perf_counter() - started), made.records / (_cpu_s(pid) - cpu_s))
+    step()
+    return Run(made.records, time.perf_counter() - started, _cpu_s(pid) - cpu_s)
 
 
 def _cpu_s(pid: int) -> float:
