@@ -159,7 +159,7 @@ class FetchRecordsWalk(RecordsWalk):
 
     def _count_plain_piece(self) -> bool:
         """Counts a topic, or a part of one. False: the rest is not plain or has not arrived, or the response ends."""
-        if self._uncounted >= 0 and not (self._count_plain_records() and self._pass_tags()):
+        if self._uncounted >= 0 and not (self._count_plain_records() and self._skip_empty_tags()):
             return False
         if self._partitions < 0:
             partitions = self._read_plain_topic() if self._topics else -1
@@ -171,9 +171,9 @@ class FetchRecordsWalk(RecordsWalk):
             self._partitions = self._count_plain_partitions(self._partitions)
             if self._partitions:
                 return self.work_left <= 0 or self._begin_partition()
-        return self._pass_tags()
+        return self._skip_empty_tags()
 
-    def _pass_tags(self) -> bool:
+    def _skip_empty_tags(self) -> bool:
         """Ends the current partition, or else the current topic, if it has no tags."""
         if self._pos >= self._end or self._buf[self._pos]:
             return False
@@ -224,7 +224,6 @@ class FetchRecordsWalk(RecordsWalk):
             smallest = _SMALLEST_TOPIC[by_id] if compact else 6
             self._topics = yield from self._items(compact, smallest, "topic count")
         if self._uncounted >= 0:
-            yield from self._skip(self._passing, "batches")
             yield from self._walk_batches(self._uncounted)
             yield from self._skip_tags()
         if self._partitions >= 0:

@@ -19,7 +19,7 @@ class Hold:
     limit      the limit that it waits for
     size       bytes of the frame
     units      its amount, in the limit's unit
-    uncertain  of these, what it may not be charged
+    uncertain  of these, what may turn out not to be charged
     answered   whether the broker responds to it: not to acks=0
     ticket     its charges while it waits for one limit after another
     since_ns   when it was first held

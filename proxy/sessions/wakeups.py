@@ -111,7 +111,8 @@ class Wakeups:
         Where the limit has room for all, a released connection reads on in its own turn. So the queue ends when what
         has been read has passed: otherwise clients that never stop sending would queue for each other without end, a
         frame at a time, however little of the limit that uses. Until then the queue stays: a connection can have read
-        hundreds of frames before its limit was in debt, and would use all of the room.
+        hundreds of frames before its limit was in debt, and would use all of the room. A queue that is too long for
+        one pass is emptied at once.
         """
         self._timers.pop(limit, None)
         holds = self._holds
@@ -127,6 +128,9 @@ class Wakeups:
                 if waiter is not None and waiter.hold is None:
                     waiter.read_on()
             now_ns = self._clock()
+        else:  # the time is over; those that were released would come back to the end of the queue before the next pass
+            if limit.waiters.waiting and not limit.debt_ns(now_ns) and limit.has_room_for_all(now_ns):
+                self._ask_again((limit,))
         holds.changed[limit] = None
         self.rearm()
 

@@ -1,7 +1,7 @@
 """Requests of one kind that pass together, without a decision for each.
 
-Decisions one by one would have the same result, while the limits have room for all of them. Where records are counted,
-`plan` finds the requests of a batch.
+Decisions one by one would have the same result, while the limits have room for all of them. Where records are charged,
+`plan` finds the requests of a batch; where they are counted for usage alone, `usage_plan`.
 """
 
 from typing import Final, final
@@ -104,7 +104,7 @@ class Batches:
         return pos, count
 
     def _run_at(self, connection: Connection, kind: RequestKind, pos: int, end: int, now_ns: int) -> Run:
-        """What finds the requests from `pos` on, where records are read."""
+        """What finds the requests from `pos` on, where records are charged."""
         usage, identity, runs = connection.usage, connection.identity, self._runs
         if usage is None:
             return NO_RUN

@@ -107,7 +107,7 @@ class UsagePlan(Run):
 
 
 @final
-class TopicsRun(Run):
+class UsageTopicsRun(Run):
     """Requests for several topics or partitions, of a flexible version. It finds no others."""
 
     __slots__ = ("_context", "_found")
@@ -157,7 +157,8 @@ class TopicsRun(Run):
         traffic = identity.entity.topics
         if left >= 0 and traffic is not None:
             for topic, record_bytes, messages in self._found:
-                counters = traffic[topic if type(topic) is str else name_of(self._context, topic) or OTHER_TOPICS]
+                name = topic if type(topic) is str else name_of(self._context, topic)
+                counters = traffic[name or OTHER_TOPICS]
                 counters.produce_bytes += record_bytes
                 counters.produce_messages += messages
         return left
@@ -165,17 +166,14 @@ class TopicsRun(Run):
 
 @final
 class UsagePlans:
-    """Finds the run of a request. Shared by all connections, since many of these send the same prefixes.
+    """Finds the run of a request. Shared by all connections, since many of these send the same prefixes."""
 
-    several   the run of requests for several topics or partitions
-    """
-
-    __slots__ = ("_context", "_known", "several")
+    __slots__ = ("_context", "_known", "_several")
 
     def __init__(self, context: Context) -> None:
         self._context: Final = context
         self._known: dict[tuple[RequestKind, bytes], UsagePlan] = {}
-        self.several: Final = TopicsRun(context)
+        self._several: Final = UsageTopicsRun(context)
 
     def find(self, kind: RequestKind, buf: bytearray, pos: int, end: int) -> Run:
         """What may find a run of requests such as the one at `pos`."""
@@ -183,11 +181,11 @@ class UsagePlans:
             return NO_RUN
         one = one_partition(buf, pos + kind.header.body_offset, end, kind.version)
         if one is None:
-            return self.several
+            return self._several
         topic, prefix_end = one
         start = pos + PREFIX_SIZE
         if prefix_end - start > MAX_PREFIX:
-            return self.several
+            return self._several
         prefix = bytes(buf[start:prefix_end])
         plan = self._known.get((kind, prefix))
         if plan is None:

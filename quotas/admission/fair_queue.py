@@ -48,7 +48,7 @@ class FairQueue(Generic[T]):
 
     waiting    queued frames; a plain attribute, since the hot path reads it
     queued     their bytes
-    uncertain  of these, the bytes that the frames may not be charged
+    uncertain  of these, the bytes that may turn out not to be charged
     """
 
     __slots__ = ("_arrivals", "_flows", "_heap", "_virtual_time", "queued", "uncertain", "waiting")
@@ -76,7 +76,7 @@ class FairQueue(Generic[T]):
     def push(self, waiter: T, size: int, *, uncertain: int = 0, is_first: bool = False) -> None:
         """Queue a frame of `size` bytes; frames of one session keep their order. ValueError for a negative size.
 
-        `uncertain`: of these, the bytes that it may not be charged.
+        `uncertain`: of these, the bytes that may turn out not to be charged.
         `is_first`: it was removed and not served, so it precedes all that were queued since.
         """
         if size < 0:

@@ -62,7 +62,7 @@ class _Entry:
         self.epoch = epoch
         self.next_up = sequence
         self.last = sequence
-        #: Since when `next_up` is refused.
+        #: When `next_up` was refused, or the one before it has come back and passed.
         self.since_ns = now_ns
 
 

@@ -4,8 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Sequence
+from itertools import islice, pairwise
 from pathlib import Path
 
 import pytest
@@ -20,8 +20,19 @@ from tests.integration.flood import create_topics
 from tests.integration.proxy_process import ProxyProcess, eventually
 
 BURST_SECONDS = 0.1
+#: The tap may wait for a processor, and then see at once what was sent meanwhile.
+RELAY_SECONDS = 0.4
 BATCH_SECONDS = 2
 FILES_IN_A_BATCH = 4
+
+
+def most_above(rate: int, frames: Sequence[tuple[int, int]]) -> float:
+    """By how many bytes the frames between any two times exceed the rate. frames: (monotonic ns, bytes), in order."""
+    level = most = 0.0
+    for (before_ns, _), (sent_ns, size) in pairwise([frames[0], *frames]):
+        level = max(0.0, level - rate * (sent_ns - before_ns) / 1e9) + size
+        most = max(most, level)
+    return most
 
 
 def write_files(folder: Path, rows: int, file_bytes: int) -> dict[bytes, int]:
@@ -123,5 +134,4 @@ def test_nothing_is_lost_and_the_rate_holds_over_kills(
     assert f"done: {rows:,}" not in log  # the last run had the rest only
     assert "% of the rate); tasks blocked " in log.splitlines()[-2]
     assert log.splitlines()[-1].startswith("done: ")
-    sent_ns, sizes = zip(*last_run, strict=True)
-    assert sum(sizes) <= rate * ((max(sent_ns) - min(sent_ns)) / 1e9 + BURST_SECONDS) + max(sizes)
+    assert most_above(rate, last_run) <= rate * (BURST_SECONDS + RELAY_SECONDS) + max(size for _, size in last_run)

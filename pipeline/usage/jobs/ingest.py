@@ -9,11 +9,11 @@ There is no watermark and no deduplication: counters are cumulative, so the repo
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
@@ -48,12 +48,13 @@ def ingest(
     checkpoint: str,
     *,
     trigger_s: float | None = None,
-    now_ms: Callable[[], int] = wall_clock_ms,
+    now_ms: Column | None = None,
 ) -> StreamingQuery:
     """Start the stream and return it. One writer for each warehouse.
 
     checkpoint: a folder for the stream's offsets, kept over restarts. trigger_s: seconds between micro-batches; None
-    takes what is there now, in batches of `max_offsets`, and ends (`availableNow`).
+    takes what is there now, in batches of `max_offsets`, and ends (`availableNow`). now_ms: the wall clock in
+    milliseconds since 1970; by default the time that Spark notes for each batch, so that a repeated batch has the same.
     """
     for name in ("records", "quarantine"):
         warehouse.create(name)
@@ -72,34 +73,40 @@ def ingest(
         reader = reader.option(name, setting)
 
     def write(batch: DataFrame, number: int) -> None:
-        write_batch(warehouse, batch, stream_id(warehouse.spark, checkpoint), number, now_ms())
+        write_batch(warehouse, batch, stream_id(warehouse.spark, checkpoint), number)
 
-    writer = reader.load().writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
+    now_ms = f.unix_millis(f.current_timestamp()) if now_ms is None else now_ms
+    writer = (
+        reader.load()
+        .withColumn("now_ms", now_ms)
+        .writeStream.foreachBatch(write)
+        .option("checkpointLocation", checkpoint)
+    )
     if trigger_s is None:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{trigger_s} seconds").start()
 
 
-def write_batch(warehouse: Warehouse, batch: DataFrame, app_id: str, number: int, now_ms: int) -> None:
-    """Write one micro-batch of Kafka rows; a second time it changes nothing.
+def write_batch(warehouse: Warehouse, batch: DataFrame, app_id: str, number: int) -> None:
+    """Write one micro-batch of Kafka rows, with `now_ms`; a second time it changes nothing.
 
     Almost every batch has valid records only. So they are written first, the others are counted on the way, and Kafka
     is read again only where there are some, or where their number is not known: Delta has skipped a repeated write.
     """
-    rows = parsed(batch, now_ms=now_ms)
+    rows = parsed(batch)
     found = Observation()
     counted = rows.observe(found, f.count_if(f.col("reason").isNotNull()).alias("invalid"))
     warehouse.append_once("records", valid(counted), app_id, number)
-    if _observed(found).get("invalid") != 0:
+    if _read_observation(found).get("invalid") != 0:
         warehouse.append_once("quarantine", invalid(rows), app_id, number)
     if number % COMPACT_EVERY == COMPACT_EVERY - 1:
         warehouse.compact("records")
 
 
-def _observed(observation: Observation) -> dict[str, int]:
+def _read_observation(observation: Observation) -> dict[str, int]:
     """What a write has counted; empty if it was skipped. `Observation.get` would wait for it without end.
 
-    Spark tells its listeners a moment after the write.
+    Spark reports the counts shortly after the write.
     """
     for _ in range(50):
         if observation._jo.future().isCompleted():

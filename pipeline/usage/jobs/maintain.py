@@ -1,5 +1,7 @@
 """What a warehouse needs once a day: small files joined, old ones deleted, quarantined values parsed again."""
 
+from pyspark.sql import functions as f
+
 from pipeline.usage.schemas import TABLES
 from pipeline.usage.tables import Warehouse
 from pipeline.usage.transforms.parsing import invalid, parsed, valid
@@ -21,7 +23,8 @@ def retry_quarantine(warehouse: Warehouse, now_ms: int) -> int:
     If it ends between the two tables, the next run adds these records again, which changes no total.
     """
     renamed = {"kafka_partition": "partition", "kafka_offset": "offset", "kafka_time": "timestamp"}
-    rows = parsed(warehouse.read("quarantine").withColumnsRenamed(renamed), now_ms=now_ms)
+    quarantined = warehouse.read("quarantine").withColumnsRenamed(renamed)
+    rows = parsed(quarantined.withColumn("now_ms", f.lit(now_ms)))
     found: int = valid(rows).count()
     if found:
         warehouse.append("records", valid(rows))

@@ -19,11 +19,11 @@ MAX_BYTES_PER_S = 125_000_000_000
 _CORRUPT = "_corrupt_record"
 
 
-def parsed(kafka: DataFrame, *, now_ms: int) -> DataFrame:
-    """Rows of Spark's Kafka source to the columns of `records`, with `reason` (null for a valid record), `kafka_topic`,
-    and, of a record that is not valid, its raw `value` and `key`.
+def parsed(kafka: DataFrame) -> DataFrame:
+    """Rows of Spark's Kafka source, with `now_ms`, to the columns of `records`, with `reason` (null for a valid
+    record), `kafka_topic`, and, of a record that is not valid, its raw `value` and `key`.
 
-    now_ms: the wall clock in milliseconds since 1970-01-01 UTC. One scan of the JSON for each record.
+    now_ms: a column with the wall clock in milliseconds since 1970-01-01 UTC. One scan of the JSON for each record.
     """
     record = f.from_json(
         f.col("value").cast("string"), f"{JSON_RECORD}, {_CORRUPT} string", {"columnNameOfCorruptRecord": _CORRUPT}
@@ -36,6 +36,7 @@ def parsed(kafka: DataFrame, *, now_ms: int) -> DataFrame:
         f.col("partition").alias("kafka_partition"),
         f.col("offset").alias("kafka_offset"),
         f.col("timestamp").alias("kafka_time"),
+        f.col("now_ms"),
         # Not deterministic as far as Spark knows, so that it does not move a later filter in front of the parsing and
         # parse each record twice. Used by `valid` and `invalid`; else it would be removed.
         f.monotonically_increasing_id().alias("row"),
@@ -45,7 +46,7 @@ def parsed(kafka: DataFrame, *, now_ms: int) -> DataFrame:
         f.to_json(f.map_from_entries(f.array_sort(f.map_entries("labels"))))
     )
     return (
-        flat.withColumn("reason", reason(now_ms))
+        flat.withColumn("reason", reason())
         .withColumns({name: f.when(f.col("reason").isNotNull(), f.col(name)) for name in ("value", "key")})
         .withColumn("labels", labels)
         .withColumn("date", f.to_date(f.timestamp_millis(f.col("time_ms"))))
@@ -71,7 +72,7 @@ def invalid(rows: DataFrame) -> DataFrame:
     )
 
 
-def reason(now_ms: int) -> Column:
+def reason() -> Column:
     """Why a record is not valid; the first reason that applies, null when there is none."""
     checks: list[tuple[Column, Column | str]] = [
         (f.col("value").isNull(), "no value"),
@@ -88,8 +89,8 @@ def reason(now_ms: int) -> Column:
             (_bad_count(name), f"{name} is missing or negative or absurd")
             for name in ("seq", "time_ms", "start_time_ms")
         ),
-        (f.col("time_ms") > now_ms + CLOCK_AHEAD_MS, "time_ms is in the future"),
-        (f.col("time_ms") < now_ms - OLDEST_DAYS * 86_400_000, f"time_ms is more than {OLDEST_DAYS} days ago"),
+        (f.col("time_ms") > f.col("now_ms") + CLOCK_AHEAD_MS, "time_ms is in the future"),
+        (f.col("time_ms") < f.col("now_ms") - OLDEST_DAYS * 86_400_000, f"time_ms is more than {OLDEST_DAYS} days ago"),
         (f.col("start_time_ms") > f.col("time_ms"), "start_time_ms is after time_ms"),
         *_usage_checks(),
         *_throttle_checks(),

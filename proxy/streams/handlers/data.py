@@ -87,7 +87,7 @@ class DataHandler(Handler):
         if turn is None and not requests.is_counted:
             self.exceeds(requests, limit, size)
         units = size if amounts is None else amounts.get(limit, size)
-        expected = self.expected(connection, units)
+        expected = self.expected(connection, limit, units)
         policy = self.context.policy.of(limit)
         if not policy.holds(identity, decision, kind.reply, expected, now_ns, again=turn is not None):
             requests.is_counted = True
@@ -98,8 +98,8 @@ class DataHandler(Handler):
         requests.hold.uncertain = units - expected
         return HOLD
 
-    def expected(self, connection: Connection, units: int) -> int:
-        """Of the amount of a held frame, what it is expected to be charged."""
+    def expected(self, connection: Connection, limit: Limit, units: int) -> int:
+        """Of the amount of a held frame, what the limit is expected to charge."""
         return units
 
     def exceeds(self, requests: Requests, limit: Limit, size: int) -> None:

@@ -144,10 +144,12 @@ class Fetch(DataHandler):
         requests.connection.identity.limits.requests.charge(1, now_ns)
         return PASS
 
-    def expected(self, connection: Connection, units: int) -> int:
-        """As the latest response of the client: a reservation is for the most that it may bring."""
+    def expected(self, connection: Connection, limit: Limit, units: int) -> int:
+        """Bytes as in the latest response of the client: a reservation is for the most that it may bring."""
         ledger = connection.fetching.ledger
-        return units if ledger is None else min(units, ledger.latest or 0)
+        if ledger is None or limit not in connection.identity.limits.fetch.limits:
+            return units
+        return min(units, ledger.latest or 0)
 
     # ---- responses
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from pipeline.usage import records
 from pipeline.usage.transforms.parsing import CLOCK_AHEAD_MS, invalid, parsed, valid
@@ -40,7 +41,7 @@ NOT_RECORDS = [b"", b"{", b"[1]", b"null", b"\xff\xfe", b'{"schema":1}', b"7", b
 
 
 def frame(spark: SparkSession, rows: list[Any]) -> DataFrame:
-    return parsed(spark.createDataFrame(rows, KAFKA_COLUMNS), now_ms=NOON_MS)
+    return parsed(spark.createDataFrame(rows, KAFKA_COLUMNS).withColumn("now_ms", f.lit(NOON_MS)))
 
 
 def test_each_fault_has_its_reason_and_keeps_its_bytes(spark: SparkSession) -> None:

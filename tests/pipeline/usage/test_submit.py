@@ -29,7 +29,7 @@ def submit(tmp_path: Path) -> Callable[..., str]:
             for path in sorted((artifacts.PROJECT / folder).rglob("*")):
                 if path.suffix in PACKAGED:
                     archive.write(path, path.relative_to(artifacts.PROJECT))
-    few_rows = {"spark.sql.shuffle.partitions": "1", "spark.databricks.delta.snapshotPartitions": "1"}
+    few_rows = {"spark.sql.shuffle.partitions": "1"}
     settings = [part for name, value in (DELTA | few_rows).items() for part in ("--conf", f"{name}={value}")]
     command = [
         str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]", "--jars", artifacts.usage_jars(),

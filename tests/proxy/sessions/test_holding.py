@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from itertools import chain
-from typing import Any
 
 import pytest
 
@@ -246,40 +245,25 @@ async def test_one_pass_is_bounded(open_stage: OpenStage, order: list[int], monk
     assert max(len(each) for each in served) <= 5
 
 
-@pytest.mark.parametrize(("burst_seconds", "overdraw"), [(1, 1_200_000), (0.03, 200_000)])
-async def test_the_queue_ends_when_there_is_room_for_all(
-    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch, burst_seconds: float, overdraw: int
+@pytest.mark.pure
+async def test_a_queue_too_long_for_one_pass_ends_where_there_is_room_for_all(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else clients that never stop sending would find each other waiting for ever, and pass a frame at a time."""
-    quota = replace(parse_spec("client-id=etl,producer_byte_rate=1MB"), burst_seconds=Fraction(burst_seconds))
-    stage = open_stage(quotas=[quota])
-    first, broker = await stage.pair()
-    await first.send(produce(0, overdraw))
-    assert await broker.frame() == produce(0, overdraw)
-    pairs = [await stage.pair() for _ in range(4)]
-    sent = b"".join(produce(number, 6) for number in range(40))
-    for client, _ in pairs:
-        await client.send(sent)
-    await held(stage, 4)
-    holds = 0
-    add = Wakeups.add
+    """Else clients that never stop sending would join its end before the next pass, and queue for each other."""
+    left: list[int] = []
+    pass_ = Wakeups._pass
 
-    def counting(self: Wakeups, *args: Any) -> None:
-        nonlocal holds
-        holds += 1
-        add(self, *args)
+    def recording(self: Wakeups, limit: Limit) -> None:
+        pass_(self, limit)
+        left.append(limit.waiters.waiting)
 
-    monkeypatch.setattr(Wakeups, "add", counting)
-    stage.clock.pass_seconds(60)
-    for _, broker in pairs:
-        assert await broker.read(len(sent)) == sent
-    assert holds <= 40 * len(pairs), "what had been read"
-    holds = 0
-    for client, _ in pairs:
-        await client.send(sent)
-    for _, broker in pairs:
-        assert await broker.read(len(sent)) == sent
-    assert holds == 0
+    monkeypatch.setattr(Wakeups, "_pass", recording)
+    _, clock, pairs = await crowd(open_stage, monkeypatch, 7)
+    left.clear()
+    clock.pass_seconds(60)
+    for number, (_, broker) in enumerate(pairs, 1):
+        assert await broker.frame() == produce(number, 6)
+    assert left[0] == 0
 
 
 @pytest.mark.pure

@@ -120,6 +120,14 @@ def test_produced_records(
     check_totals(world)
 
 
+@pytest.mark.parametrize("cuts", [[], [40]], ids=["whole", "cut"])
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_topic_without_a_name_is_another(partitions: int, cuts: list[int]) -> None:
+    world = world_with([])
+    Pair(world, cuts=cuts).client_sends(produce_records(1, {"": [batch(4, 300)] * partitions}, 12))
+    assert produced_of(world) == {OTHER_TOPICS: (300 * partitions, 4 * partitions)}
+
+
 @pytest.mark.parametrize("quotas", QUOTAS[:3], ids=["none", "client", "topic"])
 @pytest.mark.parametrize("version", [8, 12, 13])
 def test_a_read_full_of_requests_takes_one_step(quotas: list[str], version: int) -> None:
