@@ -9,12 +9,13 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import NamedTuple
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as Place
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from deploy.local.cluster import KafkaCluster
 from proxy.config.config import Config, ListeningOptions, UsageOptions
@@ -22,6 +23,7 @@ from proxy.config.values import parse_addresses
 from proxy.server import Server
 from tests.integration.flood import create_topics
 from tests.integration.java_tools import run_tool
+from tests.integration.proxy_process import eventually
 
 DEADLINE_SECONDS = 45.0
 RECORDS = 300
@@ -88,7 +90,15 @@ async def proxying(cluster: KafkaCluster) -> AsyncIterator[Proxy]:
 def create(cluster: KafkaCluster, *topics: str) -> None:
     """Topics whose leader is ready: records that it refuses are sent again, and counted again."""
     create_topics(cluster, *topics)
-    assert [log_end(cluster, topic) for topic in topics] == [0] * len(topics)
+
+    def is_ready(topic: str) -> bool:
+        try:
+            return log_end(cluster, topic) == 0
+        except KafkaException:
+            return False
+
+    for topic in topics:
+        eventually(partial(is_ready, topic), 30, f"the leader of {topic} is ready")
 
 
 def log_bytes(cluster: KafkaCluster, topic: str) -> int:
