@@ -376,7 +376,8 @@ def _apply(given: argparse.Namespace) -> int:
         return 0
     before = given.quotas.read_text(encoding="utf-8") if given.quotas.exists() else ""
     after = apply.quotas_toml(found, before)
-    print(apply.diff(before, after, str(given.quotas)) or "no change")
+    same = "no change" if found else f"no change: no recommendation has confidence {given.confidence} or a higher one"
+    print(apply.diff(before, after, str(given.quotas)) or same)
     if given.write:
         given.write.write_text(after, encoding="utf-8")
         print(f"wrote {given.write}; the proxy reads it when --quotas-file names it", file=sys.stderr)
