@@ -32,14 +32,14 @@ demo-usage: setup java ## two weeks of 50 sidecars, made up: every table, and a 
 # Two processes run the units, then the tests with real brokers and Spark. What measures rates runs after them, alone.
 # A test with real brokers that fails is run once more, and reported: other work on the machine can spoil one run.
 UNITS := tests/protocol tests/quotas tests/proxy tests/bench tests/build tests/docs
-WITH_BROKERS := tests $(UNITS:%=--ignore=%)
+WITH_BROKERS := --reruns 1 tests $(UNITS:%=--ignore=%)
 PYTEST := $(BIN)/python -m pytest
 
 test: setup jars ## all tests, against real brokers; without the long nightly ones
 ifeq ($(strip $(ARGS)),)
 	@$(PYTEST) -m "not nightly" -n 2 $(UNITS)
-	@$(PYTEST) -m "not nightly and not alone" --reruns 1 -n 2 --dist loadfile $(WITH_BROKERS)
-	@$(PYTEST) -m "not nightly and alone" --reruns 1 $(WITH_BROKERS)
+	@$(PYTEST) -m "not nightly and not alone" -n 2 --dist loadfile $(WITH_BROKERS)
+	@$(PYTEST) -m "not nightly and alone" $(WITH_BROKERS)
 else
 	@$(PYTEST) -m "not nightly" $(ARGS)
 endif
@@ -47,8 +47,8 @@ endif
 test-nightly: setup jars ## all tests, with the long ones and many more generated examples
 ifeq ($(strip $(ARGS)),)
 	@$(PYTEST) --hypothesis-profile=nightly -n 2 $(UNITS)
-	@$(PYTEST) --hypothesis-profile=nightly -m "not alone" --reruns 1 -n 2 --dist loadfile $(WITH_BROKERS)
-	@$(PYTEST) --hypothesis-profile=nightly -m alone --reruns 1 $(WITH_BROKERS)
+	@$(PYTEST) --hypothesis-profile=nightly -m "not alone" -n 2 --dist loadfile $(WITH_BROKERS)
+	@$(PYTEST) --hypothesis-profile=nightly -m alone $(WITH_BROKERS)
 	@$(MAKE) check-compiled
 else
 	@$(PYTEST) --hypothesis-profile=nightly $(ARGS)

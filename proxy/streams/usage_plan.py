@@ -157,8 +157,7 @@ class UsageTopicsRun(Run):
         traffic = identity.entity.topics
         if left >= 0 and traffic is not None:
             for topic, record_bytes, messages in self._found:
-                name = topic if type(topic) is str else name_of(self._context, topic)
-                counters = traffic[name or OTHER_TOPICS]
+                counters = traffic[name_of(self._context, topic) or OTHER_TOPICS]
                 counters.produce_bytes += record_bytes
                 counters.produce_messages += messages
         return left
