@@ -79,6 +79,13 @@ class Tap:
         )
         return self
 
+    @property
+    def pid(self) -> int:
+        """The relay's process. Raises TapFailed."""
+        if self._process is None:
+            raise TapFailed("the tap is not started")
+        return self._process.pid
+
     def close(self) -> None:
         """Ends the relay and with it all its connections. What it noted and was not asked for is lost."""
         process, self._process = self._process, None

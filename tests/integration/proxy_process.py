@@ -99,12 +99,17 @@ class ProxyProcess:
         wrong = [each for each in self.events if each["level"] == "ERROR" and each["event"] not in self.expected_errors]
         assert not wrong, wrong
 
-    def reload(self) -> None:
-        """SIGHUP, to the proxy alone: the leash would not outlive it."""
+    @property
+    def pid(self) -> int:
+        """The proxy's own, not that of its leash."""
         assert self._process is not None, "it was never started"
         leash_pid = self._process.pid
         (proxy_pid,) = Path(f"/proc/{leash_pid}/task/{leash_pid}/children").read_text().split()
-        os.kill(int(proxy_pid), signal.SIGHUP)
+        return int(proxy_pid)
+
+    def reload(self) -> None:
+        """SIGHUP, to the proxy alone: the leash would not outlive it."""
+        os.kill(self.pid, signal.SIGHUP)
 
     def kill(self) -> None:
         """End it at once, whatever it does."""

@@ -24,13 +24,16 @@ from tests.integration.numbered_producers import (
     write_with_java,
     write_with_librdkafka,
 )
+from tests.integration.processor_first import processor_first
 from tests.integration.scanned_proxy import RelayedProxy, relayed_by
 from tests.integration.time_in_proxy import InProxy, times_in_proxy
 
 pytestmark = pytest.mark.alone
 
 LIMIT = 2_000_000
-#: Bounds of a p99 besides its ratio: other work on the machine, and what the shortest hold of a connection would add.
+#: Bounds of a p99 besides its ratio: other work on the machine, where the proxy gets a processor first and where it
+#: waits for one like all others; and what the shortest hold of a connection would add.
+OTHER_WORK_MS = 0.5
 WAIT_FOR_A_PROCESSOR_MS = 5
 SHORTEST_HOLD_MS = 100
 
@@ -85,7 +88,8 @@ def test_a_noisy_topic_slows_no_other_and_loses_nothing(
         created.result(30)
     quota = f"topic={noisy},bytes_in_rate={LIMIT},action=reject"
     with RelayedProxy(tapped_cluster, "--quota", quota, relay_port=relayed_by(tap)) as front:
-        written = WRITERS[library](Load(front.bootstrap_servers, client_id, noisy, quiet, *rounds))
+        with processor_first([front.proxy.pid, tap.pid]) as is_first:
+            written = WRITERS[library](Load(front.bootstrap_servers, client_id, noisy, quiet, *rounds))
         throttled = {
             mode: front.proxy.metric("throttled_total", client_id=client_id, mode=mode)
             for mode in ("reject", "notify", "pause")
@@ -109,9 +113,13 @@ def test_a_noisy_topic_slows_no_other_and_loses_nothing(
     assert throttled["notify"] == throttled["pause"] == 0
     assert 0.8 * LIMIT <= rate <= 1.05 * LIMIT
     # What the noise costs of the machine slows the broker, too.
-    slowdown = 1.2 * max(1.0, p99s_ms["at the broker"][1] / p99s_ms["at the broker"][0])
-    assert p99s_ms["in the proxy"][1] <= slowdown * p99s_ms["in the proxy"][0] + WAIT_FOR_A_PROCESSOR_MS
-    assert p99s_ms["end to end"][1] <= slowdown * p99s_ms["end to end"][0] + SHORTEST_HOLD_MS
+    slowdown = max(1.0, p99s_ms["at the broker"][1] / p99s_ms["at the broker"][0])
+    without, with_noise = p99s_ms["in the proxy"]
+    if is_first:
+        assert with_noise <= 1.2 * without + OTHER_WORK_MS
+    else:
+        assert with_noise <= 1.2 * slowdown * without + WAIT_FOR_A_PROCESSOR_MS
+    assert p99s_ms["end to end"][1] <= 1.2 * slowdown * p99s_ms["end to end"][0] + SHORTEST_HOLD_MS
 
 
 def quiet_requests(exchanges: list[Exchange]) -> tuple[list[InProxy], list[InProxy]]:
