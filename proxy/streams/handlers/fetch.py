@@ -202,6 +202,9 @@ class Fetch(DataHandler):
             if not policy.enforces and limits.check(now_ns).wait_ns >= MOST_DRY_RUN_DEBT_NS:
                 limits.refund(size, now_ns, now_ns)  # settled below
         decision = reservation.settle(limits, size, now_ns)
+        of_requests = identity.limits.requests
+        if of_requests.limits:
+            decision = _worse(decision, of_requests.check(now_ns))
         if decision is not ADMITTED:
             delay = self.leave_debt(connection, decision, fetch.kind, now_ns, was_held=held_by is not None)
         if identity.notice.limit in limits.limits:  # a notice may count reservations that have been refunded since
@@ -212,6 +215,14 @@ class Fetch(DataHandler):
             if holds.changed:
                 connection.attention = True
         return delay
+
+
+def _worse(of_bytes: Decision, of_requests: Decision) -> Decision:
+    """The longer wait, with all limits that are in debt."""
+    if not of_requests.wait_ns:
+        return of_bytes
+    worse = of_bytes if of_bytes.wait_ns > of_requests.wait_ns else of_requests
+    return Decision(True, worse.wait_ns, worse.limit, of_bytes.exceeded + of_requests.exceeded)
 
 
 def _walk_over(kind: RequestKind, length: int, *, counts_records: bool) -> FrameWalk | None:

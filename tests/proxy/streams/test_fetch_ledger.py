@@ -190,6 +190,30 @@ def test_the_first_notice_counts_no_held_fetch_of_unknown_size() -> None:
     assert throttle_ms_of(second) == 2 * 75_000 / 500, "its own debt, and the held fetch of known size"
 
 
+@pytest.mark.parametrize("also", ["", "consumer_byte_rate=50MB,"])
+def test_a_notice_for_a_request_rate_counts_each_held_fetch_as_one_request(also: str) -> None:
+    """Not as the bytes that it reserves, nor as none because no response has had a size."""
+    world = World([without_burst(f"client-id=etl,{also}request_rate=2")])
+    pairs = [Pair(world) for _ in range(4)]
+    for pair in pairs:
+        pair.client_sends(frames.fetch(1))
+    first, *others = pairs
+    assert first.hold is None
+    assert all(pair.hold is not None for pair in others)
+    first.broker_sends(frames.fetched(1, size=100))
+    assert throttle_ms_of(first) == 4 * 1000 / 2, "its own request and three that are held"
+
+
+def test_a_consumer_that_waits_is_never_held_for_a_request_rate() -> None:
+    pair = Pair(World([without_burst("client-id=etl,request_rate=2")]))
+    for number in range(1, 5):
+        pair.client_sends(frames.fetch(number))
+        assert pair.hold is None
+        pair.broker_sends(frames.fetched(number, size=100))
+        assert throttle_ms_of(pair) == 500
+        pair.world.clock.pass_seconds(0.5)
+
+
 def throttle_ms_of(pair: Pair) -> int:
     """In the latest Fetch response that the client received."""
     return int.from_bytes(pair.received()[-1][9:13])
