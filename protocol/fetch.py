@@ -254,7 +254,7 @@ class FetchResponseWalk(EndpointsWalk):
             return _BEFORE_HEAD
         topics = buf[pos + _HEAD - 1] - 1
         # Too many for the frame: `_walk` raises.
-        return topics if topics * _SMALLEST_TOPIC <= self._left - _HEAD + 1 else _BEFORE_HEAD
+        return topics if topics * _SMALLEST_TOPIC <= self._left - _HEAD else _BEFORE_HEAD
 
     def _walk(self) -> Steps:
         if self._topics == _BEFORE_HEAD:

@@ -157,6 +157,11 @@ def test_walks(
     walked(lambda: walk(version, len(response)), response, sizes, work)
 
 
+def test_a_topic_that_does_not_fit_is_found_at_the_count() -> None:
+    response = bytes(15) + b"\x02" + bytes(17)  # one topic, a byte too short
+    assert walked(lambda: FetchResponseWalk(16, len(response)), response, [1] * 33, 1) == b"TruncatedFrame16"
+
+
 CHANGED_FETCH = {version: changed_requests(requests(FETCH, version)) for version in (15, 16, 17, 18)}
 
 
