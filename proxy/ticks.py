@@ -14,9 +14,10 @@ from quotas.registry.registry import Registry
 TICK_SECONDS: Final = 0.1
 #: Ticks between two searches for idle entities.
 HOUSEKEEPING_TICKS: Final = 100
-#: A full garbage collection stops the loop for about 0.1 s per million objects. Cycles here are small, so full
-#: collections are rare. Allocations until a young collection, and collections until one of the next generation.
-GC_THRESHOLDS: Final = (10_000, 20, 1_000)
+#: A collection stops the loop for up to 0.1 s per million objects that it visits. The first two numbers bound that:
+#: net allocations until a young collection, and young ones until one of the next generation. Smaller numbers cost
+#: nothing, since each object is in one of each. Full ones have no bound; cycles here are small, so they are rare.
+GC_THRESHOLDS: Final = (1_000, 5, 40_000)
 
 
 class Ticks:
