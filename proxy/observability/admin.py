@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from heapq import nlargest
+from operator import attrgetter
+from typing import Final, TypeVar
 
 from proxy.config.config import ObservabilityOptions
 from proxy.config.errors import BindError
@@ -21,6 +23,8 @@ from proxy.observability.metrics import Metrics
 
 READINESS_TIMEOUT_SECONDS: Final = 1.0
 MAX_WAITING_SHOWN: Final = 1000
+#: Rows of /throttles that are written in one round of the event loop: about 1 ms.
+ROWS_AT_ONCE: Final = 100
 
 INDEX: Final = """kafka-quota-proxy
 
@@ -66,10 +70,12 @@ async def start_admin(
     *,
     health: Callable[[], Status],
     readiness: Callable[[], Awaitable[Status]],
-    throttles: Callable[[], Sequence[WaitingClient]],
+    throttles: Callable[[], Iterable[Sequence[WaitingClient]]],
     exemptions: Callable[[], Sequence[str]] = tuple,
 ) -> HttpServer:
     """Serve on `options.metrics_listen` until closed. Raises BindError when that address cannot be bound.
+
+    `throttles` yields groups of connections that are held; the event loop runs between them.
 
     Requests must name an IP address, `localhost`, the host of `options.metrics_listen` or one of
     `options.metrics_allowed_hosts` as their Host.
@@ -90,7 +96,7 @@ class _Pages:
         metrics: Metrics,
         health: Callable[[], Status],
         readiness: Callable[[], Awaitable[Status]],
-        throttles: Callable[[], Sequence[WaitingClient]],
+        throttles: Callable[[], Iterable[Sequence[WaitingClient]]],
         exemptions: Callable[[], Sequence[str]],
     ) -> None:
         self._metrics = metrics
@@ -98,7 +104,9 @@ class _Pages:
         self._readiness = readiness
         self._throttles = throttles
         self._exemptions = exemptions
+        #: One scrape and one list at a time: many monitors must not add up to a busy loop.
         self._scraping = asyncio.Lock()
+        self._listing = asyncio.Lock()
         self._pages: dict[str, Callable[[Request], Awaitable[Response]]] = {
             "/": self._index,
             "/metrics": self._exposition,
@@ -117,7 +125,7 @@ class _Pages:
         return text_response(INDEX)
 
     async def _exposition(self, request: Request) -> Response:
-        async with self._scraping:  # one scrape at a time: many scrapers must not add up to a busy loop
+        async with self._scraping:
             exposition = await expose(self._metrics, request.accept)
         return Response(exposition.body, exposition.content_type, fields=_VARY)
 
@@ -133,14 +141,19 @@ class _Pages:
         return _status_response(status)
 
     async def _waiting(self, request: Request) -> Response:
-        waiting = sorted(self._throttles(), key=lambda client: client.remaining_seconds, reverse=True)
-        shown = waiting[:MAX_WAITING_SHOWN]
-        exemptions = self._exemptions()
-        if prefers_plain_text(request.accept):
-            table = waiting_table(shown, total=len(waiting))
-            return text_response("".join([table, *(f"exempt: {line}\n" for line in exemptions)]), fields=_VARY)
-        body = {"total": len(waiting), "waiting": [asdict(client) for client in shown], "exempt": exemptions}
-        return Response(json.dumps(body).encode() + b"\n", "application/json; charset=utf-8", fields=_VARY)
+        async with self._listing:
+            total, shown = 0, list[WaitingClient]()
+            for group in self._throttles():
+                total += len(group)
+                shown = nlargest(MAX_WAITING_SHOWN, [*shown, *group], key=attrgetter("remaining_seconds"))
+                await asyncio.sleep(0)
+            exemptions = self._exemptions()
+            if prefers_plain_text(request.accept):
+                table = await waiting_table(shown, total=total)
+                return text_response("".join([table, *(f"exempt: {line}\n" for line in exemptions)]), fields=_VARY)
+            rows = await _each(shown, _json_row)
+        body = f'{{"total": {total}, "waiting": [{", ".join(rows)}], "exempt": {json.dumps(exemptions)}}}\n'
+        return Response(body.encode(), "application/json; charset=utf-8", fields=_VARY)
 
 
 def _status_response(status: Status) -> Response:
@@ -180,34 +193,54 @@ _COLUMNS: Final = (
 _RIGHT_ALIGNED: Final = frozenset({"LIMIT VALUE", "WAITED", "REMAINING"})
 
 
-def waiting_table(waiting: Sequence[WaitingClient], *, total: int) -> str:
+_FIELDS: Final = tuple(field.name for field in fields(WaitingClient))
+_Item = TypeVar("_Item")
+_Row = TypeVar("_Row")
+
+
+async def _each(items: Sequence[_Item], write: Callable[[_Item], _Row]) -> list[_Row]:
+    """`write` of each item. The event loop runs between groups."""
+    rows: list[_Row] = []
+    for first in range(0, len(items), ROWS_AT_ONCE):
+        rows += map(write, items[first : first + ROWS_AT_ONCE])
+        await asyncio.sleep(0)
+    return rows
+
+
+def _json_row(client: WaitingClient) -> str:
+    return json.dumps({name: getattr(client, name) for name in _FIELDS})
+
+
+async def waiting_table(waiting: Sequence[WaitingClient], *, total: int) -> str:
     """One aligned line per client under a line of headings, or one sentence when no connection is held."""
     if not waiting:
         return "no connection is held\n"
-    rows = [
-        (
-            text_value(client.client_id),
-            text_value(client.user),
-            text_value(client.peer),
-            client.limit,
-            text_value(client.entity),
-            text_value(float(client.limit_value)),
-            f"{client.waited_seconds:.1f} s",
-            f"{client.remaining_seconds:.1f} s",
-            client.mode,
-            client.reason,
-            client.after_notices,
-        )
-        for client in waiting
-    ]
-    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if heading in _RIGHT_ALIGNED else cell.ljust(width)
-            for heading, cell, width in zip(_COLUMNS, row, widths, strict=True)
+    rows = [_COLUMNS, *await _each(waiting, _table_row)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+    def line_of(row: tuple[str, ...]) -> str:
+        cells = zip(_COLUMNS, row, widths, strict=True)
+        return "  ".join(
+            cell.rjust(width) if heading in _RIGHT_ALIGNED else cell.ljust(width) for heading, cell, width in cells
         ).rstrip()
-        for row in (_COLUMNS, *rows)
-    ]
+
+    lines = await _each(rows, line_of)
     if total > len(waiting):
         lines.append(f"... and {total - len(waiting)} more")
     return "\n".join(lines) + "\n"
+
+
+def _table_row(client: WaitingClient) -> tuple[str, ...]:
+    return (
+        text_value(client.client_id),
+        text_value(client.user),
+        text_value(client.peer),
+        client.limit,
+        text_value(client.entity),
+        text_value(float(client.limit_value)),
+        f"{client.waited_seconds:.1f} s",
+        f"{client.remaining_seconds:.1f} s",
+        client.mode,
+        client.reason,
+        client.after_notices,
+    )

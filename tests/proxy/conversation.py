@@ -245,7 +245,7 @@ class Stage:
 
     def waiting(self) -> list[WaitingClient]:
         """What `/throttles` shows."""
-        return self.server._throttles()
+        return [each for group in self.server._throttles() for each in group]
 
     def close(self) -> None:
         self.server.close()

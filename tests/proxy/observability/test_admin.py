@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
@@ -48,7 +48,7 @@ async def admin(
     *,
     health: Callable[[], Status] = lambda: Status(ok=True, reason="fine"),
     readiness: Callable[[], Awaitable[Status]] = _ready,
-    throttles: Callable[[], Sequence[WaitingClient]] = tuple,
+    throttles: Callable[[], Iterable[Sequence[WaitingClient]]] = tuple,
     exemptions: Callable[[], Sequence[str]] = tuple,
 ) -> AsyncIterator[ClientSession]:
     server = await start_admin(
@@ -139,7 +139,7 @@ async def test_a_readiness_that_never_answers_is_not_ready(monkeypatch: pytest.M
 async def test_who_waits_as_json_by_default() -> None:
     exemptions = ["client-id:free: producer_byte_rate=unlimited"]
     async with (
-        admin(throttles=lambda: [WAITING], exemptions=lambda: exemptions) as client,
+        admin(throttles=lambda: [[WAITING]], exemptions=lambda: exemptions) as client,
         client.get("/throttles") as response,
     ):
         assert response.content_type == "application/json"
@@ -165,7 +165,7 @@ async def test_who_waits_as_json_by_default() -> None:
 
 
 async def test_who_waits_as_a_table_for_people() -> None:
-    async with admin(throttles=lambda: [WAITING]) as client:
+    async with admin(throttles=lambda: [[WAITING]]) as client:
         status, kind, text = await text_of(client.get("/throttles", headers={"Accept": "text/plain"}))
     assert (status, kind) == (200, "text/plain")
     heading, row = text.splitlines()
@@ -200,7 +200,7 @@ async def test_a_long_list_is_cut_and_ordered_by_wait() -> None:
         WaitingClient("u", f"c{number}", "p", "l", "e", 1, 0, float(number), "notify")
         for number in range(MAX_WAITING_SHOWN + 5)
     ]
-    async with admin(throttles=lambda: crowd) as client:
+    async with admin(throttles=lambda: [crowd[:700], [], crowd[700:]]) as client:
         async with client.get("/throttles") as response:
             shown = await response.json()
         table = (await text_of(client.get("/throttles", headers={"Accept": "text/plain"})))[2]
@@ -210,9 +210,33 @@ async def test_a_long_list_is_cut_and_ordered_by_wait() -> None:
     assert table.endswith("\n... and 5 more\n")
 
 
-def test_a_client_id_cannot_break_the_table() -> None:
+@pytest.mark.parametrize("accept", ["application/json", "text/plain"])
+async def test_the_loop_runs_between_groups_of_a_long_list(accept: str) -> None:
+    loop, rounds, begun = asyncio.get_running_loop(), 0, list[int]()
+
+    def count() -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds_are_counted:
+            loop.call_soon(count)
+
+    def groups() -> Iterable[Sequence[WaitingClient]]:
+        for _ in range(10):
+            begun.append(rounds)
+            yield [WAITING] * (MAX_WAITING_SHOWN // 10)
+
+    rounds_are_counted = True
+    async with admin(throttles=groups) as client:
+        count()
+        await text_of(client.get("/throttles", headers={"Accept": accept}))
+        rounds_are_counted = False
+    assert len(set(begun)) == 10
+    assert rounds - begun[-1] > 10, "1,000 rows are written in ten rounds"
+
+
+async def test_a_client_id_cannot_break_the_table() -> None:
     evil = WaitingClient("a b", "x\n\x1b[31m", "p", "l", "e", 1, 0, 0, "notify")
-    lines = waiting_table([evil], total=1).splitlines()
+    lines = (await waiting_table([evil], total=1)).splitlines()
     assert len(lines) == 2
     assert all(line.isprintable() for line in lines)
 
