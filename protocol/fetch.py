@@ -59,7 +59,7 @@ def lower_fetch_budget(buf: bytearray, budget_at: int, max_bytes: int) -> int:
             `RequestHeader.budget_offset`. `RequestHeader.needed` bytes of the frame must be in `buf`.
 
     Returns:
-        The request's `max_bytes` after that. 0 or less: it asks for no records.
+        The request's `max_bytes` after that. A value of 0 or less is not changed: a Fetch brings one batch even so.
     """
     own_min: int
     own_max: int

@@ -6,8 +6,13 @@ A request on the wire is
     tag buffer (flexible versions: request header v2), body
 
 A Produce body begins with the transactional id (3+) and acks. A ShareFetch body begins with group id and member id, a
-share session epoch and the fields of the budget; for Fetch see `fetch`. What follows is not read here. Sources:
-KIP-482, `RequestHeader.json`, `ProduceRequest.json`, `FetchRequest.json`, `ShareFetchRequest.json`.
+share session epoch and the fields of the budget:
+
+    max wait int32, min bytes int32, max bytes int32, max records int32, batch size int32,
+    acquire mode int8, renews boolean (both 2+)
+
+For Fetch see `fetch`. What follows is not read here. Sources: KIP-482, KIP-1222, `RequestHeader.json`,
+`ProduceRequest.json`, `FetchRequest.json`, `ShareFetchRequest.json`.
 
 The client id has a length of two bytes in every header version. A null client id is read as `""`, as in the broker.
 """
@@ -44,10 +49,15 @@ FIRST_FETCH_WITH_MAX_BYTES = 3
 FIRST_FETCH_WITHOUT_REPLICA_ID = 15
 """In later versions the replica id is in a tagged field (KIP-903)."""
 
+FIRST_SHARE_FETCH_WITH_RENEWALS = 2
+"""From this version on a flag marks a request that only renews acquisition locks (`IsRenewAck`, KIP-1222)."""
+
 _REPLICA_ID_SIZE = 4
 _MAX_WAIT_SIZE = 4
 _SHARE_SESSION_EPOCH_SIZE = 4
 _BUDGET_SIZE = 8
+_AFTER_SHARE_BUDGET_SIZE = 4 + 4 + 1
+"""Max records, batch size, acquire mode."""
 
 _INT16 = Struct(">h")
 _FOREIGN_PROTOCOLS = (
@@ -86,6 +96,8 @@ class RequestHeader:
     """Of a Produce request."""
     budget_offset: int | None
     """Of a Fetch (3+) or ShareFetch request: offset of `min_bytes`, followed by `max_bytes`, two int32."""
+    renewal_offset: int | None
+    """Of a ShareFetch (2+) request: offset of the flag, one byte, that it only renews acquisition locks (KIP-1222)."""
     needed: int
     """Bytes that must be in the buffer before the request is handled; `size` or more. A shorter frame is malformed."""
 
@@ -211,9 +223,13 @@ def _read_header(reader: "_HeaderReader", api: Api, version: int) -> RequestHead
     size = reader.pos - reader.frame_start
     budget_offset = _budget_offset(api.key, version, size)
     needed = size if budget_offset is None else budget_offset + _BUDGET_SIZE
+    renewal_offset = None
     if api.key == FETCH and budget_offset is None:
         needed += _REPLICA_ID_SIZE
-    return RequestHeader(api, version, client_id, size, body_offset, acks, budget_offset, needed)
+    elif api.key == SHARE_FETCH and version >= FIRST_SHARE_FETCH_WITH_RENEWALS:
+        renewal_offset = needed + _AFTER_SHARE_BUDGET_SIZE
+        needed = renewal_offset + 1
+    return RequestHeader(api, version, client_id, size, body_offset, acks, budget_offset, renewal_offset, needed)
 
 
 def _budget_offset(api_key: int, version: int, size: int) -> int | None:

@@ -97,7 +97,7 @@ class Reservation:
         if asked is None:
             latest = left // max(1, ledger.connections) if ledger.latest is None else ledger.latest
             return max(min(self.budget, latest), ledger.batch)
-        return max(min(self.budget, asked), ledger.batch)
+        return max(1, min(self.budget, asked), ledger.batch)
 
     def open(self) -> None:
         """The fetch is forwarded."""

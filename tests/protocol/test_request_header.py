@@ -226,7 +226,10 @@ def test_the_budget_is_where_kio_writes_it(
     header = peek_request(frame, 0, len(frame), MAX_LENGTH)
     assert header is not None
     assert header.budget_offset is not None
-    assert header.needed == header.budget_offset + 8
+    assert header.needed == header.budget_offset + (18 if (key, version) == (SHARE_FETCH, 2) else 8)
+    assert (header.renewal_offset is not None) == hasattr(body, "is_renew_ack")
+    if header.renewal_offset is not None:
+        assert frame[header.renewal_offset] == body.is_renew_ack
 
     lowered = lower_fetch_budget(frame, header.budget_offset, budget)
 
@@ -243,10 +246,11 @@ def test_the_budget_of_every_version(key: int, version: int) -> None:
         body = share_fetch_body("group", "member", 1)[:-8] + budget
     else:
         body = struct.pack(">i", -1) * (version < 15) + struct.pack(">i", 500) + budget
-    frame = request(key, version, "c", body)
+    rest = bytes(10) if (key, version) == (SHARE_FETCH, 2) else b""
+    frame = request(key, version, "c", body + rest)
     header = peek_request(frame, 0, len(frame), MAX_LENGTH)
     assert header is not None
-    assert header.budget_offset == len(frame) - 8
+    assert header.budget_offset == len(frame) - len(rest) - 8
     assert header.needed == len(frame)
     frame[:4] = struct.pack(">i", len(frame) - 5)
     with pytest.raises(MalformedFrame):

@@ -161,8 +161,8 @@ def fetch(correlation: int, version: int = 12, client_id: str | None = "etl", ma
     return request(FETCH, version, correlation, replica + budget + rest, client_id)
 
 
-def share_fetch(correlation: int, version: int = 1, max_bytes: int = 50_000_000) -> bytes:
-    """A ShareFetch request without topics: max wait 500 ms, min bytes 1."""
+def share_fetch(correlation: int, version: int = 1, max_bytes: int = 50_000_000, *, renews: bool = False) -> bytes:
+    """A ShareFetch request without topics: max wait 500 ms, min bytes 1. renews: it only renews locks (version 2)."""
     module: Any = load_payload_module(SHARE_FETCH, version, EntityType.request)
     body = module.ShareFetchRequest(
         group_id="group",
@@ -175,6 +175,7 @@ def share_fetch(correlation: int, version: int = 1, max_bytes: int = 50_000_000)
         batch_size=500,
         topics=(),
         forgotten_topics_data=(),
+        **({"is_renew_ack": True} if renews else {}),
     )
     return request(SHARE_FETCH, version, correlation, encode(body))
 

@@ -108,7 +108,7 @@ class Fetch(DataHandler):
         fetch.held_by = None if turn is None else turn.limit
         budget_at = kind.header.budget_offset
         asked = None if budget_at is None else _max_bytes(requests.buf, pos + budget_at)[1]
-        if asked is not None and asked <= 0:  # a ShareFetch that only renews locks asks for no records
+        if asked == 0 and _only_renews(requests.buf, pos, kind):
             self.count(requests, now_ns)
             return PASS
         amount = reservation.plan(asked) if limits.limits else 0
@@ -215,6 +215,15 @@ class Fetch(DataHandler):
             if holds.changed:
                 connection.attention = True
         return delay
+
+
+def _only_renews(buf: bytearray, pos: int, kind: RequestKind) -> bool:
+    """Whether a request for 0 bytes is a ShareFetch that only renews locks, whose response has no records (KIP-1222).
+
+    Any other brings a batch. Brokers refuse the flag with a `max_bytes` other than 0.
+    """
+    renewal_at = kind.header.renewal_offset
+    return renewal_at is not None and buf[pos + renewal_at] != 0
 
 
 def _worse(of_bytes: Decision, of_requests: Decision) -> Decision:

@@ -182,7 +182,10 @@ async def test_control_requests_and_renewals_of_locks_are_never_held(open_stage:
     await broker.send(share_fetched(1, 2))
     session = stage.session_of(client)
     await until(lambda: stage.paused().get("delay", 0) or not session.connection.in_flight)
-    sent = [share_fetch(2, 2, max_bytes=0), *(request(api, 1, 10 + api) for api in (3, 8, 11, 12, 13, 14, 22, 24, 26))]
+    sent = [
+        share_fetch(2, 2, max_bytes=0, renews=True),
+        *(request(api, 1, 10 + api) for api in (3, 8, 11, 12, 13, 14, 22, 24, 26)),
+    ]
     await client.send(b"".join(sent))
     for each in sent:
         assert await broker.frame() == each

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -229,6 +230,28 @@ def test_share_fetches_are_lowered_and_held_as_fetches_are() -> None:
     changed = [at for at in range(len(sent)) if pairs[0].to_broker[at] != sent[at]]
     assert changed, "it asks for less"
     assert len(pairs[0].to_broker) == len(sent)
+
+
+@pytest.mark.parametrize("max_bytes", [0, -1, 1])
+@pytest.mark.parametrize("limit", ["consumer_byte_rate=1MB", "request_rate=1"])
+@pytest.mark.parametrize("request_of", [frames.fetch, frames.share_fetch, partial(frames.share_fetch, version=2)])
+def test_a_fetch_for_no_bytes_is_held_as_any_other(request_of: Any, limit: str, max_bytes: int) -> None:
+    """Brokers return its first batch whole."""
+    pair = Pair(World([without_burst(f"client-id=etl,{limit}")]))
+    pair.client_sends(request_of(1, max_bytes=max_bytes))
+    assert pair.sent() == [request_of(1, max_bytes=max_bytes)], "brokers refuse other values of a ShareFetch"
+    pair.client_sends(request_of(2, max_bytes=max_bytes))
+    assert pair.hold is not None
+
+
+def test_a_renewal_of_locks_is_never_held() -> None:
+    pair = Pair(World([without_burst("client-id=etl,consumer_byte_rate=1MB,request_rate=1")]))
+    pair.client_sends(frames.share_fetch(1, 2))
+    renewals = [frames.share_fetch(number, 2, max_bytes=0, renews=True) for number in range(2, 5)]
+    pair.client_sends(*renewals)
+    assert pair.sent()[1:] == renewals
+    pair.client_sends(frames.share_fetch(5, 2, renews=True))
+    assert pair.hold is not None, "it asks for records"
 
 
 def test_a_share_fetch_is_held_for_ten_seconds_at_most() -> None:
