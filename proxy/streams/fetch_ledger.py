@@ -103,14 +103,17 @@ class Reservation:
         """The fetch is forwarded."""
         self.ledger.open += 1
 
-    def settle(self, limits: LimitSet, size: int, now_ns: int) -> Decision:
+    def settle(self, limits: LimitSet, size: int, now_ns: int, *, is_charged: bool = True) -> Decision:
         """Charge the `size` bytes of the response in place of the reservation. Returns the debt that is left.
 
-        `limits`: the client's limits now.
+        limits       the client's limits now
+        is_charged   False: charge nothing, in a dry run that has enough debt
         """
         ledger = self.ledger
         ledger.open -= 1
         ledger.learn(size, self.budget)
+        if not is_charged:
+            size = 0
         reserved = self.amount
         if limits is not self.limits and limits.limits != self.limits.limits:
             self._give_back(reserved, now_ns)

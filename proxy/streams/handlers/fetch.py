@@ -197,11 +197,11 @@ class Fetch(DataHandler):
         fetch.traffic = entity.topics
         reservation, held_by, policy = fetch.reservation, fetch.held_by, self.context.policy
         limits = identity.limits.fetch
+        is_charged = True
         if held_by is not None:
             policy.exceeds(identity, held_by, size)
-            if not policy.enforces and limits.check(now_ns).wait_ns >= MOST_DRY_RUN_DEBT_NS:
-                limits.refund(size, now_ns, now_ns)  # settled below
-        decision = reservation.settle(limits, size, now_ns)
+            is_charged = policy.enforces or limits.check(now_ns).wait_ns < MOST_DRY_RUN_DEBT_NS
+        decision = reservation.settle(limits, size, now_ns, is_charged=is_charged)
         of_requests = identity.limits.requests
         if of_requests.limits:
             decision = _worse(decision, of_requests.check(now_ns))
