@@ -7,10 +7,12 @@ fetch reserves bytes before it is forwarded, and is reconciled when the response
     settle    the response's size is charged in place of the reservation
     cancel    the connection is closed: the reservation is given back
 
-What is left is divided by the connections of this client that fetch and have no fetch open. Brokers return a first
-record batch whole even if it is larger than `max_bytes`; so a fetch reserves at least the size of such a batch of this
-client lately, and while none has arrived the largest batch that a broker accepts by default. Thus at most one fetch
-overdraws a limit, by one batch.
+What is left is divided by the ready connections of this client: those whose next fetch waits, and those that received a
+response in the present second or the one before. So connections that are idle for longer keep nothing from the others.
+
+Brokers return a first record batch whole even if it is larger than `max_bytes`; so a fetch reserves at least the size
+of such a batch of this client lately, and while none has arrived the largest batch that a broker accepts by default.
+Thus at most one fetch overdraws a limit, by one batch.
 """
 
 from typing import Final, final
@@ -26,24 +28,58 @@ SMALLEST_BUDGET_NS: Final = 10_000_000
 LARGEST_BATCH: Final = 1_048_588
 #: Responses up to this size count as empty: they contain no batch.
 EMPTY_RESPONSE: Final = 512
+#: A connection stays ready for one to two periods after a response.
+PERIOD_NS: Final = 1_000_000_000
+
+#: In place of the period of a connection's latest response.
+_WAITING: Final = -1
+_NOT_READY: Final = -2
 
 
 class FetchLedger:
     """The fetches of one client, over all its connections.
 
-    connections   that have sent a fetch
-    open          fetches whose response has not arrived
-    batch         bytes of the smallest response lately; an upper bound while none has arrived
-    latest        bytes of the latest response; None while none has arrived
+    open     fetches whose response has not arrived
+    batch    bytes of the smallest response lately; an upper bound while none has arrived
+    latest   bytes of the latest response; None while none has arrived
     """
 
-    __slots__ = ("batch", "connections", "latest", "open")
+    __slots__ = ("_answered", "_answered_before", "_period", "_waiting", "batch", "latest", "open")
 
     def __init__(self) -> None:
-        self.connections = 0
         self.open = 0
         self.batch = LARGEST_BATCH
         self.latest: int | None = None
+        self._waiting = 0  # connections whose next fetch waits
+        self._period = 0
+        self._answered = 0  # connections with a response in the period
+        self._answered_before = 0  # in the one before
+
+    def ready(self, now_ns: int) -> int:
+        """The number of ready connections: see the module."""
+        self.period(now_ns)
+        return self._waiting + self._answered + self._answered_before
+
+    def period(self, now_ns: int) -> int:
+        """The present period; connections without a response in it or the one before are no longer ready."""
+        period = now_ns // PERIOD_NS
+        if period > self._period:
+            self._answered_before = self._answered if period == self._period + 1 else 0
+            self._answered = 0
+            self._period = period
+        return self._period
+
+    def count(self, state: int, connections: int) -> None:
+        """Count connections that wait or had a response in a period, or count fewer.
+
+        state   the period, or a constant in its place
+        """
+        if state == _WAITING:
+            self._waiting += connections
+        elif state == self._period:
+            self._answered += connections
+        elif state == self._period - 1:
+            self._answered_before += connections
 
     def learn(self, size: int, budget: int) -> None:
         """Record a response of `size` bytes to a fetch for at most `budget` bytes.
@@ -76,9 +112,10 @@ class Reservation:
     budget      the `max_bytes` that was forwarded
     """
 
-    __slots__ = ("amount", "budget", "charged_ns", "ledger", "limits")
+    __slots__ = ("amount", "budget", "charged_ns", "fetching", "ledger", "limits")
 
-    def __init__(self, ledger: FetchLedger, limits: LimitSet, now_ns: int) -> None:
+    def __init__(self, fetching: "Fetching", ledger: FetchLedger, limits: LimitSet, now_ns: int) -> None:
+        self.fetching = fetching
         self.ledger = ledger
         self.limits = limits
         self.amount = 0
@@ -93,15 +130,17 @@ class Reservation:
         """
         limits, ledger = self.limits, self.ledger
         left = max(limits.headroom(self.charged_ns), limits.earned(SMALLEST_BUDGET_NS))
-        self.budget = max(1, left // max(1, ledger.connections - ledger.open))
+        ready = ledger.ready(self.charged_ns)
+        self.budget = max(1, left // ready)
         if asked is None:
-            latest = left // max(1, ledger.connections) if ledger.latest is None else ledger.latest
+            latest = left // (ready + ledger.open) if ledger.latest is None else ledger.latest
             return max(min(self.budget, latest), ledger.batch)
         return max(1, min(self.budget, asked), ledger.batch)
 
     def open(self) -> None:
         """The fetch is forwarded."""
         self.ledger.open += 1
+        self.fetching.opened()
 
     def settle(self, limits: LimitSet, size: int, now_ns: int, *, is_charged: bool = True) -> Decision:
         """Charge the `size` bytes of the response in place of the reservation. Returns the debt that is left.
@@ -111,6 +150,7 @@ class Reservation:
         """
         ledger = self.ledger
         ledger.open -= 1
+        self.fetching.answered(ledger, now_ns)
         ledger.learn(size, self.budget)
         if not is_charged:
             size = 0
@@ -137,22 +177,37 @@ class Reservation:
 class Fetching:
     """One connection that fetches, in the ledger of its client."""
 
-    __slots__ = ("ledger",)
+    __slots__ = ("_state", "ledger")
 
     def __init__(self) -> None:
         self.ledger: FetchLedger | None = None
+        self._state = _NOT_READY
 
-    def join(self, limits: ClientLimits) -> FetchLedger:
-        """The connection sends a fetch as this client."""
+    def begin(self, limits: ClientLimits, now_ns: int) -> Reservation:
+        """The connection is to send a fetch as this client: begin its reservation, again if the fetch was held."""
         ledger = self.ledger
         if ledger is None or ledger is not limits.fetches:
             self.leave()
             ledger = self.ledger = ledger_of(limits)
-            ledger.connections += 1
-        return ledger
+        self._become(_WAITING)
+        return Reservation(self, ledger, limits.fetch, now_ns)
+
+    def opened(self) -> None:
+        """Its fetch is forwarded."""
+        self._become(_NOT_READY)
+
+    def answered(self, ledger: FetchLedger, now_ns: int) -> None:
+        """A response to its fetch in this ledger has arrived."""
+        if ledger is self.ledger and self._state != _WAITING:
+            self._become(ledger.period(now_ns))
 
     def leave(self) -> None:
         """The connection is closed, or belongs to another client from now on."""
+        self._become(_NOT_READY)
+        self.ledger = None
+
+    def _become(self, state: int) -> None:
         if self.ledger is not None:
-            self.ledger.connections -= 1
-            self.ledger = None
+            self.ledger.count(self._state, -1)
+            self.ledger.count(state, 1)
+        self._state = state

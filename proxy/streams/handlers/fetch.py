@@ -84,8 +84,7 @@ class Fetch(DataHandler):
         if not is_share:
             check_consumer_fetch(requests.buf, pos + header.body_offset, kind.version)
         limits = requests.connection.identity.limits
-        ledger = requests.connection.fetching.join(limits)
-        reservation = Reservation(ledger, limits.fetch, now_ns)
+        reservation = requests.connection.fetching.begin(limits, now_ns)
         fetch = OpenFetch(self, kind, reservation)
         if limits.fetch.limits or limits.requests.limits:
             step = self._reserve(requests, fetch, pos, now_ns)

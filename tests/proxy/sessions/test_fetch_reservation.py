@@ -158,22 +158,33 @@ async def test_a_connection_has_a_share_until_it_ends_or_changes_its_client_id(o
     stage = open_stage(quotas=[without_burst("client-id=<default>,consumer_byte_rate=1GB")])
     etl, web = (ledger_of(stage.registry.resolve("ANONYMOUS", name)) for name in ("etl", "web"))
     pairs = [await stage.pair() for _ in range(3)]
+
+    def counts() -> tuple[int, int, int, int]:
+        now_ns = stage.clock()
+        return etl.ready(now_ns), etl.open, web.ready(now_ns), web.open
+
     for number, (client, broker) in enumerate(pairs):
-        stage.clock.pass_seconds(1)
+        stage.clock.pass_seconds(0.1)
         await fetches(client, broker, number, 700)
-        stage.clock.pass_seconds(1)
-        await client.send(fetch(10 + number))
-        await broker.frame()
-    assert (etl.connections, etl.open) == (3, 3)
-    stage.clock.pass_seconds(1)
-    await pairs[0][0].send(fetch(20, client_id="web"))
+    assert counts() == (3, 0, 0, 0)
+    stage.clock.pass_seconds(0.1)
+    await pairs[0][0].send(fetch(10))
     await pairs[0][1].frame()
-    assert (etl.connections, etl.open, web.connections, web.open) == (2, 3, 1, 1)
+    assert counts() == (2, 1, 0, 0)
+    for client, broker in pairs[:2]:
+        stage.clock.pass_seconds(0.1)
+        await client.send(fetch(20, client_id="web"))
+        await broker.frame()
+    assert counts() == (1, 1, 0, 2), "one fetch is open in both"
+    await pairs[0][1].send(fetched(10) + fetched(20))
+    for _ in range(2):
+        await pairs[0][0].frame()
+    assert counts() == (1, 0, 1, 1)
     for client, broker in pairs:
         client.reset()
         broker.close()
     await stage.no_sessions()
-    assert (etl.connections, etl.open, web.connections, web.open) == (0, 0, 0, 0)
+    assert counts() == (0, 0, 0, 0)
 
 
 async def test_waiting_fetches_do_not_all_pass_at_once(open_stage: OpenStage) -> None:

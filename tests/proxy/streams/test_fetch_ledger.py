@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -10,10 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from proxy.streams.fetch_ledger import EMPTY_RESPONSE, LARGEST_BATCH, Fetching, FetchLedger, Reservation, ledger_of
+from proxy.streams.fetch_ledger import (
+    EMPTY_RESPONSE,
+    LARGEST_BATCH,
+    PERIOD_NS,
+    Fetching,
+    FetchLedger,
+    Reservation,
+    ledger_of,
+)
 from proxy.streams.steps import HOLD
 from quotas.admission.client_limits import ClientLimits
-from quotas.admission.limit_set import NO_LIMITS
 from quotas.parsing.parse import parse_spec
 from quotas.registry.registry import Registry
 from tests.proxy import frames
@@ -34,6 +43,8 @@ class Ledger(RuleBasedStateMachine):
         self.limits = Registry([without_burst("client-id=etl,consumer_byte_rate=1MB")]).resolve("ANONYMOUS", "etl")
         self.fetching = [Fetching() for _ in range(5)]
         self.open: dict[int, Reservation] = {}
+        self.waiting: set[int] = set()
+        self.answered_ns: dict[int, int] = {}
         self.settled = 0
         self.began_ns = self.clock()
 
@@ -47,8 +58,8 @@ class Ledger(RuleBasedStateMachine):
         if at in self.open:
             return
         now_ns = self.clock()
-        ledger = self.fetching[at].join(self.limits)
-        reservation = Reservation(ledger, self.limits.fetch, now_ns)
+        reservation = self.fetching[at].begin(self.limits, now_ns)
+        ledger = reservation.ledger
         amount = reservation.plan(asked)
         assert reservation.budget >= 1
         if asked is not None or ledger.latest is not None:
@@ -59,6 +70,15 @@ class Ledger(RuleBasedStateMachine):
         reservation.amount = amount
         reservation.open()
         self.open[at] = reservation
+        self.waiting.discard(at)
+        self.answered_ns.pop(at, None)
+
+    @rule(at=st.integers(0, 4))
+    def is_held(self, at: int) -> None:
+        if at not in self.open:
+            self.fetching[at].begin(self.limits, self.clock()).plan(1_000)
+            self.waiting.add(at)
+            self.answered_ns.pop(at, None)
 
     @precondition(lambda self: bool(getattr(self, "open", None)))
     @rule(data=st.data(), size=st.integers(0, 3_000_000))
@@ -66,6 +86,7 @@ class Ledger(RuleBasedStateMachine):
         at = data.draw(st.sampled_from(sorted(self.open)))
         self.open.pop(at).settle(self.limits.fetch, size, self.clock())
         self.settled += size
+        self.answered_ns[at] = self.clock()
 
     @rule(at=st.integers(0, 4))
     def goes(self, at: int) -> None:
@@ -74,8 +95,10 @@ class Ledger(RuleBasedStateMachine):
             reservation.cancel(self.clock())
         self.fetching[at].leave()
         self.fetching[at].leave()  # twice changes nothing
+        self.waiting.discard(at)
+        self.answered_ns.pop(at, None)
 
-    @rule(ms=st.integers(1, 300))
+    @rule(ms=st.integers(1, 300) | st.integers(900, 2_500))
     def time_passes(self, ms: int) -> None:
         self.clock.pass_seconds(ms / 1000)
 
@@ -83,8 +106,9 @@ class Ledger(RuleBasedStateMachine):
     def counts_are_those_of_connections(self) -> None:
         ledger = ledger_of(self.limits)
         assert ledger.open == len(self.open)
-        assert ledger.connections == sum(each.ledger is ledger for each in self.fetching)
-        assert 0 <= ledger.open <= ledger.connections
+        period = self.clock() // PERIOD_NS
+        lately = sum(period - each_ns // PERIOD_NS <= 1 for each_ns in self.answered_ns.values())
+        assert ledger.ready(self.clock()) == len(self.waiting) + lately
 
     @invariant()
     def debt_is_what_came_and_what_is_reserved(self) -> None:
@@ -105,10 +129,10 @@ def test_a_client_without_limits_has_a_ledger_of_its_own() -> None:
     assert ledger_of(first) is ledger_of(first)
     assert ledger_of(first) is not ledger_of(second)
     fetching = Fetching()
-    fetching.join(first)
-    fetching.join(second)
-    assert (ledger_of(first).connections, ledger_of(second).connections) == (0, 1)
-    assert Reservation(ledger_of(second), NO_LIMITS, 0).plan(100) <= LARGEST_BATCH
+    fetching.begin(first, 0)
+    reservation = fetching.begin(second, 0)
+    assert (ledger_of(first).ready(0), ledger_of(second).ready(0)) == (0, 1)
+    assert reservation.plan(100) <= LARGEST_BATCH
 
 
 @given(st.lists(st.tuples(st.integers(0, 2_000_000), st.integers(1, 2_000_000)), max_size=20))
@@ -129,7 +153,7 @@ def test_limits_that_were_replaced_get_their_reservation_back() -> None:
     registry = Registry([without_burst("client-id=etl,consumer_byte_rate=1MB")])
     old = registry.resolve("ANONYMOUS", "etl")
     now_ns = Clock()()
-    reservation = Reservation(Fetching().join(old), old.fetch, now_ns)
+    reservation = Fetching().begin(old, now_ns)
     reservation.amount = reservation.plan(None)
     old_limits = old.fetch
     old_limits.charge(reservation.amount, now_ns)
@@ -142,6 +166,43 @@ def test_limits_that_were_replaced_get_their_reservation_back() -> None:
 
 
 # ---- over connections
+
+
+@pytest.mark.parametrize("burst_seconds", [1, Fraction(1, 10)])
+def test_idle_connections_keep_nothing_from_an_active_one(burst_seconds: int | Fraction) -> None:
+    """Spark's cached consumers share a client id. 40 of them have fetched once, and one fetches on."""
+    world = World([replace(parse_spec("client-id=etl,consumer_byte_rate=5MB"), burst_seconds=burst_seconds)])
+    for _ in range(40):
+        idle = Pair(world)
+        idle.client_sends(frames.fetch(1))
+        idle.broker_sends(frames.fetched(1))
+    pair = Pair(world)
+    world.clock.pass_seconds(2)
+    brought, began_ns = 0, world.clock()
+    for number in range(100):  # each 0.1 s, as small as the budget, and 1 MB at most
+        pair.client_sends(frames.fetch(number))
+        if pair.hold is not None:
+            pass_one_hold(world)
+        size = min(1_000_000, fetch_max_bytes(pair.sent()[-1]))
+        pair.to_broker.clear()
+        world.clock.pass_seconds(0.1)
+        pair.broker_sends(frames.fetched(number, size=size))
+        brought += size
+    assert brought >= 0.95 * 5_000_000 * (world.clock() - began_ns) / 1e9
+
+
+def test_connections_that_fetch_share_what_is_left() -> None:
+    limits = Registry([parse_spec("client-id=etl,consumer_byte_rate=40MB")]).resolve("ANONYMOUS", "etl")
+    now_ns = Clock()()
+    first, *others = (Fetching() for _ in range(4))
+    for other in others:
+        answered = other.begin(limits, now_ns)
+        answered.open()
+        answered.settle(limits.fetch, 0, now_ns)
+    assert first.begin(limits, now_ns).plan(50_000_000) == 10_000_000
+    assert first.begin(limits, now_ns + PERIOD_NS).plan(50_000_000) == 10_000_000, "again, after a hold"
+    others[0].begin(limits, now_ns + PERIOD_NS)
+    assert first.begin(limits, now_ns + 2 * PERIOD_NS).plan(50_000_000) == 20_000_000, "two of them wait to fetch"
 
 
 def test_new_connections_do_not_get_a_batch_each() -> None:
@@ -313,12 +374,11 @@ def test_a_fetch_without_max_bytes_leaves_the_others_their_share() -> None:
     """Fetch 0 to 2. Four connections of one client: the one without a bound reserves what the latest response had."""
     limits = Registry([parse_spec("client-id=etl,consumer_byte_rate=40MB")]).resolve("ANONYMOUS", "etl")
     now_ns = Clock()()
-    ledger = [Fetching().join(limits) for _ in range(4)][-1]
-    for _ in range(3):
-        Reservation(ledger, limits.fetch, now_ns).open()
-    old = Reservation(ledger, limits.fetch, now_ns)
+    *others, old = (Fetching().begin(limits, now_ns) for _ in range(4))
+    for other in others:
+        other.open()
     assert old.plan(None) == 10_000_000, "a share of all connections at first, though the others have open fetches"
-    ledger.learn(3_000_000, 50_000_000)
+    old.ledger.learn(3_000_000, 50_000_000)
     assert old.plan(None) == 3_000_000
     assert old.plan(50_000_000) == 40_000_000, "its response is bounded: the others get the rest when it arrives"
 
