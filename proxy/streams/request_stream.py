@@ -4,6 +4,7 @@ A frame's header is parsed (`protocol.request_header`); its payload is forwarded
 Requests of the same kind differ only in length and correlation id: they pass in `batches`.
 """
 
+from operator import itemgetter
 from typing import Final, final
 
 from protocol.errors import MalformedFrame
@@ -146,10 +147,14 @@ class RequestStream(Requests):
         if not round_trip_ns or kind.reply is not Reply.NOTICE or type(kind.handler) is not Produce:
             return
         limits = identity.limits
-        for limit in limits.produce.limits + limits.requests.limits:
-            wait_ns = limit.soft_wait_ns(round_trip_ns, now_ns)
-            if wait_ns >= NS_PER_MS:
-                context.policy.of(limit).nears(identity, limit, wait_ns, now_ns)
+        near = [
+            (wait_ns, limit)
+            for limit in limits.produce.limits + limits.requests.limits
+            if (wait_ns := limit.soft_wait_ns(round_trip_ns, now_ns)) >= NS_PER_MS
+        ]
+        for wait_ns, limit in sorted(near, key=itemgetter(0), reverse=True):
+            if context.policy.of(limit).nears(identity, limit, wait_ns, now_ns):
+                return  # it counts once, with the longest wait
 
     def _take_frame(self, pos: int, end: int, now_ns: int) -> int:
         """The step for the request that begins at `pos`."""
@@ -358,12 +363,13 @@ class RequestStream(Requests):
         """
         charge.forget()
         connection = self.connection
+        identity = connection.identity
+        if identity.generation != identity.registry.generation:
+            identity.refresh(now_ns)
         kind = self._kind
-        limits = connection.identity.limits.produce
+        limits = identity.limits.produce
         size = min(charge.unpaid, max(arrived, charge.ahead))
-        if kind is None or not limits.limits:
-            charge.unpaid -= size
-            return PASS
+        assert kind is not None  # noqa: S101 - for the type checker: set with the frame
         turn = connection.turn
         decision = limits.admit(size, now_ns, None if turn is None else turn.ticket)
         handler = kind.handler

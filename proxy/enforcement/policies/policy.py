@@ -60,8 +60,12 @@ class Policy:
         Returns the delay of its response.
         """
 
-    def nears(self, identity: Identity, limit: Limit, wait_ns: int, now_ns: int) -> None:
-        """A data frame passed and left less than the soft mark; in `wait_ns` the limit is above it again."""
+    def nears(self, identity: Identity, limit: Limit, wait_ns: int, now_ns: int) -> bool:
+        """A data frame passed and left less than the soft mark; in `wait_ns` the limit is above it again.
+
+        Returns whether its response contains that wait.
+        """
+        return False
 
     def stop_of(self, decision: Decision, now_ns: int) -> Delay | None:
         """The stop of reading after a data frame that left debt."""
