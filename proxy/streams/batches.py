@@ -6,6 +6,7 @@ Decisions one by one would have the same result, while the limits have room for 
 
 from typing import Final, final
 
+from protocol.produce_walk import Announced
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
 from proxy.streams.connection import Connection, InFlight, RequestKind, Requests
 from proxy.streams.handlers.produce import Produce
@@ -21,9 +22,10 @@ class Batches:
 
     longest        length of the longest request that is accepted
     max_in_flight  see `Connection`
+    cut            the charged records of the last request of a batch that has not arrived whole
     """
 
-    __slots__ = ("_max_in_flight", "_most", "_runs", "_usage_plans", "_usage_run", "longest")
+    __slots__ = ("_max_in_flight", "_most", "_runs", "_usage_plans", "_usage_run", "cut", "longest")
 
     def __init__(self, longest: int, max_in_flight: int, usage_plans: UsagePlans) -> None:
         self.longest: Final = longest
@@ -34,6 +36,7 @@ class Batches:
         self._usage_run = NO_RUN
         #: Requests that the next batch may have: fewer after there was no room for one.
         self._most = max_in_flight
+        self.cut: Announced | None = None
 
     def take(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
         """Pass the requests from `pos` on that are of `kind`, if the limits have room for all of them together.
@@ -79,6 +82,8 @@ class Batches:
             if not kind.answered:
                 connection.sent_unanswered = True
         kind.counter.value += count
+        if passed_to > end:
+            self.cut = None if run is None else run.cut
         return passed_to
 
     def _scan(

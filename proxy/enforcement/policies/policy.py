@@ -103,4 +103,8 @@ class Policy:
     def released(self, identity: Identity, hold: Hold, now_ns: int) -> None:
         """A held frame passes."""
         identity.back_off.released(now_ns)
-        self._report.released(identity, hold, now_ns)
+        self.count_hold(identity, hold, now_ns - hold.since_ns, now_ns)
+
+    def count_hold(self, identity: Identity, hold: Hold, held_ns: int, now_ns: int) -> None:
+        """A frame has passed that was held for `held_ns`, first by this hold."""
+        self._report.released(identity, hold.limit, held_ns, now_ns)
