@@ -22,10 +22,9 @@ class Batches:
 
     longest        length of the longest request that is accepted
     max_in_flight  see `Connection`
-    cut            the charged records of the last request of a batch that has not arrived whole
     """
 
-    __slots__ = ("_max_in_flight", "_most", "_runs", "_usage_plans", "_usage_run", "cut", "longest")
+    __slots__ = ("_max_in_flight", "_most", "_runs", "_usage_plans", "_usage_run", "longest")
 
     def __init__(self, longest: int, max_in_flight: int, usage_plans: UsagePlans) -> None:
         self.longest: Final = longest
@@ -36,7 +35,6 @@ class Batches:
         self._usage_run = NO_RUN
         #: Requests that the next batch may have: fewer after there was no room for one.
         self._most = max_in_flight
-        self.cut: Announced | None = None
 
     def take(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
         """Pass the requests from `pos` on that are of `kind`, if the limits have room for all of them together.
@@ -82,9 +80,13 @@ class Batches:
             if not kind.answered:
                 connection.sent_unanswered = True
         kind.counter.value += count
-        if passed_to > end:
-            self.cut = None if run is None else run.cut
         return passed_to
+
+    @property
+    def cut(self) -> Announced | None:
+        """The records of the last request of a batch, which has not arrived whole, where they are charged."""
+        plan = None if self._runs is None else self._runs.latest
+        return None if plan is None else plan.cut
 
     def _scan(
         self, kind: RequestKind, buf: bytearray, pos: int, end: int, most: int, in_flight: InFlight

@@ -95,6 +95,7 @@ class Plan(ChargedRun):
     kind         of the requests
     prefix       see `runs`
     generation   of the limits
+    cut          the records of the last request found that has not arrived whole
     """
 
     __slots__ = (
@@ -103,6 +104,7 @@ class Plan(ChargedRun):
         "_messages",
         "_record_bytes",
         "_topic",
+        "cut",
         "generation",
         "kind",
         "prefix",
@@ -115,6 +117,7 @@ class Plan(ChargedRun):
         self.kind: Final = kind
         self.prefix: Final = prefix
         self.generation: Final = generation
+        self.cut: Announced | None = None
         self._topic: Final = charges.topic
         #: Each limit, and which of four sums it is charged with.
         self._limits: Final = tuple(

@@ -10,7 +10,7 @@ from typing import final
 from protocol.produce_walk import Announced, ProduceRequestWalk
 from proxy.streams.produce_usage import ProduceUsage
 from quotas.admission.client_limits import TopicCharges
-from quotas.admission.decision import ADMITTED, Decision
+from quotas.admission.decision import Decision
 from quotas.admission.limit import Limit
 
 
@@ -18,73 +18,58 @@ from quotas.admission.limit import Limit
 class RecordRest:
     """One request. `left`, in its methods: bytes of the frame that have not been forwarded.
 
-    limits   what its latest records were charged to
+    limits   those that its latest records may have brought into debt
+    unpaid   records that were refunded, and have not all been charged since then
     """
 
     __slots__ = (
-        "_announced",
         "_charged_ns",
         "_charges",
-        "_unpaid",
+        "_source",
         "_unpaid_bytes",
         "_unpaid_messages",
         "_usage",
-        "_walk",
         "limits",
+        "unpaid",
     )
 
-    def __init__(self, usage: ProduceUsage, announced: Announced | None, walk: ProduceRequestWalk | None) -> None:
-        """announced: its records; None: `walk` finds them."""
+    def __init__(self, usage: ProduceUsage, source: Announced | ProduceRequestWalk) -> None:
+        """source: its records, or the walk that finds them."""
         self._usage = usage
-        self._announced = announced
-        self._walk = walk
+        self._source = source
         self._charges: TopicCharges | None = None
         self._charged_ns = 0
         self.limits: tuple[Limit, ...] = ()
-        #: The records that were refunded, and what of them has not been charged since then.
-        self._unpaid: Announced | None = None
-        self._unpaid_bytes = self._unpaid_messages = 0
+        self.unpaid: Announced | None = None
+        #: What of these has not been charged since then.
+        self._unpaid_bytes = 0
+        self._unpaid_messages = 0
 
-    @property
-    def is_unpaid(self) -> bool:
-        """Whether records were refunded, and have not all been charged since then."""
-        return self._unpaid is not None
-
-    def note_charge(self, left: int, now_ns: int) -> bool:
-        """Records have been charged. Returns whether some of them have not arrived."""
-        announced = self._latest()
-        if announced is None or not any(announced.missing(left)):
-            return False
-        self._charges = charges = self._usage.charges_of(announced.topic, now_ns)
+    def note_charge(self, now_ns: int, *, is_near_limit: bool) -> None:
+        """Records have been charged, perhaps before they arrive."""
+        self._charges = charges = self._usage.charges_of(self._source.topic, now_ns)
         self._charged_ns = now_ns
-        self.limits = charges.bytes_in + charges.messages_in
-        return True
+        self.limits = charges.bytes_in + charges.messages_in if is_near_limit else ()
 
     def refund(self, left: int, now_ns: int) -> Collection[Limit]:
         """Refund what has not arrived. Returns the limits that were charged for it."""
-        announced, charges = self._latest(), self._charges
-        if announced is None or charges is None:
-            return ()
+        source, charges = self._source, self._charges
+        announced = source.announced if isinstance(source, ProduceRequestWalk) else source
         record_bytes, messages = announced.missing(left)
+        if charges is None or not record_bytes:
+            return ()
         amounts: dict[Limit, int] = {}
         charges.add_to(amounts, record_bytes - self._unpaid_bytes, messages - self._unpaid_messages)
         for limit, amount in amounts.items():
-            if amount > 0:
-                limit.algorithm.refund(amount, self._charged_ns, now_ns)
-        self._unpaid, self._unpaid_bytes, self._unpaid_messages = announced, record_bytes, messages
+            limit.algorithm.refund(amount, self._charged_ns, now_ns)
+        self.unpaid, self._unpaid_bytes, self._unpaid_messages = announced, record_bytes, messages
         return amounts
 
-    def charge_arrived(self, left: int, now_ns: int) -> Decision:
-        """Charge what has arrived of refunded records, in any state of the limits."""
-        unpaid = self._unpaid
-        if unpaid is None:
-            return ADMITTED
+    def charge_arrived(self, unpaid: Announced, left: int, now_ns: int) -> Decision:
+        """Charge what has arrived of the refunded records, in any state of the limits."""
         record_bytes, messages = unpaid.missing(left)
         arrived_bytes, arrived_messages = self._unpaid_bytes - record_bytes, self._unpaid_messages - messages
         self._unpaid_bytes, self._unpaid_messages = record_bytes, messages
         if not record_bytes:
-            self._unpaid = None
+            self.unpaid = None
         return self._usage.charge_refunded(unpaid.topic, arrived_bytes, arrived_messages, now_ns)
-
-    def _latest(self) -> Announced | None:
-        return self._announced if self._walk is None else self._walk.announced

@@ -248,8 +248,7 @@ class RequestStream(Requests):
             self.watch_latest(self.delay, now_ns if is_timed else 0)
 
     def _end_turn(self, now_ns: int, charge: _Charge | None = None) -> None:
-        """The current request is done; if it was held, that hold is over. `charge`: of a request that passes in part.
-        """
+        """The current request is done; if it was held, that hold is over. `charge`: of one that passes in part."""
         connection = self.connection
         turn = connection.turn
         if turn is not None:
@@ -275,20 +274,25 @@ class RequestStream(Requests):
             self._charge = charge = _Charge(self, limits, now_ns, self.unpaid)
             usage = connection.usage
             if usage is not None and connection.identity.limits.counts_records:
-                charge.rest = RecordRest(usage, cut, None if cut is not None else usage.walk)
-                self.note_charge(now_ns)
+                source = usage.walk if cut is None else cut
+                if source is not None:
+                    charge.rest = RecordRest(usage, source)
+                    self.note_charge(now_ns)
             if self.near_limit:
                 connection.context.holds.add_overdraft(charge, limits.limits, now_ns)
 
     def note_charge(self, now_ns: int) -> None:
-        rest = None if self._charge is None else self._charge.rest
-        if self._charge is None or rest is None or not rest.note_charge(self.remaining, now_ns):
+        charge = self._charge
+        if charge is None or charge.rest is None:
             return
-        holds = self.connection.context.holds
-        if any(limit.waiters.waiting for limit in rest.limits):  # they do not wait for what has not arrived
-            holds.credit_returned(rest.refund(self.remaining, now_ns))
-        elif self.near_limit:
-            holds.add_overdraft(self._charge, rest.limits, now_ns)
+        rest = charge.rest
+        rest.note_charge(now_ns, is_near_limit=self.near_limit)
+        if self.near_limit:
+            holds = self.connection.context.holds
+            if any(limit.waiters.waiting for limit in rest.limits):  # they do not wait for what has not arrived
+                holds.credit_returned(rest.refund(self.remaining, now_ns))
+            else:
+                holds.add_overdraft(charge, rest.limits, now_ns)
 
     def _forget_charge(self) -> None:
         if self._charge is not None:
@@ -326,7 +330,7 @@ class RequestStream(Requests):
         passed_to = min(end, pos + self.remaining)
         self.remaining -= passed_to - pos
         if charge is not None:
-            self._arrived(charge, now_ns)
+            self._arrived(charge, charge.rest, now_ns)
         if self.want != READ_SIZE or self.connection.is_closing:
             self._set_want()
         return passed_to
@@ -381,8 +385,9 @@ class RequestStream(Requests):
         walk.work_left = PIECES_PER_STEP
         walked_to = walk.advance(self.buf, pos, known)
         self.remaining = frame_end - walked_to
-        if self._charge is not None:
-            self._arrived(self._charge, now_ns)
+        charge = self._charge
+        if charge is not None:
+            self._arrived(charge, charge.rest, now_ns)
         kind.handler.on_walked(self, now_ns)
         if not self.remaining:
             self.walk = self.current = None
@@ -429,17 +434,17 @@ class RequestStream(Requests):
             connection.context.holds.give_up(turn.ticket, now_ns)
         return PASS
 
-    def _arrived(self, charge: _Charge, now_ns: int) -> None:
+    def _arrived(self, charge: _Charge, rest: RecordRest | None, now_ns: int) -> None:
         """More of a frame has arrived: charge its records that were refunded. At its end count its holds."""
-        kind, rest = self._kind, charge.rest
-        if rest is not None and rest.is_unpaid and kind is not None:
+        kind = self._kind
+        if rest is not None and rest.unpaid is not None and kind is not None:
             identity = self.connection.identity
             if identity.generation != identity.registry.generation:
                 identity.refresh(now_ns)
             handler = kind.handler
             assert isinstance(handler, Produce)  # noqa: S101 - for the type checker: only these are charged
-            handler.on_late(self, kind, rest.charge_arrived(self.remaining, now_ns), now_ns)
-        if not self.remaining:
+            handler.on_late(self, kind, rest.charge_arrived(rest.unpaid, self.remaining, now_ns), now_ns)
+        if charge.hold is not None and not self.remaining:
             self._count_hold(charge, now_ns)
 
     def _count_hold(self, charge: _Charge, now_ns: int) -> None:

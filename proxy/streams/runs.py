@@ -12,7 +12,7 @@ count: their prefix. Of each further request only the length of its records and 
 from collections.abc import Callable
 from typing import Any, Final, final
 
-from protocol.produce_walk import FIRST_FLEXIBLE, Announced
+from protocol.produce_walk import FIRST_FLEXIBLE
 from protocol.record_batch import PLAIN_WIDTH, width_of
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
 from proxy.enforcement.identity import Identity
@@ -30,17 +30,12 @@ Unpack = Callable[[bytearray, int], tuple[Any, ...]]
 
 
 class Run:
-    """See the module. This one finds none.
+    """See the module. `count`: the number of requests that `scan` has found. This one finds none."""
 
-    count   the number of requests that `scan` has found
-    cut     the records of the last one, if it has not arrived whole and they are charged
-    """
-
-    __slots__ = ("count", "cut")
+    __slots__ = ("count",)
 
     def __init__(self) -> None:
         self.count = 0
-        self.cut: Announced | None = None
 
     def fit(self, buf: bytearray, pos: int) -> bool:
         """Adapt to the request at `pos`. Returns whether `scan` may find now what it did not find before."""
