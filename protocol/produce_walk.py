@@ -43,6 +43,26 @@ class TopicUsage(NamedTuple):
     """Of idempotent and transactional producers, each once, in no order."""
 
 
+class Announced(NamedTuple):
+    """Records of one topic that were reported before they arrived: those of one partition, and the batch at their end.
+
+    after        bytes of the frame after these records; `batch_after`: after the batch
+    batch_size   its bytes, all of which may have arrived
+    messages     in the batch
+    """
+
+    topic: Topic
+    after: int
+    batch_after: int
+    batch_size: int
+    messages: int
+
+    def missing(self, left: int) -> tuple[int, int]:
+        """Record bytes and messages that have not arrived, of a frame of which `left` bytes have not."""
+        in_batch = max(0, left - self.batch_after)
+        return max(0, left - self.after), self.messages * in_batch // self.batch_size
+
+
 ACKS_AND_TIMEOUT = 6
 _INDEX = 4
 _SMALLEST_PARTITION = _INDEX + 4
@@ -169,6 +189,15 @@ class ProduceRequestWalk(FrameWalk):
         self._record_bytes = 0
         self._messages = 0
         self._producer_ids: set[int] = set()
+        #: See `Announced`.
+        self._after = self._batch_after = frame_length
+        self._batch_size = 1
+        self._batch_messages = 0
+
+    @property
+    def announced(self) -> Announced:
+        """The latest records that were reported before they arrived."""
+        return Announced(self.topic, self._after, self._batch_after, self._batch_size, self._batch_messages)
 
     def take(self) -> list[TopicUsage]:
         """What was found since the last call, in the order of the request.
@@ -260,6 +289,7 @@ class ProduceRequestWalk(FrameWalk):
             raise TruncatedFrame("records", self._offset())
         if size > 0:
             self._record_bytes += size
+            self._after = self._limit - self._pos - size
             yield from self._walk_records(size)
         if self._compact:
             yield from self._skip_tags()
@@ -276,24 +306,27 @@ class ProduceRequestWalk(FrameWalk):
             if magic == 2 and size >= BATCH_HEADER:
                 if self._end - self._pos < BATCH_HEADER:
                     yield from self._need(BATCH_HEADER, "batch header")
-                self._add_batch(size)
+                messages = self._read_batch(size)
             elif magic in (0, 1) and size >= BEFORE_SIZE + _SET_ENTRY_MIN:
-                self._messages += _messages_of_entry(offset, size, attributes)
+                messages = _messages_of_entry(offset, size, attributes)
             else:
                 break
+            self._messages += messages
             left -= size
             if size <= self._end - self._pos:
                 self._pos += size
             else:
+                self._batch_after = self._limit - self._pos - size
+                self._batch_size, self._batch_messages = size, messages
                 yield from self._skip(size, "batch")
             self.work_left -= 1
             if self.work_left <= 0 and self._pos < self._end:
                 yield
         yield from self._skip(left, "records")
 
-    def _add_batch(self, size: int) -> None:
-        """What the header of the batch at the current position contains."""
+    def _read_batch(self, size: int) -> int:
+        """Notes the producer id of the batch at the current position. Returns its messages."""
         _, _, attributes, producer_id, count = unpack_batch(self._buf, self._pos)
-        self._messages += claimed_messages(count, attributes, size)
         if producer_id >= 0:
             self._producer_ids.add(producer_id)
+        return claimed_messages(count, attributes, size)

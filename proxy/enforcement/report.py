@@ -93,10 +93,10 @@ class Report:
             reason = self.reason_of(decision)
             self._log_limit(identity, limit, PAUSE, reason, wait_ns, decision.wait_ns, now_ns, decision.topics)
 
-    def released(self, identity: Identity, hold: Hold, now_ns: int) -> None:
-        """A hold has ended, and the frame passes."""
-        reason = TOTAL if hold.limit.entity == TOTAL_ENTITY else DEBT
-        self._count(identity, hold.limit, PAUSE, reason, now_ns - hold.since_ns, now_ns)
+    def released(self, identity: Identity, limit: Limit, held_ns: int, now_ns: int) -> None:
+        """A frame has passed that was held, first by this limit; `held_ns`: by all, and in all its parts."""
+        reason = TOTAL if limit.entity == TOTAL_ENTITY else DEBT
+        self._count(identity, limit, PAUSE, reason, held_ns, now_ns)
 
     def would_hold(self, identity: Identity, decision: Decision, now_ns: int) -> None:
         """A dry run forwards a frame that another mode would hold."""

@@ -6,6 +6,7 @@ Decisions one by one would have the same result, while the limits have room for 
 
 from typing import Final, final
 
+from protocol.produce_walk import Announced
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
 from proxy.streams.connection import Connection, InFlight, RequestKind, Requests
 from proxy.streams.handlers.produce import Produce
@@ -80,6 +81,12 @@ class Batches:
                 connection.sent_unanswered = True
         kind.counter.value += count
         return passed_to
+
+    @property
+    def cut(self) -> Announced | None:
+        """The records of the last request of a batch, which has not arrived whole, where they are charged."""
+        plan = None if self._runs is None else self._runs.latest
+        return None if plan is None else plan.cut
 
     def _scan(
         self, kind: RequestKind, buf: bytearray, pos: int, end: int, most: int, in_flight: InFlight

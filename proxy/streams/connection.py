@@ -279,6 +279,10 @@ class Requests(Stream):
                 in_flight[-1] = (correlation_id, Watched(awaited, delay, now_ns))
 
     @abstractmethod
+    def note_charge(self, now_ns: int) -> None:
+        """Records of the current request have been charged, perhaps before they arrive."""
+
+    @abstractmethod
     def collect(self, pos: int, upto: int, length: int) -> int:
         """Keep the bytes up to `upto`, which is before the end of the request at `pos`, and those that follow; memory
         for all of it is reserved. Returns the step.

@@ -12,7 +12,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final, final
 
-from protocol.produce_walk import TopicUsage, one_partition, read_topics
+from protocol.produce_walk import Announced, TopicUsage, one_partition, read_topics
 from protocol.record_batch import (
     BATCH_HEADER,
     BEFORE_SIZE,
@@ -95,6 +95,7 @@ class Plan(ChargedRun):
     kind         of the requests
     prefix       see `runs`
     generation   of the limits
+    cut          the records of the last request found that has not arrived whole
     """
 
     __slots__ = (
@@ -103,6 +104,7 @@ class Plan(ChargedRun):
         "_messages",
         "_record_bytes",
         "_topic",
+        "cut",
         "generation",
         "kind",
         "prefix",
@@ -115,6 +117,7 @@ class Plan(ChargedRun):
         self.kind: Final = kind
         self.prefix: Final = prefix
         self.generation: Final = generation
+        self.cut: Announced | None = None
         self._topic: Final = charges.topic
         #: Each limit, and which of four sums it is charged with.
         self._limits: Final = tuple(
@@ -178,6 +181,9 @@ class Plan(ChargedRun):
             pos = frame_end
         if count and self._topic.last_ns < now_ns:
             self._topic.last_ns = now_ns
+        if pos > end:  # the loop has ended with this request
+            after = len(tags)
+            self.cut = Announced(self._topic.name, after, after, size, claimed_messages(claimed, attributes, size))
         self.count, self.producer_id, self._record_bytes, self._messages = count, producer_id, record_bytes, messages
         return pos
 

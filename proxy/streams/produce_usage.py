@@ -180,6 +180,15 @@ class ProduceUsage:
             self._late.update(exceeding[: 2 * MAX_REMEMBERED - len(self._late)])
         return decision
 
+    def charge_refunded(self, topic: Topic, record_bytes: int, messages: int, now_ns: int) -> Decision:
+        """Records of the current request have arrived that were refunded before: charge them to the limits of now."""
+        self.renew()
+        amounts: dict[Limit, int] = {}
+        self._add_topics(amounts, [TopicUsage(topic, record_bytes, messages, ())], now_ns)
+        if len(self._late) < MAX_REMEMBERED:
+            self._late.add(topic)
+        return charge_all(amounts, now_ns)
+
     @property
     def has_late(self) -> bool:
         """Whether the next request must be checked for what the last one contained after its decision."""

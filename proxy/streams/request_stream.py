@@ -4,12 +4,14 @@ A frame's header is parsed (`protocol.request_header`); its payload is forwarded
 Requests of the same kind differ only in length and correlation id: they pass in `batches`.
 """
 
+from operator import itemgetter
 from typing import Final, final
 
 from protocol.errors import MalformedFrame
 from protocol.produce_partitions import ProduceRequest
+from protocol.produce_walk import Announced
 from protocol.request_header import peek_request, unpack_prefix
-from proxy.enforcement.holds import Overdraft
+from proxy.enforcement.holds import Hold, Overdraft
 from proxy.enforcement.identity import NS_PER_MS
 from proxy.enforcement.policies.policy import Reply
 from proxy.streams.batches import Batches
@@ -18,6 +20,7 @@ from proxy.streams.handlers.data import HEAD_READ_SIZE, longest_charge
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.kinds import Kinds
 from proxy.streams.memory import READ_SIZE
+from proxy.streams.record_rest import RecordRest
 from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, PASS, PIECES_PER_STEP, REPLACE, STOP, YIELD
 from quotas.admission.limit_set import LimitSet
 
@@ -32,9 +35,11 @@ class _Charge(Overdraft):
 
     unpaid   bytes at its end that are not charged: they are charged as they arrive
     ahead    least number of bytes that the next charge covers, whether they have arrived or not
+    rest     its records, if they are charged
+    hold     its first hold, if it counts as held; `held_ns`: the time of all its holds, counted at its end
     """
 
-    __slots__ = ("_requests", "ahead", "charged_ns", "limits", "unpaid")
+    __slots__ = ("_requests", "ahead", "charged_ns", "held_ns", "hold", "limits", "rest", "unpaid")
 
     def __init__(self, requests: "RequestStream", limits: LimitSet, now_ns: int, unpaid: int) -> None:
         self._requests = requests
@@ -42,10 +47,16 @@ class _Charge(Overdraft):
         self.charged_ns = now_ns
         self.unpaid = unpaid
         self.ahead = longest_charge(limits) if unpaid else 0
+        self.rest: RecordRest | None = None
+        self.hold: Hold | None = None
+        self.held_ns = 0
 
     def forget(self) -> None:
         """Nothing is charged any more for bytes that have not arrived."""
-        self._requests.connection.context.holds.remove_overdraft(self, self.limits.limits)
+        holds = self._requests.connection.context.holds
+        holds.remove_overdraft(self, self.limits.limits)
+        if self.rest is not None:
+            holds.remove_overdraft(self, self.rest.limits)
 
     def reduce(self, now_ns: int) -> None:
         self._requests.refund_rest(now_ns, longest_charge(self.limits))
@@ -133,7 +144,7 @@ class RequestStream(Requests):
         if passed_to > end:
             self.is_charged, self.is_counted, self.unpaid = True, False, 0
             self.remaining = passed_to - end
-            self._begin_frame(kind, now_ns)
+            self._begin_frame(kind, now_ns, self._batches.cut)
         if self.near_limit:
             self._notify_early(kind, now_ns)
         self._set_want()
@@ -146,10 +157,14 @@ class RequestStream(Requests):
         if not round_trip_ns or kind.reply is not Reply.NOTICE or type(kind.handler) is not Produce:
             return
         limits = identity.limits
-        for limit in limits.produce.limits + limits.requests.limits:
-            wait_ns = limit.soft_wait_ns(round_trip_ns, now_ns)
-            if wait_ns >= NS_PER_MS:
-                context.policy.of(limit).nears(identity, limit, wait_ns, now_ns)
+        near = [
+            (wait_ns, limit)
+            for limit in limits.produce.limits + limits.requests.limits
+            if (wait_ns := limit.soft_wait_ns(round_trip_ns, now_ns)) >= NS_PER_MS
+        ]
+        for wait_ns, limit in sorted(near, key=itemgetter(0), reverse=True):
+            if context.policy.of(limit).nears(identity, limit, wait_ns, now_ns):
+                return  # it counts once, with the longest wait
 
     def _take_frame(self, pos: int, end: int, now_ns: int) -> int:
         """The step for the request that begins at `pos`."""
@@ -211,8 +226,6 @@ class RequestStream(Requests):
         else:
             connection.sent_unanswered = True
         self.awaited = None
-        if connection.turn is not None:
-            self._end_turn(now_ns)
         frame_end = pos + 4 + length
         passed_to = min(end, frame_end)
         if self.walk is not None:
@@ -223,6 +236,8 @@ class RequestStream(Requests):
         self.remaining = frame_end - passed_to
         if self.remaining:
             self._begin_frame(kind, now_ns)
+        if connection.turn is not None:
+            self._end_turn(now_ns, self._charge if self.remaining else None)
         self._set_want()
         return passed_to if passed_to > pos else YIELD
 
@@ -232,23 +247,52 @@ class RequestStream(Requests):
         if is_timed or self.delay is not None:
             self.watch_latest(self.delay, now_ns if is_timed else 0)
 
-    def _end_turn(self, now_ns: int) -> None:
-        """The current request is done; if it was held, that hold is over."""
+    def _end_turn(self, now_ns: int, charge: _Charge | None = None) -> None:
+        """The current request is done; if it was held, that hold is over. `charge`: of one that passes in part."""
         connection = self.connection
         turn = connection.turn
         if turn is not None:
             connection.turn = None
-            connection.context.policy.released(connection.identity, turn, now_ns)
+            if charge is None:
+                connection.context.policy.released(connection.identity, turn, now_ns)
+            else:
+                charge.hold = turn
+                self._end_hold(charge, turn, now_ns)
             connection.context.holds.give_up(turn.ticket, now_ns)
 
-    def _begin_frame(self, kind: RequestKind, now_ns: int) -> None:
-        """A frame is partly forwarded."""
+    def _end_hold(self, charge: _Charge, hold: Hold, now_ns: int) -> None:
+        """A part of a held frame passes. Its holds count together, at its end."""
+        self.connection.identity.back_off.released(now_ns)
+        charge.held_ns += now_ns - hold.since_ns
+
+    def _begin_frame(self, kind: RequestKind, now_ns: int, cut: Announced | None = None) -> None:
+        """A frame is partly forwarded. `cut`: its records, if no walk parses it."""
         self._forget_charge()
+        connection = self.connection
         if self.is_charged and type(kind.handler) is Produce:
-            limits = self.connection.identity.limits.produce
+            limits = connection.identity.limits.produce
             self._charge = charge = _Charge(self, limits, now_ns, self.unpaid)
+            usage = connection.usage
+            if usage is not None and connection.identity.limits.counts_records:
+                source = usage.walk if cut is None else cut
+                if source is not None:
+                    charge.rest = RecordRest(usage, source)
+                    self.note_charge(now_ns)
             if self.near_limit:
-                self.connection.context.holds.add_overdraft(charge, limits.limits, now_ns)
+                connection.context.holds.add_overdraft(charge, limits.limits, now_ns)
+
+    def note_charge(self, now_ns: int) -> None:
+        charge = self._charge
+        if charge is None or charge.rest is None:
+            return
+        rest = charge.rest
+        rest.note_charge(now_ns, is_near_limit=self.near_limit)
+        if self.near_limit:
+            holds = self.connection.context.holds
+            if any(limit.waiters.waiting for limit in rest.limits):  # they do not wait for what has not arrived
+                holds.credit_returned(rest.refund(self.remaining, now_ns))
+            else:
+                holds.add_overdraft(charge, rest.limits, now_ns)
 
     def _forget_charge(self) -> None:
         if self._charge is not None:
@@ -285,6 +329,8 @@ class RequestStream(Requests):
             return self._walk_on(pos, end, now_ns)
         passed_to = min(end, pos + self.remaining)
         self.remaining -= passed_to - pos
+        if charge is not None:
+            self._arrived(charge, charge.rest, now_ns)
         if self.want != READ_SIZE or self.connection.is_closing:
             self._set_want()
         return passed_to
@@ -339,6 +385,9 @@ class RequestStream(Requests):
         walk.work_left = PIECES_PER_STEP
         walked_to = walk.advance(self.buf, pos, known)
         self.remaining = frame_end - walked_to
+        charge = self._charge
+        if charge is not None:
+            self._arrived(charge, charge.rest, now_ns)
         kind.handler.on_walked(self, now_ns)
         if not self.remaining:
             self.walk = self.current = None
@@ -356,15 +405,19 @@ class RequestStream(Requests):
 
         Returns `PASS` or `HOLD`.
         """
-        charge.forget()
         connection = self.connection
+        connection.context.holds.remove_overdraft(charge, charge.limits.limits)
+        identity = connection.identity
+        if identity.generation != identity.registry.generation:
+            identity.refresh(now_ns)
         kind = self._kind
-        limits = connection.identity.limits.produce
+        limits = identity.limits.produce
         size = min(charge.unpaid, max(arrived, charge.ahead))
-        if kind is None or not limits.limits:
-            charge.unpaid -= size
-            return PASS
+        assert kind is not None  # noqa: S101 - for the type checker: set with the frame
         turn = connection.turn
+        if turn is not None and not self.is_counted:
+            self.is_counted = True
+            charge.hold = turn
         decision = limits.admit(size, now_ns, None if turn is None else turn.ticket)
         handler = kind.handler
         assert isinstance(handler, Produce)  # noqa: S101 - for the type checker: nothing else is charged in full
@@ -377,26 +430,50 @@ class RequestStream(Requests):
         charge.charged_ns = now_ns
         connection.turn = None
         if turn is not None:
-            if not self.is_counted:
-                self.is_counted = True
-                connection.context.policy.released(connection.identity, turn, now_ns)
+            self._end_hold(charge, turn, now_ns)
             connection.context.holds.give_up(turn.ticket, now_ns)
         return PASS
+
+    def _arrived(self, charge: _Charge, rest: RecordRest | None, now_ns: int) -> None:
+        """More of a frame has arrived: charge its records that were refunded. At its end count its holds."""
+        kind = self._kind
+        if rest is not None and rest.unpaid is not None and kind is not None:
+            identity = self.connection.identity
+            if identity.generation != identity.registry.generation:
+                identity.refresh(now_ns)
+            handler = kind.handler
+            assert isinstance(handler, Produce)  # noqa: S101 - for the type checker: only these are charged
+            handler.on_late(self, kind, rest.charge_arrived(rest.unpaid, self.remaining, now_ns), now_ns)
+        if charge.hold is not None and not self.remaining:
+            self._count_hold(charge, now_ns)
+
+    def _count_hold(self, charge: _Charge, now_ns: int) -> None:
+        if charge.hold is not None:
+            connection = self.connection
+            connection.context.policy.count_hold(connection.identity, charge.hold, charge.held_ns, now_ns)
+            charge.hold = None
 
     def refund_rest(self, now_ns: int, ahead: int = 0) -> None:
         """Give back what was charged for bytes that have not arrived; they are charged as they arrive, at least
         `ahead` bytes at once.
         """
         charge = self._charge
-        if charge is not None and self.remaining > charge.unpaid:
+        if charge is None or not self.remaining:
+            return
+        holds = self.connection.context.holds
+        if self.remaining > charge.unpaid:
             charge.limits.refund(self.remaining - charge.unpaid, charge.charged_ns, now_ns)
-            self.connection.context.holds.credit_returned(charge.limits.limits)
+            holds.credit_returned(charge.limits.limits)
             charge.unpaid = self.remaining
             charge.ahead = ahead
+        if charge.rest is not None:
+            holds.credit_returned(charge.rest.refund(self.remaining, now_ns))
 
     def end(self, now_ns: int) -> None:
         """Nothing of the current frame arrives any more."""
         self.refund_rest(now_ns)
+        if self._charge is not None:
+            self._count_hold(self._charge, now_ns)
         self._forget_charge()
         self.drop_collected()
 

@@ -36,8 +36,8 @@ class Auto(Policy):
         mode = self.modes[MODE_OF[reply]]
         return mode.leaves_debt(identity, decision, reply, now_ns, was_held=was_held)
 
-    def nears(self, identity: Identity, limit: Limit, wait_ns: int, now_ns: int) -> None:
-        self.modes["notify"].nears(identity, limit, wait_ns, now_ns)
+    def nears(self, identity: Identity, limit: Limit, wait_ns: int, now_ns: int) -> bool:
+        return self.modes["notify"].nears(identity, limit, wait_ns, now_ns)
 
 
 POLICY = Auto

@@ -41,9 +41,10 @@ class Notify(Policy):
                 self._report.noticed(identity, decision, wait_ns, now_ns)
         return None
 
-    def nears(self, identity: Identity, limit: Limit, wait_ns: int, now_ns: int) -> None:
+    def nears(self, identity: Identity, limit: Limit, wait_ns: int, now_ns: int) -> bool:
         identity.notice.extend(limit, now_ns + wait_ns, SOFT)
         self._report.neared(identity, limit, wait_ns, now_ns)
+        return True
 
 
 POLICY = Notify

@@ -60,8 +60,12 @@ class Policy:
         Returns the delay of its response.
         """
 
-    def nears(self, identity: Identity, limit: Limit, wait_ns: int, now_ns: int) -> None:
-        """A data frame passed and left less than the soft mark; in `wait_ns` the limit is above it again."""
+    def nears(self, identity: Identity, limit: Limit, wait_ns: int, now_ns: int) -> bool:
+        """A data frame passed and left less than the soft mark; in `wait_ns` the limit is above it again.
+
+        Returns whether its response contains that wait.
+        """
+        return False
 
     def stop_of(self, decision: Decision, now_ns: int) -> Delay | None:
         """The stop of reading after a data frame that left debt."""
@@ -99,4 +103,8 @@ class Policy:
     def released(self, identity: Identity, hold: Hold, now_ns: int) -> None:
         """A held frame passes."""
         identity.back_off.released(now_ns)
-        self._report.released(identity, hold, now_ns)
+        self.count_hold(identity, hold, now_ns - hold.since_ns, now_ns)
+
+    def count_hold(self, identity: Identity, hold: Hold, held_ns: int, now_ns: int) -> None:
+        """A frame has passed that was held for `held_ns`, first by this hold."""
+        self._report.released(identity, hold.limit, held_ns, now_ns)

@@ -269,16 +269,24 @@ class Produce(DataHandler):
         walk, usage = stream.walk, stream.connection.usage
         if usage is None or not isinstance(walk, ProduceRequestWalk):
             return
-        decision = usage.charge_late(walk.take(), now_ns)
-        if decision is not ADMITTED:
-            assert isinstance(stream, Requests)  # noqa: S101 - for the type checker: the walk is over a request
-            assert isinstance(stream.current, RequestKind)  # noqa: S101 - for the type checker
-            connection, kind = stream.connection, stream.current
-            delay = self.leave_debt(connection, decision, kind, now_ns, was_held=stream.is_counted)
-            if delay is not None:
-                stream.watch_latest(delay, 0)
-            stream.is_counted = True
-            stream.near_limit = True
+        seen = walk.take()
+        if not seen:
+            return
+        decision = usage.charge_late(seen, now_ns)
+        assert isinstance(stream, Requests)  # noqa: S101 - for the type checker: the walk is over a request
+        assert isinstance(stream.current, RequestKind)  # noqa: S101 - for the type checker
+        self.on_late(stream, stream.current, decision, now_ns)
+        stream.note_charge(now_ns)
+
+    def on_late(self, requests: Requests, kind: RequestKind, decision: Decision, now_ns: int) -> None:
+        """Records have been charged after the request passed."""
+        if decision is ADMITTED:
+            return
+        delay = self.leave_debt(requests.connection, decision, kind, now_ns, was_held=requests.is_counted)
+        if delay is not None:
+            requests.watch_latest(delay, 0)
+        requests.is_counted = True
+        requests.near_limit = True
 
     # ---- responses
 
