@@ -80,9 +80,9 @@ class RequestStream(Requests):
         return self._withheld is not None and self._withheld is not _DROPPED
 
     @property
-    def is_between_requests(self) -> bool:
-        """Whether a request has been forwarded, and nothing of the next."""
-        return self._kind is not None and not self.remaining
+    def has_request(self) -> bool:
+        """Whether a complete request has arrived and passed."""
+        return self.full_read == READ_SIZE
 
     @property
     def has_stalled(self) -> bool:
@@ -183,7 +183,7 @@ class RequestStream(Requests):
         pass_unknown_apis = self.connection.context.config.security.pass_unknown_apis
         header = peek_request(buf, pos, end, self._batches.longest, pass_unknown_apis=pass_unknown_apis)
         if header is None:
-            self.want = READ_SIZE
+            self.want = self.full_read
             return None
         kind = self._kinds.kind_of(header, buf, pos)
         length = unpack_prefix(buf, pos)[0]
@@ -257,6 +257,8 @@ class RequestStream(Requests):
 
     def _set_want(self) -> None:
         """Close to the limit, read only to the end of the frame and the next header: a hold then keeps little."""
+        if not self.remaining:
+            self.full_read = READ_SIZE
         if self.near_limit and self.connection.context.policy.enforces:
             charge = self._charge
             unpaid = charge.unpaid if charge is not None and charge.ahead else 0
@@ -264,7 +266,7 @@ class RequestStream(Requests):
         elif self.connection.is_closing and self.remaining:
             self.want = self.remaining
         else:
-            self.want = IGNORING_READ_SIZE if self.connection.identity.back_off.ignores else READ_SIZE
+            self.want = IGNORING_READ_SIZE if self.connection.identity.back_off.ignores else self.full_read
 
     # ---- the rest of a frame
 
