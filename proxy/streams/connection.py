@@ -270,6 +270,15 @@ class Requests(Stream):
         self.is_timing = True
         self.want = self.full_read = FIRST_READ_SIZE
 
+    @property
+    def has_request(self) -> bool:
+        """Whether a complete request has passed."""
+        return self.full_read == READ_SIZE
+
+    def end_first(self) -> None:
+        """The first request is complete."""
+        self.full_read = READ_SIZE
+
     def watch_latest(self, delay: Delay | None, now_ns: int) -> None:
         """Time or delay the response to the latest request, which is in flight."""
         self.delay = None

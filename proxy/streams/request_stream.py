@@ -80,11 +80,6 @@ class RequestStream(Requests):
         return self._withheld is not None and self._withheld is not _DROPPED
 
     @property
-    def has_request(self) -> bool:
-        """Whether a complete request has arrived and passed."""
-        return self.full_read == READ_SIZE
-
-    @property
     def has_stalled(self) -> bool:
         """Whether nothing of the current frame arrived for a while, and its rest is charged as it arrives."""
         charge = self._charge
@@ -257,8 +252,8 @@ class RequestStream(Requests):
 
     def _set_want(self) -> None:
         """Close to the limit, read only to the end of the frame and the next header: a hold then keeps little."""
-        if not self.remaining:
-            self.full_read = READ_SIZE
+        if self.full_read != READ_SIZE and not self.remaining:
+            self.end_first()
         if self.near_limit and self.connection.context.policy.enforces:
             charge = self._charge
             unpaid = charge.unpaid if charge is not None and charge.ahead else 0
