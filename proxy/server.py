@@ -53,7 +53,7 @@ from quotas.registry.registry import Registry
 
 EXIT_CLEAN = 0
 EXIT_NOT_DRAINED = 1
-#: Of --max-connections, the part that may wait for a slot of one listener.
+#: Of --max-connections, the part that may wait for a slot of one listener, and that may wait to be closed.
 WAITING_PARTS = 10
 
 _log = logging.getLogger("proxy.server")
@@ -223,8 +223,9 @@ class Server:
             faults=Faults(metrics, self._clock),
         )
         max_wait_ns = int(config.enforcement.max_connection_hold_seconds * NS_PER_SECOND)
-        quotas = ConnectionQuotas(registry, max_wait_ns, max(1, config.security.max_connections // WAITING_PARTS))
-        self.gate = Gate(loop, self._clock, quotas, report, metrics.connections, self.context)
+        part = max(1, config.security.max_connections // WAITING_PARTS)
+        quotas = ConnectionQuotas(registry, max_wait_ns, part)
+        self.gate = Gate(loop, self._clock, quotas, report, metrics.connections, self.context, part)
         self.in_force = InForce(config, in_force, self.shared, report)
         sweep = Sweep(self.sessions, headers, memory, metrics.connections, config.security)
         registry.observers += [self.shared.wakeups.limits_changed, self.gate.limits_changed]
