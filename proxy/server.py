@@ -53,8 +53,11 @@ from quotas.registry.registry import Registry
 
 EXIT_CLEAN = 0
 EXIT_NOT_DRAINED = 1
-#: Of --max-connections, the part that may wait for a slot of one listener, and that may wait to be closed.
+#: Of --max-connections, the part that may wait for a slot of one listener, and that may wait to be closed. As many
+#: more may remain for acks=0 data of clients that have gone.
 WAITING_PARTS = 10
+#: Fewest connections that may remain for such data.
+MIN_ABANDONED = 8
 
 _log = logging.getLogger("proxy.server")
 
@@ -121,6 +124,8 @@ class Server:
         self.config = config
         self.metrics = Metrics(config)
         self.sessions: set[Session] = set()
+        #: Those that remain for acks=0 data of a client that has gone, the oldest first.
+        self._abandoned: dict[Session, None] = {}
         self._clock = clock
         self._work_clock = work_clock
         self._read_again = read_again
@@ -272,13 +277,21 @@ class Server:
 
     def on_closed(self, session: Session) -> None:
         self.sessions.discard(session)
-        if not session.is_abandoned:
+        if session in self._abandoned:
+            del self._abandoned[session]
+        else:
             self._uncount(session)
         if self._all_closed is not None and not self.sessions:
             self._all_closed.set()
 
     def on_abandoned(self, session: Session) -> None:
         self._uncount(session)
+        self._abandoned[session] = None
+        most = max(MIN_ABANDONED, self.config.security.max_connections // WAITING_PARTS)
+        if len(self._abandoned) > most:  # drop the oldest: a new one with little debt is not lost to old, long debts
+            oldest = next(iter(self._abandoned))
+            self.shared.faults.abandoned(oldest.identity, most)
+            oldest.close()
 
     def _uncount(self, session: Session) -> None:
         """Stop counting the session as a connection."""
