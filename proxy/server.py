@@ -53,10 +53,13 @@ from quotas.registry.registry import Registry
 
 EXIT_CLEAN = 0
 EXIT_NOT_DRAINED = 1
-#: Of --max-connections, the part that may wait for a slot of one listener.
+#: Of --max-connections, the part that may wait for a slot of one listener, and that may wait to be closed. As many
+#: more may remain for acks=0 data of clients that have gone.
 WAITING_PARTS = 10
 #: Connections that `/throttles` goes through in one round of the event loop: about 1 ms.
 LISTED_AT_ONCE = 200
+#: Fewest connections that may remain for such data.
+MIN_ABANDONED = 8
 
 _log = logging.getLogger("proxy.server")
 
@@ -123,6 +126,8 @@ class Server:
         self.config = config
         self.metrics = Metrics(config)
         self.sessions: set[Session] = set()
+        #: Those that remain for acks=0 data of a client that has gone, the oldest first.
+        self._abandoned: dict[Session, None] = {}
         self._clock = clock
         self._work_clock = work_clock
         self._read_again = read_again
@@ -225,8 +230,9 @@ class Server:
             faults=Faults(metrics, self._clock),
         )
         max_wait_ns = int(config.enforcement.max_connection_hold_seconds * NS_PER_SECOND)
-        quotas = ConnectionQuotas(registry, max_wait_ns, max(1, config.security.max_connections // WAITING_PARTS))
-        self.gate = Gate(loop, self._clock, quotas, report, metrics.connections, self.context)
+        part = max(1, config.security.max_connections // WAITING_PARTS)
+        quotas = ConnectionQuotas(registry, max_wait_ns, part)
+        self.gate = Gate(loop, self._clock, quotas, report, metrics.connections, self.context, part)
         self.in_force = InForce(config, in_force, self.shared, report)
         sweep = Sweep(self.sessions, headers, memory, metrics.connections, config.security)
         registry.observers += [self.shared.wakeups.limits_changed, self.gate.limits_changed]
@@ -273,13 +279,21 @@ class Server:
 
     def on_closed(self, session: Session) -> None:
         self.sessions.discard(session)
-        if not session.is_abandoned:
+        if session in self._abandoned:
+            del self._abandoned[session]
+        else:
             self._uncount(session)
         if self._all_closed is not None and not self.sessions:
             self._all_closed.set()
 
     def on_abandoned(self, session: Session) -> None:
         self._uncount(session)
+        self._abandoned[session] = None
+        most = max(MIN_ABANDONED, self.config.security.max_connections // WAITING_PARTS)
+        if len(self._abandoned) > most:  # drop the oldest: a new one with little debt is not lost to old, long debts
+            oldest = next(iter(self._abandoned))
+            self.shared.faults.abandoned(oldest.identity, most)
+            oldest.close()
 
     def _uncount(self, session: Session) -> None:
         """Stop counting the session as a connection."""

@@ -102,13 +102,11 @@ class Report:
         """A dry run forwards a frame that another mode would hold."""
         self.noticed(identity, decision, decision.wait_ns, now_ns, PAUSE)
 
-    def connection_waits(self, identity: Identity, verdict: Verdict, now_ns: int) -> None:
-        """A new connection is over a limit on connections."""
+    def connection_waited(self, identity: Identity, verdict: Verdict, now_ns: int) -> None:
+        """A new connection has waited so long for a limit on connections; in a dry run, it would have."""
         name, entity = verdict.limit_name or "", str(verdict.entity)
         self._entities.throttle_reasons[DEBT] += 1
-        self._entities.throttled(
-            name, identity.user, identity.client_id, PAUSE, verdict.wait_ns / NS_PER_SECOND, now_ns
-        )
+        self._entities.observe(name, identity.user, identity.client_id, PAUSE, verdict.wait_ns / NS_PER_SECOND)
         tallies = self._entities.throttle_tallies
         if tallies is not None and name and not self.is_dry_run:
             tally = tallies.of(identity.user, identity.client_id, name, verdict.entity, verdict.limit_value)

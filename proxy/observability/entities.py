@@ -79,12 +79,17 @@ class Entities:
 
     def throttled(self, limit_name: str, user: str, client_id: str, mode: str, seconds: float, now_ns: int) -> None:
         """One request of the client was throttled for `seconds` by a limit of that name."""
+        entity = self.observe(limit_name, user, client_id, mode, seconds)
+        entity.window.record(seconds, now_ns // WINDOW_SLOT_NS, entity.requests)
+
+    def observe(self, limit_name: str, user: str, client_id: str, mode: str, seconds: float) -> EntityMetrics:
+        """As `throttled`, for what is no request: a connection. The window of requests is without it."""
         entity = self.of(user, client_id)
         histogram = entity.throttles.get((limit_name, mode))
         if histogram is None:
             histogram = entity.throttles[limit_name, mode] = Histogram(THROTTLE_BUCKETS)
         histogram.observe(seconds)
-        entity.window.record(seconds, now_ns // WINDOW_SLOT_NS, entity.requests)
+        return entity
 
     def tick(self, now_ns: int) -> None:
         """Slide the throttle windows; cheap unless a slot of 3 s has just ended."""

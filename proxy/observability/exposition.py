@@ -177,7 +177,7 @@ def _whole_process(metrics: Metrics) -> Iterator[Metric]:
     yield _by_reason(
         "connections_closed",
         "Client connections closed by --stalled-client-timeout (while memory was used up), --handshake-timeout or "
-        "--connections-max-idle.",
+        "--connections-max-idle; abandoned: connections of clients that had gone, dropped with acks=0 data.",
         connections.closed,
     )
     yield _by_reason(

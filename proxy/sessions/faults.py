@@ -9,7 +9,7 @@ from proxy.brokers.upstream import CLOSED_EARLY, PLAINTEXT_HINT
 from proxy.enforcement.holds import Hold
 from proxy.enforcement.identity import Identity
 from proxy.observability.logs import RateLimited, event
-from proxy.observability.metrics import Metrics
+from proxy.observability.metrics import ABANDONED, Metrics
 
 _log = logging.getLogger("proxy.sessions.session")
 
@@ -67,6 +67,20 @@ class Faults:
         """The client of a held frame has gone."""
         self._metrics.connections.dropped_frames += 1
         self._log(logging.INFO, "held_frame_dropped", "held_frame_dropped", peer=identity.peer, frame_bytes=hold.size)
+
+    def abandoned(self, identity: Identity, most: int) -> None:
+        """The client has gone, and its acks=0 data is dropped: more than `most` connections remain for such data."""
+        self._metrics.connections.closed[ABANDONED] += 1
+        self._log(
+            logging.WARNING,
+            "connection_closed",
+            ABANDONED,
+            reason=ABANDONED,
+            peer=identity.peer,
+            client_id=identity.client_id,
+            max_abandoned=most,
+            hint="its client has gone, and what it had sent with acks=0 was still held",
+        )
 
     def protocol(self, identity: Identity, error: ProtocolError) -> None:
         """One side sent what cannot be handled."""

@@ -16,7 +16,6 @@ class Progress:
 
     __slots__ = (
         "_active_ns",
-        "_is_introduced",
         "_left",
         "_read_ns",
         "_requests",
@@ -37,8 +36,7 @@ class Progress:
         self._to_client = to_client
         #: Bytes of the current request that had not arrived.
         self._left = 0
-        #: A complete request has arrived; until then the client was not read before `_read_ns`.
-        self._is_introduced = False
+        #: Without a complete request: the client was not read before.
         self._read_ns = now_ns
         #: Of the client's connection; it has been idle since `_active_ns`.
         self._traffic_bytes: int | None = None
@@ -82,14 +80,11 @@ class Progress:
 
     def lacks_request(self, timeout_ns: int, now_ns: int) -> bool:
         """Whether no complete request has arrived, though the client has been read for `timeout_ns`."""
-        requests = self._requests
-        if self._is_introduced:
+        if self._to_broker.has_request or self.has_response:
             return False
-        if requests.paused:
+        if self._requests.paused:
             self._read_ns = now_ns
-        elif self.has_response or (self._to_broker.is_between_requests and not requests.kept):
-            self._is_introduced = True
-        return not self._is_introduced and now_ns - self._read_ns >= timeout_ns
+        return now_ns - self._read_ns >= timeout_ns
 
     def is_idle(self, timeout_ns: int, now_ns: int) -> bool:
         """Whether there was no traffic for `timeout_ns`, and nothing was under way or throttled."""

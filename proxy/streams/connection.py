@@ -19,6 +19,8 @@ from proxy.streams.fetch_ledger import Fetching
 from proxy.streams.memory import READ_SIZE, Holding
 from proxy.streams.produce_usage import ProduceUsage
 
+#: Size of one read until the first request is complete. It differs from `READ_SIZE`, so that each step sets `want`.
+FIRST_READ_SIZE: Final = 65_536
 #: Bytes of the proxy's own responses that wait for earlier ones, for one connection.
 MAX_OWED_BYTES: Final = 65_536
 
@@ -253,9 +255,10 @@ class Requests(Stream):
     unpaid       bytes at its end that were not charged when it was admitted: they are charged as they arrive
     delay        of its response, until it is in flight
     is_timing    the next response near a limit is timed; the sweep sets it
+    full_read    `want` far from any limit: less until the first request is complete
     """
 
-    __slots__ = ("delay", "is_charged", "is_counted", "is_timing", "unpaid")
+    __slots__ = ("delay", "full_read", "is_charged", "is_counted", "is_timing", "unpaid")
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
@@ -265,6 +268,16 @@ class Requests(Stream):
         self.unpaid = 0
         self.delay: Delay | None = None
         self.is_timing = True
+        self.want = self.full_read = FIRST_READ_SIZE
+
+    @property
+    def has_request(self) -> bool:
+        """Whether a complete request has passed."""
+        return self.full_read == READ_SIZE
+
+    def end_first(self) -> None:
+        """The first request is complete."""
+        self.full_read = READ_SIZE
 
     def watch_latest(self, delay: Delay | None, now_ns: int) -> None:
         """Time or delay the response to the latest request, which is in flight."""

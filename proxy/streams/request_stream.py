@@ -91,11 +91,6 @@ class RequestStream(Requests):
         return self._withheld is not None and self._withheld is not _DROPPED
 
     @property
-    def is_between_requests(self) -> bool:
-        """Whether a request has been forwarded, and nothing of the next."""
-        return self._kind is not None and not self.remaining
-
-    @property
     def has_stalled(self) -> bool:
         """Whether nothing of the current frame arrived for a while, and its rest is charged as it arrives."""
         charge = self._charge
@@ -198,7 +193,7 @@ class RequestStream(Requests):
         pass_unknown_apis = self.connection.context.config.security.pass_unknown_apis
         header = peek_request(buf, pos, end, self._batches.longest, pass_unknown_apis=pass_unknown_apis)
         if header is None:
-            self.want = READ_SIZE
+            self.want = self.full_read
             return None
         kind = self._kinds.kind_of(header, buf, pos)
         length = unpack_prefix(buf, pos)[0]
@@ -301,6 +296,8 @@ class RequestStream(Requests):
 
     def _set_want(self) -> None:
         """Close to the limit, read only to the end of the frame and the next header: a hold then keeps little."""
+        if self.full_read != READ_SIZE and not self.remaining:
+            self.end_first()
         if self.near_limit and self.connection.context.policy.enforces:
             charge = self._charge
             unpaid = charge.unpaid if charge is not None and charge.ahead else 0
@@ -308,7 +305,7 @@ class RequestStream(Requests):
         elif self.connection.is_closing and self.remaining:
             self.want = self.remaining
         else:
-            self.want = IGNORING_READ_SIZE if self.connection.identity.back_off.ignores else READ_SIZE
+            self.want = IGNORING_READ_SIZE if self.connection.identity.back_off.ignores else self.full_read
 
     # ---- the rest of a frame
 

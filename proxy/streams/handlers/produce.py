@@ -120,7 +120,7 @@ class Produce(DataHandler):
         connection = requests.connection
         ahead = min(4 + length, LOOKAHEAD) - (end - pos)
         if ahead > 0 and self._looks_ahead(connection):
-            requests.want = ahead if requests.near_limit else READ_SIZE
+            requests.want = ahead if requests.near_limit else requests.full_read
             return NEED
         usage = connection.usage
         if usage is None:

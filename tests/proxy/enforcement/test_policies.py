@@ -433,7 +433,7 @@ def test_what_waits_is_listed() -> None:
 def test_a_connection_that_waits_is_counted_once(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
     verdict = Verdict(True, 3 * NS_PER_SECOND, limit_name="connection_creation_rate", limit_value=5)
-    scene.world.report.connection_waits(scene.who, verdict, scene.now_ns)
+    scene.world.report.connection_waited(scene.who, verdict, scene.now_ns)
     assert scene.throttled == {("etl", "connection_creation_rate", PAUSE): 1}
     ((name, fields),) = lines_of(caplog.records)
     assert name == "throttled"

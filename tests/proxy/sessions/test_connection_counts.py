@@ -21,6 +21,7 @@ from tests.proxy.streams.pair import World
 
 SECOND = 1_000_000_000
 HOLD_NS = 2 * SECOND
+MAX_REFUSED = 1
 ADDRESSES = ("10.0.0.1", "10.0.0.2")
 LISTENERS = (("bootstrap", "19092"), ("9093",))
 
@@ -96,7 +97,13 @@ class Connections(RuleBasedStateMachine):
         self.quotas = ConnectionQuotas(self.world.registry, HOLD_NS, max_waiting=3)
         world = self.world
         self.gate = Gate(
-            cast("Any", self.timers), self.clock, self.quotas, world.report, world.metrics.connections, world.context
+            cast("Any", self.timers),
+            self.clock,
+            self.quotas,
+            world.report,
+            world.metrics.connections,
+            world.context,
+            MAX_REFUSED,
         )
         world.registry.observers.append(self.gate.limits_changed)
         self.open: list[Connection] = []
@@ -156,6 +163,13 @@ class Connections(RuleBasedStateMachine):
         assert len(self.gate._waiting) == len(waits) == len(self.timers.pending)
         longest_ns = HOLD_NS + (1 + len(waits) // SERVED_AT_ONCE) * 1_000_000
         assert all(self.clock() - each.since_ns <= longest_ns for each in waits)
+
+    @invariant()
+    def refused_connections_are_bounded(self) -> None:
+        waits = self.waits().values()
+        refused = {wait for wait in waits if not wait.verdict.admitted and not self.quotas._is_queued(wait)}
+        assert self.gate._refused == refused
+        assert sum(wait.verdict.wait_ns > 0 for wait in refused) <= MAX_REFUSED, "others are closed at once"
 
     @invariant()
     def counts_are_those_of_the_connections(self) -> None:

@@ -286,6 +286,47 @@ async def test_refused_connections_are_not_counted(open_stage: OpenStage) -> Non
     await talk(stage)
 
 
+async def test_refused_connections_take_a_tenth_of_all(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
+    """An address above its own rate leaves room for the others."""
+    stage = open_stage(
+        quotas=[parse_spec("ip=<default>,connection_creation_rate=2")], security=SecurityOptions(max_connections=100)
+    )
+    for _ in range(200):
+        sock = socket.socket()
+        sock.setblocking(False)
+        sock.bind(("127.0.0.66", 0))
+        sock.connect_ex((LOOPBACK, stage.port))
+        stage.clients.append(Peer(sock))
+    rejected = stage.metrics.connections.rejected
+    await until(lambda: len(stage.sessions) + sum(rejected.values()) == 200)
+    waits = [stage.server.gate.wait_of(session) for session in stage.sessions]
+    assert sum(wait is not None and not wait.verdict.admitted for wait in waits) == 10
+    assert rejected["connection_creation_rate"] == 200 - len(stage.sessions)
+    assert rejected["max_connections"] == 0
+    assert [name for name, _ in lines_of(caplog.records)] == ["connection_rejected"]
+    innocent = await stage.client()
+    await until(lambda: stage.session_of(innocent).state is State.OPEN)
+
+
+async def test_a_wait_counts_when_it_ends_and_not_as_a_request(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[ONE])
+    await stage.pair()
+    gone, *_ = await crowd(stage, 2)
+    stage.clock.pass_seconds(0.2)
+    session = stage.session_of(gone)
+    gone.close()
+    await until(lambda: session.client.peer_has_gone)
+    session.sweep(stage.clock())
+    assert list(stage.metrics.entities) == []
+    stage.clock.pass_seconds(0.3)
+    alter(stage, "total=true,connection_creation_rate=1", away=True)
+    assert await served(stage) == 1
+    entity = stage.metrics.entities.of("ANONYMOUS", "")
+    [histogram] = entity.throttles.values()
+    assert (histogram.count, histogram.sum_seconds) == (1, 0.5)
+    assert entity.window.max_and_mean(entity.requests) == (0, 0)
+
+
 async def test_a_waiting_client_that_hangs_up_is_closed_unless_it_sent_data(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[ONE])
     await stage.pair()

@@ -19,8 +19,8 @@ from proxy.streams.fetch_ledger import LARGEST_BATCH
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
 from tests.proxy import frames
-from tests.proxy.conversation import Peer, Stage, until, without_burst
-from tests.proxy.dialogue import debts, held
+from tests.proxy.conversation import Peer, Stage, lines_of, until, without_burst
+from tests.proxy.dialogue import alter, debts, held
 from tests.proxy.frames import api_versions, fetch_max_bytes, fetched, heartbeat, produce, produced, request
 from tests.proxy.mutation_frames import create, deletion
 from tests.proxy.streams.exchanges import describe_broker_configs
@@ -290,19 +290,15 @@ async def test_a_head_that_announces_much_and_stalls_is_given_back_by_the_sweep(
 # ---- connections
 
 
-@pytest.mark.parametrize("acks", [1, 0])
-async def test_clients_that_hang_up_while_held_do_not_count(open_stage: OpenStage, acks: int) -> None:
-    """After one sweep. What asked for a response is dropped; data that did not is delivered when it is its turn."""
-    stage = open_stage(
-        quotas=[without_burst("client-id=etl,producer_byte_rate=1000")], security=SecurityOptions(max_connections=40)
-    )
+async def hang_up_while_held(stage: Stage, count: int, acks: int) -> list[Peer]:
+    """So many clients hang up while a limit holds a request of theirs, and are swept. Returns their brokers."""
     first, broker = await stage.pair()
     await first.send(produce(1, 10_000))
     assert await broker.frame() == produce(1, 10_000)
-    pairs = [await stage.pair() for _ in range(39)]
+    pairs = [await stage.pair() for _ in range(count)]
     for client, _ in pairs:
         await client.send(produce(2, acks=acks))
-    await held(stage, 39)
+    await held(stage, count)
     for client, _ in pairs:
         client.close()
     sweeps = 0
@@ -311,17 +307,47 @@ async def test_clients_that_hang_up_while_held_do_not_count(open_stage: OpenStag
         sweep_whole(stage)
         sweeps += 1
         await asyncio.sleep(0.001)
+    return [each for _, each in pairs]
+
+
+@pytest.mark.parametrize(("count", "acks"), [(39, 1), (8, 0)])
+async def test_clients_that_hang_up_while_held_do_not_count(open_stage: OpenStage, count: int, acks: int) -> None:
+    """After one sweep. What asked for a response is dropped; data that did not is delivered when it is its turn."""
+    stage = open_stage(
+        quotas=[without_burst("client-id=etl,producer_byte_rate=1000")],
+        security=SecurityOptions(max_connections=count + 1),
+    )
+    brokers = await hang_up_while_held(stage, count, acks)
     if acks:
-        for _, each in pairs:
+        for each in brokers:
             assert await each.rest() == b""
             each.close()
         await until(lambda: len(stage.sessions) == 1)
-        assert stage.metrics.connections.dropped_frames == 39
+        assert stage.metrics.connections.dropped_frames == count
     else:
-        assert len(stage.sessions) == 40
+        assert len(stage.sessions) == count + 1
     another, anothers_broker = await stage.pair()
     await another.send(heartbeat(3))
     assert await anothers_broker.frame() == heartbeat(3), "there is room again"
+
+
+async def test_clients_that_leave_data_without_acks_take_a_tenth_of_all(
+    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each has two descriptors until its turn, which may be in an hour."""
+    stage = open_stage(
+        quotas=[without_burst("client-id=etl,producer_byte_rate=1000")], security=SecurityOptions(max_connections=100)
+    )
+    brokers = await hang_up_while_held(stage, 25, acks=0)
+    assert len(stage.sessions) == 11
+    assert stage.metrics.connections.closed["abandoned"] == 15
+    assert ("connection_closed", "abandoned") in [(name, each.get("reason")) for name, each in lines_of(caplog.records)]
+    alter(stage, "client-id=etl,producer_byte_rate=1000", away=True)
+    delivered = [await each.rest() for each in brokers]
+    assert sorted(delivered) == [b""] * 15 + [produce(2, acks=0)] * 10
+    for each in brokers:
+        each.close()
+    await until(lambda: len(stage.sessions) == 1)
 
 
 # ---- fetches

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +12,16 @@ from proxy.sessions.sweep import PARTS
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import Peer, Stage, lines_of, nobody_accepts, until, without_burst
 from tests.proxy.dialogue import held
-from tests.proxy.frames import api_versions, fetch, heartbeat, heartbeat_answer, produce, produced
+from tests.proxy.frames import (
+    api_versions,
+    batch,
+    fetch,
+    heartbeat,
+    heartbeat_answer,
+    produce,
+    produce_records,
+    produced,
+)
 from tests.proxy.mutation_frames import create
 
 OpenStage = Callable[..., Stage]
@@ -103,6 +113,26 @@ async def test_one_that_the_proxy_answers_or_that_has_no_response_counts(open_st
     stage.clock.pass_seconds(100)
     sweep(stage)
     assert closed(stage) == {}
+
+
+@pytest.mark.parametrize("first", [1, 20, 60_000])
+@pytest.mark.parametrize("quota", ["client-id=other,producer_byte_rate=1", "topic=<default>,bytes_in_rate=1GB"])
+async def test_a_complete_request_counts_though_each_check_finds_the_next_one_begun(
+    open_stage: OpenStage, first: int, quota: str
+) -> None:
+    """No response, and no moment between two requests at which a sweep runs."""
+    stage = open_stage(security=HANDSHAKE, quotas=[parse_spec(quota)])
+    client, broker = await stage.pair()
+    session = stage.session_of(client)
+    frame = produce_records(1, {"rows": [batch(10, 100_000)]}, acks=0)
+    received = asyncio.ensure_future(broker.read(3 * len(frame) + 60_000))
+    for sent in (frame[:first], frame[first:60_000], *[frame[60_000:] + frame[:60_000]] * 3):
+        await client.send(sent)
+        await until(lambda: not stage.unread(session))
+        stage.clock.pass_seconds(10)
+        sweep(stage)
+    assert closed(stage) == {}
+    assert await received == frame * 3 + frame[:60_000]
 
 
 async def test_the_time_begins_when_the_connection_is_served_and_read(open_stage: OpenStage) -> None:
