@@ -112,9 +112,15 @@ class Registry:
         """Whether this limit was not replaced, forgotten or removed since its look-up."""
         return self._store.is_in_use(limit)
 
-    def topic(self, name: str, now_ns: int) -> TopicLimits:
-        """The limits of records produced to this topic."""
-        return self._topics.get(name, self.generation, now_ns)
+    def topic(self, name: str, now_ns: int, *, exists: bool = False) -> TopicLimits:
+        """The limits of records produced to this topic. `exists`: as `topic_exists`; False: not known."""
+        return self._topics.get(name, self.generation, now_ns, exists)
+
+    def topic_exists(self, name: str) -> None:
+        """A broker has reported this topic, or accepted records for it: it has a share of the thresholds from now on,
+        if it is in use.
+        """
+        self._topics.confirm(name)
 
     def records_of_unknown_topic(self) -> TopicLimits:
         """The limits of records of an unknown topic: the total's."""
