@@ -20,7 +20,7 @@ from protocol.apis import APIS, PRODUCE
 from protocol.errors import MalformedFrame, UnsupportedVersion
 from protocol.node_endpoints import EndpointsWalk
 from protocol.throttle_time import INT32, raise_int32
-from protocol.topics import TOPIC_ID_SIZE, Topic
+from protocol.topics import LONGEST_NAME, TOPIC_ID_SIZE, Topic
 from protocol.walk import Reading, Steps
 
 FIRST_WITH_THROTTLE = 1
@@ -312,7 +312,10 @@ class ProduceResponseWalk(EndpointsWalk):
             size = yield from self._string_size(self._compact, "topic name")
             if size < 0:
                 raise MalformedFrame("topic name", at)
-        if self._uncounted:
+        if self._uncounted and size > LONGEST_NAME:
+            yield from self._skip(size, "topic")
+            self._begin_topic(b"")
+        elif self._uncounted:
             topic = yield from self._collect(size, "topic")
             try:
                 self._begin_topic(topic)

@@ -11,7 +11,7 @@ from protocol.apis import APIS, PRODUCE
 from protocol.errors import MalformedFrame, ProtocolError, UnsupportedVersion
 from protocol.produce_walk import FIRST_FLEXIBLE, FIRST_WITH_TOPIC_IDS, FIRST_WITH_TRANSACTIONAL_ID
 from protocol.record_batch import BATCH_HEADER, BEFORE_SIZE, claimed_messages
-from protocol.topics import TOPIC_ID_SIZE, Topic
+from protocol.topics import LONGEST_NAME, NO_TOPIC_ID, TOPIC_ID_SIZE, Topic
 from protocol.wire import MAX_STRING, encode_varint, skip, skip_tags, unsigned_varint
 
 MAX_PARTITIONS: Final = 10_000
@@ -47,6 +47,7 @@ class TooManyPartitions(ProtocolError):
 class PartitionData(NamedTuple):
     """What a request contains for one partition.
 
+    topic          `NO_TOPIC_ID` for a name above `LONGEST_NAME`
     record_bytes   length of the records on the wire
     messages       as the header of the batch claims; 0 where the records are not one batch of magic 2, which brokers
                    refuse from version 3 on
@@ -194,6 +195,8 @@ class ProduceRequest:
         if size < 0:
             raise MalformedFrame("topic name", self._pos)
         at = self._skip(size, "topic name")
+        if size > LONGEST_NAME:
+            return NO_TOPIC_ID
         try:
             return self._request[at : self._pos].decode()
         except UnicodeDecodeError:

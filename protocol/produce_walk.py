@@ -23,7 +23,7 @@ from typing import NamedTuple
 from protocol.apis import APIS, PRODUCE
 from protocol.errors import TruncatedFrame, UnsupportedVersion
 from protocol.record_batch import BATCH_HEADER, BEFORE_SIZE, CODEC, claimed_messages, read_partitions, unpack_batch
-from protocol.topics import TOPIC_ID_SIZE, Topic
+from protocol.topics import LONGEST_NAME, TOPIC_ID_SIZE, Topic
 from protocol.walk import FrameWalk, Reading, Steps
 from protocol.wire import compact_string_end, plain_string_end
 
@@ -105,7 +105,12 @@ def _one_plain_partition(buf: bytearray, pos: int, end: int, version: int) -> tu
         pos = plain_string_end(buf, pos, end)
     name = pos + ACKS_AND_TIMEOUT + 4
     after = plain_string_end(buf, name, end)
-    if after + 4 > end or buf[name - 4 : name] != _ONE or buf[after : after + 4] != _ONE:
+    if (
+        after + 4 > end
+        or after - name - 2 > LONGEST_NAME
+        or buf[name - 4 : name] != _ONE
+        or buf[after : after + 4] != _ONE
+    ):
         return None
     try:
         return buf[name + 2 : after].decode(), after + 4

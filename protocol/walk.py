@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Final
 
 from protocol.errors import MalformedFrame, TruncatedFrame
-from protocol.topics import TOPIC_ID_SIZE, Topic
+from protocol.topics import LONGEST_NAME, NO_TOPIC_ID, TOPIC_ID_SIZE, Topic
 from protocol.wire import MAX_STRING, MAX_VARINT, MAX_VARINT_SIZE
 
 Steps = Generator[None, None, None]
@@ -197,13 +197,16 @@ class FrameWalk:
         return bytes(collected)
 
     def _topic_of(self, compact: bool, by_id: bool) -> Naming:
-        """A topic: its id, or its name, which may not be null."""
+        """A topic: its id, or its name, which may not be null; `NO_TOPIC_ID` for a name above `LONGEST_NAME`."""
         if by_id:
             return (yield from self._collect(TOPIC_ID_SIZE, "topic id"))
         size = yield from self._string_size(compact, "topic name")
         at = self._offset()
         if size < 0:
             raise MalformedFrame("topic name", at)
+        if size > LONGEST_NAME:
+            yield from self._skip(size, "topic name")
+            return NO_TOPIC_ID
         name = yield from self._collect(size, "topic name")
         try:
             return name.decode()

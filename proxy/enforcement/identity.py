@@ -123,13 +123,13 @@ class Identity:
         """User and client id."""
         return self.user, self.client_id
 
-    def identify(self, wire_client_id: str) -> None:
+    def identify(self, wire_client_id: str, now_ns: int) -> None:
         """Set the client id of this and later requests."""
         self.leave()
         self.wire_client_id = wire_client_id
         fixed = self._config.quotas.client_id
         self.client_id = wire_client_id if fixed is None else fixed
-        self._resolve()
+        self._resolve(now_ns)
 
     def refresh(self, now_ns: int) -> None:
         """Look up the limits of this client again: the registry has changed."""
@@ -137,7 +137,7 @@ class Identity:
         if self.wire_client_id is None:
             return
         self.entity.sessions -= 1
-        self._resolve()
+        self._resolve(now_ns)
         self.notice.renew(self.registry, now_ns)
         self.request_notice.renew(self.registry, now_ns)
 
@@ -151,8 +151,8 @@ class Identity:
         """No response contains a throttle time from now on."""
         self.notice.until_ns = self.request_notice.until_ns = 0
 
-    def _resolve(self) -> None:
-        self.limits = self.registry.resolve(self.user, self.client_id)
+    def _resolve(self, now_ns: int) -> None:
+        self.limits = self.registry.resolve(self.user, self.client_id, now_ns)
         self.generation = self.registry.generation
         self.entity = self._entities.of(self.user, self.client_id)
         self.entity.sessions += 1

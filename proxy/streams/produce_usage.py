@@ -29,7 +29,7 @@ LOOKAHEAD: Final = 65_536
 PIECES: Final = 200
 #: Topics kept of one request after it was forwarded; and as many more that it left in debt.
 MAX_REMEMBERED: Final = 1_000
-#: Topics of one connection for which the limits are kept: about 40 KB of memory.
+#: Topics of one connection for which the limits are kept: 50 to 80 KB of memory with the longest names.
 MAX_CHARGES: Final = 100
 
 
@@ -270,7 +270,8 @@ class ProduceUsage:
         name = name_of(self._context, topic)
         if name is None:
             return TopicCharges(client, registry.records_of_unknown_topic())
-        charges = TopicCharges(client, registry.topic(name, now_ns))
+        exists = self._context.topics.partitions_of(name) is not None
+        charges = TopicCharges(client, registry.topic(name, now_ns, exists=exists))
         if charges.topic.name:  # else there are too many topics, for now
             if len(self._charges) >= MAX_CHARGES:
                 self._charges.clear()

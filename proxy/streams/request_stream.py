@@ -165,7 +165,7 @@ class RequestStream(Requests):
         """The step for the request that begins at `pos`."""
         connection = self.connection
         before = self._kind
-        kind = self._kind_at(pos, end)
+        kind = self._kind_at(pos, end, now_ns)
         if kind is None:
             return NEED
         if kind is not before and kind.batchable and connection.turn is None:
@@ -184,7 +184,7 @@ class RequestStream(Requests):
 
     # ---- one frame
 
-    def _kind_at(self, pos: int, end: int) -> RequestKind | None:
+    def _kind_at(self, pos: int, end: int, now_ns: int) -> RequestKind | None:
         """The kind of the request at `pos`. None: more bytes are needed."""
         buf = self.buf
         kind = self._kind
@@ -204,7 +204,7 @@ class RequestStream(Requests):
             return None
         identity = self.connection.identity
         if header.client_id != identity.wire_client_id:
-            identity.identify(header.client_id)
+            identity.identify(header.client_id, now_ns)
         self._kind = kind
         return kind
 

@@ -3,9 +3,11 @@ exceeded and the topic exceeds its threshold.
 
 - The explicit thresholds sum to at most the total; a change that breaks this is refused as a whole (`ThresholdError`).
   Thresholds without a total would hold nothing, so they are refused, and so is removing the total while they exist.
-- A topic without a threshold has the share `(total - sum of the explicit ones) / (number of known topics without one)`,
-  an exact fraction, updated in O(1). With a share of 0 a topic passes while the total is not exceeded.
+- A topic without a threshold has the share `(total - sum of the explicit ones) / (number of sharing topics)`, an exact
+  fraction, updated in O(1). With a share of 0 a topic passes while the total is not exceeded.
 - A topic is known from its first use until `forget`; explicit thresholds are deducted even if their topic is unknown.
+- The sharing topics are the known ones without a threshold that exist (`confirm`). A topic that is not confirmed has
+  the same share and lowers that of no other: clients can invent names.
 - Observed rates are one-minute rates (`ewma.Meter`), one of the total and one for each known topic. A change of
   threshold does not change them.
 - Only records in the log count as accepted. Erroneous and throttled ones have one meter each, not one per topic.
@@ -81,6 +83,7 @@ class Thresholds:
     """
 
     __slots__ = (
+        "_confirmed",
         "_explicit",
         "_explicit_sum",
         "_known",
@@ -102,7 +105,8 @@ class Thresholds:
         self._explicit: dict[str, int | Fraction] = {}
         self._explicit_sum: int | Fraction = 0
         self._known: dict[str, TopicThreshold] = {}
-        self._sharing = 0  # known topics without an explicit threshold
+        self._confirmed = 0  # known topics that exist
+        self._sharing = 0  # of these, the ones without an explicit threshold
         self._share: int | Fraction | None = UNLIMITED  # None: to be computed on the next read
 
     def __len__(self) -> int:
@@ -116,7 +120,7 @@ class Thresholds:
 
     @property
     def share(self) -> int | Fraction:
-        """The rate of each known topic without a threshold, or of the first one to appear."""
+        """The rate of each topic without a threshold."""
         share = self._share
         if share is None:
             share = self._share = self._divided()
@@ -132,25 +136,30 @@ class Thresholds:
         known = self._known.get(name)
         if known is None:
             known = self._known[name] = TopicThreshold(self, name)
-            if name not in self._explicit:
-                self._sharing += 1
-                self._share = None
         return known
+
+    def confirm(self, topic: str) -> None:
+        """This topic exists: if it is known, it is one of the sharing topics from now on."""
+        known = self._known.get(topic)
+        if known is not None and not known.exists:
+            known.exists = True
+            self._add_confirmed(topic, 1)
 
     def forget(self, topic: str) -> None:
         """Remove an idle or deleted topic from the known ones. Its explicit threshold stays. A `TopicThreshold` that is
         still in use continues to measure.
         """
-        if self._known.pop(topic, None) is not None and topic not in self._explicit:
-            self._sharing -= 1
-            self._share = None
+        known = self._known.pop(topic, None)
+        if known is not None and known.exists:
+            self._add_confirmed(topic, -1)
 
     def replace(self, total: int | Fraction | None, explicit: Mapping[str, int | Fraction]) -> None:
         """Replace all thresholds in one step; O(thresholds). Raises as `check_thresholds`, without a change."""
         self._explicit_sum = check_thresholds(self.limit_name, total, explicit)
         self._total = total
         self._explicit = dict(explicit)
-        self._sharing = len(self._known) - sum(topic in self._known for topic in explicit)
+        known = self._known
+        self._sharing = self._confirmed - sum(topic in known and known[topic].exists for topic in explicit)
         self._share = None
 
     def record_error(self, amount: int, now_ns: int) -> None:
@@ -160,6 +169,12 @@ class Thresholds:
     def record_throttled(self, amount: int, now_ns: int) -> None:
         """Record an amount that was refused or held for the first time."""
         self.throttled.record(amount, now_ns)
+
+    def _add_confirmed(self, topic: str, number: int) -> None:
+        self._confirmed += number
+        if topic not in self._explicit:
+            self._sharing += number
+            self._share = None
 
     def _divided(self) -> int | Fraction:
         if self._total is None:
@@ -173,14 +188,17 @@ class TopicThreshold(CountedClaims):
 
     Amounts are whole units (bytes or messages), durations nanoseconds. In debt: topic and total are both above their
     thresholds; the debt is the time until one of them is not, if nothing more is recorded.
+
+    exists   see `Thresholds.confirm`
     """
 
-    __slots__ = ("_thresholds", "accepted", "topic")
+    __slots__ = ("_thresholds", "accepted", "exists", "topic")
 
     def __init__(self, thresholds: Thresholds, topic: str) -> None:
         self._thresholds = thresholds
         self.topic = topic
         self.accepted = Meter()
+        self.exists = False
 
     @property
     def rate(self) -> int | Fraction:

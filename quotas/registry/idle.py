@@ -10,32 +10,44 @@ from typing import Final, Generic, TypeVar
 
 IDLE_NS: Final = 3600 * 1_000_000_000
 _SLOT_NS: Final = 60 * 1_000_000_000
+_NEW: Final = -(1 << 63)
 
 T = TypeVar("T")
 
 
 class Idle(Generic[T]):
-    """Items by the minute of their next check."""
+    """Items, hashable, by the minute of their next check."""
 
-    __slots__ = ("_due", "_new")
+    __slots__ = ("_due", "_slots")
 
     def __init__(self) -> None:
-        self._new: list[T] = []
-        self._due: dict[int, list[T]] = {}
+        self._due: dict[int, dict[T, None]] = {}
+        self._slots: dict[T, int] = {}
 
     def watch(self, item: T) -> None:
         """Add a new item; its first check is an hour after the next call of `due`."""
-        self._new.append(item)
+        self._put(item, _NEW)
 
     def check_at(self, item: T, due_ns: int) -> None:
         """Check the item again at `due_ns`."""
-        self._due.setdefault(due_ns // _SLOT_NS + 1, []).append(item)
+        self._put(item, due_ns // _SLOT_NS + 1)
+
+    def discard(self, item: T) -> None:
+        """Keep this item no longer, if it is kept."""
+        slot = self._slots.pop(item, None)
+        if slot in self._due:
+            self._due[slot].pop(item, None)
 
     def due(self, now_ns: int) -> Iterator[T]:
         """The items to check now; for each one that is kept the caller calls `check_at`."""
-        for item in self._new:
+        for item in self._due.pop(_NEW, ()):
             self.check_at(item, now_ns + IDLE_NS)
-        self._new.clear()
         now_slot = now_ns // _SLOT_NS
         for slot in [slot for slot in self._due if slot <= now_slot]:  # at most 62 slots exist
-            yield from self._due.pop(slot)
+            for item in self._due.pop(slot):
+                if self._slots.pop(item, None) is not None:
+                    yield item
+
+    def _put(self, item: T, slot: int) -> None:
+        self._due.setdefault(slot, {})[item] = None
+        self._slots[item] = slot

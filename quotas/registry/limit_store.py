@@ -1,27 +1,45 @@
 """The limits in use: one bucket for each entity, made on first use, updated, removed after an idle hour.
 
+Clients can invent client ids, so the limits that clients have by a default entry are bounded in number. Above the bound
+each new one drops some that no client has looked up in the present generation and that are as new: whoever comes back
+gets an equal one. If there are none, new clients share one limit of the default entry.
+
 After a change of the configuration each limit is updated at its next look-up, or by `refresh`, as of the change. So a
 change costs little at once, however many limits are in use.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from fractions import Fraction
+from typing import Final
 
 from quotas.admission.limit import Exempt, Limit, exempt_from
 from quotas.admission.topic_thresholds import TopicThreshold
-from quotas.algorithms.algorithm import Algorithm, AlgorithmSettings
+from quotas.algorithms.algorithm import UNLIMITED, Algorithm, AlgorithmSettings
 from quotas.algorithms.producer_ids import ProducerIdQuota
-from quotas.entity import TOTAL, AnyEntity, Kind, Named
+from quotas.algorithms.token_bucket import TokenBucket
+from quotas.entity import TOTAL, AnyEntity, Entity, Kind, Named
 from quotas.limit_kinds import LIMIT_NAMES, THRESHOLDS
 from quotas.registry.configured import Configured
 from quotas.registry.idle import IDLE_NS, Idle
 from quotas.registry.override import Applies
 
+MAX_OF_DEFAULTS: Final = 100_000
+"""Limits of clients by default entries: about 80 MB."""
+_CHECKED_AT_ONCE: Final = 4
+_FORGOTTEN_NS: Final = 600 * 1_000_000_000
+"""Idle time without debt after which limits other than token buckets count as new: a one-minute mean has fallen to
+e**-10 then, and sampled windows have expired."""
+
 
 class LimitStore:
-    """The limits in use and their configuration; `share` scales every rate."""
+    """The limits in use and their configuration; `share` scales every rate.
+
+    generation   that of the registry
+    """
 
     def __init__(self, configured: Configured, settings: AlgorithmSettings, share: Fraction) -> None:
         self.configured = configured
@@ -29,6 +47,10 @@ class LimitStore:
         self._settings = settings
         self._limits: dict[str, dict[AnyEntity, Limit]] = {name: {} for name in LIMIT_NAMES}
         self._idle: Idle[Limit] = Idle()
+        self.generation = 0
+        #: Those of clients by default entries, the one checked longest ago first, and how many of this generation are new.
+        self._of_defaults: OrderedDict[Limit, None] = OrderedDict()
+        self._new_of_defaults = 0
         #: Not updated since the last change, and whether their debts are forgotten; the time of that change.
         self._stale: dict[Limit, bool] = {}
         self._changed_ns = 0
@@ -40,19 +62,26 @@ class LimitStore:
 
     # ---- looking up
 
-    def get(self, name: str, applies: Applies) -> Limit:
-        """The limit of this entity, made on first use."""
+    def get(self, name: str, applies: Applies, now_ns: int | None = None) -> Limit:
+        """The limit of this entity, made on first use; without a time no limit is dropped for it."""
         limit = self.find(name, applies.entity)
         if limit is None:
+            is_of_default = isinstance(applies.entity, Entity) and applies.entity != applies.origin
+            if is_of_default and now_ns is not None and not self._has_room(now_ns):
+                return self.get(name, replace(applies, entity=applies.origin))
             rate = self.scaled(applies.rate)
             algorithm = self._settings.make(name, rate, applies.algorithm, applies.burst_ns)
             limit = self.add(Limit(name, applies.entity, algorithm, origin=applies.origin, mode=applies.mode))
             limit.exempt, limit.rejects = _exempt(limit, applies), _rejects(applies)
+            if is_of_default:
+                self._of_defaults[limit] = None
+                self._new_of_defaults += 1
+        limit.generation = self.generation
         return limit
 
-    def get_all(self, name: str, found: Iterable[dict[str, Applies]]) -> tuple[Limit, ...]:
+    def get_all(self, name: str, found: Iterable[dict[str, Applies]], now_ns: int | None = None) -> tuple[Limit, ...]:
         """The limits of this name among the configured limits of a client or topic."""
-        return tuple([self.get(name, applies[name]) for applies in found if name in applies])
+        return tuple([self.get(name, applies[name], now_ns) for applies in found if name in applies])
 
     def find(self, name: str, owner: AnyEntity) -> Limit | None:
         """The limit of this entity if it is in use."""
@@ -78,6 +107,18 @@ class LimitStore:
             return rate
         shared = rate * self.share
         return shared.numerator if shared.denominator == 1 else shared
+
+    @property
+    def needs_generation(self) -> bool:
+        """Whether a new generation is due, so that limits can be dropped. Once for many new limits: each session looks
+        its limits up again.
+        """
+        return self._new_of_defaults >= MAX_OF_DEFAULTS // 4 and len(self._of_defaults) >= MAX_OF_DEFAULTS
+
+    def begin_generation(self, generation: int) -> None:
+        """From now on each session looks its limits up again before it uses them."""
+        self.generation = generation
+        self._new_of_defaults = 0
 
     # ---- changing
 
@@ -124,6 +165,20 @@ class LimitStore:
 
     def _drop(self, limit: Limit) -> None:
         del self._limits[limit.name][limit.entity]
+        self._of_defaults.pop(limit, None)
+        self._idle.discard(limit)
+
+    def _has_room(self, now_ns: int) -> bool:
+        """Whether one more limit of a default entry may be added. Drops a few that are not needed, if necessary."""
+        limits = self._of_defaults
+        if len(limits) >= MAX_OF_DEFAULTS:
+            for _ in range(_CHECKED_AT_ONCE):
+                limit = next(iter(limits))
+                if limit.generation != self.generation and limit not in self._stale and _is_as_new(limit, now_ns):
+                    self._drop(limit)
+                else:
+                    limits.move_to_end(limit)
+        return len(limits) < MAX_OF_DEFAULTS
 
     def _refresh(self, limit: Limit) -> None:
         """Apply the configuration to a limit: its debt stays, at the new rate. It is dropped if it is no longer
@@ -162,6 +217,16 @@ def _begin_anew(algorithm: Algorithm) -> bool:
     else:
         return False
     return True
+
+
+def _is_as_new(limit: Limit, now_ns: int) -> bool:
+    """Whether a new limit in its place would decide the same."""
+    algorithm = limit.algorithm
+    if limit.waiters.waiting or limit.waiters.claimants or isinstance(algorithm, ProducerIdQuota):
+        return False
+    if isinstance(algorithm, TokenBucket):
+        return algorithm.wait_ns(UNLIMITED, now_ns) == 0  # full
+    return algorithm.last_ns + _FORGOTTEN_NS <= now_ns and not algorithm.debt_ns(now_ns)
 
 
 def _exempt(limit: Limit, applies: Applies) -> Exempt | None:

@@ -99,22 +99,30 @@ class Registry:
 
     # ---- looking up
 
-    def resolve(self, user: str, client_id: str) -> ClientLimits:
-        """The limits of this client: one object for all its sessions."""
+    def resolve(self, user: str, client_id: str, now_ns: int | None = None) -> ClientLimits:
+        """The limits of this client: one object for all its sessions. Without a time the number of limits is not bounded
+        (see `quotas.registry.limit_store`).
+        """
         client, has_rotated = self._clients.get(user, client_id)
-        if has_rotated:
-            self.generation += 1
+        if has_rotated or self._store.needs_generation:
+            self._begin_generation()
         if client.generation != self.generation:
-            self._refresh(client)
+            self._refresh(client, now_ns)
         return client
 
     def is_in_use(self, limit: Limit) -> bool:
         """Whether this limit was not replaced, forgotten or removed since its look-up."""
         return self._store.is_in_use(limit)
 
-    def topic(self, name: str, now_ns: int) -> TopicLimits:
-        """The limits of records produced to this topic."""
-        return self._topics.get(name, self.generation, now_ns)
+    def topic(self, name: str, now_ns: int, *, exists: bool = False) -> TopicLimits:
+        """The limits of records produced to this topic. `exists`: as `topic_exists`; False: not known."""
+        return self._topics.get(name, self.generation, now_ns, exists)
+
+    def topic_exists(self, name: str) -> None:
+        """A broker has reported this topic, or accepted records for it: it has a share of the thresholds from now on,
+        if it is in use.
+        """
+        self._topics.confirm(name)
 
     def records_of_unknown_topic(self) -> TopicLimits:
         """The limits of records of an unknown topic: the total's."""
@@ -166,7 +174,7 @@ class Registry:
         new_share = self.share if share is None else _exact_share(share)
         configured = entries if isinstance(entries, Configured) else Configured(entries)
         self._topics.check(configured)
-        self.generation += 1
+        self._begin_generation()
         self._store.replace(configured, new_share, now_ns)
         self._store.refresh(most)
         self._topics.replace()
@@ -177,7 +185,7 @@ class Registry:
         """Begin anew with the limits in debt: what a dry run has let pass is not served later. Known producer ids stay
         known. `most`: as for `replace`; the caller notifies the observers.
         """
-        self.generation += 1
+        self._begin_generation()
         self._store.forget_debts(now_ns)
         self._store.refresh(most)
 
@@ -195,13 +203,17 @@ class Registry:
         self.refused.expire(now_ns)
         keeps_order = self._keeps_order and len(self.refused) > 0
         if self._clients.expire(now_ns) or forgotten or topics or keeps_order != self._keeps_order:
-            self.generation += 1  # an idle session must not charge a removed bucket
+            self._begin_generation()  # an idle session must not charge a removed bucket
         self._keeps_order = keeps_order
         return forgotten
 
     # ---- inside
 
-    def _refresh(self, client: ClientLimits) -> None:
+    def _begin_generation(self) -> None:
+        self.generation += 1
+        self._store.begin_generation(self.generation)
+
+    def _refresh(self, client: ClientLimits, now_ns: int | None) -> None:
         configured = self._store.configured
         user, client_id = client.user, client.client_id
         own = configured.clients.find(user, client_id)
@@ -209,7 +221,7 @@ class Registry:
         found = [own, *of_groups, configured.of_total()]
 
         def limits(name: str, found: list[dict[str, Applies]] = found) -> tuple[Limit, ...]:
-            return limits_for(user, client_id, self._store.get_all(name, found))
+            return limits_for(user, client_id, self._store.get_all(name, found, now_ns))
 
         client.produce = limit_set(limits(PRODUCER_BYTE_RATE))
         client.fetch = fetch_limit_set(limits(CONSUMER_BYTE_RATE))
@@ -217,7 +229,7 @@ class Registry:
         client.mutations = limit_set(limits(CONTROLLER_MUTATION_RATE))
         client.bytes_in = limits(BYTES_IN_RATE, of_groups)
         client.messages_in = limits(MESSAGES_IN_RATE, of_groups)
-        client.producer_ids = self._producer_ids(own)
+        client.producer_ids = self._producer_ids(own, now_ns)
         keeps_order = not configured.rejects and self.refused.concerns((user, client_id))
         self._keeps_order |= keeps_order
         client.counts_records = configured.counts_records or client.producer_ids is not None or keeps_order
@@ -225,10 +237,10 @@ class Registry:
         client.rejects = configured.rejects or keeps_order
         client.generation = self.generation
 
-    def _producer_ids(self, own: dict[str, Applies]) -> ProducerIdLimit | None:
+    def _producer_ids(self, own: dict[str, Applies], now_ns: int | None) -> ProducerIdLimit | None:
         if PRODUCER_IDS_RATE not in own:
             return None
-        limit = self._store.get(PRODUCER_IDS_RATE, own[PRODUCER_IDS_RATE])
+        limit = self._store.get(PRODUCER_IDS_RATE, own[PRODUCER_IDS_RATE], now_ns)
         known = limit.algorithm
         assert isinstance(known, ProducerIdQuota)  # noqa: S101 - its only algorithm
         return ProducerIdLimit(limit, known)

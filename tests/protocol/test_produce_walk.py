@@ -21,7 +21,7 @@ from protocol.messages import encode
 from protocol.produce_counts import TopicCount, count_records
 from protocol.produce_walk import ProduceRequestWalk, TopicUsage, one_partition, read_topics
 from protocol.record_batch import BATCH_HEADER, PLAIN_WIDTH, TOO_WIDE, length_field, read_size, width_of
-from protocol.topics import Topic
+from protocol.topics import LONGEST_NAME, NO_TOPIC_ID, Topic
 from protocol.wire import encode_varint
 from tests.protocol.kafka_messages import chunk_sizes, record_batch, set_entry, streamed
 
@@ -296,14 +296,19 @@ def test_usual_requests(version: int, payload: int, transactional_id: str | None
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", ["", "t", "t" * 125, "t" * 126, "t" * 127, "t" * 249, "t" * 32_767, "\u00fc" * 70])
+@pytest.mark.parametrize(
+    "name", ["", "t", "t" * 125, "t" * 126, "t" * 127, "t" * 249, "t" * 250, "t" * 32_767, "\u00fc" * 70]
+)
 def test_names_of_every_length(version: int, name: str) -> None:
-    """Brokers refuse long ones. The fast path is for names of up to 126 bytes."""
-    topic = name if version < 13 else bytes(16)
+    """Brokers refuse those above 249 bytes: they are not kept. The fast path is for names of up to 126 bytes."""
+    topic: Topic = name if version < 13 else bytes(16)
     batch = record_batch(1, bytes(70))
     body = body_of(version, [(topic, [batch])])
     if version >= 13 or (version >= 9 and len(name.encode()) <= 126):
         assert usual(version, body) == [TopicUsage(topic, len(batch), 1, ())]
+    if version < 13 and len(name.encode()) > LONGEST_NAME:
+        topic = NO_TOPIC_ID
+        assert head_of_one(version, body) is None
     for sizes in ([], [1] * 70_000, [40] * 1_000):
         assert totals_of(version, body, sizes) == {topic: (len(batch), 1, set())}
 

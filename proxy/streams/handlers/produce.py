@@ -341,15 +341,19 @@ class Produce(DataHandler):
         return REPLACE
 
     def on_response_end(self, awaited: Awaited, now_ns: int) -> None:
-        """Give back the records that the broker refused."""
+        """Return the records that the broker refused. Topics with records that it accepted exist."""
         if not isinstance(awaited, CountedProduce) or awaited.walk is None or awaited.usages is None:
             return
         refused = awaited.walk.refused_shares()
         registry = self.context.registry
         for usage in awaited.usages:
             share = refused.of(usage.topic)
-            name = name_of(self.context, usage.topic) if share else None
-            if name is not None:
+            name = name_of(self.context, usage.topic)
+            if name is None:
+                continue
+            if share < 1 and usage.topic in refused.seen:
+                registry.topic_exists(name)
+            if share:
                 record_bytes, messages = int(usage.record_bytes * share), int(usage.messages * share)
                 registry.records_refused(name, record_bytes, messages, awaited.charged_ns, now_ns)
 

@@ -49,7 +49,7 @@ class Scene:
 
 def identity(world: World, client_id: str = "etl") -> Identity:
     who = Identity(world.config, world.registry, world.metrics.entities, "peer:1")
-    who.identify(client_id)
+    who.identify(client_id, 0)
     return who
 
 
@@ -307,7 +307,7 @@ def test_a_client_is_unknown_until_its_first_request() -> None:
     world.registry.replace([], world.clock())
     who.refresh(world.clock())
     assert who.wire_client_id is None
-    who.identify("etl")
+    who.identify("etl", 0)
     assert (who.client_id, who.entity.client_id) == ("etl", "etl")
 
 
@@ -319,7 +319,7 @@ def test_a_client_counts_its_sessions() -> None:
     world.registry.replace([], world.clock())
     one.refresh(world.clock())
     assert entity.sessions == 2
-    one.identify("another")
+    one.identify("another", 0)
     assert (entity.sessions, one.entity.sessions) == (1, 1)
     for _ in range(2):
         other.leave()

@@ -29,7 +29,7 @@ class Scene:
 
     def identity(self, client_id: str) -> Identity:
         who = Identity(self.world.config, self.world.registry, self.world.metrics.entities, "peer:1")
-        who.identify(client_id)
+        who.identify(client_id, 0)
         return who
 
     def observe(

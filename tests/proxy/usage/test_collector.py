@@ -465,7 +465,7 @@ def test_a_session_that_counts_after_its_client_was_idle_loses_nothing() -> None
     scene = Scene()
     world = scene.world
     who = Identity(world.config, world.registry, world.metrics.entities, "peer:1")
-    who.identify("etl")
+    who.identify("etl", 0)
     scene.report()
     for _ in range(3):
         scene.pass_time(ENTITY_IDLE_NS // NS_PER_MS)
@@ -493,7 +493,7 @@ def limited() -> tuple[Scene, Identity]:
     scene = Scene(quotas=(QUOTA,))
     world = scene.world
     who = Identity(world.config, world.registry, world.metrics.entities, "peer:1")
-    who.identify("etl")
+    who.identify("etl", 0)
     return scene, who
 
 

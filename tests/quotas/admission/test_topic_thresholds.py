@@ -1,5 +1,6 @@
 """The rules of seed 004, one by one, and what was decided where it is silent."""
 
+from collections.abc import Iterable
 from fractions import Fraction
 
 import pytest
@@ -23,6 +24,13 @@ def busy(thresholds: Thresholds, topic: str, rate: int, *, seconds: int = 600) -
     for second in range(seconds):
         known.record(rate, second * SECOND)
     return known
+
+
+def confirmed(thresholds: Thresholds, topics: Iterable[str]) -> None:
+    """Topics that are in use and exist."""
+    for topic in topics:
+        thresholds.topic(topic)
+        thresholds.confirm(topic)
 
 
 def test_a_topic_above_its_threshold_passes_while_the_total_is_not_exceeded() -> None:
@@ -95,16 +103,33 @@ def test_errors_alone_hold_no_topic() -> None:
         topic.record_error(1000, second * SECOND, second * SECOND + SECOND // 100)
 
 
+def test_only_topics_that_exist_lower_the_share_of_others() -> None:
+    thresholds = Thresholds(BYTES)
+    thresholds.replace(1000, {"a": 400})
+    for name in "abcd":
+        thresholds.topic(name)
+    assert (thresholds.share, thresholds.topic("b").rate) == (600, 600)
+    for name in ("b", "b", "a", "c", "never used"):
+        thresholds.confirm(name)
+    assert [thresholds.topic(name).rate for name in "abcd"] == [400, 300, 300, 300]
+    thresholds.forget("b")
+    thresholds.forget("d")
+    thresholds.topic("b")
+    assert thresholds.share == 600
+    set_topic(thresholds, "c", 200)
+    assert thresholds.share == 400
+    set_topic(thresholds, "c", None)
+    set_topic(thresholds, "a", None)
+    assert thresholds.share == 500
+
+
 def test_what_the_share_is() -> None:
     thresholds = Thresholds(BYTES)
     thresholds.replace(1000, {"a": 300})
     assert thresholds.share == 700  # of the first to come
-    thresholds.topic("a")
-    thresholds.topic("b")
+    confirmed(thresholds, "ab")
     assert thresholds.share == 700
-    thresholds.topic("c")
-    thresholds.topic("d")
-    thresholds.topic("d")
+    confirmed(thresholds, "cdd")
     assert thresholds.share == Fraction(700, 3)
     assert thresholds.topic("d").rate == Fraction(700, 3)
     set_topic(thresholds, "d", 100)
@@ -126,8 +151,7 @@ def test_what_the_share_is() -> None:
 def test_a_batch_divides_among_the_topics_that_are_known() -> None:
     thresholds = Thresholds(BYTES)
     thresholds.replace(1000, {"a": 100})
-    for name in "abcd":
-        thresholds.topic(name)
+    confirmed(thresholds, "abcd")
     thresholds.replace(1000, {"b": 100, "c": 200, "elsewhere": 300})
     assert [thresholds.topic(name).rate for name in "abcd"] == [200, 100, 200, 200]
 
@@ -236,12 +260,13 @@ def test_a_forgotten_topic_that_is_still_in_use_takes_no_share_and_counts_for_th
     thresholds = Thresholds(BYTES)
     set_total(thresholds, 1000)
     old = thresholds.topic("orders")
-    thresholds.topic("payments")
+    confirmed(thresholds, ["orders", "payments"])
     thresholds.forget("orders")
     old.record(5000, 0)
     assert (thresholds.share, thresholds.accepted.count, len(thresholds)) == (1000, 5000, 1)
     new = thresholds.topic("orders")
     assert new is not old
+    thresholds.confirm("orders")
     assert (new.accepted.count, thresholds.share) == (0, 500)
 
 

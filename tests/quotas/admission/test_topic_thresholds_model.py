@@ -37,6 +37,7 @@ class SlowThresholds:
     total: int | Fraction | None = None
     explicit: dict[str, int | Fraction] = field(default_factory=dict)
     topics: dict[str, Log] = field(default_factory=dict)
+    confirmed: set[str] = field(default_factory=set)
     accepted: Log = field(default_factory=list)
 
     def fits(self, total: int | Fraction | None, explicit: Mapping[str, int | Fraction]) -> bool:
@@ -49,7 +50,7 @@ class SlowThresholds:
             return UNLIMITED
         if topic in self.explicit:
             return self.explicit[topic]
-        sharing = [name for name in self.topics if name not in self.explicit]
+        sharing = [name for name in self.topics if name in self.confirmed and name not in self.explicit]
         return Fraction(self.total - sum(map(Fraction, self.explicit.values()))) / (len(sharing) or 1)
 
     def exceeded(self, topic: str, now_ns: int) -> bool:
@@ -102,7 +103,7 @@ steps = st.builds(
 )
 changes = st.builds(
     Change,
-    st.sampled_from(["forget", "set_topic", "set_topic", "set_total", "replace"]),
+    st.sampled_from(["forget", "confirm", "confirm", "confirm", "set_topic", "set_topic", "set_total", "replace"]),
     topics,
     st.one_of(totals, totals, totals, totals, st.none()),
     st.one_of(explicits, explicits, st.none()),
@@ -157,6 +158,11 @@ def change(thresholds: Thresholds, model: SlowThresholds, step: Change) -> None:
         case "forget":
             thresholds.forget(step.topic)
             model.topics.pop(step.topic, None)
+            model.confirmed.discard(step.topic)
+            return
+        case "confirm":
+            thresholds.confirm(step.topic)
+            model.confirmed |= {step.topic} & model.topics.keys()
             return
         case "set_total":
             total = step.total
@@ -293,9 +299,11 @@ def operations_with(topics: int) -> list[int]:
     for i in range(topics):
         thresholds.topic(counting.topic(f"explicit-{i}"))
         thresholds.topic(counting.topic(f"sharing-{i}"))
+        thresholds.confirm(counting.topic(f"sharing-{i}"))
     name = counting.topic("orders")
     changes: list[Any] = [
         lambda: thresholds.topic(name),
+        lambda: thresholds.confirm(name),
         lambda: thresholds.topic(name).record(1, 0),
         lambda: thresholds.topic(name).debt_ns(60 * SECOND),
         lambda: thresholds.forget(name),

@@ -32,8 +32,8 @@ def entities(limits: tuple[Limit, ...]) -> list[str]:
     return [f"{limit.name} {limit.entity}" for limit in limits]
 
 
-def threshold(registry: Registry, topic: str, now_ns: int = 0) -> Limit:
-    (limit,) = registry.topic(topic, now_ns).bytes_in
+def threshold(registry: Registry, topic: str, now_ns: int = 0, *, exists: bool = True) -> Limit:
+    (limit,) = registry.topic(topic, now_ns, exists=exists).bytes_in
     assert limit.name == BYTES_THRESHOLD
     return limit
 
@@ -110,6 +110,17 @@ def test_the_rest_is_shared_by_the_topics_that_are_known() -> None:
     threshold(registry, "b")
     assert a.rate == 30
     assert threshold(registry, "orders").origin == TOTAL
+
+
+def test_a_name_takes_no_share_before_it_exists() -> None:
+    registry = Registry([TOTAL_OF_100])
+    orders, invented = threshold(registry, "orders"), threshold(registry, "invented", exists=False)
+    assert (orders.rate, invented.rate) == (100, 100)
+    registry.topic_exists("never used")
+    assert orders.rate == 100
+    registry.topic_exists("invented")
+    assert (orders.rate, invented.rate) == (50, 50)
+    assert threshold(registry, "invented", exists=False).rate == 50
 
 
 def test_a_topic_with_a_share_of_zero_waits_for_the_total_with_any_queue() -> None:
@@ -241,3 +252,4 @@ def test_names_without_end_count_for_the_total_alone(monkeypatch: pytest.MonkeyP
     registry = Registry(entries)
     assert [len(registry.topic(name, 0).bytes_in) for name in ("a", "b", "c", "d", "orders", "a")] == [2, 2, 1, 1, 2, 2]
     assert [limit.entity for limit in registry.topic("c", 0).bytes_in] == [TOTAL]
+    assert len(registry.topic("c", 0, exists=True).bytes_in) == 2, "a real topic has its limits all the same"
