@@ -123,9 +123,13 @@ class Refusals:
         longest = min(MAX_WHOLE, self._context.memory.largest_response)
         if length <= longest:
             return True
-        if any(self.sequences.concerns(_producer_of(connection, each)) for each in usage.producer_ids):
+        if self.has_refused(connection, usage):
             raise ProduceRequestTooLarge(length, longest)
         return False
+
+    def has_refused(self, connection: Connection, usage: ProduceUsage) -> bool:
+        """Whether a batch of a producer of the request was refused and has not come back."""
+        return any(self.sequences.concerns(_producer_of(connection, each)) for each in usage.producer_ids)
 
     def _are_refusable(self, kind: RequestKind, first_byte: int, usage: ProduceUsage) -> bool:
         """Whether the request is of an idempotent producer, outside of transactions."""

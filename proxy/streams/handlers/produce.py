@@ -34,6 +34,9 @@ FIRST_WITH_NODE_ENDPOINTS: Final = 10
 #: Longest response that the fast path handles as a whole.
 _USUAL_RESPONSE: Final = 512
 
+#: Not a step: see `Produce._admit_whole`.
+_UNCOLLECTED: Final = -100
+
 _length = Struct(">i").pack
 _correlation_id = Struct(">4xi").unpack_from
 
@@ -128,10 +131,18 @@ class Produce(DataHandler):
         usage.read(kind.version, kind.header.body_offset, requests.buf, pos, end, length)
         first_byte = requests.buf[pos + kind.header.body_offset]
         if self._refusals.concern(connection, kind, first_byte, length, now_ns):
-            return self._admit_whole(requests, kind, usage, length, pos, end, now_ns)
+            step = self._admit_whole(requests, kind, usage, length, pos, end, now_ns)
+            if step != _UNCOLLECTED:
+                return step
         if requests.holding.reserved:  # while it waited for memory, what it would be collected for has ended
             self.context.memory.release(requests.holding)
-        turn = connection.turn
+        return self._admit_streamed(requests, kind, usage, length, size, now_ns)
+
+    def _admit_streamed(
+        self, requests: Requests, kind: RequestKind, usage: ProduceUsage, length: int, size: int, now_ns: int
+    ) -> int:
+        """Decide about a request that passes as it arrives, by what has been parsed of it."""
+        turn = requests.connection.turn
         decision = usage.admit(size, now_ns, None if turn is None else turn.ticket)
         requests.near_limit = usage.fitting < READ_SIZE
         step = self.act(requests, kind, decision, length, usage.amounts, now_ns)
@@ -150,9 +161,12 @@ class Produce(DataHandler):
 
     def _looks_ahead(self, connection: Connection) -> bool:
         """Whether a decision waits for the bytes that it uses. Not while memory is tight: bytes kept for it would block
-        others.
+        others. Producers with refused batches are an exception: their order depends on the producer id.
         """
-        return connection.identity.limits.counts_records and not self.context.memory.is_tight
+        identity = connection.identity
+        return identity.limits.counts_records and (
+            not self.context.memory.is_tight or self._refusals.sequences.concerns(identity.client)
+        )
 
     def exceeds(self, requests: Requests, limit: Limit, size: int) -> None:
         self.context.policy.exceeds(requests.connection.identity, limit, size)
@@ -169,7 +183,9 @@ class Produce(DataHandler):
     def _admit_whole(
         self, requests: Requests, kind: RequestKind, usage: ProduceUsage, length: int, pos: int, end: int, now_ns: int
     ) -> int:
-        """Decide about a request that may lose partitions; or keep what has arrived of it."""
+        """Decide about a request that may lose partitions, or keep what has arrived of it. `_UNCOLLECTED`: there is no
+        memory for that, so it is held as a whole, like one that is too long.
+        """
         frame_end = pos + 4 + length
         if frame_end <= end:
             data = bytes(requests.buf[pos + 4 : frame_end])
@@ -177,9 +193,13 @@ class Produce(DataHandler):
             if request.read(PIECES_PER_STEP):
                 requests.resume_at = frame_end
                 return self._decide(requests, kind, usage, request, data, now_ns, is_collected=False)
-        holding = requests.holding
-        if not holding.reserved and not self.context.memory.reserve(holding, length):
-            return WAIT
+        holding, memory = requests.holding, self.context.memory
+        if not holding.reserved:
+            if self._refusals.has_refused(requests.connection, usage):  # those must pass first
+                if not memory.reserve(holding, length):
+                    return WAIT
+            elif requests.connection.turn is not None or not memory.reserve_now(holding, length):
+                return _UNCOLLECTED
         return requests.collect(pos, min(end, frame_end - 1), length)
 
     def admit_collected(self, requests: Requests, kind: RequestKind, collected: Collected, now_ns: int) -> int:
