@@ -18,6 +18,7 @@ from proxy.streams.context import Context
 from proxy.streams.fetch_ledger import Fetching
 from proxy.streams.memory import READ_SIZE, Holding
 from proxy.streams.produce_usage import ProduceUsage
+from proxy.streams.verdicts import Verdicts
 
 #: Bytes of the proxy's own responses that wait for earlier ones, for one connection.
 MAX_OWED_BYTES: Final = 65_536
@@ -234,15 +235,17 @@ class Stream:
 class Collected:
     """A Produce request that is kept until it is complete. Its last bytes stay in the read buffer until it has passed.
 
-    data      what has arrived, without the length
-    request   parses it; None until it is complete
+    data       what has arrived, without the length
+    request    parses it; None until it is complete
+    verdicts   where it is decided in more than one step; None: not begun
     """
 
-    __slots__ = ("data", "request")
+    __slots__ = ("data", "request", "verdicts")
 
     def __init__(self, data: bytearray) -> None:
         self.data = data
         self.request: ProduceRequest | None = None
+        self.verdicts: Verdicts | None = None
 
 
 class Requests(Stream):
