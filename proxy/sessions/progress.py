@@ -72,6 +72,7 @@ class Progress:
             kept += requests.reserved - stream.remaining
         elif self._requests.paused & (QUOTA | HARD_DEBT) or requests.waits:
             kept = 0
+        kept += stream.connection.owed_bytes  # their memory is free when the broker responds
         waits = responses.waits or self._responses.paused & DELAY
         return max(kept + requests.pending, responses.total - (responses.kept if waits else 0))
 

@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Final, final
 
 from protocol.errors import MalformedFrame
-from protocol.produce import ProduceResponseWalk, finish_usual_produce_response
+from protocol.produce import FIRST_FLEXIBLE, ProduceResponseWalk, finish_usual_produce_response
 from protocol.produce_partitions import ProduceRequest
 from protocol.produce_refusals import MAX_HEAD, Refused, add_refused, refused_produce_response
 from protocol.produce_walk import ProduceRequestWalk, TopicUsage
@@ -315,9 +315,9 @@ class Produce(DataHandler):
         """No partition of a request is left."""
         connection = requests.connection
         self.count(requests, now_ns)
-        throttle_ms = connection.identity.notice.throttle_time_ms(now_ns)
-        answer = refused_produce_response(kind.version, correlation_id, refused, throttle_ms)
-        connection.answer(correlation_id, _length(len(answer)) + answer)
+        answer = refused_produce_response(kind.version, correlation_id, refused, throttle_time_ms=0)
+        throttle_at = len(answer) - (1 if kind.version >= FIRST_FLEXIBLE else 0)  # the last field, before the tags
+        connection.answer(correlation_id, _length(len(answer)) + answer, throttle_at)
         kind.counter.value += 1
         requests.output = b""
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import pytest
 
 from proxy.config.config import SecurityOptions
+from proxy.streams.handlers.produce import DECIDED_PER_STEP
+from proxy.streams.refusals import MAX_MESSAGES
+from proxy.streams.steps import REPLACE, YIELD
+from quotas.parsing.parse import parse_spec
 from tests.protocol.kafka_messages import idempotent
 from tests.proxy.conversation import Stage, until, without_burst
 from tests.proxy.dialogue import Dialogue, held
 from tests.proxy.frames import produce_records, produced
 from tests.proxy.sessions.test_floods import sweep_whole
 from tests.proxy.sessions.test_noisy_topics import NOISY, OpenStage, Records, errors_of, introduced, pass_first
+from tests.proxy.streams.pair import Pair, World
 
 LIMIT = 8 << 20
 TIMEOUT_SECONDS = 30.0
@@ -92,3 +97,104 @@ async def test_requests_that_keep_memory_for_long_are_closed(open_stage: OpenSta
     await dialogue.broker.send(produced(3))
     errors, _ = errors_of(await dialogue.told())
     assert [topic for topic, _, error, _ in errors if error] == ["noisy"]
+
+
+# ---- many partitions
+
+
+def many(sequence: int, noisy: int = 1) -> Records:
+    """A request for more topics than one step decides; `noisy`: partitions of the limited topic."""
+    quiet: Records = {f"quiet{number}": [idempotent(sequence)] for number in range(600)}
+    return {"noisy": [idempotent(sequence)] * noisy, **quiet}
+
+
+def pair_of(world: World, *, breaks: bool = False) -> Pair:
+    pair = Pair(world, breaks=breaks)
+    pair.connection.identity.refusal_error = 89
+    return pair
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_a_request_for_many_partitions_is_decided_in_steps(*, breaks: bool) -> None:
+    pair = pair_of(World([NOISY]), breaks=breaks)
+    for number, noisy in ((1, 1), (2, 2), (3, 1)):
+        pair.client_sends(produce_records(number, many(4 * number, noisy)))
+        steps = pair.requests.steps
+        assert steps.count(YIELD) >= 600 // DECIDED_PER_STEP, "a step decides some of the partitions"
+        steps.clear()
+    quiet = many(8)
+    del quiet["noisy"]
+    later = many(12)
+    del later["noisy"]
+    assert pair.sent() == [
+        produce_records(1, many(4)),
+        produce_records(2, quiet),
+        produce_records(3, later),
+    ]
+    assert len(pair.world.registry.refused) == 2
+    pair.world.clock.pass_seconds(0.2)
+    pair.client_sends(produce_records(4, {"noisy": [idempotent(12)]}))
+    assert len(pair.sent()) == 3, "it is later than the refused one"
+    pair.client_sends(produce_records(5, many(8)))
+    assert pair.sent()[3:] == [produce_records(5, many(8))]
+
+
+def test_one_that_is_held_is_decided_once_for_the_same_limits() -> None:
+    world = World([NOISY, without_burst("client-id=etl,producer_byte_rate=100000")])
+    pair = pair_of(world)
+    pair.client_sends(produce_records(1, many(0)))
+    pair.client_sends(produce_records(2, many(4)))
+    assert pair.hold is not None
+    pair.requests.steps.clear()
+    world.clock.pass_seconds(1)
+    pair.release(pair.hold)
+    assert pair.requests.steps == [REPLACE]
+    quiet = many(4)
+    del quiet["noisy"]
+    assert pair.sent()[1:] == [produce_records(2, quiet)]
+
+
+def test_a_change_of_the_limits_decides_anew() -> None:
+    world = World([NOISY, without_burst("client-id=etl,producer_byte_rate=100000")])
+    pair = pair_of(world)
+    pair.client_sends(produce_records(1, many(0)))
+    pair.client_sends(produce_records(2, many(4)))
+    assert pair.hold is not None
+    world.registry.replace([], now_ns=world.clock())
+    pair.release(pair.hold)
+    assert pair.sent()[1:] == [produce_records(2, many(4))], "without limits the refused one passes"
+    assert not len(world.registry.refused)
+
+
+# ---- the proxy's own responses
+
+
+def test_errors_that_wait_are_counted_in_the_memory() -> None:
+    """A response with errors is not much longer than its request, and its bytes are in the pool."""
+    world = World([NOISY])
+    pair = pair_of(world)
+    pair.client_sends(produce_records(1, {"noisy": [idempotent(0)]}))
+    sent = produce_records(2, {"noisy": [idempotent(4)] * 2_000})
+    pair.client_sends(sent)
+    connection = pair.connection
+    assert 2_000 * 26 < connection.owed_bytes == world.memory.buffered_bytes < len(sent)
+    pair.client_sends(produce_records(3, {"noisy": [idempotent(8)]}))
+    assert len(connection.in_flight) == 2, "no request passes until these are sent"
+    pair.broker_sends(produced(1))
+    errors, _ = errors_of(pair.received()[1])
+    assert len(errors) == 2_000
+    assert [bool(message) for *_, message in errors] == [True] * MAX_MESSAGES + [False] * (2_000 - MAX_MESSAGES)
+    assert world.memory.buffered_bytes == 0
+
+
+def test_the_throttle_time_is_that_of_when_the_response_is_sent() -> None:
+    world = World([NOISY, parse_spec("client-id=etl,producer_byte_rate=100000,burst_seconds=1")])
+    pair = pair_of(world)
+    pair.client_sends(produce_records(1, {"noisy": [idempotent(0)]}))
+    pair.broker_sends(produced(1))
+    pair.client_sends(produce_records(2, {"quiet": [idempotent(0, payload=bytes(500_000))]}))
+    pair.client_sends(produce_records(3, {"noisy": [idempotent(4)]}))
+    world.clock.pass_seconds(3.9)
+    pair.broker_sends(produced(2))
+    of_broker, own = pair.received()[1:]
+    assert 0 < errors_of(own)[1] == errors_of(of_broker)[1] < 200
