@@ -272,6 +272,7 @@ class Session(Owner, Waiter):
             self.upstream.close()
         self.client.close()
         self.connection.cancel_all(now_ns)
+        shared.pumps.memory_returned()
         shared.wakeups.rearm()
         self._keeper.on_closed(self)
 
@@ -354,9 +355,10 @@ class Session(Owner, Waiter):
         """Send the proxy's own responses that are due, while no other response is partly sent."""
         responses = self.responses
         if responses.pending is None and not responses.kept and not responses.stream.remaining:
-            frames = self.connection.take_answers()
+            frames = self.connection.take_answers(self._shared.clock())
             if frames:
                 responses.write(frames)
+                self._shared.pumps.memory_returned()
 
     def on_source_ended(self, pump: Pump) -> None:
         if pump is self.requests:

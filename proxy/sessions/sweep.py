@@ -30,7 +30,8 @@ class Sweep:
     """See the module. Stalled sessions are closed while memory is short only.
 
     A session is stalled when the number of its bytes in memory has not changed for `--stalled-client-timeout`. The one
-    with most bytes is closed first, until a quarter of the pool is free.
+    with most bytes is closed first, until a quarter of the pool is free; where only requests wait, those sessions that
+    collect one, until a quarter of the memory for these is free.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Sweep:
         if self._part == 0:
             self._shares.check()
             self._current = list(self._sessions)
-            if is_short:
+            if is_short or self._memory.requests_wait:
                 self._close_stalled(now_ns)
         self._due = self._current[self._part :: PARTS]
         self._closed = 0
@@ -123,8 +124,8 @@ class Sweep:
         ]
         stalled.sort(key=lambda session: session.progress.held, reverse=True)
         for session in stalled:
-            if memory.used <= memory.limit * 3 // 4:
-                break
+            if not memory.is_full and not (memory.requests_wait and session.request_stream.is_collecting):
+                continue
             self._close(
                 session,
                 STALLED,

@@ -17,6 +17,7 @@
 - `produce_usage`    topics, records and producer ids of the Produce requests of one connection
 - `record_rest`      records of a Produce request that are charged before they arrive
 - `refusals`         noisy topics: partitions that are taken out of a Produce request
+- `verdicts`         what happens to the partitions of one such request
 - `memory`           the shared read buffer, and the account of bytes in memory
 - `context`          what all connections of one proxy share
 """

@@ -7,7 +7,7 @@ from typing import Final, final
 from protocol.produce_partitions import ProduceRequest
 from protocol.request_header import PREFIX_SIZE, RequestHeader, unpack_prefix
 from protocol.rewriting_walk import RewritingWalk
-from protocol.throttle_time import clients_wait
+from protocol.throttle_time import INT32, clients_wait
 from protocol.topic_mutations import MutationRequest
 from protocol.walk import FrameWalk
 from proxy.enforcement.holds import Delay, Hold
@@ -18,10 +18,11 @@ from proxy.streams.context import Context
 from proxy.streams.fetch_ledger import Fetching
 from proxy.streams.memory import READ_SIZE, Holding
 from proxy.streams.produce_usage import ProduceUsage
+from proxy.streams.verdicts import Verdicts
 
 #: Size of one read until the first request is complete. It differs from `READ_SIZE`, so that each step sets `want`.
 FIRST_READ_SIZE: Final = 65_536
-#: Bytes of the proxy's own responses that wait for earlier ones, for one connection.
+#: Bytes of the proxy's own responses that wait for earlier ones: with more, no request of the connection passes.
 MAX_OWED_BYTES: Final = 65_536
 
 
@@ -60,13 +61,17 @@ class Watched(Awaited):
 
 @final
 class Answer:
-    """A response of the proxy's own. It is sent after all earlier responses."""
+    """A response of the proxy's own. It is sent after all earlier responses.
 
-    __slots__ = ("frame",)
+    frame         with the length in front
+    throttle_at   offset in it of the throttle time of data responses, which is set when it is sent; 0: it has none
+    """
 
-    def __init__(self, frame: bytes) -> None:
-        #: With the length in front.
+    __slots__ = ("frame", "throttle_at")
+
+    def __init__(self, frame: bytes, throttle_at: int = 0) -> None:
         self.frame = frame
+        self.throttle_at = throttle_at
 
 
 InFlight = deque[tuple[int, Awaited | Answer]]
@@ -77,7 +82,7 @@ class Connection:
     """One client connection and its broker connection, as both streams see them.
 
     max_in_flight     `--max-pending-requests`: requests that are forwarded before the first of them has its response
-    owed_bytes        of `Answer`s in flight, and of what is added to other responses in flight
+    owed              `Answer`s in flight, and what is added to other responses in flight: bytes in memory
     is_closing        draining, or the client has gone: no frame begins
     is_stopped        no request passes now: it is closing, a limit stops it, or its own responses take too much memory
     stop              until when a limit stops it
@@ -95,7 +100,7 @@ class Connection:
         "is_stopped",
         "max_in_flight",
         "mutation",
-        "owed_bytes",
+        "owed",
         "sent_unanswered",
         "stop",
         "turn",
@@ -108,7 +113,7 @@ class Connection:
         self.fetching = Fetching()
         self.in_flight: InFlight = deque()
         self.max_in_flight: Final = context.config.security.max_pending_requests
-        self.owed_bytes = 0
+        self.owed = Holding()
         self.is_closing = False
         self.is_stopped = False
         self.stop: Delay | None = None
@@ -122,19 +127,24 @@ class Connection:
         self.usage: ProduceUsage | None = None
 
     @property
+    def owed_bytes(self) -> int:
+        """Bytes of the proxy's own responses that wait for earlier ones."""
+        return self.owed.pending
+
+    @property
     def has_room_again(self) -> bool:
         """Whether enough responses have arrived after a step `FULL`."""
         return len(self.in_flight) <= self.max_in_flight // 2 and self.owed_bytes <= MAX_OWED_BYTES // 2
 
-    def answer(self, correlation_id: int, frame: bytes) -> None:
-        """Queue a response of the proxy's own."""
-        self.in_flight.append((correlation_id, Answer(frame)))
+    def answer(self, correlation_id: int, frame: bytes, throttle_at: int = 0) -> None:
+        """Queue a response of the proxy's own: see `Answer`."""
+        self.in_flight.append((correlation_id, Answer(frame, throttle_at)))
         self.owe(len(frame))
         self.attention = True
 
     def owe(self, size: int) -> None:
         """Count `size` bytes more for a response in flight; a negative size: less."""
-        self.owed_bytes += size
+        self.context.memory.update(self.owed, 0, self.owed.pending + size, 0)
         self._set_stopped()
 
     def set_stop(self, stop: Delay | None) -> None:
@@ -161,15 +171,20 @@ class Connection:
     def _set_stopped(self) -> None:
         self.is_stopped = self.is_closing or self.stop is not None or self.owed_bytes > MAX_OWED_BYTES
 
-    def take_answers(self) -> bytes:
+    def take_answers(self, now_ns: int) -> bytes:
         """All answers that are due, joined; empty while the oldest request waits for the broker."""
         in_flight = self.in_flight
         due = []
         while in_flight and isinstance(answer := in_flight[0][1], Answer):
             in_flight.popleft()
-            due.append(answer.frame)
+            frame, at = answer.frame, answer.throttle_at
+            if at:
+                throttle_ms = self.identity.notice.throttle_time_ms(now_ns)
+                frame = frame[:at] + INT32.pack(throttle_ms) + frame[at + 4 :]
+            due.append(frame)
         frames = b"".join(due)
-        self.owe(-len(frames))
+        if due:
+            self.owe(-len(frames))
         return frames
 
     def cancel_all(self, now_ns: int) -> None:
@@ -178,6 +193,7 @@ class Connection:
             if not isinstance(awaited, Answer):
                 awaited.cancel(now_ns)
         self.in_flight.clear()
+        self.context.memory.forget(self.owed)
         self.fetching.leave()
         self.identity.leave()
 
@@ -236,15 +252,17 @@ class Stream:
 class Collected:
     """A Produce request that is kept until it is complete. Its last bytes stay in the read buffer until it has passed.
 
-    data      what has arrived, without the length
-    request   parses it; None until it is complete
+    data       what has arrived, without the length
+    request    parses it; None until it is complete
+    verdicts   where it is decided in more than one step; None: not begun
     """
 
-    __slots__ = ("data", "request")
+    __slots__ = ("data", "request", "verdicts")
 
     def __init__(self, data: bytearray) -> None:
         self.data = data
         self.request: ProduceRequest | None = None
+        self.verdicts: Verdicts | None = None
 
 
 class Requests(Stream):

@@ -14,7 +14,7 @@ against ``--max-buffered-bytes``. Rules by which memory can always drain:
 - Reservations of at most `SHORT` bytes have a queue of their own and an eighth more of memory: large responses that are
   stuck do not delay Metadata.
 - Requests that are collected use at most half of the pool, since a limit may hold them for long; these have a queue of
-  their own, too.
+  their own, too, for those that must not pass without being collected.
 """
 
 from collections import deque
@@ -113,6 +113,16 @@ class MemoryPool:
         return self.kept_bytes * 2 > self.limit - 2 * READ_SIZE
 
     @property
+    def is_full(self) -> bool:
+        """Whether less than a quarter of the pool is free."""
+        return self.used > self.limit * 3 // 4
+
+    @property
+    def requests_wait(self) -> bool:
+        """Whether requests are queued, and less than a quarter of what they may use is free."""
+        return bool(self._waiting_requests) and self._collected > self.limit * 3 // 8
+
+    @property
     def largest_response(self) -> int:
         """The longest response that may be collected, in bytes."""
         return self.limit // 4
@@ -146,12 +156,18 @@ class MemoryPool:
 
     def reserve(self, holding: Holding, size: int) -> bool:
         """Reserve `size` bytes for a frame that is to be collected. False: it has been queued for them."""
+        if self.reserve_now(holding, size):
+            return True
+        holding.waits = size
+        self._queue_of(holding, size).append(holding)
+        return False
+
+    def reserve_now(self, holding: Holding, size: int) -> bool:
+        """As `reserve`, without queueing. False: there is no memory for it now."""
         waiting = self._queue_of(holding, size)
         if holding.total + size <= RESERVE or (not waiting and self._has_room(holding, size)):
             self.update(holding, holding.kept, holding.pending, holding.reserved + size)
             return True
-        holding.waits = size
-        waiting.append(holding)
         return False
 
     def grow(self, holding: Holding, size: int) -> None:

@@ -9,7 +9,7 @@ One step parses at most `PIECES` topics, partitions and batches: the decision us
 steps that follow.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from protocol.produce_walk import ProduceRequestWalk, TopicUsage
@@ -126,19 +126,30 @@ class ProduceUsage:
         """Of the request, as far as it has been parsed."""
         return {each for usage in self._seen for each in usage.producer_ids}
 
-    def admit_whole(self, seen: list[TopicUsage], length: int, now_ns: int, ticket: Ticket | None) -> Decision:
-        """As `admit`, for a request of which all that remains is in `seen`."""
+    def admit_decided(
+        self, seen: list[TopicUsage], amounts: Mapping[Limit, int], length: int, now_ns: int, ticket: Ticket | None
+    ) -> Decision:
+        """As `admit`, for a request of which all that remains is in `seen`; `amounts`: of `add_topics` for these."""
         self._seen = seen
         self.walk = None
-        return self.admit(length, now_ns, ticket)
+        self.renew()
+        self.amounts = self._identity.limits.amounts(length, 1)
+        for limit, amount in amounts.items():
+            self.amounts[limit] = self.amounts.get(limit, 0) + amount
+        self._new_producer_ids = self._add_producer_ids(self.amounts, seen, now_ns)
+        return self._ask(length, now_ns, ticket)
 
     def admit(self, length: int, now_ns: int, ticket: Ticket | None) -> Decision:
         """Ask the limits about the request that has been parsed, and charge them if it passes. Where only topics keep
         it from passing, the decision names those.
         """
         self.renew()
-        amounts = self.amounts = self._identity.limits.amounts(length, 1)
-        self._new_producer_ids = self._add_records(amounts, self._seen, now_ns)
+        self.amounts = self._identity.limits.amounts(length, 1)
+        self._new_producer_ids = self._add_records(self.amounts, self._seen, now_ns)
+        return self._ask(length, now_ns, ticket)
+
+    def _ask(self, length: int, now_ns: int, ticket: Ticket | None) -> Decision:
+        amounts = self.amounts
         self._add_late(amounts, now_ns)
         self.fitting = spend_all(amounts.items(), length, now_ns) if ticket is None else -1
         if self.fitting >= 0:
@@ -225,7 +236,7 @@ class ProduceUsage:
             for usage in usages:
                 if self.is_checked(usage.topic, producer_ids, now_ns):
                     return False
-        self._add_topics(amounts, usages, now_ns)
+        self.add_topics(amounts, usages, now_ns)
         return bool(usages)
 
     def count_topics(self, usages: list[TopicUsage]) -> None:
@@ -241,7 +252,10 @@ class ProduceUsage:
 
     def _add_records(self, amounts: dict[Limit, int], usages: list[TopicUsage], now_ns: int) -> tuple[int, ...]:
         """Add what these are charged; returns their new producer ids, where a limit counts those."""
-        self._add_topics(amounts, usages, now_ns)
+        self.add_topics(amounts, usages, now_ns)
+        return self._add_producer_ids(amounts, usages, now_ns)
+
+    def _add_producer_ids(self, amounts: dict[Limit, int], usages: list[TopicUsage], now_ns: int) -> tuple[int, ...]:
         producer_ids = self._identity.limits.producer_ids
         if producer_ids is None:
             return ()
@@ -250,7 +264,8 @@ class ProduceUsage:
             amounts[producer_ids.limit] = len(new)
         return new
 
-    def _add_topics(self, amounts: dict[Limit, int], usages: list[TopicUsage], now_ns: int) -> None:
+    def add_topics(self, amounts: dict[Limit, int], usages: Iterable[TopicUsage], now_ns: int) -> None:
+        """Add what the records of these are charged to."""
         if self._context.registry.learns_topics:
             for usage in usages:
                 self.charges_of(usage.topic, now_ns).add_to(amounts, usage.record_bytes, usage.messages)
@@ -294,7 +309,8 @@ class ProduceUsage:
             of_request.add(limits.producer_ids.limit)
         if not of_request.isdisjoint(refused.exceeded):
             return refused
-        names = self._topics_of(refused, [*(usage.topic for usage in self._seen), *self._late], now_ns)
+        topics = [*(usage.topic for usage in self._seen[:PIECES]), *self._late]
+        names = self._topics_of(refused, topics, now_ns)
         return refused if "" in names else refused._replace(topics=names)
 
     def _topics_of(self, decision: Decision, topics: Iterable[Topic], now_ns: int) -> tuple[str, ...]:

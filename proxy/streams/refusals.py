@@ -13,6 +13,7 @@ frames are served in order, while producers that are refused depend on who comes
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final, final
 
 from protocol.api_versions import ClientSoftware
@@ -26,6 +27,7 @@ from proxy.enforcement.report import REJECT
 from proxy.streams.connection import Connection, RequestKind
 from proxy.streams.context import Context
 from proxy.streams.produce_usage import ProduceUsage
+from proxy.streams.verdicts import Verdicts
 from quotas.admission.client_limits import TopicCharges
 from quotas.admission.decision import Decision
 from quotas.admission.limit import Limit
@@ -34,6 +36,8 @@ from quotas.admission.topic_thresholds import TopicThreshold
 
 #: The longest request that is kept until it is complete.
 MAX_WHOLE: Final = 2 * 1_048_576
+#: Refused partitions of one request that have an error message: the others would make its response longer than itself.
+MAX_MESSAGES: Final = 100
 #: A quarter of the delivery timeout of Java.
 MAX_REFUSED_NS: Final = 30_000_000_000
 
@@ -74,27 +78,6 @@ def refusal_error(software: ClientSoftware) -> int:
 
 
 @final
-class Verdicts:
-    """What happens to the partitions of one request.
-
-    refused   by their position in the request, with the limit; None: for the order alone
-    passing   asked and charged as any other
-    followed  the passing ones whose sequence counts
-    """
-
-    __slots__ = ("followed", "passing", "refused")
-
-    def __init__(self) -> None:
-        self.refused: dict[int, tuple[ProducerPartition, Limit | None]] = {}
-        self.passing: list[TopicUsage] = []
-        self.followed: list[tuple[ProducerPartition, PartitionData]] = []
-
-    def let_pass(self, partition: ProducerPartition, data: PartitionData) -> None:
-        self.passing.append(_usage_of(data))
-        self.followed.append((partition, data))
-
-
-@final
 class Refusals:
     """See the module. One object for all connections."""
 
@@ -123,9 +106,13 @@ class Refusals:
         longest = min(MAX_WHOLE, self._context.memory.largest_response)
         if length <= longest:
             return True
-        if any(self.sequences.concerns(_producer_of(connection, each)) for each in usage.producer_ids):
+        if self.has_refused(connection, usage):
             raise ProduceRequestTooLarge(length, longest)
         return False
+
+    def has_refused(self, connection: Connection, usage: ProduceUsage) -> bool:
+        """Whether a batch of a producer of the request was refused and has not come back."""
+        return any(self.sequences.concerns(_producer_of(connection, each)) for each in usage.producer_ids)
 
     def _are_refusable(self, kind: RequestKind, first_byte: int, usage: ProduceUsage) -> bool:
         """Whether the request is of an idempotent producer, outside of transactions."""
@@ -136,15 +123,24 @@ class Refusals:
         return first_byte == (0 if kind.version >= FIRST_FLEXIBLE else 0xFF)
 
     def decide(
-        self, connection: Connection, usage: ProduceUsage, partitions: Sequence[PartitionData], now_ns: int
-    ) -> Verdicts:
-        """What happens to the partitions of a request, if nothing else holds it."""
-        verdicts = Verdicts()
+        self,
+        connection: Connection,
+        usage: ProduceUsage,
+        partitions: Sequence[PartitionData],
+        verdicts: Verdicts,
+        most: int,
+        now_ns: int,
+    ) -> None:
+        """What happens to the next partitions of a request, at most `most`, if nothing else holds it."""
         sequences = self.sequences
+        later: dict[int, tuple[ProducerPartition, Limit | None]] = {}
         to_refuse: dict[int, tuple[ProducerPartition, Limit | None]] = {}
-        for at, data in enumerate(partitions):
+        first = verdicts.decided
+        verdicts.decided = min(len(partitions), first + most)
+        for at in range(first, verdicts.decided):
+            data = partitions[at]
             if data.sequence < 0 or not usage.is_checked(data.topic, (data.producer_id,), now_ns):
-                verdicts.passing.append(_usage_of(data))
+                self._let_pass(usage, verdicts, data, now_ns)
                 continue
             charges = usage.charges_of(data.topic, now_ns)
             partition: ProducerPartition = (
@@ -154,48 +150,54 @@ class Refusals:
             limit = _longest(charges.rejecting, connection.turn, now_ns)
             arrival = sequences.arrival(partition, data.epoch, data.sequence, now_ns)
             if arrival is Arrival.LATER:
-                verdicts.refused[at] = partition, limit or next(iter(charges.rejecting), None)
+                later[at] = partition, limit or next(iter(charges.rejecting), None)
             elif arrival is Arrival.EARLIER or limit is None or self._must_pass(partition, now_ns):
-                verdicts.let_pass(partition, data)
+                self._let_pass(usage, verdicts, data, now_ns)
+                verdicts.followed.append((partition, data))
             else:
                 to_refuse[at] = partition, limit
-        if not sequences.has_room(
-            connection.identity.client, [partition for partition, _ in to_refuse.values()], now_ns
-        ):
+        partitions_to_refuse = [partition for partition, _ in to_refuse.values()]
+        if not sequences.has_room(connection.identity.client, partitions_to_refuse, now_ns):
             for at, (partition, _) in to_refuse.items():
-                verdicts.let_pass(partition, partitions[at])
+                self._let_pass(usage, verdicts, partitions[at], now_ns)
+                verdicts.followed.append((partition, partitions[at]))
             to_refuse = {}
-        verdicts.refused = dict(sorted((verdicts.refused | to_refuse).items()))
-        return verdicts
+        verdicts.refused.update(sorted((later | to_refuse).items()))
+
+    def _let_pass(self, usage: ProduceUsage, verdicts: Verdicts, data: PartitionData, now_ns: int) -> None:
+        passing = _usage_of(data)
+        verdicts.passing.append(passing)
+        usage.add_topics(verdicts.amounts, (passing,), now_ns)
 
     def _must_pass(self, partition: ProducerPartition, now_ns: int) -> bool:
         """Whether a batch over its limit is not refused: it passes in a dry run, else it is held."""
         return not self._context.policy.enforces or self.sequences.refused_for_ns(partition, now_ns) >= MAX_REFUSED_NS
 
-    def apply(
+    def refuse(
         self,
         connection: Connection,
         usage: ProduceUsage,
         partitions: Sequence[PartitionData],
         verdicts: Verdicts,
         now_ns: int,
-    ) -> list[Refused]:
-        """The request is forwarded without its refused partitions. Returns these, for its response."""
-        sequences, identity = self.sequences, connection.identity
-        for partition, data in verdicts.followed:
-            sequences.passed(partition, data.epoch, data.sequence, data.next_sequence, now_ns)
-        refused = []
-        for at, (partition, limit) in verdicts.refused.items():
+    ) -> None:
+        """Record the refused partitions that have no error yet, and set their errors."""
+        sequences, identity, errors = self.sequences, connection.identity, verdicts.errors
+        for at, (partition, limit) in islice(verdicts.refused.items(), len(errors), None):
             data = partitions[at]
             wait_ns = 0 if limit is None else limit.debt_ns(now_ns) + limit.queued_ns()
-            message = _message(limit, -(-wait_ns // NS_PER_MS))
-            refused.append(Refused(data.topic, data.partition, identity.refusal_error, message))
+            message = _message(limit, -(-wait_ns // NS_PER_MS)) if len(errors) < MAX_MESSAGES else ""
+            errors.append(Refused(data.topic, data.partition, identity.refusal_error, message))
             if sequences.refuse(partition, data.epoch, data.sequence, now_ns) and limit is not None:
                 decision = Decision(False, wait_ns, limit, (limit,))
                 self._context.policy.notice_until_ns(identity, decision, REJECT, now_ns)
                 self._context.policy.refused(identity, limit, data.record_bytes)
                 _count_throttled(usage.charges_of(data.topic, now_ns), data, now_ns)
-        return refused
+
+    def follow(self, verdicts: Verdicts, now_ns: int) -> None:
+        """The request is forwarded without its refused partitions."""
+        for partition, data in verdicts.followed:
+            self.sequences.passed(partition, data.epoch, data.sequence, data.next_sequence, now_ns)
 
 
 def without_rejecting(decision: Decision, now_ns: int) -> Decision:

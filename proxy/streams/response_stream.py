@@ -103,7 +103,7 @@ class ResponseStream(Responses):
             raise UnexpectedResponse
         expected, awaited = in_flight[0]
         if isinstance(awaited, Answer):
-            self.output = self.connection.take_answers()
+            self.output = self.connection.take_answers(now_ns)
             self.resume_at = pos
             return REPLACE
         if expected != correlation_id:

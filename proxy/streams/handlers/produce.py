@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Final, final
 
 from protocol.errors import MalformedFrame
-from protocol.produce import ProduceResponseWalk, finish_usual_produce_response
+from protocol.produce import FIRST_FLEXIBLE, ProduceResponseWalk, finish_usual_produce_response
 from protocol.produce_partitions import ProduceRequest
 from protocol.produce_refusals import MAX_HEAD, Refused, add_refused, refused_produce_response
 from protocol.produce_walk import ProduceRequestWalk, TopicUsage
@@ -23,8 +23,9 @@ from proxy.streams.context import Context
 from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS, DataHandler, longest_charge
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.produce_usage import LOOKAHEAD, ProduceUsage, name_of
-from proxy.streams.refusals import Refusals, Verdicts, without_rejecting
-from proxy.streams.steps import HOLD, NEED, PASS, PIECES_PER_STEP, REPLACE, WAIT
+from proxy.streams.refusals import Refusals, without_rejecting
+from proxy.streams.steps import HOLD, NEED, PASS, REPLACE, WAIT, YIELD
+from proxy.streams.verdicts import Verdicts
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit, Ticket
 from quotas.admission.limit_set import LimitSet, charge_all
@@ -33,6 +34,11 @@ from quotas.admission.limit_set import LimitSet, charge_all
 FIRST_WITH_NODE_ENDPOINTS: Final = 10
 #: Longest response that the fast path handles as a whole.
 _USUAL_RESPONSE: Final = 512
+
+#: Partitions of a request that one step decides. Each takes 10 to 30 us.
+DECIDED_PER_STEP: Final = 100
+#: Not a step: see `Produce._admit_whole`.
+_UNCOLLECTED: Final = -100
 
 _length = Struct(">i").pack
 _correlation_id = Struct(">4xi").unpack_from
@@ -128,10 +134,18 @@ class Produce(DataHandler):
         usage.read(kind.version, kind.header.body_offset, requests.buf, pos, end, length)
         first_byte = requests.buf[pos + kind.header.body_offset]
         if self._refusals.concern(connection, kind, first_byte, length, now_ns):
-            return self._admit_whole(requests, kind, usage, length, pos, end, now_ns)
+            step = self._admit_whole(requests, kind, usage, length, pos, end, now_ns)
+            if step != _UNCOLLECTED:
+                return step
         if requests.holding.reserved:  # while it waited for memory, what it would be collected for has ended
             self.context.memory.release(requests.holding)
-        turn = connection.turn
+        return self._admit_streamed(requests, kind, usage, length, size, now_ns)
+
+    def _admit_streamed(
+        self, requests: Requests, kind: RequestKind, usage: ProduceUsage, length: int, size: int, now_ns: int
+    ) -> int:
+        """Decide about a request that passes as it arrives, by what has been parsed of it."""
+        turn = requests.connection.turn
         decision = usage.admit(size, now_ns, None if turn is None else turn.ticket)
         requests.near_limit = usage.fitting < READ_SIZE
         step = self.act(requests, kind, decision, length, usage.amounts, now_ns)
@@ -150,9 +164,12 @@ class Produce(DataHandler):
 
     def _looks_ahead(self, connection: Connection) -> bool:
         """Whether a decision waits for the bytes that it uses. Not while memory is tight: bytes kept for it would block
-        others.
+        others. Producers with refused batches are an exception: their order depends on the producer id.
         """
-        return connection.identity.limits.counts_records and not self.context.memory.is_tight
+        identity = connection.identity
+        return identity.limits.counts_records and (
+            not self.context.memory.is_tight or self._refusals.sequences.concerns(identity.client)
+        )
 
     def exceeds(self, requests: Requests, limit: Limit, size: int) -> None:
         self.context.policy.exceeds(requests.connection.identity, limit, size)
@@ -169,25 +186,45 @@ class Produce(DataHandler):
     def _admit_whole(
         self, requests: Requests, kind: RequestKind, usage: ProduceUsage, length: int, pos: int, end: int, now_ns: int
     ) -> int:
-        """Decide about a request that may lose partitions; or keep what has arrived of it."""
+        """Decide about a request that may lose partitions, or keep what has arrived of it. `_UNCOLLECTED`: there is no
+        memory for that, so it is held as a whole, like one that is too long.
+        """
         frame_end = pos + 4 + length
         if frame_end <= end:
             data = bytes(requests.buf[pos + 4 : frame_end])
             request = ProduceRequest(kind.version, data, kind.header.body_offset - 4)
-            if request.read(PIECES_PER_STEP):
+            if request.read(DECIDED_PER_STEP):
                 requests.resume_at = frame_end
-                return self._decide(requests, kind, usage, request, data, now_ns, is_collected=False)
-        holding = requests.holding
-        if not holding.reserved and not self.context.memory.reserve(holding, length):
-            return WAIT
+                return self._decide(requests, kind, usage, request, data, now_ns)
+        holding, memory = requests.holding, self.context.memory
+        if not holding.reserved:
+            if self._refusals.has_refused(requests.connection, usage):  # those must pass first
+                if not memory.reserve(holding, length):
+                    return WAIT
+            elif requests.connection.turn is not None or not memory.reserve_now(holding, length):
+                return _UNCOLLECTED
         return requests.collect(pos, min(end, frame_end - 1), length)
 
     def admit_collected(self, requests: Requests, kind: RequestKind, collected: Collected, now_ns: int) -> int:
-        """Decide about a request that has been collected and parsed. Returns `HOLD` or `REPLACE`."""
-        usage, request = requests.connection.usage, collected.request
+        """Decide about a request that has been collected and parsed. Returns `HOLD`, `REPLACE`, or `YIELD`: the next
+        step goes on.
+        """
+        connection, request = requests.connection, collected.request
+        usage = connection.usage
         assert usage is not None  # noqa: S101 - for the type checker: it was there when the collection began
         assert request is not None  # noqa: S101 - for the type checker: it has been parsed
-        return self._decide(requests, kind, usage, request, collected.data, now_ns, is_collected=True)
+        partitions = request.partitions
+        if len(partitions) <= DECIDED_PER_STEP:
+            return self._decide(requests, kind, usage, request, collected.data, now_ns, collected)
+        usage.renew()
+        verdicts, generation = collected.verdicts, connection.identity.generation
+        if verdicts is None or verdicts.generation != generation:
+            verdicts = collected.verdicts = Verdicts(generation)
+        if verdicts.decided < len(partitions):
+            self._refusals.decide(connection, usage, partitions, verdicts, DECIDED_PER_STEP, now_ns)
+            self._refusals.refuse(connection, usage, partitions, verdicts, now_ns)
+            return YIELD
+        return self._forward_rest(requests, kind, usage, request, collected.data, verdicts, now_ns, is_collected=True)
 
     def _decide(
         self,
@@ -197,32 +234,51 @@ class Produce(DataHandler):
         request: ProduceRequest,
         data: bytes | bytearray,
         now_ns: int,
+        collected: Collected | None = None,
+    ) -> int:
+        """Decide about all partitions of a request, anew after each hold.
+
+        data        its bytes, without the length
+        collected   None: they are in the read buffer
+        """
+        usage.renew()
+        verdicts = Verdicts(requests.connection.identity.generation)
+        self._refusals.decide(requests.connection, usage, request.partitions, verdicts, DECIDED_PER_STEP, now_ns)
+        is_collected = collected is not None
+        return self._forward_rest(requests, kind, usage, request, data, verdicts, now_ns, is_collected=is_collected)
+
+    def _forward_rest(
+        self,
+        requests: Requests,
+        kind: RequestKind,
+        usage: ProduceUsage,
+        request: ProduceRequest,
+        data: bytes | bytearray,
+        verdicts: Verdicts,
+        now_ns: int,
         *,
         is_collected: bool,
     ) -> int:
-        """Charge what passes of a whole request, and refuse the rest; or hold it.
-
-        data          its bytes, without the length
-        is_collected  they are not in the read buffer
-        """
+        """Charge what passes of a request whose partitions are decided, and refuse the rest; or hold it."""
         connection, refusals, partitions = requests.connection, self._refusals, request.partitions
-        usage.renew()
-        verdicts = refusals.decide(connection, usage, partitions, now_ns)
-        if verdicts.refused and len(verdicts.refused) == len(partitions):
-            refused = refusals.apply(connection, usage, partitions, verdicts, now_ns)
-            self._answer(requests, kind, _correlation_id(data)[0], refused, now_ns)
+        refused = verdicts.refused
+        if refused and len(refused) == len(partitions):
+            refusals.refuse(connection, usage, partitions, verdicts, now_ns)
+            self._answer(requests, kind, _correlation_id(data)[0], verdicts.errors, now_ns)
             return REPLACE
-        rest = request.without(verdicts.refused) if verdicts.refused else data
-        if self._admit_rest(requests, kind, usage, verdicts, len(rest), now_ns) == HOLD:
+        if verdicts.rest is None:
+            verdicts.rest = request.without(refused) if refused else data
+        if self._admit_rest(requests, kind, usage, verdicts, len(verdicts.rest), now_ns) == HOLD:
             return HOLD
         usage.passed(now_ns, answered=True)
-        refused = refusals.apply(connection, usage, partitions, verdicts, now_ns)
+        refusals.refuse(connection, usage, partitions, verdicts, now_ns)
+        refusals.follow(verdicts, now_ns)
         if refused or usage.counted is not None:
-            requests.awaited = awaited = CountedProduce(self, kind, usage.counted, now_ns, refused)
+            requests.awaited = awaited = CountedProduce(self, kind, usage.counted, now_ns, verdicts.errors)
             connection.owe(awaited.size)
         if not refused and not is_collected:
             return PASS
-        self._forward(requests, kind, _correlation_id(data)[0], rest)
+        self._forward(requests, kind, _correlation_id(data)[0], verdicts.rest)
         return REPLACE
 
     def _admit_rest(
@@ -231,7 +287,7 @@ class Produce(DataHandler):
         """Ask the limits about what is left of a request, `size` bytes. Returns `PASS` or `HOLD`."""
         turn = requests.connection.turn
         ticket = None if turn is None else turn.ticket
-        decision = usage.admit_whole(verdicts.passing, size, now_ns, ticket)
+        decision = usage.admit_decided(verdicts.passing, verdicts.amounts, size, now_ns, ticket)
         requests.near_limit = usage.fitting < READ_SIZE
         if decision.exceeded and decision.admitted and (verdicts.refused or verdicts.followed):
             decision = without_rejecting(decision, now_ns)
@@ -259,9 +315,9 @@ class Produce(DataHandler):
         """No partition of a request is left."""
         connection = requests.connection
         self.count(requests, now_ns)
-        throttle_ms = connection.identity.notice.throttle_time_ms(now_ns)
-        answer = refused_produce_response(kind.version, correlation_id, refused, throttle_ms)
-        connection.answer(correlation_id, _length(len(answer)) + answer)
+        answer = refused_produce_response(kind.version, correlation_id, refused, throttle_time_ms=0)
+        throttle_at = len(answer) - (1 if kind.version >= FIRST_FLEXIBLE else 0)  # the last field, before the tags
+        connection.answer(correlation_id, _length(len(answer)) + answer, throttle_at)
         kind.counter.value += 1
         requests.output = b""
 

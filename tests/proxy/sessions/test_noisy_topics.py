@@ -480,16 +480,27 @@ async def test_a_client_that_goes_in_the_middle_of_a_long_request(open_stage: Op
     await stage.no_sessions()
 
 
+async def refuse(dialogue: Dialogue, producers: int) -> None:
+    """While the topic is in debt: from now on requests of these producers must not pass without being kept."""
+    batches = [idempotent(0, producer_id=number) for number in range(producers)]
+    await dialogue.say(produce_records(99, {"noisy": batches}))
+    await until(lambda: len(dialogue.session.connection.context.registry.refused) == producers)
+
+
 async def test_long_requests_wait_for_memory(open_stage: OpenStage) -> None:
+    """Where an earlier batch was refused."""
     stage = open_stage(quotas=[NOISY], security=SecurityOptions(max_buffered_bytes=8 * 1_048_576))
-    quiet = idempotent(0, payload=bytes(1_500_000))
-    sent = [produce_records(n, {"quiet": [quiet], "noisy": [idempotent(4 * n)]}) for n in range(1, 9)]
+    first = await introduced(stage)
+    await pass_first(first)
+    await refuse(first, 1)
+    quiet = idempotent(0, producer_id=0, payload=bytes(1_500_000))
+    sent = [produce_records(n, {"quiet": [quiet], "noisy": [idempotent(4 * n, producer_id=0)]}) for n in range(1, 9)]
     dialogues = [await introduced(stage) for _ in sent]
     for dialogue, each in zip(dialogues, sent, strict=True):
         dialogue.client.send_now(each[:-1])
     await until(lambda: stage.paused().get("response_memory", 0) > 1)
     assert stage.memory.used <= 10 * 1_048_576
-    for dialogue in dialogues:
+    for dialogue in (first, *dialogues):
         dialogue.client.close()
         dialogue.broker.close()
     await stage.no_sessions()
@@ -540,7 +551,7 @@ async def test_a_held_long_request_finds_the_limits_of_now(open_stage: OpenStage
 
 
 async def test_a_long_request_that_stalls_counts_as_stalled(open_stage: OpenStage) -> None:
-    """Unless it is held: then the proxy keeps it waiting."""
+    """Also while it is held: others wait for its memory."""
     stage = open_stage(quotas=[NOISY, OWN])
     dialogue = await introduced(stage)
     await pass_noisily(dialogue)
@@ -550,16 +561,17 @@ async def test_a_long_request_that_stalls_counts_as_stalled(open_stage: OpenStag
     assert dialogue.session.progress.held_bytes == len(sent) - 10 - 4
     await dialogue.client.send(sent[-10:])
     await held(stage)
-    assert dialogue.session.progress.held_bytes == 0
+    assert dialogue.session.progress.held_bytes == len(sent) - 4
 
 
 async def test_long_requests_that_are_held_leave_memory_for_others(open_stage: OpenStage) -> None:
     limit = 8 * 1_048_576
     stage = open_stage(quotas=[NOISY, OWN], security=SecurityOptions(max_buffered_bytes=limit))
     await collected(stage)
+    await refuse(await introduced(stage), 8)
     for number in range(8):
         dialogue = await introduced(stage)
-        quiet = idempotent(0, payload=bytes(1_000_000))
+        quiet = idempotent(0, producer_id=number, payload=bytes(1_000_000))
         dialogue.client.send_now(produce_records(2, {"quiet": [quiet], "noisy": [idempotent(4, producer_id=number)]}))
     await until(lambda: stage.paused().get("response_memory", 0) > 1)
     assert stage.memory.used <= limit * 3 // 4

@@ -318,7 +318,7 @@ class Pair:
         connection = self.connection
         responses = self.responses
         if connection.attention and not responses.kept and not responses.stream.remaining:
-            self.to_client += connection.take_answers()
+            self.to_client += connection.take_answers(self.world.clock())
         connection.attention = connection.owed_bytes > 0 or self.requests.stopped == FULL
         if self.requests.stopped == FULL and connection.has_room_again:
             self.requests.parse_kept()
