@@ -89,15 +89,17 @@ class ConfigWatch:
 
     async def poll(self) -> bool:
         """Read the files if one changed; True if they were applied. A wrong or missing file changes nothing."""
-        paths = (self._config.file if self._read_again else None, self._quotas_file)
-        seen = await asyncio.to_thread(_fingerprints, paths)
+        seen = await asyncio.to_thread(_fingerprints, self._paths())
         is_new = seen != self._seen
         if not is_new and (self._retry_ns is None or self._clock() < self._retry_ns):
             return False
         self._seen = seen
         self._retry_ns = None
         try:
-            config, fixed, quotas = await asyncio.to_thread(self._read)
+            config, fixed = await asyncio.to_thread(self._read_config)
+            paths = self._paths()  # the quotas file may be another one now
+            seen = seen[0], *await asyncio.to_thread(_fingerprints, paths[1:])
+            quotas = await asyncio.to_thread(self._read_quotas, config)
             if await asyncio.to_thread(_fingerprints, paths) != seen:
                 self._seen = "changed while they were read"
                 return False
@@ -110,17 +112,21 @@ class ConfigWatch:
         self._warn_of_fixed(fixed)
         return await self._apply(config, quotas)
 
-    def _read(self) -> tuple[Config, tuple[str, ...], Quotas]:
-        """The new configuration, the names of changed options that need a restart, and the quotas."""
+    def _paths(self) -> tuple[Path | None, ...]:
+        return (self._config.file if self._read_again else None, self._quotas_file)
+
+    def _read_config(self) -> tuple[Config, tuple[str, ...]]:
+        """The new configuration, and the names of changed options that need a restart."""
         if self._read_again is None:
-            return self._config, (), self._prepared(quotas_in_force(self._config))
+            return self._config, ()
         fresh = self._read_again()
         config = live_part(self._config, fresh)
         self._quotas_file = config.quotas.file
-        return config, tuple(_differing(config, fresh)), self._prepared(quotas_in_force(config))
+        return config, tuple(_differing(config, fresh))
 
-    def _prepared(self, quotas: Quotas) -> Quotas:
+    def _read_quotas(self, config: Config) -> Quotas:
         """The quotas, prepared for the event loop; those in force if they are equal."""
+        quotas = quotas_in_force(config)
         if quotas == self._quotas:
             return self._quotas
         quotas.prepare()

@@ -120,9 +120,7 @@ def _parsed(ctx: click.Context, problems: list[Problem]) -> tuple[dict[str, Any]
     for name, value in ctx.params.items():
         values = value if isinstance(value, tuple) and name in _REPEATABLE else (value,)
         wrong = [item for item in values if isinstance(item, Invalid)]
-        problems += [
-            Problem(place_of(ctx, name, item.given), message, hint) for item in wrong for message, hint in item.findings
-        ]
+        problems += [Problem(place_of(ctx, name, item.given), *finding) for item in wrong for finding in item.findings]
         if wrong:
             wrong_names.add(name)
         elif value is not None:

@@ -18,7 +18,7 @@ import cloup
 from click.core import ParameterSource
 
 from proxy.config import values
-from proxy.config.values import InvalidValue
+from proxy.config.values import Finding, InvalidValue
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[object]
@@ -42,10 +42,10 @@ ARGUMENTS: Final = "proxy.config.options.arguments"
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """In the place of a value: the text given, and its errors, each as message and hint."""
+    """In the place of a value: the text given, and its errors."""
 
     given: object
-    findings: tuple[tuple[str, str | None], ...]
+    findings: tuple[Finding, ...]
 
 
 class Checked(_ParamType):
@@ -147,8 +147,8 @@ def quota_spec(value: object) -> object:
     try:
         return parse_spec(value, addresses_of)
     except SpecErrors as error:
-        first, *others = [(one.message, one.hint) for one in error.errors]
-        raise InvalidValue(*first, others) from error
+        findings = [Finding(one.message, one.hint, one.may_pass) for one in error.errors]
+        raise InvalidValue(findings[0].message, findings[0].hint, findings) from error
 
 
 def file_path(value: object) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address, ip_network
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy.config.config import Address, Network
 
@@ -17,17 +17,25 @@ MAX_PORT: Final = 65_535
 INT32_MAX: Final = 2_147_483_647
 
 
+class Finding(NamedTuple):
+    """One error of a value: a `proxy.config.errors.Problem` without its place."""
+
+    message: str
+    hint: str | None = None
+    may_pass: bool = False
+
+
 class InvalidValue(ValueError):
     """`message`: the expected form. `hint`: how to correct the value, or None.
 
-    `more` are further errors of the same value, as messages and hints.
+    `findings` are all errors of the value, if there are several.
     """
 
-    def __init__(self, message: str, hint: str | None = None, more: Sequence[tuple[str, str | None]] = ()) -> None:
+    def __init__(self, message: str, hint: str | None = None, findings: Sequence[Finding] = ()) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
-        self.findings = ((message, hint), *more)
+        self.findings = tuple(findings) or (Finding(message, hint),)
 
 
 def parse_name(value: object) -> str:

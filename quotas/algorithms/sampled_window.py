@@ -39,7 +39,7 @@ Guarantees. R is the bound, F the largest single charge; add half a millisecond 
   wait, except for a first one above one unit and above R * W.
 
 A debt may begin, or get longer than reported, without a charge: when a window ends or expires, the time of the sum can
-get shorter, and the rate rises. With the first-window rule it never does.
+get shorter, and the rate rises. During the warm-up of the first-window rule it never does.
 
 A claim counts when it is made, and its frame passes later: the guarantees are about charges. A refund reduces the
 window that was open at the charge, and the kept debt by as much; after that window has expired it has no effect.

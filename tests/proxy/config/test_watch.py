@@ -410,20 +410,22 @@ async def test_a_defect_does_not_end_the_watch(
 class Configured:
     """The file of --config and a quotas file that it may name; what the watch has taken over so far."""
 
-    def __init__(self, directory: Path, text: str) -> None:
+    def __init__(self, directory: Path, text: str, *flags: str) -> None:
         self.path = directory / "proxy.toml"
         self.path.write_text(text)
+        self.clock = Clock()
+        self.flags = flags
         config = self.read()
         self.metrics = Metrics(config)
         self.taken: list[Config] = []
         self.rates: list[dict[str, int]] = []
         self.watch = ConfigWatch(
-            config, quotas_in_force(config), self._take_over, self.metrics, Clock(), read_again=self.read
+            config, quotas_in_force(config), self._take_over, self.metrics, self.clock, read_again=self.read
         )
 
     def read(self) -> Config:
         return _config_again(
-            ["--config", str(self.path), "--bootstrap-servers", "broker:9092", "--max-throttle-ms", "7"]
+            ["--config", str(self.path), "--bootstrap-servers", "broker:9092", "--max-throttle-ms", "7", *self.flags]
         )
 
     def _take_over(self, config: Config, quotas: Quotas) -> None:
@@ -483,3 +485,37 @@ async def test_a_wrong_configuration_keeps_all_that_was_in_force(
     watched.path.write_text('quota = ["client-id=a,producer_byte_rate=4"]\n')
     assert await watched.watch.poll()
     assert watched.rates[-1] == {"client-id:a": 4}
+
+
+@pytest.mark.parametrize("by_flag", [True, False])
+async def test_an_unresolved_name_in_a_quota_is_looked_up_again(
+    *, by_flag: bool, tmp_path: Path, names: dict[str, str]
+) -> None:
+    names["gateway"] = "10.0.0.7"
+    quota, quotas_file = "ip=gateway,connections=5", tmp_path / "quotas.toml"
+    quotas_file.write_text(FIVE)
+    text = 'quotas_file = "quotas.toml"\n' + ("" if by_flag else f'quota = ["{quota}"]\n')
+    watched = Configured(tmp_path, text, *(["--quota", quota] if by_flag else []))
+    await watched.watch.poll()
+    del names["gateway"]
+    quotas_file.write_text(SEVEN)
+    assert not await watched.watch.poll()
+    names["gateway"] = "10.0.0.8"
+    assert not await watched.watch.poll()
+    watched.clock.pass_seconds(30)
+    assert await watched.watch.poll()
+    assert watched.rates == [{"ip:10.0.0.8": 5, "client-id:etl": 7_000_000}]
+
+
+async def test_a_change_to_an_empty_quotas_file_keeps_the_quotas(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(FIVE)
+    (tmp_path / "b.toml").write_text("")
+    watched = Configured(tmp_path, 'quotas_file = "a.toml"\n')
+    await watched.watch.poll()
+    watched.path.write_text('quotas_file = "b.toml"\n')
+    for _ in range(2):
+        assert not await watched.watch.poll()
+    assert (watched.rates, watched.metrics.reload_ok) == ([], False)
+    (tmp_path / "b.toml").write_text(SEVEN)
+    assert await watched.watch.poll()
+    assert watched.rates == [{"client-id:etl": 7_000_000}]

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from quotas.admission.client_limits import TopicCharges
 from quotas.admission.limit import Limit
 from quotas.admission.limit_set import admit_all, spend_all
-from quotas.algorithms.never_in_debt import LONGEST_DEBT_NS
+from quotas.algorithms.algorithm import ALGORITHMS, SAMPLED_WINDOW, TOKEN_BUCKET, Algorithm
+from quotas.algorithms.ewma import TICK_NS, Ewma
+from quotas.algorithms.never_in_debt import LONGEST_DEBT_NS, NeverInDebt
+from quotas.algorithms.sampled_window import SampledWindow
 from quotas.entity import TOTAL, Kind, Named
 from quotas.limit_kinds import BYTES_IN_RATE, BYTES_THRESHOLD, CONNECTIONS, CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
 from quotas.parsing.parse import parse_spec
@@ -146,9 +149,13 @@ LARGEST = RATE // 4
 sizes = st.integers(1, LARGEST)
 
 
-def serve(others: list[tuple[bool, int]], sent: list[tuple[int, int]]) -> tuple[Serving, Limit]:
+def registry_with(algorithm: str) -> Registry:
+    return registry_of(f"total,producer_byte_rate={RATE},exempt-client-id=free,algorithm={algorithm}")
+
+
+def serve(algorithm: str, others: list[tuple[bool, int]], sent: list[tuple[int, int]]) -> tuple[Serving, Limit]:
     """Clients with frames of one size, at once or with pauses, beside an exempt one: sizes and pauses before them."""
-    registry = registry_of(f"total,producer_byte_rate={RATE},exempt-client-id=free")
+    registry = registry_with(algorithm)
     serving = Serving()
     serving.join(
         Session(f"c{number}", registry.resolve("u", f"c{number}").produce, repeat(size), SECOND // 50 if slow else 1000)
@@ -166,11 +173,12 @@ def serve(others: list[tuple[bool, int]], sent: list[tuple[int, int]]) -> tuple[
 some_others = st.lists(st.tuples(st.booleans(), st.integers(RATE // 100, LARGEST)), min_size=1, max_size=4)
 
 
-@given(some_others, st.lists(st.tuples(sizes, st.integers(SECOND // 4, SECOND)), max_size=20))
+@pytest.mark.parametrize("algorithm", [TOKEN_BUCKET, SAMPLED_WINDOW])
+@given(others=some_others, sent=st.lists(st.tuples(sizes, st.integers(SECOND // 4, SECOND)), max_size=20))
 def test_a_total_is_conserved_with_exempt_clients_that_leave_some_of_it(
-    others: list[tuple[bool, int]], sent: list[tuple[int, int]]
+    algorithm: str, others: list[tuple[bool, int]], sent: list[tuple[int, int]]
 ) -> None:
-    serving, _ = serve(others, sent)
+    serving, _ = serve(algorithm, others, sent)
     passed = 0
     for each in serving.passed:
         allowed = RATE + RATE * each.at_ns // SECOND  # its burst, and what it has earned
@@ -179,30 +187,107 @@ def test_a_total_is_conserved_with_exempt_clients_that_leave_some_of_it(
         assert passed <= allowed + 2 * LARGEST, "a frame of them, and an exempt one"
 
 
-@given(some_others, st.lists(st.tuples(st.integers(1, 10 * RATE), st.integers(0, SECOND)), min_size=1, max_size=20))
+@pytest.mark.parametrize("algorithm", [TOKEN_BUCKET, SAMPLED_WINDOW])
+@given(
+    others=some_others,
+    sent=st.lists(st.tuples(st.integers(1, 10 * RATE), st.integers(0, SECOND)), min_size=1, max_size=20),
+)
 def test_an_exempt_client_is_never_held_and_others_soon_recover(
-    others: list[tuple[bool, int]], sent: list[tuple[int, int]]
+    algorithm: str, others: list[tuple[bool, int]], sent: list[tuple[int, int]]
 ) -> None:
-    serving, limit = serve(others, sent)
+    serving, limit = serve(algorithm, others, sent)
     assert [each.size for each in serving.passed if each.session.name == "free"] == [size for size, _ in sent]
     largest = max(LARGEST, *(size for size, _ in sent))
-    assert limit.debt_ns(serving.now_ns) <= LONGEST_DEBT_NS + largest * SECOND // RATE
+    # Sampled windows count in milliseconds.
+    assert limit.debt_ns(serving.now_ns) <= LONGEST_DEBT_NS + largest * SECOND // RATE + SECOND // 1000
 
 
-@given(st.lists(st.tuples(st.integers(1, 2 * RATE), st.integers(0, SECOND), st.booleans()), max_size=20))
-def test_refunds_never_exceed_what_was_charged(frames: list[tuple[int, int, bool]]) -> None:
+def last_debt(limit: Algorithm, now_ns: int) -> int:
+    """Nanoseconds until others pass for good, if nothing more is sent: a debt may begin or get longer by itself."""
+    later = range(now_ns, now_ns + 40 * SECOND, SECOND // 4)
+    return max([at_ns - now_ns for at_ns in later if limit.debt_ns(at_ns)], default=0)
+
+
+#: Numbers of frames, their size, the pause between them and the one before them.
+floods = st.lists(
+    st.tuples(
+        st.integers(1, 80),
+        st.integers(1, RATE),
+        st.integers(0, SECOND // 10),
+        st.integers(0, 30).map(lambda seconds: seconds * SECOND // 3),
+    ),
+    min_size=1,
+    max_size=5,
+)
+Floods = list[tuple[int, int, int, int]]
+
+
+def flood(exempt: NeverInDebt, now_ns: int, sent: Floods) -> int:
+    """Charge the frames, from then on. Returns the time of the last one."""
+    for number, size, between_ns, before_ns in sent:
+        now_ns += before_ns
+        for _ in range(number):
+            now_ns += between_ns
+            exempt.record(size, now_ns)
+    return now_ns
+
+
+@pytest.mark.parametrize("first_window", [True, False])
+@given(phase_ns=st.integers(0, 20 * SECOND), sent=floods)
+def test_sampled_windows_hold_others_at_most_until_they_expire(
+    *, first_window: bool, phase_ns: int, sent: Floods
+) -> None:
+    counted = SampledWindow(RATE, samples=11, window_ns=SECOND, first_window=first_window)
+    counted.record(1, 0)
+    now_ns = flood(NeverInDebt(counted), phase_ns, sent)
+    assert last_debt(counted, now_ns) <= 11 * SECOND
+
+
+@given(phase_ns=st.integers(0, 20 * SECOND), sent=floods)
+def test_an_ewma_without_charges_of_others_is_out_of_debt_within_four_ticks(phase_ns: int, sent: Floods) -> None:
+    counted = Ewma(RATE)
+    counted.record(1, 0)
+    now_ns = flood(NeverInDebt(counted), phase_ns, sent)
+    assert last_debt(counted, now_ns) <= 4 * TICK_NS
+
+
+@given(
+    others=st.lists(st.tuples(st.integers(0, 20 * RATE), st.integers(0, 10 * SECOND)), max_size=10),
+    sent=st.lists(st.tuples(st.integers(1, RATE // 5), st.integers(SECOND // 4, 5 * SECOND)), max_size=60),
+)
+def test_an_ewma_is_charged_for_exempt_clients_below_its_rate_also_in_debt(
+    others: list[tuple[int, int]], sent: list[tuple[int, int]]
+) -> None:
+    counted, charged = Ewma(RATE), Ewma(RATE)
+    exempt = NeverInDebt(counted)
+    events: list[tuple[int, int, bool]] = []
+    for amounts, is_exempt in ((others, False), (sent, True)):
+        at_ns = 0
+        for amount, pause_ns in amounts:
+            at_ns += pause_ns
+            events.append((at_ns, amount, is_exempt))
+    for at_ns, amount, is_exempt in sorted(events):
+        (exempt if is_exempt else counted).record(amount, at_ns)
+        charged.record(amount, at_ns)
+        assert (counted.debt_ns(at_ns), counted.headroom(at_ns)) == (charged.debt_ns(at_ns), charged.headroom(at_ns))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@given(frames=st.lists(st.tuples(st.integers(1, 2 * RATE), st.integers(0, SECOND), st.booleans()), max_size=20))
+def test_refunds_never_exceed_what_was_charged(algorithm: str, frames: list[tuple[int, int, bool]]) -> None:
     """What was not charged is no credit."""
-    registry = registry_of(f"total,producer_byte_rate={RATE},exempt-client-id=free")
+    registry = registry_with(algorithm)
     produce = registry.resolve("u", "free").produce
     limit = total_of(registry)
     now_ns = 0
     for size, pause_ns, is_refunded in frames:
         now_ns += pause_ns
-        before_ns = limit.algorithm.wait_ns(RATE, now_ns)
+        before_ns, room = limit.algorithm.wait_ns(RATE, now_ns), limit.algorithm.headroom(now_ns)
         produce.charge(size, now_ns)
         if is_refunded:
             produce.refund(size, now_ns, now_ns)
         assert limit.algorithm.wait_ns(RATE, now_ns) >= before_ns
+        assert limit.algorithm.headroom(now_ns) <= room
 
 
 def test_the_other_scopes_of_a_threshold_are_not_exempt() -> None:
