@@ -195,7 +195,7 @@ class ProduceUsage:
         """Records of the current request have arrived that were refunded before: charge them to the limits of now."""
         self.renew()
         amounts: dict[Limit, int] = {}
-        self._add_topics(amounts, [TopicUsage(topic, record_bytes, messages, ())], now_ns)
+        self.add_topics(amounts, [TopicUsage(topic, record_bytes, messages, ())], now_ns)
         if len(self._late) < MAX_REMEMBERED:
             self._late.add(topic)
         return charge_all(amounts, now_ns)
