@@ -9,7 +9,8 @@ from collections import Counter
 from typing import Final
 
 from proxy.config.floor import LIMITS_WITH_FLOOR, REMEDY, smallest_share
-from proxy.enforcement.report import Waiting
+from proxy.enforcement.holds import Delay, Hold
+from proxy.enforcement.identity import Identity
 from proxy.observability.logs import event
 from quotas.admission.limit import Limit
 
@@ -31,17 +32,15 @@ class Shares:
         self._warned: set[tuple[str, str]] = set()
         self._forgets_ns = 0
 
-    def add(self, connection: Waiting, listener: tuple[str, ...], now_ns: int) -> None:
-        """A connection; `listener`: the names of the port that its client connected to."""
+    def add(self, identity: Identity, wait: Hold | Delay | None, listener: tuple[str, ...], now_ns: int) -> None:
+        """A connection and what it waits for; `listener`: the names of the port that its client connected to."""
         if now_ns >= self._forgets_ns:
             self._forgets_ns = now_ns + HOUR_NS
             if len(self._warned) >= MAX_CLIENTS:
                 self._warned.clear()
-        identity = connection.identity
         notice = identity.notice
-        throttle = connection.hold or connection.delay or connection.stop
-        if throttle is not None:
-            limit: Limit | None = throttle.limit
+        if wait is not None:
+            limit: Limit | None = wait.limit
         else:
             limit = notice.limit if notice.until_ns > now_ns else None
         if limit is None or limit.name not in LIMITS_WITH_FLOOR:

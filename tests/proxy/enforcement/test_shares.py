@@ -10,7 +10,6 @@ import pytest
 from proxy.config.floor import JAVA, LIBRDKAFKA
 from proxy.enforcement.holds import Delay, Hold
 from proxy.enforcement.identity import Identity
-from proxy.enforcement.report import Waiting
 from proxy.enforcement.shares import HOUR_NS, MAX_CLIENTS, Shares
 from quotas.admission.limit import Ticket
 from tests.proxy.conversation import lines_of, without_burst
@@ -48,7 +47,7 @@ class Scene:
                 if how == "notice":
                     who.notice.extend(limit, now_ns + 1, "debt")
                 delay = Delay(limit, now_ns, 1_000, is_shown=False) if how == "delay" else None
-                self.shares.add(Waiting(who, hold, delay), port, now_ns)
+                self.shares.add(who, hold or delay, port, now_ns)
         self.shares.check()
         return [fields for event, fields in lines_of(self.caplog.records) if event == "share_below_floor"]
 
