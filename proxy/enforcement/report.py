@@ -246,9 +246,10 @@ def _wait_of(each: Waiting, now_ns: int) -> _Wait | None:
             return _wait_for(delay.limit, mode, reason, now_ns - delay.since_ns, delay.until_ns - now_ns)
     hold, notice, verdict = each.hold, each.identity.notice, each.verdict
     if hold is not None:
-        remaining_ns = hold.limit.debt_ns(now_ns) + hold.limit.queued_ns(-hold.units)
+        # If it is the last of the queue.
+        remaining_ns = hold.limit.debt_ns(now_ns) + max(0, hold.limit.queued_ns(-hold.units))
         reason = TOTAL if hold.limit.entity == TOTAL_ENTITY else DEBT
-        return _wait_for(hold.limit, PAUSE, reason, now_ns - hold.since_ns, max(0, remaining_ns))
+        return _wait_for(hold.limit, PAUSE, reason, now_ns - hold.since_ns, remaining_ns)
     if each.blocked:
         return _Wait(PAUSE, each.blocked, _BOUNDS[each.blocked], "proxy", 0, 0, 0)
     if notice.limit is not None and notice.until_ns > now_ns:

@@ -9,13 +9,14 @@ from collections import Counter
 from typing import Final
 
 from proxy.config.floor import LIMITS_WITH_FLOOR, REMEDY, smallest_share
-from proxy.enforcement.holds import Hold
+from proxy.enforcement.holds import Delay, Hold
 from proxy.enforcement.identity import Identity
 from proxy.observability.logs import event
 from quotas.admission.limit import Limit
 
-#: Clients that are warned of, each once.
+#: Clients that are warned of, each once. After an hour with so many all of them may be warned of again.
 MAX_CLIENTS: Final = 1_000
+HOUR_NS: Final = 3600 * 1_000_000_000
 
 _log = logging.getLogger("proxy.enforcement")
 
@@ -29,12 +30,17 @@ class Shares:
         #: The clients of each limit: user and client id, and their software. Only those not warned of yet.
         self._clients: dict[Limit, dict[tuple[str, str], str]] = {}
         self._warned: set[tuple[str, str]] = set()
+        self._forgets_ns = 0
 
-    def add(self, identity: Identity, hold: Hold | None, listener: tuple[str, ...], now_ns: int) -> None:
-        """A connection; `listener`: the names of the port that its client connected to."""
+    def add(self, identity: Identity, wait: Hold | Delay | None, listener: tuple[str, ...], now_ns: int) -> None:
+        """A connection and what it waits for; `listener`: the names of the port that its client connected to."""
+        if now_ns >= self._forgets_ns:
+            self._forgets_ns = now_ns + HOUR_NS
+            if len(self._warned) >= MAX_CLIENTS:
+                self._warned.clear()
         notice = identity.notice
-        if hold is not None:
-            limit: Limit | None = hold.limit
+        if wait is not None:
+            limit: Limit | None = wait.limit
         else:
             limit = notice.limit if notice.until_ns > now_ns else None
         if limit is None or limit.name not in LIMITS_WITH_FLOOR:

@@ -68,7 +68,9 @@ class Sweep:
         del self._due[-CHECKED_AT_ONCE:]
         for session in some:
             session.sweep(now_ns)
-            self._shares.add(session.identity, session.hold, session.origin.listener, now_ns)
+            waiting = session.waiting
+            wait = waiting.hold or waiting.delay or waiting.stop
+            self._shares.add(session.identity, wait, session.origin.listener, now_ns)
             if self._closed < CLOSED_AT_ONCE and session.state is State.OPEN:
                 self._closed += self._close_overdue(session, now_ns)
         return bool(self._due)

@@ -48,7 +48,7 @@ class LimitStore:
         self._limits: dict[str, dict[AnyEntity, Limit]] = {name: {} for name in LIMIT_NAMES}
         self._idle: Idle[Limit] = Idle()
         self.generation = 0
-        #: Those of clients by default entries, the one checked longest ago first, and how many of this generation are new.
+        #: Those of clients by default entries, the one checked longest ago first; how many of this generation are new.
         self._of_defaults: OrderedDict[Limit, None] = OrderedDict()
         self._new_of_defaults = 0
         #: Not updated since the last change, and whether their debts are forgotten; the time of that change.

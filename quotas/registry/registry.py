@@ -100,8 +100,8 @@ class Registry:
     # ---- looking up
 
     def resolve(self, user: str, client_id: str, now_ns: int | None = None) -> ClientLimits:
-        """The limits of this client: one object for all its sessions. Without a time the number of limits is not bounded
-        (see `quotas.registry.limit_store`).
+        """The limits of this client: one object for all its sessions. Without a time the number of limits is not
+        bounded (see `quotas.registry.limit_store`).
         """
         client, has_rotated = self._clients.get(user, client_id)
         if has_rotated or self._store.needs_generation:

@@ -19,7 +19,7 @@ from quotas.registry.override import Applies
 
 MAX_TOPICS: Final = 100_000
 """More than clusters have: some of them are invented. Further names count for the total only, unless they have an entry
-or are known to exist, until others have been idle for an hour. 85 to 125 MB with names of 249 bytes and their limits."""
+or are known to exist, until others have been idle for an hour. 85 to 125 MB with names of 249 bytes and limits."""
 
 
 class TopicTable:

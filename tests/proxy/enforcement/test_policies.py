@@ -430,6 +430,17 @@ def test_what_waits_is_listed() -> None:
     ]
 
 
+def test_the_remaining_time_includes_the_queue() -> None:
+    scene = Scene()
+    scene.limit.algorithm.record(4_000, scene.now_ns)
+    holds = [hold_of(scene.limit, since_ns=scene.now_ns) for _ in range(4)]
+    for hold in holds:
+        hold.units = 2_000
+        scene.limit.enqueue(hold, hold.units)
+    listed = waiting_clients([Waiting(identity(scene.world), hold=hold) for hold in holds], scene.now_ns)
+    assert [each.remaining_seconds for each in listed] == [4.0 + 3 * 2.0] * 4
+
+
 def test_a_connection_that_waits_is_counted_once(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
     verdict = Verdict(True, 3 * NS_PER_SECOND, limit_name="connection_creation_rate", limit_value=5)

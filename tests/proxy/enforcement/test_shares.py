@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from proxy.config.floor import JAVA, LIBRDKAFKA
-from proxy.enforcement.holds import Hold
+from proxy.enforcement.holds import Delay, Hold
 from proxy.enforcement.identity import Identity
-from proxy.enforcement.shares import MAX_CLIENTS, Shares
+from proxy.enforcement.shares import HOUR_NS, MAX_CLIENTS, Shares
 from quotas.admission.limit import Ticket
 from tests.proxy.conversation import lines_of, without_burst
 from tests.proxy.streams.pair import World
@@ -46,7 +46,8 @@ class Scene:
                 hold = Hold(limit, 1, 1, Ticket(), now_ns, answered=True) if how == "hold" else None
                 if how == "notice":
                     who.notice.extend(limit, now_ns + 1, "debt")
-                self.shares.add(who, hold, port, now_ns)
+                delay = Delay(limit, now_ns, 1_000, is_shown=False) if how == "delay" else None
+                self.shares.add(who, hold or delay, port, now_ns)
         self.shares.check()
         return [fields for event, fields in lines_of(self.caplog.records) if event == "share_below_floor"]
 
@@ -57,7 +58,7 @@ def scene(caplog: pytest.LogCaptureFixture) -> Scene:
     return Scene(caplog)
 
 
-@pytest.mark.parametrize("how", ["notice", "hold"])
+@pytest.mark.parametrize("how", ["notice", "hold", "delay"])
 @pytest.mark.parametrize("ports", [1, 3])
 def test_a_warning_has_the_numbers_and_comes_once(scene: Scene, how: str, ports: int) -> None:
     """Connections to several brokers are those of one producer."""
@@ -98,3 +99,5 @@ def test_the_number_of_warnings_is_bounded(scene: Scene) -> None:
     assert len(scene.observe(MAX_CLIENTS + 50, name="client-{}")) == MAX_CLIENTS
     assert scene.observe(50, name="later-{}") == []
     assert len(scene.shares._clients) == 0
+    scene.world.clock.pass_seconds(HOUR_NS / 1e9)
+    assert len(scene.observe(50, name="later-{}")) == 50
