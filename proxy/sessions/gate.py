@@ -92,8 +92,8 @@ class Gate:
         self._refused: set[_Waiting] = set()
 
     def over(self, origin: Origin) -> Verdict | None:
-        """The verdict on a new connection above `connections`, or on a refused one while `max_refused` others wait to
-        be closed. Without a wait it has been counted and logged: close it. None in a dry run.
+        """The verdict on a new connection above `connections`, or above its rate while `max_refused` others wait to be
+        closed. Without a wait it has been counted and logged: close it. None in a dry run.
         """
         if not self._context.policy.enforces:
             return None

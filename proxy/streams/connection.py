@@ -20,8 +20,8 @@ from proxy.streams.memory import READ_SIZE, Holding
 from proxy.streams.produce_usage import ProduceUsage
 from proxy.streams.verdicts import Verdicts
 
-#: Size of one read until the first request is complete. It differs from `READ_SIZE`, so that each step sets `want`.
-FIRST_READ_SIZE: Final = 65_536
+#: Size of one read until the first request is complete: not `READ_SIZE`, for which most steps leave `want` as it is.
+FIRST_READ_SIZE: Final = READ_SIZE - 1
 #: Bytes of the proxy's own responses that wait for earlier ones: with more, no request of the connection passes.
 MAX_OWED_BYTES: Final = 65_536
 
