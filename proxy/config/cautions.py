@@ -31,7 +31,7 @@ def warnings_of(config: Config, quotas: Quotas) -> list[Caution]:
 def quota_warnings(options: QuotaOptions, quotas: Quotas) -> list[Caution]:
     """Warnings about the quotas, which may change with each reload of the quotas file."""
     found: list[Caution] = []
-    named = [str(entry.entity) for entry in quotas.entries if _is_of_users(entry)]
+    named = [name for entry in quotas.entries for name in _of_users(entry)]
     if named and options.principal is None:
         effect = "client identities are not read from SASL or TLS: without --principal every user is ANONYMOUS"
         found.append(("user_quota_without_principal", {"entities": _listed(named), "effect": effect}))
@@ -62,20 +62,21 @@ def _below_floor(quotas: Quotas) -> list[str]:
 
 
 def _never_matching(options: QuotaOptions, quotas: Quotas) -> Iterator[dict[str, object]]:
-    """Entries that can apply to no client, because a flag gives every client the same name."""
+    """Entries and exemptions that can apply to no client, because a flag gives every client the same name."""
     for flag, kind, name in (
         ("--client-id", "client id", options.client_id),
         ("--principal", "user", options.principal),
     ):
         if name is None:
             continue
+        cause = f"every client has the {kind} {name!r}"
         for entry in quotas.entries:
+            fields = {"entity": entry.entity, "flag": f"{flag} {name}"}
             if not _may_match(entry, kind, name, options):
-                yield {
-                    "entity": entry.entity,
-                    "flag": f"{flag} {name}",
-                    "effect": f"every client has the {kind} {name!r}, so this entry applies to no client",
-                }
+                yield {**fields, "effect": f"{cause}, so this entry applies to no client"}
+            exempt = entry.exempt
+            if exempt is not None and not _may_have(exempt.users, exempt.client_ids, kind, name, options):
+                yield {**fields, "effect": f"{cause}, so no client is exempt by {exempt}"}
 
 
 def _may_match(entry: QuotaEntry, kind: str, name: str, options: QuotaOptions) -> bool:
@@ -84,12 +85,13 @@ def _may_match(entry: QuotaEntry, kind: str, name: str, options: QuotaOptions) -
         wanted = entry.entity.client_id if kind == "client id" else entry.entity.user
         return not isinstance(wanted, str) or wanted == name
     group = entry.group
-    if group is None or group.topics:
-        return True
+    return group is None or bool(group.topics) or _may_have(group.users, group.client_ids, kind, name, options)
+
+
+def _may_have(users: tuple[str, ...], client_ids: tuple[str, ...], kind: str, name: str, options: QuotaOptions) -> bool:
+    """Whether a client of this name can match one of these patterns, as far as this kind of name decides."""
     of_kind, of_other, other = (
-        (group.client_ids, group.users, options.principal)
-        if kind == "client id"
-        else (group.users, group.client_ids, options.client_id)
+        (client_ids, users, options.principal) if kind == "client id" else (users, client_ids, options.client_id)
     )
     if any(map(_matches(name), of_kind)) or not of_kind:
         return True
@@ -100,11 +102,15 @@ def _matches(name: str) -> Callable[[str], bool]:
     return lambda text: parse_pattern(text).matches(name)
 
 
-def _is_of_users(entry: QuotaEntry) -> bool:
-    """Whether it has a user: alone, with a client id, or as a member of a group."""
+def _of_users(entry: QuotaEntry) -> Iterator[str]:
+    """The entity if it has a user: alone, with a client id, or as a member of a group. And its exempt users."""
     if isinstance(entry.entity, Entity):
-        return entry.entity.user is not None
-    return entry.group is not None and bool(entry.group.users)
+        if entry.entity.user is not None:
+            yield str(entry.entity)
+    elif entry.group is not None and entry.group.users:
+        yield str(entry.entity)
+    if entry.exempt is not None and entry.exempt.users:
+        yield f"exempt-user of {entry.entity}"
 
 
 def _listed(entities: list[str]) -> str:

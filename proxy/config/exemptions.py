@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from fractions import Fraction
 from typing import Final
 
 from quotas.entity import TOTAL, Entity
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import LIMIT_KINDS, THRESHOLDS
 from quotas.parsing.limits import UNLIMITED, holds_clients
+from quotas.rates import exact
 
 MAX_LISTED: Final = 20
 """A file may have a million entries."""
 
 
-def exemptions_of(entries: Iterable[QuotaEntry]) -> tuple[str, ...]:
-    """Which entries lift a limit, and which clients the limits of an entry never hold."""
-    lines = [line for entry in entries for line in _lines(entry)]
+def exemptions_of(entries: Iterable[QuotaEntry], share: float) -> tuple[str, ...]:
+    """Which entries lift a limit, and which clients the limits of an entry never hold; `share` scales the rates."""
+    factor = exact(share)
+    lines = [line for entry in entries for line in _lines(entry, factor)]
     rest = len(lines) - MAX_LISTED
     return (*lines[:MAX_LISTED], *([f"and {rest} more"] if rest > 0 else []))
 
 
-def _lines(entry: QuotaEntry) -> Iterator[str]:
+def _lines(entry: QuotaEntry, share: Fraction) -> Iterator[str]:
     if entry.unlimited:
         names = ", ".join(f"{name}={UNLIMITED}" for name in entry.unlimited)
         still = "; resource groups and the total still apply" if isinstance(entry.entity, Entity) else ""
@@ -32,5 +35,6 @@ def _lines(entry: QuotaEntry) -> Iterator[str]:
         if holds_clients(LIMIT_KINDS[name]):
             is_counted = entry.entity == TOTAL or name in THRESHOLDS
             does = "counts but never holds" if is_counted else "neither counts nor holds"
-            value = rate.numerator if rate.denominator == 1 else float(rate)
+            scaled = rate * share
+            value = scaled.numerator if scaled.denominator == 1 else float(scaled)
             yield f"{entry.entity}: {name}={value} {does} {entry.exempt}"

@@ -44,7 +44,7 @@ class Quotas:
     @cached_property
     def exemptions(self) -> tuple[str, ...]:
         """The exemptions of the entries, for people."""
-        return exemptions_of(self.entries)
+        return exemptions_of(self.entries, self.share)
 
     def prepare(self) -> None:
         """Compute both, outside of the event loop."""

@@ -59,7 +59,7 @@ class NeverInDebt(CountedClaims):
         if charged is not None:
             is_enough = not charged.room(counted.rate, now_ns)
         else:
-            is_enough = isinstance(counted, TokenBucket | SampledWindow) and counted.debt_ns(now_ns) >= LONGEST_DEBT_NS
+            is_enough = isinstance(counted, (TokenBucket, SampledWindow)) and counted.debt_ns(now_ns) >= LONGEST_DEBT_NS
         if is_enough:
             self._skipped_ns = now_ns
             return 0

@@ -128,6 +128,10 @@ class _Reader:
                 limits, is_topic=TOPIC in self._keys and not self._scope.is_group
             ):
                 self._refuse(key, refusal)
+        elif not self.errors:
+            for key in self.options.given:
+                message = f"{key} has no effect on limits that are all {UNLIMITED}"
+                self._refuse(key, Refusal(message, advice="leave it out"))
         if self._exempt and not self.errors and not any(map(holds_clients, limits)):
             advice = "a connection has no client yet when it is accepted" if limits else None
             self._refuse(next(iter(self._exempt)), Refusal("no limit here could hold a client", advice=advice))

@@ -202,6 +202,10 @@ def test_exemptions_are_listed(files: Path) -> None:
             "exempt: total: producer_byte_rate=50000000 counts but never holds client-id:monitor",
         ],
     )
+    (files / "proxy.toml").write_text(f"quota_share = 0.1\nquota = {quotas[2:]}\n")
+    listed = invoke("check-config", "proxy.toml").stdout
+    assert "messages_in_rate=0.05 " in listed
+    assert "producer_byte_rate=5000000 " in listed, "the rates in force"
     (files / "proxy.toml").write_text(f"quota = {[f'ip=10.0.0.{n},connections=unlimited' for n in range(25)]}\n")
     assert invoke("check-config", "proxy.toml").stdout.endswith("connections=unlimited\nexempt: and 5 more\n")
 

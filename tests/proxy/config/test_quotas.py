@@ -357,6 +357,7 @@ def test_a_sum_that_an_entry_may_put_right_once_it_is_right_itself_is_not_said(
         ("user=alice,producer_byte_rate=1MB", "user:alice"),
         ("user=<default>,client-id=a,request_rate=1", "user:<default>,client-id:a"),
         ("resource-group=g,user=alice,topic=a,request_rate=1", "resource-group:g"),
+        ("total,request_rate=1,exempt-user=alice", "exempt-user of total"),
     ],
 )
 def test_user_quotas_without_a_principal_are_warned_about(spec: str, entity: str) -> None:
@@ -415,6 +416,10 @@ def test_a_burst_that_no_bucket_has_is_warned_about() -> None:
             [],
         ),
         ("resource-group=g,user=bob,request_rate=1", ("--principal", "alice"), ["--principal alice"]),
+        ("total,request_rate=1,exempt-client-id=backfill", ("--client-id", "etl"), ["--client-id etl"]),
+        ("topic=a,bytes_in_rate=1GB,exempt-client-id=et*", ("--client-id", "etl"), []),
+        ("total,request_rate=1,exempt-client-id=b,exempt-user=a*", ("--client-id", "e", "--principal", "alice"), []),
+        ("total,request_rate=1,exempt-user=bob", ("--principal", "alice"), ["--principal alice"]),
     ],
 )
 def test_an_entry_that_applies_to_no_client_is_warned_about(
@@ -424,7 +429,7 @@ def test_an_entry_that_applies_to_no_client_is_warned_about(
     assert [fields["flag"] for name, fields in found if name == "quota_never_matches"] == warned
     for name, fields in found:
         assert name == "quota_never_matches"
-        assert str(fields["entity"]) in "user:alice,client-id:b user:bob client-id:spark-etl resource-group:g"
+        assert str(fields["entity"]) in "user:alice,client-id:b user:bob client-id:spark-etl resource-group:g total"
 
 
 def test_entries_that_apply_to_no_client_are_listed_up_to_a_bound() -> None:

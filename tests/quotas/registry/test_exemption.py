@@ -16,9 +16,11 @@ from quotas.algorithms.ewma import TICK_NS, Ewma
 from quotas.algorithms.never_in_debt import LONGEST_DEBT_NS, NeverInDebt
 from quotas.algorithms.sampled_window import SampledWindow
 from quotas.entity import TOTAL, Kind, Named
+from quotas.exemption import Exemption
 from quotas.limit_kinds import BYTES_IN_RATE, BYTES_THRESHOLD, CONNECTIONS, CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
 from quotas.parsing.parse import parse_spec
 from quotas.registry.registry import Registry
+from tests.quotas.cost import calls_during
 from tests.quotas.serving import SECOND, Serving, Session
 
 RATE = 1_000_000
@@ -133,6 +135,15 @@ def test_thresholds_measure_exempt_clients_and_do_not_hold_them(key: tuple[str, 
     others = TopicCharges(registry.resolve("v", "c"), registry.topic("orders", now_ns))
     others.add_to(amounts := {}, 1, 1)
     assert not admit_all(amounts, now_ns).admitted
+
+
+@pytest.mark.pure  # counts calls of Python functions
+def test_a_look_up_costs_the_same_with_any_number_of_patterns() -> None:
+    exempt = Exemption(("boss",), tuple(f"c{number}{'*' * (number % 2)}" for number in range(200)))
+    covered = {"c7": True, "c8": True, "c70": True, "c80": True, "c86": True, "c860": False, "d": False}
+    assert {name: exempt.covers("u", name) for name in covered} == covered
+    assert exempt.covers("boss", "d")
+    assert calls_during(lambda: exempt.covers("u", "d")) < 10
 
 
 def test_an_exemption_ends_with_its_entry() -> None:
