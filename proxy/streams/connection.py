@@ -19,8 +19,8 @@ from proxy.streams.fetch_ledger import Fetching
 from proxy.streams.memory import READ_SIZE, Holding
 from proxy.streams.produce_usage import ProduceUsage
 
-#: Size of one read until the first request is complete. It differs from `READ_SIZE`, so that each step sets `want`.
-FIRST_READ_SIZE: Final = 65_536
+#: Size of one read until the first request is complete: not `READ_SIZE`, for which most steps leave `want` as it is.
+FIRST_READ_SIZE: Final = READ_SIZE - 1
 #: Bytes of the proxy's own responses that wait for earlier ones, for one connection.
 MAX_OWED_BYTES: Final = 65_536
 
