@@ -98,6 +98,14 @@ class ConnectionQuotas:
                 return Verdict(False, wait_ns, CONNECTIONS, applies.entity, float(applies.rate))
         return None
 
+    def refused(self, ip: str, listener: tuple[str, ...], now_ns: int) -> Verdict | None:
+        """The verdict, without a wait, on a new connection that its rates refuse; None: they admit it. Nothing is
+        recorded.
+        """
+        waits = [(limit.algorithm.wait_ns(1, now_ns), limit) for limit in self._rates(ip, listener)]
+        verdict = _longest(waits, ())
+        return None if verdict.wait_ns <= self._max_wait_ns else replace(verdict, admitted=False, wait_ns=0)
+
     def open(self, ip: str, listener: tuple[str, ...], now_ns: int) -> Verdict:
         """Record a new connection in its rates. Returns their verdict."""
         verdict = self._record(self._rates(ip, listener), self._max_wait_ns, now_ns)

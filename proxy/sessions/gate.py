@@ -92,10 +92,14 @@ class Gate:
         self._refused: set[_Waiting] = set()
 
     def over(self, origin: Origin) -> Verdict | None:
-        """The verdict on a new connection above `connections`. Without a wait it has been counted and logged: close it.
-        None in a dry run.
+        """The verdict on a new connection above `connections`, or above its rate while `max_refused` others wait to be
+        closed. Without a wait it has been counted and logged: close it. None in a dry run.
         """
-        over = self._quotas.over(origin.ip, origin.listener) if self._context.policy.enforces else None
+        if not self._context.policy.enforces:
+            return None
+        over = self._quotas.over(origin.ip, origin.listener)
+        if over is None and len(self._refused) >= self._max_refused:
+            over = self._quotas.refused(origin.ip, origin.listener, self._clock())
         if over is not None and not over.wait_ns:
             self._count_rejected(format_address((origin.ip, origin.port)), over)
         return over
@@ -118,12 +122,8 @@ class Gate:
             verdict = self._quotas.open(origin.ip, origin.listener, now_ns)
             if verdict.limit_name is None:
                 serve()
-                return
-            verdict = self._bounded(verdict)
-            waiting = _Waiting(session, verdict, serve, now_ns)
-            self._hold(waiting, verdict.wait_ns)
-            if not verdict.wait_ns:  # before others are accepted: it counts for --max-connections
-                self._end_wait(waiting)
+            else:
+                self._hold(_Waiting(session, verdict, serve, now_ns), verdict.wait_ns)
 
     def remove(self, session: Session) -> None:
         """The session has ended."""
@@ -185,7 +185,10 @@ class Gate:
             assert isinstance(waiting, _Waiting)  # noqa: S101 - for the type checker
             self._waiting[waiting.session] = self._waiting.pop(waiting.session)
             self._report_wait(waiting, now_ns)
-            waiting.begin(self._bounded(waiting.verdict), now_ns)
+            verdict = waiting.verdict
+            if not verdict.admitted and len(self._refused) >= self._max_refused:
+                verdict = replace(verdict, wait_ns=0)
+            waiting.begin(verdict, now_ns)
             nth += self._hold_again(waiting, nth, now_ns)
 
     def _hold(self, waiting: _Waiting, wait_ns: int) -> None:
@@ -195,12 +198,6 @@ class Gate:
             self._refused.add(waiting)
         else:
             self._refused.discard(waiting)
-
-    def _bounded(self, verdict: Verdict) -> Verdict:
-        """The same verdict of rates, or without a wait: it refuses, and `max_refused` others wait to be closed."""
-        if verdict.admitted or len(self._refused) < self._max_refused:
-            return verdict
-        return replace(verdict, wait_ns=0)
 
     def _hold_again(self, waiting: _Waiting, nth: int, now_ns: int) -> bool:
         """Hold it for the rest of its wait. Returns whether that is over: it is served after `nth` others."""

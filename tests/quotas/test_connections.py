@@ -360,6 +360,20 @@ def test_a_connection_with_too_long_a_wait_is_refused_and_delays_no_other(algori
     assert arrive(quotas, IP, LISTENER, 4 * SECOND).admitted
 
 
+@pytest.mark.parametrize("algorithm", [None, *ALGORITHMS])
+@given(gaps_ms=st.lists(st.integers(0, 700), max_size=60), rate=st.integers(1, 4))
+def test_a_refusal_is_known_before_and_records_nothing(algorithm: str | None, gaps_ms: list[int], rate: int) -> None:
+    limits = [(ANY_IP, CONNECTION_CREATION_RATE, rate), (TOTAL, CONNECTION_CREATION_RATE, 5)]
+    quotas, others = (quotas_of(*limits, algorithm=algorithm, max_wait_ns=2 * SECOND) for _ in range(2))
+    now_ns = 0
+    for gap_ms in gaps_ms:
+        now_ns += gap_ms * MS
+        refused = quotas.refused(IP, LISTENER, now_ns)
+        verdict = quotas.open(IP, LISTENER, now_ns)
+        assert verdict == others.open(IP, LISTENER, now_ns)
+        assert refused == (None if verdict.admitted else replace(verdict, wait_ns=0))
+
+
 def test_a_default_rate_is_one_for_each_address() -> None:
     quotas = quotas_of((ANY_IP, CONNECTION_CREATION_RATE, 1))
     assert arrive(quotas, IP, LISTENER, 0) == arrive(quotas, OTHER_IP, LISTENER, 0) == Verdict(True)
