@@ -26,6 +26,7 @@ from proxy.sessions.pump import (
 )
 from proxy.sessions.turns import HEAVY_ROUND_NS, TURN_NS, Turns
 from proxy.sessions.wire import Wire
+from proxy.streams.connection import FIRST_READ_SIZE
 from proxy.streams.memory import READ_SIZE, RESERVE
 from tests.proxy import frames
 from tests.proxy.conversation import without_burst
@@ -209,8 +210,8 @@ class Bench:
 def test_a_wake_up_is_one_read() -> None:
     bench = Bench()
     bench.client_sends(produce(1, 3 * READ_SIZE))
-    assert bench.client.reads == [READ_SIZE]
-    assert len(bench.broker.taken) == READ_SIZE
+    assert bench.client.reads == [FIRST_READ_SIZE]
+    assert len(bench.broker.taken) == FIRST_READ_SIZE
     bench.run()
     assert bytes(bench.broker.taken) == produce(1, 3 * READ_SIZE)
     assert bench.paused() == {}
