@@ -437,7 +437,7 @@ async def test_max_bytes_is_lowered_to_what_the_limit_has_left(open_stage: OpenS
     assert fetch_max_bytes(await broker.frame(), client_id="other") == 100
 
 
-@pytest.mark.parametrize(("rate", "first", "second"), [("1MB", 10_000, 5_000), ("150", 1, 1)])
+@pytest.mark.parametrize(("rate", "first", "second"), [("1MB", 10_000, 5_000), ("1000", 10, 5)])
 async def test_fetches_without_budget_may_return_a_few_bytes(
     open_stage: OpenStage, rate: str, first: int, second: int
 ) -> None:
