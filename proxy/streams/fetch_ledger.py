@@ -130,7 +130,7 @@ class Reservation:
         """
         limits, ledger = self.limits, self.ledger
         left = max(limits.headroom(self.charged_ns), limits.earned(SMALLEST_BUDGET_NS))
-        ready = ledger.ready(self.charged_ns)
+        ready = max(1, ledger.ready(self.charged_ns))
         self.budget = max(1, left // ready)
         if asked is None:
             latest = left // (ready + ledger.open) if ledger.latest is None else ledger.latest
@@ -150,7 +150,8 @@ class Reservation:
         """
         ledger = self.ledger
         ledger.open -= 1
-        self.fetching.answered(ledger, now_ns)
+        if self.limits.limits:
+            self.fetching.answered(ledger, now_ns)
         ledger.learn(size, self.budget)
         if not is_charged:
             size = 0
@@ -189,12 +190,14 @@ class Fetching:
         if ledger is None or ledger is not limits.fetches:
             self.leave()
             ledger = self.ledger = ledger_of(limits)
-        self._become(_WAITING)
+        if limits.fetch.limits or self._state != _NOT_READY:  # else nothing is shared
+            self._become(_WAITING)
         return Reservation(self, ledger, limits.fetch, now_ns)
 
     def opened(self) -> None:
         """Its fetch is forwarded."""
-        self._become(_NOT_READY)
+        if self._state != _NOT_READY:
+            self._become(_NOT_READY)
 
     def answered(self, ledger: FetchLedger, now_ns: int) -> None:
         """A response to its fetch in this ledger has arrived."""
