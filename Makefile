@@ -32,7 +32,7 @@ demo-usage: setup java ## two weeks of 50 sidecars, made up: every table, and a 
 # Two processes run the units, then the tests with real brokers and Spark. What measures rates runs after them, alone.
 # A test with real brokers that fails is run once more, and reported: other work on the machine can spoil one run.
 UNITS := tests/protocol tests/quotas tests/proxy tests/bench tests/build tests/docs
-WITH_BROKERS := --reruns 1 tests $(UNITS:%=--ignore=%)
+WITH_BROKERS := --reruns 1 -raR tests $(UNITS:%=--ignore=%)
 PYTEST := $(BIN)/python -m pytest
 
 test: setup jars ## all tests, against real brokers; without the long nightly ones
