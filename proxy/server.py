@@ -56,10 +56,10 @@ EXIT_NOT_DRAINED = 1
 #: Of --max-connections, the part that may wait for a slot of one listener, and that may wait to be closed. As many
 #: more may remain for acks=0 data of clients that have gone.
 WAITING_PARTS = 10
-#: Connections that `/throttles` goes through in one round of the event loop: about 1 ms.
-LISTED_AT_ONCE = 200
 #: Fewest connections that may remain for such data.
 MIN_ABANDONED = 8
+#: Connections that `/throttles` goes through in one round of the event loop: about 1 ms.
+LISTED_AT_ONCE = 200
 
 _log = logging.getLogger("proxy.server")
 

@@ -195,7 +195,7 @@ class Produce(DataHandler):
             request = ProduceRequest(kind.version, data, kind.header.body_offset - 4)
             if request.read(DECIDED_PER_STEP):
                 requests.resume_at = frame_end
-                return self._decide(requests, kind, usage, request, data, now_ns)
+                return self._decide(requests, kind, usage, request, data, now_ns, is_collected=False)
         holding, memory = requests.holding, self.context.memory
         if not holding.reserved:
             if self._refusals.has_refused(requests.connection, usage):  # those must pass first
@@ -215,7 +215,7 @@ class Produce(DataHandler):
         assert request is not None  # noqa: S101 - for the type checker: it has been parsed
         partitions = request.partitions
         if len(partitions) <= DECIDED_PER_STEP:
-            return self._decide(requests, kind, usage, request, collected.data, now_ns, collected)
+            return self._decide(requests, kind, usage, request, collected.data, now_ns, is_collected=True)
         usage.renew()
         verdicts, generation = collected.verdicts, connection.identity.generation
         if verdicts is None or verdicts.generation != generation:
@@ -234,17 +234,17 @@ class Produce(DataHandler):
         request: ProduceRequest,
         data: bytes | bytearray,
         now_ns: int,
-        collected: Collected | None = None,
+        *,
+        is_collected: bool,
     ) -> int:
         """Decide about all partitions of a request, anew after each hold.
 
-        data        its bytes, without the length
-        collected   None: they are in the read buffer
+        data           its bytes, without the length
+        is_collected   False: they are in the read buffer
         """
         usage.renew()
         verdicts = Verdicts(requests.connection.identity.generation)
         self._refusals.decide(requests.connection, usage, request.partitions, verdicts, DECIDED_PER_STEP, now_ns)
-        is_collected = collected is not None
         return self._forward_rest(requests, kind, usage, request, data, verdicts, now_ns, is_collected=is_collected)
 
     def _forward_rest(
