@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Final, final
 
 #: Requests that clients have on their way: the default of Java's `max.in.flight.requests.per.connection`. In more
-#: notices in a row, data soon after the notice was not on its way.
+#: notices in a row, each sent before the one before it ends, data soon after the notice was not on its way.
 MOST_ON_THEIR_WAY: Final = 5
 #: Software that is known to ignore notices, by the beginning of its name in ApiVersions (KIP-511).
 IGNORING_SOFTWARE: Final = ("librdkafka", "confluent-kafka")
@@ -86,7 +86,7 @@ class BackOff:
         Returns whether the client has waited after the notice before it.
         """
         until_ns = now_ns + throttle_time_ms * NS_PER_MS
-        if self._is_held and now_ns >= self._sent_until_ns:  # the client may have sent after the notice before this one
+        if now_ns >= self._sent_until_ns:  # the client may have sent after the notices before this one
             self._in_a_row = 0
         self._sent_until_ns = max(self._sent_until_ns, until_ns)
         is_long = throttle_time_ms * NS_PER_MS > self.round_trip_ns

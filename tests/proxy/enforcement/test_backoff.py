@@ -69,10 +69,20 @@ def test_data_that_may_have_been_on_its_way_in_each_notice_was_not() -> None:
     for _ in range(MOST_ON_THEIR_WAY):
         client.notice()
         assert not client.after(5).data()
-        client.after(1_000)
+        client.after(994)
     client.notice()
     assert client.after(5).data()
     assert client.back_off.ignores
+
+
+def test_data_between_two_notices_is_no_proof() -> None:
+    """Each notice is sent when the one before it ends: the client sends before it knows the next one."""
+    client = Client()
+    for _ in range(3 * MOST_ON_THEIR_WAY):
+        client.notice()
+        assert not client.after(5).data()
+        client.after(995)
+    assert not client.back_off.ignores
 
 
 def test_data_on_its_way_now_and_then_is_no_proof() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import count
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.enforcement.backoff import MOST_ON_THEIR_WAY, Conduct
@@ -177,6 +177,7 @@ def test_a_client_that_waits(window: int, round_trip_ms: int) -> None:
     broker_ms=st.integers(1, 10),
     late_ms=st.integers(0, 5),
 )
+@example(2, [500, 500, 5_929, 6_015], 1, 2, 5)  # each notice is sent when the one before it ends
 def test_no_client_that_waits_is_found_to_ignore(
     window: int, sizes: list[int], round_trip_ms: int, broker_ms: int, late_ms: int
 ) -> None:
