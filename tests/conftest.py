@@ -1,11 +1,13 @@
-"""Fixtures every test may ask for, and Hypothesis's profiles.
+"""Fixtures every test may ask for, Hypothesis's profiles, and the end of a test that hangs.
 
 `kafka_cluster` and `kafka_cluster3` are real brokers, started when the first test asks for them and shared by the whole
 session: use topics, groups and client ids of your own (`unique_name`). Without Java such tests fail; they never skip.
 """
 
+import faulthandler
+import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -32,6 +34,37 @@ class FileScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduling | None:
     """In place of xdist's groups, which it writes into node ids: pytest 9.2 has no place for that."""
     return FileScheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+STDERR = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the true standard error: pytest has not yet replaced it."""
+    config.stash[STDERR] = os.dup(2)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """End the process, and print where it hangs, if pytest-timeout fails: an event loop may swallow its exception."""
+    end_process_later(item)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    """After a failure both pytest and pytest-timeout stop their timers; the teardown is still to come."""
+    if isinstance(node, pytest.Item):
+        end_process_later(node)
+
+
+def end_process_later(item: pytest.Item) -> None:
+    mark = item.get_closest_marker("timeout")
+    seconds = float(mark.args[0] if mark else item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(1.25 * seconds, file=item.config.stash[STDERR], exit=True)
 
 
 @pytest.fixture(scope="session")
