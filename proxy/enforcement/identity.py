@@ -16,7 +16,7 @@ ANONYMOUS: Final = "ANONYMOUS"
 NS_PER_MS: Final = 1_000_000
 
 #: Used before the first request, which contains the client id.
-_NO_LIMITS: Final = ClientLimits("", "")
+_NO_LIMITS: Final = ClientLimits(("", ""))
 
 
 class Notice:

@@ -12,6 +12,7 @@ from quotas.algorithms.producer_ids import ProducerIdQuota
 class ClientLimits:
     """The limits of one (user, client id), with those of its resource groups and of the total.
 
+    key           its user and client id: one object, shared with the table of clients
     produce       charged with the bytes of Produce requests
     fetch         charged with the bytes of Fetch and ShareFetch responses
     requests      charged with 1 for each request of any kind; holds only data
@@ -28,24 +29,22 @@ class ClientLimits:
 
     __slots__ = (
         "bytes_in",
-        "client_id",
         "counts_records",
         "fetch",
         "fetches",
         "generation",
+        "key",
         "messages_in",
         "mutations",
         "produce",
         "producer_ids",
         "rejects",
         "requests",
-        "user",
         "walks",
     )
 
-    def __init__(self, user: str, client_id: str) -> None:
-        self.user = user
-        self.client_id = client_id
+    def __init__(self, key: tuple[str, str]) -> None:
+        self.key: Final = key
         self.produce: LimitSet = NO_LIMITS
         self.fetch: LimitSet = NO_LIMITS
         self.requests: LimitSet = NO_LIMITS
@@ -115,7 +114,7 @@ class TopicCharges:
 
     def __init__(self, client: ClientLimits, topic: TopicLimits) -> None:
         self.topic: Final = topic
-        user, client_id = client.user, client.client_id
+        user, client_id = client.key
         self.bytes_in: Final = tuple(dict.fromkeys(limits_for(user, client_id, topic.bytes_in) + client.bytes_in))
         self.messages_in: Final = tuple(
             dict.fromkeys(limits_for(user, client_id, topic.messages_in) + client.messages_in)

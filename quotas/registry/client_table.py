@@ -40,7 +40,7 @@ class ClientTable:
             return client, False
         client = self._older.pop(key, None)
         if client is None:
-            client = ClientLimits(user, client_id)
+            client = ClientLimits(key)
         has_rotated = len(self._recent) >= MAX_RECENT
         if has_rotated:
             self._rotate()

@@ -215,7 +215,7 @@ class Registry:
 
     def _refresh(self, client: ClientLimits, now_ns: int | None) -> None:
         configured = self._store.configured
-        user, client_id = client.user, client.client_id
+        user, client_id = client.key
         own = configured.clients.find(user, client_id)
         of_groups = configured.of_groups(configured.groups.groups_of_client(user, client_id))
         found = [own, *of_groups, configured.of_total()]

@@ -125,7 +125,7 @@ TestLedger = Ledger.TestCase
 
 
 def test_a_client_without_limits_has_a_ledger_of_its_own() -> None:
-    first, second = ClientLimits("u", "a"), ClientLimits("u", "b")
+    first, second = ClientLimits(("u", "a")), ClientLimits(("u", "b"))
     assert ledger_of(first) is ledger_of(first)
     assert ledger_of(first) is not ledger_of(second)
     fetching = Fetching()

@@ -37,11 +37,11 @@ def limit_of(entity: AnyEntity, rate: int = 100, name: str = BYTES_IN_RATE) -> L
 def charges_of(name: str, bytes_in: tuple[Limit, ...] = (), messages_in: tuple[Limit, ...] = ()) -> TopicCharges:
     topic = TopicLimits(name)
     topic.bytes_in, topic.messages_in = bytes_in, messages_in
-    return TopicCharges(ClientLimits("alice", "etl"), topic)
+    return TopicCharges(ClientLimits(("alice", "etl")), topic)
 
 
 def test_the_request_and_each_of_its_topics_are_charged_in_their_own_units() -> None:
-    client = ClientLimits("alice", "etl")
+    client = ClientLimits(("alice", "etl"))
     size, number = limit_of(ETL, 1000, PRODUCER_BYTE_RATE), limit_of(ETL, 10, REQUEST_RATE)
     client.produce, client.requests = limit_set((size,)), limit_set((number,))
     a, b = limit_of(Named(Kind.TOPIC, "a")), limit_of(Named(Kind.TOPIC, "b"))

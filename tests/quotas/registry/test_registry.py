@@ -122,7 +122,7 @@ def test_debts_are_forgotten_in_steps_and_no_client_sees_an_old_one() -> None:
         producer_ids.limit.algorithm.record(100, 0)
     registry.forget_debts(0, most=1)
     for client, (owing, other, producer_ids) in zip(clients, before, strict=True):
-        assert registry.resolve(client.user, "etl") is client
+        assert registry.resolve(*client.key) is client
         assert client.produce.limits[0] is not owing
         assert client.produce.limits[0].debt_ns(0) == 0
         assert client.fetch.limits[0] is other
