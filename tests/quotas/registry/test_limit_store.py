@@ -137,9 +137,11 @@ uses = st.lists(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(uses)
 def test_what_is_dropped_changes_no_decision(most: int, uses: list[tuple[int, int, int]]) -> None:
-    """Two clients of each of forty users, against a registry without a bound: until users have to share."""
+    """Two clients of each of forty users, against a registry where each user has an entry, so that nothing is dropped:
+    until users have to share.
+    """
     bounded = Registry([QuotaEntry(ANY_USER, {PRODUCER_BYTE_RATE: RATE, REQUEST_RATE: 1_000})])
-    free = Registry([QuotaEntry(ANY_USER, {PRODUCER_BYTE_RATE: RATE})])
+    free = Registry([QuotaEntry(Entity(f"user-{number}"), {PRODUCER_BYTE_RATE: RATE}) for number in range(40)])
     here = [Session(bounded, f"user-{number // 2}", str(number)) for number in range(80)]
     there = [Session(free, f"user-{number // 2}", str(number)) for number in range(80)]
     now_ns = 0
