@@ -10,7 +10,7 @@ steps that follow.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, final
 
 from protocol.produce_walk import ProduceRequestWalk, TopicUsage
 from protocol.topics import Topic
@@ -29,8 +29,26 @@ LOOKAHEAD: Final = 65_536
 PIECES: Final = 200
 #: Topics kept of one request after it was forwarded; and as many more that it left in debt.
 MAX_REMEMBERED: Final = 1_000
+#: Topics kept of one request in flight, times the requests in flight: up to 4 requests keep `MAX_REMEMBERED` each, and
+#: 1,000 requests whose broker does not respond keep 26,000 together, 4 MB.
+MAX_COUNTED: Final = 4_000
 #: Topics of one connection for which the limits are kept: 50 to 80 KB of memory with the longest names.
 MAX_CHARGES: Final = 100
+
+
+@final
+class FirstUsages:
+    """What the first topics of a request were charged, `most` of them."""
+
+    __slots__ = ("_most", "usages")
+
+    def __init__(self, most: int) -> None:
+        self._most: Final = most
+        self.usages: list[TopicUsage] = []
+
+    def add(self, seen: list[TopicUsage]) -> None:
+        """More of the request has been parsed."""
+        self.usages += seen[: self._most - len(self.usages)]
 
 
 class ProduceUsage:
@@ -80,7 +98,7 @@ class ProduceUsage:
         #: Content of the last request after its decision: topics, and whether there were new producer ids.
         self._late: set[Topic] = set()
         self._late_producer_ids = False
-        self.counted: list[TopicUsage] | None = None
+        self.counted: FirstUsages | None = None
 
     @property
     def counts_topics(self) -> bool:
@@ -161,14 +179,17 @@ class ProduceUsage:
         """The request was refused: what a threshold refuses of it is throttled, once."""
         count_throttled(self.amounts, decision, ticket, now_ns)
 
-    def passed(self, now_ns: int, *, answered: bool) -> None:
-        """The request passes. Sets `counted`, which grows while the rest of the request is parsed."""
+    def passed(self, now_ns: int, in_flight: int, *, answered: bool) -> None:
+        """The request passes, after `in_flight` others. Sets `counted`, which grows while the rest of the request is
+        parsed.
+        """
         self.count_topics(self._seen)
         self._late.clear()
         self._late_producer_ids = False
         self._remember_producer_ids(self._new_producer_ids, now_ns)
         if answered and self._counts_errors:
-            self.counted = self._seen[:MAX_REMEMBERED]
+            self.counted = FirstUsages(min(MAX_REMEMBERED, MAX_COUNTED // (in_flight + 1)))
+            self.counted.add(self._seen)
 
     def charge_late(self, seen: list[TopicUsage], now_ns: int) -> Decision:
         """More of the current request has been parsed: charge what it contains."""
@@ -184,7 +205,7 @@ class ProduceUsage:
         self._late.update(topics[: max(0, MAX_REMEMBERED - len(self._late))])
         self._late_producer_ids |= bool(new)
         if self.counted is not None:
-            self.counted.extend(seen[: MAX_REMEMBERED - len(self.counted)])
+            self.counted.add(seen)
         decision = charge_all(amounts, now_ns)
         if decision.exceeded:  # these hold the next request, however many topics come before them
             exceeding = [name for name in self._topics_of(decision, topics, now_ns) if name]

@@ -16,13 +16,13 @@ from protocol.errors import MalformedFrame
 from protocol.produce import FIRST_FLEXIBLE, ProduceResponseWalk, finish_usual_produce_response
 from protocol.produce_partitions import ProduceRequest
 from protocol.produce_refusals import MAX_HEAD, Refused, add_refused, refused_produce_response
-from protocol.produce_walk import ProduceRequestWalk, TopicUsage
+from protocol.produce_walk import ProduceRequestWalk
 from protocol.request_header import unpack_prefix
 from proxy.streams.connection import Awaited, Collected, Connection, Handler, RequestKind, Requests, Responses, Stream
 from proxy.streams.context import Context
 from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS, DataHandler, longest_charge
 from proxy.streams.memory import READ_SIZE
-from proxy.streams.produce_usage import LOOKAHEAD, ProduceUsage, name_of
+from proxy.streams.produce_usage import LOOKAHEAD, FirstUsages, ProduceUsage, name_of
 from proxy.streams.refusals import Refusals, without_rejecting
 from proxy.streams.steps import HOLD, NEED, PASS, REPLACE, WAIT, YIELD
 from proxy.streams.verdicts import Verdicts
@@ -49,24 +49,24 @@ class CountedProduce(Awaited):
     """A Produce request in flight. Its response is parsed for errors, since thresholds count accepted records, or
     errors are added to it.
 
-    usages    what was charged; None where no threshold counts it
+    counted   what was charged; None where no threshold counts it
     refused   the partitions that were taken out of it
     size      bytes, about, by which its response grows: they are kept in memory
     """
 
-    __slots__ = ("charged_ns", "kind", "refused", "size", "usages", "walk")
+    __slots__ = ("charged_ns", "counted", "kind", "refused", "size", "walk")
 
     def __init__(
         self,
         handler: Handler,
         kind: RequestKind,
-        usages: list[TopicUsage] | None,
+        counted: FirstUsages | None,
         now_ns: int,
         refused: Sequence[Refused] = (),
     ) -> None:
         super().__init__(handler)
         self.kind = kind
-        self.usages = usages
+        self.counted = counted
         self.refused = refused
         self.size = sum(_SIZE_OF_REFUSED + len(each.topic) + len(each.message) for each in refused)
         self.charged_ns = now_ns
@@ -155,7 +155,7 @@ class Produce(DataHandler):
         if step == HOLD:
             usage.walk = None
             return HOLD
-        usage.passed(now_ns, answered=kind.answered)
+        usage.passed(now_ns, len(requests.connection.in_flight), answered=kind.answered)
         requests.walk = usage.walk
         requests.walked_to = usage.walked_to
         if usage.counted is not None:
@@ -270,7 +270,7 @@ class Produce(DataHandler):
             verdicts.rest = request.without(refused) if refused else data
         if self._admit_rest(requests, kind, usage, verdicts, len(verdicts.rest), now_ns) == HOLD:
             return HOLD
-        usage.passed(now_ns, answered=True)
+        usage.passed(now_ns, len(connection.in_flight), answered=True)
         refusals.refuse(connection, usage, partitions, verdicts, now_ns)
         refusals.follow(verdicts, now_ns)
         if refused or usage.counted is not None:
@@ -385,7 +385,7 @@ class Produce(DataHandler):
                     raise MalformedFrame("the topics of a response", length)
                 return NEED
             first, replaced = added
-        counts_errors = awaited.usages is not None
+        counts_errors = awaited.counted is not None
         awaited.walk = walk = ProduceResponseWalk(version, length, throttle_ms, counts_errors=counts_errors)
         passed_to = responses.begin_walk(walk, pos, end, length, now_ns)
         if not refused:
@@ -398,11 +398,11 @@ class Produce(DataHandler):
 
     def on_response_end(self, awaited: Awaited, now_ns: int) -> None:
         """Return the records that the broker refused. Topics with records that it accepted exist."""
-        if not isinstance(awaited, CountedProduce) or awaited.walk is None or awaited.usages is None:
+        if not isinstance(awaited, CountedProduce) or awaited.walk is None or awaited.counted is None:
             return
         refused = awaited.walk.refused_shares()
         registry = self.context.registry
-        for usage in awaited.usages:
+        for usage in awaited.counted.usages:
             share = refused.of(usage.topic)
             name = name_of(self.context, usage.topic)
             if name is None:

@@ -294,7 +294,7 @@ async def test_a_request_with_many_topics_keeps_little_state(open_stage: OpenSta
     assert usage is not None
     assert len(usage._late) == MAX_REMEMBERED
     assert usage.counted is not None
-    assert len(usage.counted) == MAX_REMEMBERED
+    assert len(usage.counted.usages) == MAX_REMEMBERED
     accepted = stage.registry.thresholds["bytes.in.per.sec.threshold"].accepted.count
     assert accepted == 70_000 + 70 * (MAX_REMEMBERED + 500), "and all of them are charged"
 

@@ -13,13 +13,26 @@ from protocol.wire import encode_varint
 from proxy.brokers.nodes import Nodes
 from proxy.config.config import Address, ListeningOptions, SecurityOptions
 from proxy.streams.connection import MAX_OWED_BYTES
+from proxy.streams.handlers.produce import CountedProduce
 from proxy.streams.kinds import MAX_KINDS, MAX_TAIL_BYTES
 from proxy.streams.memory import ResponseTooLarge
+from proxy.streams.produce_usage import MAX_COUNTED
 from proxy.streams.response_stream import ResponseStream
 from proxy.streams.steps import DRAINED, FULL, WAIT
+from quotas.parsing.parse import parse_spec
 from tests.proxy import frames
 from tests.proxy.conversation import without_burst
-from tests.proxy.frames import api_versions, heartbeat, heartbeat_answer, produce, produced, request
+from tests.proxy.frames import (
+    Topic,
+    api_versions,
+    batch,
+    heartbeat,
+    heartbeat_answer,
+    produce,
+    produce_records,
+    produced,
+    request,
+)
 from tests.proxy.mutation_frames import create
 from tests.proxy.streams.pair import Pair, World
 
@@ -71,6 +84,22 @@ def test_the_bound_holds_with_requests_of_any_kind_before_it(lengths: list[int])
     pair = Pair(World())
     pair.client_sends(frames.metadata(999_999), *sent)
     assert len(pair.connection.in_flight) <= MAX_IN_FLIGHT
+
+
+def test_topics_kept_for_responses_are_bounded() -> None:
+    """While the broker does not respond: the errors of a response give back what thresholds were charged."""
+    pair = Pair(World([parse_spec("total=true,total.bytes.in.per.sec.threshold=1GB")]))
+    topics: dict[Topic, list[bytes | None]] = {f"topic-{number}": [batch(1, 70)] for number in range(200)}
+    sent = produce_records(0, topics)
+    kept = []
+    for number in range(300):
+        pair.client_sends(sent[:8] + number.to_bytes(4) + sent[12:])
+        _, awaited = pair.connection.in_flight[-1]
+        assert isinstance(awaited, CountedProduce)
+        assert awaited.counted is not None
+        kept.append(len(awaited.counted.usages))
+    assert kept[:10] == [200] * 10, "as usual"
+    assert kept == [min(200, MAX_COUNTED // (number + 1)) for number in range(300)]
 
 
 def test_requests_without_a_response_enter_no_queue() -> None:
