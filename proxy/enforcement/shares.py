@@ -5,7 +5,7 @@ about the number of producers that share it.
 """
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from typing import Final
 
 from proxy.config.floor import LIMITS_WITH_FLOOR, REMEDY, smallest_share
@@ -16,19 +16,23 @@ from quotas.admission.limit import Limit
 
 #: Clients that are warned of, each once. After an hour with so many all of them may be warned of again.
 MAX_CLIENTS: Final = 1_000
+#: Clients that are checked in one round of the event loop: about 1 ms, if each is warned of.
+CHECKED_AT_ONCE: Final = 20
 HOUR_NS: Final = 3600 * 1_000_000_000
 
 _log = logging.getLogger("proxy.enforcement")
 
 
 class Shares:
-    """Call `add` for each connection, then `check`; again and again."""
+    """Call `add` for each connection, then `check`; again and again. Call `warn` between them as often as you like."""
 
     def __init__(self) -> None:
         #: Throttled connections, by limit and port.
         self._connections: Counter[tuple[Limit, tuple[str, ...]]] = Counter()
         #: The clients of each limit: user and client id, and their software. Only those not warned of yet.
         self._clients: dict[Limit, dict[tuple[str, str], str]] = {}
+        #: Those that are still to be checked, with the number of producers of the limit.
+        self._due: deque[tuple[Limit, int, tuple[str, str], str]] = deque()
         self._warned: set[tuple[str, str]] = set()
         self._forgets_ns = 0
 
@@ -50,18 +54,25 @@ class Shares:
             self._clients.setdefault(limit, {})[identity.client] = identity.back_off.software
 
     def check(self) -> None:
-        """All connections have been added: warn, and begin anew."""
-        producers: dict[Limit, int] = {}
-        for (limit, _), count in self._connections.items():
-            producers[limit] = max(count, producers.get(limit, 0))
-        for limit, clients in self._clients.items():
-            share = limit.rate / producers[limit]
-            for client, software in sorted(clients.items()):
-                floor, text = smallest_share(software)
-                if share < floor and client not in self._warned and len(self._warned) < MAX_CLIENTS:
-                    self._warn(client, limit, producers[limit], share, text)
+        """All connections have been added: `warn` checks their clients. Begins anew."""
+        if not self._due:
+            producers: dict[Limit, int] = {}
+            for (limit, _), count in self._connections.items():
+                producers[limit] = max(count, producers.get(limit, 0))
+            for limit, clients in self._clients.items():
+                self._due.extend([(limit, producers[limit], *client) for client in clients.items()])
         self._connections.clear()
         self._clients.clear()
+
+    def warn(self) -> None:
+        """Check some clients, and warn of those whose share is too small."""
+        due, warned = self._due, self._warned
+        for _ in range(min(CHECKED_AT_ONCE, len(due))):
+            limit, producers, client, software = due.popleft()
+            share = limit.rate / producers
+            floor, text = smallest_share(software)
+            if share < floor and client not in warned and len(warned) < MAX_CLIENTS:
+                self._warn(client, limit, producers, share, text)
 
     def _warn(self, client: tuple[str, str], limit: Limit, producers: int, share: float, floor: str) -> None:
         self._warned.add(client)

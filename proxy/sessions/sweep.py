@@ -64,6 +64,7 @@ class Sweep:
         """
         if not self._due:
             self._begin_part(now_ns, is_short=is_short)
+        self._shares.warn()
         some = self._due[-CHECKED_AT_ONCE:]
         del self._due[-CHECKED_AT_ONCE:]
         for session in some:

@@ -10,7 +10,7 @@ import pytest
 from proxy.config.floor import JAVA, LIBRDKAFKA
 from proxy.enforcement.holds import Delay, Hold
 from proxy.enforcement.identity import Identity
-from proxy.enforcement.shares import HOUR_NS, MAX_CLIENTS, Shares
+from proxy.enforcement.shares import CHECKED_AT_ONCE, HOUR_NS, MAX_CLIENTS, Shares
 from quotas.admission.limit import Ticket
 from tests.proxy.conversation import lines_of, without_burst
 from tests.proxy.streams.pair import World
@@ -33,9 +33,16 @@ class Scene:
         return who
 
     def observe(
-        self, producers: int, ports: int = 1, *, name: str = "etl", how: str = "notice", software: str = ""
+        self,
+        producers: int,
+        ports: int = 1,
+        *,
+        name: str = "etl",
+        how: str = "notice",
+        software: str = "",
+        rounds: int | None = None,
     ) -> list[dict[str, Any]]:
-        """One pass over all connections. Returns the warnings."""
+        """One pass over all connections. Returns the warnings; of so many `rounds` of the event loop, or all."""
         now_ns = self.world.clock()
         self.caplog.clear()
         for number in range(producers):
@@ -49,6 +56,8 @@ class Scene:
                 delay = Delay(limit, now_ns, 1_000, is_shown=False) if how == "delay" else None
                 self.shares.add(who, hold or delay, port, now_ns)
         self.shares.check()
+        for _ in range(-(-producers // CHECKED_AT_ONCE) if rounds is None else rounds):
+            self.shares.warn()
         return [fields for event, fields in lines_of(self.caplog.records) if event == "share_below_floor"]
 
 
@@ -101,3 +110,10 @@ def test_the_number_of_warnings_is_bounded(scene: Scene) -> None:
     assert len(scene.shares._clients) == 0
     scene.world.clock.pass_seconds(HOUR_NS / 1e9)
     assert len(scene.observe(50, name="later-{}")) == 50
+
+
+def test_a_round_of_the_loop_warns_of_a_few_clients(scene: Scene) -> None:
+    """What is left is checked before the next pass: no client waits without end behind others."""
+    warned = [scene.observe(100, name="client-{}", rounds=1) for _ in range(6)]
+    assert [len(each) for each in warned] == [CHECKED_AT_ONCE] * 5 + [0]
+    assert len({fields["client_id"] for each in warned for fields in each}) == 100
