@@ -9,7 +9,6 @@ from typing import Final
 
 TIMEOUT_SECONDS: Final = 10.0
 MAX_RESPONSE_BYTES: Final = 65_536
-NO_ANSWER: Final = "no answer: only the owner of the proxy's process may use its socket, a few callers at a time"
 
 
 class NotAnswered(Exception):
@@ -25,7 +24,8 @@ def ask(path: str, request: Mapping[str, object]) -> str:
             sock.sendall(json.dumps(request).encode() + b"\n")
             response = json.loads(_line_from(sock))
     except (BrokenPipeError, ConnectionResetError) as error:
-        raise NotAnswered(f"{path}: {NO_ANSWER}") from error
+        advice = "only the owner of the proxy's process may use its socket, a few callers at a time"
+        raise NotAnswered(f"{path}: no answer: {advice}") from error
     except (OSError, ValueError) as error:
         raise NotAnswered(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     if not response["ok"]:
@@ -41,5 +41,5 @@ def _line_from(sock: socket.socket) -> bytes:
             break
         data += more
     if not data:
-        raise ValueError(NO_ANSWER)
+        raise ConnectionResetError
     return bytes(data)
