@@ -1,19 +1,11 @@
-"""Responses to Produce requests with partitions that were refused: an error for each of these.
-
-Where partitions were forwarded, the topics of the refused ones go before the broker's own, so the rest of the response
-streams through unchanged. A topic may then occur twice. Clients find a partition's result by topic and index: Java
-(`Sender.handleProduceResponse`: a map of batches by topic partition), franz-go (`sink.handleReqResp`: the same).
-librdkafka has one partition in each request, so the proxy's response has its only one.
-
-For the layout see `produce`.
-"""
+"""Responses to Produce requests that were refused: an error for each partition. For the layout see `produce`."""
 
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
 from protocol.apis import APIS, PRODUCE
-from protocol.errors import MalformedFrame, TruncatedFrame, UnsupportedVersion
+from protocol.errors import UnsupportedVersion
 from protocol.produce import (
     FIRST_FLEXIBLE,
     FIRST_WITH_APPEND_TIME,
@@ -22,12 +14,10 @@ from protocol.produce import (
     FIRST_WITH_THROTTLE,
 )
 from protocol.topics import Topic
-from protocol.wire import MAX_VARINT, BytesLike, encode_string, encode_varint, skip, skip_tags, unsigned_varint
+from protocol.wire import encode_string, encode_varint
 
 THROTTLING_QUOTA_EXCEEDED: Final = 89
 NOT_ENOUGH_REPLICAS: Final = 19
-MAX_HEAD: Final = 1_024
-"""Bytes of a response up to its first topic. Kafka's has at most 10, since it writes no tags into the header."""
 MAX_MESSAGE: Final = 500
 """Bytes of an error message; a longer one is cut."""
 
@@ -37,7 +27,7 @@ _INDEX_AND_ERROR = Struct(">ih")
 
 
 class Refused(NamedTuple):
-    """A partition that was taken out of a request. `message`: for the client's log, from version 8 on."""
+    """A partition of a refused request. `message`: for the client's log, from version 8 on."""
 
     topic: Topic
     partition: int
@@ -48,7 +38,7 @@ class Refused(NamedTuple):
 def refused_produce_response(
     version: int, correlation_id: int, refused: Sequence[Refused], throttle_time_ms: int
 ) -> bytes:
-    """The response to a request with all partitions refused, from its correlation id on.
+    """The response to a refused request, from its correlation id on.
 
     Args:
         refused: in the order of the request.
@@ -57,50 +47,14 @@ def refused_produce_response(
     Raises:
         UnsupportedVersion: the table does not let this version pass.
     """
-    _check(version)
+    api = APIS[PRODUCE]
+    if not api.covers(version):
+        raise UnsupportedVersion(api.name, version)
     compact = version >= FIRST_FLEXIBLE
     count, topics = _topics(version, refused)
     head = _INT32.pack(correlation_id) + (b"\x00" if compact else b"")
     throttle = _INT32.pack(throttle_time_ms) if version >= FIRST_WITH_THROTTLE else b""
     return head + _count(count, compact) + topics + throttle + (b"\x00" if compact else b"")
-
-
-def add_refused(version: int, head: BytesLike, refused: Sequence[Refused]) -> tuple[bytes, int] | None:
-    """What the client receives in place of the first bytes of a broker's response.
-
-    Args:
-        version: of the request.
-        head: the response from its correlation id on, as far as it has arrived.
-        refused: the partitions that the broker did not receive, in the order of the request.
-
-    Returns:
-        `None` when more bytes are needed. Else the new bytes, and how many bytes of `head` they replace: the frame's
-        length changes by the difference.
-
-    Raises:
-        MalformedFrame: the bytes are no such response, or its topics begin after `MAX_HEAD` bytes.
-        UnsupportedVersion: the table does not let this version pass.
-    """
-    _check(version)
-    compact = version >= FIRST_FLEXIBLE
-    end = min(len(head), MAX_HEAD)
-    try:
-        at = skip(0, 4, end, 0, "correlation id")
-        if compact:
-            at = skip_tags(head, at, end, 0)
-            count, after = unsigned_varint(head, at, end, 0, "topic count")
-            count -= 1
-        else:
-            after = skip(at, 4, end, 0, "topic count")
-            count = _INT32.unpack_from(head, at)[0]
-    except TruncatedFrame as error:
-        if end == MAX_HEAD:
-            raise MalformedFrame(f"{error.what} within {MAX_HEAD} bytes", error.offset) from None
-        return None
-    added, topics = _topics(version, refused)
-    if not 0 <= count < MAX_VARINT - added:
-        raise MalformedFrame("topic count", at)
-    return bytes(head[:at]) + _count(count + added, compact) + topics, after
 
 
 def _topics(version: int, refused: Sequence[Refused]) -> tuple[int, bytes]:
@@ -134,9 +88,3 @@ def _after_error(version: int, message: str) -> bytes:
 
 def _count(count: int, compact: bool) -> bytes:
     return encode_varint(count + 1) if compact else _INT32.pack(count)
-
-
-def _check(version: int) -> None:
-    api = APIS[PRODUCE]
-    if not api.covers(version):
-        raise UnsupportedVersion(api.name, version)

@@ -72,6 +72,7 @@ _UP_TO_ATTRIBUTES = 18
 
 _ONE = b"\x00\x00\x00\x01"
 
+_int32 = Struct(">i").unpack_from
 _batch_start = Struct(">qi4xbb").unpack_from  # offset, size, magic; attributes, up to magic 1
 
 
@@ -288,7 +289,9 @@ class ProduceRequestWalk(FrameWalk):
 
     def _walk_partition(self) -> Steps:
         self.work_left -= 1
-        yield from self._skip(_INDEX, "partition index")
+        yield from self._need(_INDEX, "partition index")
+        self._begin_partition(_int32(self._buf, self._pos)[0])
+        self._pos += _INDEX
         size = yield from self._bytes_size(self._compact, "records")
         if size > self._limit - self._pos:
             raise TruncatedFrame("records", self._offset())
@@ -298,6 +301,9 @@ class ProduceRequestWalk(FrameWalk):
             yield from self._walk_records(size)
         if self._compact:
             yield from self._skip_tags()
+
+    def _begin_partition(self, index: int) -> None:
+        """The partition of this index follows; not called for those of the fast path."""
 
     def _walk_records(self, left: int) -> Steps:
         """The next `left` bytes, which the frame has."""

@@ -30,8 +30,8 @@ _OPTIONS: Final = (
     ("mode=", f"{' or '.join(MODES)}, in place of the proxy's throttle mode."),
     (
         "action=",
-        "throttle (the default), or reject: records over a limit of their topic are refused alone, and the other "
-        "topics of their producer go on.",
+        "throttle (the default), or reject: a request of which every topic is over its limit is answered with an "
+        "error, where the producer sends it again in order.",
     ),
     ("algorithm=", "token-bucket, sampled-window or ewma, in place of the proxy's algorithm."),
     (

@@ -60,15 +60,13 @@ class Progress:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes in memory because a peer does not take them or does not continue; not those that a limit holds, except
-        of a request that is collected, nor those that wait for memory themselves. The larger direction counts: what
-        arrives on one side is no sign that the other side is taken.
+        """Bytes in memory because a peer does not take them or does not continue; not those that a limit holds, nor
+        those that wait for memory themselves. The larger direction counts: what arrives on one side is no sign that the
+        other side is taken.
         """
         stream, requests, responses = self._to_broker, self._to_broker.holding, self._to_client.holding
         kept = requests.kept
-        if stream.is_collecting:  # what has arrived of it
-            kept += requests.reserved - stream.remaining
-        elif self._requests.paused & (QUOTA | HARD_DEBT) or requests.waits:
+        if self._requests.paused & (QUOTA | HARD_DEBT):
             kept = 0
         kept += stream.connection.owed_bytes  # their memory is free when the broker responds
         waits = responses.waits or self._responses.paused & DELAY

@@ -119,8 +119,8 @@ class PumpSet:
 
     @property
     def is_short(self) -> bool:
-        """Whether memory is used up: some wait for it, besides requests that wait for their part."""
-        return bool(self.short) or any(not holding.is_request for holding in self.queued)
+        """Whether memory is used up: some wait for it."""
+        return bool(self.short or self.queued)
 
     def memory_returned(self) -> None:
         """Memory may be free: resume pumps that wait for it."""

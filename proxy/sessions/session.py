@@ -211,14 +211,13 @@ class Session(Owner, Waiter):
             if stream.has_stalled:
                 self.close()
                 return
-            if hold.answered and (not stream.remaining or stream.is_collecting):
+            if hold.answered and not stream.remaining:
                 self._drop_hold(hold)
         self._on(Event.DRAIN)
 
     def _begin_draining(self) -> None:
         self.throttles.end()
         self.connection.attention = True
-        self.request_stream.drop_collected()
         if self.hold is None and not self.requests.stream.remaining:
             self.requests.pause(DRAIN)
         else:

@@ -30,8 +30,7 @@ class Sweep:
     """See the module. Stalled sessions are closed while memory is short only.
 
     A session is stalled when the number of its bytes in memory has not changed for `--stalled-client-timeout`. The one
-    with most bytes is closed first, until a quarter of the pool is free; where only requests wait, those sessions that
-    collect one, until a quarter of the memory for these is free.
+    with most bytes is closed first, until a quarter of the pool is free.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class Sweep:
         if self._part == 0:
             self._shares.check()
             self._current = list(self._sessions)
-            if is_short or self._memory.requests_wait:
+            if is_short:
                 self._close_stalled(now_ns)
         self._due = self._current[self._part :: PARTS]
         self._closed = 0
@@ -127,8 +126,8 @@ class Sweep:
         ]
         stalled.sort(key=lambda session: session.progress.held, reverse=True)
         for session in stalled:
-            if not memory.is_full and not (memory.requests_wait and session.request_stream.is_collecting):
-                continue
+            if not memory.is_full:
+                break
             self._close(
                 session,
                 STALLED,

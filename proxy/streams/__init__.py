@@ -16,8 +16,7 @@
 - `fetch_ledger`     what open fetches have reserved
 - `produce_usage`    topics, records and producer ids of the Produce requests of one connection
 - `record_rest`      records of a Produce request that are charged before they arrive
-- `refusals`         noisy topics: partitions that are taken out of a Produce request
-- `verdicts`         what happens to the partitions of one such request
+- `refusals`         noisy topics: Produce requests that are answered with errors
 - `memory`           the shared read buffer, and the account of bytes in memory
 - `context`          what all connections of one proxy share
 """

@@ -4,7 +4,6 @@ from abc import abstractmethod
 from collections import deque
 from typing import Final, final
 
-from protocol.produce_partitions import ProduceRequest
 from protocol.request_header import PREFIX_SIZE, RequestHeader, unpack_prefix
 from protocol.rewriting_walk import RewritingWalk
 from protocol.throttle_time import INT32, clients_wait
@@ -18,7 +17,6 @@ from proxy.streams.context import Context
 from proxy.streams.fetch_ledger import Fetching
 from proxy.streams.memory import READ_SIZE, Holding
 from proxy.streams.produce_usage import ProduceUsage
-from proxy.streams.verdicts import Verdicts
 
 #: Size of one read until the first request is complete: not `READ_SIZE`, for which most steps leave `want` as it is.
 FIRST_READ_SIZE: Final = READ_SIZE - 1
@@ -249,22 +247,6 @@ class Stream:
         """The next step for the bytes ``buf[pos:end]``. Raises ProtocolError: close the connection."""
 
 
-class Collected:
-    """A Produce request that is kept until it is complete. Its last bytes stay in the read buffer until it has passed.
-
-    data       what has arrived, without the length
-    request    parses it; None until it is complete
-    verdicts   where it is decided in more than one step; None: not begun
-    """
-
-    __slots__ = ("data", "request", "verdicts")
-
-    def __init__(self, data: bytearray) -> None:
-        self.data = data
-        self.request: ProduceRequest | None = None
-        self.verdicts: Verdicts | None = None
-
-
 class Requests(Stream):
     """From client to broker: the interface for handlers.
 
@@ -280,7 +262,6 @@ class Requests(Stream):
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
-        self.holding = Holding(is_request=True)
         self.is_charged = False
         self.is_counted = False
         self.unpaid = 0
@@ -314,14 +295,12 @@ class Requests(Stream):
         """Records of the current request have been charged, perhaps before they arrive."""
 
     @abstractmethod
-    def collect(self, pos: int, upto: int, length: int) -> int:
-        """Keep the bytes up to `upto`, which is before the end of the request at `pos`, and those that follow; memory
-        for all of it is reserved. Returns the step.
-        """
-
-    @abstractmethod
     def drop(self, pos: int, end: int, length: int) -> None:
         """The request at `pos` is not forwarded: prepare a `REPLACE` by nothing."""
+
+    @abstractmethod
+    def drop_walked(self, walk: FrameWalk, pos: int, walked_to: int, length: int) -> None:
+        """As `drop`; `walk` has read up to `walked_to` and reads the rest. `Handler.on_dropped` follows at its end."""
 
 
 class Responses(Stream):
@@ -455,6 +434,9 @@ class Handler:
 
     def on_walked(self, stream: Stream, now_ns: int) -> None:
         """The walk over the current frame has advanced, perhaps to its end."""
+
+    def on_dropped(self, requests: Requests, kind: RequestKind, now_ns: int) -> None:
+        """A request has ended that was dropped and walked."""
 
     def on_response_end(self, awaited: Awaited, now_ns: int) -> None:
         """A response has ended that a walk has parsed."""

@@ -13,8 +13,6 @@ against ``--max-buffered-bytes``. Rules by which memory can always drain:
   One above a quarter of the pool is refused.
 - Reservations of at most `SHORT` bytes have a queue of their own and an eighth more of memory: large responses that are
   stuck do not delay Metadata.
-- Requests that are collected use at most half of the pool, since a limit may hold them for long; these have a queue of
-  their own, too, for those that must not pass without being collected.
 """
 
 from collections import deque
@@ -48,15 +46,11 @@ class ResponseTooLarge(ProtocolError):
 
 
 class Holding:
-    """What one direction of one connection keeps in memory, in bytes; `counted` of these count against the pool.
+    """What one direction of one connection keeps in memory, in bytes; `counted` of these count against the pool."""
 
-    is_request   the direction is that of requests
-    """
+    __slots__ = ("counted", "kept", "pending", "reserved", "waits")
 
-    __slots__ = ("counted", "is_request", "kept", "pending", "reserved", "waits")
-
-    def __init__(self, *, is_request: bool = False) -> None:
-        self.is_request = is_request
+    def __init__(self) -> None:
         self.kept = 0
         self.pending = 0
         self.reserved = 0
@@ -76,9 +70,7 @@ class MemoryPool:
     """
 
     __slots__ = (
-        "_collected",
         "_waiting",
-        "_waiting_requests",
         "_waiting_short",
         "buffered_bytes",
         "data",
@@ -101,11 +93,8 @@ class MemoryPool:
         self.kept_bytes = 0
         self.read_size = READ_SIZE
         self.is_tight = False
-        #: Reserved for requests.
-        self._collected = 0
         self._waiting: deque[Holding] = deque()
         self._waiting_short: deque[Holding] = deque()
-        self._waiting_requests: deque[Holding] = deque()
 
     @property
     def keeps_much(self) -> bool:
@@ -118,11 +107,6 @@ class MemoryPool:
         return self.used > self.limit * 3 // 4
 
     @property
-    def requests_wait(self) -> bool:
-        """Whether requests are queued, and less than a quarter of what they may use is free."""
-        return bool(self._waiting_requests) and self._collected > self.limit * 3 // 8
-
-    @property
     def largest_response(self) -> int:
         """The longest response that may be collected, in bytes."""
         return self.limit // 4
@@ -132,8 +116,6 @@ class MemoryPool:
         self.kept_bytes += kept - holding.kept
         total = kept + pending + reserved
         self.buffered_bytes += total - holding.kept - holding.pending - holding.reserved
-        if holding.is_request:
-            self._collected += reserved - holding.reserved
         holding.kept, holding.pending, holding.reserved = kept, pending, reserved
         counted = total - RESERVE if total > RESERVE else 0
         self.used += counted - holding.counted
@@ -155,19 +137,13 @@ class MemoryPool:
         return want
 
     def reserve(self, holding: Holding, size: int) -> bool:
-        """Reserve `size` bytes for a frame that is to be collected. False: it has been queued for them."""
-        if self.reserve_now(holding, size):
-            return True
-        holding.waits = size
-        self._queue_of(holding, size).append(holding)
-        return False
-
-    def reserve_now(self, holding: Holding, size: int) -> bool:
-        """As `reserve`, without queueing. False: there is no memory for it now."""
-        waiting = self._queue_of(holding, size)
-        if holding.total + size <= RESERVE or (not waiting and self._has_room(holding, size)):
+        """Reserve `size` bytes for a response that is to be collected. False: it has been queued for them."""
+        waiting = self._queue_of(size)
+        if holding.total + size <= RESERVE or (not waiting and self._has_room(size)):
             self.update(holding, holding.kept, holding.pending, holding.reserved + size)
             return True
+        holding.waits = size
+        waiting.append(holding)
         return False
 
     def grow(self, holding: Holding, size: int) -> None:
@@ -178,8 +154,8 @@ class MemoryPool:
     def grant(self) -> list[Holding]:
         """Reserve for the queued directions, in order, as far as memory is free; returns these."""
         granted = []
-        for waiting in (self._waiting_short, self._waiting, self._waiting_requests):
-            while waiting and self._has_room(waiting[0], waiting[0].waits):
+        for waiting in (self._waiting_short, self._waiting):
+            while waiting and self._has_room(waiting[0].waits):
                 holding = waiting.popleft()
                 size, holding.waits = holding.waits, 0
                 self.update(holding, holding.kept, holding.pending, holding.reserved + size)
@@ -190,20 +166,16 @@ class MemoryPool:
         """Give back what was reserved."""
         self.update(holding, holding.kept, holding.pending, 0)
 
-    def _queue_of(self, holding: Holding, size: int) -> deque[Holding]:
-        if holding.is_request:
-            return self._waiting_requests
+    def _queue_of(self, size: int) -> deque[Holding]:
         return self._waiting_short if size <= SHORT else self._waiting
 
-    def _has_room(self, holding: Holding, size: int) -> bool:
-        if holding.is_request and self._collected + size > self.limit // 2:
-            return False
+    def _has_room(self, size: int) -> bool:
         return self.used + size <= self.limit + (self.limit // 8 if size <= SHORT else 0)
 
     def forget(self, holding: Holding) -> None:
         """The direction is closed: give back all its memory."""
         if holding.waits:
-            self._queue_of(holding, holding.waits).remove(holding)
+            self._queue_of(holding.waits).remove(holding)
             holding.waits = 0
         self.update(holding, 0, 0, 0)
 

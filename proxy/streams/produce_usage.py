@@ -9,9 +9,11 @@ One step parses at most `PIECES` topics, partitions and batches: the decision us
 steps that follow.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final, final
 
+from protocol.produce_partitions import PartitionData, ProducePartitionsWalk
+from protocol.produce_refusals import Refused
 from protocol.produce_walk import ProduceRequestWalk, TopicUsage
 from protocol.topics import Topic
 from proxy.enforcement.identity import Identity
@@ -51,6 +53,23 @@ class FirstUsages:
         self.usages += seen[: self._most - len(self.usages)]
 
 
+@final
+class Refusal:
+    """A refused request: its bytes are discarded as they arrive, and it is answered at its end.
+
+    limit     with its wait; None: it is refused for the order alone
+    errors    of its partitions, as far as they have been found
+    """
+
+    __slots__ = ("correlation_id", "errors", "limit", "wait_ns")
+
+    def __init__(self, limit: Limit | None, wait_ns: int) -> None:
+        self.limit = limit
+        self.wait_ns = wait_ns
+        self.correlation_id = 0
+        self.errors: list[Refused] = []
+
+
 class ProduceUsage:
     """Parses the Produce requests of one connection, one after the other.
 
@@ -59,6 +78,8 @@ class ProduceUsage:
     amounts     what the current request is charged to each limit
     fitting     bytes of such requests that fit before one of these is in debt, or -1
     counted     usages of the current request, for its response; None where no threshold counts responses
+    partitions  found in the current request and not taken, where it may be refused; else none are found
+    refusal     of the current request, if it is refused
     """
 
     __slots__ = (
@@ -70,11 +91,14 @@ class ProduceUsage:
         "_identity",
         "_late",
         "_late_producer_ids",
+        "_listing",
         "_new_producer_ids",
         "_seen",
         "amounts",
         "counted",
         "fitting",
+        "partitions",
+        "refusal",
         "walk",
         "walked_to",
     )
@@ -99,35 +123,61 @@ class ProduceUsage:
         self._late: set[Topic] = set()
         self._late_producer_ids = False
         self.counted: FirstUsages | None = None
+        #: Finds the partitions of the current request; it is `walk`, or is over.
+        self._listing: ProducePartitionsWalk | None = None
+        self.partitions: list[PartitionData] = []
+        self.refusal: Refusal | None = None
 
     @property
     def counts_topics(self) -> bool:
         """Whether usage is counted by topic."""
         return self._context.config.usage.by_topic
 
-    def read(self, version: int, body_offset: int, buf: bytearray, pos: int, end: int, length: int) -> None:
+    def read(
+        self,
+        version: int,
+        body_offset: int,
+        buf: bytearray,
+        pos: int,
+        end: int,
+        length: int,
+        *,
+        lists_partitions: bool = False,
+    ) -> None:
         """Parse the first bytes of the request of `length` bytes whose frame begins at `pos`."""
         body = pos + body_offset
         self.counted = None
-        walk = ProduceRequestWalk(version, length, body_offset - 4)
+        self._listing = listing = ProducePartitionsWalk(version, length, body_offset - 4) if lists_partitions else None
+        walk = listing or ProduceRequestWalk(version, length, body_offset - 4)
         walk.work_left = PIECES
         self.walked_to = walk.advance(buf, body, min(end, pos + 4 + length))
         self._seen = walk.take()
         self.walk = None if walk.is_over else walk
-
-    def may_be_refused(self, now_ns: int) -> bool:
-        """Whether batches of some topic of the request may be refused."""
+        self.partitions = [] if listing is None else listing.take_partitions()
         self.renew()
-        walk, producer_ids = self.walk, self.producer_ids
+
+    @property
+    def lists_partitions(self) -> bool:
+        """Whether the partitions of the current request are found."""
+        return self._listing is not None
+
+    @property
+    def topics(self) -> tuple[Topic, ...]:
+        """All topics of the request; none while some have not been read."""
+        walk = self.walk
+        if walk is not None and walk.topics_left:
+            return ()
+        found = dict.fromkeys(each.topic for each in self.partitions)
         if walk is not None:
-            registry, client = self._context.registry, self._identity.client
-            if walk.topics_left and (
-                registry.rejects or any(registry.refused.concerns((client, each)) for each in producer_ids)
-            ):
-                return True
-            if self.is_checked(walk.topic, producer_ids, now_ns):
-                return True
-        return any(self.is_checked(usage.topic, usage.producer_ids, now_ns) for usage in self._seen)
+            found[walk.topic] = None
+        return tuple(found)
+
+    def take_partitions(self) -> list[PartitionData]:
+        """The partitions that were found since the last call."""
+        found, self.partitions = self.partitions, []
+        if self._listing is not None:
+            found += self._listing.take_partitions()
+        return found
 
     def is_checked(self, topic: Topic, producer_ids: Iterable[int], now_ns: int) -> bool:
         """Whether batches of these producers may be refused: the topic has limits with `action=reject`, or batches that
@@ -139,35 +189,13 @@ class ProduceUsage:
         refused, client, name = self._context.registry.refused, self._identity.client, charges.topic.name
         return any(refused.concerns((client, each), name) for each in producer_ids)
 
-    @property
-    def producer_ids(self) -> set[int]:
-        """Of the request, as far as it has been parsed."""
-        return {each for usage in self._seen for each in usage.producer_ids}
-
-    def admit_decided(
-        self, seen: list[TopicUsage], amounts: Mapping[Limit, int], length: int, now_ns: int, ticket: Ticket | None
-    ) -> Decision:
-        """As `admit`, for a request of which all that remains is in `seen`; `amounts`: of `add_topics` for these."""
-        self._seen = seen
-        self.walk = None
-        self.renew()
-        self.amounts = self._identity.limits.amounts(length, 1)
-        for limit, amount in amounts.items():
-            self.amounts[limit] = self.amounts.get(limit, 0) + amount
-        self._new_producer_ids = self._add_producer_ids(self.amounts, seen, now_ns)
-        return self._ask(length, now_ns, ticket)
-
     def admit(self, length: int, now_ns: int, ticket: Ticket | None) -> Decision:
         """Ask the limits about the request that has been parsed, and charge them if it passes. Where only topics keep
         it from passing, the decision names those.
         """
         self.renew()
-        self.amounts = self._identity.limits.amounts(length, 1)
-        self._new_producer_ids = self._add_records(self.amounts, self._seen, now_ns)
-        return self._ask(length, now_ns, ticket)
-
-    def _ask(self, length: int, now_ns: int, ticket: Ticket | None) -> Decision:
-        amounts = self.amounts
+        self.amounts = amounts = self._identity.limits.amounts(length, 1)
+        self._new_producer_ids = self._add_records(amounts, self._seen, now_ns)
         self._add_late(amounts, now_ns)
         self.fitting = spend_all(amounts.items(), length, now_ns) if ticket is None else -1
         if self.fitting >= 0:

@@ -5,17 +5,17 @@ Requests of the same kind differ only in length and correlation id: they pass in
 """
 
 from operator import itemgetter
-from typing import Final, final
+from typing import final
 
 from protocol.errors import MalformedFrame
-from protocol.produce_partitions import ProduceRequest
 from protocol.produce_walk import Announced
 from protocol.request_header import peek_request, unpack_prefix
+from protocol.walk import FrameWalk
 from proxy.enforcement.holds import Hold, Overdraft
 from proxy.enforcement.identity import NS_PER_MS
 from proxy.enforcement.policies.policy import Reply
 from proxy.streams.batches import Batches
-from proxy.streams.connection import Collected, Connection, RequestKind, Requests
+from proxy.streams.connection import Connection, RequestKind, Requests
 from proxy.streams.handlers.data import HEAD_READ_SIZE, longest_charge
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.kinds import Kinds
@@ -24,8 +24,6 @@ from proxy.streams.record_rest import RecordRest
 from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, PASS, PIECES_PER_STEP, REPLACE, STOP, YIELD
 from quotas.admission.limit_set import LimitSet
 
-#: In place of a collected frame: the proxy answers it.
-_DROPPED: Final = Collected(bytearray())
 #: Size of one read of a client that ignores notices: it will soon be over its limit again.
 IGNORING_READ_SIZE = 65_536
 
@@ -66,7 +64,7 @@ class _Charge(Overdraft):
 class RequestStream(Requests):
     """See the module, and `Stream`."""
 
-    __slots__ = ("_batches", "_charge", "_kind", "_kinds", "_withheld")
+    __slots__ = ("_batches", "_charge", "_is_dropping", "_kind", "_kinds")
 
     def __init__(self, connection: Connection, kinds: Kinds) -> None:
         super().__init__(connection)
@@ -75,20 +73,15 @@ class RequestStream(Requests):
         self._batches = Batches(longest, connection.max_in_flight, kinds.usage_plans)
         #: The kind of the latest request.
         self._kind: RequestKind | None = None
-        #: The bytes of the current frame are collected, or `_DROPPED`; None: they are forwarded.
-        self._withheld: Collected | None = None
+        #: The bytes of the current frame are discarded.
+        self._is_dropping = False
         #: The charge of the current frame, if it is a Produce request.
         self._charge: _Charge | None = None
 
     @property
     def is_answered(self) -> bool:
         """Whether the client waits for a response to the latest request that was forwarded, perhaps in part."""
-        return not self.is_collecting and (self._kind is None or self._kind.answered)
-
-    @property
-    def is_collecting(self) -> bool:
-        """Whether the current frame is kept until it is complete, or held since then."""
-        return self._withheld is not None and self._withheld is not _DROPPED
+        return self._kind is None or self._kind.answered
 
     @property
     def has_stalled(self) -> bool:
@@ -103,7 +96,6 @@ class RequestStream(Requests):
         identity = connection.identity
         if identity.generation != identity.registry.generation:
             identity.refresh(now_ns)
-            connection.context.memory.release(self.holding)  # the frame may pass without being collected
         if len(connection.in_flight) >= connection.max_in_flight:
             return self._full()
         if connection.turn is None:
@@ -311,8 +303,8 @@ class RequestStream(Requests):
 
     def _go_on(self, pos: int, end: int, now_ns: int) -> int:
         """More of the current frame has arrived."""
-        if self._withheld is not None:
-            return self._withhold(self._withheld, pos, end, now_ns)
+        if self._is_dropping:
+            return self._discard(pos, end, now_ns)
         charge = self._charge
         if charge is not None and charge.unpaid and charge.unpaid > self.remaining - (end - pos):
             paid = self.remaining - charge.unpaid
@@ -332,46 +324,28 @@ class RequestStream(Requests):
             self._set_want()
         return passed_to
 
-    def _withhold(self, withheld: Collected, pos: int, end: int, now_ns: int) -> int:
-        """More of a frame has arrived that is not forwarded as it arrives."""
-        arrived = min(end - pos, self.remaining)
-        self.remaining -= arrived
-        if withheld is not _DROPPED:
-            if not self.remaining:
-                self.remaining = arrived
-                return self._take_collected(withheld, pos, now_ns)
-            withheld.data += self.connection.context.memory.view[pos : pos + arrived]
-        elif not self.remaining:
-            self._withheld = None
+    def _discard(self, pos: int, end: int, now_ns: int) -> int:
+        """More of a request has arrived that is not forwarded."""
+        self.output = b""
+        walk, kind = self.walk, self._kind
+        known = min(end, pos + self.remaining)
+        if walk is None or kind is None:
+            self.resume_at = known
+        else:
+            walk.work_left = PIECES_PER_STEP
+            self.resume_at = walk.advance(self.buf, pos, known)
+            kind.handler.on_walked(self, now_ns)
+        self.remaining -= self.resume_at - pos
+        if not self.remaining:
+            self._is_dropping = False
+            self.walk = self.current = None
+            if walk is not None and kind is not None:
+                kind.handler.on_dropped(self, kind, now_ns)
         if self.want != READ_SIZE or self.connection.is_closing:
             self._set_want()
-        self.output = b""
-        self.resume_at = pos + arrived
-        return REPLACE
-
-    def _take_collected(self, collected: Collected, pos: int, now_ns: int) -> int:
-        """The step for a request whose last bytes begin at `pos`, and the others have been collected."""
-        connection, kind = self.connection, self._kind
-        identity = connection.identity
-        if identity.generation != identity.registry.generation:
-            identity.refresh(now_ns)
-        assert kind is not None  # noqa: S101 - for the type checker: set with the frame
-        handler = kind.handler
-        assert isinstance(handler, Produce)  # noqa: S101 - for the type checker: nothing else is collected
-        memory = connection.context.memory
-        if collected.request is None:
-            collected.data += memory.view[pos : pos + self.remaining]
-            collected.request = ProduceRequest(kind.version, collected.data, kind.header.body_offset - 4)
-        if not collected.request.read(PIECES_PER_STEP):
-            return YIELD
-        self.is_counted, self.unpaid = connection.turn is not None, 0
-        step = handler.admit_collected(self, kind, collected, now_ns)
-        if step == REPLACE:
-            self.resume_at = pos + self.remaining
-            self.drop_collected()
-            self._end_turn(now_ns)
-            self._set_want()
-        return step
+        if self.resume_at > pos:
+            return REPLACE
+        return NEED if walk is not None and walk.work_left > 0 else YIELD
 
     def _walk_on(self, pos: int, end: int, now_ns: int) -> int:
         walk, kind = self.walk, self.current
@@ -472,30 +446,22 @@ class RequestStream(Requests):
         if self._charge is not None:
             self._count_hold(self._charge, now_ns)
         self._forget_charge()
-        self.drop_collected()
-
-    def drop_collected(self) -> None:
-        """Forget the current frame if it is collected: nothing of it has been forwarded."""
-        if self.is_collecting:
-            self._withheld = None
-            self.remaining = 0
-            self.connection.context.memory.release(self.holding)
-
-    def collect(self, pos: int, upto: int, length: int) -> int:
-        self._withheld = Collected(self.buf[pos + 4 : upto])
-        self._forget_charge()
-        self.remaining = pos + 4 + length - upto
-        self.output = b""
-        self.resume_at = upto
-        return REPLACE
 
     def drop(self, pos: int, end: int, length: int) -> None:
         frame_end = pos + 4 + length
-        kind = self._kind
-        if kind is not None:
-            kind.counter.value += 1
         self.output = b""
         self.resume_at = min(end, frame_end)
+        self._begin_dropping(frame_end)
+
+    def drop_walked(self, walk: FrameWalk, pos: int, walked_to: int, length: int) -> None:
+        self.output = b""
+        self.resume_at = walked_to
+        self.walk, self.current = walk, self._kind
+        self._begin_dropping(pos + 4 + length)
+
+    def _begin_dropping(self, frame_end: int) -> None:
         self.remaining = frame_end - self.resume_at
-        self._withheld = _DROPPED if self.remaining else None
+        self._is_dropping = self.remaining > 0
         self._forget_charge()
+        if self._kind is not None:
+            self._kind.counter.value += 1

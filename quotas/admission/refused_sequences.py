@@ -113,8 +113,15 @@ class RefusedSequences:
         )
 
     def refuse(self, partition: ProducerPartition, epoch: int, sequence: int, now_ns: int) -> bool:
-        """This batch is refused: it is `FREE` or `LATER`, and there is room. Returns whether this is its first time."""
+        """This batch is refused, and there is room. Returns whether this is its first time. An `EARLIER` one of the
+        present epoch, which is refused with others of its request, has to pass next.
+        """
         entry = self._entry(partition, now_ns)
+        if entry is not None and epoch < entry.epoch:
+            return False
+        if entry is not None and epoch == entry.epoch and _follows(entry.next_up, sequence):
+            entry.next_up = sequence
+            return False
         if entry is None or epoch != entry.epoch:
             if partition in self._entries:
                 self._remove(partition)

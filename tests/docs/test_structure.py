@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("protocol", "quotas", "proxy")
-MAX_ATTRIBUTES = 15
+MAX_ATTRIBUTES = 18
 MAX_COMPLEXITY = 12
 MAX_HOT_LOOPS = 2
 BELOW = 20

@@ -1,53 +1,44 @@
-"""Whole Produce requests without some of their partitions, and responses with errors for these, against kio's codec."""
+"""The partitions of Produce requests, and responses with errors for all of these, against kio's codec."""
 
 import datetime
-from struct import pack
 from typing import Any
 from uuid import UUID
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from kio.index import load_payload_module, load_request_schema
+from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from protocol.apis import PRODUCE
-from protocol.errors import MalformedFrame, ProtocolError, UnsupportedVersion
-from protocol.messages import decode
-from protocol.produce_partitions import MAX_PARTITIONS, ProduceRequest, TooManyPartitions
-from protocol.produce_refusals import MAX_HEAD, MAX_MESSAGE, Refused, add_refused, refused_produce_response
+from protocol.errors import UnsupportedVersion
+from protocol.produce_partitions import MAX_PARTITIONS, PartitionData, ProducePartitionsWalk, TooManyPartitions
+from protocol.produce_refusals import MAX_MESSAGE, Refused, refused_produce_response
 from protocol.topics import Topic
 from tests.protocol.kafka_messages import (
     CORRELATION_ID,
-    header,
     idempotent,
     parsed,
     record_batch,
-    response_bytes,
-    responses,
 )
 from tests.protocol.test_produce_walk import body_of, topic_of
 
-HEAD = b"h" * 21
-"""The bytes before a body: they are not read."""
 VERSIONS = st.integers(3, 13)
 TRANSACTIONAL, CONTROL = 16, 32
 
 
-def read(version: int, body: bytes, work: int = MAX_PARTITIONS * 2) -> ProduceRequest:
-    request = ProduceRequest(version, HEAD + body, len(HEAD))
-    while not request.read(work):
-        pass
-    return request
-
-
-def kept_by_kio(version: int, body: bytes) -> list[tuple[Any, list[tuple[int, Any]]]]:
-    message: Any = decode(load_request_schema(PRODUCE, version), body, 0)
-    return [
-        (getattr(topic, "name", None) or topic.topic_id, [(each.index, each.records) for each in topic.partition_data])
-        for topic in message.topic_data
-    ]
+def read(version: int, body: bytes, cuts: list[int] | None = None) -> list[PartitionData]:
+    """The partitions of a request whose body arrives in pieces of these sizes."""
+    walk = ProducePartitionsWalk(version, len(body), 0)
+    found, shown, at = [], 0, 0
+    sizes = iter(cuts or [])
+    while not walk.is_over:
+        shown = min(len(body), max(shown + next(sizes, len(body)), at + 1))
+        buf = bytearray(body[at:shown])
+        at += walk.advance(buf, 0, len(buf))
+        found += walk.take_partitions()
+    return found
 
 
 records = st.none() | st.binary(max_size=90) | st.integers(0, 2**31 - 1).map(idempotent)
@@ -56,36 +47,21 @@ records = st.none() | st.binary(max_size=90) | st.integers(0, 2**31 - 1).map(ide
 @given(
     version=VERSIONS,
     topics=st.lists(st.lists(records, max_size=4), max_size=4),
-    removed=st.sets(st.integers(0, 15)),
-    work=st.integers(1, 5),
-    transactional_id=st.none() | st.just("tx"),
+    cuts=st.lists(st.integers(1, 60), max_size=20),
 )
-def test_a_request_without_some_partitions(
-    version: int,
-    topics: list[list[bytes | None]],
-    removed: set[int],
-    work: int,
-    transactional_id: str | None,
-) -> None:
-    body = body_of(version, ((topic_of(version, at), each) for at, each in enumerate(topics)), transactional_id)
-    request = read(version, body, work)
-    rest = request.without(removed)
-    assert rest.startswith(HEAD)
-    numbers = iter(range(16))
-    expected = []
-    for topic, partitions in kept_by_kio(version, body):
-        kept = [each for each in partitions if next(numbers) not in removed]
-        if len(kept) == len(partitions) or kept:
-            expected.append((topic, kept))
-    assert kept_by_kio(version, rest[len(HEAD) :]) == expected
-    after: Any = decode(load_request_schema(PRODUCE, version), rest, len(HEAD))
-    assert (after.transactional_id, after.acks, after.timeout) == (transactional_id, -1, datetime.timedelta(seconds=30))
-    assert request.without(()) == HEAD + body
+def test_all_partitions_are_found_at_any_split(version: int, topics: list[list[bytes | None]], cuts: list[int]) -> None:
+    body = body_of(version, ((topic_of(version, at), each) for at, each in enumerate(topics)))
+    found = [(each.topic, each.partition, each.record_bytes) for each in read(version, body, cuts)]
+    assert found == [
+        (topic_of(version, at), index, len(each or b""))
+        for at, partitions in enumerate(topics)
+        for index, each in enumerate(partitions)
+    ]
 
 
-@given(version=VERSIONS, transactional_id=st.none() | st.just("tx"), sequence=st.integers(0, 2**31 - 1))
-@example(version=9, transactional_id=None, sequence=2**31 - 3)
-def test_what_each_partition_contains(version: int, transactional_id: str | None, sequence: int) -> None:
+@given(version=VERSIONS, sequence=st.integers(0, 2**31 - 1))
+@example(version=9, sequence=2**31 - 3)
+def test_what_each_partition_contains(version: int, sequence: int) -> None:
     one, none = idempotent(sequence), (-1, -1, -1, -1)
     known = (7, -1, -1, -1)
     batches = {
@@ -99,49 +75,24 @@ def test_what_each_partition_contains(version: int, transactional_id: str | None
         b"": (0, none),
     }
     topic = topic_of(version, 0)
-    found = read(version, body_of(version, [(topic, list(batches))], transactional_id)).partitions
-    assert [each.partition for each in found] == list(range(len(batches)))
+    found = read(version, body_of(version, [(topic, list(batches))]))
     for each, (records, (messages, producer)) in zip(found, batches.items(), strict=True):
-        assert each.topic == topic
-        assert (each.record_bytes, each.messages) == (len(records), messages)
-        expected = (*producer[:1], -1, -1, -1) if transactional_id else producer
-        assert (each.producer_id, each.epoch, each.sequence, each.next_sequence) == expected
+        assert (each.topic, each.record_bytes, each.messages) == (topic, len(records), messages)
+        assert (each.producer_id, each.epoch, each.sequence, each.next_sequence) == producer
 
 
-def test_tags_are_kept() -> None:
-    tags = b"\x01\x05\x02ab"
-    partition = pack(">i", 3) + b"\x01" + tags
-    topic = b"\x02t\x03" + partition + partition + tags
-    body = b"\x00" + pack(">hi", 1, 9) + b"\x03" + topic + topic + tags
-    request = read(9, body)
-    assert request.without(()) == HEAD + body
-    one = b"\x02t\x02" + partition + tags
-    assert request.without({0, 2, 3}) == HEAD + b"\x00" + pack(">hi", 1, 9) + b"\x02" + one + tags
-
-
-@given(version=VERSIONS, cut=st.integers(0, 400), junk=st.binary(max_size=3))
-def test_any_bytes(version: int, cut: int, junk: bytes) -> None:
-    body = body_of(version, [(topic_of(version, 0), [idempotent(0), None]), (topic_of(version, 1), [b"x"])])
-    broken = body[:cut] + junk
-    if broken == body:
-        return
-    try:
-        request = read(version, broken)
-    except ProtocolError:
-        return
-    assert request.without(()) == HEAD + broken
+def test_a_partition_is_found_before_its_records_arrive() -> None:
+    body = body_of(9, [("t", [idempotent(3, payload=bytes(1_000)), idempotent(7)])])
+    walk = ProducePartitionsWalk(9, len(body), 0)
+    walk.advance(bytearray(body), 0, 200)
+    assert [each.sequence for each in walk.take_partitions()] == [3]
+    assert (walk.topics_left, walk.topic) == (0, "t")
 
 
 def test_the_number_of_partitions_is_bounded() -> None:
-    read(9, body_of(9, [("t", [None] * (MAX_PARTITIONS - 1))]))
+    read(9, body_of(9, [("t", [None] * MAX_PARTITIONS)]))
     with pytest.raises(TooManyPartitions):
-        read(9, body_of(9, [("t", [None] * MAX_PARTITIONS)]))
-    with pytest.raises(TooManyPartitions):  # a tagged field takes time too
-        read(9, body_of(9, [])[:-1] + b"\xff\xff\x03")
-    with pytest.raises(UnsupportedVersion):
-        ProduceRequest(2, b"", 0)
-    with pytest.raises(UnsupportedVersion):
-        ProduceRequest(14, b"", 0)
+        read(9, body_of(9, [("t", [None] * (MAX_PARTITIONS + 1))]))
 
 
 # ---- responses
@@ -189,24 +140,6 @@ def test_all_partitions_are_refused(version: int, numbers: list[tuple[int, int]]
     assert response.throttle_time == datetime.timedelta(milliseconds=throttle_time_ms)
 
 
-@given(version=st.integers(3, 13), data=st.data(), numbers=partition_numbers)
-def test_errors_go_before_the_brokers(version: int, data: st.DataObject, numbers: list[tuple[int, int]]) -> None:
-    broker = data.draw(responses(PRODUCE, version))
-    refused = refused_of(version, numbers)
-    frame = response_bytes(PRODUCE, version, broker)
-    for size in range(12):
-        assert size > len(frame) or add_refused(version, frame[:size], refused) in (
-            None,
-            add_refused(version, frame, refused),
-        )
-    added = add_refused(version, frame, refused)
-    assert added is not None
-    first, replaced = added
-    response = parsed(PRODUCE, version, first + frame[replaced:])
-    assert response.responses == (*topics_of(version, refused), *broker.responses)
-    assert response.throttle_time == broker.throttle_time
-
-
 @given(version=st.integers(3, 13), message=st.text())
 @example(version=9, message="\u00e9" * MAX_MESSAGE)
 def test_a_message_is_at_most_500_bytes(version: int, message: str) -> None:
@@ -219,15 +152,6 @@ def test_a_message_is_at_most_500_bytes(version: int, message: str) -> None:
         assert min(len(message.encode()), MAX_MESSAGE - 1) <= len(found.error_message.encode()) <= MAX_MESSAGE
 
 
-def test_responses_that_are_malformed() -> None:
-    refused = refused_of(9, [(0, 0)])
-    with pytest.raises(MalformedFrame):
-        add_refused(9, header(PRODUCE, 9) + b"\x00", refused)  # a null array
-    with pytest.raises(MalformedFrame):
-        add_refused(8, CORRELATION_ID + b"\xff\xff\xff\xff", refused)
-    with pytest.raises(MalformedFrame):
-        add_refused(9, CORRELATION_ID + b"\x01\x01\xff\x7f" + bytes(MAX_HEAD), refused)
-    for call in (add_refused(9, CORRELATION_ID, refused), add_refused(8, CORRELATION_ID + b"\x00", refused)):
-        assert call is None
+def test_a_version_that_is_not_in_the_table() -> None:
     with pytest.raises(UnsupportedVersion):
-        add_refused(14, b"", refused)
+        refused_produce_response(14, 1, refused_of(9, [(0, 0)]), 0)

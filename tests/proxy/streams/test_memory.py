@@ -30,22 +30,16 @@ class Accounts(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.pool = MemoryPool(LIMIT)
-        self.holdings = [Holding(is_request=number >= 5) for number in range(8)]
+        self.holdings = [Holding() for _ in range(8)]
         self.waiting: list[Holding] = []
 
-    def queue(self, holding: Holding, size: int) -> list[Holding]:
-        """Those that wait like this one for `size` bytes."""
-        return [
-            each
-            for each in self.waiting
-            if (each.is_request and holding.is_request)
-            or (not (each.is_request or holding.is_request) and (each.waits <= SHORT) == (size <= SHORT))
-        ]
+    def queue(self, size: int) -> list[Holding]:
+        """Those that wait like one that wants `size` bytes."""
+        return [each for each in self.waiting if (each.waits <= SHORT) == (size <= SHORT)]
 
-    def fits(self, holding: Holding, size: int) -> bool:
+    def fits(self, size: int) -> bool:
         """Whether there is room for this reservation."""
-        collected = sum(each.reserved for each in self.holdings if each.is_request)
-        return self.pool.used + size <= bound(size) and not (holding.is_request and collected + size > LIMIT // 2)
+        return self.pool.used + size <= bound(size)
 
     @rule(at=which, kept=sizes, pending=sizes)
     def holds(self, at: int, kept: int, pending: int) -> None:
@@ -59,7 +53,7 @@ class Accounts(RuleBasedStateMachine):
             return
         before = self.pool.used
         in_reserve = holding.total + size <= RESERVE
-        queue, fits = self.queue(holding, size), self.fits(holding, size)
+        queue, fits = self.queue(size), self.fits(size)
         if self.pool.reserve(holding, size):
             assert in_reserve or not queue, "none overtakes"
             assert in_reserve or fits
@@ -87,8 +81,7 @@ class Accounts(RuleBasedStateMachine):
     @rule()
     def grants(self) -> None:
         wanted = {id(each): each.waits for each in self.waiting}
-        kinds = [(Holding(), SHORT), (Holding(), SHORT + 1), (Holding(is_request=True), SHORT)]
-        queues = [self.queue(*each) for each in kinds]
+        queues = [self.queue(SHORT), self.queue(SHORT + 1)]
         granted = self.pool.grant()
         assert granted == [each for queue in queues for each in queue if each in granted]
         for holding in granted:
@@ -98,7 +91,7 @@ class Accounts(RuleBasedStateMachine):
         for queue in queues:
             left = [each for each in queue if each not in granted]
             assert left == queue[len(queue) - len(left) :], "in order"
-            assert not left or not self.fits(left[0], left[0].waits)
+            assert not left or not self.fits(left[0].waits)
 
     @invariant()
     def accounts_are_exact(self) -> None:

@@ -1,26 +1,41 @@
-"""`action=reject` with any split of the bytes: a producer that sends again what was refused loses and repeats none."""
+"""`action=reject`: a request of which every topic is over its limit is answered with errors, any other is held.
+
+A batch has 101 bytes, and the limit no burst: a batch that passes leaves a debt of 0.101 s.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
+from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.errors import ErrorCode
 
-from protocol.apis import PRODUCE
-from protocol.messages import decode
+from protocol.api_versions import ClientSoftware
+from protocol.apis import API_VERSIONS, PRODUCE
+from protocol.messages import decode, encode
+from protocol.topics import TopicPartitions
+from proxy.config.config import EnforcementOptions, UsageOptions
+from proxy.streams.refusals import MAX_REFUSED_NS, OutOfOrder, refusal_error
+from quotas.admission.refused_sequences import RefusedSequences
+from quotas.parsing.parse import parse_spec
 from tests.protocol.kafka_messages import idempotent
 from tests.proxy.conversation import without_burst
-from tests.proxy.frames import produce_records, refused
-from tests.proxy.streams.pair import Pair, World
+from tests.proxy.frames import TOPIC_ID, Topic, produce_records, produced, refused, request
+from tests.proxy.streams.pair import Pair, World, pass_holds
 
 NOISY, QUIET = "noisy", "quiet"
+SPEC = "topic=noisy,bytes_in_rate=1000,action=reject"
 RECORDS_OF_A_BATCH = 4
+SIZE = 101
 BATCHES = 8
 START = 2**31 - 5 * RECORDS_OF_A_BATCH
 """The sequences wrap around after five batches."""
+CUTS = [(), (1,), (50, 3)]
 
 
 def batch_of(number: int) -> bytes:
@@ -34,9 +49,307 @@ def topics_of(frame: bytes, version: int) -> dict[str, bytes]:
     return {topic.name: bytes(topic.partition_data[0].records) for topic in message.topic_data}
 
 
-def errors_of(frame: bytes, version: int) -> dict[str, int]:
+Errors = list[tuple[Any, int, int, str | None]]
+"""Topic, partition, error code and message."""
+
+
+def errors_of(frame: bytes, version: int = 9) -> tuple[Errors, int]:
+    """Those of the partitions in a response, and its throttle time in ms."""
     message: Any = decode(load_response_schema(PRODUCE, version), frame, 8 + (version >= 9))
-    return {topic.name: topic.partition_responses[0].error_code.value for topic in message.responses}
+    return [
+        (
+            getattr(topic, "name", None) or topic.topic_id,
+            each.index,
+            each.error_code.value,
+            getattr(each, "error_message", None),
+        )
+        for topic in message.responses
+        for each in topic.partition_responses
+    ], round(message.throttle_time.total_seconds() * 1000)
+
+
+def world_of(spec: str = SPEC, **options: Any) -> World:
+    return World(quotas=[without_burst(spec)], **options)
+
+
+def pair_of(world: World, cuts: tuple[int, ...] = (), error: int = 89) -> Pair:
+    """A client that sends refused batches again, whose first batch has brought the noisy topic into debt."""
+    pair = Pair(world, cuts=cuts)
+    pair.connection.identity.refusal_error = error
+    first = produce_records(1, {NOISY: [idempotent(0)]})
+    pair.client_sends(first)
+    pair.broker_sends(produced(1))
+    assert (pair.sent(), pair.received()) == ([first], [produced(1)]), "no throttle time"
+    pair.to_broker.clear()
+    pair.to_client.clear()
+    return pair
+
+
+def message_of(wait_ms: int) -> str:
+    return f"bytes_in_rate=1000 of topic:noisy is exceeded: retry in {wait_ms} ms"
+
+
+# ---- requests and responses
+
+
+@pytest.mark.parametrize("cuts", CUTS)
+@pytest.mark.parametrize("version", [3, 7, 8, 9, 12])
+def test_a_request_over_its_limit_is_answered_in_order(version: int, cuts: tuple[int, ...]) -> None:
+    world = world_of(usage=UsageOptions(file=Path("unused")))
+    pair = pair_of(world, cuts)
+    before = produce_records(2, {QUIET: [idempotent(0)]}, version)
+    after = produce_records(4, {QUIET: [idempotent(4)]}, version)
+    over = produce_records(3, {NOISY: [idempotent(4), idempotent(0)]}, version)
+    pair.client_sends(before, over, after)
+    assert pair.sent() == [before, after]
+    assert pair.received() == []
+    pair.broker_sends(produced(2, version))
+    [first, second] = pair.received()
+    message = message_of(SIZE) if version >= 8 else None
+    assert first == produced(2, version)
+    assert errors_of(second, version) == ([(NOISY, 0, 89, message), (NOISY, 1, 89, message)], 0)
+    pair.broker_sends(produced(4, version))
+    assert pair.received()[2:] == [produced(4, version)]
+    assert world.throttled() == {("etl", "bytes_in_rate", "reject"): 2}
+    tallies = world.metrics.entities.throttle_tallies
+    assert tallies is not None
+    [tally] = tallies
+    assert (tally.entity, tally.refused_bytes, tally.delayed_bytes) == ("topic:noisy", 2 * SIZE, 0)
+    assert (world.memory.used, pair.connection.owed_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("cuts", [(), (70_000, 10)])
+def test_a_long_request_is_discarded_as_it_arrives(cuts: tuple[int, ...]) -> None:
+    """Nothing of it is kept, however long it is and whenever it ends."""
+    world = world_of()
+    pair = pair_of(world, cuts)
+    over = produce_records(2, {NOISY: [idempotent(4, payload=bytes(900_000)), idempotent(0, payload=bytes(90_000))]})
+    pair.client_sends(over[:500_000])
+    assert (pair.sent(), pair.received(), pair.requests.kept) == ([], [], b"")
+    pair.client_sends(over[500_000:])
+    assert [each[:3] for each in errors_of(pair.received()[0])[0]] == [(NOISY, 0, 89), (NOISY, 1, 89)]
+    assert pair.sent() == []
+
+
+def test_topics_by_id() -> None:
+    world = world_of()
+    world.context.topics.learn([TopicPartitions(NOISY, TOPIC_ID.bytes, 2)])
+    pair = pair_of(world)
+    topics: dict[Topic, list[bytes | None]] = {TOPIC_ID: [idempotent(4)]}
+    pair.client_sends(produce_records(2, topics, 13))
+    assert errors_of(pair.received()[0], 13)[0] == [(TOPIC_ID, 0, 89, message_of(SIZE))]
+
+
+def test_a_request_with_another_topic_is_held_as_a_whole() -> None:
+    world = world_of()
+    pair = pair_of(world)
+    mixed = produce_records(2, {QUIET: [idempotent(0, producer_id=8)], NOISY: [idempotent(4)]})
+    pair.client_sends(mixed)
+    assert (pair.sent(), pair.received(), pair.hold is not None) == ([], [], True)
+    pass_holds(world)
+    assert pair.sent() == [mixed]
+    assert world.clock() >= SIZE * 1_000_000
+
+
+# ---- order
+
+
+def test_later_batches_are_refused_until_the_refused_one_has_come_back() -> None:
+    world = world_of()
+    pair = pair_of(world)
+
+    def is_refused(number: int, sequence: int, topics: dict[Topic, list[bytes | None]] | None = None) -> bool:
+        pair.client_sends(produce_records(number, topics or {NOISY: [idempotent(sequence)]}))
+        assert pair.hold is None
+        for frame in pair.sent():
+            pair.broker_sends(produced(int.from_bytes(frame[8:12])))
+        pair.to_broker.clear()
+        [response] = pair.received()
+        pair.to_client.clear()
+        return bool(errors_of(response)[0][0][2])
+
+    assert is_refused(2, 4)
+    world.clock.pass_seconds(10)
+    assert is_refused(3, 8), "though the limit has room"
+    assert is_refused(4, 0, {QUIET: [idempotent(0, producer_id=8)], NOISY: [idempotent(8)]}), "with all its topics"
+    assert not is_refused(5, 0), "an earlier one is not refused"
+    world.clock.pass_seconds(1)
+    assert not is_refused(6, 4), "the refused one"
+    world.clock.pass_seconds(1)
+    assert is_refused(7, 12), "8 was refused too"
+    assert not is_refused(8, 8)
+    world.clock.pass_seconds(1)
+    assert not is_refused(9, 12)
+    assert not world.registry.refused.concerns(("ANONYMOUS", "etl"), NOISY)
+
+
+def test_an_earlier_batch_that_is_refused_with_others_has_to_pass_first() -> None:
+    """A request has a batch that follows a refused one, and an earlier batch of another partition."""
+    world = world_of()
+    pair = pair_of(world)
+    pair.client_sends(produce_records(2, {NOISY: [idempotent(4), idempotent(8, producer_id=7)]}))
+    world.clock.pass_seconds(10)
+    pair.client_sends(produce_records(3, {NOISY: [idempotent(8), idempotent(4)]}))
+    assert pair.sent() == [], "partition 1 is before what was refused, partition 0 after it"
+    pair.client_sends(produce_records(4, {NOISY: [idempotent(4), idempotent(8)]}))
+    assert pair.sent() == [], "now 4 of partition 1 must pass before 8"
+    last = produce_records(5, {NOISY: [idempotent(4), idempotent(4)]})
+    pair.client_sends(last)
+    assert pair.sent() == [last]
+
+
+def test_what_was_refused_is_known_on_another_connection() -> None:
+    world = world_of()
+    first = pair_of(world)
+    first.client_sends(produce_records(2, {NOISY: [idempotent(4)]}))
+    world.clock.pass_seconds(10)
+    second = Pair(world)
+    second.connection.identity.refusal_error = 89
+    second.client_sends(produce_records(1, {NOISY: [idempotent(8)]}))
+    assert (second.sent(), errors_of(second.received()[0])[0][0][2]) == ([], 89)
+    stranger = Pair(world)
+    stranger.connection.identity.refusal_error = 89
+    sent = produce_records(1, {NOISY: [idempotent(8)]}, client_id="other")
+    stranger.client_sends(sent)
+    assert stranger.sent() == [sent], "producer ids can be guessed: one client does not stop another"
+
+
+def test_a_batch_that_must_wait_and_is_found_late_closes_the_connection() -> None:
+    """The broker drops the incomplete request, and the producer begins again with the refused batch."""
+    world = world_of()
+    pair = pair_of(world)
+    pair.client_sends(produce_records(2, {NOISY: [idempotent(4)]}))
+    world.clock.pass_seconds(10)
+    topics: dict[Topic, list[bytes | None]] = {
+        QUIET: [idempotent(0, payload=bytes(100_000))],
+        NOISY: [idempotent(8)],
+    }
+    with pytest.raises(OutOfOrder):
+        pair.client_sends(produce_records(3, topics))
+    assert len(pair.to_broker) < 200_000
+
+
+def test_a_batch_that_was_refused_for_long_is_held() -> None:
+    world = world_of()
+    pair = pair_of(world)
+    again = produce_records(2, {NOISY: [idempotent(4)]})
+    pair.client_sends(again)
+    world.clock.now_ns += MAX_REFUSED_NS
+    other = Pair(world)
+    other.client_sends(produce_records(1, {NOISY: [idempotent(0, payload=bytes(1_000))]}, client_id="other"))
+    pair.client_sends(again)
+    assert pair.hold is not None
+    pass_holds(world)
+    assert pair.sent() == [again]
+
+
+def test_a_change_of_the_limits_keeps_the_order() -> None:
+    world = world_of()
+    pair = pair_of(world)
+    pair.client_sends(produce_records(2, {NOISY: [idempotent(4)]}))
+    world.registry.replace([], world.clock())
+    pair.client_sends(produce_records(3, {NOISY: [idempotent(8)]}))
+    assert (pair.sent(), len(pair.received())) == ([], 2), "no limit is left, but the order is kept"
+    back = produce_records(4, {NOISY: [idempotent(4)]})
+    pair.client_sends(back)
+    assert pair.sent() == [back]
+
+
+def test_where_no_more_sequences_can_be_kept_the_connection_is_closed() -> None:
+    world = world_of()
+    world.registry.refused = RefusedSequences(most=1)
+    pair = pair_of(world)
+    pair.client_sends(produce_records(2, {NOISY: [idempotent(4)]}))
+    with pytest.raises(OutOfOrder):
+        pair.client_sends(produce_records(3, {NOISY: [idempotent(4), idempotent(4)]}))
+
+
+# ---- who is refused
+
+
+@pytest.mark.parametrize(
+    ("error", "sent"),
+    [
+        pytest.param(0, produce_records(2, {NOISY: [idempotent(4)]}), id="unknown software"),
+        pytest.param(89, produce_records(2, {NOISY: [idempotent(-1, producer_id=-1)]}), id="not idempotent"),
+        pytest.param(89, produce_records(2, {NOISY: [idempotent(4, attributes=16)]}), id="a transaction"),
+        pytest.param(89, produce_records(2, {NOISY: [idempotent(4)]}, acks=0), id="acks=0"),
+        pytest.param(89, produce_records(2, {NOISY: [idempotent(4), None]}), id="a partition without records"),
+    ],
+)
+def test_everything_else_is_held(error: int, sent: bytes) -> None:
+    world = world_of()
+    pair = pair_of(world)
+    pair.connection.identity.refusal_error = error
+    pair.client_sends(sent)
+    assert (pair.hold is not None, pair.received()) == (True, [])
+    pass_holds(world)
+    assert pair.sent() == [sent]
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "error"),
+    [
+        ("apache-kafka-java", "4.1.0", 89),
+        ("apache-kafka-java", "2.7.0", 89),
+        ("apache-kafka-java", "2.6.3", 19),
+        ("apache-kafka-java", "unknown", 19),
+        ("librdkafka", "2.12.1", 19),
+        ("confluent-kafka-python", "2.12.1-rdkafka-2.12.1", 19),
+        ("kgo", "v1.18.0", 19),
+        ("sarama", "1.0", 0),
+        ("", "", 0),
+    ],
+)
+def test_the_error_of_each_client(name: str, version: str, error: int) -> None:
+    assert refusal_error(ClientSoftware(name, version)) == error
+    pair = Pair(world_of())
+    body = encode(ApiVersionsRequest(client_software_name=name or "-", client_software_version=version or "-"))
+    pair.client_sends(request(API_VERSIONS, 3, 9, body))
+    assert pair.connection.identity.refusal_error == error
+
+
+def test_a_dry_run_refuses_nothing() -> None:
+    world = world_of(enforcement=EnforcementOptions(dry_run=True))
+    pair = pair_of(world)
+    sent = produce_records(2, {NOISY: [idempotent(4)]})
+    pair.client_sends(sent)
+    assert pair.sent() == [sent]
+
+
+def test_thresholds_count_a_refused_sequence_once() -> None:
+    entries = [
+        parse_spec(
+            "total,total.bytes.in.per.sec.threshold=1000,total.messages.in.per.sec.threshold=1000000,action=reject"
+        )
+    ]
+    world = World(quotas=entries)
+    pair = Pair(world)
+    pair.connection.identity.refusal_error = 89
+    pair.client_sends(produce_records(1, {NOISY: [idempotent(0, payload=bytes(100_000))]}))
+    pair.broker_sends(produced(1))
+    world.clock.pass_seconds(6)
+    for number in (2, 3):
+        pair.client_sends(produce_records(number, {NOISY: [idempotent(4)]}))
+    assert len(pair.received()) == 3
+    world.clock.pass_seconds(5)
+    [throttled] = [
+        rate
+        for unit, outcome, rate in world.registry.produced(world.clock())
+        if (unit, outcome) == ("bytes", "throttled")
+    ]
+    assert throttled == pytest.approx(SIZE / 5), "both are one"
+
+
+# ---- properties
+
+
+def release_due(world: World) -> None:
+    """Let the held frames pass that are due."""
+    for limit in list(world.holds.limits):
+        while (hold := world.holds.next(limit, world.clock())) is not None:
+            assert isinstance(hold.waiter, Pair)
+            hold.waiter.release(hold)
 
 
 @settings(max_examples=40)
@@ -55,7 +368,7 @@ def test_batches_arrive_once_and_in_order(
     pair.connection.identity.refusal_error = 19
     unsent, again, in_flight = list(range(BATCHES)), list[int](), dict[int, int]()
     arrived: list[bytes] = []
-    quiet_sent = quiet_arrived = seen = answered = 0
+    quiet_passed = quiet_arrived = seen = answered = 0
     for step in range(2_000):
         if not (unsent or again or in_flight):
             break
@@ -64,7 +377,6 @@ def test_batches_arrive_once_and_in_order(
             topics = {NOISY: [batch_of(number)]}
             if with_quiet[step % len(with_quiet)]:
                 topics[QUIET] = [idempotent(0, producer_id=8)]
-                quiet_sent += 1
             correlation = step * 10 + len(in_flight)
             in_flight[correlation] = number
             pair.client_sends(produce_records(correlation, topics, version))  # type: ignore[arg-type]
@@ -78,11 +390,15 @@ def test_batches_arrive_once_and_in_order(
         for frame in pair.received()[answered:]:
             answered += 1
             number = in_flight.pop(int.from_bytes(frame[4:8]))
-            if errors_of(frame, version)[NOISY]:
+            errors = {topic: error for topic, _, error, _ in errors_of(frame, version)[0]}
+            assert len({bool(error) for error in errors.values()}) == 1, "refused as a whole, or not at all"
+            quiet_passed += errors.get(QUIET) == 0
+            if errors[NOISY]:
                 again = sorted([*again, number])
         world.clock.pass_seconds(passing_ms[step % len(passing_ms)] / 1000 + 0.001)
+        release_due(world)
     assert arrived == [batch_of(number) for number in range(BATCHES)]
-    assert quiet_arrived == quiet_sent
+    assert quiet_arrived == quiet_passed
     assert not world.memory.used
 
 
@@ -108,10 +424,7 @@ def test_the_limit_holds_for_any_sequences_and_epochs(sent: list[tuple[int, int,
     began_ns = world.clock()
     for correlation, (which, number, epoch, passing_ms) in enumerate(sent):
         world.clock.pass_seconds(passing_ms / 1000)
-        for limit in list(world.holds.limits):
-            while (hold := world.holds.next(limit, world.clock())) is not None:
-                assert isinstance(hold.waiter, Pair)
-                hold.waiter.release(hold)
+        release_due(world)
         batch = idempotent(number * RECORDS_OF_A_BATCH, epoch=epoch)
         pairs[which].client_sends(produce_records(correlation, {NOISY: [batch]}))
         passed = sum(len(topics_of(frame, 9)[NOISY]) for pair in pairs for frame in pair.sent())

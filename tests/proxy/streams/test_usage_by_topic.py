@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kio.schema.errors import ErrorCode
 
 from protocol.errors import MalformedFrame
 from protocol.topics import TopicPartitions
@@ -224,22 +223,17 @@ def test_a_count_that_cannot_be_is_bounded(quotas: list[str]) -> None:
     assert produced_of(world) == {"rows": (10 * 131, 5 * 10)}
 
 
-def test_refused_partitions_are_no_usage() -> None:
-    """They are counted when they are sent again and pass."""
+def test_a_refused_request_is_no_usage() -> None:
+    """It is counted when it is sent again and passes."""
     world = world_with([without_burst("topic=noisy,bytes_in_rate=1000,action=reject")])
     pair = Pair(world)
     pair.connection.identity.refusal_error = 19
-    quiet = idempotent(0, producer_id=8)
     for number in range(3):
-        pair.client_sends(produce_records(number, {"noisy": [idempotent(4 * number)], "quiet": [quiet]}, 9))
-        pair.broker_sends(frames.refused(number, {"quiet": [ErrorCode.none]}))
-    assert produced_of(world) == {"noisy": (101, 4), "quiet": (303, 12)}
-    world.clock.pass_seconds(1)
-    pair.client_sends(produce_records(9, {"noisy": [idempotent(0)], "quiet": [quiet]}, 9))
-    assert produced_of(world) == {"noisy": (202, 8), "quiet": (404, 16)}, "sent again, before the refused ones"
+        pair.client_sends(produce_records(number, {"noisy": [idempotent(4 * number)]}, 9))
+    assert produced_of(world) == {"noisy": (101, 4)}
     world.clock.pass_seconds(1)
     pair.client_sends(produce_records(3, {"noisy": [idempotent(4)]}, 9))
-    assert produced_of(world) == {"noisy": (303, 12), "quiet": (404, 16)}
+    assert produced_of(world) == {"noisy": (202, 8)}
     check_totals(world)
 
 
