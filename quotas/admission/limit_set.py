@@ -9,7 +9,6 @@ from typing import Final
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit, Ticket
 from quotas.algorithms.algorithm import NS_PER_SECOND, UNLIMITED, Algorithm
-from quotas.algorithms.never_in_debt import NeverInDebt
 from quotas.algorithms.token_bucket import TokenBucket
 
 
@@ -238,23 +237,6 @@ class _OneLimit(LimitSet):
         return self._bucket.rate * span_ns // NS_PER_SECOND
 
 
-class _PartlyExempt(LimitSet):
-    """`limits` reserve bytes for a fetch. The others, never in debt, are charged when its response arrives: they must
-    not be charged for what it may bring.
-    """
-
-    __slots__ = ("_others",)
-
-    def __init__(self, limits: tuple[Limit, ...]) -> None:
-        super().__init__(tuple([limit for limit in limits if type(limit.algorithm) is not NeverInDebt]))
-        self._others: Final = tuple([limit.algorithm for limit in limits if type(limit.algorithm) is NeverInDebt])
-
-    def settle(self, size: int, reserved: int, now_ns: int) -> Decision:
-        for algorithm in self._others:
-            algorithm.record(size, now_ns)
-        return super().settle(size, reserved, now_ns)
-
-
 NO_LIMITS: Final[LimitSet] = _NoLimit(())
 
 
@@ -265,10 +247,3 @@ def limit_set(limits: tuple[Limit, ...]) -> LimitSet:
     if len(limits) == 1:
         return _OneLimit((limits[0],))
     return LimitSet(limits)
-
-
-def fetch_limit_set(limits: tuple[Limit, ...]) -> LimitSet:
-    """The same for fetches, which reserve bytes before their responses arrive."""
-    if any(type(limit.algorithm) is NeverInDebt for limit in limits):
-        return _PartlyExempt(limits)
-    return limit_set(limits)

@@ -16,12 +16,12 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
-from quotas.admission.limit import Exempt, Limit, exempt_from
+from quotas.admission.limit import Limit
 from quotas.admission.topic_thresholds import TopicThreshold
 from quotas.algorithms.algorithm import UNLIMITED, Algorithm, AlgorithmSettings
 from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.algorithms.token_bucket import TokenBucket
-from quotas.entity import TOTAL, AnyEntity, Entity, Kind, Named
+from quotas.entity import AnyEntity, Entity, Kind, Named
 from quotas.limit_kinds import LIMIT_NAMES, THRESHOLDS
 from quotas.registry.configured import Configured
 from quotas.registry.idle import IDLE_NS, Idle
@@ -72,7 +72,7 @@ class LimitStore:
             rate = self.scaled(applies.rate)
             algorithm = self._settings.make(name, rate, applies.algorithm, applies.burst_ns)
             limit = self.add(Limit(name, applies.entity, algorithm, origin=applies.origin, mode=applies.mode))
-            limit.exempt, limit.rejects = _exempt(limit, applies), _rejects(applies)
+            limit.exempt, limit.rejects = applies.exempt, _rejects(applies)
             if is_of_default:
                 self._of_defaults[limit] = None
                 self._new_of_defaults += 1
@@ -201,7 +201,7 @@ class LimitStore:
         if is_forgotten and not _begin_anew(algorithm):
             self._drop(limit)
             return
-        limit.origin, limit.mode, limit.exempt = applies.origin, applies.mode, _exempt(limit, applies)
+        limit.origin, limit.mode, limit.exempt = applies.origin, applies.mode, applies.exempt
         limit.rejects = _rejects(applies)
         rate = self._settings.per_second(name, self.scaled(applies.rate))
         burst_ns = self._settings.burst_ns if applies.burst_ns is None else applies.burst_ns
@@ -227,11 +227,6 @@ def _is_as_new(limit: Limit, now_ns: int) -> bool:
     if isinstance(algorithm, TokenBucket):
         return algorithm.wait_ns(UNLIMITED, now_ns) == 0  # full
     return algorithm.last_ns + _FORGOTTEN_NS <= now_ns and not algorithm.debt_ns(now_ns)
-
-
-def _exempt(limit: Limit, applies: Applies) -> Exempt | None:
-    """The total counts all traffic; a limit of a topic or group, only that of the clients it holds."""
-    return exempt_from(limit, applies.exempt, is_charged=limit.entity == TOTAL)
 
 
 def _rejects(applies: Applies) -> bool:

@@ -19,7 +19,7 @@ from fractions import Fraction
 
 from quotas.admission.client_limits import ClientLimits, ProducerIdLimit, TopicLimits
 from quotas.admission.limit import Limit, limits_for
-from quotas.admission.limit_set import fetch_limit_set, limit_set
+from quotas.admission.limit_set import limit_set
 from quotas.admission.refused_sequences import RefusedSequences
 from quotas.admission.topic_thresholds import Thresholds
 from quotas.algorithms.algorithm import AlgorithmSettings
@@ -224,7 +224,7 @@ class Registry:
             return limits_for(user, client_id, self._store.get_all(name, found, now_ns))
 
         client.produce = limit_set(limits(PRODUCER_BYTE_RATE))
-        client.fetch = fetch_limit_set(limits(CONSUMER_BYTE_RATE))
+        client.fetch = limit_set(limits(CONSUMER_BYTE_RATE))
         client.requests = limit_set(limits(REQUEST_RATE))
         client.mutations = limit_set(limits(CONTROLLER_MUTATION_RATE))
         client.bytes_in = limits(BYTES_IN_RATE, of_groups)
