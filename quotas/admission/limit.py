@@ -62,10 +62,9 @@ class Limit:
     algorithm   the bucket; the same one for the life of the limit
     waiters     its queue, served byte-fair; add to it with `enqueue`
     exempt      the clients that it neither charges nor holds, or None
-    generation  of the registry, when a client was last given this limit
     """
 
-    __slots__ = ("algorithm", "entity", "exempt", "generation", "mode", "name", "origin", "rejects", "waiters")
+    __slots__ = ("algorithm", "entity", "exempt", "mode", "name", "origin", "rejects", "waiters")
 
     def __init__(
         self,
@@ -84,7 +83,6 @@ class Limit:
         self.rejects = False
         self.waiters: Waiters = _NO_WAITERS
         self.exempt: Exemption | None = None
-        self.generation = -1
 
     def __repr__(self) -> str:
         return f"<Limit {self.name} of {self.entity}: {self.rate}/s>"
