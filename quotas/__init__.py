@@ -11,7 +11,7 @@ No clock, no sockets, no asyncio, no Kafka bytes. From the outside in; each impo
 Shared by all of them:
 
 - `entry`            one configured quota: an entity, its limits and options
-- `exemption`        the clients that a limit of others never holds
+- `exemption`        the clients that a limit of others neither charges nor holds
 - `resource_groups`  the members of groups, by name or by prefix
 - `limit_kinds`      the table of all limits: what each counts, its scopes
 - `modes`            the names of the throttle modes

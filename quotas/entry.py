@@ -23,7 +23,7 @@ class QuotaEntry:
     burst_seconds   the bucket's size as seconds of the rate, None: the registry's
     group           the members, if the entity is a resource group
     unlimited       the names of limits that it lifts: weaker entries that match do not apply. A limit, or one of these
-    exempt          the clients that its limits never hold, or None
+    exempt          the clients that its limits neither charge nor hold, or None
     rejects         whether records over its limits on topics are refused (`action=reject`), where clients can handle it
     """
 

@@ -1,4 +1,4 @@
-"""The clients that the limits of a topic, a resource group or the total never hold."""
+"""The clients that the limits of a topic, a resource group or the total neither charge nor hold."""
 
 from __future__ import annotations
 

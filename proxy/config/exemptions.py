@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Final
 
-from quotas.entity import TOTAL, Entity
+from quotas.entity import Entity
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import LIMIT_KINDS, THRESHOLDS
 from quotas.parsing.limits import UNLIMITED, holds_clients
@@ -33,8 +33,7 @@ def _lines(entry: QuotaEntry, share: Fraction) -> Iterator[str]:
         return
     for name, rate in entry.limits.items():
         if holds_clients(LIMIT_KINDS[name]):
-            is_counted = entry.entity == TOTAL or name in THRESHOLDS
-            does = "counts but never holds" if is_counted else "neither counts nor holds"
+            does = "measures but never holds" if name in THRESHOLDS else "neither counts nor holds"
             scaled = rate * share
             value = scaled.numerator if scaled.denominator == 1 else float(scaled)
             yield f"{entry.entity}: {name}={value} {does} {entry.exempt}"

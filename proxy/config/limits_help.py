@@ -36,7 +36,8 @@ _OPTIONS: Final = (
     ("algorithm=", "token-bucket, sampled-window or ewma, in place of the proxy's algorithm."),
     (
         "exempt-user=, exempt-client-id=",
-        "Clients that a topic, a resource group or the total never holds; repeatable, spark-* is a prefix.",
+        "Clients that do not count for a topic, a resource group or the total, and are not held by it; repeatable, "
+        "spark-* is a prefix.",
     ),
     ("burst_seconds=", "Size of the token bucket as seconds of the rate, 1 by default."),
 )

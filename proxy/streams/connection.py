@@ -412,7 +412,7 @@ class Handler:
     def count(self, requests: Requests, now_ns: int, *, is_counted: bool = False) -> None:
         """Charge one request that is never held; `is_counted`: another limit counts it as throttled."""
         identity = requests.connection.identity
-        decision = identity.limits.requests.charge_capped(1, now_ns)
+        decision = identity.limits.requests.charge_control(1, now_ns)
         if decision.limit is not None:
             policy = self.context.policy.of(decision.limit)
             policy.overdraws_requests(identity, decision, now_ns, is_counted=is_counted)

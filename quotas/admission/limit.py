@@ -19,7 +19,6 @@ from typing import Any, Final, NoReturn
 
 from quotas.admission.fair_queue import FairQueue
 from quotas.algorithms.algorithm import NS_PER_SECOND, Algorithm
-from quotas.algorithms.never_in_debt import NeverInDebt
 from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.entity import AnyEntity
 from quotas.exemption import Exemption
@@ -62,11 +61,10 @@ class Limit:
     rejects     whether records over it are refused where the client can handle it (`action=reject`)
     algorithm   the bucket; the same one for the life of the limit
     waiters     its queue, served byte-fair; add to it with `enqueue`
-    exempt      the clients that it never holds, or None
-    generation  of the registry, when a client was last given this limit
+    exempt      the clients that it neither charges nor holds, or None
     """
 
-    __slots__ = ("algorithm", "entity", "exempt", "generation", "mode", "name", "origin", "rejects", "waiters")
+    __slots__ = ("algorithm", "entity", "exempt", "mode", "name", "origin", "rejects", "waiters")
 
     def __init__(
         self,
@@ -84,8 +82,7 @@ class Limit:
         self.mode = mode
         self.rejects = False
         self.waiters: Waiters = _NO_WAITERS
-        self.exempt: Exempt | None = None
-        self.generation = -1
+        self.exempt: Exemption | None = None
 
     def __repr__(self) -> str:
         return f"<Limit {self.name} of {self.entity}: {self.rate}/s>"
@@ -137,38 +134,9 @@ class Limit:
         return self.waiters
 
 
-class Exempt:
-    """The clients that a limit never holds.
-
-    clients   their names
-    limit     in its place for these clients: it charges the same bucket, is never in debt and has no waiters.
-              None: they are not charged
-    """
-
-    __slots__ = ("clients", "limit")
-
-    def __init__(self, clients: Exemption, limit: Limit | None) -> None:
-        self.clients = clients
-        self.limit = limit
-
-
-def exempt_from(limit: Limit, clients: Exemption | None, *, is_charged: bool) -> Exempt | None:
-    """The exemption of these clients from a limit."""
-    if clients is None:
-        return None
-    return Exempt(clients, Limit(limit.name, limit.entity, NeverInDebt(limit.algorithm)) if is_charged else None)
-
-
 def limits_for(user: str, client_id: str, limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
-    """What a client is charged to, of limits of many clients: see `Exempt`."""
-    found: list[Limit] = []
-    for limit in limits:
-        exempt = limit.exempt
-        if exempt is None or not exempt.clients.covers(user, client_id):
-            found.append(limit)
-        elif exempt.limit is not None:
-            found.append(exempt.limit)
-    return tuple(found)
+    """Of these limits, those from which the client is not exempt."""
+    return tuple([limit for limit in limits if limit.exempt is None or not limit.exempt.covers(user, client_id)])
 
 
 class Ticket:

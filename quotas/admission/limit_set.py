@@ -9,7 +9,7 @@ from typing import Final
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit, Ticket
 from quotas.algorithms.algorithm import NS_PER_SECOND, UNLIMITED, Algorithm
-from quotas.algorithms.never_in_debt import NeverInDebt
+from quotas.algorithms.ewma import Ewma
 from quotas.algorithms.token_bucket import TokenBucket
 
 
@@ -47,12 +47,19 @@ class LimitSet:
         """
         return spend_all([(limit, amount) for limit in self.limits], amount, now_ns)
 
-    def charge_capped(self, amount: int, now_ns: int) -> Decision:
-        """As `charge`, for requests that are never held: up to a debt of one second of a token bucket, one sampled
-        window, or one tick of an EWMA. What is above passes uncharged, so the limit does not conserve. A limit with
-        waiters is not charged: else a flood of such requests would starve them.
+    def charge_control(self, amount: int, now_ns: int) -> Decision:
+        """Charge a request that is never held to each limit that is out of debt and without waiters, so that a flood of
+        such requests keeps no other one waiting. The others do not count it, nor an EWMA that the next tick would find
+        in debt. Returns the debts of all, as `charge`.
         """
-        return _decision_of([(limit, _record_capped(limit, amount, now_ns)) for limit in self.limits])
+        debts: list[tuple[Limit, int]] = []
+        for limit in self.limits:
+            debt_ns = limit.debt_ns(now_ns)
+            is_full = isinstance(limit.algorithm, Ewma) and not limit.algorithm.headroom(now_ns)
+            if not debt_ns and not limit.waiters.waiting and not is_full:
+                debt_ns = limit.algorithm.record(amount, now_ns)
+            debts.append((limit, debt_ns))
+        return _decision_of(debts)
 
     def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
         """Refund `amount` that was charged at `charged_ns`: see `Algorithm.refund`."""
@@ -140,12 +147,6 @@ def _unspend(amounts: Collection[tuple[Limit, int]], refusing: Limit) -> None:
             algorithm.unspend(amount)
 
 
-def _record_capped(limit: Limit, amount: int, now_ns: int) -> int:
-    if limit.waiters.waiting:
-        return limit.debt_ns(now_ns)
-    return limit.algorithm.record_capped(amount, now_ns)
-
-
 def _refused(limits: Iterable[Limit], now_ns: int, turn: Limit | None = None) -> Decision | None:
     """The refusal by limits in debt or with waiters; `turn` may have waiters."""
     exceeded: list[Limit] = []  # a request may name any number of topics
@@ -185,7 +186,7 @@ class _NoLimit(LimitSet):
     def charge(self, amount: int, now_ns: int) -> Decision:
         return ADMITTED
 
-    def charge_capped(self, amount: int, now_ns: int) -> Decision:
+    def charge_control(self, amount: int, now_ns: int) -> Decision:
         return ADMITTED
 
     def settle(self, size: int, reserved: int, now_ns: int) -> Decision:
@@ -238,23 +239,6 @@ class _OneLimit(LimitSet):
         return self._bucket.rate * span_ns // NS_PER_SECOND
 
 
-class _PartlyExempt(LimitSet):
-    """`limits` reserve bytes for a fetch. The others, never in debt, are charged when its response arrives: they must
-    not be charged for what it may bring.
-    """
-
-    __slots__ = ("_others",)
-
-    def __init__(self, limits: tuple[Limit, ...]) -> None:
-        super().__init__(tuple([limit for limit in limits if type(limit.algorithm) is not NeverInDebt]))
-        self._others: Final = tuple([limit.algorithm for limit in limits if type(limit.algorithm) is NeverInDebt])
-
-    def settle(self, size: int, reserved: int, now_ns: int) -> Decision:
-        for algorithm in self._others:
-            algorithm.record(size, now_ns)
-        return super().settle(size, reserved, now_ns)
-
-
 NO_LIMITS: Final[LimitSet] = _NoLimit(())
 
 
@@ -265,10 +249,3 @@ def limit_set(limits: tuple[Limit, ...]) -> LimitSet:
     if len(limits) == 1:
         return _OneLimit((limits[0],))
     return LimitSet(limits)
-
-
-def fetch_limit_set(limits: tuple[Limit, ...]) -> LimitSet:
-    """The same for fetches, which reserve bytes before their responses arrive."""
-    if any(type(limit.algorithm) is NeverInDebt for limit in limits):
-        return _PartlyExempt(limits)
-    return limit_set(limits)

@@ -230,16 +230,6 @@ class TopicThreshold(CountedClaims):
         self._thresholds.accepted.record(amount, now_ns)
         return self.debt_ns(now_ns)
 
-    def record_capped(self, amount: int, now_ns: int) -> int:
-        """Record `amount` up to a debt of one tick after the next ticks. Returns the debt."""
-        thresholds = self._thresholds
-        if thresholds.total is None:
-            return self.record(amount, now_ns)
-        room = max(
-            thresholds.accepted.capped_room(thresholds.total, now_ns), self.accepted.capped_room(self.rate, now_ns)
-        )
-        return self.record(min(amount, room), now_ns)
-
     def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
         """Refund `amount` on topic and total that was recorded at `charged_ns`; see `Meter.refund`."""
         self.accepted.refund(amount, charged_ns, now_ns)

@@ -51,11 +51,6 @@ class Algorithm(Protocol):
     def record(self, amount: int, now_ns: int, /) -> int:
         """Charge `amount` in any state. Returns the debt."""
 
-    def record_capped(self, amount: int, now_ns: int, /) -> int:
-        """Charge `amount` up to a debt of one second (token bucket), window (sampled windows, producer ids) or tick
-        (EWMA, thresholds). Returns the debt.
-        """
-
     def refund(self, amount: int, charged_ns: int, now_ns: int, /) -> None:
         """Reduce the sample that was charged at `charged_ns` by `amount`; no effect after that sample has expired."""
 

@@ -40,7 +40,6 @@ MEAN_NS: Final = 60_000_000_000
 """The time in which an idle meter's mean falls to 1/e."""
 
 _BEFORE_ALL_TIME: Final = -(1 << 63)
-_BELOW_ONE: Final = 1 - 2**-40  # more than all rounding
 _TICKS_TO_ZERO: Final = 9_000
 """After so many idle ticks exp(-n/12) is zero in floating point."""
 
@@ -145,14 +144,6 @@ class Meter:
             room -= 1 + int(limit * 2**-40)
         return max(0, room)
 
-    def capped_room(self, bound: float | Fraction, now_ns: int) -> int:
-        """Whole units that can be recorded before the next tick with the rate above `bound` for at most one tick; 0 if
-        it is above that now.
-        """
-        if self.one_minute_rate(now_ns) > float(bound):
-            return 0
-        return self.room(float(bound) / _decay(1) * _BELOW_ONE, now_ns)
-
     def _ticks_until(self, now_ns: int) -> int:
         if self._start_ns == _BEFORE_ALL_TIME:
             return 0
@@ -208,10 +199,6 @@ class Ewma(CountedClaims):
         """Charge `amount` in any state. Returns the debt in ns."""
         self._meter.record(amount, now_ns)
         return self.debt_ns(now_ns)
-
-    def record_capped(self, amount: int, now_ns: int) -> int:
-        """Charge `amount` up to a debt of one tick after the next tick. Returns the debt in ns."""
-        return self.record(min(amount, self._meter.capped_room(self.rate, now_ns)), now_ns)
 
     def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
         """Refund `amount` units that were charged at `charged_ns`: see the module."""

@@ -153,10 +153,6 @@ class ProducerIdQuota(CountedClaims):
             self._count(amount, at_ns)
         return 0
 
-    def record_capped(self, amount: int, now_ns: int) -> int:
-        """As `record`: no count leaves a debt of more than one window."""
-        return self.record(amount, now_ns)
-
     def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
         """Take `amount` from the step that was open at `charged_ns`, unless expired; from the newest first of several
         that were opened at that time.

@@ -52,7 +52,6 @@ from __future__ import annotations
 from array import array
 from fractions import Fraction
 from functools import lru_cache
-from math import floor
 from typing import Final
 
 from quotas.algorithms.claims import CountedClaims
@@ -133,11 +132,6 @@ class SampledWindow(CountedClaims):
         """All windows together, `samples` * W: everything expires after this time without a charge."""
         return self._terms.forget_ms * NS_PER_MS
 
-    def observed_rate(self, now_ns: int) -> Fraction:
-        """Units per second, as in Kafka's metric and the examples of seed 000."""
-        total, time_ms = self._measure(max(now_ns, self.last_ns) // NS_PER_MS)
-        return Fraction(total * 1000, time_ms)
-
     def admit(self, amount: int, now_ns: int) -> int:
         """Charge `amount` if out of debt. Returns the wait in ns: the debt left, or 0 if it is evenly spaced (see the
         module); if not charged, *minus* the debt.
@@ -156,17 +150,6 @@ class SampledWindow(CountedClaims):
         if now_ns < self.last_ns:
             now_ns = self.last_ns
         return self._charge(amount, now_ns, *self._measure(now_ns // NS_PER_MS))
-
-    def record_capped(self, amount: int, now_ns: int) -> int:
-        """Charge `amount` up to a debt of one window, now and when windows expire. Returns the debt in ns."""
-        if now_ns < self.last_ns:
-            now_ns = self.last_ns
-        now_ms = now_ns // NS_PER_MS
-        total, time_ms = self._measure(now_ms)
-        room = self._capped_room(now_ms, total)
-        if room > 0:
-            return self._charge(min(amount, room), now_ns, total, time_ms)
-        return self.debt_ns(now_ns)
 
     def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
         """Refund `amount` units that were charged at `charged_ns`, at most the count of their window; nothing after
@@ -305,25 +288,6 @@ class SampledWindow(CountedClaims):
             if self._warm_until_ms == self._start_ms + self._terms.warm_up_ms:
                 self._warm_until_ms = _LONGEST  # that was the first charge of all
             self.last_ns = -_LONGEST
-
-    def _capped_room(self, now_ms: int, total: int) -> int:
-        """How much can be charged without a debt of more than one window."""
-        terms = self._terms
-        most_ms = terms.window_ms
-        if now_ms >= self._warm_until_ms:
-            # Bounded by all windows, so that the debt stays within one window when windows expire.
-            room = terms.units * terms.forget_ms // terms.per - total
-            if self._ever is not None:
-                first_ms = self._warm_until_ms - terms.warm_up_ms
-                room = min(room, terms.units * (now_ms - first_ms + most_ms) // terms.per - self._ever)
-        else:
-            first_ms = min(now_ms, self._warm_until_ms - terms.warm_up_ms)
-            room = terms.units * (now_ms - first_ms + most_ms) // terms.per - total
-        kept = self._kept
-        if kept is not None and self._end_ms(kept) > now_ms:
-            kept_room = terms.units * (now_ms - kept[1] + most_ms) // terms.per - kept[0]
-            room = min(room, floor(kept_room))
-        return room
 
     def _room(self, now_ms: int, total: int, time_ms: int) -> int:
         terms = self._terms

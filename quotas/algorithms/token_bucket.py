@@ -178,15 +178,6 @@ class TokenBucket:
         self._level = level = level - amount * terms.unit
         return 0 if level >= 0 else -(level // terms.earn)
 
-    def record_capped(self, amount: int, now_ns: int) -> int:
-        """Charge `amount` up to a debt of one second. Returns the debt in ns."""
-        self._catch_up(now_ns)
-        terms = self._terms
-        lowest = -terms.earn * NS_PER_SECOND
-        if self._level > lowest:
-            self._level = max(lowest, self._level - amount * terms.unit)
-        return 0 if self._level >= 0 else -(self._level // terms.earn)
-
     def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
         """Refund `amount` units that were charged at `charged_ns`, as far as the module's rule allows.
 

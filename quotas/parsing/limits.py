@@ -140,7 +140,7 @@ def check_unlimited(kind: LimitKind, keys: Iterable[str]) -> None:
         raise Refusal(f"{kind.name} cannot be {UNLIMITED}", advice="a topic without one has a share of the total")
     for key in (TOTAL_KEY, RESOURCE_GROUP):
         if key in keys:
-            advice = "leave it out; exempt-client-id and exempt-user are the clients that it never holds"
+            advice = "leave it out; exempt-client-id and exempt-user are the clients that it neither charges nor holds"
             raise Refusal(f"{kind.name} of a {key} lifts no other limit", advice=advice)
 
 

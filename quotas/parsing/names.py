@@ -36,7 +36,7 @@ MEMBER_KEYS: Final = (USER, CLIENT_ID, TOPIC)
 EXEMPT_USER: Final = "exempt-user"
 EXEMPT_CLIENT_ID: Final = "exempt-client-id"
 EXEMPT_KEYS: Final = (EXEMPT_USER, EXEMPT_CLIENT_ID)
-"""The clients that a topic, a resource group or the total never holds: repeatable."""
+"""The clients that a topic, a resource group or the total neither charges nor holds: repeatable."""
 
 BOOTSTRAP: Final = "bootstrap"
 """The name of the listener where clients connect first."""

@@ -1,8 +1,10 @@
 """The limits in use: one bucket for each entity, made on first use, updated, removed after an idle hour.
 
 Clients can invent client ids, so the limits that clients have by a default entry are bounded in number. Above the bound
-each new one drops some that no client has looked up in the present generation and that are as new: whoever comes back
-gets an equal one. If there are none, new clients share one limit of the default entry.
+each new one checks the few that were checked longest ago, and drops those that were not used since, have no debt and no
+waiters. So the bound is exceeded while more limits than that are in use or in debt, by one for each new client at most.
+A client whose limit was dropped gets a new one, with its whole burst. Until the next `expire`, a minute later, its open
+sessions still charge the old one: clients that share a limit may have both for so long.
 
 After a change of the configuration each limit is updated at its next look-up, or by `refresh`, as of the change. So a
 change costs little at once, however many limits are in use.
@@ -12,16 +14,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
-from quotas.admission.limit import Exempt, Limit, exempt_from
+from quotas.admission.limit import Limit
 from quotas.admission.topic_thresholds import TopicThreshold
-from quotas.algorithms.algorithm import UNLIMITED, Algorithm, AlgorithmSettings
+from quotas.algorithms.algorithm import Algorithm, AlgorithmSettings
 from quotas.algorithms.producer_ids import ProducerIdQuota
-from quotas.algorithms.token_bucket import TokenBucket
-from quotas.entity import TOTAL, AnyEntity, Entity, Kind, Named
+from quotas.entity import AnyEntity, Entity, Kind, Named
 from quotas.limit_kinds import LIMIT_NAMES, THRESHOLDS
 from quotas.registry.configured import Configured
 from quotas.registry.idle import IDLE_NS, Idle
@@ -30,16 +30,10 @@ from quotas.registry.override import Applies
 MAX_OF_DEFAULTS: Final = 100_000
 """Limits of clients by default entries: about 80 MB."""
 _CHECKED_AT_ONCE: Final = 4
-_FORGOTTEN_NS: Final = 600 * 1_000_000_000
-"""Idle time without debt after which limits other than token buckets count as new: a one-minute mean has fallen to
-e**-10 then, and sampled windows have expired."""
 
 
 class LimitStore:
-    """The limits in use and their configuration; `share` scales every rate.
-
-    generation   that of the registry
-    """
+    """The limits in use and their configuration; `share` scales every rate."""
 
     def __init__(self, configured: Configured, settings: AlgorithmSettings, share: Fraction) -> None:
         self.configured = configured
@@ -47,10 +41,10 @@ class LimitStore:
         self._settings = settings
         self._limits: dict[str, dict[AnyEntity, Limit]] = {name: {} for name in LIMIT_NAMES}
         self._idle: Idle[Limit] = Idle()
-        self.generation = 0
-        #: Those of clients by default entries, the one checked longest ago first; how many of this generation are new.
-        self._of_defaults: OrderedDict[Limit, None] = OrderedDict()
-        self._new_of_defaults = 0
+        #: Those of clients by default entries, the one checked longest ago first, with their latest use at that time;
+        #: how many were dropped since the last `expire`.
+        self._of_defaults: OrderedDict[Limit, int] = OrderedDict()
+        self._dropped = 0
         #: Not updated since the last change, and whether their debts are forgotten; the time of that change.
         self._stale: dict[Limit, bool] = {}
         self._changed_ns = 0
@@ -67,16 +61,14 @@ class LimitStore:
         limit = self.find(name, applies.entity)
         if limit is None:
             is_of_default = isinstance(applies.entity, Entity) and applies.entity != applies.origin
-            if is_of_default and now_ns is not None and not self._has_room(now_ns):
-                return self.get(name, replace(applies, entity=applies.origin))
+            if is_of_default and now_ns is not None:
+                self._make_room(now_ns)
             rate = self.scaled(applies.rate)
             algorithm = self._settings.make(name, rate, applies.algorithm, applies.burst_ns)
             limit = self.add(Limit(name, applies.entity, algorithm, origin=applies.origin, mode=applies.mode))
-            limit.exempt, limit.rejects = _exempt(limit, applies), _rejects(applies)
+            limit.exempt, limit.rejects = applies.exempt, _rejects(applies)
             if is_of_default:
-                self._of_defaults[limit] = None
-                self._new_of_defaults += 1
-        limit.generation = self.generation
+                self._of_defaults[limit] = limit.algorithm.last_ns
         return limit
 
     def get_all(self, name: str, found: Iterable[dict[str, Applies]], now_ns: int | None = None) -> tuple[Limit, ...]:
@@ -108,18 +100,6 @@ class LimitStore:
         shared = rate * self.share
         return shared.numerator if shared.denominator == 1 else shared
 
-    @property
-    def needs_generation(self) -> bool:
-        """Whether a new generation is due, so that limits can be dropped. Once for many new limits: each session looks
-        its limits up again.
-        """
-        return self._new_of_defaults >= MAX_OF_DEFAULTS // 4 and len(self._of_defaults) >= MAX_OF_DEFAULTS
-
-    def begin_generation(self, generation: int) -> None:
-        """From now on each session looks its limits up again before it uses them."""
-        self.generation = generation
-        self._new_of_defaults = 0
-
     # ---- changing
 
     def replace(self, configured: Configured, share: Fraction, now_ns: int) -> None:
@@ -142,10 +122,10 @@ class LimitStore:
         return bool(stale)
 
     def expire(self, now_ns: int) -> int:
-        """Remove the limits that were idle for an hour and have no debt and no waiters; returns their number. O(limits
-        due).
+        """Remove the limits that were idle for an hour and have no debt and no waiters. Returns how many were removed
+        or dropped since the last call. O(limits due).
         """
-        forgotten = 0
+        forgotten, self._dropped = self._dropped, 0
         for limit in self._idle.due(now_ns):
             if not self.is_in_use(limit):
                 continue
@@ -154,7 +134,7 @@ class LimitStore:
                 self._idle.check_at(limit, idle_until_ns)
                 if isinstance(limit.algorithm, ProducerIdQuota):
                     limit.algorithm.clean_up(now_ns)
-            elif limit.waiters.waiting or limit.waiters.claimants or limit.debt_ns(now_ns):
+            elif _is_needed(limit, now_ns):
                 self._idle.check_at(limit, now_ns + IDLE_NS)
             else:
                 self._drop(limit)
@@ -168,17 +148,19 @@ class LimitStore:
         self._of_defaults.pop(limit, None)
         self._idle.discard(limit)
 
-    def _has_room(self, now_ns: int) -> bool:
-        """Whether one more limit of a default entry may be added. Drops a few that are not needed, if necessary."""
+    def _make_room(self, now_ns: int) -> None:
+        """Drop limits of default entries if there are too many: see the module."""
         limits = self._of_defaults
-        if len(limits) >= MAX_OF_DEFAULTS:
-            for _ in range(_CHECKED_AT_ONCE):
-                limit = next(iter(limits))
-                if limit.generation != self.generation and limit not in self._stale and _is_as_new(limit, now_ns):
-                    self._drop(limit)
-                else:
-                    limits.move_to_end(limit)
-        return len(limits) < MAX_OF_DEFAULTS
+        for _ in range(_CHECKED_AT_ONCE):
+            if len(limits) < MAX_OF_DEFAULTS:
+                return
+            limit, checked_ns = next(iter(limits.items()))
+            if limit.algorithm.last_ns != checked_ns or _is_needed(limit, now_ns):
+                limits[limit] = limit.algorithm.last_ns
+                limits.move_to_end(limit)
+            else:
+                self._drop(limit)
+                self._dropped += 1
 
     def _refresh(self, limit: Limit) -> None:
         """Apply the configuration to a limit: its debt stays, at the new rate. It is dropped if it is no longer
@@ -201,7 +183,7 @@ class LimitStore:
         if is_forgotten and not _begin_anew(algorithm):
             self._drop(limit)
             return
-        limit.origin, limit.mode, limit.exempt = applies.origin, applies.mode, _exempt(limit, applies)
+        limit.origin, limit.mode, limit.exempt = applies.origin, applies.mode, applies.exempt
         limit.rejects = _rejects(applies)
         rate = self._settings.per_second(name, self.scaled(applies.rate))
         burst_ns = self._settings.burst_ns if applies.burst_ns is None else applies.burst_ns
@@ -219,19 +201,12 @@ def _begin_anew(algorithm: Algorithm) -> bool:
     return True
 
 
-def _is_as_new(limit: Limit, now_ns: int) -> bool:
-    """Whether a new limit in its place would decide the same."""
+def _is_needed(limit: Limit, now_ns: int) -> bool:
+    """Whether it has waiters, a debt, or known producer ids."""
     algorithm = limit.algorithm
-    if limit.waiters.waiting or limit.waiters.claimants or isinstance(algorithm, ProducerIdQuota):
-        return False
-    if isinstance(algorithm, TokenBucket):
-        return algorithm.wait_ns(UNLIMITED, now_ns) == 0  # full
-    return algorithm.last_ns + _FORGOTTEN_NS <= now_ns and not algorithm.debt_ns(now_ns)
-
-
-def _exempt(limit: Limit, applies: Applies) -> Exempt | None:
-    """The total counts all traffic; a limit of a topic or group, only that of the clients it holds."""
-    return exempt_from(limit, applies.exempt, is_charged=limit.entity == TOTAL)
+    if isinstance(algorithm, ProducerIdQuota) and algorithm.empty_ns > now_ns:
+        return True
+    return limit.waiters.waiting > 0 or len(limit.waiters.claimants) > 0 or limit.debt_ns(now_ns) > 0
 
 
 def _rejects(applies: Applies) -> bool:

@@ -37,7 +37,7 @@ class Applies:
 
     entity   the scope of the bucket, real names only
     origin   the configured entity
-    exempt   the clients that it never holds
+    exempt   the clients that it neither charges nor holds
     rejects  see `QuotaEntry`
     """
 

@@ -19,7 +19,7 @@ from fractions import Fraction
 
 from quotas.admission.client_limits import ClientLimits, ProducerIdLimit, TopicLimits
 from quotas.admission.limit import Limit, limits_for
-from quotas.admission.limit_set import fetch_limit_set, limit_set
+from quotas.admission.limit_set import limit_set
 from quotas.admission.refused_sequences import RefusedSequences
 from quotas.admission.topic_thresholds import Thresholds
 from quotas.algorithms.algorithm import AlgorithmSettings
@@ -104,8 +104,8 @@ class Registry:
         bounded (see `quotas.registry.limit_store`).
         """
         client, has_rotated = self._clients.get(user, client_id)
-        if has_rotated or self._store.needs_generation:
-            self._begin_generation()
+        if has_rotated:
+            self.generation += 1
         if client.generation != self.generation:
             self._refresh(client, now_ns)
         return client
@@ -174,7 +174,7 @@ class Registry:
         new_share = self.share if share is None else _exact_share(share)
         configured = entries if isinstance(entries, Configured) else Configured(entries)
         self._topics.check(configured)
-        self._begin_generation()
+        self.generation += 1
         self._store.replace(configured, new_share, now_ns)
         self._store.refresh(most)
         self._topics.replace()
@@ -185,7 +185,7 @@ class Registry:
         """Begin anew with the limits in debt: what a dry run has let pass is not served later. Known producer ids stay
         known. `most`: as for `replace`; the caller notifies the observers.
         """
-        self._begin_generation()
+        self.generation += 1
         self._store.forget_debts(now_ns)
         self._store.refresh(most)
 
@@ -194,7 +194,8 @@ class Registry:
         return self._store.refresh(most)
 
     def expire(self, now_ns: int) -> int:
-        """Remove the limits that were idle for an hour; returns their number. Call it about once a minute.
+        """Remove the limits that were idle for an hour; returns their number, with that of the limits that were dropped
+        for new clients (see `quotas.registry.limit_store`). Call it about once a minute.
 
         Costs O(limits that are due for a check): each is checked once an hour.
         """
@@ -203,15 +204,11 @@ class Registry:
         self.refused.expire(now_ns)
         keeps_order = self._keeps_order and len(self.refused) > 0
         if self._clients.expire(now_ns) or forgotten or topics or keeps_order != self._keeps_order:
-            self._begin_generation()  # an idle session must not charge a removed bucket
+            self.generation += 1  # an idle session must not charge a removed bucket
         self._keeps_order = keeps_order
         return forgotten
 
     # ---- inside
-
-    def _begin_generation(self) -> None:
-        self.generation += 1
-        self._store.begin_generation(self.generation)
 
     def _refresh(self, client: ClientLimits, now_ns: int | None) -> None:
         configured = self._store.configured
@@ -224,7 +221,7 @@ class Registry:
             return limits_for(user, client_id, self._store.get_all(name, found, now_ns))
 
         client.produce = limit_set(limits(PRODUCER_BYTE_RATE))
-        client.fetch = fetch_limit_set(limits(CONSUMER_BYTE_RATE))
+        client.fetch = limit_set(limits(CONSUMER_BYTE_RATE))
         client.requests = limit_set(limits(REQUEST_RATE))
         client.mutations = limit_set(limits(CONTROLLER_MUTATION_RATE))
         client.bytes_in = limits(BYTES_IN_RATE, of_groups)

@@ -8,7 +8,7 @@ from operator import or_
 from typing import Final
 
 from quotas.admission.client_limits import TopicLimits
-from quotas.admission.limit import Limit, exempt_from
+from quotas.admission.limit import Limit
 from quotas.admission.topic_thresholds import Thresholds, TopicThreshold, check_thresholds
 from quotas.entity import TOTAL, Kind, Named
 from quotas.limit_kinds import BYTES_IN_RATE, BYTES_THRESHOLD, MESSAGES_IN_RATE, MESSAGES_THRESHOLD, THRESHOLDS
@@ -96,9 +96,7 @@ class TopicTable:
             limit = self._store.add(Limit(name, entity, algorithm, origin=TOTAL))
         of_total = self._of_total[THRESHOLDS[name]]
         exempt = [each.exempt for each in (own.get(name), of_total) if each and each.exempt]
-        clients = reduce(or_, exempt) if exempt else None
-        if (None if limit.exempt is None else limit.exempt.clients) != clients:
-            limit.exempt = exempt_from(limit, clients, is_charged=True)
+        limit.exempt = reduce(or_, exempt) if exempt else None
         entry = own.get(name, of_total)
         limit.mode, limit.rejects = entry.mode, entry.rejects
         return (limit,)

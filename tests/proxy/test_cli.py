@@ -199,7 +199,7 @@ def test_exemptions_are_listed(files: Path) -> None:
             "exempt: ip:10.0.0.1: connections=unlimited",
             "exempt: topic:orders: bytes_in_rate=5000000 neither counts nor holds user:alice, client-id:spark-*",
             "exempt: topic:orders: messages_in_rate=0.5 neither counts nor holds user:alice, client-id:spark-*",
-            "exempt: total: producer_byte_rate=50000000 counts but never holds client-id:monitor",
+            "exempt: total: producer_byte_rate=50000000 neither counts nor holds client-id:monitor",
         ],
     )
     (files / "proxy.toml").write_text(f"quota_share = 0.1\nquota = {quotas[2:]}\n")

@@ -53,7 +53,7 @@ async def test_every_kind_of_request_counts(open_stage: OpenStage, manner: str) 
         stage.clock.pass_seconds(0 if number == len(sent) else 1)
     await dialogue.say(heartbeat(7))
     assert await dialogue.heard() == heartbeat(7)
-    assert debts(stage) == {OWED: 1}, "and no more than a second is owed"
+    assert debts(stage) == {OWED: 1}, "and what finds debt is not charged"
     assert stage.paused() == {}
 
 
@@ -79,9 +79,8 @@ async def test_only_data_is_held(open_stage: OpenStage, manner: str, data: bytes
         assert await dialogue.heard() == heartbeat(number)
     await dialogue.say(data)
     await held(stage)
-    owed = debts(stage)[OWED]
-    assert owed == (0.006 if manner == "with bytes behind" else 0.003), "what waits has not been counted"
-    stage.clock.pass_seconds(owed)
+    assert debts(stage)[OWED] == 0.001, "what waits has not been counted, and what found debt is not"
+    stage.clock.pass_seconds(0.001)
     assert correlation_of(await dialogue.heard()) == 9
     assert debts(stage) == {OWED: 0.001}
 
@@ -105,20 +104,20 @@ async def test_a_run_of_small_requests_is_counted_one_by_one(open_stage: OpenSta
         assert await broker.frame() == small[number]
 
 
-async def test_a_run_of_control_requests_is_counted_one_by_one(open_stage: OpenStage) -> None:
+async def test_of_a_run_of_control_requests_only_the_first_finds_no_debt(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[FAST])
     client, broker = await stage.pair()
     await client.send(b"".join(heartbeat(number) for number in range(300)))
     for number in range(300):
         assert await broker.frame() == heartbeat(number)
-    assert debts(stage) == {OWED: 0.3}
+    assert debts(stage) == {OWED: 0.001}
 
 
-@pytest.mark.parametrize(("algorithm", "seconds"), [("token-bucket", 1), ("ewma", 5), ("sampled-window", 2)])
+@pytest.mark.parametrize(("algorithm", "seconds"), [("token-bucket", 0.1), ("ewma", 0), ("sampled-window", 2.1)])
 async def test_control_requests_leave_a_bounded_debt(
     open_stage: OpenStage, algorithm: QuotaAlgorithm, seconds: float
 ) -> None:
-    """However many they are, data waits for a second, one window (sampled windows) or one tick (EWMA)."""
+    """However many they are, data waits for the last one that found no debt."""
     quota = parse_spec("client-id=etl,request_rate=10")
     stage = open_stage(
         quotas=QuotaOptions(entries=(quota,), algorithm=algorithm, window_num=2, window_size_seconds=2.0)
@@ -131,7 +130,7 @@ async def test_control_requests_leave_a_bounded_debt(
         assert await broker.read(len(sent)) == sent
         owed.append(debts(stage).get(OWED, 0))
         stage.clock.pass_seconds(0.5)
-    assert 0.5 * seconds <= max(owed) <= seconds
+    assert max(owed) == seconds
 
 
 async def test_responses_to_control_requests_carry_the_wait(open_stage: OpenStage) -> None:
@@ -141,7 +140,7 @@ async def test_responses_to_control_requests_carry_the_wait(open_stage: OpenStag
     for _ in range(3):
         await broker.frame()
     await broker.send(heartbeat_answer(1))
-    assert await client.frame() == heartbeat_answer(1, throttle_ms=3)
+    assert await client.frame() == heartbeat_answer(1, throttle_ms=1)
     await broker.send(heartbeat_answer(2, throttle_ms=7))
     assert await client.frame() == heartbeat_answer(2, throttle_ms=7), "the broker's own is longer"
     await broker.send(heartbeat_answer(3))

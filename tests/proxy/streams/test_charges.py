@@ -195,19 +195,19 @@ def test_whatever_stalls_what_arrived_is_what_is_charged(size: int, stalls: list
 # ---- request_rate
 
 
-def test_control_requests_owe_one_second_at_most() -> None:
+def test_control_requests_owe_no_more_than_one_of_them() -> None:
     world = World([quota("request_rate=10")])
     pair = Pair(world)
     for number in range(500):
         pair.client_sends(heartbeat(number))
         pair.broker_sends(heartbeat_answered(number))
-        assert world.debts().get(("client-id:etl", "request_rate"), 0) <= 1
+        assert world.debts().get(("client-id:etl", "request_rate"), 0) <= 0.1
     assert len(pair.received()) == 500, "control requests are never held"
     pair.client_sends(produce(501))
     assert pair.requests.stopped == HOLD
     began_ns = world.clock()
     pass_holds(world)
-    assert world.clock() - began_ns <= 1_000_000_000
+    assert world.clock() - began_ns <= 100_000_000
 
 
 def test_responses_of_control_requests_carry_the_wait_where_they_have_the_field() -> None:
@@ -222,7 +222,7 @@ def test_responses_of_control_requests_carry_the_wait_where_they_have_the_field(
     world.clock.pass_seconds(3)
     pair.client_sends(produce(3), heartbeat(4))
     pair.broker_sends(produced(3), heartbeat_answered(4))
-    assert pair.received()[-1] == heartbeat_answered(4, 200)
+    assert pair.received()[-1] == heartbeat_answered(4, 100)
     world.clock.pass_seconds(3)
     pair.client_sends(heartbeat(5))
     world.clock.pass_seconds(0.2)

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit, Ticket
 from quotas.admission.limit_set import NO_LIMITS, limit_set
-from quotas.algorithms.algorithm import UNLIMITED
+from quotas.algorithms.algorithm import UNLIMITED, Algorithm
+from quotas.algorithms.ewma import Ewma
+from quotas.algorithms.sampled_window import SampledWindow
 from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entity import Entity
 
@@ -192,34 +194,39 @@ def test_conservation(terms: list[tuple[int, int]], schedule: list[Arrival]) -> 
             before_last += size
 
 
-def test_a_capped_charge_leaves_a_second_of_debt_at_most_in_each_limit_and_names_the_worst() -> None:
+def test_control_requests_are_charged_to_the_limits_out_of_debt_and_the_worst_is_named() -> None:
     fast, slow = Limit("fast", ETL, TokenBucket(100)), Limit("slow", ETL, TokenBucket(10))
     limits = limit_set((fast, slow))
-    assert limits.charge_capped(5, 0) is ADMITTED
-    decision = limits.charge_capped(150, 0)
-    assert (decision.admitted, decision.wait_ns, decision.limit, decision.exceeded) == (
-        True,
-        SECOND,
-        slow,
-        (fast, slow),
-    )
-    assert (fast.debt_ns(0), slow.debt_ns(0)) == (SECOND * 55 // 100, SECOND)
-    assert NO_LIMITS.charge_capped(10**15, 0) is ADMITTED
-    assert limit_set((slow,)).charge_capped(1, 0).wait_ns == SECOND
+    assert limits.charge_control(5, 0) is ADMITTED
+    assert limits.charge_control(20, 0) == Decision(True, SECOND * 15 // 10, slow, (slow,))
+    assert limits.charge_control(90, 0) == Decision(True, SECOND * 15 // 10, slow, (fast, slow))
+    assert (fast.debt_ns(0), slow.debt_ns(0)) == (SECOND * 15 // 100, SECOND * 15 // 10)
+    assert NO_LIMITS.charge_control(10**15, 0) is ADMITTED
 
 
-def test_a_flood_of_capped_charges_does_not_keep_a_frame_waiting() -> None:
+def test_a_flood_of_control_requests_does_not_keep_a_frame_waiting() -> None:
     limit = Limit("request_rate", ETL, TokenBucket(10))
     limits = limit_set((limit,))
-    limits.charge_capped(150, 0)
+    limits.charge(20, 0)
     frame = object()
     limit.enqueue(frame, 1)
     half = SECOND // 2
-    decision = limits.charge_capped(150, half)
+    decision = limits.charge_control(1, half)
     assert (decision.wait_ns, decision.limit) == (half, limit), "its responses still carry the throttle time"
-    assert limits.charge_capped(150, SECOND) is ADMITTED
+    assert limits.charge_control(1, SECOND) is ADMITTED
     assert limit.waiters.pop() is frame
-    assert limits.charge_capped(150, SECOND).wait_ns == SECOND
+    assert limits.charge_control(1, SECOND).wait_ns == SECOND // 10
+
+
+@pytest.mark.parametrize(
+    "algorithm", [TokenBucket(200), Ewma(200), SampledWindow(200, samples=11, window_ns=SECOND, first_window=True)]
+)
+def test_a_flood_of_control_requests_leaves_at_most_the_debt_of_one(algorithm: Algorithm) -> None:
+    """5,000 a second for a minute, under 200 a second."""
+    limits = limit_set((Limit("request_rate", ETL, algorithm),))
+    for event in range(300_000):
+        assert limits.charge_control(1, event * SECOND // 5000).wait_ns <= SECOND // 200 + SECOND
+    assert max(algorithm.debt_ns(at * SECOND // 10) for at in range(600, 1200)) <= SECOND // 200
 
 
 def test_a_refund_knows_when_the_charge_was_made() -> None:
