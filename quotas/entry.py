@@ -24,7 +24,8 @@ class QuotaEntry:
     group           the members, if the entity is a resource group
     unlimited       the names of limits that it lifts: weaker entries that match do not apply. A limit, or one of these
     exempt          the clients that its limits neither charge nor hold, or None
-    rejects         whether records over its limits on topics are refused (`action=reject`), where clients can handle it
+    rejects         whether records over its limits on topics are refused (`action`), where clients can handle it. None:
+                    not said; thresholds refuse then, rates do not
     """
 
     entity: AnyEntity
@@ -35,4 +36,4 @@ class QuotaEntry:
     group: ResourceGroup | None = None
     unlimited: tuple[str, ...] = ()
     exempt: Exemption | None = None
-    rejects: bool = False
+    rejects: bool | None = None

@@ -10,6 +10,7 @@ from proxy.config.floor import FLOORS, LIMITS_WITH_FLOOR, REMEDY, SMALLEST_SHARE
 from proxy.config.quotas_file import Quotas
 from quotas.entity import Entity
 from quotas.entry import QuotaEntry
+from quotas.limit_kinds import THRESHOLDS
 from quotas.resource_groups import parse_pattern
 
 MAX_LISTED: Final = 20
@@ -43,12 +44,23 @@ def quota_warnings(options: QuotaOptions, quotas: Quotas) -> list[Caution]:
     if low:
         effect = f"too low for one producer, whose records may expire; smallest limits: {FLOORS}"
         found.append(("quota_below_floor", {"entities": _listed(low), "effect": effect, "hint": REMEDY}))
+    found += _of_thresholds(quotas)
     unmatched: list[Caution] = [("quota_never_matches", fields) for fields in _never_matching(options, quotas)]
     rest = len(unmatched) - MAX_LISTED
     found += unmatched[:MAX_LISTED]
     if rest > 0:
         found.append(("quotas_never_match", {"further_entries": rest}))
     return found
+
+
+def _of_thresholds(quotas: Quotas) -> Iterator[Caution]:
+    """How long thresholds hold."""
+    if any(name in THRESHOLDS.values() for entry in quotas.entries for name in entry.limits):
+        effect = (
+            "topics over their thresholds are refused where the producer sends again; all other requests are held, by a"
+            " one-minute mean: for 45, 100 or 140 s after 2, 5 or 10 times the threshold"
+        )
+        yield "thresholds_hold_for_long", {"effect": effect, "hint": "bytes_in_rate is an even rate"}
 
 
 def _below_floor(quotas: Quotas) -> list[str]:

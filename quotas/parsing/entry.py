@@ -89,7 +89,7 @@ def read_entry(place: str, items: Sequence[Item], resolve: Resolve | None = None
         group,
         tuple(reader.unlimited),
         reader.exemption(),
-        rejects=options.action == REJECT,
+        rejects=None if options.action is None else options.action == REJECT,
     )
     return Reading(entity, entry, (), reader.limits)
 

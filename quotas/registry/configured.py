@@ -12,6 +12,7 @@ from quotas.limit_kinds import (
     BYTES_IN_RATE,
     CONTROLLER_MUTATION_RATE,
     MESSAGES_IN_RATE,
+    THRESHOLDS,
     TOTAL_BYTES_THRESHOLD,
     TOTAL_MESSAGES_THRESHOLD,
 )
@@ -27,7 +28,7 @@ class Configured:
 
     counts_records    whether some limit counts records
     counts_mutations  whether some limit counts created and deleted partitions
-    rejects           whether some entry refuses records (`action=reject`)
+    rejects           whether some entry refuses records
     """
 
     def __init__(self, entries: Iterable[QuotaEntry] = ()) -> None:
@@ -40,7 +41,7 @@ class Configured:
         grouped = set()
         self.rejects = False
         for entry in entries:
-            self.rejects |= entry.rejects
+            self.rejects |= _may_reject(entry)
             if entry.group is not None:
                 (self.groups.replace if entry.entity in grouped else self.groups.add)(entry.group)
                 grouped.add(entry.entity)
@@ -99,3 +100,10 @@ class Configured:
             rate = limits_of(override).get(limit_name)
             if rate is not None:
                 yield topic, rate
+
+
+def _may_reject(entry: QuotaEntry) -> bool:
+    """Whether records over some limit of it are refused: `action=reject`, and thresholds unless they have another."""
+    if entry.rejects is not None:
+        return entry.rejects
+    return any(name in THRESHOLDS or name in THRESHOLDS.values() for name in entry.limits)

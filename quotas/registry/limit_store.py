@@ -211,7 +211,7 @@ def _is_needed(limit: Limit, now_ns: int) -> bool:
 
 def _rejects(applies: Applies) -> bool:
     """Only records of a topic are refused, not those over other limits of the same entry."""
-    return applies.rejects and isinstance(applies.entity, Named) and applies.entity.kind is Kind.TOPIC
+    return bool(applies.rejects) and isinstance(applies.entity, Named) and applies.entity.kind is Kind.TOPIC
 
 
 def _idle_until_ns(limit: Limit) -> int:

@@ -24,7 +24,7 @@ class Shape:
     algorithm: str | None = None
     unlimited: tuple[str, ...] = ()
     exempt: Exemption | None = None
-    rejects: bool = False
+    rejects: bool | None = None
 
 
 # The shape, then one rate for each of its names.
@@ -48,7 +48,7 @@ class Applies:
     entity: AnyEntity
     origin: AnyEntity
     exempt: Exemption | None = None
-    rejects: bool = False
+    rejects: bool | None = None
 
 
 class Compactor:

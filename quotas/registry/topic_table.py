@@ -98,7 +98,8 @@ class TopicTable:
         exempt = [each.exempt for each in (own.get(name), of_total) if each and each.exempt]
         limit.exempt = reduce(or_, exempt) if exempt else None
         entry = own.get(name, of_total)
-        limit.mode, limit.rejects = entry.mode, entry.rejects
+        limit.mode = entry.mode
+        limit.rejects = next((each.rejects for each in (entry, of_total) if each.rejects is not None), True)
         return (limit,)
 
     # ---- changing

@@ -468,3 +468,8 @@ def test_the_way_that_toml_refuses_gets_the_right_spelling(
 
 def test_the_summary_counts_entries_of_every_kind() -> None:
     assert "; 3 quota entries" in summary_of(config(*UPSTREAM, *quotas(*EVERY_LIMIT)))
+
+
+def test_thresholds_warn_of_long_holds() -> None:
+    ((name, told),) = cautions((*UPSTREAM, *quotas("total=true,total.bytes.in.per.sec.threshold=50MB")))
+    assert (name, "140 s" in str(told["effect"])) == ("thresholds_hold_for_long", True)

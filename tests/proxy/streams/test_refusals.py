@@ -318,11 +318,7 @@ def test_a_dry_run_refuses_nothing() -> None:
 
 
 def test_thresholds_count_a_refused_sequence_once() -> None:
-    entries = [
-        parse_spec(
-            "total,total.bytes.in.per.sec.threshold=1000,total.messages.in.per.sec.threshold=1000000,action=reject"
-        )
-    ]
+    entries = [parse_spec("total,total.bytes.in.per.sec.threshold=1000,total.messages.in.per.sec.threshold=1000000")]
     world = World(quotas=entries)
     pair = Pair(world)
     pair.connection.identity.refusal_error = 89

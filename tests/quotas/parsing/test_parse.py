@@ -68,11 +68,15 @@ ENTITIES = "user, client-id, ip, topic, resource-group, listener, total"
         ),
         (
             "topic=orders,messages_in_rate=0.5,bytes.in.per.sec.threshold=1MiB/s,action=throttle",
-            QuotaEntry(Named(Kind.TOPIC, "orders"), {MESSAGES_IN_RATE: Fraction(1, 2), BYTES_THRESHOLD: 1_048_576}),
+            QuotaEntry(
+                Named(Kind.TOPIC, "orders"),
+                {MESSAGES_IN_RATE: Fraction(1, 2), BYTES_THRESHOLD: 1_048_576},
+                rejects=False,
+            ),
         ),
         (
             "total,total.messages.in.per.sec.threshold=5,action=throttle",
-            QuotaEntry(TOTAL, {TOTAL_MESSAGES_THRESHOLD: 5}),
+            QuotaEntry(TOTAL, {TOTAL_MESSAGES_THRESHOLD: 5}, rejects=False),
         ),
         ("total=true,connections=5", QuotaEntry(TOTAL, {CONNECTIONS: 5})),
         ("connections=5, total", QuotaEntry(TOTAL, {CONNECTIONS: 5})),
