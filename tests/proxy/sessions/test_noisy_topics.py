@@ -340,8 +340,8 @@ async def test_a_change_of_the_limits_keeps_the_order(open_stage: OpenStage, ver
     ]
     await dialogue.say(refused_first)
     assert errors_of(await dialogue.told(), version)[0][0][2] == 89
-    in_force = stage.server.in_force
-    in_force.take_over_quotas(replace(in_force.quotas, entries=tuple(without_burst(each) for each in later)))
+    active_config = stage.server.active_config
+    active_config.replace_quotas(replace(active_config.quotas, entries=tuple(without_burst(each) for each in later)))
     stage.clock.pass_seconds(1)
     await dialogue.say(behind)
     message = "an earlier batch of this partition was refused: send that one first"
