@@ -190,10 +190,10 @@ class Server:
         metrics = self.metrics
         headers = ProxyHeaders(loop, self._clock, config, metrics, self._accepted)
         self.ports = Ports(loop, config, metrics, headers)
-        quotas = quotas_in_force(config)
+        configured = quotas_in_force(config)
         registry = Registry(
-            quotas.entries,
-            share=quotas.share,
+            configured.entries,
+            share=configured.share,
             settings=_settings_of(config.quotas),
             reads_topics=config.usage.by_topic,
         )
@@ -208,7 +208,7 @@ class Server:
             nodes=Nodes(config.listening, self.ports.open_any),
             topics=Topics(loop, partial(ask_for_topics, config.bootstrap_servers)),
             holds=holds,
-            policy=policy_of(mode_of(config, quotas), report),
+            policy=policy_of(mode_of(config, configured), report),
         )
         self.shared = Shared(
             loop=loop,
@@ -222,9 +222,9 @@ class Server:
         )
         max_wait_ns = int(config.enforcement.max_connection_hold_seconds * NS_PER_SECOND)
         part = max(1, config.security.max_connections // WAITING_PARTS)
-        connection_quotas = ConnectionQuotas(registry, max_wait_ns, part)
-        self.gate = Gate(loop, self._clock, connection_quotas, report, metrics.connections, self.context, part)
-        self.active_config = ActiveConfig(config, quotas, self.shared, report)
+        quotas = ConnectionQuotas(registry, max_wait_ns, part)
+        self.gate = Gate(loop, self._clock, quotas, report, metrics.connections, self.context, part)
+        self.active_config = ActiveConfig(config, configured, self.shared, report)
         sweep = Sweep(self.sessions, headers, memory, metrics.connections, config.security)
         registry.observers += [self.shared.wakeups.limits_changed, self.gate.limits_changed]
         metrics.limits_in_use = registry.limits_in_use
