@@ -1,4 +1,6 @@
-"""The shell: sockets, event loop, clock, configuration, metrics. It makes no quota or protocol decision of its own.
+"""The proxy process: sockets, event loop, clock, configuration, metrics.
+
+What passes is decided in `streams` and `enforcement`, which know no socket, event loop or clock.
 
 From the outside in; each imports only what is listed after it:
 
