@@ -1,12 +1,13 @@
-"""The shell: sockets, event loop, clock, configuration, metrics. It makes no quota or protocol decision of its own.
+"""The proxy process: sockets, event loop, clock, configuration, metrics.
+
+What passes is decided in `streams` and `enforcement`, which know no socket, event loop or clock.
 
 From the outside in; each imports only what is listed after it:
 
-    cli             the entry point: signals first        commands        run, check-config, enforcement
-    server          ties the parts together, drains       enforcement_command   asks a running proxy
-    ports           binds, knows where each leads         ticks           what is done ten times a second
-    config_watch    the files again, when they change     admin_socket    the off switch, for the owner
-    in_force        what may change while it runs         listener        accepts in batches
+    cli             the entry point: signals first        commands        run, check-config
+    server          ties the parts together, drains       ports           binds, knows where each leads
+    ticks           what is done ten times a second       config_watch    the files again, when they change
+    active_config   what may change while it runs         listener        accepts in batches
     sessions/       the sockets of one client connection and its broker connection
     streams/        what passes through them: bytes in, steps out
     enforcement/    from what the limits say to what is done about it

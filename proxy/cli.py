@@ -15,6 +15,7 @@ def main() -> None:
     if sys.argv[1:2] == ["run"]:
         # Not for check-config: its exit code 0 means that the file is right.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the quotas file will be read anyway
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # it would end the process
         signal.signal(signal.SIGINT, _stop_before_start)
         signal.signal(signal.SIGTERM, _stop_before_start)
         gc.disable()  # 5 % of the start; `settle_garbage_collection` enables it

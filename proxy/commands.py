@@ -1,4 +1,4 @@
-"""The commands of `kafka-quota-proxy`: `run`, `check-config`, `enforcement`, `--version`.
+"""The commands of `kafka-quota-proxy`: `run`, `check-config`, `--version`.
 
 Exit codes: 0 after a clean drain, 2 for a bad configuration, 1 for anything else; one message on stderr, no traceback.
 Slow imports (the server, HTTP, Kafka's schemas) are made only by the command that needs them.
@@ -165,68 +165,6 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
     click.echo(f"{file}: ok: {summary_of(config)}")
     for line in quotas.exemptions:
         click.echo(f"exempt: {line}")
-
-
-@main.group("enforcement")
-@cloup.option(
-    "--admin-socket",
-    type=cloup.Path(),
-    metavar="PATH",
-    envvar=f"{ENVIRONMENT_PREFIX}ADMIN_SOCKET",
-    required=True,
-    help=f"The path that the proxy has as its --admin-socket. [env: {ENVIRONMENT_PREFIX}ADMIN_SOCKET]",
-)
-def enforcement(admin_socket: str) -> None:
-    """Switch the enforcement of a running proxy off and on.
-
-    While it is off the proxy forwards everything, and counts and logs as with --dry-run. Connections stay open. Only
-    the user of the proxy's process may use its socket. In a container, which has the variable and needs no shell:
-
-    \b
-      kubectl exec POD -- kafka-quota-proxy enforcement off --for 30m
-    """
-
-
-@enforcement.command("off")
-@cloup.option("--for", "duration", default="30m", show_default=True, metavar="DURATION", help="500ms, 20s, 2m, 1h.")
-@click.pass_context
-def enforcement_off(ctx: click.Context, /, duration: str) -> None:
-    """Forward everything for this time, at most 24h; then quotas are enforced again."""
-    from proxy.config.values import InvalidValue, parse_duration
-
-    try:
-        seconds = parse_duration(duration)
-    except InvalidValue as error:
-        _fail(ConfigError((Problem(f"--for {duration!r}", error.message, error.hint),)), EXIT_BAD_CONFIG)
-    if not seconds:
-        _fail(ConfigError((Problem(f"--for {duration!r}", "expected a duration above 0"),)), EXIT_BAD_CONFIG)
-    _ask(ctx, {"command": "off", "seconds": seconds})
-
-
-@enforcement.command("on")
-@click.pass_context
-def enforcement_on(ctx: click.Context, /) -> None:
-    """Enforce quotas again now."""
-    _ask(ctx, {"command": "on"})
-
-
-@enforcement.command("status")
-@click.pass_context
-def enforcement_status(ctx: click.Context, /) -> None:
-    """Print whether quotas are enforced, and until when they are not."""
-    _ask(ctx, {"command": "status"})
-
-
-def _ask(ctx: click.Context, request: Mapping[str, object]) -> None:
-    """Print the state of the proxy after this request, or why there is none and exit with 1."""
-    from proxy.enforcement_command import NotAnswered, ask
-
-    assert ctx.parent is not None  # noqa: S101 - the group
-    try:
-        click.echo(ask(ctx.parent.params["admin_socket"], request))
-    except NotAnswered as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(EXIT_FAILURE)
 
 
 def _warning(fields: Mapping[str, object]) -> str:

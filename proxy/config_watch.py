@@ -34,6 +34,7 @@ RETRY_AFTER_NS: Final = 30_000_000_000
 MAX_PROBLEMS_LOGGED: Final = 20
 _SIZE: Final = 0
 """Index of the file's size in a fingerprint."""
+_REQUESTED: Final = "requested by a signal"
 
 _log = logging.getLogger(__name__)
 
@@ -41,16 +42,17 @@ _log = logging.getLogger(__name__)
 class ConfigWatch:
     """Watches the files of `config`, which has one of the two at least.
 
-    `quotas` are those in force. `take_over` is called in the event loop with a new configuration and its quotas; it
-    applies what may change (see `live_part`). `read_again` makes a configuration of the file of `--config` as it is
-    then; None: that file is not watched. `clock` returns monotonic nanoseconds.
+    `quotas` are those in force. `apply` is called in the event loop with a new configuration and its quotas, after
+    `read_files` also with an unchanged one; it applies what may change (see `live_part`). `read_again` makes a
+    configuration of the file of `--config` as it is then; None: that file is not watched. `clock` returns monotonic
+    nanoseconds.
     """
 
     def __init__(
         self,
         config: Config,
         quotas: Quotas,
-        take_over: Callable[[Config, Quotas], None],
+        apply: Callable[[Config, Quotas], None],
         metrics: Metrics,
         clock: Callable[[], int] = time.monotonic_ns,
         read_again: Callable[[], Config] | None = None,
@@ -59,7 +61,7 @@ class ConfigWatch:
         #: That of the latest configuration, also if it was refused.
         self._quotas_file = config.quotas.file
         self._quotas = quotas
-        self._take_over = take_over
+        self._apply = apply
         self._metrics = metrics
         self._clock = clock
         self._read_again = read_again
@@ -83,14 +85,14 @@ class ConfigWatch:
             self._asked.clear()
 
     def read_files(self) -> None:
-        """Read the files now, even if they have not changed."""
-        self._seen = "asked to read them"
+        """Read the files now, and apply them even if they have not changed."""
+        self._seen = _REQUESTED
         self._asked.set()
 
     async def poll(self) -> bool:
         """Read the files if one changed; True if they were applied. A wrong or missing file changes nothing."""
         seen = await asyncio.to_thread(_fingerprints, self._paths())
-        is_new = seen != self._seen
+        is_new, is_requested = seen != self._seen, self._seen == _REQUESTED
         if not is_new and (self._retry_ns is None or self._clock() < self._retry_ns):
             return False
         self._seen = seen
@@ -110,7 +112,7 @@ class ConfigWatch:
             return False
         self._metrics.reload_ok = True
         self._warn_of_fixed(fixed)
-        return await self._apply(config, quotas)
+        return await self._apply_changes(config, quotas, always=is_requested)
 
     def _paths(self) -> tuple[Path | None, ...]:
         return (self._config.file if self._read_again else None, self._quotas_file)
@@ -132,12 +134,12 @@ class ConfigWatch:
         quotas.prepare()
         return quotas
 
-    async def _apply(self, config: Config, quotas: Quotas) -> bool:
-        if config == self._config and quotas is self._quotas:
+    async def _apply_changes(self, config: Config, quotas: Quotas, *, always: bool) -> bool:
+        if config == self._config and quotas is self._quotas and not always:
             return False
         before, quotas_before = self._config, self._quotas
         self._config, self._quotas = config, quotas
-        self._take_over(config, quotas)
+        self._apply(config, quotas)
         if config != before:
             logs.event(
                 _log,
@@ -145,7 +147,7 @@ class ConfigWatch:
                 "config_reloaded",
                 file=config.file,
                 changed=",".join(_differing(before, config)),
-                dry_run=config.enforcement.dry_run,
+                dry_run=quotas.dry_run,
                 throttle_mode=config.enforcement.throttle_mode,
                 log_level=config.observability.log_level,
             )
@@ -159,6 +161,7 @@ class ConfigWatch:
                 before=len(quotas_before.entries),
                 share=quotas.share,
                 share_before=quotas_before.share,
+                dry_run=quotas.dry_run,
             )
             for name, fields_ in await asyncio.to_thread(quota_warnings, config.quotas, quotas):
                 logs.event(_log, logging.WARNING, name, exc_info=False, **fields_)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from proxy.admin_socket import AdminSocket
+from proxy.active_config import ActiveConfig, mode_of
 from proxy.brokers.nodes import Nodes
 from proxy.brokers.readiness import Readiness
 from proxy.brokers.topic_lookup import ask_for_topics
@@ -26,7 +26,6 @@ from proxy.config_watch import ConfigWatch
 from proxy.enforcement.holds import Holds
 from proxy.enforcement.policies.table import policy_of
 from proxy.enforcement.report import Report, waiting_clients
-from proxy.in_force import InForce, mode_of
 from proxy.observability.admin import Status, WaitingClient, start_admin
 from proxy.observability.logs import event
 from proxy.observability.metrics import Metrics
@@ -144,27 +143,21 @@ class Server:
         self.start(loop)
         watch = None
         if self.config.quotas.file is not None or self.config.file is not None:
-            watch = ConfigWatch(
-                self.config, self.in_force.quotas, self.in_force.take_over, self.metrics, self._clock, self._read_again
-            )
+            active = self.active_config
+            watch = ConfigWatch(self.config, active.quotas, active.apply, self.metrics, self._clock, self._read_again)
         loop.add_signal_handler(signal.SIGHUP, _log_nothing_to_reload if watch is None else watch.read_files)
+        loop.add_signal_handler(signal.SIGUSR2, self.active_config.toggle)
         readiness = Readiness(self.config.bootstrap_servers, self._clock, self._not_ready)
-        switch = None
         try:
-            if self.config.enforcement.admin_socket is not None:
-                switch = AdminSocket(self.config.enforcement.admin_socket, self.in_force)
-                await switch.open()
             admin = await start_admin(
                 self.config.observability,
                 self.metrics,
                 health=self._health,
                 readiness=readiness.check,
                 throttles=self._throttles,
-                exemptions=lambda: self.in_force.quotas.exemptions,
+                exemptions=lambda: self.active_config.quotas.exemptions,
             )
         except BindError:
-            if switch is not None:
-                switch.close()
             self.close()
             raise
         self._log_start(admin.port)
@@ -177,8 +170,6 @@ class Server:
         finally:
             if watching is not None:
                 watching.cancel()
-            if switch is not None:
-                switch.close()
             self.close()
             if usage is not None:
                 await usage.close()
@@ -199,10 +190,10 @@ class Server:
         metrics = self.metrics
         headers = ProxyHeaders(loop, self._clock, config, metrics, self._accepted)
         self.ports = Ports(loop, config, metrics, headers)
-        in_force = quotas_in_force(config)
+        configured = quotas_in_force(config)
         registry = Registry(
-            in_force.entries,
-            share=in_force.share,
+            configured.entries,
+            share=configured.share,
             settings=_settings_of(config.quotas),
             reads_topics=config.usage.by_topic,
         )
@@ -217,7 +208,7 @@ class Server:
             nodes=Nodes(config.listening, self.ports.open_any),
             topics=Topics(loop, partial(ask_for_topics, config.bootstrap_servers)),
             holds=holds,
-            policy=policy_of(mode_of(config.enforcement), report),
+            policy=policy_of(mode_of(config, configured), report),
         )
         self.shared = Shared(
             loop=loop,
@@ -233,7 +224,7 @@ class Server:
         part = max(1, config.security.max_connections // WAITING_PARTS)
         quotas = ConnectionQuotas(registry, max_wait_ns, part)
         self.gate = Gate(loop, self._clock, quotas, report, metrics.connections, self.context, part)
-        self.in_force = InForce(config, in_force, self.shared, report)
+        self.active_config = ActiveConfig(config, configured, self.shared, report)
         sweep = Sweep(self.sessions, headers, memory, metrics.connections, config.security)
         registry.observers += [self.shared.wakeups.limits_changed, self.gate.limits_changed]
         metrics.limits_in_use = registry.limits_in_use
@@ -244,7 +235,7 @@ class Server:
         except BindError:
             self.close()
             raise
-        self._ticks = Ticks(loop, self._clock, metrics, self.shared.pumps, registry, sweep, self.in_force)
+        self._ticks = Ticks(loop, self._clock, metrics, self.shared.pumps, registry, sweep)
 
     def close(self) -> None:
         """Close every socket at once."""
@@ -360,7 +351,7 @@ class Server:
 
     def _log_start(self, metrics_port: int) -> None:
         """Log the addresses, the quotas, and their scope."""
-        config = self.config
+        config, quotas = self.config, self.active_config.quotas
         listening = config.listening
         host = listening.address[0]
         ports = listening.broker_ports
@@ -375,9 +366,8 @@ class Server:
             broker_ports=",".join([broker_ports, *exceptions]),
             metrics=f"http://{format_address((config.observability.metrics_listen[0], metrics_port))}/metrics",
             upstream=",".join(format_address(address) for address in config.bootstrap_servers),
-            dry_run=config.enforcement.dry_run or None,
+            dry_run=quotas.dry_run or None,
         )
-        quotas = self.in_force.quotas
         rest = len(quotas.entries) - MAX_LISTED
         limits = [
             f"{entry.entity} {name}={rate}"

@@ -1,11 +1,10 @@
-"""Ten times a second: measures the loop's lag, sweeps sessions, ends the off switch, and removes idle entities."""
+"""Ten times a second: measures the loop's lag, sweeps sessions, and removes idle entities."""
 
 import gc
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable
 from typing import Final
 
-from proxy.in_force import InForce
 from proxy.observability.metrics import Metrics
 from proxy.sessions.pump import PumpSet
 from proxy.sessions.sweep import Sweep
@@ -31,7 +30,6 @@ class Ticks:
         pumps: PumpSet,
         registry: Registry,
         sweep: Sweep,
-        in_force: InForce,
     ) -> None:
         self._loop = loop
         self._clock = clock
@@ -39,7 +37,6 @@ class Ticks:
         self._pumps = pumps
         self._registry = registry
         self.sweep = sweep
-        self._in_force = in_force
         self._count = 0
         self._due = loop.time() + TICK_SECONDS
         self._timer: TimerHandle = loop.call_at(self._due, self._tick)
@@ -59,7 +56,6 @@ class Ticks:
         connections.memory_paused = self._pumps.is_short
         now_ns = self._clock()
         metrics.entities.tick(now_ns)
-        self._in_force.tick(now_ns)
         self._sweep()
         self._count += 1
         if self._count % HOUSEKEEPING_TICKS == 0:

@@ -176,6 +176,6 @@ def summary_of(config: Config) -> str:
         parts[-1] += f" (with {config.quotas.file})"
     if quotas.share != 1:
         parts[-1] += f", every rate times {quotas.share:g}"
-    if config.enforcement.dry_run:
+    if quotas.dry_run:
         parts.append("dry run")
     return "; ".join(parts)

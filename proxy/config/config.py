@@ -1,7 +1,7 @@
 """The configuration of one proxy process, checked and in final units.
 
 The rest of the shell reads only `Config`, no flag, environment variable or file. It never changes. When the files of
-`--config` and `--quotas-file` change, `proxy.config_watch` makes another `Config`, and `proxy.in_force` applies it.
+`--config` and `--quotas-file` change, `proxy.config_watch` makes another `Config` and `proxy.active_config` applies it.
 """
 
 from __future__ import annotations
@@ -93,7 +93,6 @@ class EnforcementOptions:
     `backoff_grace_ms`: after a notice and a round trip, data that arrives within this time may have been on its way.
     `hard_debt_seconds`: with more debt a connection is not read at all; 0: data alone is held.
     `max_connection_hold_seconds`: the longest wait of a connection over a limit on connections; then it is closed.
-    `admin_socket`: the path of the off switch, None: there is none.
     """
 
     throttle_mode: str = "auto"
@@ -102,7 +101,6 @@ class EnforcementOptions:
     hard_debt_seconds: int = 0
     max_connection_hold_seconds: float = 8.0
     dry_run: bool = False
-    admin_socket: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

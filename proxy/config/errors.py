@@ -49,7 +49,7 @@ class ConfigError(StartError):
 
 
 class BindError(StartError):
-    """The `address` of `flag` cannot be bound: a port, or the path of a UNIX socket."""
+    """The `address` of `flag` cannot be bound."""
 
     def __init__(self, flag: str, address: Address | str, error: OSError) -> None:
         super().__init__(flag, address, error)

@@ -33,9 +33,6 @@ QUOTA_TABLES_ELSEWHERE: Final = (
 IGNORE_ENVIRONMENT: Final = "proxy.config.options.ignore_environment"
 """Key in the context's meta: `check-config` checks a file, without the environment of its shell."""
 
-MAX_SOCKET_PATH: Final = 107
-"""Bytes of `sun_path` on Linux, without its final zero (unix(7))."""
-
 ARGUMENTS: Final = "proxy.config.options.arguments"
 """Key in the context's meta: the command line, to parse it again when the file of --config changes."""
 
@@ -155,10 +152,3 @@ def file_path(value: object) -> Path:
     if not isinstance(value, str) or not value or "\0" in value:
         raise InvalidValue("expected the path of a file")
     return Path(value)
-
-
-def socket_path(value: object) -> Path:
-    path = file_path(value)
-    if len(os.fsencode(path)) > MAX_SOCKET_PATH:
-        raise InvalidValue("expected the path of a UNIX socket", f"at most {MAX_SOCKET_PATH} bytes; use a shorter one")
-    return path

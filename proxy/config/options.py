@@ -21,7 +21,6 @@ from proxy.config.option_types import (
     file_path,
     one_of,
     quota_spec,
-    socket_path,
 )
 from proxy.config.toml_file import take_defaults_from
 from quotas.modes import MODES
@@ -126,9 +125,9 @@ QUOTAS: Final = cloup.option_group(
         "--quotas-file",
         type=Checked("FILE.toml", file_path),
         show_default="none",
-        help="[[quota]] and [[resource-group]] tables with the keys of SPEC, and quota_share above them. The proxy "
-        "watches the file and applies a change as a whole. An entry of the file replaces the --quota of the same "
-        "entity; quota_share replaces --quota-share.",
+        help="[[quota]] and [[resource-group]] tables with the keys of SPEC; above them quota_share and dry_run. The "
+        "proxy watches the file and applies a change as a whole. An entry of the file replaces the --quota of the same "
+        "entity; quota_share and dry_run replace their flags.",
     ),
     _setting(
         "--quota-share",
@@ -221,14 +220,8 @@ ENFORCEMENT: Final = cloup.option_group(
         type=Switch(),
         default=False,
         show_default="off",
-        help="Decide, count and log, but forward everything unchanged.",
-    ),
-    _setting(
-        "--admin-socket",
-        type=Checked("PATH", socket_path),
-        show_default="none",
-        help="UNIX socket of the off switch, for the owner of this process only: kafka-quota-proxy enforcement off "
-        "--for 30m. That command reads the same variable.",
+        help="Decide, count and log, but forward everything unchanged. While the proxy runs, SIGUSR2 or dry_run in a "
+        "watched file switches this off and on.",
     ),
 )
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from proxy.config.config import Address, Config
 from proxy.config.errors import ConfigError, Problem
 from proxy.config.exemptions import exemptions_of
 from proxy.config.host_names import addresses_of
 from proxy.config.toml_file import read_toml
-from proxy.config.values import InvalidValue, parse_fraction
+from proxy.config.values import InvalidValue, parse_fraction, parse_switch
 from quotas.entity import DEFAULT_NAME, AnyEntity, Default, Kind, Named
 from quotas.parsing.batch import Wrong
 from quotas.parsing.names import BOOTSTRAP
@@ -22,19 +22,21 @@ from quotas.parsing.parse import Placed, QuotaEntry, SpecError, duplicates, load
 from quotas.registry.configured import Configured
 
 FLAG: Final = "--quota"
-SHARE: Final = "quota_share"
-"""The key of the file that replaces `--quota-share`."""
+_SETTINGS: Final[Mapping[str, Callable[[object], Any]]] = {"quota_share": parse_fraction, "dry_run": parse_switch}
+"""Keys of the whole file, each in place of the flag of its name, and their parsers."""
 
 
 @dataclass(frozen=True)
 class Quotas:
     """The quotas in force: the entries, each entity once, and the share that scales every rate, in (0, 1].
 
+    `dry_run`: they are not enforced.
     A file may have a million entries: `prepare` and comparisons take seconds then.
     """
 
     entries: tuple[QuotaEntry, ...]
     share: float
+    dry_run: bool = False
 
     @cached_property
     def configured(self) -> Configured:
@@ -56,12 +58,12 @@ class FileQuotas:
     """The result of reading the file once.
 
     placed     its tables, in its order, wrong ones included; one without an entity for a file that cannot be read
-    share      None when the file has none
+    settings   the values of its keys above all tables
     problems   the errors of the file, and of each table
     """
 
     placed: tuple[Placed, ...] = ()
-    share: float | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
 
 
@@ -117,16 +119,17 @@ def read_quotas_file(path: Path, *, place: str | None = None) -> FileQuotas:
     else:
         data = read_toml(path, place=place, problems=problems)
     if problems:
-        return FileQuotas((Placed(place),), None, tuple(problems))
-    share: float | None = None
-    if SHARE in data:
-        try:
-            share = parse_fraction(data[SHARE])
-        except InvalidValue as error:
-            problems.append(Problem(f"{path}: {SHARE} = {data[SHARE]!r}", error.message, error.hint))
-    found = load_quotas(data, addresses_of, settings=(SHARE,))
+        return FileQuotas((Placed(place),), problems=tuple(problems))
+    settings: dict[str, Any] = {}
+    for key, parse in _SETTINGS.items():
+        if key in data:
+            try:
+                settings[key] = parse(data[key])
+            except InvalidValue as error:
+                problems.append(Problem(f"{path}: {key} = {data[key]!r}", error.message, error.hint))
+    found = load_quotas(data, addresses_of, settings=tuple(_SETTINGS))
     problems += _at(path, found.errors)
-    return FileQuotas(found.placed, share, tuple(problems))
+    return FileQuotas(found.placed, settings, tuple(problems))
 
 
 def _at(path: Path, errors: Iterable[SpecError]) -> list[Problem]:
@@ -144,7 +147,7 @@ def _is_stream(path: Path) -> bool:
 
 def quotas_in_force(config: Config) -> Quotas:
     """The quotas of the flags and of the file as it is now. An entry of the file replaces the flag's entry of the same
-    entity; the share of the file replaces the flag's.
+    entity; `quota_share` and `dry_run` of the file replace the flags'.
 
     Raises ConfigError when the file has a problem. Blocks as `read_quotas_file`.
     """
@@ -152,7 +155,10 @@ def quotas_in_force(config: Config) -> Quotas:
     in_file = FileQuotas() if options.file is None else read_quotas_file(options.file)
     listeners = Listeners.of(listening.address, listening.broker_ports, listening.node_ports)
     entries = entries_together(options.entries, in_file, options.file, listeners)
-    return Quotas(entries, options.share if in_file.share is None else in_file.share)
+    settings = in_file.settings
+    return Quotas(
+        entries, settings.get("quota_share", options.share), settings.get("dry_run", config.enforcement.dry_run)
+    )
 
 
 def entries_together(

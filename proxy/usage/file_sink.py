@@ -24,7 +24,7 @@ class FileSink:
         self._is_torn = False
 
     async def write(self, records: Sequence[bytes]) -> None:
-        """See `Sink`."""
+        """Append the records, a line each. Raises SinkFailed."""
         try:
             await asyncio.to_thread(self._append, b"".join(record + b"\n" for record in records))
         except OSError as error:
@@ -43,4 +43,4 @@ class FileSink:
             os.close(file)
 
     async def close(self) -> None:
-        """See `Sink`."""
+        """Nothing is open between writes."""

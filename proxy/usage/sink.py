@@ -1,7 +1,7 @@
 """Where records go.
 
 SinkFailed          records could not be written now, and are kept
-└── SinkRefused     they will not be written there until someone changes it: they are lost
+└── SinkRefused     the sink refuses them: they are lost
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class SinkFailed(Exception):
 
 
 class SinkRefused(SinkFailed):
-    """See the module."""
+    """The sink accepts no records until someone changes it; these are lost."""
 
 
 class Sink(Protocol):

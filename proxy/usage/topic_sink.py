@@ -90,7 +90,7 @@ class TopicSink:
         self._checked_ns = 0
 
     async def write(self, records: Sequence[bytes]) -> None:
-        """See `Sink`."""
+        """Send the records to one partition. Raises SinkFailed, or SinkRefused."""
         self._cause.forget()
         try:
             producer = await self._connected()
@@ -138,7 +138,7 @@ class TopicSink:
         return self._producer
 
     async def close(self) -> None:
-        """See `Sink`."""
+        """Close the producer."""
         producer, self._producer = self._producer, None
         if producer is None:
             return

@@ -43,7 +43,7 @@ def of_file(file: str, path: Path) -> tuple[list[QuotaEntry], float]:
     found = read_quotas_file(path)
     assert found.problems == ()
     entries = [placed.entry for placed in found.placed if placed.entry is not None]
-    return entries, 1.0 if found.share is None else found.share
+    return entries, found.settings.get("quota_share", 1.0)
 
 
 def test_examples_come_in_pairs() -> None:

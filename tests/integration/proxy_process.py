@@ -111,6 +111,10 @@ class ProxyProcess:
         """SIGHUP, to the proxy alone: the leash would not outlive it."""
         os.kill(self.pid, signal.SIGHUP)
 
+    def toggle_enforcement(self) -> None:
+        """SIGUSR2, to the proxy alone."""
+        os.kill(self.pid, signal.SIGUSR2)
+
     def kill(self) -> None:
         """End it at once, whatever it does."""
         if self._process is not None and self._process.poll() is None:

@@ -47,7 +47,7 @@ def debts(stage: Stage) -> dict[tuple[str, str], float]:
 def alter(stage: Stage, spec: str, *, away: bool = False) -> None:
     """Set the limits of this SPEC while the proxy runs, or remove them; all others stay as they are."""
     changed = parse_spec(spec)
-    entries = {entry.entity: entry for entry in stage.server.in_force.quotas.entries}
+    entries = {entry.entity: entry for entry in stage.server.active_config.quotas.entries}
     before = entries.pop(changed.entity, None)
     limits = {} if before is None else dict(before.limits)
     for name, rate in changed.limits.items():
@@ -57,8 +57,8 @@ def alter(stage: Stage, spec: str, *, away: bool = False) -> None:
     unlimited = () if away else changed.unlimited
     if limits or unlimited:
         entries[changed.entity] = replace(before or changed, limits=limits, unlimited=unlimited)
-    in_force = stage.server.in_force
-    in_force.take_over_quotas(replace(in_force.quotas, entries=tuple(entries.values())))
+    active_config = stage.server.active_config
+    active_config.replace_quotas(replace(active_config.quotas, entries=tuple(entries.values())))
 
 
 class Dialogue:

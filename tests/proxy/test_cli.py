@@ -377,7 +377,7 @@ def test_the_handlers_of_the_start_are_there_before_anything_slow_is_loaded() ->
         "proxy.cli.main()\n"
     )
     result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60)
-    assert result.stdout.splitlines()[:3] == ["SIGHUP []", "SIGINT []", "SIGTERM []"]
+    assert result.stdout.splitlines()[:4] == ["SIGHUP []", "SIGUSR2 []", "SIGINT []", "SIGTERM []"]
 
 
 def test_the_server_leaves_out_what_only_a_development_environment_or_a_topic_of_usage_records_needs() -> None:
@@ -479,26 +479,6 @@ def test_what_nobody_foresaw_is_one_line_and_a_traceback_only_at_debug(
     assert _serve(config, lambda: config) == 1
     assert capsys.readouterr().err == "error: RuntimeError: two lines\n  --log-level debug shows where\n"
     assert ("in fail" in caplog.text) == (log_level == "debug")
-
-
-# enforcement
-
-
-@pytest.mark.parametrize("arguments", [("off", "--for", "20s"), ("on",), ("status",)])
-def test_a_switch_without_a_proxy_is_an_error(files: Path, arguments: tuple[str, ...]) -> None:
-    result = invoke("enforcement", *arguments, KAFKA_QUOTA_PROXY_ADMIN_SOCKET=str(files / "admin.sock"))
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"error: {files / 'admin.sock'}: No such file or directory\n"
-
-
-def test_a_switch_needs_a_socket_and_a_time() -> None:
-    assert invoke("enforcement", "on").exit_code == 2
-    result = invoke("enforcement", "--admin-socket", "x", "off", "--for", "soon")
-    assert result.exit_code == 2
-    assert result.stderr == "error: --for 'soon': expected a duration such as 20s, 500ms or 2m\n"
-    result = invoke("enforcement", "--admin-socket", "x", "off", "--for", "0")
-    assert result.exit_code == 2
-    assert result.stderr.startswith("error: --for '0': expected a duration above 0\n")
 
 
 def test_help_loads_neither_the_server_nor_http() -> None:

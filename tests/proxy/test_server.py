@@ -217,6 +217,13 @@ async def test_a_hang_up_without_a_quotas_file_is_no_end() -> None:
         assert await broker.frame() == heartbeat(1)
 
 
+async def test_a_signal_switches_enforcement_without_a_file() -> None:
+    async with running() as proxy:
+        for name in ("enforcement_off", "enforcement_on"):
+            proxy.send(signal.SIGUSR2)
+            assert (await proxy.event(name))["by"] == "SIGUSR2"
+
+
 async def test_a_new_file_releases_held_requests(tmp_path: Path) -> None:
     """The file is put in place by a rename, as editors and Kubernetes do it."""
     quotas = tmp_path / "quotas.toml"

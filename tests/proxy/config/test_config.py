@@ -73,7 +73,6 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         *("--backoff-grace-ms", "20"),
         *("--hard-debt-seconds", "30"),
         "--dry-run",
-        *("--admin-socket", "admin.sock"),
         *("--metrics-listen", "[::1]:0"),
         *("--metrics-allowed-host", "Proxy.svc", "--metrics-allowed-host", "metrics"),
         *("--max-metric-entities", "10"),
@@ -122,7 +121,6 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         "enforcement.hard_debt_seconds": 30,
         "enforcement.max_connection_hold_seconds": 1.5,
         "enforcement.dry_run": True,
-        "enforcement.admin_socket": Path("admin.sock"),
         "observability.metrics_listen": ("::1", 0),
         "observability.metrics_allowed_hosts": ("Proxy.svc", "metrics"),
         "observability.max_metric_entities": 10,
@@ -468,7 +466,7 @@ def test_everything_that_is_wrong_is_listed_at_once(toml: Any, monkeypatch: pyte
             "error: --broker-port 'y': expected NODE=PORT",
         ]
     )
-    assert any("did you mean 'listen'? allowed: admin_socket, advertised_host, " in message for message in found)
+    assert any("did you mean 'listen'? allowed: advertised_host, " in message for message in found)
 
 
 @pytest.mark.parametrize(
@@ -488,16 +486,8 @@ def test_a_file_that_cannot_be_read(content: bytes | None, message: str, tmp_pat
     assert errors("--config", str(path)) == [f"error: --config '{path}': {message}"]
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("s" * 108, "expected the path of a UNIX socket\n  at most 107 bytes; use a shorter one"),
-        ("é" * 54, "expected the path of a UNIX socket\n  at most 107 bytes; use a shorter one"),
-        ("a\0b", "expected the path of a file"),
-    ],
-)
-def test_a_path_that_no_socket_can_have(path: str, message: str) -> None:
-    assert errors(*UPSTREAM, "--admin-socket", path) == [f"error: --admin-socket {path!r}: {message}"]
+def test_a_path_that_no_file_can_have() -> None:
+    assert errors(*UPSTREAM, "--quotas-file", "a\0b") == ["error: --quotas-file 'a\\x00b': expected the path of a file"]
 
 
 def test_a_quotas_file_given_as_configuration(toml: Any) -> None:

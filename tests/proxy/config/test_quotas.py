@@ -144,6 +144,22 @@ def test_a_wrong_share_in_the_file_is_refused_as_the_flag_is(
     assert "no limit given" in no_limit, "with everything else that is wrong"
 
 
+@pytest.mark.parametrize(("value", "expected"), [("true", True), ("false", False), ("'on'", True)])
+@pytest.mark.parametrize("flag", [(), ("--dry-run",)])
+def test_dry_run_of_the_file_takes_the_place_of_the_flag(
+    quotas_file: Callable[[str], tuple[str, str]], flag: tuple[str, ...], value: str, expected: bool
+) -> None:
+    assert quotas_in_force(config(*UPSTREAM, *flag)).dry_run == bool(flag)
+    found = config(*UPSTREAM, *flag, *quotas_file(f"dry_run = {value}"))
+    assert quotas_in_force(found).dry_run == expected
+    assert summary_of(found).endswith("; dry run") == expected
+
+
+def test_a_wrong_dry_run_in_the_file_is_refused(quotas_file: Callable[[str], tuple[str, str]]) -> None:
+    flag, path = quotas_file("dry_run = 'maybe'")
+    assert errors(*UPSTREAM, flag, path) == [f"error: {path}: dry_run = 'maybe': expected true or false"]
+
+
 def test_a_share_below_a_table_is_said_to_belong_above(quotas_file: Callable[[str], tuple[str, str]]) -> None:
     flag, path = quotas_file("[[quota]]\nclient-id = 'a'\nproducer_byte_rate = 1\nquota_share = 0.5\n")
     assert errors(*UPSTREAM, flag, path) == [

@@ -40,13 +40,14 @@ class Watched:
         self.taken: list[dict[str, int]] = []
         self.shares: list[float] = []
         self.clock = Clock()
-        quotas = quotas_in_force(self.config)
-        self.watch = ConfigWatch(self.config, quotas, self._take_over, self.metrics, self.clock)
+        self.quotas = quotas_in_force(self.config)
+        self.watch = ConfigWatch(self.config, self.quotas, self._apply, self.metrics, self.clock)
 
     def reload_ok(self) -> bool:
         return self.metrics.reload_ok
 
-    def _take_over(self, _config: Config, quotas: Quotas) -> None:
+    def _apply(self, _config: Config, quotas: Quotas) -> None:
+        self.quotas = quotas
         self.taken.append({str(entry.entity): int(*entry.limits.values()) for entry in quotas.entries})
         self.shares.append(quotas.share)
 
@@ -98,6 +99,22 @@ async def test_a_wrong_share_changes_nothing(watched: Watched, caplog: pytest.Lo
     assert fields["place"] == f"{watched.path}: quota_share = 25"
     assert fields["message"] == "expected a fraction above 0 and at most 1, such as 0.25"
     assert caplog.records[1].__dict__["fields"]["share"] == 0.5
+
+
+async def test_dry_run_of_the_file_is_applied_and_goes_back_to_the_flags(watched: Watched) -> None:
+    await watched.watch.poll()
+    for text, is_dry in (("dry_run = true\n" + FIVE, True), (FIVE, False)):
+        watched.path.write_text(text)
+        assert await watched.watch.poll()
+        assert watched.quotas.dry_run == is_dry
+
+
+async def test_an_unchanged_file_is_applied_after_a_signal(watched: Watched) -> None:
+    await watched.watch.poll()
+    watched.watch.read_files()
+    assert await watched.watch.poll()
+    assert watched.taken == [{"client-id:flag": 1, "client-id:etl": 5_000_000}]
+    assert not await watched.watch.poll()
 
 
 async def test_a_reload_warns_about_entries_that_apply_to_no_client(
@@ -379,7 +396,7 @@ async def test_what_takes_long_with_many_entries_is_done_before_they_are_taken_o
     assert await watch.poll()
     os.utime(watched.path, (1, 1))
     assert not await watch.poll(), "equal quotas are not taken over, nor prepared"
-    assert prepared == [{"entries", "share", "configured", "exemptions"}]
+    assert prepared == [{"entries", "share", "dry_run", "configured", "exemptions"}]
 
 
 async def test_a_defect_does_not_end_the_watch(
@@ -419,16 +436,16 @@ class Configured:
         self.metrics = Metrics(config)
         self.taken: list[Config] = []
         self.rates: list[dict[str, int]] = []
-        self.watch = ConfigWatch(
-            config, quotas_in_force(config), self._take_over, self.metrics, self.clock, read_again=self.read
-        )
+        self.quotas = quotas_in_force(config)
+        self.watch = ConfigWatch(config, self.quotas, self._apply, self.metrics, self.clock, read_again=self.read)
 
     def read(self) -> Config:
         return _config_again(
             ["--config", str(self.path), "--bootstrap-servers", "broker:9092", "--max-throttle-ms", "7", *self.flags]
         )
 
-    def _take_over(self, config: Config, quotas: Quotas) -> None:
+    def _apply(self, config: Config, quotas: Quotas) -> None:
+        self.quotas = quotas
         self.taken.append(config)
         self.rates.append({str(entry.entity): int(*entry.limits.values()) for entry in quotas.entries})
 
@@ -445,7 +462,7 @@ async def test_what_may_change_of_a_configuration_is_applied(tmp_path: Path, cap
     with caplog.at_level(logging.INFO, "proxy"):
         assert await watched.watch.poll()
     [config] = watched.taken
-    assert (config.enforcement.dry_run, config.enforcement.throttle_mode) == (True, "notify")
+    assert (watched.quotas.dry_run, config.enforcement.throttle_mode) == (True, "notify")
     assert (config.observability.log_level, config.enforcement.max_throttle_ms) == ("debug", 7)
     assert watched.rates == [{"client-id:a": 3, "client-id:etl": 5_000_000}]
     logged = {record.getMessage(): record.__dict__["fields"] for record in caplog.records}

@@ -136,7 +136,7 @@ async def test_connections_that_come_and_go_at_any_moment(open_stage: OpenStage,
         if number % 25 == 0:
             await asyncio.sleep(0.002)
         if number % 60 == 59:
-            stage.server.in_force.take_over_quotas(
+            stage.server.active_config.replace_quotas(
                 Quotas((QUOTA if number % 120 == 59 else OF_ANOTHER,), random_.choice((1.0, 0.5)))
             )
         if number % 40 == 39 and stage.sessions:

@@ -11,7 +11,6 @@ import pytest
 
 from proxy.config.config import EnforcementOptions, SecurityOptions
 from proxy.enforcement.report import DELAY
-from proxy.in_force import Caller
 from proxy.streams.memory import Holding
 from quotas.modes import MODES
 from tests.proxy.conversation import Peer, Stage, until, without_burst
@@ -240,13 +239,13 @@ async def test_nothing_is_late_once_enforcement_is_off(open_stage: OpenStage) ->
     await client.send(fetch(2, 7))
     await broker.frame()
     await broker.send(fetched(2, 7, size=20_000))
-    stage.server.in_force.switch_off(60, Caller(1, 2))
+    stage.server.active_config.toggle()
     assert await client.frame() == produced(1, 3)
     assert await client.frame() == fetched(2, 7, size=20_000)
-    stage.server.in_force.switch_on(Caller(1, 2))
+    stage.server.active_config.toggle()
     await client.send(produce(3, 10_000, 3))
     await broker.frame()
-    stage.server.in_force.switch_off(60, Caller(1, 2))
+    stage.server.active_config.toggle()
     await broker.send(produced(3, 3))
     assert await client.frame() == produced(3, 3)
 

@@ -272,7 +272,7 @@ async def test_a_change_of_limits_releases_many_waiters_in_portions(
 ) -> None:
     stage, _, pairs = await crowd(open_stage, monkeypatch, 7)
     order.clear()
-    stage.server.in_force.take_over_quotas(Quotas((parse_spec("client-id=nobody,producer_byte_rate=1"),), 1))
+    stage.server.active_config.replace_quotas(Quotas((parse_spec("client-id=nobody,producer_byte_rate=1"),), 1))
     assert 0 < len(order) <= 5
     gone, _ = pairs.pop()
     gone.reset()
@@ -290,7 +290,7 @@ async def test_waiters_keep_their_order_when_limits_are_replaced(open_stage: Ope
         await client.send(produce(number))
         await held(stage, number - 4)
     order.clear()
-    stage.server.in_force.take_over_quotas(Quotas((parse_spec("client-id=nobody,producer_byte_rate=1"),), 1))
+    stage.server.active_config.replace_quotas(Quotas((parse_spec("client-id=nobody,producer_byte_rate=1"),), 1))
     assert order == [5, 6, 7]
 
 
@@ -388,7 +388,7 @@ async def test_limits_replaced_while_a_frame_waits(open_stage: OpenStage, change
         "of another client": "client-id=<default>,producer_byte_rate=1GB",
     }[change]
     stage.clock.pass_seconds(1)
-    stage.server.in_force.take_over_quotas(Quotas((parse_spec(spec),), 1))
+    stage.server.active_config.replace_quotas(Quotas((parse_spec(spec),), 1))
     stage.clock.pass_seconds(1)  # what was overdrawn stays so, and is paid back at the new rate
     assert await broker.frame() == produce(2)
     assert stage.shared.wakeups._timers == {}
@@ -399,7 +399,7 @@ async def test_limits_replaced_by_limits_that_hold_too(open_stage: OpenStage) ->
     client, broker = await in_debt(stage, 5_000)
     await client.send(produce(2))
     await held(stage)
-    stage.server.in_force.take_over_quotas(Quotas((FAST,), 1))
+    stage.server.active_config.replace_quotas(Quotas((FAST,), 1))
     await held(stage)
     stage.clock.pass_seconds(1)
     assert await broker.frame() == produce(2)
@@ -407,7 +407,7 @@ async def test_limits_replaced_by_limits_that_hold_too(open_stage: OpenStage) ->
 
 async def test_the_entries_of_the_flags_stay_in_force(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[SLOW])
-    stage.server.in_force.take_over_quotas(quotas_in_force(stage.config))
+    stage.server.active_config.replace_quotas(quotas_in_force(stage.config))
     client, _ = await in_debt(stage)
     await client.send(produce(2))
     await held(stage)
@@ -485,7 +485,7 @@ async def test_only_a_share_fetch_passes_at_a_deadline(
     await client.send(sent[1])
     await held(stage)
     stage.clock.pass_seconds(0.005)
-    stage.server.in_force.take_over_quotas(Quotas((FETCH_SLOW,), 1))  # held again, with the time that is left
+    stage.server.active_config.replace_quotas(Quotas((FETCH_SLOW,), 1))  # held again, with the time that is left
     await held(stage)
     session = stage.session_of(client)
     stage.clock.pass_seconds(0.005)

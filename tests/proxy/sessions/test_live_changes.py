@@ -83,21 +83,21 @@ async def test_the_share_scales_every_rate_while_frames_wait(open_stage: OpenSta
     stage = open_stage(quotas=[entry])
     _, broker = await waiting_for(stage)
     [(key, before)] = debts(stage).items()
-    stage.server.in_force.take_over_quotas(Quotas((entry,), 0.1))
+    stage.server.active_config.replace_quotas(Quotas((entry,), 0.1))
     await held(stage)
     assert debts(stage) == {key: pytest.approx(10 * before, rel=1e-6)}
     stage.clock.pass_seconds(9.5 * before)
-    stage.server.in_force.take_over_quotas(Quotas((entry,), 1))
+    stage.server.active_config.replace_quotas(Quotas((entry,), 1))
     assert debts(stage) == {key: pytest.approx(0.05 * before, rel=1e-6)}
     stage.clock.pass_seconds(0.051 * before)
-    stage.server.in_force.take_over_quotas(Quotas((entry,), 0.5))  # looks again: the timer is the loop's
+    stage.server.active_config.replace_quotas(Quotas((entry,), 0.5))  # looks again: the timer is the loop's
     assert await broker.frame() == ROWS[2]
 
 
 async def test_the_share_leaves_numbers_of_connections_as_they_are(open_stage: OpenStage) -> None:
     entry = parse_spec("total=true,connections=2,connection_creation_rate=10")
     stage = open_stage(quotas=[entry])
-    stage.server.in_force.take_over_quotas(Quotas((entry,), 0.5))
+    stage.server.active_config.replace_quotas(Quotas((entry,), 0.5))
     await stage.pair()
     await stage.pair()
     assert {limit.name: limit.rate for limit in stage.registry.limits_in_use()} == {"connection_creation_rate": 5}

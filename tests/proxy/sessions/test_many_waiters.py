@@ -21,7 +21,6 @@ from multiprocessing.context import SpawnProcess
 import pytest
 
 from proxy.config.quotas_file import Quotas
-from proxy.in_force import Caller
 from proxy.server import raise_descriptor_limit
 from proxy.ticks import settle_garbage_collection
 from quotas.parsing.parse import parse_spec
@@ -118,7 +117,7 @@ CHANGES: dict[str, Callable[[Stage, str], None]] = {
     "another rate": lambda stage, scope: _replace(stage, f"{scope},producer_byte_rate=2,burst_seconds=0.1"),
     "another mode": lambda stage, scope: _replace(stage, HELD.format(scope) + ",mode=pause"),
     "another limit": lambda stage, _: _replace(stage, "client-id=nobody,producer_byte_rate=1"),
-    "enforcement off": lambda stage, _: stage.server.in_force.switch_off(60, Caller(1, 1)),
+    "enforcement off": lambda stage, _: stage.server.active_config.toggle(),
 }
 #: After these nothing is held.
 LIFTING = ("another limit", "enforcement off")
@@ -127,7 +126,7 @@ LIFTING = ("another limit", "enforcement off")
 def _replace(stage: Stage, spec: str) -> None:
     quotas = Quotas((parse_spec(spec),), 1.0)
     quotas.prepare()  # the watch does this in a thread
-    stage.server.in_force.take_over_quotas(quotas)
+    stage.server.active_config.replace_quotas(quotas)
 
 
 @pytest.mark.parametrize("scope", SCOPES)

@@ -1,0 +1,98 @@
+"""What applies now and may change while the proxy runs: the quotas, the throttle mode, and whether they are enforced.
+
+While enforcement is off the proxy behaves as with `--dry-run`: held frames are released, no notice is written.
+Enforcement begins without the debts of that time: other clients would wait for these, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from proxy.config.config import Config
+from proxy.config.quotas_file import Quotas
+from proxy.enforcement.policies.table import DRY_RUN, policy_of
+from proxy.enforcement.report import Report
+from proxy.observability import logs
+from proxy.sessions.shared import Shared
+
+#: Limits that are updated in one turn: about 2 ms.
+MOST_REFRESHED: Final = 100
+
+_log = logging.getLogger(__name__)
+
+
+class ActiveConfig:
+    """Applies changes to all connections. Everything here is called in the event loop.
+
+    quotas   those that apply
+    mode     the throttle mode; `DRY_RUN` while enforcement is off
+    """
+
+    def __init__(self, config: Config, quotas: Quotas, shared: Shared, report: Report) -> None:
+        self.quotas = quotas
+        self.mode = mode_of(config, quotas)
+        self._throttle_mode = config.enforcement.throttle_mode
+        self._observability = config.observability
+        self._shared = shared
+        self._report = report
+        self._is_refreshing = False
+        self._publish_mode()
+
+    def apply(self, config: Config, quotas: Quotas) -> None:
+        """Apply what may change of a configuration: quotas, dry run, throttle mode and log level."""
+        if config.observability != self._observability:
+            self._observability = config.observability
+            logs.configure(self._observability.log_format, self._observability.log_level)
+        self._throttle_mode = config.enforcement.throttle_mode
+        self._change_mode(mode_of(config, quotas), by="file")
+        if quotas is not self.quotas:
+            self.replace_quotas(quotas)
+
+    def replace_quotas(self, quotas: Quotas) -> None:
+        """Replace the entries and the share. Fast for quotas that are prepared."""
+        self.quotas = quotas
+        registry, now_ns = self._shared.context.registry, self._shared.clock()
+        registry.replace(quotas.configured, now_ns, share=quotas.share, most=MOST_REFRESHED)
+        self._begin_refresh()
+
+    def toggle(self) -> None:
+        """Switch enforcement off, or on if it is off, until the next call or `apply`."""
+        self._change_mode(self._throttle_mode if self.mode == DRY_RUN else DRY_RUN, by="SIGUSR2")
+
+    def _change_mode(self, mode: str, by: str) -> None:
+        """Replace the policy of all connections. Held frames are decided again by the new one."""
+        before = self.mode
+        if mode == before:
+            return
+        self.mode = mode
+        self._publish_mode()
+        context = self._shared.context
+        context.policy = policy_of(mode, self._report)
+        if DRY_RUN in {before, mode}:
+            logs.event(_log, logging.WARNING, "enforcement_off" if mode == DRY_RUN else "enforcement_on", by=by)
+        if before == DRY_RUN:
+            context.registry.forget_debts(self._shared.clock(), MOST_REFRESHED)
+            self._begin_refresh()
+        for observer in context.registry.observers:
+            observer()
+
+    def _publish_mode(self) -> None:
+        self._report.is_dry_run = self.mode == DRY_RUN
+        self._shared.context.metrics.enforcement_enabled = self.mode != DRY_RUN
+
+    def _begin_refresh(self) -> None:
+        """Update the limits in use, some in each round of the loop. A change meanwhile is part of these rounds."""
+        if not self._is_refreshing:
+            self._is_refreshing = True
+            self._refresh()
+
+    def _refresh(self) -> None:
+        self._is_refreshing = self._shared.context.registry.refresh(MOST_REFRESHED)
+        if self._is_refreshing:
+            self._shared.loop.call_soon(self._refresh)
+
+
+def mode_of(config: Config, quotas: Quotas) -> str:
+    """The name of the policy that this configuration requests."""
+    return DRY_RUN if quotas.dry_run else config.enforcement.throttle_mode
