@@ -159,20 +159,6 @@ async def test_fetches_are_not_lowered_while_off(open_stage: OpenStage) -> None:
         assert await client.frame() == fetched(number)
 
 
-async def test_a_waiting_connection_is_served_when_enforcement_is_switched_off(open_stage: OpenStage) -> None:
-    spec = "total=true,connection_creation_rate=1,algorithm=token-bucket,burst_seconds=1"
-    stage = open_stage(quotas=[parse_spec(spec)])
-    await stage.pair()
-    for _ in range(6):
-        await stage.client()
-    await until(lambda: len(stage.waiting()) == 6)
-    stage.server.in_force.switch_off(60, ME)
-    async with asyncio.timeout(3):  # the last one would wait for 6 s
-        for _ in range(6):
-            await stage.broker.accept()
-    assert stage.waiting() == []
-
-
 @pytest.mark.parametrize("is_whole", [False, True])
 async def test_off_charges_a_held_request_once(open_stage: OpenStage, is_whole: bool) -> None:
     """Also if it is released before all of its bytes have arrived."""
