@@ -17,8 +17,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 ROOT = Path(__file__).parent
 #: What a frame passes through. A native class has no interpreted subclasses, so these folders are compiled whole.
 COMPILED = ("protocol", "quotas", "proxy/streams", "proxy/enforcement", "proxy/sessions")
-#: Cold, and full of what mypyc compiles to nothing faster; wires and waiting connections have
-#: subclasses outside of the compiled code.
+#: Cold, and full of what mypyc compiles to nothing faster; wires have subclasses outside of the compiled code.
 INTERPRETED = (
     "quotas/connections.py",
     "quotas/parsing",

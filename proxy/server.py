@@ -52,8 +52,8 @@ from quotas.registry.registry import Registry
 
 EXIT_CLEAN = 0
 EXIT_NOT_DRAINED = 1
-#: Of --max-connections, the part that may wait for a slot of one listener, and that may wait to be closed. As many
-#: more may remain for acks=0 data of clients that have gone.
+#: Of --max-connections, the part that may wait to be closed. As many more may remain for acks=0 data of clients that
+#: have gone.
 WAITING_PARTS = 10
 #: Fewest connections that may remain for such data.
 MIN_ABANDONED = 8
@@ -221,12 +221,12 @@ class Server:
             faults=Faults(metrics, self._clock),
         )
         max_wait_ns = int(config.enforcement.max_connection_hold_seconds * NS_PER_SECOND)
-        part = max(1, config.security.max_connections // WAITING_PARTS)
-        quotas = ConnectionQuotas(registry, max_wait_ns, part)
-        self.gate = Gate(loop, self._clock, quotas, report, metrics.connections, self.context, part)
+        max_refused = max(1, config.security.max_connections // WAITING_PARTS)
+        quotas = ConnectionQuotas(registry, max_wait_ns)
+        self.gate = Gate(loop, self._clock, quotas, report, metrics.connections, self.context, max_refused)
         self.active_config = ActiveConfig(config, configured, self.shared, report)
         sweep = Sweep(self.sessions, headers, memory, metrics.connections, config.security)
-        registry.observers += [self.shared.wakeups.limits_changed, self.gate.limits_changed]
+        registry.observers.append(self.shared.wakeups.limits_changed)
         metrics.limits_in_use = registry.limits_in_use
         metrics.produced = lambda: registry.produced(self._clock())
         metrics.connections.in_flight = lambda: sum(len(session.connection.in_flight) for session in self.sessions)
@@ -259,14 +259,14 @@ class Server:
             shared.faults.rejected(self.config.security.max_connections)
             return
         origin = Origin(unmapped(peer[0]), peer[1], self.ports.names_of(port))
-        over = self.gate.over(origin)
-        if over is not None and not over.wait_ns:
+        verdict = self.gate.decide(origin)
+        if verdict is None:
             client.close()
             return
         session = Session(shared, client, origin, self)
         self.sessions.add(session)
         self.metrics.connections.open += 1
-        self.gate.admit(session, over, lambda: session.connect(self.ports.brokers_at(port, self.context.nodes)))
+        self.gate.admit(session, verdict, lambda: session.connect(self.ports.brokers_at(port, self.context.nodes)))
 
     def on_closed(self, session: Session) -> None:
         self.sessions.discard(session)

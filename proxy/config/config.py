@@ -92,7 +92,7 @@ class EnforcementOptions:
 
     `backoff_grace_ms`: after a notice and a round trip, data that arrives within this time may have been on its way.
     `hard_debt_seconds`: with more debt a connection is not read at all; 0: data alone is held.
-    `max_connection_hold_seconds`: the longest wait of a connection over a limit on connections; then it is closed.
+    `max_connection_hold_seconds`: the longest wait of a connection over its rate; with a longer one it is closed then.
     """
 
     throttle_mode: str = "auto"

@@ -212,8 +212,8 @@ ENFORCEMENT: Final = cloup.option_group(
         "--max-connection-hold",
         type=Checked("DURATION", values.parse_duration),
         default="8s",
-        help="Longest wait of a connection over connection_creation_rate, or for a free slot of connections; then it "
-        "is closed. librdkafka gives up after 10s.",
+        help="Longest wait of a connection over connection_creation_rate; one that would wait longer is closed after "
+        "it. librdkafka gives up after 10s.",
     ),
     _setting(
         "--dry-run/--no-dry-run",

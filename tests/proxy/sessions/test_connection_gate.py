@@ -1,599 +1,421 @@
-"""`connections` and `connection_creation_rate` at work: who is let in, who waits, who is closed and why."""
+"""`connections` and `connection_creation_rate` at the gate: which connections are served, wait, or are closed.
+
+First without sockets (`Door`), then with a proxy.
+"""
 
 from __future__ import annotations
 
-import socket
+from collections import Counter
 from collections.abc import Callable
-from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from proxy.config.config import EnforcementOptions, QuotaOptions, SecurityOptions
+from proxy.enforcement.identity import Identity
+from proxy.enforcement.policies.table import DRY_RUN, policy_of
 from proxy.sessions.gate import Gate
 from proxy.sessions.lifecycle import State
+from proxy.sessions.session import Origin
+from quotas.connections import ConnectionQuotas
+from quotas.entity import TOTAL, Kind, Named
 from quotas.parsing.parse import parse_spec
-from tests.proxy.conversation import LOOPBACK, Peer, Stage, lines_of, readable_bytes, until
+from tests.proxy.conversation import Clock, Peer, Stage, lines_of, readable_bytes, until
 from tests.proxy.dialogue import alter
-from tests.proxy.frames import correlation_of, heartbeat, heartbeat_answer, produce, produced
+from tests.proxy.frames import heartbeat, produce, produced
+from tests.proxy.streams.pair import World
 
 OpenStage = Callable[..., Stage]
 
-OF_AN_ADDRESS = [
-    pytest.param("ip=127.0.0.1,connections=2", "ip:127.0.0.1", id="ip"),
-    pytest.param("ip=<default>,connections=2", "ip:127.0.0.1", id="any ip"),
-]
-OF_ALL = [
-    pytest.param("listener=bootstrap,connections=2", "listener:bootstrap", id="listener"),
-    pytest.param("listener=<default>,connections=2", "listener:bootstrap", id="any listener"),
-    pytest.param("total=true,connections=2", "total", id="total"),
-]
+SECOND = 1_000_000_000
+RATE = "connection_creation_rate"
 #: Seed 000's: 30 a second, over two windows of a second.
-THIRTY = QuotaOptions(entries=(parse_spec("ip=<default>,connection_creation_rate=30"),), window_num=2)
-#: One in a second: the second of a second is to wait for a second.
-ONE = parse_spec("total=true,connection_creation_rate=1")
-#: The same without the bucket, which pays its debt at the new rate when the rate changes.
-PLAIN = parse_spec("total=true,connection_creation_rate=1,algorithm=sampled-window")
+THIRTY = QuotaOptions(entries=(parse_spec(f"ip=<default>,{RATE}=30"),), window_num=2)
+#: In the first second of a new limit each further connection waits for one second more.
+ONE = f"total,{RATE}=1"
+BOOTSTRAP, PORT = ("bootstrap", "19092"), ("9093",)
 
 
-async def talk(stage: Stage) -> None:
-    """A connection that works."""
-    client, broker = await stage.pair()
-    await client.send(heartbeat(1))
-    assert await broker.frame() == heartbeat(1)
-    await broker.send(heartbeat_answer(1))
-    assert await client.frame() == heartbeat_answer(1)
+class Timer:
+    """A timer of `Timers`."""
+
+    def __init__(self, due_ns: int, call: Callable[[], None]) -> None:
+        self.due_ns = due_ns
+        self.call = call
+        self.is_pending = True
+
+    def cancel(self) -> None:
+        self.is_pending = False
 
 
-async def waiting(stage: Stage, count: int = 1) -> None:
-    """Wait until so many connections have been accepted and are not served."""
-    await until(lambda: sum(stage.server.gate.wait_of(each) is not None for each in stage.sessions) == count)
+class Timers:
+    """The part of an event loop that the gate uses."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._timers: list[Timer] = []
+
+    def call_later(self, seconds: float, call: Callable[..., None], *arguments: object) -> Timer:
+        timer = Timer(self._clock.now_ns + round(seconds * SECOND), lambda: call(*arguments))
+        self._timers.append(timer)
+        return timer
+
+    @property
+    def pending(self) -> list[Timer]:
+        self._timers = [each for each in self._timers if each.is_pending]
+        return self._timers
+
+    def pass_seconds(self, seconds: float) -> None:
+        end_ns = self._clock.now_ns + round(seconds * SECOND)
+        while due := [each for each in self.pending if each.due_ns <= end_ns]:
+            timer = min(due, key=lambda each: each.due_ns)
+            timer.cancel()
+            self._clock.now_ns = timer.due_ns
+            timer.call()
+        self._clock.now_ns = end_ns
 
 
-@pytest.mark.parametrize(("spec", "entity"), OF_AN_ADDRESS)
-async def test_a_connection_above_the_limit_of_an_address_is_closed_at_once(
-    open_stage: OpenStage, spec: str, entity: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    stage = open_stage(quotas=[parse_spec(spec)])
-    first, _ = await stage.pair()
-    second, broker_of_second = await stage.pair()
-    refused = await stage.client()
-    await refused.closed()
-    assert stage.metrics.connections.rejected["connections"] == 1
-    assert len(stage.sessions) == 2
-    assert stage.metrics.connections.open == 2
+class Connection:
+    """The part of a session that the gate uses."""
+
+    def __init__(self, door: Door, origin: Origin) -> None:
+        world = door.world
+        self.origin = origin
+        self.identity = Identity(world.config, world.registry, world.metrics.entities, f"{origin.ip}:{origin.port}")
+        self.since_ns = door.clock()
+        self.is_served = False
+        self._door = door
+
+    def serve(self) -> None:
+        assert not self.is_served
+        self.is_served = True
+        if self._door.is_unreachable:
+            self.close()
+
+    def close(self) -> None:
+        self._door.open.remove(self)
+        self._door.gate.remove(cast("Any", self))
+
+
+class Door:
+    """A gate on a clock of its own, with the connections that it has accepted."""
+
+    def __init__(self, *specs: str, hold_seconds: float = 2, max_refused: int = 10, dry_run: bool = False) -> None:
+        options = EnforcementOptions(dry_run=dry_run)
+        self.world = world = World([parse_spec(spec) for spec in specs], enforcement=options)
+        self.clock = world.clock
+        self.timers = Timers(world.clock)
+        self.quotas = ConnectionQuotas(world.registry, round(hold_seconds * SECOND))
+        loop, metrics = cast("Any", self.timers), world.metrics.connections
+        self.gate = Gate(loop, world.clock, self.quotas, world.report, metrics, world.context, max_refused)
+        self.rejected = metrics.rejected
+        self.open: list[Connection] = []
+        self.is_unreachable = False
+
+    def change(self, *specs: str) -> None:
+        self.world.registry.replace([parse_spec(spec) for spec in specs], self.clock())
+
+    def enforce(self, mode: str) -> None:
+        self.world.context.policy = policy_of(mode, self.world.report)
+
+    def arrive(self, ip: str = "10.0.0.1", listener: tuple[str, ...] = BOOTSTRAP) -> Connection | None:
+        """A new connection; None if it is closed at once."""
+        origin = Origin(ip, 1, listener)
+        verdict = self.gate.decide(origin)
+        if verdict is None:
+            return None
+        connection = Connection(self, origin)
+        self.open.append(connection)
+        self.gate.admit(cast("Any", connection), verdict, connection.serve)
+        return connection
+
+    def waits(self) -> dict[Connection, Any]:
+        found = {each: self.gate.wait_of(cast("Any", each)) for each in self.open}
+        return {each: wait for each, wait in found.items() if wait is not None}
+
+    def waits_seconds(self) -> list[float]:
+        return [wait.verdict.wait_ns / SECOND for wait in self.waits().values()]
+
+
+def test_a_connection_above_the_number_is_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    door = Door("listener=bootstrap,connections=2")
+    first, second, third = (door.arrive() for _ in range(3))
+    assert first is not None
+    assert second is not None
+    assert third is None
+    assert door.rejected["connections"] == 1
     [(name, fields)] = lines_of(caplog.records)
-    assert name == "connection_rejected"
-    assert (fields["reason"], fields["entity"], fields["limit_value"]) == ("connections", entity, 2)
-    await second.send(produce(1))
-    assert await broker_of_second.frame() == produce(1)
-    # Room for one, and for no more than one.
+    assert (name, fields["peer"], fields["reason"]) == ("connection_rejected", "10.0.0.1:1", "connections")
+    assert (fields["entity"], fields["limit_value"], fields["held_seconds"]) == ("listener:bootstrap", 2, None)
     first.close()
-    await until(lambda: len(stage.sessions) == 1)
-    await talk(stage)
-    again = await stage.client()
-    await again.closed()
-    assert stage.metrics.connections.rejected["connections"] == 2
+    assert door.arrive() is not None
+    assert door.arrive() is None
 
 
-async def test_zero_connections_block_an_address(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[parse_spec("ip=<default>,connections=5"), parse_spec("ip=127.0.0.1,connections=0")])
-    for number in range(1, 4):
-        await (await stage.client()).closed()
-        assert stage.metrics.connections.rejected["connections"] == number
-    alter(stage, "ip=127.0.0.1,connections=1")
-    await talk(stage)
+def test_one_with_too_long_a_wait_is_closed_after_the_longest(caplog: pytest.LogCaptureFixture) -> None:
+    door = Door(ONE, hold_seconds=2.5)
+    for _ in range(4):
+        door.arrive()
+    assert door.waits_seconds() == [2, 2.5, 2.5]
+    door.timers.pass_seconds(2)
+    assert [each.is_served for each in door.open] == [True, True, False, False]
+    door.timers.pass_seconds(0.5)
+    assert [each.is_served for each in door.open] == [True, True]
+    assert door.rejected[RATE] == 2
+    assert [name for name, _ in lines_of(caplog.records)] == ["throttled", "connection_rejected"]
+    fields = lines_of(caplog.records)[1][1]
+    assert (fields["reason"], fields["entity"], fields["held_seconds"]) == (RATE, "total", 2.5)
 
 
-@pytest.mark.parametrize(("spec", "entity"), OF_ALL)
-async def test_above_the_number_connections_wait_for_a_slot_in_their_order(
-    open_stage: OpenStage, spec: str, entity: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    stage = open_stage(quotas=[parse_spec(spec)])
-    first, _ = await stage.pair()
-    second, _ = await stage.pair()
-    waiters = await crowd(stage, 3)
-    stage.clock.pass_seconds(2)
-    [shown, *_] = stage.waiting()
-    assert (shown.limit, shown.entity, shown.limit_value, shown.mode) == ("connections", entity, 2, "pause")
-    assert (shown.waited_seconds, shown.remaining_seconds) == (2, 6), "then it is closed"
-    gone = stage.session_of(waiters[1])
-    waiters[1].close()
-    await until(lambda: gone.client.peer_has_gone)
-    gone.sweep(stage.clock())
-    first.close()
-    assert await served(stage) == 0
-    second.close()
-    assert await served(stage) == 2
-    assert stage.metrics.connections.open == 2
-    assert sum(stage.metrics.connections.rejected.values()) == 0
+def test_those_that_wait_to_be_closed_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    """An address above its rate leaves room for others."""
+    door = Door(f"ip=<default>,{RATE}=1", max_refused=3)
+    accepted = [door.arrive() is not None for _ in range(100)]
+    assert accepted == [True] * 5 + [False] * 95
+    assert door.rejected[RATE] == 95
     [(name, fields)] = lines_of(caplog.records)
-    assert (name, fields["limit"], fields["entity"]) == ("throttled", "connections", entity)
-    assert fields["debt_seconds"] == 2.0
-    throttles = [each.throttles for each in stage.metrics.entities]
-    assert [(histogram.count, histogram.sum_seconds) for each in throttles for histogram in each.values()] == [(2, 4.0)]
+    assert (name, fields["held_seconds"]) == ("connection_rejected", None)
+    other = door.arrive("10.0.0.2")
+    assert other is not None
+    assert other.is_served
+    door.timers.pass_seconds(2)
+    assert door.rejected[RATE] == 98
+    assert door.arrive() is not None
 
 
-async def test_without_a_free_slot_a_connection_is_closed_after_the_longest_wait(
-    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
-) -> None:
-    stage = open_stage(
-        quotas=[parse_spec("total=true,connections=1")],
-        enforcement=EnforcementOptions(max_connection_hold_seconds=0.05),
-    )
-    await stage.pair()
-    client = await stage.client()
-    await waiting(stage)
-    await client.closed()
-    assert stage.metrics.connections.rejected["connections"] == 1
-    name, fields = lines_of(caplog.records)[-1]
-    assert (name, fields["reason"], fields["entity"]) == ("connection_rejected", "connections", "total")
-    assert fields["held_seconds"] == 0.05
+def test_a_wait_counts_when_it_ends_and_not_as_a_request() -> None:
+    door = Door(ONE, hold_seconds=8)
+    _, second, gone = (door.arrive() for _ in range(3))
+    assert gone is not None
+    gone.close()
+    entities = door.world.metrics.entities
+    assert list(entities) == []
+    door.timers.pass_seconds(8)
+    assert second in door.open
+    entity = entities.of("ANONYMOUS", "")
+    [histogram] = entity.throttles.values()
+    assert (histogram.count, histogram.sum_seconds) == (1, 2)
+    assert entity.window.max_and_mean(entity.requests) == (0, 0)
 
 
-async def test_those_that_wait_for_a_slot_are_bounded(open_stage: OpenStage) -> None:
-    """A tenth of --max-connections, so that they cannot use up those of other listeners."""
-    stage = open_stage(
-        quotas=[parse_spec("listener=bootstrap,connections=1")], security=SecurityOptions(max_connections=20)
-    )
-    await stage.pair()
-    await crowd(stage, 2)
-    await (await stage.client()).closed()
-    assert stage.metrics.connections.rejected["connections"] == 1
-    await waiting(stage, 2)
+def test_changed_limits_apply_to_the_next_connection() -> None:
+    door = Door(ONE)
+    for _ in range(4):
+        door.arrive()
+    waits = door.waits_seconds()
+    door.change()
+    assert door.waits_seconds() == waits == [2, 2, 2]
+    next_one = door.arrive()
+    assert next_one is not None
+    assert next_one.is_served
+    door.timers.pass_seconds(2)
+    assert len(door.open) == 3
+    assert door.rejected[RATE] == 2
 
 
-async def test_a_slot_that_becomes_free_is_subject_to_the_rate(open_stage: OpenStage) -> None:
-    stage = open_stage(
-        quotas=[parse_spec("total=true,connections=1,connection_creation_rate=1,algorithm=token-bucket")],
-        enforcement=EnforcementOptions(max_connection_hold_seconds=3),
-    )
-    first, _ = await stage.pair()
-    await crowd(stage, 1)
-    stage.clock.pass_seconds(0.5)
-    first.close()
-    await until(lambda: [each.limit for each in stage.waiting()] == ["connection_creation_rate"])
-    assert remaining(stage) == [0.5]
-    assert await served(stage) == 0
+def test_a_wait_goes_on_when_enforcement_is_switched_off() -> None:
+    door = Door(ONE)
+    door.arrive()
+    waiting = door.arrive()
+    door.enforce(DRY_RUN)
+    later = door.arrive()
+    assert waiting is not None
+    assert later is not None
+    assert (waiting.is_served, later.is_served) == (False, True)
+    door.timers.pass_seconds(2)
+    assert waiting.is_served
 
 
-@pytest.mark.parametrize("away", [False, True])
-async def test_a_changed_number_gives_slots_at_once(open_stage: OpenStage, away: bool) -> None:
-    stage = open_stage(quotas=[parse_spec("total=true,connections=1")])
-    await stage.pair()
-    await crowd(stage, 3)
-    alter(stage, "total=true,connections=4", away=away)
-    assert [await served(stage) for _ in range(3)] == [0, 1, 2]
-    await waiting(stage, 0)
+def test_a_dry_run_serves_all_and_reports_each_of_both_limits(caplog: pytest.LogCaptureFixture) -> None:
+    """A connection above the number is served, so it is charged to the rate."""
+    door = Door("ip=<default>,connections=1", f"total,{RATE}=2,algorithm=token-bucket", dry_run=True)
+    assert all(each is not None and each.is_served for each in [door.arrive() for _ in range(3)])
+    assert sum(door.rejected.values()) == 0
+    said = [(name, fields["limit"], fields["throttle_ms"]) for name, fields in lines_of(caplog.records)]
+    assert said == [("would_throttle", "connections", 0), ("would_throttle", RATE, 500)]
 
 
-async def test_sessions_that_fail_at_once_pass_their_slot_on(open_stage: OpenStage) -> None:
-    """Not one within the other: a thousand of them would exceed the depth of the stack."""
-    with socket.create_server((LOOPBACK, 0)) as gone:
-        address = gone.getsockname()[:2]
-    stage = open_stage(quotas=[parse_spec("total=true,connections=1")])
-    first, _ = await stage.pair()
-    await crowd(stage, 40)
-    object.__setattr__(stage.config, "bootstrap_servers", (address,))
-    first.close()
-    await stage.no_sessions()
-    assert stage.metrics.errors.upstream["connect_refused"] == 40
+class Connections(RuleBasedStateMachine):
+    """Four of an address, two at listener 9093, so many in total; so many a second at 9093."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.door = Door(max_refused=1)
+        self.change(3, 2)
+
+    @rule(total=st.sampled_from([0, 1, 3, 10]), rate=st.sampled_from([1, 2, 50]))
+    def change(self, total: int, rate: int) -> None:
+        at_port = f"listener=9093,connections=2,{RATE}={rate}"
+        self.door.change("ip=<default>,connections=4", at_port, f"total,connections={total}")
+
+    @rule(mode=st.sampled_from(["auto", DRY_RUN]))
+    def switch(self, mode: str) -> None:
+        self.door.enforce(mode)
+
+    @rule(is_unreachable=st.booleans())
+    def lose_brokers(self, is_unreachable: bool) -> None:
+        self.door.is_unreachable = is_unreachable
+
+    @rule(ip=st.sampled_from(["10.0.0.1", "10.0.0.2"]), listener=st.sampled_from([BOOTSTRAP, PORT]))
+    def arrive(self, ip: str, listener: tuple[str, ...]) -> None:
+        for _ in range(2):
+            self.door.arrive(ip, listener)
+
+    @rule(nth=st.integers(0, 9))
+    def end(self, nth: int) -> None:
+        if self.door.open:
+            self.door.open[nth % len(self.door.open)].close()
+
+    @rule(tenths=st.integers(0, 9))
+    def pass_time(self, tenths: int) -> None:
+        self.door.timers.pass_seconds(tenths / 10)
+
+    @invariant()
+    def each_connection_is_served_or_waits_with_a_timer(self) -> None:
+        door, waits = self.door, self.door.waits()
+        assert {each for each in door.open if not each.is_served} == waits.keys()
+        assert len(door.gate._pending) == len(waits) == len(door.timers.pending)
+        assert all(door.clock() - each.since_ns <= 2 * SECOND for each in waits)
+        refused = sum(not wait.verdict.admitted for wait in waits.values())
+        assert door.gate._refused == refused <= 1
+
+    @invariant()
+    def counts_are_those_of_the_connections(self) -> None:
+        waits = self.door.waits()
+        admitted = [each for each in self.door.open if each.is_served or waits[each].verdict.admitted]
+        expected = Counter(Named(Kind.IP, each.origin.ip) for each in self.door.open)
+        expected.update(Named(Kind.LISTENER, each.origin.listener[0]) for each in admitted)
+        expected[TOTAL] = len(admitted)
+        assert self.door.quotas._open == {owner: count for owner, count in expected.items() if count}
+
+    def teardown(self) -> None:
+        for connection in list(self.door.open):
+            connection.close()
+        assert (self.door.quotas._open, self.door.timers.pending) == ({}, [])
 
 
-async def test_a_connection_without_a_broker_frees_its_slot(open_stage: OpenStage) -> None:
-    with socket.create_server((LOOPBACK, 0)) as gone:
-        address = gone.getsockname()[:2]
-    stage = open_stage(quotas=[parse_spec("ip=<default>,connections=1")], bootstrap_servers=(address,))
-    for _ in range(3):
-        client = await stage.client()
-        await client.closed()
-        await stage.no_sessions()
-    assert stage.metrics.connections.rejected["connections"] == 0
-    assert sum(stage.metrics.errors.upstream.values()) == 3
+TestConnections = Connections.TestCase
 
 
-async def test_each_listener_has_its_own_count(open_stage: OpenStage) -> None:
+# ---- with a proxy
+
+
+class Lobby:
+    """A proxy with a gate on the test's clock."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.timers = Timers(stage.clock)
+        self.gate = stage.server.gate
+        self.gate._loop = cast("Any", self.timers)
+
+    async def wait(self, sent: bytes = b"") -> Peer:
+        """A new connection, which the gate holds, and which has sent this."""
+        count = len(self.gate._pending) + 1
+        client = await self.stage.client()
+        await client.send(sent)
+        await until(lambda: len(self.gate._pending) == count)
+        session = self.stage.session_of(client)
+        await until(lambda: readable_bytes(session.client) == len(sent))
+        return client
+
+
+async def test_each_listener_has_its_own_limits(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[parse_spec("listener=bootstrap,connections=1")])
     port = stage.context.nodes.advertise(1, *stage.broker.address)[1]
     alter(stage, f"listener={port},connections=2")
-    await stage.pair()
+    first, _ = await stage.pair()
     await stage.pair(port)
-    await stage.pair(port)
-    for nth, each in enumerate((stage.port, port)):
-        await stage.client(each)
-        await waiting(stage, nth + 1)
-    assert {each.entity for each in stage.waiting()} == {"listener:bootstrap", f"listener:{port}"}
-
-
-async def test_a_changed_limit_counts_open_connections(open_stage: OpenStage) -> None:
-    stage = open_stage()
+    client, broker = await stage.pair(port)
+    for each in (stage.port, port):
+        await (await stage.client(each)).closed()
+    assert stage.metrics.connections.rejected["connections"] == 2
+    assert stage.metrics.connections.open == len(stage.sessions) == 3
+    await client.send(heartbeat(1))
+    assert await broker.frame() == heartbeat(1)
+    first.close()
+    await until(lambda: len(stage.sessions) == 2)
     await stage.pair()
-    await stage.pair()
-    alter(stage, "ip=<default>,connections=2")
-    client = await stage.client()
-    await client.closed()
-    assert len(stage.sessions) == 2, "nobody is thrown out"
-    alter(stage, "ip=<default>,connections=3")
-    await talk(stage)
-
-
-# Rates
 
 
 @pytest.mark.parametrize("hangs_up", [False, True])
 async def test_seed_000_accepts_thirty_and_delays_the_next(open_stage: OpenStage, hangs_up: bool) -> None:
     stage = open_stage(quotas=THIRTY)
+    lobby = Lobby(stage)
     first, broker_of_first = await stage.pair()
     for _ in range(29):
         stage.clock.pass_seconds(0.025)
         await stage.pair()
     assert stage.waiting() == []
     stage.clock.pass_seconds(0.025)
-    late = await stage.client()
-    data = produce(1, 100)
-    await late.send(data)
-    await waiting(stage)
-    session = stage.session_of(late)
-    assert session.state is State.CONNECTING
-    stage.clock.pass_seconds(0.010)
+    late = await lobby.wait(produce(1, 100))
+    assert stage.session_of(late).state is State.CONNECTING
+    lobby.timers.pass_seconds(0.010)
     [shown] = stage.waiting()
-    assert (shown.limit, shown.entity, shown.limit_value) == ("connection_creation_rate", "ip:127.0.0.1", 30)
+    assert (shown.limit, shown.entity, shown.limit_value) == (RATE, "ip:127.0.0.1", 30)
     assert (shown.mode, shown.waited_seconds, shown.client_id) == ("pause", 0.010, "")
     # 31 are 30 a second when a second and a thirtieth have passed since the first.
     assert shown.remaining_seconds == 0.273  # from 0.760 to 1.033
-    assert readable_bytes(session.client) == len(data), "nothing is read of it"
-    # The others go on meanwhile.
     await first.send(heartbeat(2))
-    assert await broker_of_first.frame() == heartbeat(2)
+    assert await broker_of_first.frame() == heartbeat(2), "the others are served meanwhile"
     if hangs_up:
         late.close()
+    lobby.timers.pass_seconds(0.273)
     broker = await stage.broker.accept()
-    assert await broker.frame() == data, "what it sent before it went is not lost"
+    assert await broker.frame() == produce(1, 100), "what it sent before it went is not lost"
     if hangs_up:
         await broker.send(produced(1))
         assert await broker.rest() == b""
         broker.close()
         await until(lambda: len(stage.sessions) == 30)
     assert stage.waiting() == []
-    assert stage.metrics.connections.rejected["connection_creation_rate"] == 0
+    assert stage.metrics.connections.rejected[RATE] == 0
 
 
-async def test_a_wait_that_is_too_long_ends_with_a_close(
-    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
-) -> None:
-    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=0.05))
+async def test_a_tenth_of_all_connections_may_wait_to_be_closed(open_stage: OpenStage) -> None:
+    options = EnforcementOptions(max_connection_hold_seconds=1)
+    stage = open_stage(quotas=[parse_spec(ONE)], security=SecurityOptions(max_connections=20), enforcement=options)
+    lobby = Lobby(stage)
     await stage.pair()
-    for number in range(1, 4):
-        client = await stage.client()
-        await waiting(stage)
-        assert len(stage.sessions) == 2, "it is held before it is closed, else it would come back at once"
+    refused = [await lobby.wait() for _ in range(2)]
+    await (await stage.client()).closed()
+    assert stage.metrics.connections.rejected[RATE] == 1
+    lobby.timers.pass_seconds(1)
+    for client in refused:
         await client.closed()
-        assert stage.metrics.connections.rejected["connection_creation_rate"] == number
-    assert [name for name, _ in lines_of(caplog.records)] == ["throttled", "connection_rejected"]
-    fields = lines_of(caplog.records)[1][1]
-    assert (fields["reason"], fields["entity"], fields["held_seconds"]) == ("connection_creation_rate", "total", 0.05)
-    stage.clock.pass_seconds(30)
-    await talk(stage)
-
-
-async def test_refused_connections_are_not_counted(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=0.001))
-    await stage.pair()
-    for _ in range(30):
-        client = await stage.client()
-        await client.closed()
-    stage.clock.pass_seconds(2)  # two in two seconds, not 32
-    await talk(stage)
-
-
-async def test_refused_connections_take_a_tenth_of_all(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
-    """An address above its own rate leaves room for the others."""
-    stage = open_stage(
-        quotas=[parse_spec("ip=<default>,connection_creation_rate=2")], security=SecurityOptions(max_connections=100)
-    )
-    for _ in range(200):
-        sock = socket.socket()
-        sock.setblocking(False)
-        sock.bind(("127.0.0.66", 0))
-        sock.connect_ex((LOOPBACK, stage.port))
-        stage.clients.append(Peer(sock))
-    rejected = stage.metrics.connections.rejected
-    await until(lambda: len(stage.sessions) + sum(rejected.values()) == 200)
-    waits = [stage.server.gate.wait_of(session) for session in stage.sessions]
-    assert sum(wait is not None and not wait.verdict.admitted for wait in waits) == 10
-    assert rejected["connection_creation_rate"] == 200 - len(stage.sessions)
-    assert rejected["max_connections"] == 0
-    assert [name for name, _ in lines_of(caplog.records)] == ["connection_rejected"]
-    innocent = await stage.client()
-    await until(lambda: stage.session_of(innocent).state is State.OPEN)
-
-
-async def test_a_wait_counts_when_it_ends_and_not_as_a_request(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE])
-    await stage.pair()
-    gone, *_ = await crowd(stage, 2)
-    stage.clock.pass_seconds(0.2)
-    session = stage.session_of(gone)
-    gone.close()
-    await until(lambda: session.client.peer_has_gone)
-    session.sweep(stage.clock())
-    assert list(stage.metrics.entities) == []
-    stage.clock.pass_seconds(0.3)
-    alter(stage, "total=true,connection_creation_rate=1", away=True)
-    assert await served(stage) == 1
-    entity = stage.metrics.entities.of("ANONYMOUS", "")
-    [histogram] = entity.throttles.values()
-    assert (histogram.count, histogram.sum_seconds) == (1, 0.5)
-    assert entity.window.max_and_mean(entity.requests) == (0, 0)
+    assert stage.metrics.connections.rejected[RATE] == 3
 
 
 async def test_a_waiting_client_that_hangs_up_is_closed_unless_it_sent_data(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE])
+    stage = open_stage(quotas=[parse_spec(ONE)])
+    lobby = Lobby(stage)
     await stage.pair()
-    curious, writer = await stage.client(), await stage.client()
-    await curious.send(heartbeat(1) + heartbeat(2))
-    await writer.send(heartbeat(1) + produce(2, 100))
-    await waiting(stage, 2)
-    sessions = [stage.session_of(curious), stage.session_of(writer)]
-    await until(lambda: all(readable_bytes(session.client) for session in sessions))
-    for client, session in zip((curious, writer), sessions, strict=True):
+    clients = [await lobby.wait(heartbeat(1) + heartbeat(2)), await lobby.wait(heartbeat(1) + produce(2, 100))]
+    sessions = [stage.session_of(client) for client in clients]
+    for client, session in zip(clients, sessions, strict=True):
         client.close()
         await until(lambda session=session: session.client.peer_has_gone)  # type: ignore[misc]
         session.sweep(stage.clock())
     assert [session.state for session in sessions] == [State.CLOSED, State.CONNECTING]
 
 
-@pytest.mark.parametrize("then", ["served", "turned away"])
-async def test_draining_while_a_connection_waits(open_stage: OpenStage, then: str) -> None:
-    stage = open_stage(
-        quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100 if then == "served" else 0.5)
-    )
+@pytest.mark.parametrize("hold_seconds", [1, 100])
+@pytest.mark.parametrize("end", ["drain", "close"])
+async def test_the_end_of_the_proxy_while_a_connection_waits(
+    open_stage: OpenStage, end: str, hold_seconds: float
+) -> None:
+    options = EnforcementOptions(max_connection_hold_seconds=hold_seconds)
+    stage = open_stage(quotas=[parse_spec(ONE)], enforcement=options)
+    lobby = Lobby(stage)
     await stage.pair()
-    client = await stage.client()
-    await waiting(stage)
-    stage.session_of(client).drain()
+    client = await lobby.wait()
+    if end == "drain":
+        stage.session_of(client).drain()
+    else:
+        stage.server.close()
     await client.closed()
-    assert len(stage.sessions) == 1
-    assert stage.metrics.connections.rejected["connection_creation_rate"] == 0
-
-
-async def test_closing_the_proxy_while_a_connection_waits(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
-    await stage.pair()
-    client = await stage.client()
-    await waiting(stage)
-    stage.server.close()
-    await client.closed()
-
-
-@pytest.mark.parametrize("hold", [0.03, 100.0])
-async def test_a_waiting_connection_counts(open_stage: OpenStage, hold: float) -> None:
-    """Else a storm of connections that wait would be without bound."""
-    stage = open_stage(
-        quotas=[ONE, parse_spec("ip=<default>,connections=2")],
-        enforcement=EnforcementOptions(max_connection_hold_seconds=hold),
-    )
-    await stage.pair()
-    client = await stage.client()
-    await waiting(stage)
-    refused = await stage.client()
-    await refused.closed()
-    assert stage.metrics.connections.rejected["connections"] == 1
-    if hold < 1:
-        await client.closed()
-        assert stage.metrics.connections.rejected["connection_creation_rate"] == 1
-
-
-@pytest.mark.parametrize("before_s", [None, 60])
-async def test_a_storm_of_500_connections_waits_for_an_even_rate(
-    open_stage: OpenStage, before_s: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Executors start; their driver has connected at some time before, or not."""
-    waits: list[float] = []
-    hold = Gate._hold
-
-    def recording(gate: Gate, connection: Any, wait_ns: int) -> None:
-        waits.append(wait_ns / 1_000_000_000)
-        hold(gate, connection, wait_ns)
-
-    monkeypatch.setattr(Gate, "_hold", recording)
-    stage = open_stage(quotas=[parse_spec("total=true,connection_creation_rate=100")])
-    if before_s is not None:
-        await stage.pair()
-        stage.clock.pass_seconds(before_s)
-    clients = []
-    for _ in range(500):
-        sock = socket.socket()
-        sock.setblocking(False)
-        sock.connect_ex((LOOPBACK, stage.port))
-        clients.append(Peer(sock))
-    stage.clients += clients
-    await until(lambda: len(waits) == 400)
-    assert {round(later - earlier, 9) for earlier, later in pairwise(waits)} == {0.01}
-    assert waits[0] == (1.01 if before_s is None else 0.01), "until the first window ends, the rate does not fall"
-    alter(stage, "total=true,connection_creation_rate=100", away=True)
-    for _ in range(500):
-        await stage.broker.accept()
-    await waiting(stage, 0)
-    assert sum(stage.metrics.connections.rejected.values()) == 0
-
-
-# Limits that change while somebody waits
-
-
-async def crowd(stage: Stage, count: int) -> list[Peer]:
-    """So many that wait, in their order; each has sent a heartbeat by which the broker knows it."""
-    clients = []
-    for nth in range(count):
-        client = await stage.client()
-        await client.send(heartbeat(100 + nth))
-        clients.append(client)
-        await waiting(stage, nth + 1)
-    return clients
-
-
-async def served(stage: Stage) -> int:
-    """Which one of the crowd is served next."""
-    broker = await stage.broker.accept()
-    return correlation_of(await broker.frame()) - 100
-
-
-def remaining(stage: Stage) -> list[float]:
-    """Seconds for which those that wait still do, the shortest first."""
-    return sorted(each.remaining_seconds for each in stage.waiting())
-
-
-async def test_a_removed_rate_accepts_all_waiting_connections_in_order(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=5.5))
-    await stage.pair()
-    await crowd(stage, 7)
-    assert remaining(stage) == [2, 3, 4, 5, 5.5, 5.5, 5.5], "the last three are to be turned away"
-    alter(stage, "total=true,connection_creation_rate=1", away=True)
-    assert remaining(stage) == [], "nobody is shown to wait for a limit that is gone"
-    assert [await served(stage) for _ in range(7)] == list(range(7))
-    assert sum(stage.metrics.connections.rejected.values()) == 0
-    await waiting(stage, 0)
-
-
-async def test_many_refused_connections_are_decided_again_a_few_at_a_time(
-    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("proxy.sessions.gate.REVIEWED_AT_ONCE", 3)
-    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=2.5))
-    await stage.pair()
-    clients = await crowd(stage, 8)
-    assert remaining(stage) == [2, *[2.5] * 7]
-    alter(stage, "total=true,connection_creation_rate=1", away=True)
-    assert remaining(stage) == [2.5] * 4
-    stage.session_of(clients[5]).close()
-    assert [await served(stage) for _ in range(7)] == [0, 1, 2, 3, 4, 6, 7]
-    assert sum(stage.metrics.connections.rejected.values()) == 0
-    await waiting(stage, 0)
-
-
-async def test_waits_get_shorter_when_the_rate_is_raised(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[PLAIN], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
-    await stage.pair()
-    await crowd(stage, 3)
-    stage.clock.pass_seconds(0.5)
-    assert remaining(stage) == [1.5, 2.5, 3.5]
-    alter(stage, "total=true,connection_creation_rate=2")
-    assert remaining(stage) == [1, 1.5], "2, 3 and 4 connections are 2 a second at 1, 1.5 and 2 s"
-    assert await served(stage) == 0
-    alter(stage, "total=true,connection_creation_rate=100")
-    assert [await served(stage), await served(stage)] == [1, 2]
-
-
-async def test_a_lowered_rate_does_not_lengthen_waits(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[parse_spec("total=true,connection_creation_rate=20")])
-    for _ in range(20):
-        await stage.pair()
-    await crowd(stage, 2)
-    assert remaining(stage) == [1.05, 1.1]
-    stage.clock.pass_seconds(1.04)
-    alter(stage, "total=true,connection_creation_rate=1")
-    assert remaining(stage) == [0.01, 0.06]
-    assert [await served(stage), await served(stage)] == [0, 1]
-
-
-async def test_a_higher_rate_accepts_a_connection_that_was_to_be_refused(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[PLAIN], enforcement=EnforcementOptions(max_connection_hold_seconds=3))
-    await stage.pair()
-    await crowd(stage, 4)
-    alter(stage, "total=true,connection_creation_rate=2")
-    assert remaining(stage) == [1.5, 2, 2.5]
-    alter(stage, "total=true,connection_creation_rate=4")
-    assert remaining(stage)[-1] == 1.25, "the fourth and the fifth have been recorded once, in their order"
-    alter(stage, "total=true,connection_creation_rate=5")
-    assert [await served(stage) for _ in range(4)] == list(range(4))
-    assert sum(stage.metrics.connections.rejected.values()) == 0
-
-
-async def test_a_connection_that_is_still_refused_is_closed_at_its_time(
-    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
-) -> None:
-    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=0.05))
-    await stage.pair()
-    client = await stage.client()
-    await waiting(stage)
-    stage.clock.pass_seconds(0.01)
-    alter(stage, "ip=<default>,connection_creation_rate=1")
-    assert remaining(stage) == [0.04]
-    await client.closed()
-    assert stage.metrics.connections.rejected["connection_creation_rate"] == 1
-    assert lines_of(caplog.records)[-1][1]["held_seconds"] == 0.05, "from when it came"
-
-
-async def test_a_change_of_another_limit_changes_no_wait(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
-    await stage.pair()
-    [client] = await crowd(stage, 1)
-    session = stage.session_of(client)
-    wait = stage.server.gate.wait_of(session)
-    assert wait is not None
-    before = wait.verdict
-    for spec in ("topic=flights,bytes_in_rate=1", "client-id=etl,producer_byte_rate=1"):
-        alter(stage, spec)
-    assert wait.verdict == before
-    stage.registry.replace([], stage.clock())
-    assert await served(stage) == 0
-
-
-async def test_closed_connections_are_not_checked_again(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
-    await stage.pair()
-    clients = await crowd(stage, 3)
-    stage.session_of(clients[1]).drain()
-    await clients[1].closed()
-    alter(stage, "total=true,connection_creation_rate=1", away=True)
-    assert [await served(stage), await served(stage)] == [0, 2]
-    alter(stage, "total=true,connection_creation_rate=1")
-    await waiting(stage, 0)
-
-
-async def test_many_waiting_connections_are_accepted_a_few_at_a_time(
-    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("proxy.sessions.gate.SERVED_AT_ONCE", 3)
-    stage = open_stage(quotas=[ONE], enforcement=EnforcementOptions(max_connection_hold_seconds=100))
-    await stage.pair()
-    await crowd(stage, 10)
-    waits_ms = []
-    hold = Gate._hold
-
-    def recording(gate: Gate, connection: Any, wait_ns: int) -> None:
-        waits_ms.append(wait_ns / 1_000_000)
-        hold(gate, connection, wait_ns)
-
-    monkeypatch.setattr(Gate, "_hold", recording)
-    alter(stage, "total=true,connection_creation_rate=1", away=True)
-    assert waits_ms == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4]
-    assert [await served(stage) for _ in range(10)] == list(range(10))
-
-
-async def test_a_dry_run_admits_all_connections_and_reports_refusals(
-    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
-) -> None:
-    stage = open_stage(
-        quotas=[ONE, parse_spec("ip=<default>,connections=2")],
-        enforcement=EnforcementOptions(max_connection_hold_seconds=0.001, dry_run=True),
-    )
-    for _ in range(4):
-        await talk(stage)
-    assert sum(stage.metrics.connections.rejected.values()) == 0
-    said = [(name, fields["limit"]) for name, fields in lines_of(caplog.records)]
-    assert said == [("would_throttle", "connection_creation_rate"), ("would_throttle", "connections")]
-
-
-async def test_in_a_dry_run_a_connection_above_the_limit_is_charged_to_the_rate(
-    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is served, so each of the two limits is told by what it would throttle if it were alone."""
-    specs = "ip=<default>,connections=1", "total=true,connection_creation_rate=2"
-    stage = open_stage(quotas=[parse_spec(spec) for spec in specs], enforcement=EnforcementOptions(dry_run=True))
-    for _ in range(3):
-        await talk(stage)
-    said = [(name, fields["limit"], fields["throttle_ms"]) for name, fields in lines_of(caplog.records)]
-    assert said == [("would_throttle", "connections", 0), ("would_throttle", "connection_creation_rate", 1500)]
-    [limit] = stage.registry.limits_in_use()
-    assert limit.debt_ns(stage.clock()) == 1_500_000_000, "three in a second and a half are two a second"
+    assert len(stage.sessions) == (1 if end == "drain" else 0)
+    assert lobby.timers.pending == []
+    assert stage.metrics.connections.rejected[RATE] == 0
