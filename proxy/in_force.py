@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 
 from proxy.config.config import Config, EnforcementOptions
 from proxy.config.quotas_file import Quotas
-from proxy.enforcement.policies.table import DRY_RUN, policy_of
-from proxy.enforcement.report import Report
 from proxy.observability import logs
 from proxy.sessions.shared import Shared
 
 NS_PER_SECOND: Final = 1_000_000_000
+DRY_RUN: Final = "dry-run"
+"""Not a throttle mode: what a dry run does in place of any."""
 #: Limits that are updated in one turn: about 2 ms.
 MOST_REFRESHED: Final = 100
 
@@ -47,14 +47,13 @@ class InForce:
     mode     the throttle mode; `DRY_RUN` in a dry run, and while enforcement is off
     """
 
-    def __init__(self, config: Config, quotas: Quotas, shared: Shared, report: Report) -> None:
+    def __init__(self, config: Config, quotas: Quotas, shared: Shared) -> None:
         self.quotas = quotas
         self.mode = mode_of(config.enforcement)
         self._options = config.enforcement
         self._log_level = config.observability.log_level
         self._log_format = config.observability.log_format
         self._shared = shared
-        self._report = report
         self._off: Off | None = None
         self._is_refreshing = False
         shared.context.metrics.enforcement_enabled = self.mode != DRY_RUN
@@ -128,16 +127,15 @@ class InForce:
             self._apply_mode()
 
     def _apply_mode(self) -> None:
-        """Replace the policy of all connections. Held frames are decided again by the new one."""
+        """Change the measures of all connections. Held frames are decided again by these."""
         mode = mode_of(self._options) if self._off is None else DRY_RUN
         if mode == self.mode:
             return
         was_dry_run = self.mode == DRY_RUN
         self.mode = mode
         context = self._shared.context
-        self._report.is_dry_run = mode == DRY_RUN
         context.metrics.enforcement_enabled = mode != DRY_RUN
-        context.policy = policy_of(mode, self._report)
+        context.measures.change(self._options.throttle_mode, enforces=mode != DRY_RUN)
         if was_dry_run:
             context.registry.forget_debts(self._shared.clock(), MOST_REFRESHED)
             self._begin_refresh()
@@ -146,5 +144,5 @@ class InForce:
 
 
 def mode_of(options: EnforcementOptions) -> str:
-    """The name of the policy that these options ask for."""
+    """The throttle mode that these options ask for, or `DRY_RUN`."""
     return DRY_RUN if options.dry_run else options.throttle_mode

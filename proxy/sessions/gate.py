@@ -95,7 +95,7 @@ class Gate:
         """The verdict on a new connection above `connections`, or above its rate while `max_refused` others wait to be
         closed. Without a wait it has been counted and logged: close it. None in a dry run.
         """
-        if not self._context.policy.enforces:
+        if not self._context.measures.enforces:
             return None
         over = self._quotas.over(origin.ip, origin.listener)
         if over is None and len(self._refused) >= self._max_refused:
@@ -111,7 +111,7 @@ class Gate:
         """
         now_ns = self._clock()
         origin = session.origin
-        if not self._context.policy.enforces:
+        if not self._context.measures.enforces:
             self._report_dry_run(session, now_ns)
             serve()
         elif over is not None:
@@ -139,13 +139,13 @@ class Gate:
         return self._waiting.get(session)
 
     def limits_changed(self) -> None:
-        """Limits or the policy were replaced. Costs nothing while no connection waits."""
+        """Limits or the measures have changed. Costs nothing while no connection waits."""
         if not self._waiting:
             return
         now_ns = self._clock()
         waiting = list(self._waiting.values())
         nth = 0
-        if not self._context.policy.enforces:
+        if not self._context.measures.enforces:
             for each in waiting:
                 self._quotas.let_in(each)
                 nth += self._hold_again(each, nth, now_ns)
@@ -168,7 +168,7 @@ class Gate:
 
     def _review_refused(self, waiting: list[_Waiting], nth: int) -> None:
         """Apply changed limits to those that were refused, some at a time: there may be thousands."""
-        if self._context.policy.enforces:
+        if self._context.measures.enforces:
             some = [each for each in waiting[:REVIEWED_AT_ONCE] if self._waiting.get(each.session) is each]
             nth = self._review([each for each in some if not each.verdict.admitted], nth, self._clock())
             self._grant_slots(nth)
@@ -213,14 +213,14 @@ class Gate:
             del self._waiting[session]
             waiting.serve()
             return
-        self._count_rejected(session.identity.peer, verdict)
+        self._count_rejected(session.identity.client.peer, verdict)
         session.close()
 
     def _report_wait(self, waiting: _Waiting, now_ns: int) -> None:
         """A wait has ended, for a slot or for rates."""
         if waiting.cause is not None:
             verdict = replace(waiting.cause, wait_ns=now_ns - waiting.begun_ns)
-            self._report.connection_waited(waiting.session.identity, verdict, now_ns)
+            self._report.connection_waited(waiting.session.identity.client, verdict, now_ns)
 
     def _report_dry_run(self, session: Session, now_ns: int) -> None:
         """Report the verdicts of both kinds of limits on a connection that is served in any case."""
@@ -231,7 +231,7 @@ class Gate:
             self._quotas.take_slots(origin.listener)
         for each in (over, verdict):
             if each is not None and each.limit_name is not None:
-                self._report.connection_waited(session.identity, each, now_ns)
+                self._report.connection_waited(session.identity.client, each, now_ns)
 
     def _count_rejected(self, peer: str, verdict: Verdict) -> None:
         reason = verdict.limit_name or ""

@@ -2,7 +2,7 @@
 
 from typing import final
 
-from proxy.sessions.pump import DELAY, HARD_DEBT, QUOTA, Pump
+from proxy.sessions.pump import DELAY, QUOTA, Pump
 from proxy.streams.request_stream import RequestStream
 from proxy.streams.response_stream import ResponseStream
 
@@ -68,7 +68,7 @@ class Progress:
         kept = requests.kept
         if stream.is_collecting:  # what has arrived of it
             kept += requests.reserved - stream.remaining
-        elif self._requests.paused & (QUOTA | HARD_DEBT) or requests.waits:
+        elif self._requests.paused & QUOTA or requests.waits:
             kept = 0
         kept += stream.connection.owed_bytes  # their memory is free when the broker responds
         waits = responses.waits or self._responses.paused & DELAY

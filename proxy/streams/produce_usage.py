@@ -120,7 +120,7 @@ class ProduceUsage:
         self.renew()
         walk, producer_ids = self.walk, self.producer_ids
         if walk is not None:
-            registry, client = self._context.registry, self._identity.client
+            registry, client = self._context.registry, self._identity.client.key
             if walk.topics_left and (
                 registry.rejects or any(registry.refused.concerns((client, each)) for each in producer_ids)
             ):
@@ -136,7 +136,7 @@ class ProduceUsage:
         charges = self.charges_of(topic, now_ns)
         if charges.rejecting:
             return True
-        refused, client, name = self._context.registry.refused, self._identity.client, charges.topic.name
+        refused, client, name = self._context.registry.refused, self._identity.client.key, charges.topic.name
         return any(refused.concerns((client, each), name) for each in producer_ids)
 
     @property
@@ -241,7 +241,7 @@ class ProduceUsage:
             return None if known is None else TopicCharges(identity.limits, TopicLimits(known))
         charges = self.charges_of(topic, now_ns)
         name = charges.topic.name
-        if may_be_refused and (charges.rejecting or self._context.registry.refused.concerns(identity.client, name)):
+        if may_be_refused and (charges.rejecting or self._context.registry.refused.concerns(identity.client.key, name)):
             return None
         return charges if charges.topic.name else None
 

@@ -118,7 +118,7 @@ class Refusals:
         """Whether the request is of an idempotent producer, outside of transactions."""
         if kind.version < FIRST_WITH_TRANSACTIONAL_ID or (usage.walk is None and not usage.producer_ids):
             return False
-        if not self._context.policy.enforces and not len(self.sequences):
+        if not self._context.measures.enforces and not len(self.sequences):
             return False
         return first_byte == (0 if kind.version >= FIRST_FLEXIBLE else 0xFF)
 
@@ -157,7 +157,7 @@ class Refusals:
             else:
                 to_refuse[at] = partition, limit
         partitions_to_refuse = [partition for partition, _ in to_refuse.values()]
-        if not sequences.has_room(connection.identity.client, partitions_to_refuse, now_ns):
+        if not sequences.has_room(connection.identity.client.key, partitions_to_refuse, now_ns):
             for at, (partition, _) in to_refuse.items():
                 self._let_pass(usage, verdicts, partitions[at], now_ns)
                 verdicts.followed.append((partition, partitions[at]))
@@ -171,7 +171,7 @@ class Refusals:
 
     def _must_pass(self, partition: ProducerPartition, now_ns: int) -> bool:
         """Whether a batch over its limit is not refused: it passes in a dry run, else it is held."""
-        return not self._context.policy.enforces or self.sequences.refused_for_ns(partition, now_ns) >= MAX_REFUSED_NS
+        return not self._context.measures.enforces or self.sequences.refused_for_ns(partition, now_ns) >= MAX_REFUSED_NS
 
     def refuse(
         self,
@@ -190,8 +190,8 @@ class Refusals:
             errors.append(Refused(data.topic, data.partition, identity.refusal_error, message))
             if sequences.refuse(partition, data.epoch, data.sequence, now_ns) and limit is not None:
                 decision = Decision(False, wait_ns, limit, (limit,))
-                self._context.policy.notice_until_ns(identity, decision, REJECT, now_ns)
-                self._context.policy.refused(identity, limit, data.record_bytes)
+                self._context.measures.notice_until_ns(identity.client, decision, REJECT, now_ns)
+                self._context.measures.report.refused(identity.client, limit, data.record_bytes)
                 _count_throttled(usage.charges_of(data.topic, now_ns), data, now_ns)
 
     def follow(self, verdicts: Verdicts, now_ns: int) -> None:
@@ -218,7 +218,7 @@ def _message(limit: Limit | None, wait_ms: int) -> str:
 
 
 def _producer_of(connection: Connection, producer_id: int) -> Producer:
-    return connection.identity.client, producer_id
+    return connection.identity.client.key, producer_id
 
 
 def _usage_of(data: PartitionData) -> TopicUsage:

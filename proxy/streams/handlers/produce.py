@@ -168,11 +168,11 @@ class Produce(DataHandler):
         """
         identity = connection.identity
         return identity.limits.counts_records and (
-            not self.context.memory.is_tight or self._refusals.sequences.concerns(identity.client)
+            not self.context.memory.is_tight or self._refusals.sequences.concerns(identity.client.key)
         )
 
     def exceeds(self, requests: Requests, limit: Limit, size: int) -> None:
-        self.context.policy.exceeds(requests.connection.identity, limit, size)
+        self.context.measures.report.exceeded(requests.connection.identity.client, limit, size)
 
     def pass_in_debt(
         self, requests: Requests, decision: Decision, size: int, amounts: Mapping[Limit, int] | None, now_ns: int
@@ -306,7 +306,7 @@ class Produce(DataHandler):
         connection.in_flight.append((correlation_id, requests.awaited or kind))
         requests.awaited = None
         if requests.delay is not None:
-            requests.watch_latest(requests.delay, 0)
+            requests.delay_latest(requests.delay)
         requests.output = _length(len(rest)) + rest
 
     def _answer(
@@ -340,7 +340,7 @@ class Produce(DataHandler):
             return
         delay = self.leave_debt(requests.connection, decision, kind, now_ns, was_held=requests.is_counted)
         if delay is not None:
-            requests.watch_latest(delay, 0)
+            requests.delay_latest(delay)
         requests.is_counted = True
         requests.near_limit = True
 

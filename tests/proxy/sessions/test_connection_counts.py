@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from proxy.enforcement.identity import Identity
-from proxy.enforcement.policies.table import DRY_RUN, policy_of
 from proxy.sessions.gate import SERVED_AT_ONCE, Gate
 from proxy.sessions.session import Origin
 from quotas.connections import ConnectionQuotas
@@ -119,9 +118,9 @@ class Connections(RuleBasedStateMachine):
         )
         self.world.registry.replace([parse_spec(spec) for spec in specs], self.clock())
 
-    @rule(mode=st.sampled_from(["auto", DRY_RUN]))
-    def switch(self, mode: str) -> None:
-        self.world.context.policy = policy_of(mode, self.world.report)
+    @rule(enforces=st.booleans())
+    def switch(self, enforces: bool) -> None:
+        self.world.context.measures.change("auto", enforces=enforces)
         self.gate.limits_changed()
 
     @rule(is_unreachable=st.booleans())
@@ -185,7 +184,7 @@ class Connections(RuleBasedStateMachine):
         for queue in self.quotas._queues.values():
             assert queue
             assert not self.quotas._has_slot(next(iter(queue)).listener)
-            assert self.world.context.policy.enforces
+            assert self.world.context.measures.enforces
 
     def teardown(self) -> None:
         self.drain()

@@ -353,7 +353,7 @@ async def test_a_change_of_the_limits_keeps_the_order(open_stage: OpenStage, ver
     identity = dialogue.session.identity
     assert identity.limits.walks
     stage.registry.expire(stage.clock())
-    assert stage.registry.resolve(identity.user, identity.client_id).walks == bool(later), "and the check ends"
+    assert stage.registry.resolve(*identity.client.key).walks == bool(later), "and the check ends"
 
 
 async def test_where_no_more_sequences_can_be_kept_requests_are_held(open_stage: OpenStage) -> None:
