@@ -11,11 +11,11 @@ from typing import Final
 
 from proxy.config.config import Config
 from proxy.config.quotas_file import Quotas
-from proxy.enforcement.policies.table import DRY_RUN, policy_of
-from proxy.enforcement.report import Report
 from proxy.observability import logs
 from proxy.sessions.shared import Shared
 
+DRY_RUN: Final = "dry-run"
+"""Not a throttle mode: what a dry run does in place of any."""
 #: Limits that are updated in one turn: about 2 ms.
 MOST_REFRESHED: Final = 100
 
@@ -29,13 +29,12 @@ class ActiveConfig:
     mode     the throttle mode; `DRY_RUN` while enforcement is off
     """
 
-    def __init__(self, config: Config, quotas: Quotas, shared: Shared, report: Report) -> None:
+    def __init__(self, config: Config, quotas: Quotas, shared: Shared) -> None:
         self.quotas = quotas
         self.mode = mode_of(config, quotas)
         self._throttle_mode = config.enforcement.throttle_mode
         self._observability = config.observability
         self._shared = shared
-        self._report = report
         self._is_refreshing = False
         self._publish_mode()
 
@@ -44,7 +43,9 @@ class ActiveConfig:
         if config.observability != self._observability:
             self._observability = config.observability
             logs.configure(self._observability.log_format, self._observability.log_level)
-        self._throttle_mode = config.enforcement.throttle_mode
+        self._throttle_mode = throttle_mode = config.enforcement.throttle_mode
+        measures = self._shared.context.measures
+        measures.change(throttle_mode, enforces=measures.enforces)
         self._change_mode(mode_of(config, quotas), by="file")
         if quotas is not self.quotas:
             self.replace_quotas(quotas)
@@ -61,14 +62,14 @@ class ActiveConfig:
         self._change_mode(self._throttle_mode if self.mode == DRY_RUN else DRY_RUN, by="SIGUSR2")
 
     def _change_mode(self, mode: str, by: str) -> None:
-        """Replace the policy of all connections. Held frames are decided again by the new one."""
+        """Change the measures of all connections. Held frames are decided again by these."""
         before = self.mode
         if mode == before:
             return
         self.mode = mode
         self._publish_mode()
         context = self._shared.context
-        context.policy = policy_of(mode, self._report)
+        context.measures.change(self._throttle_mode, enforces=mode != DRY_RUN)
         if DRY_RUN in {before, mode}:
             logs.event(_log, logging.WARNING, "enforcement_off" if mode == DRY_RUN else "enforcement_on", by=by)
         if before == DRY_RUN:
@@ -78,7 +79,6 @@ class ActiveConfig:
             observer()
 
     def _publish_mode(self) -> None:
-        self._report.is_dry_run = self.mode == DRY_RUN
         self._shared.context.metrics.enforcement_enabled = self.mode != DRY_RUN
 
     def _begin_refresh(self) -> None:
@@ -94,5 +94,5 @@ class ActiveConfig:
 
 
 def mode_of(config: Config, quotas: Quotas) -> str:
-    """The name of the policy that this configuration requests."""
+    """The throttle mode of a configuration, or `DRY_RUN`."""
     return DRY_RUN if quotas.dry_run else config.enforcement.throttle_mode

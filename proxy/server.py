@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from proxy.active_config import ActiveConfig, mode_of
+from proxy.active_config import ActiveConfig
 from proxy.brokers.nodes import Nodes
 from proxy.brokers.readiness import Readiness
 from proxy.brokers.topic_lookup import ask_for_topics
@@ -24,9 +24,9 @@ from proxy.config.errors import BindError
 from proxy.config.quotas_file import quotas_in_force
 from proxy.config_watch import ConfigWatch
 from proxy.enforcement.holds import Holds
-from proxy.enforcement.policies.table import policy_of
-from proxy.enforcement.report import Report, waiting_clients
-from proxy.observability.admin import Status, WaitingClient, start_admin
+from proxy.enforcement.measures import Measures
+from proxy.enforcement.report import Report, connection_status
+from proxy.observability.admin import Status, ThrottleStatus, start_admin
 from proxy.observability.logs import event
 from proxy.observability.metrics import Metrics
 from proxy.ports import Ports
@@ -208,7 +208,7 @@ class Server:
             nodes=Nodes(config.listening, self.ports.open_any),
             topics=Topics(loop, partial(ask_for_topics, config.bootstrap_servers)),
             holds=holds,
-            policy=policy_of(mode_of(config, configured), report),
+            measures=Measures(report, config.enforcement.throttle_mode, enforces=not configured.dry_run),
         )
         self.shared = Shared(
             loop=loop,
@@ -224,7 +224,7 @@ class Server:
         max_refused = max(1, config.security.max_connections // WAITING_PARTS)
         quotas = ConnectionQuotas(registry, max_wait_ns)
         self.gate = Gate(loop, self._clock, quotas, report, metrics.connections, self.context, max_refused)
-        self.active_config = ActiveConfig(config, configured, self.shared, report)
+        self.active_config = ActiveConfig(config, configured, self.shared)
         sweep = Sweep(self.sessions, headers, memory, metrics.connections, config.security)
         registry.observers.append(self.shared.wakeups.limits_changed)
         metrics.limits_in_use = registry.limits_in_use
@@ -336,18 +336,18 @@ class Server:
             return Status(True, "draining")
         return Status(True, f"listening on {len(self.ports)} ports, {self.metrics.connections.open} connections")
 
-    def _throttles(self) -> Iterator[list[WaitingClient]]:
+    def _throttles(self) -> Iterator[list[ThrottleStatus]]:
         """The connections that are throttled, in groups."""
         sessions = list(self.sessions)
         for first in range(0, len(sessions), LISTED_AT_ONCE):
-            waiting = []
-            for session in sessions[first : first + LISTED_AT_ONCE]:
-                each = session.waiting
-                wait = self.gate.wait_of(session)
-                if wait is not None:
-                    each.verdict, each.since_ns = wait.verdict, wait.since_ns
-                waiting.append(each)
-            yield waiting_clients(waiting, self._clock())
+            group = [self._throttle_status(session) for session in sessions[first : first + LISTED_AT_ONCE]]
+            yield [status for status in group if status is not None]
+
+    def _throttle_status(self, session: Session) -> ThrottleStatus | None:
+        pending = self.gate.wait_of(session)
+        if pending is None:
+            return session.throttle_status
+        return connection_status(session.identity.client, pending.verdict, pending.since_ns, self._clock())
 
     def _log_start(self, metrics_port: int) -> None:
         """Log the addresses, the quotas, and their scope."""

@@ -1,4 +1,4 @@
-"""The throttle modes. The policy of each is the module of its name in `proxy.enforcement.policies`."""
+"""The throttle modes. `proxy.enforcement.measures` applies them."""
 
 from typing import Final
 

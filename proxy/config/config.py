@@ -90,15 +90,11 @@ class QuotaOptions:
 class EnforcementOptions:
     """What happens to a client over its quota.
 
-    `backoff_grace_ms`: after a notice and a round trip, data that arrives within this time may have been on its way.
-    `hard_debt_seconds`: with more debt a connection is not read at all; 0: data alone is held.
     `max_connection_hold_seconds`: the longest wait of a connection over its rate; with a longer one it is closed then.
     """
 
     throttle_mode: str = "auto"
     max_throttle_ms: int = 5000
-    backoff_grace_ms: int = 100
-    hard_debt_seconds: int = 0
     max_connection_hold_seconds: float = 8.0
     dry_run: bool = False
 

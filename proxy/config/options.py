@@ -194,21 +194,6 @@ ENFORCEMENT: Final = cloup.option_group(
         help="Largest throttle_time_ms in a response, and longest delay of one; the rest of the debt remains.",
     ),
     _setting(
-        "--backoff-grace-ms",
-        type=Checked("MS", values.whole_number(0, 60_000)),
-        default="100",
-        help="Time for a client to stop after a throttle_time_ms, besides the round trip. A client that sends data "
-        "after that, before the throttle time is over, is shown as one that ignores notices. It is held in any case.",
-    ),
-    _setting(
-        "--hard-debt-seconds",
-        type=Checked("S", values.whole_number(0, 86_400)),
-        default="0",
-        show_default="0, off",
-        help="A request that leaves more debt stops all reading of its connection, control requests too, until the "
-        "rest is within this time, at most --max-throttle-ms. With less debt, data requests alone are held.",
-    ),
-    _setting(
         "--max-connection-hold",
         type=Checked("DURATION", values.parse_duration),
         default="8s",

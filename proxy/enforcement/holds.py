@@ -44,7 +44,7 @@ class Hold:
 
 
 class Delay:
-    """A delayed response, or a stop of all reading of a connection.
+    """A delayed response.
 
     limit                the limit in debt
     since_ns, until_ns   from the decision to its end; 0: at once

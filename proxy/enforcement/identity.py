@@ -1,9 +1,8 @@
-"""The client of one connection, its limits, and the throttle times of its responses."""
+"""The clients of one connection, their limits, and the throttle times of its responses."""
 
-from typing import Final
+from typing import Final, final
 
 from proxy.config.config import Config
-from proxy.enforcement.backoff import BackOff
 from proxy.observability.entities import Entities
 from proxy.observability.tallies import EntityMetrics
 from quotas.admission.client_limits import ClientLimits
@@ -66,35 +65,64 @@ def throttle_time_ms(wait_ns: int, most_ns: int) -> int:
     return max(0, -(-min(wait_ns, most_ns) // NS_PER_MS))
 
 
-class Identity:
-    """See the module. Streams read the plain attributes on the hot path.
+@final
+class Client:
+    """The user and the client id of requests of one connection. A fetch keeps it for its response: a later request may
+    have another client id.
 
-    peer              address and port of the client, for logs
-    user, client_id   the names that limits and metrics use
-    limits, entity    their limits, and their counters
-    generation        that of the registry when `limits` were resolved
-    notice            the throttle time of data responses
-    request_notice    the throttle time of all others: of `request_rate` alone
-    refusal_error     error code for partitions that `action=reject` refuses; 0: its client is held instead
-    back_off          whether the client waits after a notice
-    broker_ns         time from a forwarded request to its response, sampled now and then; 0: not sampled yet
+    peer      address and port of the connection, for logs
+    limits    those of this user and client id
+    entity    their counters: the same ones for the life of this object
+    """
+
+    __slots__ = ("_registry", "client_id", "entity", "limits", "peer", "user")
+
+    entity: EntityMetrics
+    """Set by `Identity.identify`: not before the first request."""
+
+    def __init__(self, registry: Registry, user: str, client_id: str, peer: str) -> None:
+        self._registry: Final = registry
+        self.user: Final = user
+        self.client_id: Final = client_id
+        self.peer: Final = peer
+        self.limits = _NO_LIMITS
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """User and client id."""
+        return self.user, self.client_id
+
+    def refresh(self, now_ns: int) -> None:
+        """Look up the limits. They are up to date while `limits.generation` is that of the registry."""
+        self.limits = self._registry.resolve(self.user, self.client_id, now_ns)
+
+
+@final
+class Identity:
+    """The client of a connection's latest request. Streams read the plain attributes on the hot path.
+
+    client           of the latest request; before the first one its client id is "", and it has no limits
+    wire_client_id   the client id in that request; None before the first one
+    limits, entity   those of `client`
+    generation       that of the registry when `limits` were looked up
+    notice           the throttle time of data responses
+    request_notice   the throttle time of all others: of `request_rate` alone
+    refusal_error    error code for partitions that `action=reject` refuses; 0: its client is held instead
+    software         the name of the client's software in ApiVersions (KIP-511); "": not known
     """
 
     __slots__ = (
         "_config",
         "_entities",
-        "back_off",
-        "broker_ns",
-        "client_id",
+        "client",
         "entity",
         "generation",
         "limits",
         "notice",
-        "peer",
         "refusal_error",
         "registry",
         "request_notice",
-        "user",
+        "software",
         "wire_client_id",
     )
 
@@ -105,41 +133,33 @@ class Identity:
         self._config = config
         self._entities = entities
         self.registry = registry
-        self.peer = peer
-        self.user = config.quotas.principal or ANONYMOUS
-        #: The client id of the latest request; None before the first.
+        self.client = Client(registry, config.quotas.principal or ANONYMOUS, "", peer)
         self.wire_client_id: str | None = None
-        self.client_id = ""
         self.limits = _NO_LIMITS
         self.generation = registry.generation
         self.notice = Notice(config.enforcement.max_throttle_ms)
         self.request_notice = Notice(config.enforcement.max_throttle_ms)
         self.refusal_error = 0
-        self.back_off = BackOff(config.enforcement.backoff_grace_ms)
-        self.broker_ns = 0
-
-    @property
-    def client(self) -> tuple[str, str]:
-        """User and client id."""
-        return self.user, self.client_id
+        self.software = ""
 
     def identify(self, wire_client_id: str, now_ns: int) -> None:
         """Set the client id of this and later requests."""
         self.leave()
         self.wire_client_id = wire_client_id
-        fixed = self._config.quotas.client_id
-        self.client_id = wire_client_id if fixed is None else fixed
-        self._resolve(now_ns)
+        user, fixed = self.client.user, self._config.quotas.client_id
+        client_id = wire_client_id if fixed is None else fixed
+        self.client = client = Client(self.registry, user, client_id, self.client.peer)
+        client.entity = self.entity = self._entities.of(user, client_id)
+        client.entity.sessions += 1
+        self._look_up(now_ns)
 
     def refresh(self, now_ns: int) -> None:
         """Look up the limits of this client again: the registry has changed."""
         self.generation = self.registry.generation
-        if self.wire_client_id is None:
-            return
-        self.entity.sessions -= 1
-        self._resolve(now_ns)
-        self.notice.renew(self.registry, now_ns)
-        self.request_notice.renew(self.registry, now_ns)
+        if self.wire_client_id is not None:
+            self._look_up(now_ns)
+            self.notice.renew(self.registry, now_ns)
+            self.request_notice.renew(self.registry, now_ns)
 
     def leave(self) -> None:
         """The connection is closed, or has another client id from now on: the counters of this one may expire."""
@@ -151,8 +171,7 @@ class Identity:
         """No response contains a throttle time from now on."""
         self.notice.until_ns = self.request_notice.until_ns = 0
 
-    def _resolve(self, now_ns: int) -> None:
-        self.limits = self.registry.resolve(self.user, self.client_id, now_ns)
+    def _look_up(self, now_ns: int) -> None:
+        self.client.refresh(now_ns)
+        self.limits = self.client.limits
         self.generation = self.registry.generation
-        self.entity = self._entities.of(self.user, self.client_id)
-        self.entity.sessions += 1

@@ -50,8 +50,9 @@ class Shares:
         if limit is None or limit.name not in LIMITS_WITH_FLOOR:
             return
         self._connections[limit, listener] += 1
-        if identity.client not in self._warned and len(self._warned) < MAX_CLIENTS:
-            self._clients.setdefault(limit, {})[identity.client] = identity.back_off.software
+        client = identity.client.key
+        if client not in self._warned and len(self._warned) < MAX_CLIENTS:
+            self._clients.setdefault(limit, {})[client] = identity.software
 
     def check(self) -> None:
         """All connections have been added: `warn` checks their clients. Begins anew."""

@@ -46,7 +46,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingClient:
+class ThrottleStatus:
     """One connection that a quota holds now: the client, the limit and its entity, and for how long."""
 
     user: str
@@ -60,8 +60,6 @@ class WaitingClient:
     remaining_seconds: float
     mode: str
     reason: str = "debt"
-    after_notices: str = "unknown"
-    """What the client does after a notice: waits, ignores, or unknown."""
 
 
 async def start_admin(
@@ -70,7 +68,7 @@ async def start_admin(
     *,
     health: Callable[[], Status],
     readiness: Callable[[], Awaitable[Status]],
-    throttles: Callable[[], Iterable[Sequence[WaitingClient]]],
+    throttles: Callable[[], Iterable[Sequence[ThrottleStatus]]],
     exemptions: Callable[[], Sequence[str]] = tuple,
 ) -> HttpServer:
     """Serve on `options.metrics_listen` until closed. Raises BindError when that address cannot be bound.
@@ -96,7 +94,7 @@ class _Pages:
         metrics: Metrics,
         health: Callable[[], Status],
         readiness: Callable[[], Awaitable[Status]],
-        throttles: Callable[[], Iterable[Sequence[WaitingClient]]],
+        throttles: Callable[[], Iterable[Sequence[ThrottleStatus]]],
         exemptions: Callable[[], Sequence[str]],
     ) -> None:
         self._metrics = metrics
@@ -142,7 +140,7 @@ class _Pages:
 
     async def _waiting(self, request: Request) -> Response:
         async with self._listing:
-            total, shown = 0, list[WaitingClient]()
+            total, shown = 0, list[ThrottleStatus]()
             for group in self._throttles():
                 total += len(group)
                 shown = nlargest(MAX_WAITING_SHOWN, [*shown, *group], key=attrgetter("remaining_seconds"))
@@ -188,12 +186,11 @@ _COLUMNS: Final = (
     "REMAINING",
     "MODE",
     "REASON",
-    "NOTICES",
 )
 _RIGHT_ALIGNED: Final = frozenset({"LIMIT VALUE", "WAITED", "REMAINING"})
 
 
-_FIELDS: Final = tuple(field.name for field in fields(WaitingClient))
+_FIELDS: Final = tuple(field.name for field in fields(ThrottleStatus))
 _Item = TypeVar("_Item")
 _Row = TypeVar("_Row")
 
@@ -207,11 +204,11 @@ async def _each(items: Sequence[_Item], write: Callable[[_Item], _Row]) -> list[
     return rows
 
 
-def _json_row(client: WaitingClient) -> str:
+def _json_row(client: ThrottleStatus) -> str:
     return json.dumps({name: getattr(client, name) for name in _FIELDS})
 
 
-async def waiting_table(waiting: Sequence[WaitingClient], *, total: int) -> str:
+async def waiting_table(waiting: Sequence[ThrottleStatus], *, total: int) -> str:
     """One aligned line per client under a line of headings, or one sentence when no connection is held."""
     if not waiting:
         return "no connection is held\n"
@@ -230,7 +227,7 @@ async def waiting_table(waiting: Sequence[WaitingClient], *, total: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _table_row(client: WaitingClient) -> tuple[str, ...]:
+def _table_row(client: ThrottleStatus) -> tuple[str, ...]:
     return (
         text_value(client.client_id),
         text_value(client.user),
@@ -242,5 +239,4 @@ def _table_row(client: WaitingClient) -> tuple[str, ...]:
         f"{client.remaining_seconds:.1f} s",
         client.mode,
         client.reason,
-        client.after_notices,
     )

@@ -87,7 +87,7 @@ def families(metrics: Metrics) -> Iterator[Metric]:
     yield from map(_bytes, slices)
     yield from map(_excess, slices)
     yield from map(_throttled, slices)
-    yield from map(_notices, slices)
+    yield from map(_data_during_notice, slices)
     yield from map(_throttle_seconds, _sliced([entity for entity in entities if entity.throttles], HISTOGRAM_SLICE))
     yield from map(_throttle_time_max, slices)
     yield from map(_throttle_time_avg, slices)
@@ -278,15 +278,11 @@ def _throttled(entities: Sequence[EntityMetrics]) -> Metric:
     return family
 
 
-def _notices(entities: Sequence[EntityMetrics]) -> Metric:
-    family = CounterMetricFamily(
-        PREFIX + "notices",
-        "Throttle times after which the client waited, or sent data before their end.",
-        labels=["user", "client_id", "outcome"],
-    )
+def _data_during_notice(entities: Sequence[EntityMetrics]) -> Metric:
+    text = "Data requests that found debt before a throttle time was over, those on their way included."
+    family = CounterMetricFamily(PREFIX + "data_during_notice", text, labels=["user", "client_id"])
     for entity in entities:
-        family.add_metric([entity.user, entity.client_id, "waited"], entity.notices_waited)
-        family.add_metric([entity.user, entity.client_id, "ignored"], entity.notices_ignored)
+        family.add_metric([entity.user, entity.client_id], entity.data_during_notice)
     return family
 
 

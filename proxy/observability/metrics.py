@@ -36,7 +36,6 @@ PAUSE_REASONS: Final = (
     "memory",
     "response_memory",
     "delay",
-    "hard_debt",
     "in_flight",
     "turn",
     "drain",

@@ -101,20 +101,19 @@ class ThrottleWindow:
 class EntityMetrics:
     """The counters of one (user, client id).
 
-    The session increments a count of requests for each data request, a byte count by the bytes charged, and a count of
-    notices when it sees what the client does after one. `sessions`: open connections of the client. `topics`: the same
-    traffic by topic; None without `--usage-by-topic`.
+    The session increments a count of requests for each data request, and a byte count by the bytes charged.
+    `data_during_notice`: data requests that found debt before a throttle time was over. `sessions`: open connections of
+    the client. `topics`: the same traffic by topic; None without `--usage-by-topic`.
     """
 
     __slots__ = (
         "_changed_at_ns",
         "_seen",
         "client_id",
+        "data_during_notice",
         "excess",
         "fetch_bytes",
         "fetch_requests",
-        "notices_ignored",
-        "notices_waited",
         "produce_bytes",
         "produce_requests",
         "sessions",
@@ -132,8 +131,7 @@ class EntityMetrics:
         self.produce_requests = 0
         self.fetch_requests = 0
         self.sessions = 0
-        self.notices_waited = 0
-        self.notices_ignored = 0
+        self.data_during_notice = 0
         self.topics = topics
         self.throttles: dict[tuple[str, str], Histogram] = {}  # by (limit, mode): both come from the code
         self.excess: dict[str, int] = {}  # bytes of requests and responses that found a limit in debt, by its name

@@ -61,12 +61,16 @@ class Faults:
         self._metrics.errors.upstream[reason] += 1
         detail = None if error is None else error.strerror or str(error)
         hint = PLAINTEXT_HINT if is_unheard else None
-        self._log(logging.WARNING, "upstream_lost", reason, peer=identity.peer, reason=reason, detail=detail, hint=hint)
+        self._log(
+            logging.WARNING, "upstream_lost", reason, peer=identity.client.peer, reason=reason, detail=detail, hint=hint
+        )
 
     def dropped(self, identity: Identity, hold: Hold) -> None:
         """The client of a held frame has gone."""
         self._metrics.connections.dropped_frames += 1
-        self._log(logging.INFO, "held_frame_dropped", "held_frame_dropped", peer=identity.peer, frame_bytes=hold.size)
+        self._log(
+            logging.INFO, "held_frame_dropped", "held_frame_dropped", peer=identity.client.peer, frame_bytes=hold.size
+        )
 
     def abandoned(self, identity: Identity, most: int) -> None:
         """The client has gone, and its acks=0 data is dropped: more than `most` connections remain for such data."""
@@ -76,8 +80,8 @@ class Faults:
             "connection_closed",
             ABANDONED,
             reason=ABANDONED,
-            peer=identity.peer,
-            client_id=identity.client_id,
+            peer=identity.client.peer,
+            client_id=identity.client.client_id,
             max_abandoned=most,
             hint="its client has gone, and what it had sent with acks=0 was still held",
         )
@@ -89,8 +93,8 @@ class Faults:
             logging.WARNING,
             "protocol_error",
             error.reason,
-            peer=identity.peer,
-            client_id=identity.client_id,
+            peer=identity.client.peer,
+            client_id=identity.client.client_id,
             reason=error.reason,
             offset=error.offset,
             detail=str(error),
@@ -99,7 +103,7 @@ class Faults:
     def defect(self, identity: Identity, error: Exception) -> None:
         """A defect in this program, which closes only its connection."""
         self._metrics.errors.protocol["defect"] += 1
-        self._log(logging.ERROR, "defect", type(error).__name__, exc_info=True, peer=identity.peer)
+        self._log(logging.ERROR, "defect", type(error).__name__, exc_info=True, peer=identity.client.peer)
 
     def _log(self, level: int, name: str, key: object, *, exc_info: bool = False, **fields: object) -> None:
         suppressed = self._lines.admit((name, key), self._clock())

@@ -71,7 +71,7 @@ class Gate:
 
     def decide(self, origin: Origin) -> Verdict | None:
         """The verdict on a new connection; None: it is refused, counted and logged: close it at once."""
-        if not self._context.policy.enforces:
+        if not self._context.measures.enforces:
             return _SERVED
         verdict = self._quotas.over(origin.ip, origin.listener)
         if verdict is None:
@@ -87,7 +87,7 @@ class Gate:
         verdict   that of `decide` on it
         """
         now_ns = self._clock()
-        if not self._context.policy.enforces:
+        if not self._context.measures.enforces:
             self._report_dry_run(session, now_ns)
         self._quotas.open(session.origin.ip, session.origin.listener, admitted=verdict.admitted)
         if not verdict.wait_ns:
@@ -115,12 +115,12 @@ class Gate:
 
     def _end_wait(self, session: Session, serve: Callable[[], None]) -> None:
         verdict = self._pending[session].verdict
-        self._report.connection_waited(session.identity, verdict, self._clock())
+        self._report.connection_waited(session.identity.client, verdict, self._clock())
         if verdict.admitted:
             del self._pending[session]
             serve()
         else:
-            self._count_rejected(session.identity.peer, verdict)
+            self._count_rejected(session.identity.client.peer, verdict)
             session.close()
 
     def _report_dry_run(self, session: Session, now_ns: int) -> None:
@@ -129,7 +129,7 @@ class Gate:
         over = self._quotas.over(origin.ip, origin.listener)
         for verdict in (over, self._quotas.record(origin.ip, origin.listener, now_ns)):
             if verdict is not None and verdict.limit_name is not None:
-                self._report.connection_waited(session.identity, verdict, now_ns)
+                self._report.connection_waited(session.identity.client, verdict, now_ns)
 
     def _count_rejected(self, peer: str, verdict: Verdict) -> None:
         reason = verdict.limit_name or ""

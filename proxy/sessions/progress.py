@@ -2,7 +2,7 @@
 
 from typing import final
 
-from proxy.sessions.pump import DELAY, HARD_DEBT, QUOTA, Pump
+from proxy.sessions.pump import DELAY, QUOTA, Pump
 from proxy.streams.request_stream import RequestStream
 from proxy.streams.response_stream import ResponseStream
 
@@ -66,7 +66,7 @@ class Progress:
         """
         stream, requests, responses = self._to_broker, self._to_broker.holding, self._to_client.holding
         kept = requests.kept
-        if self._requests.paused & (QUOTA | HARD_DEBT):
+        if self._requests.paused & QUOTA:
             kept = 0
         kept += stream.connection.owed_bytes  # their memory is free when the broker responds
         waits = responses.waits or self._responses.paused & DELAY

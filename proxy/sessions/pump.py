@@ -15,8 +15,7 @@ from proxy.sessions.wire import Wire
 from proxy.streams.connection import Stream
 from proxy.streams.handlers.data import HEAD_READ_SIZE
 from proxy.streams.memory import READ_SIZE, Holding, MemoryPool
-from proxy.streams.steps import DELAY as DELAYED
-from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, REPLACE, STOP, WAIT, YIELD
+from proxy.streams.steps import DELAY_RESPONSE, DRAINED, FULL, HOLD, NEED, REPLACE, WAIT, YIELD
 
 
 class PauseReason(IntFlag):
@@ -32,7 +31,6 @@ class PauseReason(IntFlag):
     TURN = 128
     RESPONSE_MEMORY = 256
     DELAY = 512
-    HARD_DEBT = 1024
 
 
 # Plain ints: an IntFlag operation costs ten times an int's, and these are on the hot path.
@@ -46,7 +44,6 @@ END_OF_STREAM: Final = int(PauseReason.END_OF_STREAM)
 TURN: Final = int(PauseReason.TURN)
 RESPONSE_MEMORY: Final = int(PauseReason.RESPONSE_MEMORY)
 DELAY: Final = int(PauseReason.DELAY)
-HARD_DEBT: Final = int(PauseReason.HARD_DEBT)
 
 REASON_NAMES: Final = {int(reason): reason.name.lower() for reason in PauseReason if reason.name}
 
@@ -74,10 +71,6 @@ class Owner(Protocol):
     @abstractmethod
     def on_delay(self) -> None:
         """A response is delayed: see `Responses.delay`. The pump has been paused."""
-
-    @abstractmethod
-    def on_stop(self) -> None:
-        """A limit stops all reading: see `Connection.stop`. The pump has been paused."""
 
     @abstractmethod
     def on_source_ended(self, pump: "Pump") -> None:
@@ -417,12 +410,9 @@ class Pump(Turn):
         if step == HOLD:
             self.pause(QUOTA)
             self._owner.on_hold(self)
-        elif step == DELAYED:
+        elif step == DELAY_RESPONSE:
             self.pause(DELAY)
             self._owner.on_delay()
-        elif step == STOP:
-            self.pause(HARD_DEBT)
-            self._owner.on_stop()
         elif step == FULL:
             self.pause(IN_FLIGHT)
             self.stream.connection.attention = True

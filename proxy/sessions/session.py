@@ -1,4 +1,4 @@
-"""One client connection and its connection to a broker: carries out what streams and policies decide."""
+"""One client connection and its connection to a broker: carries out what streams decide."""
 
 import socket
 from abc import abstractmethod
@@ -11,9 +11,10 @@ from protocol.errors import ProtocolError
 from protocol.request_header import may_contain_produce
 from proxy.brokers.upstream import Attempt
 from proxy.config.config import Address, format_address
-from proxy.enforcement.holds import Hold, Waiter
+from proxy.enforcement.holds import Delay, Hold, Waiter
 from proxy.enforcement.identity import Identity
-from proxy.enforcement.report import Waiting
+from proxy.enforcement.report import throttle_status
+from proxy.observability.admin import ThrottleStatus
 from proxy.sessions.faults import ClosedMidFrame
 from proxy.sessions.lifecycle import Event, State, next_state
 from proxy.sessions.progress import Progress
@@ -21,7 +22,6 @@ from proxy.sessions.pump import (
     CONNECTING,
     DRAIN,
     END_OF_STREAM,
-    HARD_DEBT,
     IN_FLIGHT,
     MEMORY,
     QUOTA,
@@ -44,7 +44,7 @@ FLUSH_TIMEOUT_SECONDS: Final = 30.0
 #: How much of the unread requests of a client that has gone is searched for data.
 _PEEK_SIZE: Final = 4_096
 #: Reasons that may keep a client from being read for long.
-_STANDING: Final = WRITE_BACKPRESSURE | MEMORY | RESPONSE_MEMORY | IN_FLIGHT | HARD_DEBT
+_STANDING: Final = WRITE_BACKPRESSURE | MEMORY | RESPONSE_MEMORY | IN_FLIGHT
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +136,16 @@ class Session(Owner, Waiter):
         return stream
 
     @property
-    def waiting(self) -> Waiting:
-        """What throttles it, for `/throttles`."""
-        if self.upstream is None:
-            return Waiting(self.identity)
-        throttles = self.throttles
-        return Waiting(self.identity, self.hold, throttles.delay, self.connection.stop, throttles.blocked)
+    def wait(self) -> Delay | Hold | None:
+        """Of its next response, or of its next request, for a limit."""
+        delay = None if self.upstream is None else self.throttles.delay
+        return delay or self.hold
+
+    @property
+    def throttle_status(self) -> ThrottleStatus | None:
+        """For `/throttles`."""
+        bound = "" if self.upstream is None else self.throttles.bound
+        return throttle_status(self.identity, self.wait, bound, self._shared.clock())
 
     # ---- opening
 
@@ -216,7 +220,7 @@ class Session(Owner, Waiter):
         self._on(Event.DRAIN)
 
     def _begin_draining(self) -> None:
-        self.throttles.end()
+        self.throttles.end_delay()
         self.connection.attention = True
         if self.hold is None and not self.requests.stream.remaining:
             self.requests.pause(DRAIN)
@@ -228,7 +232,7 @@ class Session(Owner, Waiter):
 
     def _flush(self) -> None:
         self.connection.close()
-        self.throttles.end()
+        self.throttles.end_delay()
         self.requests.pause(END_OF_STREAM)
         self.request_stream.end(self._shared.clock())
         self._shared.wakeups.rearm()
@@ -264,7 +268,7 @@ class Session(Owner, Waiter):
             self._drop_hold(self.hold)
         now_ns = shared.clock()
         if self.upstream is not None:
-            self.throttles.end()
+            self.throttles.end_delay()
             self.request_stream.end(now_ns)
             self.requests.stop()
             self.responses.stop()
@@ -305,7 +309,7 @@ class Session(Owner, Waiter):
         if connection.turn is hold:  # more of it must come before it is decided about anew, or it is gone
             connection.turn = None
             context, now_ns = self._shared.context, self._shared.clock()
-            context.policy.released(self.identity, hold, now_ns)
+            context.measures.report.released(self.identity.client, hold.limit, now_ns - hold.since_ns, now_ns)
             context.holds.give_up(hold.ticket, now_ns)
         if self.hold is None:
             self.requests.resume(QUOTA)
@@ -327,9 +331,6 @@ class Session(Owner, Waiter):
 
     def on_delay(self) -> None:
         self.throttles.begin_delay()
-
-    def on_stop(self) -> None:
-        self.throttles.begin_stop()
 
     # ---- what pumps tell
 
@@ -424,9 +425,6 @@ class Session(Owner, Waiter):
             if not pump.paused and pump.source.is_broken:  # the loop has forgotten it
                 self._read_to_end(pump)
         self.throttles.check(now_ns)
-        if self.state is State.OPEN and self.request_stream.near_limit:
-            self.request_stream.is_timing = True
-            self.identity.back_off.round_trip_ns = self.client.round_trip_ns
         self.progress.check(now_ns)
         self._shared.wakeups.rearm()
 

@@ -68,9 +68,7 @@ class Sweep:
         del self._due[-CHECKED_AT_ONCE:]
         for session in some:
             session.sweep(now_ns)
-            waiting = session.waiting
-            wait = waiting.hold or waiting.delay or waiting.stop
-            self._shares.add(session.identity, wait, session.origin.listener, now_ns)
+            self._shares.add(session.identity, session.wait, session.origin.listener, now_ns)
             if self._closed < CLOSED_AT_ONCE and session.state is State.OPEN:
                 self._closed += self._close_overdue(session, now_ns)
         return bool(self._due)
@@ -101,15 +99,15 @@ class Sweep:
         self._metrics.closed[reason] += 1
         suppressed = self._lines.admit(reason, now_ns)
         if suppressed is not None:
-            identity = session.identity
+            client = session.identity.client
             event(
                 _log,
                 logging.INFO if reason == MAX_IDLE else logging.WARNING,
                 "connection_closed",
                 exc_info=False,
                 reason=reason,
-                peer=identity.peer,
-                client_id=identity.client_id,
+                peer=client.peer,
+                client_id=client.client_id,
                 **fields,
                 suppressed=suppressed or None,
             )

@@ -62,7 +62,7 @@ class Wakeups:
                 self._timers[limit] = self._after(due_ns, self._pass, limit)
 
     def limits_changed(self) -> None:
-        """Limits or the policy were replaced: decide all held frames again, those of a limit in order."""
+        """Limits or the measures have changed: decide all held frames again, those of a limit in order."""
         self._ask_again(self._holds.limits)
 
     def close(self) -> None:

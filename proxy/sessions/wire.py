@@ -13,9 +13,6 @@ from typing import Final
 #: tcpi_state of Linux's TCP_INFO: established, and closed both ways.
 _TCP_ESTABLISHED: Final = 1
 _TCP_CLOSE: Final = 7
-#: Offset of tcpi_rtt, in microseconds.
-_TCPI_RTT: Final = 68
-_uint32: Final = Struct("=I").unpack_from
 #: tcpi_bytes_acked and tcpi_bytes_received of TCP_INFO, since Linux 4.1.
 _TRAFFIC_AT: Final = 120
 _unpack_traffic: Final = Struct("=QQ")
@@ -95,26 +92,16 @@ class Wire:
         return tcp_state(self._sock) not in (_TCP_ESTABLISHED, None)
 
     @property
-    def round_trip_ns(self) -> int:
-        """The kernel's smoothed round trip time; 0 on systems other than Linux, and where it is not known."""
-        fields = self._tcp_info(_TCPI_RTT + 4)
-        return 0 if fields is None else _uint32(fields, _TCPI_RTT)[0] * 1_000
-
-    @property
     def traffic_bytes(self) -> int | None:
         """Bytes received from the peer and acknowledged by it, since the connection exists; None on other systems than
-        Linux.
+        Linux, and on kernels that do not count them.
         """
-        fields = self._tcp_info(_TRAFFIC_AT + _unpack_traffic.size)
-        return None if fields is None else sum(_unpack_traffic.unpack_from(fields, _TRAFFIC_AT))
-
-    def _tcp_info(self, size: int) -> bytes | None:
-        """The first `size` bytes of TCP_INFO; None on other systems than Linux, and on kernels with fewer."""
         info: int | None = getattr(socket, "TCP_INFO", None)
         if info is None:
             return None
+        size = _TRAFFIC_AT + _unpack_traffic.size
         fields = self._sock.getsockopt(socket.IPPROTO_TCP, info, size)
-        return fields if len(fields) == size else None
+        return sum(_unpack_traffic.unpack_from(fields, _TRAFFIC_AT)) if len(fields) == size else None
 
     @property
     def is_broken(self) -> bool:

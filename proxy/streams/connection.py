@@ -11,7 +11,7 @@ from protocol.topic_mutations import MutationRequest
 from protocol.walk import FrameWalk
 from proxy.enforcement.holds import Delay, Hold
 from proxy.enforcement.identity import Identity
-from proxy.enforcement.policies.policy import Reply
+from proxy.enforcement.measures import Reply
 from proxy.observability.tallies import Cell
 from proxy.streams.context import Context
 from proxy.streams.fetch_ledger import Fetching
@@ -37,21 +37,15 @@ class Awaited:
 
 
 @final
-class Watched(Awaited):
-    """A request in flight whose response is timed, or delayed.
+class Delayed(Awaited):
+    """A request in flight whose response is delayed. `awaited`: handles the response."""
 
-    awaited   handles the response
-    delay     None: it is not delayed
-    sent_ns   when the request was forwarded; 0: the response is not timed
-    """
+    __slots__ = ("awaited", "delay")
 
-    __slots__ = ("awaited", "delay", "sent_ns")
-
-    def __init__(self, awaited: Awaited, delay: Delay | None, sent_ns: int) -> None:
+    def __init__(self, awaited: Awaited, delay: Delay) -> None:
         super().__init__(awaited.handler)
         self.awaited = awaited
         self.delay = delay
-        self.sent_ns = sent_ns
 
     def cancel(self, now_ns: int) -> None:
         self.awaited.cancel(now_ns)
@@ -82,8 +76,7 @@ class Connection:
     max_in_flight     `--max-pending-requests`: requests that are forwarded before the first of them has its response
     owed              `Answer`s in flight, and what is added to other responses in flight: bytes in memory
     is_closing        draining, or the client has gone: no frame begins
-    is_stopped        no request passes now: it is closing, a limit stops it, or its own responses take too much memory
-    stop              until when a limit stops it
+    is_stopped        no request passes now: it is closing, or its own responses take too much memory
     sent_unanswered   a request without a response (acks=0) has been forwarded: the broker may not have read it yet
     attention         the session has something to do besides the bytes: see `Session.attend`
     """
@@ -100,7 +93,6 @@ class Connection:
         "mutation",
         "owed",
         "sent_unanswered",
-        "stop",
         "turn",
         "usage",
     )
@@ -114,7 +106,6 @@ class Connection:
         self.owed = Holding()
         self.is_closing = False
         self.is_stopped = False
-        self.stop: Delay | None = None
         self.sent_unanswered = False
         self.attention = False
         #: The hold of the current frame, which has been released; None: that frame was not held.
@@ -143,20 +134,11 @@ class Connection:
     def owe(self, size: int) -> None:
         """Count `size` bytes more for a response in flight; a negative size: less."""
         self.context.memory.update(self.owed, 0, self.owed.pending + size, 0)
-        self._set_stopped()
-
-    def set_stop(self, stop: Delay | None) -> None:
-        """Begin no frame until the end of this stop, and of one before; None: it is over."""
-        before = self.stop
-        if stop is None or before is None:
-            self.stop = stop
-            self._set_stopped()
-        elif stop.until_ns > before.until_ns:  # which may have a timer
-            before.limit, before.until_ns = stop.limit, stop.until_ns
+        self.is_stopped = self.is_closing or self.owed_bytes > MAX_OWED_BYTES
 
     def is_over(self, delay: Delay, now_ns: int) -> bool:
-        """Whether a delay or a stop ends now, perhaps early: its limit may have been raised or removed."""
-        if now_ns >= delay.until_ns or self.is_closing or not self.context.policy.enforces:
+        """Whether a delay ends now, perhaps early: its limit may have been raised or removed."""
+        if now_ns >= delay.until_ns or self.is_closing or not self.context.measures.enforces:
             return True
         limit = delay.limit
         is_paid = not limit.debt_ns(now_ns) and not limit.waiters.waiting
@@ -165,9 +147,6 @@ class Connection:
     def close(self) -> None:
         """Begin no frame from now on."""
         self.is_closing = self.is_stopped = True
-
-    def _set_stopped(self) -> None:
-        self.is_stopped = self.is_closing or self.stop is not None or self.owed_bytes > MAX_OWED_BYTES
 
     def take_answers(self, now_ns: int) -> bytes:
         """All answers that are due, joined; empty while the oldest request waits for the broker."""
@@ -254,11 +233,10 @@ class Requests(Stream):
     is_counted   it was counted as throttled, for its hold or its notice
     unpaid       bytes at its end that were not charged when it was admitted: they are charged as they arrive
     delay        of its response, until it is in flight
-    is_timing    the next response near a limit is timed; the sweep sets it
     full_read    `want` far from any limit: less until the first request is complete
     """
 
-    __slots__ = ("delay", "full_read", "is_charged", "is_counted", "is_timing", "unpaid")
+    __slots__ = ("delay", "full_read", "is_charged", "is_counted", "unpaid")
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
@@ -266,7 +244,6 @@ class Requests(Stream):
         self.is_counted = False
         self.unpaid = 0
         self.delay: Delay | None = None
-        self.is_timing = True
         self.want = self.full_read = FIRST_READ_SIZE
 
     @property
@@ -278,17 +255,16 @@ class Requests(Stream):
         """The first request is complete."""
         self.full_read = READ_SIZE
 
-    def watch_latest(self, delay: Delay | None, now_ns: int) -> None:
-        """Time or delay the response to the latest request, which is in flight."""
+    def delay_latest(self, delay: Delay) -> None:
+        """Delay the response to the latest request, which is in flight."""
         self.delay = None
-        self.is_timing = False
         in_flight = self.connection.in_flight
         if in_flight:
             correlation_id, awaited = in_flight[-1]
-            if isinstance(awaited, Watched):
+            if isinstance(awaited, Delayed):
                 awaited.delay = delay
             elif isinstance(awaited, Awaited):
-                in_flight[-1] = (correlation_id, Watched(awaited, delay, now_ns))
+                in_flight[-1] = (correlation_id, Delayed(awaited, delay))
 
     @abstractmethod
     def note_charge(self, now_ns: int) -> None:
@@ -317,7 +293,7 @@ class Responses(Stream):
 
     @abstractmethod
     def postpone(self, delay: Delay, now_ns: int) -> int:
-        """Delay the response at hand, whose request stays in flight. Returns `DELAY`, or `PASS`: it passes now."""
+        """Delay the response; its request stays in flight. Returns `DELAY_RESPONSE`, or `PASS`: it passes now."""
 
     @abstractmethod
     def throttle_ms(self, now_ns: int) -> int:
@@ -414,8 +390,7 @@ class Handler:
         identity = requests.connection.identity
         decision = identity.limits.requests.charge_control(1, now_ns)
         if decision.limit is not None:
-            policy = self.context.policy.of(decision.limit)
-            policy.overdraws_requests(identity, decision, now_ns, is_counted=is_counted)
+            self.context.measures.on_requests_debt(identity, decision, now_ns, is_counted=is_counted)
 
     @abstractmethod
     def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:

@@ -6,7 +6,7 @@ from proxy.brokers.nodes import Nodes
 from proxy.brokers.topics import Topics
 from proxy.config.config import Config
 from proxy.enforcement.holds import Holds
-from proxy.enforcement.policies.policy import Policy
+from proxy.enforcement.measures import Measures
 from proxy.observability.metrics import Metrics
 from proxy.streams.memory import MemoryPool
 from quotas.registry.registry import Registry
@@ -23,4 +23,4 @@ class Context:
     nodes: Nodes
     topics: Topics
     holds: Holds
-    policy: Policy
+    measures: Measures

@@ -186,7 +186,7 @@ class ProduceUsage:
         charges = self.charges_of(topic, now_ns)
         if charges.rejecting:
             return True
-        refused, client, name = self._context.registry.refused, self._identity.client, charges.topic.name
+        refused, client, name = self._context.registry.refused, self._identity.client.key, charges.topic.name
         return any(refused.concerns((client, each), name) for each in producer_ids)
 
     def admit(self, length: int, now_ns: int, ticket: Ticket | None) -> Decision:
@@ -269,7 +269,7 @@ class ProduceUsage:
             return None if known is None else TopicCharges(identity.limits, TopicLimits(known))
         charges = self.charges_of(topic, now_ns)
         name = charges.topic.name
-        if may_be_refused and (charges.rejecting or self._context.registry.refused.concerns(identity.client, name)):
+        if may_be_refused and (charges.rejecting or self._context.registry.refused.concerns(identity.client.key, name)):
             return None
         return charges if charges.topic.name else None
 

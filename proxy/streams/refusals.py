@@ -90,7 +90,7 @@ class Refusals:
             return False
         if kind.version < FIRST_WITH_TRANSACTIONAL_ID or first_byte != (0 if kind.version >= FIRST_FLEXIBLE else 0xFF):
             return False
-        return self._context.policy.enforces or len(self._sequences) > 0
+        return self._context.measures.enforces or len(self._sequences) > 0
 
     def refusal(self, connection: Connection, usage: ProduceUsage, now_ns: int) -> Refusal | None:
         """The refusal of the request that `usage` has read the first part of; None: it is not refused."""
@@ -113,12 +113,12 @@ class Refusals:
             if data.sequence < 0:
                 continue
             partition = _partition_of(connection, usage, data, now_ns)
-            if not self._sequences.has_room(identity.client, (partition,), now_ns):
+            if not self._sequences.has_room(identity.client.key, (partition,), now_ns):
                 raise OutOfOrder(data, "too many batches are refused at once")
             if self._sequences.refuse(partition, data.epoch, data.sequence, now_ns) and limit is not None:
                 decision = Decision(False, refusal.wait_ns, limit, (limit,))
-                self._context.policy.notice_until_ns(identity, decision, REJECT, now_ns)
-                self._context.policy.refused(identity, limit, data.record_bytes)
+                self._context.measures.notice_until_ns(identity.client, decision, REJECT, now_ns)
+                self._context.measures.report.refused(identity.client, limit, data.record_bytes)
                 _count_throttled(usage.charges_of(data.topic, now_ns), data, now_ns)
 
     def follow(self, connection: Connection, usage: ProduceUsage, now_ns: int) -> None:
@@ -127,7 +127,7 @@ class Refusals:
         Raises OutOfOrder: one of them follows a refused batch.
         """
         for data in usage.take_partitions():
-            if data.sequence < 0 or not self._sequences.concerns((connection.identity.client, data.producer_id)):
+            if data.sequence < 0 or not self._sequences.concerns((connection.identity.client.key, data.producer_id)):
                 continue
             if self._is_later(connection, usage, data, now_ns):
                 raise OutOfOrder(data, "it follows a refused batch, and was found after its request had begun to pass")
@@ -139,7 +139,7 @@ class Refusals:
     def _limit_over(self, connection: Connection, usage: ProduceUsage, now_ns: int) -> Limit | None:
         """The limit with the longest wait, if each topic is over one that rejects, and each batch may be refused."""
         topics, partitions = usage.topics, usage.partitions
-        if not self._context.policy.enforces or not partitions or not topics:
+        if not self._context.measures.enforces or not partitions or not topics:
             return None
         found: list[tuple[int, Limit]] = []
         for topic in topics:
@@ -160,7 +160,7 @@ class Refusals:
     def _is_later(self, connection: Connection, usage: ProduceUsage, data: PartitionData, now_ns: int) -> bool:
         """Whether a batch follows one that was refused and has not come back."""
         sequences = self._sequences
-        if data.sequence < 0 or not sequences.concerns((connection.identity.client, data.producer_id)):
+        if data.sequence < 0 or not sequences.concerns((connection.identity.client.key, data.producer_id)):
             return False
         partition = _partition_of(connection, usage, data, now_ns)
         return sequences.arrival(partition, data.epoch, data.sequence, now_ns) is Arrival.LATER
@@ -185,7 +185,7 @@ def _message(limit: Limit | None, wait_ns: int) -> str:
 
 def _partition_of(connection: Connection, usage: ProduceUsage, data: PartitionData, now_ns: int) -> ProducerPartition:
     topic = usage.charges_of(data.topic, now_ns).topic.name
-    return (connection.identity.client, data.producer_id), (topic, data.partition)
+    return (connection.identity.client.key, data.producer_id), (topic, data.partition)
 
 
 def _longest(limits: Sequence[Limit], hold: Hold | None, now_ns: int) -> tuple[int, Limit] | None:

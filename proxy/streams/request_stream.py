@@ -4,7 +4,6 @@ A frame's header is parsed (`protocol.request_header`); its payload is forwarded
 Requests of the same kind differ only in length and correlation id: they pass in `batches`.
 """
 
-from operator import itemgetter
 from typing import final
 
 from protocol.errors import MalformedFrame
@@ -12,8 +11,6 @@ from protocol.produce_walk import Announced
 from protocol.request_header import peek_request, unpack_prefix
 from protocol.walk import FrameWalk
 from proxy.enforcement.holds import Hold, Overdraft
-from proxy.enforcement.identity import NS_PER_MS
-from proxy.enforcement.policies.policy import Reply
 from proxy.streams.batches import Batches
 from proxy.streams.connection import Connection, RequestKind, Requests
 from proxy.streams.handlers.data import HEAD_READ_SIZE, longest_charge
@@ -21,7 +18,7 @@ from proxy.streams.handlers.produce import Produce
 from proxy.streams.kinds import Kinds
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.record_rest import RecordRest
-from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, PASS, PIECES_PER_STEP, REPLACE, STOP, YIELD
+from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, PASS, PIECES_PER_STEP, REPLACE, YIELD
 from quotas.admission.limit_set import LimitSet
 
 #: Size of one read of a client that ignores notices: it will soon be over its limit again.
@@ -100,9 +97,7 @@ class RequestStream(Requests):
             return self._full()
         if connection.turn is None:
             if connection.is_stopped:
-                step = self._stopped(now_ns)
-                if step != PASS:
-                    return step
+                return self._full()
             kind = self._kind
             if kind is not None and kind.batchable:
                 passed_to = self._batches.take(self, kind, pos, end, now_ns)
@@ -113,16 +108,6 @@ class RequestStream(Requests):
     def _full(self) -> int:
         """The step where no request may pass now."""
         return DRAINED if self.connection.is_closing else FULL
-
-    def _stopped(self, now_ns: int) -> int:
-        """The step while no request may pass; `PASS`: a stop is over."""
-        connection = self.connection
-        stop = connection.stop
-        if stop is not None and connection.is_over(stop, now_ns):
-            connection.set_stop(None)
-        elif stop is not None:
-            return STOP
-        return self._full() if connection.is_stopped else PASS
 
     def _end_batch(self, kind: RequestKind, passed_to: int, end: int, now_ns: int) -> int:
         """A batch has passed; its last request may not have arrived whole."""
@@ -139,19 +124,10 @@ class RequestStream(Requests):
 
     def _notify_early(self, kind: RequestKind, now_ns: int) -> None:
         """Send a notice where a limit is below its soft mark, so that the client stops before there is debt."""
-        context, identity = self.connection.context, self.connection.identity
-        round_trip_ns = identity.back_off.round_trip_ns + identity.broker_ns
-        if not round_trip_ns or kind.reply is not Reply.NOTICE or type(kind.handler) is not Produce:
-            return
-        limits = identity.limits
-        near = [
-            (wait_ns, limit)
-            for limit in limits.produce.limits + limits.requests.limits
-            if (wait_ns := limit.soft_wait_ns(round_trip_ns, now_ns)) >= NS_PER_MS
-        ]
-        for wait_ns, limit in sorted(near, key=itemgetter(0), reverse=True):
-            if context.policy.of(limit).nears(identity, limit, wait_ns, now_ns):
-                return  # it counts once, with the longest wait
+        if type(kind.handler) is Produce:
+            identity = self.connection.identity
+            limits = identity.limits.produce.limits + identity.limits.requests.limits
+            self.connection.context.measures.soft(identity, limits, kind.reply, now_ns)
 
     def _take_frame(self, pos: int, end: int, now_ns: int) -> int:
         """The step for the request that begins at `pos`."""
@@ -208,8 +184,8 @@ class RequestStream(Requests):
         if kind.answered:
             awaited = self.awaited
             connection.in_flight.append((correlation_id, kind if awaited is None else awaited))
-            if self.near_limit:
-                self._watch(kind, now_ns)
+            if self.delay is not None:
+                self.delay_latest(self.delay)
         else:
             connection.sent_unanswered = True
         self.awaited = None
@@ -228,12 +204,6 @@ class RequestStream(Requests):
         self._set_want()
         return passed_to if passed_to > pos else YIELD
 
-    def _watch(self, kind: RequestKind, now_ns: int) -> None:
-        """Delay or time the response to the latest request. Brokers answer some others than Produce late on purpose."""
-        is_timed = self.is_timing and type(kind.handler) is Produce
-        if is_timed or self.delay is not None:
-            self.watch_latest(self.delay, now_ns if is_timed else 0)
-
     def _end_turn(self, now_ns: int, charge: _Charge | None = None) -> None:
         """The current request is done; if it was held, that hold is over. `charge`: of one that passes in part."""
         connection = self.connection
@@ -241,16 +211,16 @@ class RequestStream(Requests):
         if turn is not None:
             connection.turn = None
             if charge is None:
-                connection.context.policy.released(connection.identity, turn, now_ns)
+                self._report_hold(turn, now_ns - turn.since_ns, now_ns)
             else:
                 charge.hold = turn
-                self._end_hold(charge, turn, now_ns)
+                charge.held_ns += now_ns - turn.since_ns
             connection.context.holds.give_up(turn.ticket, now_ns)
 
-    def _end_hold(self, charge: _Charge, hold: Hold, now_ns: int) -> None:
-        """A part of a held frame passes. Its holds count together, at its end."""
-        self.connection.identity.back_off.released(now_ns)
-        charge.held_ns += now_ns - hold.since_ns
+    def _report_hold(self, hold: Hold, held_ns: int, now_ns: int) -> None:
+        """A frame has passed that was held for `held_ns`, first by this hold."""
+        connection = self.connection
+        connection.context.measures.report.released(connection.identity.client, hold.limit, held_ns, now_ns)
 
     def _begin_frame(self, kind: RequestKind, now_ns: int, cut: Announced | None = None) -> None:
         """A frame is partly forwarded. `cut`: its records, if no walk parses it."""
@@ -290,14 +260,14 @@ class RequestStream(Requests):
         """Close to the limit, read only to the end of the frame and the next header: a hold then keeps little."""
         if self.full_read != READ_SIZE and not self.remaining:
             self.end_first()
-        if self.near_limit and self.connection.context.policy.enforces:
+        if self.near_limit and self.connection.context.measures.enforces:
             charge = self._charge
             unpaid = charge.unpaid if charge is not None and charge.ahead else 0
             self.want = max(0, self.remaining - unpaid) + HEAD_READ_SIZE
         elif self.connection.is_closing and self.remaining:
             self.want = self.remaining
         else:
-            self.want = IGNORING_READ_SIZE if self.connection.identity.back_off.ignores else self.full_read
+            self.want = self.full_read
 
     # ---- the rest of a frame
 
@@ -395,13 +365,13 @@ class RequestStream(Requests):
         if handler.act(self, kind, decision, size, None, now_ns) == HOLD:
             return HOLD
         if self.delay is not None:
-            self.watch_latest(self.delay, 0)
+            self.delay_latest(self.delay)
         charge.unpaid -= size
         charge.limits = limits
         charge.charged_ns = now_ns
         connection.turn = None
         if turn is not None:
-            self._end_hold(charge, turn, now_ns)
+            charge.held_ns += now_ns - turn.since_ns  # the holds of its parts count together, at its end
             connection.context.holds.give_up(turn.ticket, now_ns)
         return PASS
 
@@ -420,8 +390,7 @@ class RequestStream(Requests):
 
     def _count_hold(self, charge: _Charge, now_ns: int) -> None:
         if charge.hold is not None:
-            connection = self.connection
-            connection.context.policy.count_hold(connection.identity, charge.hold, charge.held_ns, now_ns)
+            self._report_hold(charge.hold, charge.held_ns, now_ns)
             charge.hold = None
 
     def refund_rest(self, now_ns: int, ahead: int = 0) -> None:

@@ -13,11 +13,10 @@ from protocol.request_header import TLS_ALERT_LENGTH, check_frame_length
 from protocol.rewriting_walk import RewritingWalk
 from protocol.walk import FrameWalk
 from proxy.enforcement.holds import Delay
-from proxy.enforcement.report import SOFT
-from proxy.streams.connection import Answer, Awaited, Connection, RequestKind, Responses, Watched
+from proxy.streams.connection import Answer, Awaited, Connection, Delayed, RequestKind, Responses
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.memory import READ_SIZE, ResponseTooLarge
-from proxy.streams.steps import DELAY, NEED, PASS, PIECES_PER_STEP, REPLACE, YIELD
+from proxy.streams.steps import DELAY_RESPONSE, NEED, PASS, PIECES_PER_STEP, REPLACE, YIELD
 
 #: Length and correlation id.
 HEAD_SIZE = 8
@@ -83,7 +82,7 @@ class ResponseStream(Responses):
             passed_to = self._take_batch(pos, end)
             if passed_to > pos:
                 return passed_to
-        elif not self.connection.context.policy.enforces:
+        elif not self.connection.context.measures.enforces:
             identity.drop_notices()
         return self._take_response(pos, end, now_ns)
 
@@ -109,20 +108,13 @@ class ResponseStream(Responses):
         if expected != correlation_id:
             raise CorrelationMismatch(expected, correlation_id)
         self._shown_delay_ms = 0
-        if isinstance(awaited, Watched):
-            if not self._is_due(awaited, now_ns):
-                return DELAY
+        if isinstance(awaited, Delayed):
+            if self.postpone(awaited.delay, now_ns) != PASS:
+                return DELAY_RESPONSE
             awaited = awaited.awaited
         elif self._read_size < READ_SIZE:
             self._read_size = READ_SIZE
         return awaited.handler.respond(self, awaited, pos, end, length, now_ns)
-
-    def _is_due(self, watched: Watched, now_ns: int) -> bool:
-        """Whether the response that has arrived is forwarded now. Its time is measured."""
-        if watched.sent_ns:
-            self.connection.identity.broker_ns = now_ns - watched.sent_ns
-            watched.sent_ns = 0
-        return watched.delay is None or self.postpone(watched.delay, now_ns) == PASS
 
     def _take_batch(self, pos: int, end: int) -> int:
         """Forward responses that need no change: those that are not parsed, and Produce responses of the common shape.
@@ -184,13 +176,13 @@ class ResponseStream(Responses):
             self.delay = delay
             self._read_size = DELAYED_READ_SIZE
             correlation_id, awaited = connection.in_flight[0]
-            if isinstance(awaited, Watched):
+            if isinstance(awaited, Delayed):
                 awaited.delay = delay
             else:
                 assert isinstance(awaited, Awaited)  # noqa: S101 - for the type checker: answers are not delayed
-                connection.in_flight[0] = (correlation_id, Watched(awaited, delay, 0))
-            return DELAY
-        if delay.is_shown and context.policy.enforces:
+                connection.in_flight[0] = (correlation_id, Delayed(awaited, delay))
+            return DELAY_RESPONSE
+        if delay.is_shown and context.measures.enforces:
             self._shown_delay_ms = delay.throttle_time_ms
         return PASS
 
@@ -201,9 +193,6 @@ class ResponseStream(Responses):
             if identity.generation != identity.registry.generation:
                 identity.refresh(now_ns)
             notice_ms = identity.notice.throttle_time_ms(now_ns)
-        is_early = identity.notice.reason == SOFT  # data without debt is not observed
-        if notice_ms and not is_early and identity.back_off.notice_sent(notice_ms, now_ns):
-            identity.entity.notices_waited += 1
         return max(notice_ms, self._shown_delay_ms)
 
     def begin(self, pos: int, end: int, length: int) -> int:
@@ -215,7 +204,7 @@ class ResponseStream(Responses):
 
     def begin_walk(self, walk: FrameWalk, pos: int, end: int, length: int, now_ns: int) -> int:
         _, awaited = self.connection.in_flight.popleft()
-        if isinstance(awaited, Watched):
+        if isinstance(awaited, Delayed):
             awaited = awaited.awaited
         assert not isinstance(awaited, Answer)  # noqa: S101 - for the type checker: answers have no walk
         self.current = awaited

@@ -25,9 +25,7 @@ WAIT: Final = -6
 #: The connection drains: no frame begins at ``pos``.
 DRAINED: Final = -7
 #: The response at ``pos`` is delayed: keep the bytes. Operand: ``stream.delay``.
-DELAY: Final = -8
-#: No frame begins for a while: keep the bytes. Operand: ``connection.stop``.
-STOP: Final = -9
+DELAY_RESPONSE: Final = -8
 
 #: What a handler returns for a request that passes.
 PASS: Final = 0

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from proxy.config.config import Config, ListeningOptions, QuotaOptions
-from proxy.observability.admin import WaitingClient
+from proxy.observability.admin import ThrottleStatus
 from proxy.server import Server
 from proxy.sessions.lifecycle import State
 from proxy.sessions.session import Session
@@ -230,7 +230,7 @@ class Stage:
 
     def session_of(self, client: Peer) -> Session:
         host, port = client.sock.getsockname()[:2]
-        return next(session for session in self.sessions if session.identity.peer == f"{host}:{port}")
+        return next(session for session in self.sessions if session.identity.client.peer == f"{host}:{port}")
 
     async def no_sessions(self) -> None:
         await until(lambda: not self.sessions)
@@ -243,7 +243,7 @@ class Stage:
         """Reasons for which a flow is not being read now, with how many."""
         return {reason: count for reason, count in self.metrics.connections.paused.items() if count}
 
-    def waiting(self) -> list[WaitingClient]:
+    def waiting(self) -> list[ThrottleStatus]:
         """What `/throttles` shows."""
         return [each for group in self.server._throttles() for each in group]
 

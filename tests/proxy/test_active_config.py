@@ -76,7 +76,7 @@ async def test_a_signal_switches_until_a_file_decides(
         """Whether quotas are enforced, and the log since the last call."""
         logged = [(each.getMessage(), each.__dict__["fields"]["by"]) for each in caplog.records]
         caplog.clear()
-        assert stage.metrics.enforcement_enabled == (active.mode != "dry-run") == stage.shared.context.policy.enforces
+        assert stage.metrics.enforcement_enabled == (active.mode != "dry-run") == stage.shared.context.measures.enforces
         return stage.metrics.enforcement_enabled, logged
 
     def switched(is_on: bool, by: str) -> tuple[bool, list[tuple[str, str]]]:

@@ -1,4 +1,4 @@
-"""Common to Produce and Fetch: asks the limits, holds at the frame boundary, reports debt to the policy."""
+"""Common to Produce and Fetch: asks the limits, holds at the frame boundary, reports debt to the measures."""
 
 from collections.abc import Mapping
 
@@ -45,15 +45,12 @@ class DataHandler(Handler):
     def leave_debt(
         self, connection: Connection, decision: Decision, kind: RequestKind, now_ns: int, *, was_held: bool
     ) -> Delay | None:
-        """A request or its response left debt: apply the policy of the limit. Returns the delay of the response.
+        """A request or its response left debt: see `Measures.after`. Returns the delay of the response.
 
         `was_held`: it has been counted as held.
         """
-        policy = self.context.policy.of(decision.limit)
-        stop = policy.stop_of(decision, now_ns)
-        if stop is not None:
-            connection.set_stop(stop)
-        return policy.leaves_debt(connection.identity, decision, kind.reply, now_ns, was_held=was_held)
+        identity = connection.identity
+        return self.context.measures.after(identity, identity.client, decision, kind.reply, now_ns, was_held=was_held)
 
     def act(
         self,
@@ -78,8 +75,6 @@ class DataHandler(Handler):
         requests.is_charged = decision.admitted
         if decision is ADMITTED or limit is None:
             return PASS
-        if turn is None and not requests.remaining and identity.back_off.data_arrived(now_ns):
-            identity.entity.notices_ignored += 1
         if decision.admitted:
             requests.delay = self.leave_debt(connection, decision, kind, now_ns, was_held=requests.is_counted)
             requests.is_counted = True
@@ -88,8 +83,8 @@ class DataHandler(Handler):
             self.exceeds(requests, limit, size)
         units = size if amounts is None else amounts.get(limit, size)
         expected = self.expected(connection, limit, units)
-        policy = self.context.policy.of(limit)
-        if not policy.holds(identity, decision, kind.reply, expected, now_ns, again=turn is not None):
+        measures = self.context.measures
+        if not measures.on_debt(identity, decision, kind.reply, expected, now_ns, again=turn is not None):
             requests.is_counted = True
             self.pass_in_debt(requests, decision, size, amounts, now_ns)
             return PASS

@@ -28,7 +28,7 @@ from proxy.streams.connection import Awaited, Connection, Handler, RequestKind, 
 from proxy.streams.fetch_ledger import Reservation
 from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS, DataHandler
 from proxy.streams.produce_usage import name_of
-from proxy.streams.steps import DELAY, NEED, PASS
+from proxy.streams.steps import DELAY_RESPONSE, NEED, PASS
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit
 
@@ -117,7 +117,7 @@ class Fetch(DataHandler):
         elif turn is None:
             fetch.held_by = decision.limit
         step = self._act_on(requests, kind, decision, amount, amounts, now_ns)
-        if step == PASS and budget_at is not None and limits.limits and self.context.policy.enforces:
+        if step == PASS and budget_at is not None and limits.limits and self.context.measures.enforces:
             lower_fetch_budget(requests.buf, pos + budget_at, reservation.budget)
         return step
 
@@ -167,7 +167,7 @@ class Fetch(DataHandler):
                 identity.refresh(now_ns)
             delay = self._settle(responses, awaited, length + 4, now_ns)
             if delay is not None and responses.postpone(delay, now_ns) != PASS:
-                return DELAY
+                return DELAY_RESPONSE
         throttle_ms = responses.throttle_ms(now_ns)
         if throttle_ms:
             frame_end = min(end, pos + 4 + length)
@@ -194,12 +194,12 @@ class Fetch(DataHandler):
         entity.fetch_bytes += size
         entity.fetch_requests += 1
         fetch.traffic = entity.topics
-        reservation, held_by, policy = fetch.reservation, fetch.held_by, self.context.policy
+        reservation, held_by, measures = fetch.reservation, fetch.held_by, self.context.measures
         limits = identity.limits.fetch
         is_charged = True
         if held_by is not None:
-            policy.exceeds(identity, held_by, size)
-            is_charged = policy.enforces or limits.check(now_ns).wait_ns < MOST_DRY_RUN_DEBT_NS
+            measures.report.exceeded(identity.client, held_by, size)
+            is_charged = measures.enforces or limits.check(now_ns).wait_ns < MOST_DRY_RUN_DEBT_NS
         decision = reservation.settle(limits, size, now_ns, is_charged=is_charged)
         of_requests = identity.limits.requests
         if of_requests.limits:

@@ -111,7 +111,7 @@ class Limit(Forward):
         if not request.read(PIECES_PER_STEP):
             return YIELD
         connection.mutation = None
-        if request.topics > MAX_REQUEST_TOPICS and self.context.policy.enforces:
+        if request.topics > MAX_REQUEST_TOPICS and self.context.measures.enforces:
             raise MutationRequestTooLarge(kind.header.api.name, length, MAX_REQUEST_LENGTH)
         return self._limit(requests, kind, request, correlation_id, length, pos, now_ns)
 
@@ -122,7 +122,7 @@ class Limit(Forward):
             limit = MAX_PARTIAL_REQUEST_LENGTH
         if length <= limit:
             return True
-        if self.context.policy.enforces:
+        if self.context.measures.enforces:
             raise MutationRequestTooLarge(kind.header.api.name, length, limit)
         return False
 
@@ -143,10 +143,10 @@ class Limit(Forward):
         self.count(requests, now_ns, is_counted=decision is not ADMITTED)
         if decision is ADMITTED:
             return PASS
-        policy = self.context.policy.of(decision.limit)
+        client, measures = connection.identity.client, self.context.measures
         is_refused = passed < len(mutations)
-        until_ns = policy.notice_until_ns(connection.identity, decision, REJECT if is_refused else NOTIFY, now_ns)
-        if not policy.enforces:
+        until_ns = measures.notice_until_ns(client, decision, REJECT if is_refused else NOTIFY, now_ns)
+        if not measures.enforces:
             return PASS
         refused = tuple(mutation.topic for mutation in mutations[passed:])
         if not is_refused:

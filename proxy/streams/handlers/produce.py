@@ -144,11 +144,11 @@ class Produce(DataHandler):
         """
         identity = connection.identity
         return identity.limits.counts_records and (
-            not self.context.memory.is_tight or self.context.registry.refused.concerns(identity.client)
+            not self.context.memory.is_tight or self.context.registry.refused.concerns(identity.client.key)
         )
 
     def exceeds(self, requests: Requests, limit: Limit, size: int) -> None:
-        self.context.policy.exceeds(requests.connection.identity, limit, size)
+        self.context.measures.report.exceeded(requests.connection.identity.client, limit, size)
 
     def pass_in_debt(
         self, requests: Requests, decision: Decision, size: int, amounts: Mapping[Limit, int] | None, now_ns: int
@@ -221,7 +221,7 @@ class Produce(DataHandler):
             return
         delay = self.leave_debt(requests.connection, decision, kind, now_ns, was_held=requests.is_counted)
         if delay is not None:
-            requests.watch_latest(delay, 0)
+            requests.delay_latest(delay)
         requests.is_counted = True
         requests.near_limit = True
 

@@ -13,7 +13,8 @@ from proxy.enforcement.identity import Identity
 from proxy.enforcement.shares import CHECKED_AT_ONCE, HOUR_NS, MAX_CLIENTS, Shares
 from quotas.admission.limit import Ticket
 from tests.proxy.conversation import lines_of, without_burst
-from tests.proxy.streams.pair import World
+from tests.proxy.frames import api_versions
+from tests.proxy.streams.pair import Pair, World
 
 RATE = 1_000_000
 PORTS = [(f"port-{number}",) for number in range(3)]
@@ -48,7 +49,7 @@ class Scene:
         for number in range(producers):
             for port in PORTS[:ports]:
                 who = self.identity(name.format(number))
-                who.back_off.guess(software)
+                who.software = software
                 (limit,) = self.world.registry.limits_in_use()
                 hold = Hold(limit, 1, 1, Ticket(), now_ns, answered=True) if how == "hold" else None
                 if how == "notice":
@@ -94,6 +95,12 @@ def test_the_floor_is_that_of_the_software(caplog: pytest.LogCaptureFixture, sof
     assert Scene(caplog, f"total,producer_byte_rate={floor}").observe(1, software=software) == []
     (warned,) = Scene(caplog, f"total,producer_byte_rate={floor - 1}").observe(1, software=software)
     assert str(floor) in warned["smallest_share"]
+
+
+def test_the_software_is_the_one_in_api_versions() -> None:
+    pair = Pair(World())
+    pair.client_sends(api_versions(1, 3))
+    assert pair.connection.identity.software == "x"
 
 
 def test_connections_that_are_not_throttled_take_no_share(scene: Scene) -> None:

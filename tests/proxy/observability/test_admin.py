@@ -14,7 +14,7 @@ from proxy.config.errors import BindError
 from proxy.observability.admin import (
     MAX_WAITING_SHOWN,
     Status,
-    WaitingClient,
+    ThrottleStatus,
     prefers_plain_text,
     start_admin,
     waiting_table,
@@ -24,7 +24,7 @@ from proxy.observability.metrics import Metrics
 CONFIG = Config(bootstrap_servers=(("127.0.0.1", 9092),))
 OPTIONS = ObservabilityOptions(metrics_listen=("127.0.0.1", 0))
 
-WAITING = WaitingClient(
+WAITING = ThrottleStatus(
     user="ANONYMOUS",
     client_id="etl",
     peer="127.0.0.1:51344",
@@ -34,7 +34,6 @@ WAITING = WaitingClient(
     waited_seconds=0.4,
     remaining_seconds=1.8,
     mode="notify",
-    after_notices="unknown",
 )
 
 
@@ -48,7 +47,7 @@ async def admin(
     *,
     health: Callable[[], Status] = lambda: Status(ok=True, reason="fine"),
     readiness: Callable[[], Awaitable[Status]] = _ready,
-    throttles: Callable[[], Iterable[Sequence[WaitingClient]]] = tuple,
+    throttles: Callable[[], Iterable[Sequence[ThrottleStatus]]] = tuple,
     exemptions: Callable[[], Sequence[str]] = tuple,
 ) -> AsyncIterator[ClientSession]:
     server = await start_admin(
@@ -157,7 +156,6 @@ async def test_who_waits_as_json_by_default() -> None:
                     "remaining_seconds": 1.8,
                     "mode": "notify",
                     "reason": "debt",
-                    "after_notices": "unknown",
                 }
             ],
             "exempt": ["client-id:free: producer_byte_rate=unlimited"],
@@ -181,7 +179,6 @@ async def test_who_waits_as_a_table_for_people() -> None:
         "1.8 s",
         "notify",
         "debt",
-        "unknown",
     ]
     assert heading.index("PEER") == row.index("127.0.0.1"), "columns are aligned"
     assert heading.index("REMAINING") + len("REMAINING") == row.index("1.8 s") + len("1.8 s"), "numbers to the right"
@@ -197,7 +194,7 @@ async def test_nobody_waits() -> None:
 
 async def test_a_long_list_is_cut_and_ordered_by_wait() -> None:
     crowd = [
-        WaitingClient("u", f"c{number}", "p", "l", "e", 1, 0, float(number), "notify")
+        ThrottleStatus("u", f"c{number}", "p", "l", "e", 1, 0, float(number), "notify")
         for number in range(MAX_WAITING_SHOWN + 5)
     ]
     async with admin(throttles=lambda: [crowd[:700], [], crowd[700:]]) as client:
@@ -220,7 +217,7 @@ async def test_the_loop_runs_between_groups_of_a_long_list(accept: str) -> None:
         if rounds_are_counted:
             loop.call_soon(count)
 
-    def groups() -> Iterable[Sequence[WaitingClient]]:
+    def groups() -> Iterable[Sequence[ThrottleStatus]]:
         for _ in range(10):
             begun.append(rounds)
             yield [WAITING] * (MAX_WAITING_SHOWN // 10)
@@ -235,7 +232,7 @@ async def test_the_loop_runs_between_groups_of_a_long_list(accept: str) -> None:
 
 
 async def test_a_client_id_cannot_break_the_table() -> None:
-    evil = WaitingClient("a b", "x\n\x1b[31m", "p", "l", "e", 1, 0, 0, "notify")
+    evil = ThrottleStatus("a b", "x\n\x1b[31m", "p", "l", "e", 1, 0, 0, "notify")
     lines = (await waiting_table([evil], total=1)).splitlines()
     assert len(lines) == 2
     assert all(line.isprintable() for line in lines)

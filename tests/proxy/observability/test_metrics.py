@@ -40,7 +40,7 @@ CONTRACT = {
     "requests": ("counter", {"api", "version"}),
     "excess_bytes": ("counter", {"limit", "user", "client_id"}),
     "throttled": ("counter", {"limit", "user", "client_id", "mode"}),
-    "notices": ("counter", {"user", "client_id", "outcome"}),
+    "data_during_notice": ("counter", {"user", "client_id"}),
     "throttle_seconds": ("histogram", {"limit", "user", "client_id", "mode"}),
     "throttle_time_max_seconds": ("gauge", {"user", "client_id"}),
     "throttle_time_avg_seconds": ("gauge", {"user", "client_id"}),

@@ -140,9 +140,9 @@ async def test_connections_that_come_and_go_at_any_moment(open_stage: OpenStage,
                 Quotas((QUOTA if number % 120 == 59 else OF_ANOTHER,), random_.choice((1.0, 0.5)))
             )
         if number % 40 == 39 and stage.sessions:
-            random_.choice(sorted(stage.sessions, key=lambda session: session.identity.peer)).close()
+            random_.choice(sorted(stage.sessions, key=lambda session: session.identity.client.peer)).close()
         if number % 50 == 49 and stage.sessions:
-            random_.choice(sorted(stage.sessions, key=lambda session: session.identity.peer)).drain()
+            random_.choice(sorted(stage.sessions, key=lambda session: session.identity.client.peer)).drain()
     while pending := [player for player in players if not player.done()]:
         await asyncio.wait(pending, timeout=5)
     accepting.cancel()

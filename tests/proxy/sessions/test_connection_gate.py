@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from proxy.config.config import EnforcementOptions, QuotaOptions, SecurityOptions
 from proxy.enforcement.identity import Identity
-from proxy.enforcement.policies.table import DRY_RUN, policy_of
+from proxy.enforcement.policies.table import DRY_RUN
 from proxy.sessions.gate import Gate
 from proxy.sessions.lifecycle import State
 from proxy.sessions.session import Origin
@@ -118,7 +118,7 @@ class Door:
         self.world.registry.replace([parse_spec(spec) for spec in specs], self.clock())
 
     def enforce(self, mode: str) -> None:
-        self.world.context.policy = policy_of(mode, self.world.report)
+        self.world.context.measures.change("auto", enforces=mode != "dry-run")
 
     def arrive(self, ip: str = "10.0.0.1", listener: tuple[str, ...] = BOOTSTRAP) -> Connection | None:
         """A new connection; None if it is closed at once."""

@@ -156,7 +156,7 @@ async def test_waiting_clients_are_listed(open_stage: OpenStage) -> None:
     assert (waiting.client_id, waiting.limit, waiting.entity) == ("etl", "producer_byte_rate", "client-id:etl")
     assert (waiting.mode, waiting.waited_seconds) == ("pause", 0.002)
     assert 0.006 < waiting.remaining_seconds < 0.01
-    assert waiting.peer == stage.session_of(client).identity.peer
+    assert waiting.peer == stage.session_of(client).identity.client.peer
 
 
 # Order

@@ -55,7 +55,7 @@ async def test_the_session_has_the_clients_address_and_its_bytes(
     assert await client.frame() == heartbeat_answer(1)
     (session,) = stage.sessions
     assert (session.origin.ip, session.origin.port) == CLIENT
-    assert session.identity.peer == "192.0.2.1:51344"
+    assert session.identity.client.peer == "192.0.2.1:51344"
 
 
 @pytest.mark.parametrize("header", [LOCAL, b"PROXY UNKNOWN\r\n"], ids=["LOCAL", "UNKNOWN"])

@@ -620,7 +620,7 @@ async def test_log_lines_about_a_session_contain_its_peer(
     client, broker = await stage.pair()
     await client.send(produce(1))
     await broker.frame()
-    peer = stage.session_of(client).identity.peer
+    peer = stage.session_of(client).identity.client.peer
     with caplog.at_level(logging.WARNING):
         broker.reset()
         await client.closed()

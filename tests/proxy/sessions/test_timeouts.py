@@ -72,7 +72,7 @@ async def test_without_a_complete_request_a_connection_is_closed(
     assert closed(stage) == {"handshake_timeout": 1}
     [(name, fields)] = lines_of(caplog.records)
     assert (name, fields["reason"], fields["timeout_seconds"]) == ("connection_closed", "handshake_timeout", 30)
-    assert fields["peer"] == session.identity.peer
+    assert fields["peer"] == session.identity.client.peer
 
 
 async def test_a_request_that_is_collected_is_not_complete(open_stage: OpenStage) -> None:

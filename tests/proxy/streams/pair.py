@@ -23,7 +23,7 @@ from proxy.brokers.topics import Topics
 from proxy.config.config import Config, QuotaOptions
 from proxy.enforcement.holds import Hold, Holds
 from proxy.enforcement.identity import Identity
-from proxy.enforcement.policies.table import policy_of
+from proxy.enforcement.measures import Measures
 from proxy.enforcement.report import Report
 from proxy.observability.metrics import Metrics
 from proxy.streams.connection import Connection, Stream
@@ -33,7 +33,7 @@ from proxy.streams.kinds import Kinds
 from proxy.streams.memory import READ_SIZE, MemoryPool
 from proxy.streams.request_stream import RequestStream
 from proxy.streams.response_stream import ResponseStream
-from proxy.streams.steps import DELAY, DRAINED, FULL, HOLD, NEED, REPLACE, WAIT, YIELD
+from proxy.streams.steps import DELAY_RESPONSE, DRAINED, FULL, HOLD, NEED, REPLACE, WAIT, YIELD
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.entry import QuotaEntry
 from quotas.registry.registry import Registry
@@ -81,7 +81,7 @@ class World:
         self.memory = MemoryPool(self.config.security.max_buffered_bytes)
         self.holds = Holds()
         self.report = Report(self.config.enforcement, self.metrics.entities)
-        mode = "dry-run" if self.config.enforcement.dry_run else self.config.enforcement.throttle_mode
+        enforcement = self.config.enforcement
         self.context = Context(
             config=self.config,
             metrics=self.metrics,
@@ -90,7 +90,7 @@ class World:
             nodes=Nodes(self.config.listening, lambda: 0),
             topics=Topics(cast("Any", NoLoop()), _ask_nobody),
             holds=self.holds,
-            policy=policy_of(mode, self.report),
+            measures=Measures(self.report, enforcement.throttle_mode, enforces=not enforcement.dry_run),
         )
         self.handlers = Handlers(self.context)
         self.kinds = Kinds(self.handlers, self.metrics)
@@ -213,7 +213,7 @@ class Flow:
                 assert pos <= stream.resume_at <= end
                 start = pos = stream.resume_at
             elif step != YIELD:
-                assert step in (NEED, HOLD, FULL, WAIT, DRAINED, DELAY)
+                assert step in (NEED, HOLD, FULL, WAIT, DRAINED, DELAY_RESPONSE)
                 self.out += buf[start:pos]
                 start = pos
                 self._stop_at(step, pos, end)

@@ -501,9 +501,9 @@ def test_a_limit_has_a_series_for_each_client(limited: tuple[Scene, Identity]) -
     scene, who = limited
     limit = who.limits.produce.limits[0]
     report = scene.world.report
-    report.exceeded(who, limit, 500)
-    report.neared(who, limit, 1_500_000, scene.world.clock())
-    report.refused(who, limit, 40)
+    report.exceeded(who.client, limit, 500)
+    report.throttled(who.client, limit, "notify", "soft", 1_500_000, 0, scene.world.clock())
+    report.refused(who.client, limit, 40)
     scene.pass_time(10_000)
     [record] = scene.report()
     assert published.errors(record) == []
@@ -516,7 +516,7 @@ def test_a_limit_has_a_series_for_each_client(limited: tuple[Scene, Identity]) -
     }
     shown = ("throttled_ms", "delayed_bytes", "refused_bytes", "would_have_bytes", "limit_value")
     assert [record[name] for name in shown] == [1, 500, 40, 0, 1000]
-    report.neared(who, limit, 1_500_000, scene.world.clock())
+    report.throttled(who.client, limit, "notify", "soft", 1_500_000, 0, scene.world.clock())
     scene.pass_time(10_000)
     assert [each["throttled_ms"] for each in scene.report()] == [3], "fractions add up"
 
@@ -525,8 +525,8 @@ def test_a_dry_run_counts_what_it_would_have_held(limited: tuple[Scene, Identity
     scene, who = limited
     scene.world.report.is_dry_run = True
     limit = who.limits.produce.limits[0]
-    scene.world.report.exceeded(who, limit, 500)
-    scene.world.report.neared(who, limit, 10**9, scene.world.clock())
+    scene.world.report.exceeded(who.client, limit, 500)
+    scene.world.report.throttled(who.client, limit, "notify", "soft", 10**9, 0, scene.world.clock())
     [record] = scene.report()
     assert (record["throttled_ms"], record["delayed_bytes"], record["would_have_bytes"]) == (0, 0, 500)
 
@@ -534,12 +534,12 @@ def test_a_dry_run_counts_what_it_would_have_held(limited: tuple[Scene, Identity
 def test_the_value_of_a_limit_is_the_present_one(limited: tuple[Scene, Identity]) -> None:
     scene, who = limited
     world = scene.world
-    world.report.exceeded(who, who.limits.produce.limits[0], 1)
+    world.report.exceeded(who.client, who.limits.produce.limits[0], 1)
     scene.report()
     world.registry.replace([parse_spec("client-id=etl,producer_byte_rate=2000")], world.clock())
     world.registry.refresh(100)
     who.refresh(world.clock())
-    world.report.exceeded(who, who.limits.produce.limits[0], 1)
+    world.report.exceeded(who.client, who.limits.produce.limits[0], 1)
     assert [each["limit_value"] for each in scene.report()] == [2000]
     world.registry.replace([], world.clock())
     world.registry.refresh(100)
@@ -563,12 +563,12 @@ def test_limits_after_the_bound_are_counted_together() -> None:
 def test_an_idle_limit_is_forgotten_and_comes_back(limited: tuple[Scene, Identity]) -> None:
     scene, who = limited
     limit = who.limits.produce.limits[0]
-    scene.world.report.exceeded(who, limit, 5)
+    scene.world.report.exceeded(who.client, limit, 5)
     scene.report()
     for _ in range(8):
         scene.pass_time(SNAPSHOT_MS)
         scene.report()
     assert list(scene.world.metrics.entities.throttle_tallies or ()) == []
-    scene.world.report.exceeded(who, limit, 7)
+    scene.world.report.exceeded(who.client, limit, 7)
     [record] = scene.report()
     assert (record["delayed_bytes"], record["start_time_ms"]) == (7, scene.now_ms)

@@ -1,0 +1,153 @@
+"""Measures against debt: the mode of the limit and the kind of response decide what the client receives.
+
+| mode     | the response to a data frame that leaves debt                                     |
+|----------|-----------------------------------------------------------------------------------|
+| `notify` | contains the wait as `throttle_time_ms`, and so do later ones until it is over    |
+| `delay`  | is sent when the debt is paid, as brokers did before KIP-219                      |
+| `pause`  | is unchanged                                                                      |
+| `auto`   | Produce 6+, Fetch 8+: `notify`; older versions: `delay`; acks=0: `pause`          |
+
+In every mode a data frame that finds debt is held. A dry run holds, changes and delays nothing: measures are only
+counted and logged.
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Final, final
+
+from proxy.enforcement.holds import Delay
+from proxy.enforcement.identity import NS_PER_MS, Client, Identity, throttle_time_ms
+from proxy.enforcement.report import DELAY, NOTIFY, PAUSE, SOFT, Report, reason_of
+from quotas.admission.decision import Decision
+from quotas.admission.limit import Limit
+
+SOFT_NS: Final = 20_000_000
+"""The soft mark: a limit with less left than it earns in this time, at most half of its burst, causes a notice."""
+
+
+class Reply(Enum):
+    """What the response to a data request can do against debt."""
+
+    NOTICE = "clients of this version wait for its throttle time"
+    LATE = "they do not, or it has none: it can be late"
+    NONE = "there is no response (acks=0)"
+
+
+@final
+class Measures:
+    """Shared by all connections: the state of a connection is in its `Identity`.
+
+    mode       `--throttle-mode`, for limits without their own; one of `quotas.modes.MODES`
+    enforces   whether requests may be held, changed or refused; False in a dry run
+    """
+
+    __slots__ = ("enforces", "mode", "report")
+
+    def __init__(self, report: Report, mode: str, *, enforces: bool) -> None:
+        self.report: Final = report
+        self.change(mode, enforces=enforces)
+
+    def change(self, mode: str, *, enforces: bool) -> None:
+        """Apply another mode from now on, to all connections."""
+        self.mode = mode
+        self.enforces = enforces
+        self.report.is_dry_run = not enforces
+
+    def mode_of(self, limit: Limit, reply: Reply = Reply.NOTICE) -> str:
+        """`NOTIFY`, `DELAY` or `PAUSE`: the measure of a limit in debt against requests with this reply."""
+        if reply is Reply.NONE:
+            return PAUSE
+        mode = limit.mode or self.mode
+        if mode != "auto":
+            return mode
+        return NOTIFY if reply is Reply.NOTICE else DELAY
+
+    # ---- data frames
+
+    def after(
+        self, identity: Identity, client: Client, decision: Decision, reply: Reply, now_ns: int, *, was_held: bool
+    ) -> Delay | None:
+        """A data frame of `client` passed and left debt. Returns the delay of its response.
+
+        `was_held`: it has been counted as throttled
+        """
+        limit = decision.limit
+        if limit is None:
+            return None
+        mode = self.mode_of(limit, reply)
+        if mode == PAUSE:
+            return None
+        wait_ns, reason = decision.wait_ns + limit.queued_ns(), reason_of(limit)
+        if not was_held:
+            self.report.throttled(client, limit, mode, reason, wait_ns, decision.wait_ns, now_ns)
+        if not self.enforces:
+            return None
+        if mode == DELAY:
+            # Clients that do not wait for a throttle time find the delay in it; others would wait twice.
+            delay_ms = throttle_time_ms(wait_ns, self.report.most_ns)
+            return Delay(limit, now_ns, delay_ms, is_shown=reply is Reply.LATE)
+        identity.notice.extend(limit, now_ns + wait_ns, reason)
+        return None
+
+    def soft(self, identity: Identity, limits: Iterable[Limit], reply: Reply, now_ns: int) -> None:
+        """A data frame passed without debt: in mode `notify` its response contains the longest wait until these limits
+        are above their soft marks, from 1 ms on.
+        """
+        if not self.enforces or reply is not Reply.NOTICE:
+            return
+        longest_ns, nearest = NS_PER_MS - 1, None
+        for limit in limits:
+            wait_ns = limit.soft_wait_ns(SOFT_NS, now_ns)
+            if wait_ns > longest_ns and self.mode_of(limit) == NOTIFY:
+                longest_ns, nearest = wait_ns, limit
+        if nearest is not None:
+            identity.notice.extend(nearest, now_ns + longest_ns, SOFT)
+            self.report.throttled(identity.client, nearest, NOTIFY, SOFT, longest_ns, 0, now_ns)
+
+    def on_debt(
+        self, identity: Identity, decision: Decision, reply: Reply, units: int, now_ns: int, *, again: bool
+    ) -> bool:
+        """A data frame finds debt. Returns whether it is held; else it passes.
+
+        In mode `notify`, earlier responses then contain the time until the frame passes.
+
+        units   what it is expected to be charged to the limit
+        again   it was held before, and counted
+        """
+        limit = decision.limit
+        if limit is None:
+            return False
+        notice, report = identity.notice, self.report
+        if not again:
+            identity.entity.data_during_notice += now_ns < notice.until_ns
+            if self.enforces:
+                report.held(identity.client, decision, now_ns)
+            else:
+                wait_ns = decision.wait_ns
+                report.throttled(identity.client, limit, PAUSE, reason_of(limit), wait_ns, wait_ns, now_ns)
+        if self.enforces and not limit.rejects and self.mode_of(limit, reply) == NOTIFY:
+            notice.extend(limit, now_ns + decision.wait_ns + limit.queued_ns(units), reason_of(limit))
+        return self.enforces
+
+    # ---- control requests
+
+    def on_requests_debt(self, identity: Identity, decision: Decision, now_ns: int, *, is_counted: bool) -> None:
+        """A control request, which is never held, left or found debt of `request_rate`.
+
+        `is_counted`: another limit counts it as throttled
+        """
+        limit = decision.limit
+        if limit is None or self.mode_of(limit) == PAUSE:
+            return
+        reason, wait_ns = reason_of(limit), decision.wait_ns
+        if self.enforces:
+            identity.request_notice.extend(limit, now_ns + wait_ns, reason)
+        if not is_counted:
+            self.report.throttled(identity.client, limit, NOTIFY, reason, wait_ns, wait_ns, now_ns)
+
+    def notice_until_ns(self, client: Client, decision: Decision, mode: str, now_ns: int) -> int:
+        """The end of the wait that the response to this one request contains; 0: none. `mode`: how it is counted."""
+        limit, wait_ns = decision.limit, decision.wait_ns
+        if limit is not None:
+            self.report.throttled(client, limit, mode, reason_of(limit), wait_ns, wait_ns, now_ns)
+        return now_ns + wait_ns if self.enforces else 0
