@@ -8,7 +8,6 @@ from protocol.produce_partitions import ProduceRequest
 from protocol.request_header import PREFIX_SIZE, RequestHeader, unpack_prefix
 from protocol.rewriting_walk import RewritingWalk
 from protocol.throttle_time import INT32, clients_wait
-from protocol.topic_mutations import MutationRequest
 from protocol.walk import FrameWalk
 from proxy.enforcement.holds import Delay, Hold
 from proxy.enforcement.identity import Identity
@@ -99,7 +98,6 @@ class Connection:
         "is_closing",
         "is_stopped",
         "max_in_flight",
-        "mutation",
         "owed",
         "sent_unanswered",
         "stop",
@@ -121,8 +119,6 @@ class Connection:
         self.attention = False
         #: The hold of the current frame, which has been released; None: that frame was not held.
         self.turn: Hold | None = None
-        #: The current request, if it creates or deletes partitions, while it is parsed.
-        self.mutation: MutationRequest | None = None
         #: The content of Produce requests, for clients with limits on it.
         self.usage: ProduceUsage | None = None
 
@@ -355,10 +351,6 @@ class Responses(Stream):
     @abstractmethod
     def begin_rewrite(self, walk: RewritingWalk, kind: "RequestKind", pos: int, end: int, length: int) -> int:
         """`walk` rebuilds the response at `pos`; memory for it is reserved. Returns the step."""
-
-    @abstractmethod
-    def begin_replaced(self, first: bytes, replaced: int, pos: int, length: int) -> int:
-        """The first `replaced` bytes of the response at `pos` become `first`; forward the rest. Returns the step."""
 
 
 class RequestKind(Awaited):
