@@ -194,7 +194,11 @@ def test_a_request_cut_short_and_too_long(api_key: int, version: int) -> None:
         pytest.param(CREATE_TOPICS, 7, lambda n: create_topics(7, *[("t", 1, 0)] * n), 2, id="topics with a config"),
         pytest.param(CREATE_TOPICS, 7, lambda n: create_topics(7, ("t", -1, n)), 3, id="assignments of two replicas"),
         pytest.param(
-            CREATE_PARTITIONS, 3, lambda n: create_partitions(3, *[("t", 1, None)] * n), 1, id="no assignment"
+            CREATE_PARTITIONS,
+            3,
+            lambda n: create_partitions(3, *[("t", 1, None)] * 1_000, ("t", 1, (n - 1_001) // 2)),
+            1,
+            id="no assignments, then many",
         ),
         pytest.param(DELETE_TOPICS, 5, lambda n: delete_topics(5, *[("t", None)] * n), 1, id="deleted topics"),
         pytest.param(
