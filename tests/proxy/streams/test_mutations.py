@@ -89,17 +89,6 @@ def test_a_request_that_finds_debt_is_answered_in_its_turn(api: int, version: in
     assert pair.connection.owed_bytes == world.memory.buffered_bytes == 0
 
 
-def test_a_request_passes_as_soon_as_there_is_no_debt() -> None:
-    world = World([QUOTA])
-    pair = in_debt(world)
-    world.clock.now_ns += 300_000_000 - 1
-    pair.client_sends(create(1, {"x": 50}))
-    assert told(CREATE_TOPICS, 7, bytes(pair.to_client)) == Told(1, 1, {"x": REFUSED}), "rounded up"
-    world.clock.now_ns += 1
-    pair.client_sends(create(2, {"x": 50}))
-    assert pair.sent() == [create(2, {"x": 50})]
-
-
 def test_topics_are_counted_and_refused_by_id() -> None:
     world = World([QUOTA])
     ids = {name: bytes([number]) * 16 for number, name in enumerate("abc", 1)}
@@ -186,15 +175,6 @@ def test_refusals_are_counted_and_logged(caplog: pytest.LogCaptureFixture) -> No
         "mode": "reject",
     }
     assert world.counts()["requests"] == {("CreateTopics", "7"): 2}
-
-
-def test_all_limits_must_be_out_of_debt() -> None:
-    world = World([QUOTA, without_burst("total,controller_mutation_rate=1")])
-    pair = in_debt(world, 2)
-    world.clock.pass_seconds(1)
-    pair.client_sends(create(1, {"b": 1}))
-    assert told(CREATE_TOPICS, 7, bytes(pair.to_client)) == Told(1, 1_000, {"b": REFUSED})
-    assert world.debts() == {("total", "controller_mutation_rate"): 1.0}
 
 
 @pytest.mark.parametrize(("version", "mode"), [(7, "reject"), (4, "notify")])
