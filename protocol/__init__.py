@@ -29,8 +29,7 @@ No sockets, no clock, no asyncio. It needs only the standard library and `kio` (
     records_walk      the base of walks over responses that count records
     record_batch      the header of a record batch: messages, producer id
     share             ShareFetch and ShareAcknowledge responses: node endpoints hidden, records counted
-    topic_mutations   CreateTopics, DeleteTopics, CreatePartitions requests: partitions counted, topics cut out
-    mutation_responses  their responses: refused topics, throttle time
+    topic_mutations   CreateTopics, DeleteTopics, CreatePartitions: partitions counted, the response that refuses all
     topics            types of topics: by name or by id
     node_endpoints    how broker addresses at the end of data responses are hidden without a change of length
     structs_walk      arrays of structs of a fixed size, skipped while bytes arrive

@@ -34,7 +34,7 @@ class Treatment(Enum):
     METADATA = "response: broker addresses replaced by the proxy's; topic names and ids are read"
     REWRITE = "response: rebuilt while it arrives; broker addresses replaced by the proxy's, or removed"
     HIDE = "response: node endpoints hidden in place"
-    LIMIT = "creates or deletes partitions: charged by topic; topics over their limit are refused by the proxy"
+    MUTATIONS = "creates or deletes partitions: charged; a request over its limit is refused by the proxy"
     NEGOTIATE = "response: version ranges cut to this table"
     INSPECT = "authentication: forwarded for now; later its messages are read"
 
@@ -109,8 +109,8 @@ _TABLE = (
     Api(16, "ListGroups",                   0,  5,    3, _T.FORWARD,      1,    0),
     Api(17, "SaslHandshake",                1,  1, None, _T.INSPECT,   None, None),
     Api(18, "ApiVersions",                  0,  4,    3, _T.NEGOTIATE,    1, None),
-    Api(19, "CreateTopics",                 0,  7,    5, _T.LIMIT,        2,    0),
-    Api(20, "DeleteTopics",                 0,  6,    4, _T.LIMIT,        1,    0),
+    Api(19, "CreateTopics",                 0,  7,    5, _T.MUTATIONS,    2,    0),
+    Api(20, "DeleteTopics",                 0,  6,    4, _T.MUTATIONS,    1,    0),
     Api(21, "DeleteRecords",                0,  2,    2, _T.FORWARD,      0,    0),
     Api(22, "InitProducerId",               0,  5,    2, _T.FORWARD,      0,    0),
     Api(23, "OffsetForLeaderEpoch",         0,  4,    4, _T.FORWARD,      2,    0),
@@ -126,7 +126,7 @@ _TABLE = (
     Api(34, "AlterReplicaLogDirs",          0,  2,    2, _T.FORWARD,      0,    0),
     Api(35, "DescribeLogDirs",              0,  5,    2, _T.FORWARD,      0,    0),
     Api(36, "SaslAuthenticate",             0,  2,    2, _T.INSPECT,   None, None),
-    Api(37, "CreatePartitions",             0,  3,    2, _T.LIMIT,        0,    0),
+    Api(37, "CreatePartitions",             0,  3,    2, _T.MUTATIONS,    0,    0),
     Api(38, "CreateDelegationToken",        0,  3,    2, _T.FORWARD,      0, None),
     Api(39, "RenewDelegationToken",         0,  2,    2, _T.FORWARD,      0,   10),
     Api(40, "ExpireDelegationToken",        0,  2,    2, _T.FORWARD,      0,   10),

@@ -10,6 +10,7 @@
     ├── ReplicaFetch            a Fetch request comes from a broker
     ├── MalformedFrame          the bytes of a frame do not match its API and version
     │   └── TruncatedFrame      a field extends past the end of its frame
+    ├── TooManyItems            a message has too many topics, configs or the like to be read at once
     ├── CorrelationMismatch     a response does not match the oldest request in flight
     └── UnexpectedResponse      a response arrived while no request was in flight
 
@@ -116,6 +117,15 @@ class TruncatedFrame(MalformedFrame):
     """The frame ends within the field `what`."""
 
     reason = "truncated_frame"
+
+
+class TooManyItems(ProtocolError):
+    """A message has too many items of arrays, or tags, to be read at once."""
+
+    reason = "too_many_items"
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(f"the message has too many items at byte {offset}", offset)
 
 
 class CorrelationMismatch(ProtocolError):

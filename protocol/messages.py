@@ -19,11 +19,27 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 from kio.static.protocol import Entity
 
-from protocol.errors import MalformedFrame, TruncatedFrame
+from protocol.errors import MalformedFrame, TooManyItems, TruncatedFrame
 from protocol.wire import encode_varint, skip, unsigned_varint
 
 E = TypeVar("E", bound=Entity)
-Copier = Callable[[bytes, int, bytearray], int]
+
+
+class ItemCount:
+    """How many more items of arrays, and tags, a message may have."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def take(self, count: int, pos: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise TooManyItems(pos)
+
+
+Copier = Callable[[bytes, int, bytearray, ItemCount], int]
 """Checks the value at a position, appends it in the form that kio reads, and returns the position after it."""
 
 _SIZES = {
@@ -33,21 +49,26 @@ _SIZES = {
     "int64": 8, "uint64": 8, "float64": 8, "timedelta_i64": 8, "datetime_i64": 8,
     "uuid": 16,
 }  # fmt: skip
+_UNBOUNDED = 1 << 62
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 _KNOWN_ERROR_CODES = frozenset(int(code) for code in ErrorCode)
 _UNKNOWN_ERROR = _INT16.pack(ErrorCode.unknown_server_error)
 
 
-def read(entity: type[E], data: bytes, start: int) -> tuple[E, int]:
+def read(entity: type[E], data: bytes, start: int, most_items: int = _UNBOUNDED) -> tuple[E, int]:
     """Decodes the message or struct that starts at `data[start]`; returns it and the position after it.
 
+    Args:
+        most_items: items of arrays, and tags, that it may have. Each takes up to 4 us.
+
     Raises:
+        TooManyItems: it has more.
         TruncatedFrame: `data` ends within it.
         MalformedFrame: it is not of this type. The offset is an index of `data`.
     """
     readable = bytearray()
-    after = _copier_of(entity)(data, start, readable)
+    after = _copier_of(entity)(data, start, readable, ItemCount(most_items))
     try:
         decoded, size = entity_reader(entity)(bytes(readable), 0)
     except (SerialError, ValueError, OverflowError) as error:  # null where it is not allowed, text that is not UTF-8
@@ -57,9 +78,9 @@ def read(entity: type[E], data: bytes, start: int) -> tuple[E, int]:
     return decoded, after
 
 
-def decode(entity: type[E], data: bytes, start: int) -> E:
+def decode(entity: type[E], data: bytes, start: int, most_items: int = _UNBOUNDED) -> E:
     """Decodes `data[start:]`, all of it, as `read` does."""
-    decoded, after = read(entity, data, start)
+    decoded, after = read(entity, data, start, most_items)
     if after != len(data):
         raise MalformedFrame(f"{entity.__name__}: bytes after its last field", after)
     return decoded
@@ -82,26 +103,27 @@ def _copier_of(entity: type[Entity]) -> Copier:
         if "tag" in field.metadata
     }
 
-    def copy_entity(data: bytes, pos: int, out: bytearray) -> int:
+    def copy_entity(data: bytes, pos: int, out: bytearray, items: ItemCount) -> int:
         for copy_field in untagged:
-            pos = copy_field(data, pos, out)
-        return _copy_tags(data, pos, out, tagged) if flexible else pos
+            pos = copy_field(data, pos, out, items)
+        return _copy_tags(data, pos, out, items, tagged) if flexible else pos
 
     return copy_entity
 
 
-def _copy_tags(data: bytes, pos: int, out: bytearray, tagged: dict[int, Copier]) -> int:
+def _copy_tags(data: bytes, pos: int, out: bytearray, items: ItemCount, tagged: dict[int, Copier]) -> int:
     end = len(data)
     known = 0
     entries = bytearray()
     count, pos = unsigned_varint(data, pos, end, 0, "tag count")
+    items.take(count, pos)
     for _ in range(count):  # each takes two bytes or more, so a false count ends at `end`
         tag, pos = unsigned_varint(data, pos, end, 0, "tag")
         size, pos = unsigned_varint(data, pos, end, 0, "tag size")
         after = skip(pos, size, end, 0, "tagged field")
         if tag in tagged:
             content = bytearray()
-            if tagged[tag](data, pos, content) != after:
+            if tagged[tag](data, pos, content, items) != after:
                 raise MalformedFrame(f"tag {tag}: its size is not its content's", pos)
             entries += encode_varint(tag) + encode_varint(len(content)) + content
             known += 1
@@ -138,7 +160,7 @@ def _item_copier(item: Any, field: Field[Any], flexible: bool) -> Copier:
 
 
 def _copy_fixed(size: int) -> Copier:
-    def copy_fixed(data: bytes, pos: int, out: bytearray) -> int:
+    def copy_fixed(data: bytes, pos: int, out: bytearray, items: ItemCount) -> int:
         after = skip(pos, size, len(data), 0, "field")
         out += data[pos:after]
         return after
@@ -146,14 +168,14 @@ def _copy_fixed(size: int) -> Copier:
     return copy_fixed
 
 
-def _copy_error_code(data: bytes, pos: int, out: bytearray) -> int:
+def _copy_error_code(data: bytes, pos: int, out: bytearray, items: ItemCount) -> int:
     after = skip(pos, 2, len(data), 0, "error code")
     known = _INT16.unpack_from(data, pos)[0] in _KNOWN_ERROR_CODES
     out += data[pos:after] if known else _UNKNOWN_ERROR
     return after
 
 
-def _copy_compact(data: bytes, pos: int, out: bytearray) -> int:
+def _copy_compact(data: bytes, pos: int, out: bytearray, items: ItemCount) -> int:
     """A string or bytes of a flexible version."""
     at = pos
     size, pos = unsigned_varint(data, pos, len(data), 0, "length")
@@ -165,7 +187,7 @@ def _copy_compact(data: bytes, pos: int, out: bytearray) -> int:
 def _copy_prefixed(length: Struct) -> Copier:
     """A string or bytes of other versions."""
 
-    def copy_prefixed(data: bytes, pos: int, out: bytearray) -> int:
+    def copy_prefixed(data: bytes, pos: int, out: bytearray, items: ItemCount) -> int:
         after = skip(pos, length.size, len(data), 0, "length")
         after = skip(after, max(0, length.unpack_from(data, pos)[0]), len(data), 0, "string")
         out += data[pos:after]
@@ -177,7 +199,7 @@ def _copy_prefixed(length: Struct) -> Copier:
 def _copy_array(copy_item: Copier, flexible: bool, nullable: bool) -> Copier:
     fewest = -1 if nullable else 0  # -1: null, which kio would return for any array
 
-    def copy_array(data: bytes, pos: int, out: bytearray) -> int:
+    def copy_array(data: bytes, pos: int, out: bytearray, items: ItemCount) -> int:
         at, end = pos, len(data)
         if flexible:
             count, pos = unsigned_varint(data, pos, end, 0, "count")
@@ -189,9 +211,10 @@ def _copy_array(copy_item: Copier, flexible: bool, nullable: bool) -> Copier:
             raise MalformedFrame("array", at)
         if count > end - pos:  # an item takes a byte or more
             raise TruncatedFrame("array", at)
+        items.take(max(0, count), at)
         out += data[at:pos]
         for _ in range(count):
-            pos = copy_item(data, pos, out)
+            pos = copy_item(data, pos, out, items)
         return pos
 
     return copy_array

@@ -7,7 +7,6 @@ from typing import Final, final
 from protocol.request_header import PREFIX_SIZE, RequestHeader, unpack_prefix
 from protocol.rewriting_walk import RewritingWalk
 from protocol.throttle_time import INT32, clients_wait
-from protocol.topic_mutations import MutationRequest
 from protocol.walk import FrameWalk
 from proxy.enforcement.holds import Delay, Hold
 from proxy.enforcement.identity import Identity
@@ -90,7 +89,6 @@ class Connection:
         "is_closing",
         "is_stopped",
         "max_in_flight",
-        "mutation",
         "owed",
         "sent_unanswered",
         "turn",
@@ -110,8 +108,6 @@ class Connection:
         self.attention = False
         #: The hold of the current frame, which has been released; None: that frame was not held.
         self.turn: Hold | None = None
-        #: The current request, if it creates or deletes partitions, while it is parsed.
-        self.mutation: MutationRequest | None = None
         #: The content of Produce requests, for clients with limits on it.
         self.usage: ProduceUsage | None = None
 
@@ -310,10 +306,6 @@ class Responses(Stream):
     @abstractmethod
     def begin_rewrite(self, walk: RewritingWalk, kind: "RequestKind", pos: int, end: int, length: int) -> int:
         """`walk` rebuilds the response at `pos`; memory for it is reserved. Returns the step."""
-
-    @abstractmethod
-    def begin_replaced(self, first: bytes, replaced: int, pos: int, length: int) -> int:
-        """The first `replaced` bytes of the response at `pos` become `first`; forward the rest. Returns the step."""
 
 
 class RequestKind(Awaited):

@@ -224,13 +224,6 @@ class ResponseStream(Responses):
             self.resume_at = pos + 4
         return REPLACE
 
-    def begin_replaced(self, first: bytes, replaced: int, pos: int, length: int) -> int:
-        self.connection.in_flight.popleft()
-        self.output = _length(length - replaced + len(first)) + first
-        self.resume_at = pos + 4 + replaced
-        self.remaining = length - replaced
-        return REPLACE
-
     # ---- the rest of a response
 
     def _walk_on(self, pos: int, end: int, now_ns: int) -> int:

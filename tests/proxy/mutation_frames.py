@@ -13,7 +13,6 @@ from kio.schema.errors import ErrorCode
 
 from protocol.apis import APIS, CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from protocol.messages import decode, encode
-from tests.proxy.conversation import Peer, Stage
 from tests.proxy.frames import answer, request
 
 Topic = str | bytes
@@ -107,16 +106,6 @@ def told(api: int, version: int, received: bytes) -> Told:
         errors[topic] = (int(result.error_code), getattr(result, "error_message", None))
     assert len(errors) == len(results), "each topic is told of once"
     return Told(int.from_bytes(received[4:8], "big"), round(body.throttle_time.total_seconds() * 1000), errors)
-
-
-async def in_debt(stage: Stage, partitions: int = 3) -> tuple[Peer, Peer]:
-    """A client after one request that left a debt of 100 ms for each of its partitions."""
-    client, broker = await stage.pair()
-    await client.send(create(100, {"first": partitions}))
-    assert await broker.frame() == create(100, {"first": partitions})
-    await broker.send(created(100, ["first"]))
-    assert await client.frame() == created(100, ["first"]), "what passes is told of no wait, as in Kafka"
-    return client, broker
 
 
 def _deletion(module: Any, version: int, topics: Iterable[Topic]) -> Any:

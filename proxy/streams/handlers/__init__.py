@@ -8,6 +8,6 @@
 - `metadata`   Metadata: the brokers are replaced
 - `rewrite`    FindCoordinator, DescribeCluster, DescribeQuorum, DescribeConfigs: addresses replaced or removed
 - `hide`       ShareAcknowledge: node endpoints hidden in place
-- `limit`      CreateTopics, DeleteTopics, CreatePartitions: limited topic by topic
+- `mutations`  CreateTopics, DeleteTopics, CreatePartitions: charged, or refused
 - `negotiate`  ApiVersions
 """

@@ -32,10 +32,14 @@ class Forward(Handler):
                 return needed
         return responses.begin(pos, end, length)
 
-    def tell(self, responses: Responses, kind: RequestKind, pos: int, end: int, length: int, now_ns: int) -> int:
-        """Raise the response's throttle time to that of `request_rate`. Returns 0, or a step: more bytes are needed."""
+    def tell(
+        self, responses: Responses, kind: RequestKind, pos: int, end: int, length: int, now_ns: int, least_ms: int = 0
+    ) -> int:
+        """Raise the response's throttle time to that of `request_rate`, or to `least_ms` if that is longer. Returns
+        `PASS`, or a step: more bytes are needed.
+        """
         notice = responses.connection.identity.request_notice
-        throttle_ms = notice.throttle_time_ms(now_ns) if notice.until_ns else 0
+        throttle_ms = max(least_ms, notice.throttle_time_ms(now_ns) if notice.until_ns else 0)
         if not throttle_ms:
             return PASS
         api = kind.header.api

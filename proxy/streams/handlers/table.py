@@ -10,8 +10,8 @@ from proxy.streams.context import Context
 from proxy.streams.handlers.fetch import Fetch
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.handlers.hide import Hide
-from proxy.streams.handlers.limit import Limit
 from proxy.streams.handlers.metadata import Metadata
+from proxy.streams.handlers.mutations import Mutations
 from proxy.streams.handlers.negotiate import Negotiate
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.handlers.rewrite import Rewrite
@@ -23,7 +23,7 @@ HANDLERS: Final[Mapping[Treatment, type[Handler]]] = {
     Treatment.METADATA: Metadata,
     Treatment.REWRITE: Rewrite,
     Treatment.HIDE: Hide,
-    Treatment.LIMIT: Limit,
+    Treatment.MUTATIONS: Mutations,
     Treatment.NEGOTIATE: Negotiate,
     Treatment.INSPECT: Forward,
 }

@@ -377,27 +377,6 @@ def test_a_control_request_counts_once() -> None:
     assert total_throttled(world) == 4
 
 
-# ---- a request that is read over several turns
-
-
-def test_limits_that_change_while_a_request_is_read_leave_nothing_of_it() -> None:
-    """A limit ends while a long CreateTopics is read, and is there again for the next one."""
-    quotas = [quota("controller_mutation_rate=1000")]
-    world = World(quotas)
-    pair = Pair(world)
-    first = create(1, {f"first-{number}": 1 for number in range(1_500)})
-    second = create(2, {"second": 2})
-    stream, buf = pair.request_stream, world.memory.data
-    buf[: len(first)] = first
-    assert stream.take(0, len(first), world.clock()) < 0, "too long for one step"
-    world.registry.replace([], world.clock())
-    assert stream.take(0, len(first), world.clock()) == len(first)
-    world.registry.replace(quotas, world.clock())
-    pair.client_sends(second)
-    assert bytes(pair.to_broker) == second
-    assert world.debts()["client-id:etl", "controller_mutation_rate"] == pytest.approx(0.002)
-
-
 # ---- how much is read at once
 
 
