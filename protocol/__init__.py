@@ -22,13 +22,12 @@ No sockets, no clock, no asyncio. It needs only the standard library and `kio` (
     produce           Produce responses: throttle time raised, node endpoints hidden, errors counted by topic
     produce_walk      Produce requests: bytes, messages and producer ids of each topic
     produce_counts    Produce requests that have arrived whole: bytes and messages of each topic, for usage alone
-    produce_partitions  Produce requests as a whole: each partition, and the request without some of them
-    produce_refusals  Produce responses with errors for partitions that were taken out of the request
-    fetch             Fetch requests: budget, brokers refused; Fetch responses: node endpoints hidden
-    fetch_records     Fetch responses: bytes and messages of each topic
-    records_walk      the base of walks over responses that count records
+    produce_partitions  the partitions of Produce requests, found while these stream by
+    produce_refusals  the responses to refused Produce requests
+    fetch             Fetch requests: budget, brokers refused; responses: node endpoints hidden, bytes of each topic
+    records_walk      the base of walks over responses that count record bytes
     record_batch      the header of a record batch: messages, producer id
-    share             ShareFetch and ShareAcknowledge responses: node endpoints hidden, records counted
+    share             ShareFetch and ShareAcknowledge responses: node endpoints hidden, record bytes counted
     topic_mutations   CreateTopics, DeleteTopics, CreatePartitions: partitions counted, the response that refuses all
     topics            types of topics: by name or by id
     node_endpoints    how broker addresses at the end of data responses are hidden without a change of length

@@ -1,4 +1,4 @@
-"""Fetch: the budget and the sender of requests, hidden node endpoints in responses.
+"""Fetch: the budget and the sender of requests; hidden node endpoints and record bytes by topic of responses.
 
 A request, up to version 14, begins with
 
@@ -14,16 +14,16 @@ and from version 15 on (all flexible, topics by id) it is
     forgotten topics array: topic id, array of int32, tag buffer
     rack id string, tag buffer (tag 1 is ReplicaState: replica id int32, replica epoch int64, tag buffer; KIP-903)
 
-A response, from version 16 on (all flexible, topics by id):
+A response:
 
-    correlation id int32, tag buffer,
-    throttle time int32, error code int16, session id int32,
-    responses array: topic id, partitions array:
-        index int32, error code int16, high watermark int64, last stable offset int64, log start offset int64,
-        aborted transactions nullable array: producer id int64, first offset int64, tag buffer
-        preferred read replica int32, records nullable bytes, tag buffer
-      tag buffer
-    tag buffer (tag 0 is NodeEndpoints)
+    correlation id int32, tag buffer (12+),
+    throttle time int32 (1+), error code int16, session id int32 (both 7+),
+    responses array: name string (0-12) or topic id (13+), partitions array:
+        index int32, error code int16, high watermark int64, last stable offset int64 (4+), log start offset int64 (5+),
+        aborted transactions nullable array (4+): producer id int64, first offset int64, tag buffer (12+)
+        preferred read replica int32 (11+), records nullable bytes, tag buffer (12+)
+      tag buffer (12+)
+    tag buffer (12+; tag 0 is NodeEndpoints, 16+)
 
 NodeEndpoints come last, so the whole response is walked for them; see `node_endpoints` for how they are hidden.
 """
@@ -31,14 +31,21 @@ NodeEndpoints come last, so the whole response is walked for them; see `node_end
 from collections.abc import Iterator
 from struct import Struct
 
-from protocol.errors import MalformedFrame, ReplicaFetch, UnsupportedVersion
-from protocol.node_endpoints import EndpointsWalk
+from protocol.errors import MalformedFrame, ReplicaFetch, TruncatedFrame, UnsupportedVersion
+from protocol.records_walk import RecordsWalk
 from protocol.structs_walk import StructsWalk
 from protocol.topics import TOPIC_ID_SIZE
-from protocol.walk import Steps
+from protocol.walk import Reading, Steps
 
 FIRST_WITH_NODE_ENDPOINTS = 16
 FIRST_WITH_REPLICA_STATE = 15
+FIRST_WITH_TOPIC_IDS = 13
+FIRST_FLEXIBLE = 12
+FIRST_WITH_REPLICAS = 11
+FIRST_WITH_SESSIONS = 7
+FIRST_WITH_LOG_START = 5
+FIRST_WITH_ABORTED = 4
+FIRST_WITH_THROTTLE = 1
 LAST_WALKED = 18
 
 _INT32 = Struct(">i")
@@ -193,24 +200,32 @@ class FetchRequestWalk(StructsWalk):
 
 
 _BEFORE_HEAD = -1  # topics left: their count has not been read
-_BEFORE_TOPIC = -1  # record bytes left: the position is before a topic's id, not inside of a partition
+_BEFORE_TOPIC = -1  # record bytes left: the position is before a topic, not inside of a partition
 _HEAD = 4 + 1 + 10 + 1  # correlation id to topic count, without tags and with fewer than 127 topics
-_PARTITION_HEAD = 30  # index to log start offset
-_PARTITION_MIN = _PARTITION_HEAD + 1 + 4 + 1 + 1
+_ABORTED = 16
+#: Bytes of a partition before its aborted transactions, by version.
+_PARTITION_HEADS = [
+    14 + 8 * (version >= FIRST_WITH_ABORTED) + 8 * (version >= FIRST_WITH_LOG_START)
+    for version in range(LAST_WALKED + 1)
+]
+_BESIDES_RECORDS = 30 + 1 + 4 + 1 + 1  # of the smallest partition of a flexible version
 # The byte before a partition (the tag count of the previous one, or the partition count); of its head the count of
 # aborted transactions, and three bytes from the length of its records on: enough for a length below 2 MiB.
 _PARTITION = Struct(">B30xB4xBBB")
+#: Bytes from there to the tag count of the partition, by a length of one byte; 0: null.
+_SHORT = (37, *range(37, 164))
 _TOPIC_LOOK = TOPIC_ID_SIZE + _PARTITION.size  # up to that of its first partition
 _partition = _PARTITION.unpack_from
 _NO_TAGS = b"\x00\x00"  # of a partition and of its topic
 _NO_STEPS: Iterator[None] = iter(())
 
 
-class FetchResponseWalk(EndpointsWalk):
-    """Walks a Fetch response of version 16 to 18 and hides its node endpoints. The length stays the same.
+class FetchResponseWalk(RecordsWalk):
+    """Walks a Fetch response of any version and hides its node endpoints. The length stays the same.
 
-    Most responses are plain: no aborted transactions, no tags, fewer than 127 topics and partitions of a topic. As long
-    as a response is plain, `_skip_plain` is all of the walk. The generator begins at the first place that is not.
+    Most responses are plain: topics by id, no aborted transactions, no tags, fewer than 127 topics and partitions of a
+    topic. As long as a response is plain, `_skip_plain` is all of the walk. The generator begins at the first place
+    that is not.
     """
 
     # Class attributes for the reason given in `FrameWalk`.
@@ -221,19 +236,26 @@ class FetchResponseWalk(EndpointsWalk):
     _records = _BEFORE_TOPIC
     """Bytes left of the current partition's records; its tags follow."""
 
-    def __init__(self, version: int, frame_length: int) -> None:
-        if not FIRST_WITH_NODE_ENDPOINTS <= version <= LAST_WALKED:
+    def __init__(self, version: int, frame_length: int, *, counts_records: bool = False) -> None:
+        if not 0 <= version <= LAST_WALKED:
             raise UnsupportedVersion("Fetch", version)
         super().__init__(frame_length)
+        if counts_records:
+            self._counted = []
+        self._version = version
 
     def advance(self, buf: bytearray, pos: int, end: int) -> int:
-        if self._steps is None:
+        if self._steps is None and self._version >= FIRST_WITH_TOPIC_IDS:
             self._limit = limit = pos + self._left
             if self._topics == _BEFORE_HEAD:
                 self._topics = self._plain_topic_count(buf, pos, end)
                 if self._topics == _BEFORE_HEAD:
                     return super().advance(buf, pos, end)
                 pos += _HEAD
+            elif self._records > end - pos:
+                self._records -= end - pos
+                self._left = limit - end
+                return end
             self._buf = buf
             self._pos = pos
             self._end = end
@@ -243,8 +265,8 @@ class FetchResponseWalk(EndpointsWalk):
                 self._left = 0
                 self._steps = _NO_STEPS
                 return end
-            self._left = limit - pos
-            if pos == end < limit or (pos < end and self.work_left <= 0):
+            self._left = left = limit - pos
+            if self._records < left > 0 and (pos == end or self.work_left <= 0):
                 return pos
         return super().advance(buf, pos, end)
 
@@ -257,40 +279,74 @@ class FetchResponseWalk(EndpointsWalk):
         return topics if topics * _SMALLEST_TOPIC <= self._left - _HEAD else _BEFORE_HEAD
 
     def _walk(self) -> Steps:
+        version = self._version
+        compact, by_id = version >= FIRST_FLEXIBLE, version >= FIRST_WITH_TOPIC_IDS
         if self._topics == _BEFORE_HEAD:
-            yield from self._skip(4, "correlation id")
-            yield from self._skip_tags()
-            yield from self._skip(10, "throttle time, error code, session id")
-            self._topics = yield from self._count(_SMALLEST_TOPIC, "topic count")
+            self._topics = yield from self._walk_head(compact, by_id)
+        skip = self._skip_plain if by_id else self._skip_records
         while self._topics:
-            self._skip_plain()
+            skip()
+            if self._records + compact > self._limit - self._pos:
+                raise TruncatedFrame("records", self._frame_length)
             if self._records > 0 or (self.work_left <= 0 and self._pos < self._end):
                 yield
             elif self._topics:
-                yield from self._walk_piece()
+                yield from self._walk_piece(compact, by_id)
                 self.work_left -= 1
-        yield from self._hide_tagged_endpoints()
+        if version >= FIRST_WITH_NODE_ENDPOINTS:
+            yield from self._hide_tagged_endpoints()
+        elif compact:
+            yield from self._skip_tags()
 
-    def _walk_piece(self) -> Steps:
+    def _walk_head(self, compact: bool, by_id: bool) -> Reading:
+        """Up to the number of topics."""
+        yield from self._skip(4, "correlation id")
+        if compact:
+            yield from self._skip_tags()
+        fixed = 4 * (self._version >= FIRST_WITH_THROTTLE) + 6 * (self._version >= FIRST_WITH_SESSIONS)
+        yield from self._skip(fixed, "throttle time, error code, session id")
+        smallest = _SMALLEST_TOPIC if by_id else 3 if compact else 6
+        return (yield from self._items(compact, smallest, "topic count"))
+
+    def _walk_piece(self, compact: bool, by_id: bool) -> Steps:
         """The head of a topic or the tags of a partition; then the next partition up to its records, if there is one,
         or else the tags of the topic."""
         if self._records == _BEFORE_TOPIC:
-            yield from self._skip(TOPIC_ID_SIZE, "topic id")
-            self._heads = yield from self._count(_PARTITION_MIN, "partition count")
-        else:
+            self._topic = yield from self._topic_of(compact, by_id)
+            smallest = _BESIDES_RECORDS if compact else _PARTITION_HEADS[self._version] + 4
+            self._heads = yield from self._items(compact, smallest, "partition count")
+        elif compact:
             yield from self._skip_tags()
         if self._heads:
-            yield from self._skip(_PARTITION_HEAD, "partition")
-            yield from self._skip_structs(16, "aborted transactions")
-            yield from self._skip(4, "preferred read replica")
-            records = yield from self._bytes_size(True, "records")
-            self._check_left(records + 1, "records")
-            self._records = max(0, records)
+            yield from self._walk_partition(compact)
             self._heads -= 1
-        else:
+            return
+        if compact:
             yield from self._skip_tags()
-            self._topics -= 1
-            self._records = _BEFORE_TOPIC
+        self._topics -= 1
+        self._records = _BEFORE_TOPIC
+
+    def _walk_partition(self, compact: bool) -> Steps:
+        """A partition up to its records."""
+        version = self._version
+        yield from self._skip(_PARTITION_HEADS[version], "partition")
+        if compact:
+            yield from self._skip_structs(_ABORTED, "aborted transactions")
+        elif version >= FIRST_WITH_ABORTED:
+            aborted = yield from self._items(False, _ABORTED, "aborted transactions")
+            yield from self._skip(_ABORTED * aborted, "aborted transactions")
+        if version >= FIRST_WITH_REPLICAS:
+            yield from self._skip(4, "preferred read replica")
+        size = yield from self._bytes_size(compact, "records")
+        self._records = max(0, size)
+        self._count_records(size)
+
+    def _skip_records(self) -> None:
+        """Skips what has arrived of the records of a partition."""
+        here = min(max(0, self._records), self._end - self._pos)
+        if here:
+            self._records -= here
+            self._pos += here
 
     def _skip_plain(self) -> None:
         """Skips topics and partitions that are plain, up to the end of the bytes shown or to the first that is not.
@@ -300,45 +356,47 @@ class FetchResponseWalk(EndpointsWalk):
         """
         buf, pos, end, limit, work_left = self._buf, self._pos, self._end, self._limit, self.work_left
         topics, heads, records = self._topics, self._heads, self._records
-        unpack, last = _partition, end - _PARTITION.size
-        while topics and work_left > 0:
+        unpack, last, short = _partition, end - _PARTITION.size, _SHORT
+        is_counted = self._counted is not None
+        while topics:
             first = pos + TOPIC_ID_SIZE  # index of the partition count
-            expected = 0
+            expected = wide = 0
             if records != _BEFORE_TOPIC:
                 first = -1
                 pos += records
-            elif end - pos < _TOPIC_LOOK or not 1 < buf[first] < min(0x80, (limit - first - 1) // _PARTITION_MIN + 2):
+            elif end - pos < _TOPIC_LOOK or not 1 < buf[first] < min(0x80, (limit - first - 1) // _BESIDES_RECORDS + 2):
                 break  # also where more partitions are announced than can fit: `_walk_piece` raises
             else:
                 pos = first
                 expected = buf[first]
                 heads = expected - 1
-            room = most = min(heads, work_left)
             start = pos
-            while room and pos <= last:
+            room = most = min(heads, work_left)
+            while room > 0 and pos <= last:
                 before, aborted, size, middle, high = unpack(buf, pos)
                 if aborted > 1 or before != expected:
                     break
-                start = pos
                 if size < 0x80:
-                    pos += 36 + (size or 1)  # 0: null
+                    pos += short[size]
                 elif 0 < middle < 0x80:
                     pos += 37 + (size & 0x7F | middle << 7)
+                    wide += 1
                 elif 0 < high * (middle >> 7) < 0x80:
                     pos += 38 + (size & 0x7F | (middle & 0x7F) << 7 | high << 14)
+                    wide += 2
                 else:
                     break
                 expected = 0
                 room -= 1
-            if pos >= limit:  # no room for the tags: `_walk_piece` raises
-                pos = start
-                room += 1
-            heads -= most - room
-            work_left -= most - room
             if pos == first:
                 pos -= TOPIC_ID_SIZE
                 break
-            if heads or pos + 1 >= end or buf[pos : pos + 2] != _NO_TAGS:
+            skipped = most - room
+            heads -= skipped
+            work_left -= skipped
+            if is_counted:
+                self._count_plain(first, pos - start - skipped * _BESIDES_RECORDS - wide)
+            if heads or not buf.startswith(_NO_TAGS, pos, end):
                 records = max(0, pos - end)
                 pos -= records
                 break
@@ -349,3 +407,9 @@ class FetchResponseWalk(EndpointsWalk):
         self._pos = pos
         self._topics, self._heads, self._records = topics, heads, records
         self.work_left = work_left
+
+    def _count_plain(self, first: int, size: int) -> None:
+        """Counts records of a topic. `first`: index of its partition count; -1: of the topic before."""
+        if first >= 0:
+            self._topic = bytes(self._buf[first - TOPIC_ID_SIZE : first])
+        self._count_records(size)

@@ -12,8 +12,6 @@ BEFORE_SIZE: Final = 12
 """Bytes that the size in the header does not count: the base offset, and the size itself."""
 CODEC: Final = 0b111
 """Of the attributes: 0 is no compression."""
-CONTROL: Final = 0b100000
-"""Of the attributes: the batch is the marker of a transaction's end, which is no message of a client."""
 unpack_batch = Struct(">8xi4xb4xh20xq6xi").unpack_from
 """Size, magic, attributes, producer id, records count."""
 
@@ -116,31 +114,3 @@ def read_partitions(buf: bytearray, pos: int, end: int, most: int, *, tags: bool
         messages += claimed_messages(claimed, attributes, size)
         pos = after
     return count, pos, record_bytes, messages, producer_id
-
-
-def read_batches(buf: bytearray, pos: int, end: int, after: int, most: int) -> tuple[int, int, int]:
-    """Skip the batches of magic 2 at the beginning of records, as far as their headers have arrived.
-
-    Args:
-        pos: index of the first batch.
-        end: where the bytes that have arrived end.
-        after: where the records end. A batch that they do not contain whole is not skipped: consumers ignore it.
-        most: the largest number of batches to read.
-
-    Returns:
-        The position after the batches, which may be after `end`; their messages, without those of control batches; and
-        their number.
-    """
-    last = min(end, after) - BATCH_HEADER
-    count = messages = 0
-    while pos <= last and count < most:
-        size, magic, attributes, _, claimed = unpack_batch(buf, pos)
-        size += BEFORE_SIZE
-        if magic != 2 or not BATCH_HEADER <= size <= after - pos:
-            break
-        if not attributes & CONTROL:
-            fits = 0 <= claimed <= size - BATCH_HEADER >> 3  # as in nearly all batches
-            messages += claimed if fits else claimed_messages(claimed, attributes, size)
-        pos += size
-        count += 1
-    return pos, messages, count

@@ -1,5 +1,5 @@
 """ShareFetch and ShareAcknowledge responses (KIP-932), versions 1 and 2: node endpoints hidden while bytes arrive, and
-records counted.
+record bytes counted.
 
 Both are flexible in all versions, and have the same layout:
 
@@ -41,10 +41,12 @@ class _ShareResponseWalk(RecordsWalk):
     _lock_timeout_from: ClassVar[int]
     _partition_min: ClassVar[int]
 
-    def __init__(self, version: int, frame_length: int) -> None:
+    def __init__(self, version: int, frame_length: int, *, counts_records: bool = False) -> None:
         if not FIRST_VERSION <= version <= LAST_VERSION:
             raise UnsupportedVersion(self._name, version)
         super().__init__(frame_length)
+        if counts_records:
+            self._counted = []
         self._version = version
 
     def _walk(self) -> Steps:
@@ -61,7 +63,6 @@ class _ShareResponseWalk(RecordsWalk):
             for _ in range(partitions):
                 yield from self._walk_partition()
                 yield from self._end_piece()
-            self._close_topic()
             yield from self._end_piece()
         yield from self._hide_endpoint_array()
 
@@ -84,10 +85,6 @@ class ShareFetchResponseWalk(_ShareResponseWalk):
     _lock_timeout_from = 1
     _partition_min = 4 + 2 + 1 + 2 + 1 + 9 + 1 + 1 + 1
 
-    def __init__(self, version: int, frame_length: int, *, counts_records: bool = False) -> None:
-        super().__init__(version, frame_length)
-        self._counts_records = counts_records
-
     def _walk_partition(self) -> Steps:
         yield from self._skip(6, "partition index, error code")
         yield from self._skip_compact("partition error message")
@@ -95,11 +92,10 @@ class ShareFetchResponseWalk(_ShareResponseWalk):
         yield from self._skip_compact("acknowledge error message")
         yield from self._skip(8, "current leader")
         yield from self._skip_tags()
-        if self._counts_records:
-            size = yield from self._bytes_size(True, "records")
-            yield from self._walk_records(max(0, size))
-        else:
-            yield from self._skip_compact("records")
+        size = yield from self._bytes_size(True, "records")
+        self._check_left(size, "records")
+        self._count_records(size)
+        yield from self._skip(max(0, size), "records")
         yield from self._skip_structs(18, "acquired records")
 
 

@@ -119,7 +119,7 @@ class UsageOptions:
 
     `client` are arguments of aiokafka's clients, `ssl` those of its SSL context; both from the file of
     `--usage-client-config`, which may contain secrets.
-    `by_topic`: bytes and records are counted by topic.
+    `by_topic`: record bytes, and records produced, are counted by topic.
     `sidecar_name`: None: the name of the host.
     """
 

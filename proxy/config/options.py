@@ -288,7 +288,7 @@ USAGE: Final = cloup.option_group(
         type=Switch(),
         default=False,
         show_default="off",
-        help="Count bytes and records by topic, too. This parses Produce requests and Fetch responses.",
+        help="Count record bytes by topic, too. This parses Produce requests and Fetch responses.",
     ),
     _setting(
         "--max-usage-series",

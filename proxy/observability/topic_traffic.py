@@ -1,4 +1,4 @@
-"""The traffic of each client by topic: record bytes and messages, produced and fetched.
+"""The traffic of each client by topic: record bytes, and the messages of those that are produced.
 
 Only with `--usage-by-topic`. The number of series (a client and a topic) is bounded for each client and for the
 process: further topics of a client are counted together, as `other`. A series ends with the counters of its client.
@@ -26,16 +26,15 @@ class TopicTraffic:
 
     produce_bytes      of records as they are in the log: compressed, with the headers of their batches
     produce_messages   records, as the headers of their batches count them
-    fetch_bytes, fetch_messages   the same of responses
+    fetch_bytes        the same bytes, of responses
     """
 
-    __slots__ = ("fetch_bytes", "fetch_messages", "produce_bytes", "produce_messages")
+    __slots__ = ("fetch_bytes", "produce_bytes", "produce_messages")
 
     def __init__(self) -> None:
         self.produce_bytes = 0
         self.produce_messages = 0
         self.fetch_bytes = 0
-        self.fetch_messages = 0
 
 
 class SeriesCount:

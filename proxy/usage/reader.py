@@ -25,7 +25,7 @@ class _Direction:
     """The counts of one direction of one client at the latest reading.
 
     who      its user, and client id and labels as in records
-    topics   bytes and records by topic; None: not counted so
+    topics   bytes and messages by topic; None: not counted so
     ahead    bytes that topics had counted before the client did
     """
 
@@ -88,7 +88,7 @@ class Reader:
         topics = () if entity.topics is None else entity.topics.items()
         by_topic = [(name, each.produce_bytes, each.produce_messages) for name, each in topics]
         self._read_direction(known[0], entity.produce_bytes, entity.produce_requests, by_topic)
-        by_topic = [(name, each.fetch_bytes, each.fetch_messages) for name, each in topics]
+        by_topic = [(name, each.fetch_bytes, 0) for name, each in topics]
         self._read_direction(known[1], entity.fetch_bytes, entity.fetch_requests, by_topic)
         return 1 + len(topics)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final, NamedTuple
 
-from proxy.usage.series import Series, UsageKey
+from proxy.usage.series import PRODUCE, Series, UsageKey
 
 SCHEMA_VERSION: Final = 1
 NS_PER_MS: Final = 1_000_000
@@ -47,7 +47,7 @@ def sampled(origin: Origin, series: Series, time_ms: int) -> bytes:
         fields["bytes"] = size
         fields["record_bytes"] = size if is_counted else None
         fields["requests"] = requests
-        fields["messages"] = messages if is_counted else None
+        fields["messages"] = messages if is_counted and key.direction == PRODUCE else None
     else:
         throttled_ns, delayed, refused, would_have = series.counts
         fields["limit"] = key.limit

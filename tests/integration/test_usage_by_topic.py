@@ -37,7 +37,6 @@ class Counted(NamedTuple):
     produce_bytes: int
     produce_messages: int
     fetch_bytes: int
-    fetch_messages: int
 
 
 class Proxy:
@@ -65,7 +64,6 @@ class Proxy:
             sum(each.produce_bytes for each in found),
             sum(each.produce_messages for each in found),
             sum(each.fetch_bytes for each in found),
-            sum(each.fetch_messages for each in found),
         )
 
     def check(self) -> None:
@@ -175,10 +173,10 @@ async def test_librdkafka(kafka_cluster: KafkaCluster, unique_name: Callable[[st
         await run(produce_librdkafka, proxy, both, "two", {"compression.type": "gzip"})
         for topic, times in ((plain, 1), (packed, 1), (both, 2)):
             size = await run(log_bytes, kafka_cluster, topic)
-            assert proxy.counted(topic) == (size, times * RECORDS, 0, 0)
+            assert proxy.counted(topic) == (size, times * RECORDS, 0)
             assert await run(log_end, kafka_cluster, topic) == times * RECORDS
             await run(read_librdkafka, proxy, topic, "reader", times * RECORDS)
-            assert proxy.counted(topic, "reader") == (0, 0, size, times * RECORDS)
+            assert proxy.counted(topic, "reader") == (0, 0, size)
         one, two = proxy.counted(both, "one"), proxy.counted(both, "two")
         assert one.produce_messages == two.produce_messages == RECORDS
         assert one.produce_bytes > two.produce_bytes, "one of them is compressed"
@@ -186,7 +184,7 @@ async def test_librdkafka(kafka_cluster: KafkaCluster, unique_name: Callable[[st
 
 @pytest.mark.timeout(150)
 async def test_transactions(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
-    """The markers of their ends are in the log: coordinators write them. Consumers fetch them, and count no message."""
+    """The markers of their ends are in the log: coordinators write them. Consumers fetch them."""
     topic = unique_name("transactions")
     create(kafka_cluster, topic)
     async with proxying(kafka_cluster) as proxy:
@@ -195,11 +193,9 @@ async def test_transactions(kafka_cluster: KafkaCluster, unique_name: Callable[[
         size = await run(log_bytes, kafka_cluster, topic)
         markers = await run(log_end, kafka_cluster, topic) - 3 * RECORDS
         assert markers == 3
-        assert proxy.counted(topic, "tx") == (size - markers * MARKER_BYTES, 3 * RECORDS, 0, 0)
+        assert proxy.counted(topic, "tx") == (size - markers * MARKER_BYTES, 3 * RECORDS, 0)
         await run(read_librdkafka, proxy, topic, "reader", 3 * RECORDS)
-        fetched = proxy.counted(topic, "reader")
-        assert fetched.fetch_messages == 3 * RECORDS
-        assert size - MARKER_BYTES <= fetched.fetch_bytes <= size
+        assert size - MARKER_BYTES <= proxy.counted(topic, "reader").fetch_bytes <= size
 
 
 @pytest.mark.timeout(150)
@@ -215,7 +211,7 @@ async def test_aiokafka(kafka_cluster: KafkaCluster, unique_name: Callable[[str]
         await asyncio.gather(*[await producer.send(topic, bytes([number % 256]) * 400) for number in range(RECORDS)])
         await producer.stop()
         size = await asyncio.to_thread(log_bytes, kafka_cluster, topic)
-        assert proxy.counted(topic) == (size, RECORDS, 0, 0)
+        assert proxy.counted(topic) == (size, RECORDS, 0)
         consumer = AIOKafkaConsumer(
             bootstrap_servers=proxy.bootstrap_servers, client_id="aio-reader", auto_offset_reset="earliest"
         )
@@ -224,7 +220,7 @@ async def test_aiokafka(kafka_cluster: KafkaCluster, unique_name: Callable[[str]
         for _ in range(RECORDS):
             await asyncio.wait_for(consumer.getone(), DEADLINE_SECONDS)
         await consumer.stop()
-        assert proxy.counted(topic, "aio-reader") == (0, 0, size, RECORDS)
+        assert proxy.counted(topic, "aio-reader") == (0, 0, size)
 
 
 @pytest.mark.timeout(200)
@@ -242,17 +238,14 @@ async def test_java(kafka_cluster: KafkaCluster, unique_name: Callable[[str], st
             *("--num-records", str(records), "--record-size", "200", "--command-property", "compression.type=zstd"),
         )
         size = await run(log_bytes, kafka_cluster, topic)
-        assert proxy.counted(topic) == (size, records, 0, 0)
+        assert proxy.counted(topic) == (size, records, 0)
         await run(
             run_tool,
             *("ConsumerPerformance", *servers, "--topic", topic, "--num-records", str(records)),
             *("--timeout", "60000", "--group", unique_name("group"), "--hide-header"),
         )
-        fetched = proxy.counted(topic)
-        assert fetched.fetch_messages == records
-        assert size <= fetched.fetch_bytes <= size * 1.1, (
-            "a batch at the end of a response is cut, and sent again whole"
-        )
+        fetched = proxy.counted(topic).fetch_bytes
+        assert size <= fetched <= size * 1.1, "a batch at the end of a response is cut, and sent again whole"
         await run(
             run_tool,
             *("kafka.admin.ConfigCommand", "--bootstrap-server", kafka_cluster.bootstrap_servers, "--alter"),
@@ -264,4 +257,4 @@ async def test_java(kafka_cluster: KafkaCluster, unique_name: Callable[[str], st
             *("consumer.ConsoleShareConsumer", *servers, "--topic", topic, "--group", share_group),
             *("--max-messages", "1000", "--timeout-ms", "60000"),
         )
-        assert 2 * records >= proxy.counted(topic).fetch_messages >= records + 1000
+        assert fetched < proxy.counted(topic).fetch_bytes <= fetched + size * 1.1

@@ -138,7 +138,7 @@ def walked(walk: Callable[[], BoundedWalk], frame: bytes, sizes: list[int], work
 
 
 WALKS: list[tuple[int, int, Callable[[int, int], BoundedWalk]]] = [
-    *((FETCH, version, FetchResponseWalk) for version in (16, 17, 18)),
+    *((FETCH, version, FetchResponseWalk) for version in (0, 4, 7, 11, 12, 13, 16, 17, 18)),
     *((SHARE_FETCH, version, ShareFetchResponseWalk) for version in (1, 2)),
     *((SHARE_ACKNOWLEDGE, version, ShareAcknowledgeResponseWalk) for version in (1, 2)),
 ]

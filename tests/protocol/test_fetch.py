@@ -23,6 +23,15 @@ from protocol.fetch import (
 from protocol.messages import encode
 from protocol.walk import FrameWalk
 from protocol.wire import encode_varint
+from tests.protocol.fetch_responses import (
+    TOPICS,
+    Partitions,
+    Taking,
+    fetch_response,
+    partition,
+    record_bytes,
+    response_of,
+)
 from tests.protocol.kafka_messages import (
     REAL_HOST,
     REAL_HOSTS,
@@ -35,58 +44,54 @@ from tests.protocol.kafka_messages import (
     streamed,
 )
 
-WALKED = [16, 17, 18]
+ALL = range(19)
+KIOS = range(4, 19)  # those that kio knows
+WITH_ENDPOINTS = [16, 17, 18]
 
 
-def partition(version: int, **changes: Any) -> Any:
-    module: Any = load_payload_module(FETCH, version, EntityType.response)
-    fields = {
-        "partition_index": 3,
-        "error_code": ErrorCode.none,
-        "high_watermark": 4711,
-        "last_stable_offset": 4711,
-        "log_start_offset": 0,
-        "aborted_transactions": None,
-        "preferred_read_replica": -1,
-        "records": b"r" * 50,
-    }
-    return module.PartitionData(**(fields | changes))
+def taking(version: int, response: bytes | bytearray) -> Taking:
+    return Taking(FetchResponseWalk(version, len(response), counts_records=True))
 
 
-def response_of(version: int, *topics: list[Any], error: ErrorCode = ErrorCode.none, endpoints: int = 0) -> bytes:
-    module: Any = load_payload_module(FETCH, version, EntityType.response)
-    body = module.FetchResponse(
-        throttle_time=datetime.timedelta(0),
-        error_code=error,
-        session_id=1,
-        responses=tuple(
-            module.FetchableTopicResponse(topic_id=None, partitions=tuple(partitions)) for partitions in topics
-        ),
-        node_endpoints=tuple(
-            module.NodeEndpoint(node_id=index, host=REAL_HOST, port=9092, rack="r") for index in range(endpoints)
-        ),
-    )
-    return response_bytes(FETCH, version, body)
-
-
-@given(data=st.data(), version=st.sampled_from(WALKED), sizes=chunk_sizes, work=st.integers(1, 6))
+@given(data=st.data(), version=st.sampled_from(KIOS), sizes=chunk_sizes, work=st.integers(1, 6))
 def test_any_response_in_any_splits_a_few_pieces_at_a_time(
     data: st.DataObject, version: int, sizes: list[int], work: int
 ) -> None:
     body = data.draw(responses(FETCH, version, host=REAL_HOSTS))
     response = response_bytes(FETCH, version, body)
-    walk = FetchResponseWalk(version, len(response))
+    walk = taking(version, response)
 
     passed = streamed(Resting(walk, work), response, sizes)
 
-    assert walk.is_over
+    assert walk.walk.is_over
     assert len(passed) == len(response)
     assert REAL_HOST.encode() not in passed
-    after = parsed(FETCH, version, passed)
-    assert after.node_endpoints == ()
-    assert after.responses == body.responses
-    if not body.node_endpoints:
+    assert parsed(FETCH, version, passed).responses == body.responses
+    assert walk.totals.total() == sum(len(part.records or b"") for topic in body.responses for part in topic.partitions)
+    if version < 16 or not body.node_endpoints:
         assert passed == response
+
+
+@given(
+    version=st.sampled_from(ALL),
+    topics=TOPICS,
+    sizes=chunk_sizes | st.lists(st.integers(0, 700), max_size=200),
+    work=st.integers(1, 7) | st.just(1 << 40),
+)
+def test_record_bytes_of_each_topic(version: int, topics: list[Partitions], sizes: list[int], work: int) -> None:
+    response = fetch_response(version, topics)
+    walk = taking(version, response)
+
+    streamed(Resting(walk, work), response, sizes)
+
+    assert walk.totals == record_bytes(version, topics)
+
+
+def test_record_bytes_are_counted_only_where_they_are_asked_for() -> None:
+    response = fetch_response(18, [[b"r"]])
+    walk = FetchResponseWalk(18, len(response))
+    streamed(walk, response, [])
+    assert walk.take() == []
 
 
 class SlowWalk(FetchResponseWalk):
@@ -96,10 +101,7 @@ class SlowWalk(FetchResponseWalk):
         return FrameWalk.advance(self, buf, pos, end)
 
     def _skip_plain(self) -> None:
-        here = min(max(0, self._records), self._end - self._pos)
-        if here:
-            self._records -= here
-            self._pos += here
+        self._skip_records()
 
 
 @st.composite
@@ -115,9 +117,13 @@ def partitions(draw: st.DrawFn) -> Any:
     return partition(18, **changes)
 
 
-def outcome(walk: FetchResponseWalk, response: bytes, sizes: list[int], work: int = 1 << 40) -> bytes | tuple[str, int]:
+def outcome(
+    walk: type[FetchResponseWalk], version: int, response: bytes, sizes: list[int], work: int = 1 << 40
+) -> tuple[object, object]:
+    """What passes, and record bytes by topic; or the error, and its place."""
+    counting = Taking(walk(version, len(response), counts_records=True))
     try:
-        return streamed(Resting(walk, work), response, sizes)
+        return streamed(Resting(counting, work), response, sizes), counting.totals
     except MalformedFrame as error:
         return type(error).__name__, error.offset
 
@@ -138,13 +144,13 @@ def test_the_fast_path_does_what_the_generator_does(
         response[change[0] % len(response)] = change[1]
     frame = bytes(response)
 
-    expected = outcome(SlowWalk(18, len(frame)), frame, [])
+    expected = outcome(SlowWalk, 18, frame, [])
 
-    assert outcome(FetchResponseWalk(18, len(frame)), frame, []) == expected
-    assert outcome(FetchResponseWalk(18, len(frame)), frame, sizes, work) == expected
+    assert outcome(FetchResponseWalk, 18, frame, []) == expected
+    assert outcome(FetchResponseWalk, 18, frame, sizes, work) == expected
 
 
-@pytest.mark.parametrize("version", WALKED)
+@pytest.mark.parametrize("version", WITH_ENDPOINTS)
 @pytest.mark.parametrize("endpoints", [0, 1, 30])
 @pytest.mark.parametrize(
     "topics",
@@ -167,28 +173,29 @@ def test_shapes(version: int, endpoints: int, topics: list[dict[int, int]], size
     assert parsed(FETCH, version, passed).responses == parsed(FETCH, version, response).responses
 
 
-@pytest.mark.parametrize("version", WALKED)
+@pytest.mark.parametrize("version", [3, 11, 12, 13, *WITH_ENDPOINTS])
 def test_every_split_in_two_and_in_three(version: int) -> None:
     """The first read may end anywhere, the head included, and the second may bring the rest or not."""
-    long = partition(version, records=b"r" * 200)  # whose length takes two bytes
-    response = response_of(version, [partition(version), long], [partition(version, records=None)], endpoints=1)
-    whole = streamed(FetchResponseWalk(version, len(response)), response, [])
+    response = fetch_response(version, [[bytes(50), bytes(200)], [None]])  # the length of 200 bytes takes two bytes
+    whole = outcome(FetchResponseWalk, version, response, [])
     for first in range(len(response)):
         for second in (*range(1, 40), len(response)):
-            assert streamed(FetchResponseWalk(version, len(response)), response, [first, second]) == whole
+            assert outcome(FetchResponseWalk, version, response, [first, second]) == whole
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 126, 127, 128, 129, 16_382, 16_383, 16_384, 2_097_150, 2_097_151, 2_097_152])
 @pytest.mark.parametrize("chunk", [5_000_000, 262_144, 16_000])
 def test_records_of_every_length_of_length(size: int, chunk: int) -> None:
     """Their length plus one is a varint of one to four bytes; larger ones do not come whole."""
-    partitions = [partition(18, records=None), partition(18, records=bytes(size)), partition(18)]
-    response = response_of(18, partitions, endpoints=1)
+    topics: list[Partitions] = [[None, bytes(size), bytes(50)]]
+    response = fetch_response(18, topics)
+    walk = taking(18, response)
 
-    passed = streamed(FetchResponseWalk(18, len(response)), response, [chunk] * (len(response) // chunk))
+    passed = streamed(walk, response, [chunk] * (len(response) // chunk))
 
     assert passed[:-80] == response[:-80]
     assert REAL_HOST.encode() not in passed
+    assert walk.totals == record_bytes(18, topics)
     parsed(FETCH, 18, passed)
 
 
@@ -205,7 +212,7 @@ def test_aborted_transactions(count: int, chunk: int) -> None:
     assert parsed(FETCH, 18, passed).responses == parsed(FETCH, 18, response).responses
 
 
-@pytest.mark.parametrize("version", WALKED)
+@pytest.mark.parametrize("version", WITH_ENDPOINTS)
 def test_partitions_that_say_more(version: int) -> None:
     """Errors come with tags: the diverging epoch, the current leader, the snapshot."""
     module: Any = load_payload_module(FETCH, version, EntityType.response)
@@ -219,7 +226,7 @@ def test_partitions_that_say_more(version: int) -> None:
     assert parsed(FETCH, version, passed).responses[1].partitions[0].current_leader == leader
 
 
-@pytest.mark.parametrize("version", WALKED)
+@pytest.mark.parametrize("version", WITH_ENDPOINTS)
 def test_error_of_the_whole_response(version: int) -> None:
     response = response_of(version, error=ErrorCode.fetch_session_id_not_found)
 
@@ -280,10 +287,19 @@ def test_bytes_are_final_up_to_where_the_response_is_wrong() -> None:
     assert walk.advance(broken, 0, len(broken)) == 0
 
 
-@pytest.mark.parametrize("version", [0, 4, 15, 19])
+@pytest.mark.parametrize("version", [-1, 19])
 def test_other_versions_have_no_walk(version: int) -> None:
     with pytest.raises(UnsupportedVersion):
         FetchResponseWalk(version, 100)
+
+
+@pytest.mark.parametrize("version", [2, 11, 18])
+def test_records_longer_than_the_frame(version: int) -> None:
+    response = bytearray(fetch_response(version, [[bytes(100)]]))
+    response[response.index(bytes(100)) - (1 if version == 18 else 4)] = 0x7F
+    for sizes in ([], [len(response) // 2]):
+        with pytest.raises(TruncatedFrame):
+            streamed(taking(version, response), bytes(response), sizes)
 
 
 @pytest.mark.pure
@@ -294,7 +310,7 @@ def test_lengths_of_records_and_counts_of_partitions(length: str, partitions: in
     start = b"\x00\xc0\xff\xee" + bytes(11) + b"\x02" + bytes(16) + bytes([partitions + 1])
     frame = start + bytes(30) + b"\x01" + bytes(4) + bytes.fromhex(length) + bytes(200)
 
-    assert outcome(FetchResponseWalk(18, len(frame)), frame, []) == outcome(SlowWalk(18, len(frame)), frame, [])
+    assert outcome(FetchResponseWalk, 18, frame, []) == outcome(SlowWalk, 18, frame, [])
 
 
 def test_records_that_span_reads_are_skipped_without_the_generator() -> None:

@@ -17,6 +17,7 @@ from protocol.errors import MalformedFrame, TruncatedFrame, UnsupportedVersion
 from protocol.node_endpoints import SWALLOWING_MIN, swallowing
 from protocol.share import ShareAcknowledgeResponseWalk, ShareFetchResponseWalk
 from protocol.wire import encode_varint, skip_tags
+from tests.protocol.fetch_responses import TOPICS, Partitions, Taking, record_bytes, share_response
 from tests.protocol.kafka_messages import (
     REAL_HOST,
     REAL_HOSTS,
@@ -119,6 +120,16 @@ def test_many_partitions_and_acquired_records(acquired: int, chunk: int) -> None
 
     empty = response_of(SHARE_FETCH, 2, partitions=5, endpoints=0, acquired=acquired)
     assert parsed(SHARE_FETCH, 2, passed) == parsed(SHARE_FETCH, 2, empty)
+
+
+@given(version=st.sampled_from([1, 2]), topics=TOPICS, sizes=chunk_sizes, work=st.integers(1, 7))
+def test_record_bytes_of_each_topic(version: int, topics: list[Partitions], sizes: list[int], work: int) -> None:
+    response = share_response(version, topics)
+    taking = Taking(ShareFetchResponseWalk(version, len(response), counts_records=True))
+
+    assert streamed(Resting(taking, work), response, sizes) == response
+
+    assert taking.totals == record_bytes(13, topics)
 
 
 @pytest.mark.parametrize(("api_key", "version"), APIS_AND_VERSIONS)

@@ -1,7 +1,7 @@
 """Fetch and ShareFetch: the request's budget is lowered to what is left of the limit, the response's size is charged.
 
 See `fetch_ledger` for reservations. The response contains the throttle time; node endpoints in it are hidden while it
-streams by, and its records are counted where usage is counted by topic.
+streams by, and its record bytes are counted where usage is counted by topic.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,6 @@ from protocol.fetch import (
     is_plain_fetch_request,
     lower_fetch_budget,
 )
-from protocol.fetch_records import FetchRecordsWalk
 from protocol.records_walk import RecordsWalk
 from protocol.request_header import unpack_prefix
 from protocol.share import ShareFetchResponseWalk
@@ -180,10 +179,8 @@ class Fetch(DataHandler):
     def on_walked(self, stream: Stream, now_ns: int) -> None:
         walk, fetch = stream.walk, stream.current
         if isinstance(walk, RecordsWalk) and isinstance(fetch, OpenFetch) and fetch.traffic is not None:
-            for usage in walk.take():
-                counters = fetch.traffic[name_of(self.context, usage.topic) or OTHER_TOPICS]
-                counters.fetch_bytes += usage.record_bytes
-                counters.fetch_messages += usage.messages
+            for topic, size in walk.take():
+                fetch.traffic[name_of(self.context, topic) or OTHER_TOPICS].fetch_bytes += size
 
     def _settle(self, responses: Responses, fetch: OpenFetch, size: int, now_ns: int) -> Delay | None:
         """Charge the response. Returns its delay."""
@@ -237,6 +234,6 @@ def _walk_over(kind: RequestKind, length: int, *, counts_records: bool) -> Frame
     """The walk that hides the node endpoints of a response and counts its records; None: there is nothing to do."""
     if kind.api_key == SHARE_FETCH:
         return ShareFetchResponseWalk(kind.version, length, counts_records=counts_records)
-    if counts_records:
-        return FetchRecordsWalk(kind.version, length)
-    return FetchResponseWalk(kind.version, length) if kind.version >= FIRST_WITH_NODE_ENDPOINTS else None
+    if counts_records or kind.version >= FIRST_WITH_NODE_ENDPOINTS:
+        return FetchResponseWalk(kind.version, length, counts_records=counts_records)
+    return None

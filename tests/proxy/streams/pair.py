@@ -122,14 +122,13 @@ class World:
             "errors": {reason: count for reason, count in metrics.errors.protocol.items() if count},
         }
 
-    def topics(self) -> dict[tuple[str, str], tuple[int, int, int, int]]:
-        """Bytes and messages produced, bytes and messages fetched, by client id and topic."""
+    def topics(self) -> dict[tuple[str, str], tuple[int, int, int]]:
+        """Bytes and messages produced, and bytes fetched, by client id and topic."""
         return {
             (entity.client_id, topic): (
                 traffic.produce_bytes,
                 traffic.produce_messages,
                 traffic.fetch_bytes,
-                traffic.fetch_messages,
             )
             for entity in self.metrics.entities
             for topic, traffic in (entity.topics or {}).items()

@@ -18,17 +18,8 @@ from proxy.observability.topic_traffic import OTHER_TOPICS
 from proxy.streams.usage_plan import UsagePlan
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
+from tests.protocol.fetch_responses import TOPICS, Partitions, fetch_response, record_bytes, share_response, topic_of
 from tests.protocol.kafka_messages import CORRELATION_ID, idempotent, record_batch
-from tests.protocol.test_fetch_records import (
-    SIZES,
-    TOPICS,
-    Partitions,
-    expected,
-    fetch_response,
-    named,
-    share_response,
-    topic_of,
-)
 from tests.proxy import frames
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import batch, produce_records
@@ -181,7 +172,7 @@ def test_connections_share_what_finds_their_requests(partitions: int) -> None:
             pair.client_sends(produce_records(number, {COLS_ID: [batch(1, 100)] * partitions}, 13, client_id=name))
     counts = {OTHER_TOPICS: 8 * partitions, "cols": 4 * partitions}
     assert produced_of(world) == {topic: (100 * count, count) for topic, count in counts.items()}
-    assert world.topics()["web", "cols"] == (200 * partitions, 2 * partitions, 0, 0)
+    assert world.topics()["web", "cols"] == (200 * partitions, 2 * partitions, 0)
     assert first.request_stream._batches._usage_run is second.request_stream._batches._usage_run
 
 
@@ -251,7 +242,7 @@ def test_clients_of_one_connection() -> None:
     for number in range(12):
         name = ("etl", "web")[number // 2 % 2]
         pair.client_sends(produce_records(number, {"rows": [batch(1, 100)]}, 12, client_id=name))
-    assert world.topics() == {(name, "rows"): (600, 6, 0, 0) for name in ("etl", "web")}
+    assert world.topics() == {(name, "rows"): (600, 6, 0) for name in ("etl", "web")}
 
 
 # ---- fetch
@@ -259,7 +250,7 @@ def test_clients_of_one_connection() -> None:
 
 def fetched(pair: Pair, version: int, topics: list[Partitions], cuts: list[int]) -> bytes:
     """A fetch and its response; returns what the client receives."""
-    response = fetch_response(version, named(version, topics))
+    response = fetch_response(version, topics)
     pair.cuts = []
     pair.client_sends(frames.fetch(CORRELATION, version))
     pair.cuts = [size for size in cuts if size]
@@ -272,7 +263,7 @@ def fetched(pair: Pair, version: int, topics: list[Partitions], cuts: list[int])
     quotas=st.sampled_from(QUOTAS[:3]),
     version=st.sampled_from([0, 3, 4, 11, 12, 13, 15, 16, 18]),
     topics=TOPICS,
-    cuts=SIZES,
+    cuts=st.lists(st.integers(0, 700), max_size=200),
 )
 def test_fetched_records(quotas: list[str], version: int, topics: list[Partitions], cuts: list[int]) -> None:
     world = world_with(quotas)
@@ -281,9 +272,9 @@ def test_fetched_records(quotas: list[str], version: int, topics: list[Partition
         world.context.topics.learn([TopicPartitions(name, topic, 1) for topic, name in names.items()])  # type: ignore[arg-type]
     pair = Pair(world)
     received = fetched(pair, version, topics, cuts)
-    assert len(received) == 4 + len(fetch_response(version, named(version, topics)))
-    counted = {topic: counts[2:] for (_, topic), counts in world.topics().items()}
-    assert counted == {names[topic]: total for topic, total in expected(named(version, topics)).items()}
+    assert len(received) == 4 + len(fetch_response(version, topics))
+    counted = {topic: counts[2] for (_, topic), counts in world.topics().items()}
+    assert counted == {names[topic]: size for topic, size in record_bytes(version, topics).items()}
     check_totals(world)
     pair.hang_up()
     assert not world.memory.used
@@ -293,8 +284,9 @@ def test_share_fetch() -> None:
     world = world_with()
     pair = Pair(world)
     pair.client_sends(frames.share_fetch(CORRELATION))
-    pair.broker_sends(frames.frame(share_response(1, [(ROWS_ID.bytes, [batch(4, 300), batch(2, 100)])])))
-    assert world.topics() == {("etl", "rows"): (0, 0, 400, 6)}
+    world.context.topics.learn([TopicPartitions("shared", topic_of(13, 0), 1)])  # type: ignore[arg-type]
+    pair.broker_sends(frames.frame(share_response(1, [[bytes(300), bytes(100)]])))
+    assert world.topics() == {("etl", "shared"): (0, 0, 400)}
 
 
 def test_an_unknown_id_is_counted_as_other_and_learnt_from_metadata() -> None:
@@ -305,12 +297,12 @@ def test_an_unknown_id_is_counted_as_other_and_learnt_from_metadata() -> None:
     fetched(pair, 17, records, [])
     pair.client_sends(produce_records(1, {uuid.UUID(bytes=topic_of(17, 0)): [batch(1, 100)]}, 13))  # type: ignore[arg-type]
     pair.broker_sends(frames.produced(1, 13))
-    assert world.topics() == {("etl", OTHER_TOPICS): (100, 1, 300, 4)}
+    assert world.topics() == {("etl", OTHER_TOPICS): (100, 1, 300)}
     pair.client_sends(frames.metadata(2))
     ids = {"cols": uuid.UUID(bytes=topic_of(17, 0))}  # type: ignore[arg-type]
     pair.broker_sends(frames.metadata_answer(2, {7: (frames.REAL_HOST, frames.REAL_PORT)}, named=ids))
     fetched(pair, 17, records, [])
-    assert world.topics() == {("etl", OTHER_TOPICS): (100, 1, 300, 4), ("etl", "cols"): (0, 0, 300, 4)}
+    assert world.topics() == {("etl", OTHER_TOPICS): (100, 1, 300), ("etl", "cols"): (0, 0, 300)}
 
 
 def test_a_delayed_response_is_counted_once() -> None:
@@ -323,29 +315,29 @@ def test_a_delayed_response_is_counted_once() -> None:
     while pair.response_stream.delay is not None:
         pair.end_delay()
     assert len(pair.received()) == 1
-    assert world.topics() == {("etl", "topic-0"): (0, 0, 3_000, 4)}
+    assert world.topics() == {("etl", "topic-0"): (0, 0, 3_000)}
 
 
 def test_a_broker_that_closes_within_a_response() -> None:
     world = world_with()
     pair = Pair(world)
-    response = frames.frame(fetch_response(12, named(12, [[batch(4, 3_000)], [batch(1, 500)]])))
+    response = frames.frame(fetch_response(12, [[batch(4, 3_000)], [batch(1, 500)]]))
     pair.client_sends(frames.fetch(CORRELATION, 12))
     pair.broker_sends(response[:2_000])
     pair.hang_up()
-    assert world.topics() == {("etl", "topic-0"): (0, 0, 3_000, 4)}
+    assert world.topics() == {("etl", "topic-0"): (0, 0, 3_000)}
     check_totals(world)
 
 
 def test_a_large_response_is_not_kept() -> None:
-    """At the end of a read, only the beginning of a batch's header."""
+    """At the end of a read, only the beginning of a partition."""
     world = world_with()
     pair = Pair(world)
     records = b"".join(batch(4, 16_384) for _ in range(256))
     received = fetched(pair, 17, [[records], [records]], [65_536, 1_000, 200_000])
     assert len(received) > 8 << 20
     assert pair.responses.most_kept < 61
-    assert world.topics() == {("etl", OTHER_TOPICS): (0, 0, 2 * len(records), 2 * 256 * 4)}
+    assert world.topics() == {("etl", OTHER_TOPICS): (0, 0, 2 * len(records))}
 
 
 # ---- off

@@ -75,8 +75,11 @@ class Scene:
         if entity.topics is None:
             entity.topics = TrafficByTopic(SeriesCount())
         traffic = entity.topics[topic]
-        for name, amount in ((f"{direction}_bytes", size), (f"{direction}_messages", messages)):
-            setattr(traffic, name, getattr(traffic, name) + amount)
+        if direction == "produce":
+            traffic.produce_bytes += size
+            traffic.produce_messages += messages
+        else:
+            traffic.fetch_bytes += size
 
     def read(self, *, is_last: bool = False) -> None:
         for _ in self.collector.collect(self.now_ms, is_last=is_last):
@@ -295,16 +298,15 @@ def test_topics_have_their_records_and_the_series_without_topic_the_rest() -> No
     scene.count("etl", "produce", 1000)
     scene.count_topic("etl", "orders", "produce", 600, 6)
     scene.count_topic("etl", "flights", "produce", 300, 3)
+    scene.count_topic("etl", "flights", "fetch", 70, 0)
     scene.pass_time(TOPIC_INTERVAL_MS)
-    found = {each["topic"]: each for each in scene.report()}
-    assert {
-        topic: (each["bytes"], each["record_bytes"], each["requests"], each["messages"])
-        for topic, each in found.items()
-    } == {
-        None: (100, None, 1, None),
-        "orders": (600, 600, 0, 6),
-        "flights": (300, 300, 0, 3),
-    }
+    fields = ("topic", "direction", "bytes", "record_bytes", "requests", "messages")
+    assert {tuple(each[name] for name in fields) for each in scene.report()} == {
+        (None, "produce", 100, None, 1, None),
+        ("orders", "produce", 600, 600, 0, 6),
+        ("flights", "produce", 300, 300, 0, 3),
+        ("flights", "fetch", 70, 70, 0, None),
+    }, "messages are counted where records are produced"
     scene.pass_time(10_000)
     scene.count("etl", "produce", 50)
     scene.count_topic("etl", "orders", "produce", 40, 1)
