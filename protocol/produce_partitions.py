@@ -8,7 +8,6 @@ from typing import Final, NamedTuple, final
 
 from protocol.errors import ProtocolError
 from protocol.produce_walk import ProduceRequestWalk
-from protocol.record_batch import CONTROL
 from protocol.topics import Topic
 from protocol.walk import Steps
 
@@ -16,6 +15,8 @@ MAX_PARTITIONS: Final = 10_000
 """Partitions of one request. What is kept of each takes some 200 bytes."""
 TRANSACTIONAL: Final = 0b1_0000
 """Of the attributes of a batch."""
+CONTROL: Final = 0b10_0000
+"""Of the attributes: the batch is the marker of a transaction's end."""
 SEQUENCES: Final = 1 << 31
 """Sequence numbers are modulo this (`DefaultRecordBatch.incrementSequence`)."""
 

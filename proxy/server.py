@@ -235,7 +235,7 @@ class Server:
         except BindError:
             self.close()
             raise
-        self._ticks = Ticks(loop, self._clock, metrics, self.shared.pumps, registry, sweep)
+        self._ticks = Ticks(loop, self._clock, metrics, self.shared.pumps, registry, sweep, self.shared.wakeups)
 
     def close(self) -> None:
         """Close every socket at once."""

@@ -1,4 +1,4 @@
-"""Ten times a second: measures the loop's lag, sweeps sessions, and removes idle entities."""
+"""Ten times a second: measures the loop's lag, releases reservations, sweeps sessions, removes idle entities."""
 
 import gc
 from asyncio import AbstractEventLoop, TimerHandle
@@ -8,6 +8,7 @@ from typing import Final
 from proxy.observability.metrics import Metrics
 from proxy.sessions.pump import PumpSet
 from proxy.sessions.sweep import Sweep
+from proxy.sessions.wakeups import Wakeups
 from quotas.registry.registry import Registry
 
 TICK_SECONDS: Final = 0.1
@@ -30,6 +31,7 @@ class Ticks:
         pumps: PumpSet,
         registry: Registry,
         sweep: Sweep,
+        wakeups: Wakeups,
     ) -> None:
         self._loop = loop
         self._clock = clock
@@ -37,6 +39,7 @@ class Ticks:
         self._pumps = pumps
         self._registry = registry
         self.sweep = sweep
+        self._wakeups = wakeups
         self._count = 0
         self._due = loop.time() + TICK_SECONDS
         self._timer: TimerHandle = loop.call_at(self._due, self._tick)
@@ -56,6 +59,7 @@ class Ticks:
         connections.memory_paused = self._pumps.is_short
         now_ns = self._clock()
         metrics.entities.tick(now_ns)
+        self._wakeups.lapse(now_ns)
         self._sweep()
         self._count += 1
         if self._count % HOUSEKEEPING_TICKS == 0:

@@ -71,7 +71,7 @@ class ConnectionQuotas:
             if (limit := self._registry.place_limit(CONNECTION_CREATION_RATE, kind, *names)) is not None
         ]
         asked = [each for each in limits if self._may_refuse(each, now_ns)]
-        wait_ns, worst = _longest((each.algorithm.wait_ns(1, now_ns), each) for each in asked)
+        wait_ns, worst = _longest((each.algorithm.debt_ns(now_ns, 1), each) for each in asked)
         admitted = wait_ns <= self._max_wait_ns
         if admitted:
             wait_ns, worst = _longest((each.algorithm.record(1, now_ns), each) for each in limits)

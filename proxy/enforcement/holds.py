@@ -1,46 +1,20 @@
-"""The held frames of all connections, by the limit that each waits for.
+"""The held frames of all connections, by the limit that each waits for, and the reservations that may lapse.
 
 Each limit has a fair queue (`quotas.admission.fair_queue`). This module has no timers: the shell has one for each limit
-with waiters, calls `next` when it fires, and sets it again by `due_ns`.
+with waiters, calls `next` when it fires, and sets it again by `due_ns`; it calls `lapse` ten times a second.
 """
 
-from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Final
 
-from quotas.admission.limit import Limit, Ticket
+from proxy.enforcement.data_frame import DataFrame, FrameEvent, Reserving
+from quotas.admission.limit import Limit
 
 NS_PER_MS: Final = 1_000_000
-
-
-class Hold:
-    """A held frame of a connection.
-
-    limit      the limit that it waits for
-    size       bytes of the frame
-    units      its amount, in the limit's unit
-    uncertain  of these, what may turn out not to be charged
-    answered   whether the broker responds to it: not to acks=0
-    ticket     its charges while it waits for one limit after another
-    since_ns   when it was first held
-    until_ns   when it passes even if the limit is in debt; 0: never
-    waiter     the connection, for the shell
-    """
-
-    __slots__ = ("answered", "limit", "since_ns", "size", "ticket", "uncertain", "units", "until_ns", "waiter")
-
-    def __init__(
-        self, limit: Limit, size: int, units: int, ticket: Ticket, since_ns: int, *, answered: bool, until_ns: int = 0
-    ) -> None:
-        self.limit = limit
-        self.size = size
-        self.units = units
-        self.uncertain = 0
-        self.answered = answered
-        self.ticket = ticket
-        self.since_ns = since_ns
-        self.until_ns = until_ns
-        self.waiter: Waiter | None = None
+#: A reservation lapses after this time, unless what it is for has arrived at the rate of its limits.
+LAPSE_NS: Final = 1_000_000_000
+#: Most reservations that one call checks.
+_CHECKED_AT_ONCE: Final = 1_000
 
 
 class Delay:
@@ -61,98 +35,48 @@ class Delay:
         self.is_shown = is_shown
 
 
-class Waiter(Protocol):
-    """A connection with a held frame. `hold`: that frame; None while it is not held."""
-
-    __slots__ = ()
-
-    hold: Hold | None
-
-    @abstractmethod
-    def release(self, hold: Hold) -> None:
-        """Ask the limits about this frame again: its turn has come."""
-
-    @abstractmethod
-    def read_on(self) -> None:
-        """Read what has arrived."""
-
-
-class Overdraft:
-    """The charge of a frame that brought limits into debt and has not arrived whole."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def reduce(self, now_ns: int) -> None:
-        """Give back what has not arrived: other frames wait for it."""
-
-
 class Holds:
     """Shared by all connections. `changed`: limits with waiters that may be due at another time than before."""
 
-    __slots__ = ("_overdrafts", "changed", "limits")
+    __slots__ = ("_reserving", "changed", "limits")
 
     def __init__(self) -> None:
         #: Limits with waiters.
         self.limits: dict[Limit, None] = {}
         self.changed: dict[Limit, None] = {}
-        #: The frame that brought a limit into debt, while it has not arrived whole: at most one frame overdraws it.
-        self._overdrafts: dict[Limit, Overdraft] = {}
+        #: What has reserved units, and since when it was not checked; the oldest first.
+        self._reserving: dict[Reserving, int] = {}
 
-    def add(self, hold: Hold, now_ns: int) -> None:
-        """The connection waits from now on. It does not wait for bytes of other frames that have not arrived."""
-        limit = hold.limit
-        # A frame that had its turn when the credit had been used up keeps its place.
-        limit.enqueue(hold, hold.units, uncertain=hold.uncertain, is_first=hold.ticket.turn is limit)
-        if limit not in self.limits:
-            self.limits[limit] = None
-            self.changed[limit] = None
-        overdraft = self._overdrafts.pop(limit, None)
-        if overdraft is not None:
-            overdraft.reduce(now_ns)
+    # ---- queues
 
-    def add_overdraft(self, overdraft: Overdraft, limits: Iterable[Limit], now_ns: int) -> None:
-        """A frame has been charged that has not arrived whole; some of these limits may be in debt now."""
-        for limit in limits:
-            if limit.debt_ns(now_ns):
-                self._overdrafts[limit] = overdraft
-
-    def remove_overdraft(self, overdraft: Overdraft, limits: Iterable[Limit]) -> None:
-        """That frame has arrived, or never will."""
-        for limit in limits:
-            if self._overdrafts.get(limit) is overdraft:
-                del self._overdrafts[limit]
-
-    def remove(self, hold: Hold) -> None:
-        """Remove a hold that was dropped or reached its deadline."""
-        limit = hold.limit
-        limit.waiters.discard(hold)
-        self._drop_if_empty(limit)
-
-    def give_up(self, ticket: Ticket, now_ns: int) -> None:
-        """Refund the claims of a frame that will not pass."""
-        claimed = tuple(ticket.claims)
-        ticket.release(now_ns)
-        self.credit_returned(claimed)
-
-    def credit_returned(self, limits: Iterable[Limit]) -> None:
-        """Credit was refunded to these limits: their waiters may be due sooner."""
-        for limit in limits:
-            if limit.waiters.waiting:
+    def add(self, frame: DataFrame) -> None:
+        """The frame waits for its limit from now on. One that could not keep a reservation keeps its place."""
+        limit = frame.limit
+        if limit is not None:
+            limit.enqueue(frame, frame.units, is_first=frame.ticket.at_limit is limit)
+            if limit not in self.limits:
+                self.limits[limit] = None
                 self.changed[limit] = None
 
-    def next(self, limit: Limit, now_ns: int) -> Hold | None:
+    def remove(self, frame: DataFrame) -> None:
+        """Remove a frame that was dropped or reached its deadline."""
+        limit = frame.limit
+        if limit is not None:
+            limit.waiters.discard(frame)
+            self._drop_if_empty(limit)
+
+    def next(self, limit: Limit, now_ns: int) -> DataFrame | None:
         """Remove the next frame from the queue and return it; None while the limit is in debt, or without waiters."""
         waiters = limit.waiters
         if not waiters.waiting or limit.debt_ns(now_ns):
             return None
-        hold: Hold = waiters.pop()
+        frame: DataFrame = waiters.pop()
         self._drop_if_empty(limit)
-        return hold
+        return frame
 
-    def take_all(self, limit: Limit) -> list[Hold]:
+    def take_all(self, limit: Limit) -> list[DataFrame]:
         """Empty the queue of a limit, and return its frames in order."""
-        found: list[Hold] = limit.waiters.take_all()
+        found: list[DataFrame] = limit.waiters.take_all()
         self._drop_if_empty(limit)
         return found
 
@@ -160,7 +84,44 @@ class Holds:
         """Nanoseconds until the limit is out of debt; None without waiters."""
         return limit.debt_ns(now_ns) if limit.waiters.waiting else None
 
+    def credit_returned(self, limits: Iterable[Limit]) -> None:
+        """Reservations of these limits were released: their waiters may be due sooner."""
+        for limit in limits:
+            if limit.waiters.waiting:
+                self.changed[limit] = None
+
+    def end(self, frame: DataFrame, event: FrameEvent) -> None:
+        """The frame has passed, or never will: release what it has reserved."""
+        passage = frame.passage
+        limits = {*frame.ticket.reserved, *(() if passage is None else passage.left)}
+        self._reserving.pop(frame, None)
+        frame.end(event)
+        self.credit_returned(limits)
+
     def _drop_if_empty(self, limit: Limit) -> None:
         if not limit.waiters.waiting:
             self.limits.pop(limit, None)
             self.changed[limit] = None
+
+    # ---- reservations
+
+    def reserve(self, what: Reserving, now_ns: int) -> None:
+        """It has reserved units from now on: `end` it, or `forget` it when it has none."""
+        self._reserving[what] = now_ns
+
+    def forget(self, what: Reserving) -> None:
+        """It has no reservation any more."""
+        self._reserving.pop(what, None)
+
+    def lapse(self, now_ns: int) -> None:
+        """Release reservations for what has not arrived within a second: others do not wait for it any longer."""
+        reserving = self._reserving
+        for _ in range(min(len(reserving), _CHECKED_AT_ONCE)):
+            what, since_ns = next(iter(reserving.items()))
+            if now_ns - since_ns < LAPSE_NS:
+                return
+            del reserving[what]
+            if what.keeps_up():
+                reserving[what] = now_ns
+            else:
+                self.credit_returned(what.lapse())

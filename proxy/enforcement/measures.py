@@ -21,9 +21,6 @@ from proxy.enforcement.report import DELAY, NOTIFY, PAUSE, SOFT, Report, reason_
 from quotas.admission.decision import Decision
 from quotas.admission.limit import Limit
 
-SOFT_NS: Final = 20_000_000
-"""The soft mark: a limit with less left than it earns in this time, at most half of its burst, causes a notice."""
-
 
 class Reply(Enum):
     """What the response to a data request can do against debt."""
@@ -97,7 +94,7 @@ class Measures:
             return
         longest_ns, nearest = NS_PER_MS - 1, None
         for limit in limits:
-            wait_ns = limit.soft_wait_ns(SOFT_NS, now_ns)
+            wait_ns = limit.soft_wait_ns(now_ns)
             if wait_ns > longest_ns and self.mode_of(limit) == NOTIFY:
                 longest_ns, nearest = wait_ns, limit
         if nearest is not None:

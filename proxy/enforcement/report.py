@@ -4,7 +4,8 @@ import logging
 from typing import Final
 
 from proxy.config.config import EnforcementOptions
-from proxy.enforcement.holds import Delay, Hold
+from proxy.enforcement.data_frame import DataFrame
+from proxy.enforcement.holds import Delay
 from proxy.enforcement.identity import NS_PER_MS, Client, Identity, throttle_time_ms
 from proxy.observability.admin import ThrottleStatus
 from proxy.observability.entities import Entities
@@ -153,7 +154,9 @@ def _of(limit: Limit) -> tuple[str, str, int | float]:
 # ---- /throttles
 
 
-def throttle_status(identity: Identity, wait: Delay | Hold | None, bound: str, now_ns: int) -> ThrottleStatus | None:
+def throttle_status(
+    identity: Identity, wait: Delay | DataFrame | None, bound: str, now_ns: int
+) -> ThrottleStatus | None:
     """Why and for how long a connection is throttled; None: it is not, and has no notice that is not over.
 
     wait    of its next response, or of its next request
@@ -163,7 +166,7 @@ def throttle_status(identity: Identity, wait: Delay | Hold | None, bound: str, n
     if isinstance(wait, Delay):
         limit, reason = wait.limit, reason_of(wait.limit)
         return _status(client, _of(limit), DELAY, reason, now_ns - wait.since_ns, wait.until_ns - now_ns)
-    if wait is not None:
+    if wait is not None and wait.limit is not None:
         limit, reason = wait.limit, reason_of(wait.limit)
         remaining_ns = limit.debt_ns(now_ns) + max(0, limit.queued_ns(-wait.units))  # as the last of the queue
         return _status(client, _of(limit), PAUSE, reason, now_ns - wait.since_ns, remaining_ns)

@@ -9,7 +9,8 @@ from collections import Counter, deque
 from typing import Final
 
 from proxy.config.floor import LIMITS_WITH_FLOOR, REMEDY, smallest_share
-from proxy.enforcement.holds import Delay, Hold
+from proxy.enforcement.data_frame import DataFrame
+from proxy.enforcement.holds import Delay
 from proxy.enforcement.identity import Identity
 from proxy.observability.logs import event
 from quotas.admission.limit import Limit
@@ -36,7 +37,7 @@ class Shares:
         self._warned: set[tuple[str, str]] = set()
         self._forgets_ns = 0
 
-    def add(self, identity: Identity, wait: Hold | Delay | None, listener: tuple[str, ...], now_ns: int) -> None:
+    def add(self, identity: Identity, wait: DataFrame | Delay | None, listener: tuple[str, ...], now_ns: int) -> None:
         """A connection and what it waits for; `listener`: the names of the port that its client connected to."""
         if now_ns >= self._forgets_ns:
             self._forgets_ns = now_ns + HOUR_NS

@@ -6,7 +6,7 @@ from typing import Final, final
 
 from protocol.errors import ProtocolError
 from proxy.brokers.upstream import CLOSED_EARLY, PLAINTEXT_HINT
-from proxy.enforcement.holds import Hold
+from proxy.enforcement.data_frame import DataFrame
 from proxy.enforcement.identity import Identity
 from proxy.observability.logs import RateLimited, event
 from proxy.observability.metrics import ABANDONED, Metrics
@@ -65,7 +65,7 @@ class Faults:
             logging.WARNING, "upstream_lost", reason, peer=identity.client.peer, reason=reason, detail=detail, hint=hint
         )
 
-    def dropped(self, identity: Identity, hold: Hold) -> None:
+    def dropped(self, identity: Identity, hold: DataFrame) -> None:
         """The client of a held frame has gone."""
         self._metrics.connections.dropped_frames += 1
         self._log(

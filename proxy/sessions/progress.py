@@ -16,7 +16,6 @@ class Progress:
 
     __slots__ = (
         "_active_ns",
-        "_left",
         "_read_ns",
         "_requests",
         "_responses",
@@ -34,8 +33,6 @@ class Progress:
         self._responses = responses
         self._to_broker = to_broker
         self._to_client = to_client
-        #: Bytes of the current request that had not arrived.
-        self._left = 0
         #: Without a complete request: the client was not read before.
         self._read_ns = now_ns
         #: Of the client's connection; it has been idle since `_active_ns`.
@@ -45,14 +42,7 @@ class Progress:
         self.since_ns = 0
 
     def check(self, now_ns: int) -> None:
-        """Charge a request of which no byte arrived since the last check for what has arrived, and for the rest later.
-        Note what is in memory.
-        """
-        stream, requests = self._to_broker, self._requests
-        left = stream.remaining - len(requests.kept)
-        if stream.remaining and left == self._left and not requests.paused:
-            stream.refund_rest(now_ns)
-        self._left = left
+        """Note what is in memory."""
         held = self.held_bytes
         if held != self.held or not held:
             self.held = held

@@ -11,7 +11,8 @@ from protocol.errors import ProtocolError
 from protocol.request_header import may_contain_produce
 from proxy.brokers.upstream import Attempt
 from proxy.config.config import Address, format_address
-from proxy.enforcement.holds import Delay, Hold, Waiter
+from proxy.enforcement.data_frame import DataFrame, FrameOwner, Life
+from proxy.enforcement.holds import Delay
 from proxy.enforcement.identity import Identity
 from proxy.enforcement.report import throttle_status
 from proxy.observability.admin import ThrottleStatus
@@ -71,10 +72,8 @@ class Keeper(Protocol):
 
 
 @final
-class Session(Owner, Waiter):
+class Session(Owner, FrameOwner):
     """See the module.
-
-    hold        the frame that a limit holds, if one does
 
     These exist once a broker is connected (`upstream`):
 
@@ -90,7 +89,6 @@ class Session(Owner, Waiter):
         "_timer",
         "client",
         "connection",
-        "hold",
         "is_abandoned",
         "origin",
         "progress",
@@ -118,7 +116,6 @@ class Session(Owner, Waiter):
         )
         self.state = State.CONNECTING
         self.upstream: Wire | None = None
-        self.hold: Hold | None = None
         #: The client has gone; only acks=0 data is still to be delivered.
         self.is_abandoned = False
         self._attempt: Attempt | None = None
@@ -136,10 +133,20 @@ class Session(Owner, Waiter):
         return stream
 
     @property
-    def wait(self) -> Delay | Hold | None:
+    def held(self) -> DataFrame | None:
+        """The frame that a limit holds, if one does."""
+        frame = self.connection.frame
+        return frame if frame is not None and frame.state is Life.HELD else None
+
+    @property
+    def is_held(self) -> bool:
+        return self.held is not None
+
+    @property
+    def wait(self) -> Delay | DataFrame | None:
         """Of its next response, or of its next request, for a limit."""
         delay = None if self.upstream is None else self.throttles.delay
-        return delay or self.hold
+        return delay or self.held
 
     @property
     def throttle_status(self) -> ThrottleStatus | None:
@@ -196,7 +203,7 @@ class Session(Owner, Waiter):
         requests, responses = self.requests, self.responses
         return bool(
             self.connection.in_flight
-            or self.hold is not None
+            or self.is_held
             or requests.stream.remaining
             or requests.pending is not None
             or responses.stream.remaining
@@ -209,20 +216,19 @@ class Session(Owner, Waiter):
         that is partly forwarded goes on, unless its client is slow.
         """
         self.connection.close()
-        hold = self.hold
-        if hold is not None:
-            stream = self.request_stream
-            if stream.has_stalled:
+        frame = self.held
+        if frame is not None:
+            if self.requests.stream.remaining:
                 self.close()
                 return
-            if hold.answered and not stream.remaining:
-                self._drop_hold(hold)
+            if frame.answered:
+                self._drop_held()
         self._on(Event.DRAIN)
 
     def _begin_draining(self) -> None:
         self.throttles.end_delay()
         self.connection.attention = True
-        if self.hold is None and not self.requests.stream.remaining:
+        if not self.is_held and not self.requests.stream.remaining:
             self.requests.pause(DRAIN)
         else:
             self.requests.stream.want = self.requests.stream.remaining or self.requests.stream.want
@@ -264,8 +270,8 @@ class Session(Owner, Waiter):
         if self._attempt is not None:
             self._attempt.cancel()
             self._attempt = None
-        if self.hold is not None:
-            self._drop_hold(self.hold)
+        if self.is_held:
+            self._drop_held()
         now_ns = shared.clock()
         if self.upstream is not None:
             self.throttles.end_delay()
@@ -282,50 +288,38 @@ class Session(Owner, Waiter):
     # ---- holds
 
     def on_hold(self, pump: Pump) -> None:
-        hold = pump.stream.hold
-        if hold is not None:
-            pump.stream.hold = None
-            self.connection.turn = None
-            self.hold = hold
-            self._shared.wakeups.add(self, hold)
+        frame = self.held
+        if frame is not None:
+            frame.owner = self
+            self._shared.wakeups.add(frame)
 
-    def release(self, hold: Hold) -> None:
+    def release(self, frame: DataFrame) -> None:
         """Drop a frame if its client has disconnected and will send it again; forwarding would duplicate it."""
-        if hold.answered and self.client.peer_has_gone:
-            self._drop_held_frame(hold)
+        if frame.answered and self.client.peer_has_gone:
+            self._drop_held_frame(frame)
             return
-        self.hold = None
-        hold.ticket.turn = hold.limit
-        self.connection.turn = hold
+        frame.ticket.at_limit = frame.limit
         self.requests.parse_kept()
-        self._end_turn(hold)
-
-    def _end_turn(self, hold: Hold) -> None:
-        """The released frame has been parsed again, as far as it is here.
-
-        A method of its own: in `release` mypy takes `turn` and `hold` for what was assigned, and mypyc checks that.
-        """
-        connection = self.connection
-        if connection.turn is hold:  # more of it must come before it is decided about anew, or it is gone
-            connection.turn = None
-            context, now_ns = self._shared.context, self._shared.clock()
-            context.measures.report.released(self.identity.client, hold.limit, now_ns - hold.since_ns, now_ns)
-            context.holds.give_up(hold.ticket, now_ns)
-        if self.hold is None:
+        if self.connection.frame is frame and frame.state is Life.RELEASED:
+            self.request_stream.put_back(self._shared.clock())
+        if not self.is_held:
             self.requests.resume(QUOTA)
 
     def read_on(self) -> None:
         self.requests.read_on()
 
-    def _drop_held_frame(self, hold: Hold) -> None:
+    def _drop_held_frame(self, frame: DataFrame) -> None:
         """The client of a held frame has gone: the frame, and what it sent after it, is dropped."""
-        self._shared.faults.dropped(self.identity, hold)
-        self._drop_hold(hold)
+        self._shared.faults.dropped(self.identity, frame)
+        self._drop_held()
         self._on(Event.CLIENT_ENDED)
 
-    def _drop_hold(self, hold: Hold) -> None:
-        self.hold = None
-        self._shared.wakeups.forget(hold)
+    def _drop_held(self) -> None:
+        frame = self.connection.frame
+        if frame is not None:
+            self._shared.wakeups.forget(frame)
+            self.request_stream.end(self._shared.clock())
+            self._shared.wakeups.rearm()
         if self.state is not State.CLOSED:
             self.requests.drop_kept()
 
@@ -390,8 +384,8 @@ class Session(Owner, Waiter):
         pump.discard()
         if pump is self.requests:
             self._note_upstream_lost(error)
-            if self.hold is not None:
-                self._drop_hold(self.hold)
+            if self.is_held:
+                self._drop_held()
             self.requests.pause(END_OF_STREAM)
             self._shared.loop.call_soon(self._read_to_end, self.responses)
         else:
@@ -439,10 +433,10 @@ class Session(Owner, Waiter):
             if len(unread) < _PEEK_SIZE and not may_contain_produce(unread):
                 self._on(Event.CLIENT_ENDED)
             return
-        hold = self.hold
-        if hold is not None:
-            if hold.answered:
-                self._drop_held_frame(hold)
+        frame = self.held
+        if frame is not None:
+            if frame.answered:
+                self._drop_held_frame(frame)
             else:
                 self._abandon()
         elif self.requests.paused & (_STANDING | DRAIN):

@@ -5,7 +5,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from proxy.enforcement.holds import Delay, Hold, Holds, Waiter
+from proxy.enforcement.data_frame import DataFrame, FrameEvent, FrameOwner, Life
+from proxy.enforcement.holds import Delay, Holds
 from quotas.admission.limit import Limit
 
 NS_PER_MS: Final = 1_000_000
@@ -26,27 +27,25 @@ class Wakeups:
         self._holds = holds
         self._clock = clock
         self._timers: dict[Limit, TimerHandle] = {}
-        self._deadlines: dict[Hold, TimerHandle] = {}
+        self._deadlines: dict[DataFrame, TimerHandle] = {}
         self._delays: dict[Delay, TimerHandle] = {}
         #: Frames that are decided again at once.
-        self._asking_again: deque[Hold] = deque()
+        self._asking_again: deque[DataFrame] = deque()
         #: Limits with queues that are to be decided again after those.
         self._changed_limits: dict[Limit, None] = {}
         self._next_pass: Handle | None = None
 
-    def add(self, waiter: Waiter, hold: Hold) -> None:
+    def add(self, frame: DataFrame) -> None:
         """The frame is held from now on."""
-        hold.waiter = waiter
-        self._holds.add(hold, self._clock())
-        if hold.until_ns:
-            self._arm_deadline(hold)
+        self._holds.add(frame)
+        if frame.until_ns:
+            self._arm_deadline(frame)
         self.rearm()
 
-    def forget(self, hold: Hold) -> None:
+    def forget(self, frame: DataFrame) -> None:
         """The frame will not pass."""
-        self._cancel_deadline(hold)
-        self._holds.remove(hold)
-        self._holds.give_up(hold.ticket, self._clock())
+        self._cancel_deadline(frame)
+        self._holds.remove(frame)
         self.rearm()
 
     def rearm(self) -> None:
@@ -60,6 +59,11 @@ class Wakeups:
             due_ns = self._holds.due_ns(limit, self._clock())
             if due_ns is not None:
                 self._timers[limit] = self._after(due_ns, self._pass, limit)
+
+    def lapse(self, now_ns: int) -> None:
+        """Release reservations for what has not arrived: see `Holds.lapse`."""
+        self._holds.lapse(now_ns)
+        self.rearm()
 
     def limits_changed(self) -> None:
         """Limits or the measures have changed: decide all held frames again, those of a limit in order."""
@@ -120,13 +124,13 @@ class Wakeups:
         ends_ns = now_ns + LONGEST_PASS_NS
         while now_ns < ends_ns:
             has_room = limit.has_room_for_all(now_ns)
-            hold = holds.next(limit, now_ns)
-            if hold is None:
+            frame = holds.next(limit, now_ns)
+            if frame is None:
                 break
-            waiter = self._release(hold)
+            owner = self._release(frame)
             for _ in range(0 if has_room else READS_TO_NEXT_FRAME):
-                if waiter is not None and waiter.hold is None:
-                    waiter.read_on()
+                if owner is not None and not owner.is_held:
+                    owner.read_on()
             now_ns = self._clock()
         else:  # the time is over; those that were released would come back to the end of the queue before the next pass
             if limit.waiters.waiting and not limit.debt_ns(now_ns) and limit.has_room_for_all(now_ns):
@@ -158,32 +162,33 @@ class Wakeups:
         self._next_pass = self._loop.call_soon(self._ask_some_again) if frames or limits else None
         self.rearm()
 
-    def _release(self, hold: Hold) -> Waiter | None:
-        """Decide the frame again, if its connection still waits with it."""
-        self._cancel_deadline(hold)
-        waiter = hold.waiter
-        if waiter is None or waiter.hold is not hold:
+    def _release(self, frame: DataFrame) -> FrameOwner | None:
+        """Decide the frame again, if it is still held."""
+        self._cancel_deadline(frame)
+        owner = frame.owner
+        if owner is None or frame.state is not Life.HELD:
             return None
-        waiter.release(hold)
-        return waiter
+        frame.on(FrameEvent.TURN)
+        owner.release(frame)
+        return owner
 
     # ---- deadlines
 
-    def _arm_deadline(self, hold: Hold) -> None:
-        left_ns = hold.until_ns - self._clock()
-        self._deadlines[hold] = self._after(left_ns, self._on_deadline, hold)
+    def _arm_deadline(self, frame: DataFrame) -> None:
+        left_ns = frame.until_ns - self._clock()
+        self._deadlines[frame] = self._after(left_ns, self._on_deadline, frame)
 
-    def _cancel_deadline(self, hold: Hold) -> None:
-        timer = self._deadlines.pop(hold, None)
+    def _cancel_deadline(self, frame: DataFrame) -> None:
+        timer = self._deadlines.pop(frame, None)
         if timer is not None:
             timer.cancel()
 
-    def _on_deadline(self, hold: Hold) -> None:
+    def _on_deadline(self, frame: DataFrame) -> None:
         """The longest wait is over: release the frame out of turn."""
-        self._deadlines.pop(hold, None)
-        if hold.until_ns > self._clock():
-            self._arm_deadline(hold)
+        self._deadlines.pop(frame, None)
+        if frame.until_ns > self._clock():
+            self._arm_deadline(frame)
             return
-        self._holds.remove(hold)
-        self._release(hold)
+        self._holds.remove(frame)
+        self._release(frame)
         self.rearm()

@@ -6,14 +6,18 @@ Decisions one by one would have the same result, while the limits have room for 
 
 from typing import Final, final
 
-from protocol.produce_walk import Announced
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
+from proxy.enforcement.data_frame import DataFrame
+from proxy.enforcement.identity import Identity
 from proxy.streams.connection import Connection, InFlight, RequestKind, Requests
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.plan import Runs
-from proxy.streams.runs import NO_RUN, Run
+from proxy.streams.runs import NO_RUN, Run, requests_charges
 from proxy.streams.usage_plan import UsagePlans
+from quotas.admission.limit import Limit
+from quotas.admission.limit_set import spend_all
+from quotas.admission.passage import Passage
 
 
 @final
@@ -24,7 +28,17 @@ class Batches:
     max_in_flight  see `Connection`
     """
 
-    __slots__ = ("_max_in_flight", "_most", "_runs", "_usage_plans", "_usage_run", "longest")
+    __slots__ = (
+        "_beside",
+        "_last_size",
+        "_max_in_flight",
+        "_missing",
+        "_most",
+        "_runs",
+        "_usage_plans",
+        "_usage_run",
+        "longest",
+    )
 
     def __init__(self, longest: int, max_in_flight: int, usage_plans: UsagePlans) -> None:
         self.longest: Final = longest
@@ -35,6 +49,10 @@ class Batches:
         self._usage_run = NO_RUN
         #: Requests that the next batch may have: fewer after there was no room for one.
         self._most = max_in_flight
+        #: Of the last request of a batch that has not arrived whole: its size, the missing bytes, what these reserve.
+        self._last_size = 0
+        self._missing = 0
+        self._beside: dict[Limit, int] = {}
 
     def take(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
         """Pass the requests from `pos` on that are of `kind`, if the limits have room for all of them together.
@@ -63,12 +81,10 @@ class Batches:
         if not count:
             return pos
         size = passed_to - pos - 4 * count
-        if run is not None:
-            left = run.spend(connection.identity, size, now_ns)
-        else:
-            left = limits.spend(size, count, now_ns) if is_produce else limits.requests.spend(count, now_ns)
+        missing = max(0, passed_to - end)
+        left = self._spend(connection.identity, run, is_produce, size, missing, count, now_ns)
         if left < 0:
-            self._give_up(kind, count, in_flight)
+            self._undo(kind, count, in_flight)
             return pos
         if self._most < self._max_in_flight:
             self._most *= 2
@@ -82,11 +98,46 @@ class Batches:
         kind.counter.value += count
         return passed_to
 
-    @property
-    def cut(self) -> Announced | None:
-        """The records of the last request of a batch, which has not arrived whole, where they are charged."""
-        plan = None if self._runs is None else self._runs.latest
-        return None if plan is None else plan.cut
+    def _spend(
+        self, identity: Identity, run: Run | None, is_produce: bool, size: int, missing: int, count: int, now_ns: int
+    ) -> int:
+        """Charge the requests found, without the `missing` bytes of the last one, which `take_frame` reserves.
+
+        Returns as `spend_all`: -1 where nothing was charged.
+        """
+        limits = identity.limits
+        if run is not None:
+            if not run.is_known(limits, now_ns):
+                return -1
+            charges = run.charges(limits, size, missing)
+            left = spend_all(charges, size - missing, now_ns)
+            traffic = identity.entity.topics
+            if left >= 0 and traffic is not None:
+                run.count_topics(traffic)
+            self._last_size = run.last_size
+        elif not is_produce:
+            return limits.requests.spend(count, now_ns)
+        elif limits.requests.limits:
+            charges = requests_charges(limits, size, missing, count)
+            left = spend_all(charges, size - missing, now_ns)
+        elif missing:
+            left = limits.produce.spend(size - missing, now_ns, missing)
+            charges = [(limit, 0, missing) for limit in limits.produce.limits]
+        else:
+            return limits.produce.spend(size, now_ns)
+        if missing and left >= 0:
+            self._missing = missing
+            self._beside = {limit: units for limit, _, units in charges if units}
+        return left
+
+    def take_frame(self, *, answered: bool) -> tuple[DataFrame, Passage] | None:
+        """The last request of a batch, which has not arrived whole, with the reservation for its rest; None: no limit
+        counts it.
+        """
+        beside, self._beside = self._beside, {}
+        if not beside:
+            return None
+        return DataFrame(self._last_size, answered=answered), Passage(beside, self._missing)
 
     def _scan(
         self, kind: RequestKind, buf: bytearray, pos: int, end: int, most: int, in_flight: InFlight
@@ -108,6 +159,8 @@ class Batches:
                 append((correlation_id, kind))
             count += 1
             pos += 4 + length
+        if pos > end:
+            self._last_size = length
         return pos, count
 
     def _run_at(self, connection: Connection, kind: RequestKind, pos: int, end: int, now_ns: int) -> Run:
@@ -134,7 +187,7 @@ class Batches:
         self._usage_run = found
         return found
 
-    def _give_up(self, kind: RequestKind, count: int, in_flight: InFlight) -> None:
+    def _undo(self, kind: RequestKind, count: int, in_flight: InFlight) -> None:
         """There was no room for so many requests: the next one is decided alone, and then half as many are tried."""
         self._most = max(1, count >> 1)
         if kind.answered:

@@ -8,7 +8,8 @@ from protocol.request_header import PREFIX_SIZE, RequestHeader, unpack_prefix
 from protocol.rewriting_walk import RewritingWalk
 from protocol.throttle_time import INT32, clients_wait
 from protocol.walk import FrameWalk
-from proxy.enforcement.holds import Delay, Hold
+from proxy.enforcement.data_frame import DataFrame
+from proxy.enforcement.holds import Delay
 from proxy.enforcement.identity import Identity
 from proxy.enforcement.measures import Reply
 from proxy.observability.tallies import Cell
@@ -84,6 +85,7 @@ class Connection:
         "attention",
         "context",
         "fetching",
+        "frame",
         "identity",
         "in_flight",
         "is_closing",
@@ -91,7 +93,6 @@ class Connection:
         "max_in_flight",
         "owed",
         "sent_unanswered",
-        "turn",
         "usage",
     )
 
@@ -106,8 +107,8 @@ class Connection:
         self.is_stopped = False
         self.sent_unanswered = False
         self.attention = False
-        #: The hold of the current frame, which has been released; None: that frame was not held.
-        self.turn: Hold | None = None
+        #: The current data frame, if it is held or does not arrive whole.
+        self.frame: DataFrame | None = None
         #: The content of Produce requests, for clients with limits on it.
         self.usage: ProduceUsage | None = None
 
@@ -119,6 +120,8 @@ class Connection:
     @property
     def has_room_again(self) -> bool:
         """Whether enough responses have arrived after a step `FULL`."""
+        if self.fetching.is_open and self.identity.limits.fetch.limits:
+            return False
         return len(self.in_flight) <= self.max_in_flight // 2 and self.owed_bytes <= MAX_OWED_BYTES // 2
 
     def answer(self, correlation_id: int, frame: bytes, throttle_at: int = 0) -> None:
@@ -177,26 +180,13 @@ class Stream:
     buf         the shared read buffer
     want        bytes that the next read may take
     remaining   bytes of the current frame that have not been forwarded
-    current     the kind of the current request, or what the current response answers
     walk        parses the current frame while it is forwarded; None: its bytes are not parsed
     holding     what this direction keeps in memory; the pump updates it
+    output, resume_at
+                operands of steps
     """
 
-    __slots__ = (
-        "awaited",
-        "buf",
-        "connection",
-        "current",
-        "hold",
-        "holding",
-        "near_limit",
-        "output",
-        "remaining",
-        "resume_at",
-        "walk",
-        "walked_to",
-        "want",
-    )
+    __slots__ = ("buf", "connection", "holding", "output", "remaining", "resume_at", "walk", "want")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -204,16 +194,7 @@ class Stream:
         self.holding = Holding()
         self.want = READ_SIZE
         self.remaining = 0
-        self.current: Awaited | None = None
-        # Set by handlers for the current frame: what handles its response, where that is more than its kind, and a walk
-        # over its rest with the position where that begins.
-        self.awaited: Awaited | None = None
         self.walk: FrameWalk | None = None
-        self.walked_to = 0
-        #: The last data request was close to its limit, or over it.
-        self.near_limit = False
-        # Operands of steps.
-        self.hold: Hold | None = None
         self.output = b""
         self.resume_at = 0
 
@@ -225,20 +206,24 @@ class Stream:
 class Requests(Stream):
     """From client to broker: the interface for handlers.
 
-    is_charged   the current frame was charged to its limits; in a dry run it may pass uncharged
-    is_counted   it was counted as throttled, for its hold or its notice
-    unpaid       bytes at its end that were not charged when it was admitted: they are charged as they arrive
+    kind         of the latest request
+    awaited      set by a handler: what handles the response to the current request, where that is not its kind
+    walked_to    set by a handler with `walk`: where the rest begins that it has not read
+    near_limit   the last data request was close to its limit, or over it
+    is_counted   the current frame was counted as throttled, for its hold or its notice
     delay        of its response, until it is in flight
     full_read    `want` far from any limit: less until the first request is complete
     """
 
-    __slots__ = ("delay", "full_read", "is_charged", "is_counted", "unpaid")
+    __slots__ = ("awaited", "delay", "full_read", "is_counted", "kind", "near_limit", "walked_to")
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
-        self.is_charged = False
+        self.kind: RequestKind | None = None
+        self.awaited: Awaited | None = None
+        self.walked_to = 0
+        self.near_limit = False
         self.is_counted = False
-        self.unpaid = 0
         self.delay: Delay | None = None
         self.want = self.full_read = FIRST_READ_SIZE
 
@@ -263,8 +248,8 @@ class Requests(Stream):
                 in_flight[-1] = (correlation_id, Delayed(awaited, delay))
 
     @abstractmethod
-    def note_charge(self, now_ns: int) -> None:
-        """Records of the current request have been charged, perhaps before they arrive."""
+    def full(self) -> int:
+        """The step where no request may pass now."""
 
     @abstractmethod
     def drop(self, pos: int, end: int, length: int) -> None:
@@ -278,13 +263,15 @@ class Requests(Stream):
 class Responses(Stream):
     """From broker to client: the interface for handlers.
 
-    delay   the response at hand is delayed
+    current   what the current response answers
+    delay     the response at hand is delayed
     """
 
-    __slots__ = ("delay",)
+    __slots__ = ("current", "delay")
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
+        self.current: Awaited | None = None
         self.delay: Delay | None = None
 
     @abstractmethod

@@ -1,24 +1,21 @@
-"""What open fetches have reserved.
+"""What consumers may fetch: the budget and the reservation of each fetch.
 
-The size of a response is known when it arrives, and one client may have several fetches open, at several brokers. So a
-fetch reserves bytes before it is forwarded, and is reconciled when the response header arrives:
-
-    reserve   the request's `max_bytes` is lowered to a share of what is left of the limit, and that share is charged
-    settle    the response's size is charged in place of the reservation
-    cancel    the connection is closed: the reservation is given back
+The size of a response is known when it arrives, and one client may have several fetches open, at several brokers. So
+the request's `max_bytes` is lowered to a share of what is left of the limit, and the fetch reserves what its response
+is expected to bring. The response is charged to the client that sent the fetch, and ends the reservation.
 
 What is left is divided by the ready connections of this client: those whose next fetch waits, and those that received a
 response in the present second or the one before. So connections that are idle for longer keep nothing from the others.
 
-Brokers return a first record batch whole even if it is larger than `max_bytes`; so a fetch reserves at least the size
-of such a batch of this client lately, and while none has arrived the largest batch that a broker accepts by default.
-Thus at most one fetch overdraws a limit, by one batch.
+A connection has one fetch open at a time: a further one waits for the response. A fetch passes only while its limits
+are out of debt. So whatever a client sends, at most burst + rate * T + one response for each connection pass in any
+time T. Reservations only make this even: brokers return a first record batch whole even if it is larger than
+`max_bytes`, and fetches that would overdraw the limit together wait for each other.
 """
 
 from typing import Final, final
 
 from quotas.admission.client_limits import ClientLimits
-from quotas.admission.decision import Decision
 from quotas.admission.limit_set import LimitSet
 
 #: However little is left, all fetches of a client together may bring what it earns in this time. With less, a consumer
@@ -37,19 +34,11 @@ _NOT_READY: Final = -2
 
 
 class FetchLedger:
-    """The fetches of one client, over all its connections.
+    """The ready connections of one client."""
 
-    open     fetches whose response has not arrived
-    batch    bytes of the smallest response lately; an upper bound while none has arrived
-    latest   bytes of the latest response; None while none has arrived
-    """
-
-    __slots__ = ("_answered", "_answered_before", "_period", "_waiting", "batch", "latest", "open")
+    __slots__ = ("_answered", "_answered_before", "_period", "_waiting")
 
     def __init__(self) -> None:
-        self.open = 0
-        self.batch = LARGEST_BATCH
-        self.latest: int | None = None
         self._waiting = 0  # connections whose next fetch waits
         self._period = 0
         self._answered = 0  # connections with a response in the period
@@ -81,20 +70,6 @@ class FetchLedger:
         elif state == self._period - 1:
             self._answered_before += connections
 
-    def learn(self, size: int, budget: int) -> None:
-        """Record a response of `size` bytes to a fetch for at most `budget` bytes.
-
-        An empty one contains no batch. But fetches that wait for new data must not block each other, so each empty
-        response makes the next reservation smaller.
-        """
-        self.latest = size
-        if size <= EMPTY_RESPONSE:
-            self.batch //= 4
-        elif size >= budget:
-            self.batch = size
-        else:
-            self.batch = min(self.batch, size)
-
 
 def ledger_of(limits: ClientLimits) -> FetchLedger:
     """The ledger of a client; all its connections share it."""
@@ -105,112 +80,77 @@ def ledger_of(limits: ClientLimits) -> FetchLedger:
 
 
 @final
-class Reservation:
-    """What one open fetch was charged before its response.
+class Fetching:
+    """One connection that fetches, in the ledger of its client.
 
-    limits      were charged `amount` bytes at `charged_ns`
-    budget      the `max_bytes` that was forwarded
+    is_open   a fetch waits for its response
     """
 
-    __slots__ = ("amount", "budget", "charged_ns", "fetching", "ledger", "limits")
-
-    def __init__(self, fetching: "Fetching", ledger: FetchLedger, limits: LimitSet, now_ns: int) -> None:
-        self.fetching = fetching
-        self.ledger = ledger
-        self.limits = limits
-        self.amount = 0
-        self.budget = 0
-        self.charged_ns = now_ns
-
-    def plan(self, asked: int | None) -> int:
-        """The bytes to charge: the fetch's share of what is left, or a batch if that is more.
-
-        Sets `budget`. `asked`: the request's own `max_bytes`; None where it has none: no budget bounds its response, so
-        it reserves the size of the latest one, within its share, and at first its share of all connections.
-        """
-        limits, ledger = self.limits, self.ledger
-        left = max(limits.headroom(self.charged_ns), limits.earned(SMALLEST_BUDGET_NS))
-        ready = max(1, ledger.ready(self.charged_ns))
-        self.budget = max(1, left // ready)
-        if asked is None:
-            latest = left // (ready + ledger.open) if ledger.latest is None else ledger.latest
-            return max(min(self.budget, latest), ledger.batch)
-        return max(1, min(self.budget, asked), ledger.batch)
-
-    def open(self) -> None:
-        """The fetch is forwarded."""
-        self.ledger.open += 1
-        self.fetching.opened()
-
-    def settle(self, limits: LimitSet, size: int, now_ns: int, *, is_charged: bool = True) -> Decision:
-        """Charge the `size` bytes of the response in place of the reservation. Returns the debt that is left.
-
-        limits       the client's limits now
-        is_charged   False: charge nothing, in a dry run that has enough debt
-        """
-        ledger = self.ledger
-        ledger.open -= 1
-        if self.limits.limits:
-            self.fetching.answered(ledger, now_ns)
-        ledger.learn(size, self.budget)
-        if not is_charged:
-            size = 0
-        reserved = self.amount
-        if limits is not self.limits and limits.limits != self.limits.limits:
-            self._give_back(reserved, now_ns)
-            reserved = 0
-        if size < reserved:
-            self._give_back(reserved - size, now_ns)
-            reserved = size
-        return limits.settle(size, reserved, now_ns)
-
-    def cancel(self, now_ns: int) -> None:
-        """No response arrives: give back what was charged."""
-        self.ledger.open -= 1
-        self._give_back(self.amount, now_ns)
-
-    def _give_back(self, amount: int, now_ns: int) -> None:
-        if amount:
-            self.limits.refund(amount, self.charged_ns, now_ns)
-
-
-@final
-class Fetching:
-    """One connection that fetches, in the ledger of its client."""
-
-    __slots__ = ("_state", "ledger")
+    __slots__ = ("_ledger", "_oversize", "_size", "_state", "is_open")
 
     def __init__(self) -> None:
-        self.ledger: FetchLedger | None = None
+        self.is_open = False
+        self._ledger: FetchLedger | None = None
         self._state = _NOT_READY
+        #: Of the latest response; None: there was none.
+        self._size: int | None = None
+        #: The size of the latest response if it exceeded its budget by far: one batch.
+        self._oversize = 0
 
-    def begin(self, limits: ClientLimits, now_ns: int) -> Reservation:
-        """The connection is to send a fetch as this client: begin its reservation, again if the fetch was held."""
-        ledger = self.ledger
-        if ledger is None or ledger is not limits.fetches:
+    def begin(self, limits: ClientLimits) -> None:
+        """The connection is to send a fetch as this client, perhaps again after a hold."""
+        if self._ledger is None or self._ledger is not limits.fetches:
             self.leave()
-            ledger = self.ledger = ledger_of(limits)
+            self._ledger = ledger_of(limits)
         if limits.fetch.limits or self._state != _NOT_READY:  # else nothing is shared
             self._become(_WAITING)
-        return Reservation(self, ledger, limits.fetch, now_ns)
+
+    def budget(self, limits: LimitSet, now_ns: int) -> int:
+        """The `max_bytes` of its next fetch: its share of what is left."""
+        left = max(limits.headroom(now_ns), limits.earned(SMALLEST_BUDGET_NS))
+        return max(1, left // self._ready(now_ns))
+
+    def expected(self, asked: int | None, budget: int) -> int:
+        """The bytes to reserve for a fetch with this budget.
+
+        asked   the request's own `max_bytes`; None where it has none: no budget bounds its response
+
+        A connection with an empty response before waits for new data: it reserves nothing, or idle consumers would keep
+        the limit from the others.
+        """
+        most = budget if asked is None else min(budget, asked)
+        if self._size is None:
+            return max(most, LARGEST_BATCH)
+        return 0 if self._size <= EMPTY_RESPONSE else max(most, self._oversize)
+
+    def units(self, limits: LimitSet, now_ns: int) -> int:
+        """What its held fetch counts in the queue: the batch that its last response was, or else an equal share."""
+        return self._oversize or max(1, limits.earned(SMALLEST_BUDGET_NS) // self._ready(now_ns))
 
     def opened(self) -> None:
         """Its fetch is forwarded."""
+        self.is_open = True
         if self._state != _NOT_READY:
             self._become(_NOT_READY)
 
-    def answered(self, ledger: FetchLedger, now_ns: int) -> None:
-        """A response to its fetch in this ledger has arrived."""
-        if ledger is self.ledger and self._state != _WAITING:
-            self._become(ledger.period(now_ns))
+    def answered(self, limits: ClientLimits, size: int, budget: int, now_ns: int) -> None:
+        """The response to its fetch as this client, of `size` bytes, has arrived. `budget`: 0 if none was set."""
+        self.is_open = False
+        self._size = size
+        self._oversize = size if budget and size > budget + budget // 8 + EMPTY_RESPONSE else 0
+        if self._ledger is not None and self._ledger is limits.fetches and budget and self._state != _WAITING:
+            self._become(self._ledger.period(now_ns))
 
     def leave(self) -> None:
         """The connection is closed, or belongs to another client from now on."""
         self._become(_NOT_READY)
-        self.ledger = None
+        self._ledger = None
+
+    def _ready(self, now_ns: int) -> int:
+        return 1 if self._ledger is None else max(1, self._ledger.ready(now_ns))
 
     def _become(self, state: int) -> None:
-        if self.ledger is not None:
-            self.ledger.count(self._state, -1)
-            self.ledger.count(state, 1)
+        if self._ledger is not None:
+            self._ledger.count(self._state, -1)
+            self._ledger.count(state, 1)
         self._state = state

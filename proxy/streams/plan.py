@@ -7,12 +7,11 @@ The sums of a run are charged with one call for each limit. Decisions one by one
 into debt by it. Otherwise nothing is charged, and the requests are decided one by one.
 """
 
-from abc import abstractmethod
 from functools import lru_cache
 from struct import Struct
 from typing import Final, final
 
-from protocol.produce_walk import Announced, TopicUsage, one_partition, read_topics
+from protocol.produce_walk import TopicUsage, one_partition, read_topics
 from protocol.record_batch import (
     BATCH_HEADER,
     BEFORE_SIZE,
@@ -20,15 +19,13 @@ from protocol.record_batch import (
     length_field,
 )
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
-from proxy.enforcement.identity import Identity
 from proxy.observability.topic_traffic import TopicTraffic
 from proxy.streams.connection import InFlight, RequestKind
 from proxy.streams.produce_usage import PIECES, ProduceUsage
-from proxy.streams.runs import INDEX, MAX_PREFIX, Layout, Run, Unpack
+from proxy.streams.runs import INDEX, MAX_PREFIX, Charge, Layout, Run, Unpack
 from proxy.streams.steps import PIECES_PER_STEP
 from quotas.admission.client_limits import ClientLimits, TopicCharges
 from quotas.admission.limit import Limit
-from quotas.admission.limit_set import spend_all
 from quotas.algorithms.producer_ids import ProducerIdQuota
 
 #: Plans of one connection.
@@ -56,25 +53,9 @@ class ChargedRun(Run):
         self._known_until_ns = 0
         self._known_by: ProducerIdQuota | None = None
 
-    @abstractmethod
-    def charge(self, client: ClientLimits, size: int, now_ns: int) -> int:
-        """Charge the requests found, of `size` bytes together; see `spend_all`."""
-
-    @abstractmethod
-    def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
-        """The requests found pass: count their records by topic."""
-
-    def spend(self, identity: Identity, size: int, now_ns: int) -> int:
-        """See `Run`. -1 also if their producer id is new."""
-        client = identity.limits
+    def is_known(self, client: ClientLimits, now_ns: int) -> bool:
         producer_ids = client.producer_ids
-        if producer_ids is not None and self.producer_id >= 0 and not self._is_known(producer_ids.known, now_ns):
-            return -1
-        left = self.charge(client, size, now_ns)
-        traffic = identity.entity.topics
-        if traffic is not None and left >= 0:
-            self.count_topics(traffic)
-        return left
+        return producer_ids is None or self.producer_id < 0 or self._is_known(producer_ids.known, now_ns)
 
     def _is_known(self, known: ProducerIdQuota, now_ns: int) -> bool:
         """Whether the producer id is known. A run has that of its first request, so no other is asked for."""
@@ -95,16 +76,16 @@ class Plan(ChargedRun):
     kind         of the requests
     prefix       see `runs`
     generation   of the limits
-    cut          the records of the last request found that has not arrived whole
     """
 
     __slots__ = (
+        "_last_messages",
+        "_last_records",
         "_layout",
         "_limits",
         "_messages",
         "_record_bytes",
         "_topic",
-        "cut",
         "generation",
         "kind",
         "prefix",
@@ -117,7 +98,9 @@ class Plan(ChargedRun):
         self.kind: Final = kind
         self.prefix: Final = prefix
         self.generation: Final = generation
-        self.cut: Announced | None = None
+        #: Records and messages of the last request found, where it has not arrived whole.
+        self._last_records = 0
+        self._last_messages = 0
         self._topic: Final = charges.topic
         #: Each limit, and which of four sums it is charged with.
         self._limits: Final = tuple(
@@ -182,14 +165,18 @@ class Plan(ChargedRun):
         if count and self._topic.last_ns < now_ns:
             self._topic.last_ns = now_ns
         if pos > end:  # the loop has ended with this request
-            after = len(tags)
-            self.cut = Announced(self._topic.name, after, after, size, claimed_messages(claimed, attributes, size))
+            self.last_size, self._last_records = length, size
+            self._last_messages = claimed_messages(claimed, attributes, size)
         self.count, self.producer_id, self._record_bytes, self._messages = count, producer_id, record_bytes, messages
         return pos
 
-    def charge(self, client: ClientLimits, size: int, now_ns: int) -> int:
+    def charges(self, client: ClientLimits, size: int, missing: int) -> list[Charge]:
         sums = (size, self.count, self._record_bytes, self._messages)
-        return spend_all([(limit, sums[unit]) for limit, unit in self._limits], size, now_ns)
+        if not missing:
+            return [(limit, sums[unit], 0) for limit, unit in self._limits]
+        length = self.last_size
+        beside = (missing, 0, self._last_records * missing // length, self._last_messages * missing // length)
+        return [(limit, sums[unit] - beside[unit], beside[unit]) for limit, unit in self._limits]
 
     def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
         counters = traffic[self._topic.name]
@@ -252,8 +239,8 @@ class TopicRun(ChargedRun):
         self._found, self._usages = amounts, counted
         return pos
 
-    def charge(self, client: ClientLimits, size: int, now_ns: int) -> int:
-        return spend_all((client.amounts(size, self.count) | self._found).items(), size, now_ns)
+    def charges(self, client: ClientLimits, size: int, missing: int) -> list[Charge]:
+        return [(limit, amount, 0) for limit, amount in (client.amounts(size, self.count) | self._found).items()]
 
     def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
         self._usage.count_topics(self._usages)

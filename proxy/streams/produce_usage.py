@@ -20,10 +20,8 @@ from proxy.enforcement.identity import Identity
 from proxy.observability.topic_traffic import OTHER_TOPICS
 from proxy.streams.context import Context
 from quotas.admission.client_limits import ClientLimits, TopicCharges, TopicLimits
-from quotas.admission.decision import ADMITTED, Decision
-from quotas.admission.limit import Limit, Ticket
-from quotas.admission.limit_set import admit_all, charge_all, spend_all
-from quotas.admission.topic_thresholds import count_throttled
+from quotas.admission.decision import Decision
+from quotas.admission.limit import Limit
 
 #: Bytes of a request that the decision uses.
 LOOKAHEAD: Final = 65_536
@@ -75,14 +73,13 @@ class ProduceUsage:
 
     walk        over the current request; None: parsed to its end
     walked_to   position up to which its bytes have been parsed
-    amounts     what the current request is charged to each limit
-    fitting     bytes of such requests that fit before one of these is in debt, or -1
     counted     usages of the current request, for its response; None where no threshold counts responses
     partitions  found in the current request and not taken, where it may be refused; else none are found
     refusal     of the current request, if it is refused
     """
 
     __slots__ = (
+        "_accepts_now",
         "_charges",
         "_client",
         "_context",
@@ -94,9 +91,7 @@ class ProduceUsage:
         "_listing",
         "_new_producer_ids",
         "_seen",
-        "amounts",
         "counted",
-        "fitting",
         "partitions",
         "refusal",
         "walk",
@@ -115,14 +110,14 @@ class ProduceUsage:
         self.walked_to = 0
         #: What has been parsed of the current request.
         self._seen: list[TopicUsage] = []
-        self.amounts: dict[Limit, int] = {}
-        self.fitting = -1
         #: Its producer ids that were new at the decision.
         self._new_producer_ids: tuple[int, ...] = ()
         #: Content of the last request after its decision: topics, and whether there were new producer ids.
         self._late: set[Topic] = set()
         self._late_producer_ids = False
         self.counted: FirstUsages | None = None
+        #: A threshold counts the current request, and it has no response.
+        self._accepts_now = False
         #: Finds the partitions of the current request; it is `walk`, or is over.
         self._listing: ProducePartitionsWalk | None = None
         self.partitions: list[PartitionData] = []
@@ -189,23 +184,14 @@ class ProduceUsage:
         refused, client, name = self._context.registry.refused, self._identity.client.key, charges.topic.name
         return any(refused.concerns((client, each), name) for each in producer_ids)
 
-    def admit(self, length: int, now_ns: int, ticket: Ticket | None) -> Decision:
-        """Ask the limits about the request that has been parsed, and charge them if it passes. Where only topics keep
-        it from passing, the decision names those.
+    def charges(self, length: int, now_ns: int) -> dict[Limit, int]:
+        """What the request that has been read, of `length` bytes, is charged to each limit. Limits of what the request
+        before contained late are checked as well, without another charge.
         """
-        self.renew()
-        self.amounts = amounts = self._identity.limits.amounts(length, 1)
+        amounts = self._identity.limits.amounts(length, 1)
         self._new_producer_ids = self._add_records(amounts, self._seen, now_ns)
         self._add_late(amounts, now_ns)
-        self.fitting = spend_all(amounts.items(), length, now_ns) if ticket is None else -1
-        if self.fitting >= 0:
-            return ADMITTED
-        decision = admit_all(amounts, now_ns, ticket)
-        return decision if decision.admitted else self._with_topics(decision, now_ns)
-
-    def count_throttled(self, decision: Decision, ticket: Ticket, now_ns: int) -> None:
-        """The request was refused: what a threshold refuses of it is throttled, once."""
-        count_throttled(self.amounts, decision, ticket, now_ns)
+        return amounts
 
     def passed(self, now_ns: int, in_flight: int, *, answered: bool) -> None:
         """The request passes, after `in_flight` others. Sets `counted`, which grows while the rest of the request is
@@ -215,39 +201,38 @@ class ProduceUsage:
         self._late.clear()
         self._late_producer_ids = False
         self._remember_producer_ids(self._new_producer_ids, now_ns)
+        self._accepts_now = self._counts_errors and not answered
         if answered and self._counts_errors:
             self.counted = FirstUsages(min(MAX_REMEMBERED, MAX_COUNTED // (in_flight + 1)))
-            self.counted.add(self._seen)
+        self._count_accepted(self._seen, now_ns)
 
-    def charge_late(self, seen: list[TopicUsage], now_ns: int) -> Decision:
-        """More of the current request has been parsed: charge what it contains."""
-        if not seen:
-            return ADMITTED
-        self.count_topics(seen)
-        if not self._identity.limits.counts_records:
-            return ADMITTED
-        amounts: dict[Limit, int] = {}
-        new = self._add_records(amounts, seen, now_ns)
-        self._remember_producer_ids(new, now_ns)
-        topics = [usage.topic for usage in seen]
-        self._late.update(topics[: max(0, MAX_REMEMBERED - len(self._late))])
-        self._late_producer_ids |= bool(new)
+    def _count_accepted(self, seen: list[TopicUsage], now_ns: int) -> None:
+        """Thresholds count what brokers accept: by their response; without one, all of it."""
         if self.counted is not None:
             self.counted.add(seen)
-        decision = charge_all(amounts, now_ns)
-        if decision.exceeded:  # these hold the next request, however many topics come before them
-            exceeding = [name for name in self._topics_of(decision, topics, now_ns) if name]
-            self._late.update(exceeding[: 2 * MAX_REMEMBERED - len(self._late)])
-        return decision
+        elif self._accepts_now:
+            for usage in seen:
+                name = name_of(self._context, usage.topic)
+                if name is not None:
+                    self._context.registry.records_accepted(name, usage.record_bytes, usage.messages, now_ns)
 
-    def charge_refunded(self, topic: Topic, record_bytes: int, messages: int, now_ns: int) -> Decision:
-        """Records of the current request have arrived that were refunded before: charge them to the limits of now."""
-        self.renew()
+    def charges_late(self, seen: list[TopicUsage], now_ns: int) -> dict[Limit, int]:
+        """More of the current request has been read: what that is charged."""
+        self.count_topics(seen)
         amounts: dict[Limit, int] = {}
-        self.add_topics(amounts, [TopicUsage(topic, record_bytes, messages, ())], now_ns)
-        if len(self._late) < MAX_REMEMBERED:
-            self._late.add(topic)
-        return charge_all(amounts, now_ns)
+        if not self._identity.limits.counts_records:
+            return amounts
+        new = self._add_records(amounts, seen, now_ns)
+        self._remember_producer_ids(new, now_ns)
+        self._late.update([usage.topic for usage in seen[: max(0, MAX_REMEMBERED - len(self._late))]])
+        self._late_producer_ids |= bool(new)
+        self._count_accepted(seen, now_ns)
+        return amounts
+
+    def keep_exceeding(self, decision: Decision, seen: list[TopicUsage], now_ns: int) -> None:
+        """Topics over a limit hold the next request, however many topics come before them."""
+        exceeding = [name for name in self._topics_of(decision, [usage.topic for usage in seen], now_ns) if name]
+        self._late.update(exceeding[: 2 * MAX_REMEMBERED - len(self._late)])
 
     @property
     def has_late(self) -> bool:
@@ -350,7 +335,7 @@ class ProduceUsage:
         if self._late_producer_ids and producer_ids is not None:
             amounts.setdefault(producer_ids.limit, 0)
 
-    def _with_topics(self, refused: Decision, now_ns: int) -> Decision:
+    def with_topics(self, refused: Decision, now_ns: int) -> Decision:
         """The decision with the topics that it is about, unless the request would be refused without them too."""
         limits = self._identity.limits
         of_request = {*limits.produce.limits, *limits.requests.limits}

@@ -25,7 +25,7 @@ from protocol.errors import ProtocolError
 from protocol.produce_partitions import PartitionData
 from protocol.produce_refusals import NOT_ENOUGH_REPLICAS, THROTTLING_QUOTA_EXCEEDED, Refused
 from protocol.produce_walk import FIRST_FLEXIBLE, FIRST_WITH_TRANSACTIONAL_ID
-from proxy.enforcement.holds import Hold
+from proxy.enforcement.data_frame import DataFrame
 from proxy.enforcement.identity import NS_PER_MS
 from proxy.enforcement.report import REJECT
 from proxy.streams.connection import Connection, RequestKind
@@ -143,7 +143,7 @@ class Refusals:
             return None
         found: list[tuple[int, Limit]] = []
         for topic in topics:
-            over = _longest(usage.charges_of(topic, now_ns).rejecting, connection.turn, now_ns)
+            over = _longest(usage.charges_of(topic, now_ns).rejecting, connection.frame, now_ns)
             if over is None:
                 return None
             found.append(over)
@@ -188,9 +188,9 @@ def _partition_of(connection: Connection, usage: ProduceUsage, data: PartitionDa
     return (connection.identity.client.key, data.producer_id), (topic, data.partition)
 
 
-def _longest(limits: Sequence[Limit], hold: Hold | None, now_ns: int) -> tuple[int, Limit] | None:
-    """The limit with the longest wait; None if none is in debt and none has waiters besides `hold`."""
-    turn = None if hold is None else hold.limit
+def _longest(limits: Sequence[Limit], frame: DataFrame | None, now_ns: int) -> tuple[int, Limit] | None:
+    """The limit with the longest wait; None if none is in debt and none has waiters besides this frame."""
+    turn = None if frame is None else frame.limit
     waits: Iterable[tuple[int, Limit]] = [
         (wait_ns, limit)
         for limit in limits

@@ -4,87 +4,39 @@ A frame's header is parsed (`protocol.request_header`); its payload is forwarded
 Requests of the same kind differ only in length and correlation id: they pass in `batches`.
 """
 
-from typing import final
+from typing import Final, final
 
 from protocol.errors import MalformedFrame
-from protocol.produce_walk import Announced
 from protocol.request_header import peek_request, unpack_prefix
 from protocol.walk import FrameWalk
-from proxy.enforcement.holds import Hold, Overdraft
+from proxy.enforcement.data_frame import FrameEvent, Life
 from proxy.streams.batches import Batches
 from proxy.streams.connection import Connection, RequestKind, Requests
-from proxy.streams.handlers.data import HEAD_READ_SIZE, longest_charge
+from proxy.streams.handlers.data import HEAD_READ_SIZE
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.kinds import Kinds
 from proxy.streams.memory import READ_SIZE
-from proxy.streams.record_rest import RecordRest
 from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, PASS, PIECES_PER_STEP, REPLACE, YIELD
-from quotas.admission.limit_set import LimitSet
-
-#: Size of one read of a client that ignores notices: it will soon be over its limit again.
-IGNORING_READ_SIZE = 65_536
-
-
-class _Charge(Overdraft):
-    """The charge of a partly forwarded Produce request, in case it never arrives whole.
-
-    unpaid   bytes at its end that are not charged: they are charged as they arrive
-    ahead    least number of bytes that the next charge covers, whether they have arrived or not
-    rest     its records, if they are charged
-    hold     its first hold, if it counts as held; `held_ns`: the time of all its holds, counted at its end
-    """
-
-    __slots__ = ("_requests", "ahead", "charged_ns", "held_ns", "hold", "limits", "rest", "unpaid")
-
-    def __init__(self, requests: "RequestStream", limits: LimitSet, now_ns: int, unpaid: int) -> None:
-        self._requests = requests
-        self.limits = limits
-        self.charged_ns = now_ns
-        self.unpaid = unpaid
-        self.ahead = longest_charge(limits) if unpaid else 0
-        self.rest: RecordRest | None = None
-        self.hold: Hold | None = None
-        self.held_ns = 0
-
-    def forget(self) -> None:
-        """Nothing is charged any more for bytes that have not arrived."""
-        holds = self._requests.connection.context.holds
-        holds.remove_overdraft(self, self.limits.limits)
-        if self.rest is not None:
-            holds.remove_overdraft(self, self.rest.limits)
-
-    def reduce(self, now_ns: int) -> None:
-        self._requests.refund_rest(now_ns, longest_charge(self.limits))
 
 
 @final
 class RequestStream(Requests):
-    """See the module, and `Stream`."""
+    """The requests of one connection: see `Stream`."""
 
-    __slots__ = ("_batches", "_charge", "_is_dropping", "_kind", "_kinds")
+    __slots__ = ("_batches", "_is_dropping", "_kinds")
 
     def __init__(self, connection: Connection, kinds: Kinds) -> None:
         super().__init__(connection)
-        self._kinds = kinds
+        self._kinds: Final = kinds
         longest = connection.context.config.security.max_request_bytes
-        self._batches = Batches(longest, connection.max_in_flight, kinds.usage_plans)
-        #: The kind of the latest request.
-        self._kind: RequestKind | None = None
+        self._batches: Final = Batches(longest, connection.max_in_flight, kinds.usage_plans)
         #: The bytes of the current frame are discarded.
         self._is_dropping = False
-        #: The charge of the current frame, if it is a Produce request.
-        self._charge: _Charge | None = None
 
     @property
     def is_answered(self) -> bool:
         """Whether the client waits for a response to the latest request that was forwarded, perhaps in part."""
-        return self._kind is None or self._kind.answered
-
-    @property
-    def has_stalled(self) -> bool:
-        """Whether nothing of the current frame arrived for a while, and its rest is charged as it arrives."""
-        charge = self._charge
-        return charge is not None and self.remaining > 0 and charge.unpaid > 0 and not charge.ahead
+        return self.kind is None or self.kind.answered
 
     def take(self, pos: int, end: int, now_ns: int) -> int:
         if self.remaining:
@@ -94,19 +46,18 @@ class RequestStream(Requests):
         if identity.generation != identity.registry.generation:
             identity.refresh(now_ns)
         if len(connection.in_flight) >= connection.max_in_flight:
-            return self._full()
-        if connection.turn is None:
+            return self.full()
+        if connection.frame is None:
             if connection.is_stopped:
-                return self._full()
-            kind = self._kind
+                return self.full()
+            kind = self.kind
             if kind is not None and kind.batchable:
                 passed_to = self._batches.take(self, kind, pos, end, now_ns)
                 if passed_to > pos:
                     return self._end_batch(kind, passed_to, end, now_ns)
         return self._take_frame(pos, end, now_ns)
 
-    def _full(self) -> int:
-        """The step where no request may pass now."""
+    def full(self) -> int:
         return DRAINED if self.connection.is_closing else FULL
 
     def _end_batch(self, kind: RequestKind, passed_to: int, end: int, now_ns: int) -> int:
@@ -114,9 +65,12 @@ class RequestStream(Requests):
         if passed_to <= end and not self.near_limit and self.want == READ_SIZE:
             return passed_to
         if passed_to > end:
-            self.is_charged, self.is_counted, self.unpaid = True, False, 0
             self.remaining = passed_to - end
-            self._begin_frame(kind, now_ns, self._batches.cut)
+            self.is_counted = False
+            begun = self._batches.take_frame(answered=kind.answered)
+            if begun is not None and type(kind.handler) is Produce:
+                self.connection.frame = begun[0]
+                kind.handler.passes(self, *begun, now_ns)
         if self.near_limit:
             self._notify_early(kind, now_ns)
         self._set_want()
@@ -125,28 +79,27 @@ class RequestStream(Requests):
     def _notify_early(self, kind: RequestKind, now_ns: int) -> None:
         """Send a notice where a limit is below its soft mark, so that the client stops before there is debt."""
         if type(kind.handler) is Produce:
-            identity = self.connection.identity
-            limits = identity.limits.produce.limits + identity.limits.requests.limits
-            self.connection.context.measures.soft(identity, limits, kind.reply, now_ns)
+            context, identity = self.connection.context, self.connection.identity
+            limits = identity.limits
+            context.measures.soft(identity, limits.produce.limits + limits.requests.limits, kind.reply, now_ns)
 
     def _take_frame(self, pos: int, end: int, now_ns: int) -> int:
         """The step for the request that begins at `pos`."""
         connection = self.connection
-        before = self._kind
+        before = self.kind
         kind = self._kind_at(pos, end, now_ns)
         if kind is None:
             return NEED
-        if kind is not before and kind.batchable and connection.turn is None:
+        if kind is not before and kind.batchable and connection.frame is None:
             passed_to = self._batches.take(self, kind, pos, end, now_ns)
             if passed_to > pos:
                 return self._end_batch(kind, passed_to, end, now_ns)
-        self.is_counted = connection.turn is not None
-        self.unpaid = 0
+        self.is_counted = connection.frame is not None
         step = kind.handler.admit(self, kind, pos, end, now_ns)
         if step == PASS:
             return self._pass(kind, pos, end, now_ns)
         if step == REPLACE:
-            self._end_turn(now_ns)
+            self._end_frame(now_ns)
             self._set_want()
         return step
 
@@ -155,7 +108,7 @@ class RequestStream(Requests):
     def _kind_at(self, pos: int, end: int, now_ns: int) -> RequestKind | None:
         """The kind of the request at `pos`. None: more bytes are needed."""
         buf = self.buf
-        kind = self._kind
+        kind = self.kind
         if kind is not None and kind.shortest <= kind.length_at(buf, pos, end) <= self._batches.longest:
             return kind
         pass_unknown_apis = self.connection.context.config.security.pass_unknown_apis
@@ -173,7 +126,7 @@ class RequestStream(Requests):
         identity = self.connection.identity
         if header.client_id != identity.wire_client_id:
             identity.identify(header.client_id, now_ns)
-        self._kind = kind
+        self.kind = kind
         return kind
 
     def _pass(self, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
@@ -190,80 +143,44 @@ class RequestStream(Requests):
             connection.sent_unanswered = True
         self.awaited = None
         frame_end = pos + 4 + length
-        passed_to = min(end, frame_end)
-        if self.walk is not None:
-            self.current = kind
-            passed_to = self.walked_to
+        passed_to = min(end, frame_end) if self.walk is None else self.walked_to
         if self.near_limit and not self.is_counted:
             self._notify_early(kind, now_ns)
         self.remaining = frame_end - passed_to
-        if self.remaining:
-            self._begin_frame(kind, now_ns)
-        if connection.turn is not None:
-            self._end_turn(now_ns, self._charge if self.remaining else None)
+        frame = connection.frame
+        if frame is not None and (not self.remaining or frame.passage is None):
+            self._end_frame(now_ns)
         self._set_want()
         return passed_to if passed_to > pos else YIELD
 
-    def _end_turn(self, now_ns: int, charge: _Charge | None = None) -> None:
-        """The current request is done; if it was held, that hold is over. `charge`: of one that passes in part."""
+    def _end_frame(self, now_ns: int, event: FrameEvent = FrameEvent.END) -> None:
+        """The current frame has passed, or never will. Its holds are counted together."""
         connection = self.connection
-        turn = connection.turn
-        if turn is not None:
-            connection.turn = None
-            if charge is None:
-                self._report_hold(turn, now_ns - turn.since_ns, now_ns)
-            else:
-                charge.hold = turn
-                charge.held_ns += now_ns - turn.since_ns
-            connection.context.holds.give_up(turn.ticket, now_ns)
-
-    def _report_hold(self, hold: Hold, held_ns: int, now_ns: int) -> None:
-        """A frame has passed that was held for `held_ns`, first by this hold."""
-        connection = self.connection
-        connection.context.measures.report.released(connection.identity.client, hold.limit, held_ns, now_ns)
-
-    def _begin_frame(self, kind: RequestKind, now_ns: int, cut: Announced | None = None) -> None:
-        """A frame is partly forwarded. `cut`: its records, if no walk parses it."""
-        self._forget_charge()
-        connection = self.connection
-        if self.is_charged and type(kind.handler) is Produce:
-            limits = connection.identity.limits.produce
-            self._charge = charge = _Charge(self, limits, now_ns, self.unpaid)
-            usage = connection.usage
-            if usage is not None and connection.identity.limits.counts_records:
-                source = usage.walk if cut is None else cut
-                if source is not None:
-                    charge.rest = RecordRest(usage, source)
-                    self.note_charge(now_ns)
-            if self.near_limit:
-                connection.context.holds.add_overdraft(charge, limits.limits, now_ns)
-
-    def note_charge(self, now_ns: int) -> None:
-        charge = self._charge
-        if charge is None or charge.rest is None:
+        frame, connection.frame = connection.frame, None
+        if frame is None:
             return
-        rest = charge.rest
-        rest.note_charge(now_ns, is_near_limit=self.near_limit)
-        if self.near_limit:
-            holds = self.connection.context.holds
-            if any(limit.waiters.waiting for limit in rest.limits):  # they do not wait for what has not arrived
-                holds.credit_returned(rest.refund(self.remaining, now_ns))
-            else:
-                holds.add_overdraft(charge, rest.limits, now_ns)
+        context = connection.context
+        if frame.state is Life.RELEASED:
+            frame.held_ns += now_ns - frame.since_ns
+        if frame.counted_by is not None and (event is not FrameEvent.CLOSE or self.remaining):
+            client = connection.identity.client
+            context.measures.report.released(client, frame.counted_by, frame.held_ns, now_ns)
+        context.holds.end(frame, event)
+        if context.holds.changed:
+            connection.attention = True
 
-    def _forget_charge(self) -> None:
-        if self._charge is not None:
-            self._charge.forget()
-            self._charge = None
+    def put_back(self, now_ns: int) -> None:
+        """A released frame was not decided: more of it must arrive first. It begins anew."""
+        self._end_frame(now_ns, FrameEvent.NEEDS_MORE)
 
     def _set_want(self) -> None:
         """Close to the limit, read only to the end of the frame and the next header: a hold then keeps little."""
         if self.full_read != READ_SIZE and not self.remaining:
             self.end_first()
         if self.near_limit and self.connection.context.measures.enforces:
-            charge = self._charge
-            unpaid = charge.unpaid if charge is not None and charge.ahead else 0
-            self.want = max(0, self.remaining - unpaid) + HEAD_READ_SIZE
+            frame = self.connection.frame
+            lapsed = 0 if frame is None else frame.rest_bytes
+            self.want = max(0, self.remaining - lapsed) + HEAD_READ_SIZE
         elif self.connection.is_closing and self.remaining:
             self.want = self.remaining
         else:
@@ -275,29 +192,55 @@ class RequestStream(Requests):
         """More of the current frame has arrived."""
         if self._is_dropping:
             return self._discard(pos, end, now_ns)
-        charge = self._charge
-        if charge is not None and charge.unpaid and charge.unpaid > self.remaining - (end - pos):
-            paid = self.remaining - charge.unpaid
-            if paid > 0 and self.walk is None:
-                end = pos + paid
-            else:
-                step = self._charge_rest(charge, end - pos - paid, now_ns)
-                if step != PASS:
-                    return step
+        frame, kind = self.connection.frame, self.kind
+        arrived = min(end - pos, self.remaining)
+        if frame is not None and kind is not None and frame.reserved_bytes < arrived:
+            assert type(kind.handler) is Produce  # noqa: S101 - for the type checker: nothing else has a `DataFrame`
+            if kind.handler.ask_rest(self, kind, frame, arrived, now_ns) == HOLD:
+                return HOLD
         if self.walk is not None:
-            return self._walk_on(pos, end, now_ns)
-        passed_to = min(end, pos + self.remaining)
-        self.remaining -= passed_to - pos
-        if charge is not None:
-            self._arrived(charge, charge.rest, now_ns)
+            return self._walk_on(self.walk, pos, pos + arrived, now_ns)
+        self._forwarded(arrived, now_ns)
         if self.want != READ_SIZE or self.connection.is_closing:
             self._set_want()
-        return passed_to
+        return pos + arrived
+
+    def _forwarded(self, size: int, now_ns: int) -> None:
+        """So many bytes of the rest of the current frame are forwarded."""
+        self.remaining -= size
+        frame = self.connection.frame
+        if frame is not None:
+            if frame.passage is not None:
+                frame.passage.passed(size, now_ns)
+            if not self.remaining:
+                self._end_frame(now_ns)
+
+    def _walk_on(self, walk: FrameWalk, pos: int, end: int, now_ns: int) -> int:
+        is_whole = end - pos == self.remaining
+        walk.work_left = PIECES_PER_STEP
+        walked_to = walk.advance(self.buf, pos, end)
+        if self.kind is not None:
+            self.kind.handler.on_walked(self, now_ns)
+        self._forwarded(walked_to - pos, now_ns)
+        self._set_want()
+        if not self.remaining:
+            self.walk = None
+        elif walk.work_left > 0 and is_whole:
+            raise MalformedFrame("a request's last field", self.remaining)
+        if walked_to > pos:
+            return walked_to
+        return NEED if walk.work_left > 0 else YIELD
+
+    def end(self, now_ns: int) -> None:
+        """Nothing of the current frame arrives any more."""
+        self._end_frame(now_ns, FrameEvent.CLOSE)
+
+    # ---- requests that are not forwarded
 
     def _discard(self, pos: int, end: int, now_ns: int) -> int:
         """More of a request has arrived that is not forwarded."""
         self.output = b""
-        walk, kind = self.walk, self._kind
+        walk, kind = self.walk, self.kind
         known = min(end, pos + self.remaining)
         if walk is None or kind is None:
             self.resume_at = known
@@ -308,7 +251,7 @@ class RequestStream(Requests):
         self.remaining -= self.resume_at - pos
         if not self.remaining:
             self._is_dropping = False
-            self.walk = self.current = None
+            self.walk = None
             if walk is not None and kind is not None:
                 kind.handler.on_dropped(self, kind, now_ns)
         if self.want != READ_SIZE or self.connection.is_closing:
@@ -317,120 +260,18 @@ class RequestStream(Requests):
             return REPLACE
         return NEED if walk is not None and walk.work_left > 0 else YIELD
 
-    def _walk_on(self, pos: int, end: int, now_ns: int) -> int:
-        walk, kind = self.walk, self.current
-        assert walk is not None  # noqa: S101 - for the type checker: the caller has checked
-        assert kind is not None  # noqa: S101 - for the type checker: set with the walk
-        frame_end = pos + self.remaining
-        known = min(end, frame_end)
-        walk.work_left = PIECES_PER_STEP
-        walked_to = walk.advance(self.buf, pos, known)
-        self.remaining = frame_end - walked_to
-        charge = self._charge
-        if charge is not None:
-            self._arrived(charge, charge.rest, now_ns)
-        kind.handler.on_walked(self, now_ns)
-        if not self.remaining:
-            self.walk = self.current = None
-        elif walk.work_left > 0:
-            if frame_end <= end:
-                raise MalformedFrame("a request's last field", self.remaining)
-            self._set_want()
-            return walked_to if walked_to > pos else NEED
-        self._set_want()
-        return walked_to if walked_to > pos else YIELD
-
-    def _charge_rest(self, charge: _Charge, arrived: int, now_ns: int) -> int:
-        """Charge a part of a frame that was not charged in full, to the limits in force now. `arrived`: bytes after
-        those that are charged.
-
-        Returns `PASS` or `HOLD`.
-        """
-        connection = self.connection
-        connection.context.holds.remove_overdraft(charge, charge.limits.limits)
-        identity = connection.identity
-        if identity.generation != identity.registry.generation:
-            identity.refresh(now_ns)
-        kind = self._kind
-        limits = identity.limits.produce
-        size = min(charge.unpaid, max(arrived, charge.ahead))
-        assert kind is not None  # noqa: S101 - for the type checker: set with the frame
-        turn = connection.turn
-        if turn is not None and not self.is_counted:
-            self.is_counted = True
-            charge.hold = turn
-        decision = limits.admit(size, now_ns, None if turn is None else turn.ticket)
-        handler = kind.handler
-        assert isinstance(handler, Produce)  # noqa: S101 - for the type checker: nothing else is charged in full
-        if handler.act(self, kind, decision, size, None, now_ns) == HOLD:
-            return HOLD
-        if self.delay is not None:
-            self.delay_latest(self.delay)
-        charge.unpaid -= size
-        charge.limits = limits
-        charge.charged_ns = now_ns
-        connection.turn = None
-        if turn is not None:
-            charge.held_ns += now_ns - turn.since_ns  # the holds of its parts count together, at its end
-            connection.context.holds.give_up(turn.ticket, now_ns)
-        return PASS
-
-    def _arrived(self, charge: _Charge, rest: RecordRest | None, now_ns: int) -> None:
-        """More of a frame has arrived: charge its records that were refunded. At its end count its holds."""
-        kind = self._kind
-        if rest is not None and rest.unpaid is not None and kind is not None:
-            identity = self.connection.identity
-            if identity.generation != identity.registry.generation:
-                identity.refresh(now_ns)
-            handler = kind.handler
-            assert isinstance(handler, Produce)  # noqa: S101 - for the type checker: only these are charged
-            handler.on_late(self, kind, rest.charge_arrived(rest.unpaid, self.remaining, now_ns), now_ns)
-        if charge.hold is not None and not self.remaining:
-            self._count_hold(charge, now_ns)
-
-    def _count_hold(self, charge: _Charge, now_ns: int) -> None:
-        if charge.hold is not None:
-            self._report_hold(charge.hold, charge.held_ns, now_ns)
-            charge.hold = None
-
-    def refund_rest(self, now_ns: int, ahead: int = 0) -> None:
-        """Give back what was charged for bytes that have not arrived; they are charged as they arrive, at least
-        `ahead` bytes at once.
-        """
-        charge = self._charge
-        if charge is None or not self.remaining:
-            return
-        holds = self.connection.context.holds
-        if self.remaining > charge.unpaid:
-            charge.limits.refund(self.remaining - charge.unpaid, charge.charged_ns, now_ns)
-            holds.credit_returned(charge.limits.limits)
-            charge.unpaid = self.remaining
-            charge.ahead = ahead
-        if charge.rest is not None:
-            holds.credit_returned(charge.rest.refund(self.remaining, now_ns))
-
-    def end(self, now_ns: int) -> None:
-        """Nothing of the current frame arrives any more."""
-        self.refund_rest(now_ns)
-        if self._charge is not None:
-            self._count_hold(self._charge, now_ns)
-        self._forget_charge()
-
     def drop(self, pos: int, end: int, length: int) -> None:
-        frame_end = pos + 4 + length
-        self.output = b""
-        self.resume_at = min(end, frame_end)
-        self._begin_dropping(frame_end)
+        self.resume_at = min(end, pos + 4 + length)
+        self._begin_dropping(pos + 4 + length)
 
     def drop_walked(self, walk: FrameWalk, pos: int, walked_to: int, length: int) -> None:
-        self.output = b""
         self.resume_at = walked_to
-        self.walk, self.current = walk, self._kind
+        self.walk = walk
         self._begin_dropping(pos + 4 + length)
 
     def _begin_dropping(self, frame_end: int) -> None:
+        self.output = b""
         self.remaining = frame_end - self.resume_at
         self._is_dropping = self.remaining > 0
-        self._forget_charge()
-        if self._kind is not None:
-            self._kind.counter.value += 1
+        if self.kind is not None:
+            self.kind.counter.value += 1

@@ -15,8 +15,10 @@ from typing import Any, Final, final
 from protocol.produce_walk import FIRST_FLEXIBLE
 from protocol.record_batch import PLAIN_WIDTH, width_of
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
-from proxy.enforcement.identity import Identity
+from proxy.observability.topic_traffic import TopicTraffic
 from proxy.streams.connection import InFlight, RequestKind
+from quotas.admission.client_limits import ClientLimits
+from quotas.admission.limit import Limit
 
 #: The longest prefix.
 MAX_PREFIX: Final = 1_024
@@ -27,15 +29,22 @@ INDEX: Final = 4
 _NO_TAGS: Final = bytes(3)
 
 Unpack = Callable[[bytearray, int], tuple[Any, ...]]
+Charge = tuple[Limit, int, int]
+"""A limit, its amount, and the units beside it: see `spend_all`."""
 
 
 class Run:
-    """See the module. `count`: the number of requests that `scan` has found. This one finds none."""
+    """Requests of one read that pass together. This one finds none.
 
-    __slots__ = ("count",)
+    count       the number of requests that `scan` has found
+    last_size   bytes of the last of them, without the length field, where it has not arrived whole
+    """
+
+    __slots__ = ("count", "last_size")
 
     def __init__(self) -> None:
         self.count = 0
+        self.last_size = 0
 
     def fit(self, buf: bytearray, pos: int) -> bool:
         """Adapt to the request at `pos`. Returns whether `scan` may find now what it did not find before."""
@@ -57,11 +66,18 @@ class Run:
         """
         return pos
 
-    def spend(self, identity: Identity, size: int, now_ns: int) -> int:
-        """Charge and count the requests found, of `size` bytes together. Returns as `spend_all`: -1 where nothing was
-        charged.
+    def charges(self, client: ClientLimits, size: int, missing: int) -> list[Charge]:
+        """What the requests found, of `size` bytes together, are charged. `missing`: bytes of the last one that have not
+        arrived; what these will be charged is beside.
         """
-        return -1
+        return []
+
+    def is_known(self, client: ClientLimits, now_ns: int) -> bool:
+        """Whether no limit counts their producer id as a new one."""
+        return True
+
+    def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
+        """The requests found pass: count their records by topic."""
 
 
 NO_RUN: Final = Run()
@@ -96,3 +112,9 @@ class Layout:
             return False
         self.width, self.unpack = width, self._make(self._prefix_size, width)
         return True
+
+
+def requests_charges(client: ClientLimits, size: int, missing: int, requests: int) -> list[Charge]:
+    """What Produce requests of `size` bytes together are charged, besides their records; see `Run.charges`."""
+    charges = [(limit, size - missing, missing) for limit in client.produce.limits]
+    return charges + [(limit, requests, 0) for limit in client.requests.limits]

@@ -13,13 +13,13 @@ from protocol.produce_walk import one_partition
 from protocol.record_batch import BATCH_HEADER, BEFORE_SIZE, claimed_messages, unpack_batch
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
 from protocol.topics import Topic
-from proxy.enforcement.identity import Identity
-from proxy.observability.topic_traffic import OTHER_TOPICS
+from proxy.observability.topic_traffic import OTHER_TOPICS, TopicTraffic
 from proxy.streams.connection import InFlight, RequestKind
 from proxy.streams.context import Context
 from proxy.streams.produce_usage import name_of
-from proxy.streams.runs import INDEX, MAX_PREFIX, NO_RUN, Layout, Run, Unpack
+from proxy.streams.runs import INDEX, MAX_PREFIX, NO_RUN, Charge, Layout, Run, Unpack, requests_charges
 from proxy.streams.steps import PIECES_PER_STEP
+from quotas.admission.client_limits import ClientLimits
 
 #: Plans that are kept, each with a prefix: 6 MB of memory at most.
 MAX_PLANS: Final = 4_096
@@ -90,20 +90,21 @@ class UsagePlan(Run):
             count += 1
             sizes += size
             pos += 4 + length
+        if pos > end:
+            self.last_size = length
         self.count, self._record_bytes, self._messages = count, sizes + count * BEFORE_SIZE, messages
         return pos
 
-    def spend(self, identity: Identity, size: int, now_ns: int) -> int:
-        left = identity.limits.spend(size, self.count, now_ns)
-        traffic = identity.entity.topics
-        if left >= 0 and traffic is not None:
-            name = self._name
-            if name is None:
-                name = self._name = name_of(self._context, self._topic)
-            counters = traffic[name or OTHER_TOPICS]
-            counters.produce_bytes += self._record_bytes
-            counters.produce_messages += self._messages
-        return left
+    def charges(self, client: ClientLimits, size: int, missing: int) -> list[Charge]:
+        return requests_charges(client, size, missing, self.count)
+
+    def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
+        name = self._name
+        if name is None:
+            name = self._name = name_of(self._context, self._topic)
+        counters = traffic[name or OTHER_TOPICS]
+        counters.produce_bytes += self._record_bytes
+        counters.produce_messages += self._messages
 
 
 @final
@@ -152,15 +153,14 @@ class UsageTopicsRun(Run):
         self.count, self._found = count, found
         return pos
 
-    def spend(self, identity: Identity, size: int, now_ns: int) -> int:
-        left = identity.limits.spend(size, self.count, now_ns)
-        traffic = identity.entity.topics
-        if left >= 0 and traffic is not None:
-            for topic, record_bytes, messages in self._found:
-                counters = traffic[name_of(self._context, topic) or OTHER_TOPICS]
-                counters.produce_bytes += record_bytes
-                counters.produce_messages += messages
-        return left
+    def charges(self, client: ClientLimits, size: int, missing: int) -> list[Charge]:
+        return requests_charges(client, size, missing, self.count)
+
+    def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
+        for topic, record_bytes, messages in self._found:
+            counters = traffic[name_of(self._context, topic) or OTHER_TOPICS]
+            counters.produce_bytes += record_bytes
+            counters.produce_messages += messages
 
 
 @final

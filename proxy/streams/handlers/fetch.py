@@ -1,10 +1,10 @@
 """Fetch and ShareFetch: the request's budget is lowered to what is left of the limit, the response's size is charged.
 
-See `fetch_ledger` for reservations. The response contains the throttle time; node endpoints in it are hidden while it
+See `fetch_ledger` for budgets. The response contains the throttle time; node endpoints in it are hidden while it
 streams by, and its record bytes are counted where usage is counted by topic.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from struct import Struct
 from typing import Final, final
 
@@ -21,15 +21,19 @@ from protocol.request_header import unpack_prefix
 from protocol.share import ShareFetchResponseWalk
 from protocol.throttle_time import raise_throttle, throttle_needs
 from protocol.walk import FrameWalk
+from proxy.enforcement.data_frame import DataFrame, Reserving
 from proxy.enforcement.holds import Delay
+from proxy.enforcement.identity import Client
 from proxy.observability.topic_traffic import OTHER_TOPICS, TopicTraffic
-from proxy.streams.connection import Awaited, Connection, Handler, RequestKind, Requests, Responses, Stream
-from proxy.streams.fetch_ledger import Reservation
+from proxy.streams.connection import Awaited, Handler, RequestKind, Requests, Responses, Stream
+from proxy.streams.fetch_ledger import Fetching
 from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS, DataHandler
 from proxy.streams.produce_usage import name_of
-from proxy.streams.steps import DELAY_RESPONSE, NEED, PASS
+from proxy.streams.steps import DELAY_RESPONSE, HOLD, NEED, PASS
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit
+from quotas.admission.limit_set import admit_all
+from quotas.admission.passage import Passage
 
 #: A share consumer acknowledges with its next ShareFetch, and the records that it acquired are locked for 30 s by
 #: default (`group.share.record.lock.duration.ms`, KIP-932): a hold takes a third of that at most.
@@ -45,33 +49,50 @@ _max_bytes = Struct(">ii").unpack_from
 
 
 @final
-class OpenFetch(Awaited):
-    """A fetch in flight, and its reservation until the response settles it.
+class OpenFetch(Awaited, Reserving):
+    """A fetch in flight.
 
-    held_by   the limit that it found in debt; None: it found none
-    traffic   where the records of its response are counted, once that has arrived; None: they are not counted
+    client     that sent it: it is charged the response, whatever client ids follow on this connection
+    budget     the `max_bytes` that was forwarded; 0: it was not lowered
+    passage    what it has reserved; None: nothing
+    held_by    the limit that it found in debt; None: it found none
+    traffic    where the records of its response are counted, once that has arrived; None: they are not counted
     """
 
-    __slots__ = ("held_by", "is_settled", "kind", "reservation", "traffic")
+    __slots__ = ("budget", "client", "fetching", "held_by", "is_settled", "kind", "passage", "traffic")
 
-    def __init__(self, handler: Handler, kind: RequestKind, reservation: Reservation) -> None:
+    def __init__(self, handler: Handler, kind: RequestKind, client: Client, fetching: Fetching) -> None:
         super().__init__(handler)
         self.kind = kind
-        self.reservation = reservation
+        self.client = client
+        self.fetching = fetching
+        self.budget = 0
+        self.passage: Passage | None = None
         self.held_by: Limit | None = None
         self.is_settled = False
         self.traffic: dict[str, TopicTraffic] | None = None
 
+    def keeps_up(self) -> bool:
+        return False
+
+    def lapse(self) -> Collection[Limit]:
+        """Release what it has reserved: its response does not come at once. It is charged in full when it does."""
+        passage, self.passage = self.passage, None
+        if passage is None:
+            return ()
+        limits = tuple(passage.left)
+        passage.end()
+        return limits
+
     def cancel(self, now_ns: int) -> None:
-        if self.is_settled:
-            return
-        self.reservation.cancel(now_ns)
-        self.handler.context.holds.credit_returned(self.reservation.limits.limits)
+        holds = self.handler.context.holds
+        holds.forget(self)
+        holds.credit_returned(self.lapse())
 
 
 @final
 class Fetch(DataHandler):
-    """See the module."""
+    """Lowers the budget of each fetch, holds it while a limit is in debt, and charges its response."""
 
     __slots__ = ()
 
@@ -82,14 +103,17 @@ class Fetch(DataHandler):
         is_share = kind.api_key == SHARE_FETCH
         if not is_share:
             check_consumer_fetch(requests.buf, pos + header.body_offset, kind.version)
-        limits = requests.connection.identity.limits
-        reservation = requests.connection.fetching.begin(limits, now_ns)
-        fetch = OpenFetch(self, kind, reservation)
+        connection = requests.connection
+        limits, fetching = connection.identity.limits, connection.fetching
+        if fetching.is_open and limits.fetch.limits and self.context.measures.enforces:
+            return requests.full()
+        fetching.begin(limits)
+        fetch = OpenFetch(self, kind, connection.identity.client, fetching)
         if limits.fetch.limits or limits.requests.limits:
             step = self._reserve(requests, fetch, pos, now_ns)
             if step != PASS:
                 return step
-        reservation.open()
+        fetching.opened()
         requests.awaited = fetch
         if not is_share and kind.version >= FIRST_WITH_REPLICA_STATE:
             length = unpack_prefix(requests.buf, pos)[0]
@@ -100,54 +124,49 @@ class Fetch(DataHandler):
         return PASS
 
     def _reserve(self, requests: Requests, fetch: OpenFetch, pos: int, now_ns: int) -> int:
-        """Ask the limits, charge the reservation, and lower the request's `max_bytes`. Returns `PASS` or `HOLD`."""
-        kind, reservation, turn = fetch.kind, fetch.reservation, requests.connection.turn
-        limits = reservation.limits
-        fetch.held_by = None if turn is None else turn.limit
+        """Ask the limits, reserve what the response is expected to bring, and lower the request's `max_bytes`.
+
+        Returns `PASS` or `HOLD`.
+        """
+        kind, frame = fetch.kind, requests.connection.frame
+        client, fetching = fetch.client.limits, fetch.fetching
+        limits = client.fetch
         budget_at = kind.header.budget_offset
         asked = None if budget_at is None else _max_bytes(requests.buf, pos + budget_at)[1]
         if asked == 0 and _only_renews(requests.buf, pos, kind):
             self.count(requests, now_ns)
             return PASS
-        amount = reservation.plan(asked) if limits.limits else 0
-        decision, amounts = self.ask(requests, limits, amount, now_ns)
-        if decision.admitted:
-            reservation.amount = amount
-        elif turn is None:
-            fetch.held_by = decision.limit
-        step = self._act_on(requests, kind, decision, amount, amounts, now_ns)
-        if step == PASS and budget_at is not None and limits.limits and self.context.measures.enforces:
-            lower_fetch_budget(requests.buf, pos + budget_at, reservation.budget)
-        return step
-
-    def _act_on(
-        self,
-        requests: Requests,
-        kind: RequestKind,
-        decision: Decision,
-        size: int,
-        amounts: Mapping[Limit, int] | None,
-        now_ns: int,
-    ) -> int:
-        """As `act`; a ShareFetch is not held for longer than its locks allow."""
-        if decision.admitted:
-            return PASS  # its debt is known when its response arrives
-        if kind.api_key != SHARE_FETCH:
-            return self.act(requests, kind, decision, size, amounts, now_ns)
-        turn = requests.connection.turn
-        # It may be held again, by another limit or at new rates: the deadline stays.
-        until_ns = now_ns + LONGEST_SHARE_HOLD_NS if turn is None or not turn.until_ns else turn.until_ns
-        if now_ns < until_ns:
-            return self.act(requests, kind, decision, size, amounts, now_ns, until_ns)
-        requests.connection.identity.limits.requests.charge(1, now_ns)
+        if frame is not None:
+            fetch.held_by = frame.counted_by
+        amounts = dict.fromkeys(limits.limits, 0) | dict.fromkeys(client.requests.limits, 1)
+        decision = admit_all(amounts, now_ns, None if frame is None else frame.ticket)
+        if not decision.admitted:
+            fetch.held_by = fetch.held_by or decision.limit
+            if not self._is_over_deadline(frame, kind, now_ns):
+                in_bytes = decision.limit in limits.limits
+                units = fetching.units(limits, now_ns) if in_bytes else 1
+                until_ns = self._deadline_ns(frame, kind, now_ns)
+                if self.is_held(requests, kind, decision, 0, units, now_ns, until_ns):
+                    return HOLD
+            client.requests.charge(1, now_ns)
+        if limits.limits:
+            fetch.budget = fetching.budget(limits, now_ns)
+            expected = fetching.expected(asked, fetch.budget)
+            if expected:
+                fetch.passage = Passage(dict.fromkeys(limits.limits, expected), expected)
+                self.context.holds.reserve(fetch, now_ns)
+            if budget_at is not None and self.context.measures.enforces:
+                lower_fetch_budget(requests.buf, pos + budget_at, fetch.budget)
         return PASS
 
-    def expected(self, connection: Connection, limit: Limit, units: int) -> int:
-        """Bytes as in the latest response of the client: a reservation is for the most that it may bring."""
-        ledger = connection.fetching.ledger
-        if ledger is None or limit not in connection.identity.limits.fetch.limits:
-            return units
-        return min(units, ledger.latest or 0)
+    def _deadline_ns(self, frame: DataFrame | None, kind: RequestKind, now_ns: int) -> int:
+        """Until when a ShareFetch may be held, also by several limits: as long as its locks allow. 0: for ever."""
+        if kind.api_key != SHARE_FETCH:
+            return 0
+        return frame.until_ns if frame is not None and frame.until_ns else now_ns + LONGEST_SHARE_HOLD_NS
+
+    def _is_over_deadline(self, frame: DataFrame | None, kind: RequestKind, now_ns: int) -> bool:
+        return kind.api_key == SHARE_FETCH and now_ns >= self._deadline_ns(frame, kind, now_ns)
 
     # ---- responses
 
@@ -161,9 +180,6 @@ class Fetch(DataHandler):
                 return NEED
         if not awaited.is_settled:
             awaited.is_settled = True
-            identity = responses.connection.identity
-            if identity.generation != identity.registry.generation:
-                identity.refresh(now_ns)
             delay = self._settle(responses, awaited, length + 4, now_ns)
             if delay is not None and responses.postpone(delay, now_ns) != PASS:
                 return DELAY_RESPONSE
@@ -177,39 +193,40 @@ class Fetch(DataHandler):
         return responses.begin_walk(walk, pos, end, length, now_ns)
 
     def on_walked(self, stream: Stream, now_ns: int) -> None:
-        walk, fetch = stream.walk, stream.current
+        walk = stream.walk
+        fetch = stream.current if isinstance(stream, Responses) else None
         if isinstance(walk, RecordsWalk) and isinstance(fetch, OpenFetch) and fetch.traffic is not None:
             for topic, size in walk.take():
                 fetch.traffic[name_of(self.context, topic) or OTHER_TOPICS].fetch_bytes += size
 
     def _settle(self, responses: Responses, fetch: OpenFetch, size: int, now_ns: int) -> Delay | None:
-        """Charge the response. Returns its delay."""
-        delay = None
-        connection = responses.connection
-        identity = connection.identity
-        entity = identity.entity
+        """Charge the response to the client that sent the fetch. Returns its delay."""
+        connection, client = responses.connection, fetch.client
+        context, identity = self.context, connection.identity
+        if client.limits.generation != context.registry.generation:
+            client.refresh(now_ns)
+        entity = client.entity
         entity.fetch_bytes += size
         entity.fetch_requests += 1
         fetch.traffic = entity.topics
-        reservation, held_by, measures = fetch.reservation, fetch.held_by, self.context.measures
-        limits = identity.limits.fetch
+        fetch.fetching.answered(client.limits, size, fetch.budget, now_ns)
+        fetch.cancel(now_ns)
+        limits, of_requests, measures = client.limits.fetch, client.limits.requests, context.measures
         is_charged = True
-        if held_by is not None:
-            measures.report.exceeded(identity.client, held_by, size)
+        if fetch.held_by is not None:
+            measures.report.exceeded(client, fetch.held_by, size)
             is_charged = measures.enforces or limits.check(now_ns).wait_ns < MOST_DRY_RUN_DEBT_NS
-        decision = reservation.settle(limits, size, now_ns, is_charged=is_charged)
-        of_requests = identity.limits.requests
+        decision = limits.charge(size if is_charged else 0, now_ns)
         if of_requests.limits:
             decision = _worse(decision, of_requests.check(now_ns))
+        delay = None
         if decision is not ADMITTED:
-            delay = self.leave_debt(connection, decision, fetch.kind, now_ns, was_held=held_by is not None)
-        if identity.notice.limit in limits.limits:  # a notice may count reservations that have been refunded since
+            was_held = fetch.held_by is not None
+            delay = measures.after(identity, client, decision, fetch.kind.reply, now_ns, was_held=was_held)
+        if identity.notice.limit in limits.limits:  # a notice may count what was reserved, and has been released
             identity.notice.renew(identity.registry, now_ns)
-        if size < reservation.amount:
-            holds = self.context.holds
-            holds.credit_returned(reservation.limits.limits)
-            if holds.changed:
-                connection.attention = True
+        if context.holds.changed:
+            connection.attention = True
         return delay
 
 

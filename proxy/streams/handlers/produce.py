@@ -1,4 +1,4 @@
-"""Produce: charged by its length before its first byte is forwarded; held while its limits are in debt.
+"""Produce: charged by its length as its bytes are forwarded; held while its limits are in debt.
 
 Topics, records and producer ids are parsed only for clients with a limit on these, and for usage by topic
 (`produce_usage`). The response contains the throttle time; node endpoints in it are hidden while it streams by.
@@ -14,16 +14,20 @@ from protocol.produce import FIRST_FLEXIBLE, ProduceResponseWalk, finish_usual_p
 from protocol.produce_refusals import refused_produce_response
 from protocol.produce_walk import ProduceRequestWalk
 from protocol.request_header import unpack_prefix
+from proxy.enforcement.data_frame import DataFrame
 from proxy.streams.connection import Awaited, Connection, Handler, RequestKind, Requests, Responses, Stream
 from proxy.streams.context import Context
-from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS, DataHandler, longest_charge
+from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS, DataHandler
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.produce_usage import LOOKAHEAD, FirstUsages, ProduceUsage, Refusal, name_of
 from proxy.streams.refusals import Refusals, without_rejecting
 from proxy.streams.steps import HOLD, NEED, PASS, REPLACE
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit, Ticket
-from quotas.admission.limit_set import LimitSet, charge_all
+from quotas.admission.limit_set import admit_all, admit_part, charge_all, debt_of
+from quotas.admission.passage import Passage
+from quotas.admission.topic_thresholds import count_throttled
+from quotas.algorithms.algorithm import UNLIMITED
 
 #: First version with broker addresses in responses (KIP-951).
 FIRST_WITH_NODE_ENDPOINTS: Final = 10
@@ -37,16 +41,15 @@ _length = Struct(">i").pack
 class CountedProduce(Awaited):
     """A Produce request in flight whose response is parsed for errors, since thresholds count accepted records.
 
-    counted   what was charged
+    counted   its topics and their records
     """
 
-    __slots__ = ("charged_ns", "counted", "kind", "walk")
+    __slots__ = ("counted", "kind", "walk")
 
-    def __init__(self, handler: Handler, kind: RequestKind, counted: FirstUsages, now_ns: int) -> None:
+    def __init__(self, handler: Handler, kind: RequestKind, counted: FirstUsages) -> None:
         super().__init__(handler)
         self.kind = kind
         self.counted = counted
-        self.charged_ns = now_ns
         self.walk: ProduceResponseWalk | None = None
 
 
@@ -67,37 +70,12 @@ class Produce(DataHandler):
 
     def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
         connection = requests.connection
-        identity = connection.identity
+        limits = connection.identity.limits
         length = unpack_prefix(requests.buf, pos)[0]
-        produce = identity.limits.produce
-        size = length if connection.turn is None else _first_charge(produce, length, pos, end)
-        if identity.limits.walks:
-            step = self._admit_read(requests, kind, length, size, pos, end, now_ns)
-        else:
-            decision, amounts = ADMITTED, None
-            fitting = identity.limits.spend(size, 1, now_ns) if connection.turn is None else -1
-            if fitting < 0:
-                decision, amounts = self.ask(requests, produce, size, now_ns)
-            requests.near_limit = fitting < READ_SIZE
-            step = self.act(requests, kind, decision, length, amounts, now_ns)
-        if step == PASS:
-            requests.unpaid = length - size
-            entity = identity.entity
-            entity.produce_bytes += length
-            entity.produce_requests += 1
-        elif requests.hold is not None and requests.hold.limit in produce.limits:
-            requests.hold.units = _first_charge(produce, length, pos, end)
-        return step
-
-    def _admit_read(
-        self, requests: Requests, kind: RequestKind, length: int, size: int, pos: int, end: int, now_ns: int
-    ) -> int:
-        """Decide about a request that is parsed for its topics, records and producer ids.
-
-        size   bytes of it that are charged now
-        """
-        connection = requests.connection
-        ahead = min(4 + length, LOOKAHEAD) - (end - pos)
+        arrived = min(length, end - pos - 4)
+        if not limits.walks:
+            return self._decide(requests, kind, limits.amounts(length, 1), length, arrived, now_ns)
+        ahead = min(length, LOOKAHEAD) - arrived
         if ahead > 0 and self._looks_ahead(connection):
             requests.want = ahead if requests.near_limit else requests.full_read
             return NEED
@@ -111,32 +89,90 @@ class Produce(DataHandler):
             refusal = self._refusals.refusal(connection, usage, now_ns)
             if refusal is not None:
                 return self._refuse(requests, kind, usage, refusal, length, pos, now_ns)
-        return self._admit_streamed(requests, kind, usage, length, size, now_ns)
+        return self._admit_read(requests, kind, usage, length, pos, now_ns)
 
-    def _admit_streamed(
-        self, requests: Requests, kind: RequestKind, usage: ProduceUsage, length: int, size: int, now_ns: int
+    def _admit_read(
+        self, requests: Requests, kind: RequestKind, usage: ProduceUsage, length: int, pos: int, now_ns: int
     ) -> int:
-        """Decide about a request that passes as it arrives, by what has been parsed of it."""
-        turn = requests.connection.turn
-        decision = usage.admit(size, now_ns, None if turn is None else turn.ticket)
-        requests.near_limit = usage.fitting < READ_SIZE
-        if usage.lists_partitions and decision.admitted and decision.exceeded:
-            decision = without_rejecting(decision, now_ns)
-        step = self.act(requests, kind, decision, length, usage.amounts, now_ns)
-        if not decision.admitted:
-            hold = requests.hold
-            usage.count_throttled(decision, Ticket() if hold is None else hold.ticket, now_ns)
+        """Decide about a request by what has been read of it."""
+        connection, walk = requests.connection, usage.walk
+        arrived = length if walk is None else usage.walked_to - pos - 4
+        step = self._decide(requests, kind, usage.charges(length, now_ns), length, arrived, now_ns)
         if step == HOLD:
             usage.walk = None
             return HOLD
-        usage.passed(now_ns, len(requests.connection.in_flight), answered=kind.answered)
+        usage.passed(now_ns, len(connection.in_flight), answered=kind.answered)
         if usage.lists_partitions:
-            self._refusals.follow(requests.connection, usage, now_ns)
-        requests.walk = usage.walk
+            self._refusals.follow(connection, usage, now_ns)
+        requests.walk = walk
         requests.walked_to = usage.walked_to
         if usage.counted is not None:
-            requests.awaited = CountedProduce(self, kind, usage.counted, now_ns)
+            requests.awaited = CountedProduce(self, kind, usage.counted)
         return PASS
+
+    def _decide(
+        self,
+        requests: Requests,
+        kind: RequestKind,
+        amounts: Mapping[Limit, int],
+        length: int,
+        arrived: int,
+        now_ns: int,
+    ) -> int:
+        """Ask the limits; charge what has arrived and reserve the rest, or hold the request.
+
+        Returns `PASS` or `HOLD`.
+        """
+        connection = requests.connection
+        frame, usage = connection.frame, connection.usage
+        ticket = None if frame is None else frame.ticket
+        passage: Passage | None = None
+        if arrived == length:
+            decision = admit_all(amounts, now_ns, ticket)
+        else:
+            decision, passage = admit_part(amounts, length, arrived, now_ns, ticket)
+        if not decision.admitted:
+            if usage is not None and connection.identity.limits.walks:
+                decision = usage.with_topics(decision, now_ns)
+            units = length if decision.limit is None else amounts[decision.limit]
+            is_held = self.is_held(requests, kind, decision, length, units, now_ns)
+            frame = connection.frame
+            if usage is not None:
+                count_throttled(amounts, decision, Ticket() if frame is None else frame.ticket, now_ns)
+            if is_held:
+                return HOLD
+            passage = self._pass_in_debt(decision, amounts, length, arrived, now_ns)
+        elif decision is not ADMITTED:
+            rejects = usage is not None and usage.lists_partitions and connection.identity.limits.walks
+            self.leaves_debt(requests, kind, without_rejecting(decision, now_ns) if rejects else decision, now_ns)
+        requests.near_limit = decision is not ADMITTED or _fitting(amounts, length, now_ns) < READ_SIZE
+        entity = connection.identity.entity
+        entity.produce_bytes += length
+        entity.produce_requests += 1
+        if passage is not None:
+            frame = connection.frame
+            if frame is None:
+                frame = connection.frame = DataFrame(length, answered=kind.answered)
+            self.passes(requests, frame, passage, now_ns)
+        return PASS
+
+    def _pass_in_debt(
+        self, decision: Decision, amounts: Mapping[Limit, int], length: int, arrived: int, now_ns: int
+    ) -> Passage | None:
+        """A dry run forwards a request that finds debt. It is charged, so that the debt is that of an enforced limit
+        whose client sends the same at the same times.
+        """
+        if decision.wait_ns >= MOST_DRY_RUN_DEBT_NS:
+            return None
+        if arrived == length:
+            charge_all(amounts, now_ns)
+            return None
+        passage = Passage(amounts, length)
+        passage.passed(arrived, now_ns)
+        return passage
+
+    def exceeds(self, requests: Requests, limit: Limit, size: int) -> None:
+        self.context.measures.report.exceeded(requests.connection.identity.client, limit, size)
 
     def _looks_ahead(self, connection: Connection) -> bool:
         """Whether a decision waits for the bytes that it uses. Not while memory is tight: bytes kept for it would block
@@ -146,18 +182,6 @@ class Produce(DataHandler):
         return identity.limits.counts_records and (
             not self.context.memory.is_tight or self.context.registry.refused.concerns(identity.client.key)
         )
-
-    def exceeds(self, requests: Requests, limit: Limit, size: int) -> None:
-        self.context.measures.report.exceeded(requests.connection.identity.client, limit, size)
-
-    def pass_in_debt(
-        self, requests: Requests, decision: Decision, size: int, amounts: Mapping[Limit, int] | None, now_ns: int
-    ) -> None:
-        """Charge it, so that the debt is that of an enforced limit whose client sends the same at the same times."""
-        if decision.wait_ns < MOST_DRY_RUN_DEBT_NS:
-            requests.is_charged = True
-            produce = requests.connection.identity.limits.produce
-            charge_all(dict.fromkeys(produce.limits, size) if amounts is None else amounts, now_ns)
 
     def _refuse(
         self,
@@ -198,32 +222,32 @@ class Produce(DataHandler):
         connection.answer(refusal.correlation_id, _length(len(answer)) + answer, throttle_at)
 
     def on_walked(self, stream: Stream, now_ns: int) -> None:
-        walk, usage = stream.walk, stream.connection.usage
+        walk, usage, connection = stream.walk, stream.connection.usage, stream.connection
         if usage is None or not isinstance(walk, ProduceRequestWalk):
             return
         if usage.refusal is not None:
-            self._refusals.add(stream.connection, usage, usage.refusal, now_ns)
+            self._refusals.add(connection, usage, usage.refusal, now_ns)
             return
         if usage.lists_partitions:
-            self._refusals.follow(stream.connection, usage, now_ns)
+            self._refusals.follow(connection, usage, now_ns)
         seen = walk.take()
         if not seen:
             return
-        decision = usage.charge_late(seen, now_ns)
-        assert isinstance(stream, Requests)  # noqa: S101 - for the type checker: the walk is over a request
-        assert isinstance(stream.current, RequestKind)  # noqa: S101 - for the type checker
-        self.on_late(stream, stream.current, decision, now_ns)
-        stream.note_charge(now_ns)
-
-    def on_late(self, requests: Requests, kind: RequestKind, decision: Decision, now_ns: int) -> None:
-        """Records have been charged after the request passed."""
+        amounts = usage.charges_late(seen, now_ns)
+        if connection.frame is not None:
+            connection.frame.add(amounts)
+        else:
+            charge_all(amounts, now_ns)
+        decision = debt_of(amounts, now_ns)
         if decision is ADMITTED:
             return
-        delay = self.leave_debt(requests.connection, decision, kind, now_ns, was_held=requests.is_counted)
-        if delay is not None:
-            requests.delay_latest(delay)
-        requests.is_counted = True
-        requests.near_limit = True
+        usage.keep_exceeding(decision, seen, now_ns)
+        assert isinstance(stream, Requests)  # noqa: S101 - for the type checker: the walk is over a request
+        kind = stream.kind
+        if kind is not None:
+            self.leaves_debt(stream, kind, decision, now_ns)
+            if stream.delay is not None:
+                stream.delay_latest(stream.delay)
 
     # ---- responses
 
@@ -259,7 +283,7 @@ class Produce(DataHandler):
         return responses.begin_walk(walk, pos, end, length, now_ns)
 
     def on_response_end(self, awaited: Awaited, now_ns: int) -> None:
-        """Return the records that the broker refused. Topics with records that it accepted exist."""
+        """Record what the broker accepted, and what it refused. Topics with records that it accepted exist."""
         if not isinstance(awaited, CountedProduce) or awaited.walk is None:
             return
         refused = awaited.walk.refused_shares()
@@ -271,11 +295,14 @@ class Produce(DataHandler):
                 continue
             if share < 1 and usage.topic in refused.seen:
                 registry.topic_exists(name)
+            record_bytes, messages = int(usage.record_bytes * share), int(usage.messages * share)
             if share:
-                record_bytes, messages = int(usage.record_bytes * share), int(usage.messages * share)
-                registry.records_refused(name, record_bytes, messages, awaited.charged_ns, now_ns)
+                registry.records_refused(name, record_bytes, messages, now_ns)
+            registry.records_accepted(name, usage.record_bytes - record_bytes, usage.messages - messages, now_ns)
 
 
-def _first_charge(limits: LimitSet, length: int, pos: int, end: int) -> int:
-    """Bytes that a held frame of `length` bytes is charged when it passes; the rest is charged as it arrives."""
-    return min(length, max(end - pos - 4, longest_charge(limits)))
+def _fitting(amounts: Mapping[Limit, int], length: int, now_ns: int) -> int:
+    """Bytes of such requests that fit before a limit is in debt."""
+    return min(
+        (limit.headroom(now_ns) * length // amount for limit, amount in amounts.items() if amount), default=UNLIMITED
+    )

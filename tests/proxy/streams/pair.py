@@ -21,7 +21,8 @@ from typing import Any, cast
 from proxy.brokers.nodes import Nodes
 from proxy.brokers.topics import Topics
 from proxy.config.config import Config, QuotaOptions
-from proxy.enforcement.holds import Hold, Holds
+from proxy.enforcement.data_frame import DataFrame, FrameEvent, FrameOwner, Life
+from proxy.enforcement.holds import Holds
 from proxy.enforcement.identity import Identity
 from proxy.enforcement.measures import Measures
 from proxy.enforcement.report import Report
@@ -244,7 +245,7 @@ class Flow:
         self.pair.world.memory.update(holding, len(kept), 0, holding.reserved)
 
 
-class Pair:
+class Pair(FrameOwner):
     """A client, a broker, and the streams between them."""
 
     def __init__(self, world: World, *, cuts: Sequence[int] = (), breaks: bool = False, peer: str = "peer:1") -> None:
@@ -259,7 +260,6 @@ class Pair:
         self.to_client = bytearray()
         self.requests = Flow(self, self.request_stream, self.to_broker)
         self.responses = Flow(self, self.response_stream, self.to_client)
-        self.hold: Hold | None = None
 
     def client_sends(self, *data: bytes) -> None:
         for piece in self._cut(b"".join(data)):
@@ -287,25 +287,27 @@ class Pair:
 
     # ---- what a session does
 
-    def on_hold(self, flow: Flow) -> None:
-        hold = flow.stream.hold
-        assert hold is not None
-        flow.stream.hold = None
-        self.connection.turn = None
-        self.hold = hold
-        hold.waiter = self
-        self.world.holds.add(hold, self.world.clock())
+    @property
+    def held(self) -> DataFrame | None:
+        frame = self.connection.frame
+        return frame if frame is not None and frame.state is Life.HELD else None
 
-    def release(self, hold: Hold) -> None:
+    @property
+    def is_held(self) -> bool:
+        return self.held is not None
+
+    def on_hold(self, flow: Flow) -> None:
+        frame = self.held
+        assert frame is not None
+        frame.owner = self
+        self.world.holds.add(frame)
+
+    def release(self, frame: DataFrame) -> None:
         """The held frame asks again; it has been taken out of its queue."""
-        assert self.hold is hold
-        self.hold = None
-        hold.ticket.turn = hold.limit
-        self.connection.turn = hold
+        frame.ticket.at_limit = frame.limit
         self._go_on_after_hold()
-        if self.connection.turn is hold:
-            self.connection.turn = None
-            self.world.holds.give_up(hold.ticket, self.world.clock())
+        if self.connection.frame is frame and frame.state is Life.RELEASED:
+            self.request_stream.put_back(self.world.clock())
 
     def read_on(self) -> None:
         """See `Waiter`: all bytes have been fed."""
@@ -338,10 +340,8 @@ class Pair:
     def hang_up(self) -> None:
         """Both connections are closed."""
         now_ns = self.world.clock()
-        if self.hold is not None:
-            self.world.holds.remove(self.hold)
-            self.world.holds.give_up(self.hold.ticket, now_ns)
-            self.hold = None
+        if self.held is not None:
+            self.world.holds.remove(self.held)
         self.request_stream.end(now_ns)
         for flow in (self.requests, self.responses):
             self.world.memory.forget(flow.stream.holding)
@@ -361,11 +361,16 @@ def pass_one_hold(world: World) -> None:
     """Let time pass until one frame has its turn."""
     limit = next(iter(world.holds.limits))
     world.clock.now_ns += world.holds.due_ns(limit, world.clock()) or 0
-    hold = world.holds.next(limit, world.clock())
-    assert hold is not None
-    pair = hold.waiter
-    assert isinstance(pair, Pair)
-    pair.release(hold)
+    frame = world.holds.next(limit, world.clock())
+    assert frame is not None
+    release(frame)
+
+
+def release(frame: DataFrame) -> None:
+    """It is the turn of this frame, which has been taken out of its queue."""
+    frame.on(FrameEvent.TURN)
+    assert frame.owner is not None
+    frame.owner.release(frame)
 
 
 def frames_of(data: bytes | bytearray) -> list[bytes]:

@@ -120,10 +120,9 @@ def pass_until(world: World, end_ns: int) -> None:
         if world.clock() + due_ns[limit] > end_ns:
             break
         world.clock.now_ns += due_ns[limit]
-        hold = holds.next(limit, world.clock())
-        assert hold is not None
-        assert isinstance(hold.waiter, Pair)
-        hold.waiter.release(hold)
+        frame = holds.next(limit, world.clock())
+        assert frame is not None
+        release(frame)
     world.clock.now_ns = max(world.clock.now_ns, end_ns)
 
 

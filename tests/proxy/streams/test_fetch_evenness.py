@@ -58,10 +58,9 @@ class Consumer:
         if held and (not self.due or min(held.values()) <= self.due[0][0]):
             limit = min(held, key=held.__getitem__)
             world.clock.now_ns = max(world.clock(), held[limit])
-            hold = holds.next(limit, world.clock())
-            assert hold is not None
-            assert isinstance(hold.waiter, Pair)
-            hold.waiter.release(hold)
+            frame = holds.next(limit, world.clock())
+            assert frame is not None
+            release(frame)
             self.see_forwarded(self.pairs.index(hold.waiter))
             return
         world.clock.now_ns, at = heappop(self.due)

@@ -1,0 +1,227 @@
+"""The life of a data frame that is held, or that does not arrive whole, as a table.
+
+    NEW        at the boundary: nothing of it was forwarded             the request stream has it
+    HELD       waits for a limit                                       the limit's queue has it, the pump its bytes
+    RELEASED   out of the queue: decided again                         the request stream
+    PASSING    what has arrived is forwarded, what has not is reserved the request stream
+    LAPSED     partly forwarded, without a reservation: it asks again  the request stream
+    DONE       forwarded to its end, or answered by the proxy
+    DROPPED    its connection was closed
+
+A frame that passes whole in one read has no such object. `proxy.enforcement.holds` has the queues, `quotas.admission`
+the reservations.
+"""
+
+from abc import abstractmethod
+from collections.abc import Collection, Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import Final, Protocol, final
+
+from quotas.admission.limit import Limit, Ticket
+from quotas.admission.passage import Passage
+
+
+class Life(Enum):
+    """The states of a data frame: see the table above."""
+
+    NEW = "new"
+    HELD = "held"
+    RELEASED = "released"
+    PASSING = "passing"
+    LAPSED = "lapsed"
+    DONE = "done"
+    DROPPED = "dropped"
+
+
+class FrameEvent(Enum):
+    """What moves a data frame from one state to the next."""
+
+    IN_DEBT = "a limit holds it"
+    TURN = "its turn, or its deadline, has come, or the limits have changed"
+    NEEDS_MORE = "more of it must arrive before it is decided"
+    ADMITTED = "it passes as far as it has arrived"
+    LAPSE = "its reservation is used up, or was released since it did not arrive"
+    END = "its last byte was forwarded, or the proxy has answered it"
+    CLOSE = "its connection was closed"
+
+
+_L = Life
+_E = FrameEvent
+
+TRANSITIONS: Final[Mapping[Life, Mapping[FrameEvent, Life]]] = MappingProxyType(
+    {
+        _L.NEW: {_E.IN_DEBT: _L.HELD, _E.ADMITTED: _L.PASSING, _E.END: _L.DONE, _E.CLOSE: _L.DROPPED},
+        _L.HELD: {_E.TURN: _L.RELEASED, _E.CLOSE: _L.DROPPED},
+        _L.RELEASED: {
+            _E.IN_DEBT: _L.HELD,
+            _E.NEEDS_MORE: _L.NEW,
+            _E.ADMITTED: _L.PASSING,
+            _E.END: _L.DONE,
+            _E.CLOSE: _L.DROPPED,
+        },
+        _L.PASSING: {_E.LAPSE: _L.LAPSED, _E.END: _L.DONE, _E.CLOSE: _L.DROPPED},
+        _L.LAPSED: {_E.IN_DEBT: _L.HELD, _E.ADMITTED: _L.PASSING, _E.CLOSE: _L.DROPPED},
+        _L.DONE: {},
+        _L.DROPPED: {},
+    }
+)
+
+
+class FrameOwner(Protocol):
+    """The connection of a held frame, as the queues see it."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def is_held(self) -> bool:
+        """Whether a frame of the connection is held."""
+
+    @abstractmethod
+    def release(self, frame: "DataFrame") -> None:
+        """Decide the frame again: it is `RELEASED`."""
+
+    @abstractmethod
+    def read_on(self) -> None:
+        """Read what has arrived."""
+
+
+class Reserving(Protocol):
+    """Something that has reserved units of limits: a frame under way, or an open fetch."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def keeps_up(self) -> bool:
+        """Whether it has used its limits since the last call, or since it began."""
+
+    @abstractmethod
+    def lapse(self) -> Collection[Limit]:
+        """Release its reservation. Returns the limits of which it had reserved units."""
+
+
+@final
+class DataFrame(Reserving):
+    """One data frame.
+
+    size       its bytes, without the length field
+    answered   whether the broker responds to it: not to acks=0
+    limit      the limit that holds it; `units`: its amount there
+    since_ns   when its present hold began, at the first limit; `held_ns`: of the holds before
+    counted_by the limit that counts its holds: the first; None: it was not held, or they have been counted
+    until_ns   when it passes even if the limit is in debt; 0: never
+    ticket     what it keeps while it waits for one limit after another
+    passage    its reservation; None: nothing of it passes yet
+    rest       what it is charged for the `rest_bytes` that are not reserved
+    least      bytes of it that must arrive in a second, or its reservation lapses
+    owner      its connection, while it is held
+    """
+
+    __slots__ = (
+        "_left_then",
+        "answered",
+        "counted_by",
+        "held_ns",
+        "least",
+        "limit",
+        "owner",
+        "passage",
+        "rest",
+        "rest_bytes",
+        "since_ns",
+        "size",
+        "state",
+        "ticket",
+        "units",
+        "until_ns",
+    )
+
+    def __init__(self, size: int, *, answered: bool) -> None:
+        self.state = Life.NEW
+        self.size = size
+        self.answered = answered
+        self.limit: Limit | None = None
+        self.units = 0
+        self.since_ns = 0
+        self.held_ns = 0
+        self.counted_by: Limit | None = None
+        self.until_ns = 0
+        self.ticket = Ticket()
+        self.passage: Passage | None = None
+        self.rest: dict[Limit, int] = {}
+        self.rest_bytes = 0
+        self.least = 0
+        self._left_then = 0
+        self.owner: FrameOwner | None = None
+
+    def on(self, event: FrameEvent) -> None:
+        """Go to the state that the table gives. KeyError: a defect of this program."""
+        self.state = TRANSITIONS[self.state][event]
+
+    def hold(self, limit: Limit, units: int, now_ns: int) -> None:
+        """A limit holds it, perhaps after another one."""
+        if self.state is not Life.RELEASED:
+            self.since_ns = now_ns
+        if self.counted_by is None:
+            self.counted_by = limit
+        self.limit, self.units = limit, units
+        self.on(FrameEvent.IN_DEBT)
+
+    def pass_on(self, passage: Passage | None, now_ns: int) -> None:
+        """It passes; `passage`: the reservation of what has not arrived."""
+        if self.state is Life.RELEASED:
+            self.held_ns += now_ns - self.since_ns
+        self.ticket.release()
+        self.passage = passage
+        self._left_then = self.reserved_bytes
+        self.on(FrameEvent.ADMITTED)
+
+    @property
+    def reserved_bytes(self) -> int:
+        """How many of its bytes may pass without asking again."""
+        return 0 if self.passage is None else self.passage.left_bytes
+
+    def keeps_up(self) -> bool:
+        before, self._left_then = self._left_then, self.reserved_bytes
+        return before - self._left_then >= self.least
+
+    def lapse(self) -> Collection[Limit]:
+        passage, self.passage = self.passage, None
+        limits: list[Limit] = []
+        if passage is not None:
+            for limit, units in passage.left.items():
+                self.rest[limit] = self.rest.get(limit, 0) + units
+                limits.append(limit)
+            self.rest_bytes += passage.left_bytes
+            passage.end()
+        self.on(FrameEvent.LAPSE)
+        return limits
+
+    def add(self, amounts: Mapping[Limit, int]) -> None:
+        """More was found in what has not been forwarded."""
+        if self.passage is not None and not self.rest_bytes:
+            self.passage.add(amounts)
+            return
+        for limit, units in amounts.items():
+            self.rest[limit] = self.rest.get(limit, 0) + units
+
+    def portion(self, size: int) -> dict[Limit, int]:
+        """What the next `size` bytes of the rest are charged."""
+        if size >= self.rest_bytes:
+            return dict(self.rest)
+        return {limit: units * size // self.rest_bytes for limit, units in self.rest.items()}
+
+    def take(self, portion: Mapping[Limit, int], size: int) -> None:
+        """This portion is reserved from now on."""
+        for limit, units in portion.items():
+            self.rest[limit] -= units
+        self.rest_bytes -= size
+
+    def end(self, event: FrameEvent) -> None:
+        """It has passed, or never will."""
+        if self.passage is not None:
+            self.passage.end()
+            self.passage = None
+        self.ticket.release()
+        self.on(event)
