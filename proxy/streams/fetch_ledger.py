@@ -86,7 +86,7 @@ class Fetching:
     is_open   a fetch waits for its response
     """
 
-    __slots__ = ("_ledger", "_oversize", "_size", "_state", "is_open")
+    __slots__ = ("_batch", "_is_oversize", "_ledger", "_size", "_state", "is_open")
 
     def __init__(self) -> None:
         self.is_open = False
@@ -94,8 +94,10 @@ class Fetching:
         self._state = _NOT_READY
         #: Of the latest response; None: there was none.
         self._size: int | None = None
-        #: The size of the latest response if it exceeded its budget by far: one batch.
-        self._oversize = 0
+        #: The size of a batch, at most: of the smallest response, or of the latest one above its budget.
+        self._batch = LARGEST_BATCH
+        #: The latest response was one batch, and above its budget.
+        self._is_oversize = False
 
     def begin(self, limits: ClientLimits) -> None:
         """The connection is to send a fetch as this client, perhaps again after a hold."""
@@ -118,14 +120,13 @@ class Fetching:
         A connection with an empty response before waits for new data: it reserves nothing, or idle consumers would keep
         the limit from the others.
         """
-        most = budget if asked is None else min(budget, asked)
-        if self._size is None:
-            return max(most, LARGEST_BATCH)
-        return 0 if self._size <= EMPTY_RESPONSE else max(most, self._oversize)
+        if self._size is not None and self._size <= EMPTY_RESPONSE:
+            return 0
+        return max(budget if asked is None else min(budget, asked), self._batch)
 
     def units(self, limits: LimitSet, now_ns: int) -> int:
         """What its held fetch counts in the queue: the batch that its last response was, or else an equal share."""
-        return self._oversize or max(1, limits.earned(SMALLEST_BUDGET_NS) // self._ready(now_ns))
+        return self._batch if self._is_oversize else max(1, limits.earned(SMALLEST_BUDGET_NS) // self._ready(now_ns))
 
     def opened(self) -> None:
         """Its fetch is forwarded."""
@@ -137,7 +138,11 @@ class Fetching:
         """The response to its fetch as this client, of `size` bytes, has arrived. `budget`: 0 if none was set."""
         self.is_open = False
         self._size = size
-        self._oversize = size if budget and size > budget + budget // 8 + EMPTY_RESPONSE else 0
+        self._is_oversize = 0 < budget + budget // 8 + EMPTY_RESPONSE < size
+        if self._is_oversize:
+            self._batch = size
+        elif size > EMPTY_RESPONSE:
+            self._batch = min(self._batch, size)
         if self._ledger is not None and self._ledger is limits.fetches and budget and self._state != _WAITING:
             self._become(self._ledger.period(now_ns))
 

@@ -67,8 +67,8 @@ class Run:
         return pos
 
     def charges(self, client: ClientLimits, size: int, missing: int) -> list[Charge]:
-        """What the requests found, of `size` bytes together, are charged. `missing`: bytes of the last one that have not
-        arrived; what these will be charged is beside.
+        """What the requests found, of `size` bytes together, are charged. `missing`: bytes of the last one that have
+        not arrived; what these will be charged is beside.
         """
         return []
 

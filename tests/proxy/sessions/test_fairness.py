@@ -143,7 +143,7 @@ def test_connections_do_not_queue_where_there_is_room_for_all() -> None:
     pairs = [Queued(world, wakeups) for _ in range(2)]
     for pair in pairs:
         pair.client_sends(produce(0, 1_000))
-        assert pair.hold is not None
+        assert pair.held is not None
         pair.requests.unread += b"".join(produce(number, 1_000) for number in range(1, 200))
     world.clock.pass_seconds(0.9)
     assert timers.next()

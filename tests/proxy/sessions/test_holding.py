@@ -95,7 +95,7 @@ async def test_little_is_kept_after_a_frame_that_arrived_in_pieces(open_stage: O
     await client.send(more)
     await held(stage)
     assert stage.memory.buffered_bytes <= HEAD_READ_SIZE
-    assert session.hold is not None
+    assert session.held is not None
 
 
 async def test_a_frame_of_the_size_of_the_buffer_can_be_held(open_stage: OpenStage) -> None:
@@ -106,7 +106,7 @@ async def test_a_frame_of_the_size_of_the_buffer_can_be_held(open_stage: OpenSta
     frame = produce(2, 2 * READ_SIZE)
     stage.memory.data[:] = frame[:READ_SIZE]
     session.requests._run(READ_SIZE)
-    assert session.hold is not None
+    assert session.held is not None
     assert len(session.requests.kept) == READ_SIZE
     stage.clock.pass_seconds(1)
     assert await broker.read(READ_SIZE) == frame[:READ_SIZE]
@@ -349,7 +349,7 @@ async def test_a_dropped_frame_changes_nothing_else(open_stage: OpenStage) -> No
     first = produce(1, 300_000, acks=0)
     sending = asyncio.ensure_future(client.send(first + produce(2, 500)))
     received = b""
-    while session.hold is None:  # the broker takes a little at a time, so that the proxy always has bytes for it
+    while session.held is None:  # the broker takes a little at a time, so that the proxy always has bytes for it
         received += await broker.read(4_000)
     assert session.requests.pending is not None
     await sending
@@ -491,7 +491,7 @@ async def test_only_a_share_fetch_passes_at_a_deadline(
     stage.clock.pass_seconds(0.005)
     if api == FETCH:
         await asyncio.sleep(0.03)  # three times the deadline that is not to be
-        assert session.hold is not None
+        assert session.held is not None
         return
     assert correlation_of(await broker.frame()) == 2
     await until(lambda: not stage.paused())
@@ -587,7 +587,7 @@ async def test_draining_delivers_a_held_acks_0_frame(open_stage: OpenStage) -> N
     session = stage.session_of(client)
     session.drain()
     stage.clock.pass_seconds(1)
-    await until(lambda: session.requests.stream.remaining and session.hold)
+    await until(lambda: session.requests.stream.remaining and session.held)
     session.drain()  # half of it is forwarded, and the limit holds the rest
     stage.clock.pass_seconds(1)
     assert await broker.rest() == produce(2, 90_000, acks=0)
@@ -601,7 +601,7 @@ async def test_draining_delivers_the_rest_of_a_frame_that_is_partly_forwarded(op
     await held(stage)
     session = stage.session_of(client)
     stage.clock.pass_seconds(1)
-    await until(lambda: session.requests.stream.remaining and session.hold)
+    await until(lambda: session.requests.stream.remaining and session.held)
     session.drain()
     await broker.send(produced(1))
     stage.clock.pass_seconds(1)

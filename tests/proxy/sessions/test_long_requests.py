@@ -49,7 +49,7 @@ async def sent_in_pieces(stage: Stage, client: Peer, data: bytes, cuts: list[int
     session = stage.session_of(client)
     for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
         await client.send(data[start:end])
-        await until(lambda: session.hold or session.state is State.CLOSED or not stage.unread(session))
+        await until(lambda: session.held or session.state is State.CLOSED or not stage.unread(session))
 
 
 async def passed_from(stage: Stage, client: Peer, data: bytes) -> None:

@@ -693,7 +693,7 @@ async def test_bytes_that_never_arrive_are_refunded(open_stage: OpenStage, held:
             session.sweep(stage.clock())
         assert limit.debt_ns(stage.clock()) == 96 * 1_000_000_000
         await client.send(frame[100:])
-        await until(lambda: session.hold is not None)
+        await until(lambda: session.held is not None)
         stage.clock.pass_seconds(96)
         stage.shared.wakeups.limits_changed()
         assert await broker.read(len(frame) - 100) == frame[100:]

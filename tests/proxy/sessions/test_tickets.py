@@ -53,15 +53,15 @@ async def with_an_open_claim(open_stage: OpenStage, second: bytes = SECOND) -> t
     await client.send(second)
     await held(stage)
     session = stage.session_of(client)
-    assert session.hold is not None
-    assert session.hold.limit is limit_of(stage, OWN)
+    assert session.held is not None
+    assert session.held.limit is limit_of(stage, OWN)
     stage.clock.pass_seconds(0.011)
     frame = produce(1, 1_500_000 - (len(produce(1, 0, client_id="web")) - 4), client_id="web")
     receiving = asyncio.ensure_future(broker_of_other.frame())
     await other.send(frame)
     assert await receiving == frame
     stage.clock.pass_seconds(0.009)
-    await until(lambda: session.hold is not None and session.hold.limit is limit_of(stage, TOTAL))
+    await until(lambda: session.held is not None and session.held.limit is limit_of(stage, TOTAL))
     size = min(50_000, int.from_bytes(second[:4], "big"))  # what the limit earns in 50 ms
     assert debts(stage) == {OWN: size / 1_000_000, TOTAL: 0.006}, "it has been charged to its own limit"
     return stage, client, broker
@@ -87,7 +87,7 @@ async def test_a_frame_that_never_passes_is_refunded(open_stage: OpenStage, end:
         await until(lambda: session.state is State.CLOSED)
     elif end == "the proxy drains":
         session.drain()
-        assert session.hold is None
+        assert session.held is None
     else:
         client.close()
         stage.clock.pass_seconds(0.006)
@@ -141,7 +141,7 @@ async def test_a_frame_with_claims_needs_more_bytes(open_stage: OpenStage) -> No
     stage.clock.pass_seconds(0.0105)
     await client.send(good[:200])
     await held(stage)
-    claimed = session.hold
+    claimed = session.held
     assert claimed is not None
     own = limit_of(stage, OWN)
     claimed.ticket.turn = own
@@ -149,7 +149,7 @@ async def test_a_frame_with_claims_needs_more_bytes(open_stage: OpenStage) -> No
     claimed.ticket.claim(len(good) - 4, stage.clock())
     assert OWN in debts(stage)
     alter(stage, "topic=rows,bytes_in_rate=1GB")
-    await until(lambda: session.hold is None)
+    await until(lambda: session.held is None)
     assert debts(stage) == {}
     await client.send(good[200:])
     assert await broker.frame() == good

@@ -73,7 +73,7 @@ def test_a_fetch_response_that_leaves_debt_is_late(version: int) -> None:
         assert told == (shown_ms,), "clients of 8 and later would wait again"
     assert pair.connection.identity.entity.fetch_bytes == len(answer)
     pair.client_sends(fetch(2, version))
-    assert pair.hold is None, "what was served by a delay does not hold"
+    assert pair.held is None, "what was served by a delay does not hold"
 
 
 def test_later_responses_follow_in_order() -> None:
@@ -90,7 +90,7 @@ def test_a_delay_is_bounded_and_the_rest_holds() -> None:
     pair.end_delay()
     assert pair.to_client == produced(1, 3, 3)
     pair.client_sends(produce(2, 100, 3))
-    assert pair.hold is not None
+    assert pair.held is not None
 
 
 @pytest.mark.parametrize("version", [3, 9])
@@ -99,7 +99,7 @@ def test_without_a_response_nothing_is_late(version: int) -> None:
     pair = Pair(World([QUOTA]))
     pair.client_sends(produce(1, 10_000, version, acks=0), heartbeat(2), produce(3, 10, version))
     assert len(pair.sent()) == 2
-    assert pair.hold is not None
+    assert pair.held is not None
     notice = pair.connection.identity.notice
     assert (notice.until_ns > pair.world.clock()) == (version == 9), "it covers the held request"
 
@@ -110,7 +110,7 @@ def test_mode_pause_changes_no_response() -> None:
     pair.broker_sends(produced(1))
     assert pair.to_client == produced(1)
     pair.client_sends(produce(2, 10_000))
-    assert pair.hold is not None
+    assert pair.held is not None
 
 
 def test_the_mode_of_the_limit_in_debt_applies() -> None:
@@ -143,14 +143,14 @@ def test_control_requests_and_renewals_of_locks_are_never_held(mode: str) -> Non
     pair.client_sends(*sent)
     assert pair.sent()[1:] == sent
     pair.client_sends(share_fetch(3, 2))
-    assert pair.hold is not None
+    assert pair.held is not None
 
 
 def test_debt_of_the_rest_of_a_held_request_delays_its_own_response() -> None:
     """A long request is charged in parts after its hold; its response is in flight meanwhile."""
     pair = answered(3, 1_000)
     pair.client_sends(produce(2, 130_000, 3))
-    assert pair.hold is not None
+    assert pair.held is not None
     pass_holds(pair.world)
     pair.client_sends(heartbeat(3))
     assert len(pair.sent()) == 3

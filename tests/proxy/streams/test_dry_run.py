@@ -19,7 +19,7 @@ from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import batch, fetch, fetched, produce, produce_records
 from tests.proxy.streams.exchanges import HANDLED, NOISE, Exchange
-from tests.proxy.streams.pair import Pair, World
+from tests.proxy.streams.pair import Pair, World, release
 
 DRY_RUN = EnforcementOptions(dry_run=True)
 USAGE = UsageOptions(file=Path("unused"))
@@ -182,7 +182,7 @@ def test_the_excess_of_a_fetch_is_its_response(options: EnforcementOptions) -> N
     for number, size in ((1, 300), (2, 200)):
         pair.client_sends(fetch(number))
         pass_until(world, world.clock() + 1)
-        if pair.hold is not None:
+        if pair.held is not None:
             pass_until(world, world.clock() + 1_000_000_000)
         pair.broker_sends(fetched(number, size=size))
     assert excess(world) == {"consumer_byte_rate": len(fetched(2, size=200))}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from proxy.streams.fetch_ledger import LARGEST_BATCH
 from quotas.parsing.parse import parse_spec
 from tests.proxy.frames import fetch, fetch_max_bytes, fetched
-from tests.proxy.streams.pair import Pair, World
+from tests.proxy.streams.pair import Pair, World, release
 
 SECOND = 1_000_000_000
 #: Bytes of a response made by `fetched` besides its records.
@@ -59,9 +59,11 @@ class Consumer:
             limit = min(held, key=held.__getitem__)
             world.clock.now_ns = max(world.clock(), held[limit])
             frame = holds.next(limit, world.clock())
-            assert frame is not None
+            if frame is None:
+                return  # more is reserved than the limit holds: a response ends that
             release(frame)
-            self.see_forwarded(self.pairs.index(hold.waiter))
+            assert isinstance(frame.owner, Pair)
+            self.see_forwarded(self.pairs.index(frame.owner))
             return
         world.clock.now_ns, at = heappop(self.due)
         pair, batch = self.pairs[at], self.batches[at]

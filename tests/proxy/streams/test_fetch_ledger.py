@@ -181,7 +181,7 @@ def test_idle_connections_keep_nothing_from_an_active_one(burst_seconds: int | F
     brought, began_ns = 0, world.clock()
     for number in range(100):  # each 0.1 s, as small as the budget, and 1 MB at most
         pair.client_sends(frames.fetch(number))
-        if pair.hold is not None:
+        if pair.held is not None:
             pass_one_hold(world)
         size = min(1_000_000, fetch_max_bytes(pair.sent()[-1]))
         pair.to_broker.clear()
@@ -240,14 +240,14 @@ def test_the_first_notice_counts_no_held_fetch_of_unknown_size() -> None:
     first, *others = (Pair(world) for _ in range(6))
     for pair in (first, *others):
         pair.client_sends(frames.fetch(1))
-    assert all(pair.hold is not None for pair in others)
+    assert all(pair.held is not None for pair in others)
     first.broker_sends(frames.fetched(1, size=75_000 - 13))
     assert throttle_ms_of(first) == 75_000 / 500, "its own debt"
     limit = next(iter(world.holds.limits))
     assert limit.waiters.queued == 5 * LARGEST_BATCH, "the order of turns is that of the reservations"
     pass_one_hold(world)
     first.client_sends(frames.fetch(2))
-    (second,) = (pair for pair in others if pair.hold is None)
+    (second,) = (pair for pair in others if pair.held is None)
     second.broker_sends(frames.fetched(1, size=75_000 - 13))
     assert throttle_ms_of(second) == 2 * 75_000 / 500, "its own debt, and the held fetch of known size"
 
@@ -260,8 +260,8 @@ def test_a_notice_for_a_request_rate_counts_each_held_fetch_as_one_request(also:
     for pair in pairs:
         pair.client_sends(frames.fetch(1))
     first, *others = pairs
-    assert first.hold is None
-    assert all(pair.hold is not None for pair in others)
+    assert first.held is None
+    assert all(pair.held is not None for pair in others)
     first.broker_sends(frames.fetched(1, size=100))
     assert throttle_ms_of(first) == 4 * 1000 / 2, "its own request and three that are held"
 
@@ -270,7 +270,7 @@ def test_a_consumer_that_waits_is_never_held_for_a_request_rate() -> None:
     pair = Pair(World([without_burst("client-id=etl,request_rate=2")]))
     for number in range(1, 5):
         pair.client_sends(frames.fetch(number))
-        assert pair.hold is None
+        assert pair.held is None
         pair.broker_sends(frames.fetched(number, size=100))
         assert throttle_ms_of(pair) == 500
         pair.world.clock.pass_seconds(0.5)
@@ -302,7 +302,7 @@ def test_a_fetch_for_no_bytes_is_held_as_any_other(request_of: Any, limit: str, 
     pair.client_sends(request_of(1, max_bytes=max_bytes))
     assert pair.sent() == [request_of(1, max_bytes=max_bytes)], "brokers refuse other values of a ShareFetch"
     pair.client_sends(request_of(2, max_bytes=max_bytes))
-    assert pair.hold is not None
+    assert pair.held is not None
 
 
 def test_a_renewal_of_locks_is_never_held() -> None:
@@ -312,7 +312,7 @@ def test_a_renewal_of_locks_is_never_held() -> None:
     pair.client_sends(*renewals)
     assert pair.sent()[1:] == renewals
     pair.client_sends(frames.share_fetch(5, 2, renews=True))
-    assert pair.hold is not None, "it asks for records"
+    assert pair.held is not None, "it asks for records"
 
 
 def test_a_share_fetch_is_held_for_ten_seconds_at_most() -> None:
@@ -322,7 +322,7 @@ def test_a_share_fetch_is_held_for_ten_seconds_at_most() -> None:
     first.client_sends(frames.share_fetch(1))
     first.broker_sends(frames.share_fetched(1, record_bytes=100_000))
     second.client_sends(frames.share_fetch(1))
-    hold = second.hold
+    hold = second.held
     assert hold is not None
     assert hold.until_ns == world.clock() + 10_000_000_000
     world.clock.pass_seconds(10)
@@ -339,7 +339,7 @@ def test_empty_responses_do_not_earn_anything(algorithm: str) -> None:
     brought = 0
     for number in range(60):
         for pair in pairs:
-            if pair.hold is not None:
+            if pair.held is not None:
                 continue
             if pair.connection.in_flight:
                 size = 100 if number % 3 else fetch_max_bytes(pair.sent()[-1])
@@ -392,11 +392,11 @@ def test_a_lifted_limit_is_in_no_later_response() -> None:
     first, second = Pair(world), Pair(world)
     first.client_sends(frames.produce(1, 3_000), frames.fetch(2))
     second.client_sends(frames.fetch(3))
-    assert second.hold is not None
+    assert second.held is not None
     world.registry.replace([], world.clock())
     first.broker_sends(frames.produced(1), frames.fetched(2, size=400_000))
     assert first.received() == [frames.produced(1), frames.fetched(2, size=400_000)]
-    (hold,) = world.holds.take_all(second.hold.limit)
+    (hold,) = world.holds.take_all(second.held.limit)
     second.release(hold)
     second.broker_sends(frames.fetched(3))
     for pair, numbers in ((first, (4, 5)), (second, (6, 7))):

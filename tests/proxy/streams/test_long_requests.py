@@ -36,7 +36,7 @@ def test_the_rest_of_a_held_request_waits_for_the_limits_of_now(after: list[Quot
     sent = produce(1, 10_000) + produce(2, 1_000_000)
     pair.client_sends(sent)
     pass_one_hold(world)
-    assert pair.hold is not None, "the first part has passed"
+    assert pair.held is not None, "the first part has passed"
     world.registry.replace(after, world.clock())
     decide_again(world)
     began_ns = world.clock()
@@ -53,8 +53,8 @@ def test_the_rest_of_a_held_request_waits_for_no_forgotten_debt() -> None:
     sent = produce(1, 10_000) + produce(2, 1_000_000)
     pair.client_sends(sent)
     pass_one_hold(world)
-    assert pair.hold is not None
-    pair.hold.limit.algorithm.record(100_000_000, world.clock())
+    assert pair.held is not None
+    pair.held.limit.algorithm.record(100_000_000, world.clock())
     world.registry.forget_debts(world.clock(), most=100)
     decide_again(world)
     began_ns = world.clock()
@@ -136,9 +136,9 @@ def test_waiters_do_not_wait_for_what_is_announced_after_them(spec: str) -> None
     first.client_sends(sent[:68_000])
     second.client_sends(produce_records(2, {"rows": [batch(15, 75_000)]}))
     began_ns = world.clock()
-    while first.hold is not None:
+    while first.held is not None:
         pass_one_hold(world)
-    assert second.hold is not None
+    assert second.held is not None
     first.client_sends(sent[68_000:72_000])
     pass_holds(world)
     assert len(second.sent()) == 1

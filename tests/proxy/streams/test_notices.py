@@ -141,7 +141,7 @@ def test_a_notice_comes_before_the_debt_of_bytes(count: int) -> None:
     pair.client_sends(fetch(98))
     assert world.metrics.entities.throttle_reasons[SOFT] == 1, "a fetch uses none of that limit"
     pair.client_sends(produce(99, 1_000))
-    assert pair.hold is None, "nothing is held without debt"
+    assert pair.held is None, "nothing is held without debt"
     assert pair.connection.identity.entity.data_during_notice == 0
 
 
@@ -167,6 +167,6 @@ def test_a_client_that_waits_sends_nothing_during_a_notice(waits: bool) -> None:
         if waits:
             pair.broker_sends(produced(number))
             world.clock.pass_seconds(produce_throttle_ms(pair.received()[-1], 9) / 1_000)
-    assert (pair.hold is None) == waits
+    assert (pair.held is None) == waits
     counted = pair.connection.identity.entity.data_during_notice
     assert counted == (0 if waits else 1), "the frames after a held one have not been read"

@@ -26,7 +26,7 @@ from quotas.parsing.parse import parse_spec
 from tests.protocol.kafka_messages import idempotent
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import TOPIC_ID, Topic, produce_records, produced, refused, request
-from tests.proxy.streams.pair import Pair, World, pass_holds
+from tests.proxy.streams.pair import Pair, World, pass_holds, release
 
 NOISY, QUIET = "noisy", "quiet"
 SPEC = "topic=noisy,bytes_in_rate=1000,action=reject"
@@ -145,7 +145,7 @@ def test_a_request_with_another_topic_is_held_as_a_whole() -> None:
     pair = pair_of(world)
     mixed = produce_records(2, {QUIET: [idempotent(0, producer_id=8)], NOISY: [idempotent(4)]})
     pair.client_sends(mixed)
-    assert (pair.sent(), pair.received(), pair.hold is not None) == ([], [], True)
+    assert (pair.sent(), pair.received(), pair.held is not None) == ([], [], True)
     pass_holds(world)
     assert pair.sent() == [mixed]
     assert world.clock() >= SIZE * 1_000_000
@@ -160,7 +160,7 @@ def test_later_batches_are_refused_until_the_refused_one_has_come_back() -> None
 
     def is_refused(number: int, sequence: int, topics: dict[Topic, list[bytes | None]] | None = None) -> bool:
         pair.client_sends(produce_records(number, topics or {NOISY: [idempotent(sequence)]}))
-        assert pair.hold is None
+        assert pair.held is None
         for frame in pair.sent():
             pair.broker_sends(produced(int.from_bytes(frame[8:12])))
         pair.to_broker.clear()
@@ -238,7 +238,7 @@ def test_a_batch_that_was_refused_for_long_is_held() -> None:
     other = Pair(world)
     other.client_sends(produce_records(1, {NOISY: [idempotent(0, payload=bytes(1_000))]}, client_id="other"))
     pair.client_sends(again)
-    assert pair.hold is not None
+    assert pair.held is not None
     pass_holds(world)
     assert pair.sent() == [again]
 
@@ -282,7 +282,7 @@ def test_everything_else_is_held(error: int, sent: bytes) -> None:
     pair = pair_of(world)
     pair.connection.identity.refusal_error = error
     pair.client_sends(sent)
-    assert (pair.hold is not None, pair.received()) == (True, [])
+    assert (pair.held is not None, pair.received()) == (True, [])
     pass_holds(world)
     assert pair.sent() == [sent]
 
@@ -343,9 +343,8 @@ def test_thresholds_count_a_refused_sequence_once() -> None:
 def release_due(world: World) -> None:
     """Let the held frames pass that are due."""
     for limit in list(world.holds.limits):
-        while (hold := world.holds.next(limit, world.clock())) is not None:
-            assert isinstance(hold.waiter, Pair)
-            hold.waiter.release(hold)
+        while (frame := world.holds.next(limit, world.clock())) is not None:
+            release(frame)
 
 
 @settings(max_examples=40)

@@ -223,7 +223,7 @@ class Half:
             "topics": world.topics(),
             "bytes": [bytes(pair.to_broker) for pair in self.pairs],
             "in flight": [[number for number, _ in pair.connection.in_flight] for pair in self.pairs],
-            "holds": [pair.hold and (pair.hold.limit.name, pair.hold.size, pair.hold.units) for pair in self.pairs],
+            "holds": [pair.held and (pair.held.limit.name, pair.held.size, pair.held.units) for pair in self.pairs],
             "notices": [pair.connection.identity.notice.until_ns for pair in self.pairs],
             "unanswered": [pair.connection.sent_unanswered for pair in self.pairs],
         }
@@ -392,7 +392,7 @@ def test_the_requests_that_fit_pass_and_the_next_overdraws() -> None:
     pair = pair_with("topic=other,bytes_in_rate=1", f"client-id=etl,producer_byte_rate={30 * size}")
     pair.client_sends(*(RUN.frame(number) for number in range(1, 50)))
     assert len(pair.sent()) == 31
-    assert pair.hold is not None
+    assert pair.held is not None
 
 
 @pytest.mark.parametrize("spec", [TOPIC, "client-id=etl,producer_byte_rate=1GB"])
