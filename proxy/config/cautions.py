@@ -55,12 +55,16 @@ def quota_warnings(options: QuotaOptions, quotas: Quotas) -> list[Caution]:
 
 def _of_thresholds(quotas: Quotas) -> Iterator[Caution]:
     """How long thresholds hold."""
-    if any(name in THRESHOLDS.values() for entry in quotas.entries for name in entry.limits):
+    found = [str(entry.entity) for entry in quotas.entries if any(name in THRESHOLDS.values() for name in entry.limits)]
+    if found:
         effect = (
             "topics over their thresholds are refused where the producer sends again; all other requests are held, by a"
             " one-minute mean: for 45, 100 or 140 s after 2, 5 or 10 times the threshold"
         )
-        yield "thresholds_hold_for_long", {"effect": effect, "hint": "bytes_in_rate is an even rate"}
+        yield (
+            "thresholds_hold_for_long",
+            {"entities": _listed(found), "effect": effect, "hint": "bytes_in_rate is an even rate"},
+        )
 
 
 def _below_floor(quotas: Quotas) -> list[str]:

@@ -17,6 +17,7 @@ EXAMPLES = [
     errors.ReplicaFetch(3, 12),
     errors.MalformedFrame("a varint", 7),
     errors.TruncatedFrame("records", 7),
+    errors.TooManyItems(7),
     errors.CorrelationMismatch(1, 2),
     errors.UnexpectedResponse(),
 ]

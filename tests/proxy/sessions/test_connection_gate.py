@@ -13,9 +13,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from proxy.active_config import DRY_RUN
 from proxy.config.config import EnforcementOptions, QuotaOptions, SecurityOptions
 from proxy.enforcement.identity import Identity
-from proxy.enforcement.policies.table import DRY_RUN
 from proxy.sessions.gate import Gate
 from proxy.sessions.lifecycle import State
 from proxy.sessions.session import Origin
