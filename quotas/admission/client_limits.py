@@ -65,11 +65,15 @@ class ClientLimits:
             amounts[limit] = requests
         return amounts
 
-    def spend(self, size: int, requests: int, now_ns: int) -> int:
-        """See `spend_all`: for Produce requests whose records are not charged."""
+    def spend(self, size: int, requests: int, now_ns: int, missing: int = 0) -> int:
+        """See `spend_all`: for Produce requests whose records are not charged. `missing`: bytes of the last one that
+        have not arrived.
+        """
         if not self.requests.limits:
-            return self.produce.spend(size, now_ns)
-        return spend_all(self.amounts(size, requests).items(), size, now_ns)
+            return self.produce.spend(size, now_ns, missing)
+        charges = [(limit, size, missing) for limit in self.produce.limits]
+        charges += [(limit, requests, 0) for limit in self.requests.limits]
+        return spend_all(charges, size, now_ns)
 
 
 class ProducerIdLimit:

@@ -32,13 +32,13 @@ T = TypeVar("T", bound=Hashable)
 
 
 class _Flow(Generic[T]):
-    """A waiting session: the sizes of its frames with their uncertain parts, oldest first; the finish of the oldest."""
+    """A waiting session: the sizes of its frames, oldest first; the finish of the oldest."""
 
     __slots__ = ("alive", "finish", "sizes", "waiter")
 
     def __init__(self, waiter: T) -> None:
         self.waiter = waiter
-        self.sizes: deque[tuple[int, int]] = deque()
+        self.sizes: deque[int] = deque()
         self.finish = 0
         self.alive = True
 
@@ -46,21 +46,18 @@ class _Flow(Generic[T]):
 class FairQueue(Generic[T]):
     """Sessions waiting for one limit. A waiter is anything hashable; equal waiters are one session.
 
-    waiting    queued frames; a plain attribute, since the hot path reads it
-    queued     their bytes
-    uncertain  of these, the bytes that may turn out not to be charged
+    waiting   queued frames; a plain attribute, since the hot path reads it
+    queued    their bytes
     """
 
-    __slots__ = ("_arrivals", "_flows", "_heap", "_virtual_time", "queued", "uncertain", "waiting")
+    __slots__ = ("_arrivals", "_flows", "_heap", "_virtual_time", "queued", "waiting")
 
     waiting: int
     queued: int
-    uncertain: int
 
     def __init__(self) -> None:
         self.waiting = 0
         self.queued = 0
-        self.uncertain = 0
         self._virtual_time = 0
         self._arrivals = 0
         self._flows: dict[T, _Flow[T]] = {}
@@ -73,10 +70,9 @@ class FairQueue(Generic[T]):
         """Every waiting session, once, in no particular order."""
         return iter(self._flows)
 
-    def push(self, waiter: T, size: int, *, uncertain: int = 0, is_first: bool = False) -> None:
+    def push(self, waiter: T, size: int, *, is_first: bool = False) -> None:
         """Queue a frame of `size` bytes; frames of one session keep their order. ValueError for a negative size.
 
-        `uncertain`: of these, the bytes that may turn out not to be charged.
         `is_first`: it was removed and not served, so it precedes all that were queued since.
         """
         if size < 0:
@@ -84,10 +80,9 @@ class FairQueue(Generic[T]):
         flow = self._flows.get(waiter)
         if flow is None:
             flow = self._flows[waiter] = _Flow(waiter)
-        flow.sizes.append((size, uncertain))
+        flow.sizes.append(size)
         self.waiting += 1
         self.queued += size
-        self.uncertain += uncertain
         if len(flow.sizes) == 1:
             # At least one byte: empty frames would not move the virtual time, and could starve others.
             self._line_up(flow, 0 if is_first else size or 1)
@@ -96,13 +91,12 @@ class FairQueue(Generic[T]):
         """Remove the next frame and return its waiter. IndexError if the queue is empty."""
         flow = self._first()
         heappop(self._heap)
-        size, uncertain = flow.sizes.popleft()
+        size = flow.sizes.popleft()
         self.waiting -= 1
         self.queued -= size
-        self.uncertain -= uncertain
         self._virtual_time = flow.finish
         if flow.sizes:
-            self._line_up(flow, flow.sizes[0][0] or 1)
+            self._line_up(flow, flow.sizes[0] or 1)
         else:
             del self._flows[flow.waiter]
         return flow.waiter
@@ -117,7 +111,7 @@ class FairQueue(Generic[T]):
             self._virtual_time = max((flow.finish for flow in self._flows.values()), default=self._virtual_time)
             self._flows.clear()
             self._heap.clear()
-            self.waiting = self.queued = self.uncertain = 0
+            self.waiting = self.queued = 0
         while self.waiting:
             found.append(self.pop())
         return found
@@ -129,8 +123,7 @@ class FairQueue(Generic[T]):
             return
         flow.alive = False
         self.waiting -= len(flow.sizes)
-        self.queued -= sum(size for size, _ in flow.sizes)
-        self.uncertain -= sum(uncertain for _, uncertain in flow.sizes)
+        self.queued -= sum(flow.sizes)
         self._compact()
 
     # ---- inside

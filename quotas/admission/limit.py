@@ -6,36 +6,43 @@ A limit with waiters counts as in debt for all other frames, so new frames queue
     decision = limits.admit(size, now_ns)
     not decision.admitted:  ticket = Ticket(); decision.limit.enqueue(session, size); a timer after wait_ns
     timer fires:            while the limit is out of debt and has waiters: session = limit.waiters.pop(),
-                            ticket.turn = limit, limits.admit(size, now_ns, ticket); if another limit refuses, the
+                            ticket.at_limit = limit, limits.admit(size, now_ns, ticket); if another limit refuses, the
                             frame queues there
-    session ends:           limit.waiters.discard(session); ticket.release(now_ns)
+    session ends:           limit.waiters.discard(session); ticket.release()
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from itertools import count
 from typing import Any, Final, NoReturn
 
 from quotas.admission.fair_queue import FairQueue
 from quotas.algorithms.algorithm import NS_PER_SECOND, Algorithm
 from quotas.algorithms.producer_ids import ProducerIdQuota
+from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entity import AnyEntity
 from quotas.exemption import Exemption
 
 SPARE_NS: Final = 20_000_000
-"""A limit may have earned this much while its waiters need more, since timers fire late.
-"""
+"""A limit may have earned this much while its waiters need more, since timers fire late."""
+SOFT_NS: Final = 20_000_000
+"""The soft mark: what a limit earns in this time, at most half of its burst."""
 
 
 class Waiters(FairQueue[Any]):
-    """The waiters of a limit, and `claimants`, the tickets with a claim on it."""
+    """The waiters of a limit, and the tickets that reserve of it while they wait for other limits.
 
-    __slots__ = ("claimants",)
+    holders   these tickets, with the amounts of their frames
+    held      the sum of these amounts
+    """
+
+    __slots__ = ("held", "holders")
 
     def __init__(self) -> None:
         super().__init__()
-        self.claimants: set[Ticket] = set()
+        self.holders: dict[Ticket, int] = {}
+        self.held = 0
 
 
 class _NoWaiters(Waiters):
@@ -43,7 +50,7 @@ class _NoWaiters(Waiters):
 
     __slots__ = ()
 
-    def push(self, waiter: object, size: int, *, uncertain: int = 0, is_first: bool = False) -> NoReturn:
+    def push(self, waiter: object, size: int, *, is_first: bool = False) -> NoReturn:
         raise TypeError("shared by all limits without waiters: use Limit.enqueue")
 
 
@@ -60,11 +67,12 @@ class Limit:
     mode        the entry's throttle mode, or None
     rejects     whether records over it are refused where the client can handle it (`action=reject`)
     algorithm   the bucket; the same one for the life of the limit
+    reserved    units of frames that were admitted and have not passed yet, and of tickets: see `Passage`, `Ticket`
     waiters     its queue, served byte-fair; add to it with `enqueue`
     exempt      the clients that it neither charges nor holds, or None
     """
 
-    __slots__ = ("algorithm", "entity", "exempt", "mode", "name", "origin", "rejects", "waiters")
+    __slots__ = ("algorithm", "entity", "exempt", "mode", "name", "origin", "rejects", "reserved", "waiters")
 
     def __init__(
         self,
@@ -81,6 +89,7 @@ class Limit:
         self.origin = entity if origin is None else origin
         self.mode = mode
         self.rejects = False
+        self.reserved = 0
         self.waiters: Waiters = _NO_WAITERS
         self.exempt: Exemption | None = None
 
@@ -95,23 +104,30 @@ class Limit:
         rate = self.algorithm.rate
         return rate.numerator if rate.denominator == 1 else float(rate)
 
-    def debt_ns(self, now_ns: int) -> int:
-        """Nanoseconds until out of debt."""
-        return self.algorithm.debt_ns(now_ns)
-
-    def queued_ns(self, more: int = 0) -> int:
-        """Nanoseconds of this rate for what the queued frames will be charged, as expected, and `more` units; rounded
-        up.
-        """
-        return self.time_of(self.waiters.queued - self.waiters.uncertain + more)
-
-    def soft_wait_ns(self, round_trip_ns: int, now_ns: int) -> int:
-        """Nanoseconds until the headroom is above the soft mark again, 0: it is. The mark is what the limit earns in a
-        round trip, at most half of its burst: a notice there arrives before the debt.
+    @property
+    def burst(self) -> int:
+        """Units of which a token bucket is out of debt when they are reserved and it is full; 0 for other algorithms,
+        some of which are in debt with less.
         """
         algorithm = self.algorithm
-        mark_ns = min(round_trip_ns, algorithm.burst_ns // 2)
-        return max(0, mark_ns - self.time_of(algorithm.headroom(now_ns))) if mark_ns else 0
+        return algorithm.rate * algorithm.burst_ns // NS_PER_SECOND if type(algorithm) is TokenBucket else 0
+
+    def debt_ns(self, now_ns: int) -> int:
+        """Nanoseconds until out of debt, with what is reserved."""
+        return self.algorithm.debt_ns(now_ns, self.reserved)
+
+    def headroom(self, now_ns: int) -> int:
+        """Whole units that fit beside what is reserved before it is in debt; 0 with waiters."""
+        return 0 if self.waiters.waiting else max(0, self.algorithm.headroom(now_ns) - self.reserved)
+
+    def queued_ns(self, more: int = 0) -> int:
+        """Nanoseconds of this rate for the queued frames and `more` units; rounded up."""
+        return self.time_of(self.waiters.queued + more)
+
+    def soft_wait_ns(self, now_ns: int) -> int:
+        """Nanoseconds until the headroom is above the soft mark (`SOFT_NS`) again; 0: it is, or there is no burst."""
+        mark_ns = min(SOFT_NS, self.algorithm.burst_ns // 2)
+        return max(0, mark_ns - self.time_of(self.headroom(now_ns))) if mark_ns else 0
 
     def time_of(self, amount: int) -> int:
         """Nanoseconds in which the limit earns `amount`, rounded up."""
@@ -122,11 +138,11 @@ class Limit:
         """Whether all queued frames fit, with some spare."""
         algorithm = self.algorithm
         spare = algorithm.rate * min(SPARE_NS, algorithm.burst_ns // 2) // NS_PER_SECOND
-        return algorithm.headroom(now_ns) > self.waiters.queued + spare
+        return algorithm.headroom(now_ns) - self.reserved > self.waiters.queued + spare
 
-    def enqueue(self, waiter: object, size: int, *, uncertain: int = 0, is_first: bool = False) -> None:
+    def enqueue(self, waiter: object, size: int, *, is_first: bool = False) -> None:
         """Queue a frame of `size` units for this limit; see `FairQueue.push`."""
-        self._own_waiters().push(waiter, size, uncertain=uncertain, is_first=is_first)
+        self._own_waiters().push(waiter, size, is_first=is_first)
 
     def _own_waiters(self) -> Waiters:
         if self.waiters is _NO_WAITERS:
@@ -140,71 +156,69 @@ def limits_for(user: str, client_id: str, limits: tuple[Limit, ...]) -> tuple[Li
 
 
 class Ticket:
-    """A held frame: the limit where it has its turn, and its charges before it passes.
+    """A held frame: the limit where it has its turn, and what it reserves of limits before it passes.
 
     With two limits, a frame that moves from the first queue to the second could find the first in debt each time and
-    starve. So at its turn a frame is charged to that limit (a *claim*), and waits only for the others.
+    starve. So at its turn it reserves its amount of that limit, at most the burst, and waits only for the others.
 
-    A bucket bounds its claims (see `TokenBucket.claim`), so frames with claims on different limits could block each
-    other. If there is no room for a claim, frames that were held later release theirs (wound-wait, Rosenkrantz, Stearns
-    and Lewis 1978). The frame held first never loses a claim and is never refused one: it passes after one turn at each
-    of its limits, then the next one is first. So no frame starves.
+    The reservations at a limit are within its burst, so its queue moves; a frame larger than that reserves alone. If
+    there is no room, frames that were held later lose their reservations. The frame held first never loses one and is
+    never refused one: it passes after one turn at each of its limits, then the next one is first. So no frame starves,
+    with any number of limits.
+
+    In any time T at most rate * T + burst + one frame passes a token bucket. For a frame above the burst that several
+    limits may hold, its size counts in place of the burst: rate * T + two such frames.
+
+    at_limit   where it has its turn, or None
+    reserved   by limit
+    reported   thresholds that have counted this frame as throttled (see `count_throttled`), by name and entity
     """
 
-    __slots__ = ("_claimed_ns", "claims", "number", "reported", "turn")
+    __slots__ = ("at_limit", "number", "reported", "reserved")
 
     def __init__(self) -> None:
-        self.turn: Limit | None = None
-        self.claims: dict[Limit, int] = {}
-        self._claimed_ns: dict[Limit, int] = {}
+        self.at_limit: Limit | None = None
+        self.reserved: dict[Limit, int] = {}
         self.number: Final = next(_numbers)
-        #: Thresholds that have counted this frame as throttled (see `count_throttled`), by name and entity.
         self.reported: set[tuple[str, AnyEntity]] = set()
 
-    def claim(self, amount: int, now_ns: int) -> None:
-        """Claim `amount` of `turn`, which is out of debt, while another limit holds the frame."""
-        limit = self.turn
-        if limit is None or limit in self.claims:
+    def reserve(self, amount: int) -> None:
+        """Reserve `amount` of `at_limit`, which is out of debt, while another limit holds the frame."""
+        limit = self.at_limit
+        if limit is None or limit in self.reserved:
             return
-        if limit.algorithm.claim(amount, now_ns) or self._claim_before_later_ones(limit, amount, now_ns):
-            self.claims[limit], self._claimed_ns[limit] = amount, now_ns
-            limit._own_waiters().claimants.add(self)
+        waiters, burst = limit._own_waiters(), limit.burst
+        if waiters.held + amount > burst and not self._make_room(waiters, limit, burst - amount):
+            return
+        waiters.holders[self] = amount
+        waiters.held += amount
+        self.reserved[limit] = min(amount, burst)
+        limit.reserved += self.reserved[limit]
 
-    def _claim_before_later_ones(self, limit: Limit, amount: int, now_ns: int) -> bool:
-        algorithm = limit.algorithm
-        claimants = limit.waiters.claimants
-        later = sorted((each for each in claimants if each.number > self.number), key=lambda each: each.number)
-        if not later:
+    def review(self, limits: Container[Limit]) -> None:
+        """Drop the reservations of limits that are not among these, and those above a burst that has become smaller."""
+        for limit, reserved in list(self.reserved.items()):
+            waiters, burst = limit.waiters, limit.burst
+            is_above = waiters.held > burst and len(waiters.holders) > 1
+            if limit not in limits or reserved > burst or is_above:
+                self._drop(limit)
+
+    def release(self) -> None:
+        """Drop the reservations."""
+        for limit in list(self.reserved):
+            self._drop(limit)
+
+    def _make_room(self, waiters: Waiters, limit: Limit, most: int) -> bool:
+        """Drop reservations of frames that were held later, the latest first, until `most` units or none are held.
+        Returns whether that is so; else nothing changes.
+        """
+        later = sorted([each for each in waiters.holders if each.number > self.number], key=lambda each: each.number)
+        if waiters.held - sum([waiters.holders[each] for each in later]) > max(0, most):
             return False
-        for each in later:
-            algorithm.unclaim(each.claims[limit], each._claimed_ns[limit], now_ns)
-        is_claimed = algorithm.claim(amount, now_ns)
-        for each in later:
-            if algorithm.claim(each.claims[limit], now_ns):
-                each._claimed_ns[limit] = now_ns
-            else:
-                each._forget(limit)
-        return is_claimed
+        while later and waiters.held > most:
+            later.pop()._drop(limit)
+        return True
 
-    def settle(self, now_ns: int, amounts: Mapping[Limit, int]) -> dict[Limit, int]:
-        """The frame passes with these amounts; returns what is left to charge. Claims above an amount are refunded."""
-        left = dict(amounts)
-        for limit, claimed in list(self.claims.items()):
-            needed = min(claimed, amounts[limit])
-            if needed < claimed:
-                limit.algorithm.unclaim(claimed - needed, self._claimed_ns[limit], now_ns)
-            limit.algorithm.settle(needed, now_ns)
-            left[limit] -= needed
-            self._forget(limit)
-        return left
-
-    def release(self, now_ns: int, but: Container[Limit] = ()) -> None:
-        """Refund the claims on all limits except those in `but`."""
-        for limit, amount in list(self.claims.items()):
-            if limit not in but:
-                limit.algorithm.unclaim(amount, self._claimed_ns[limit], now_ns)
-                self._forget(limit)
-
-    def _forget(self, limit: Limit) -> None:
-        del self.claims[limit], self._claimed_ns[limit]
-        limit.waiters.claimants.remove(self)
+    def _drop(self, limit: Limit) -> None:
+        limit.reserved -= self.reserved.pop(limit)
+        limit.waiters.held -= limit.waiters.holders.pop(self)

@@ -1,4 +1,7 @@
-"""The limits of one request: check all, then charge. A request that one limit holds is charged to none."""
+"""The limits of one request: check all, then charge. A request that one limit holds is charged to none.
+
+A limit is out of debt if it is so with what is reserved of it (`Limit.reserved`).
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,10 @@ from typing import Final
 
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit, Ticket
+from quotas.admission.passage import Passage
 from quotas.algorithms.algorithm import NS_PER_SECOND, UNLIMITED, Algorithm
 from quotas.algorithms.ewma import Ewma
+from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.algorithms.token_bucket import TokenBucket
 
 
@@ -25,27 +30,23 @@ class LimitSet:
         self.limits: Final = limits
 
     def admit(self, amount: int, now_ns: int, ticket: Ticket | None = None) -> Decision:
-        """Charge every limit with `amount` if none is in debt, else nothing.
-
-        `ticket`: of a frame that has its turn at `ticket.turn` and was removed from the queue of that limit.
-        """
-        if ticket is not None:
-            return admit_all(dict.fromkeys(self.limits, amount), now_ns, ticket)
-        return _refused(self.limits, now_ns) or self.charge(amount, now_ns)
+        """Charge every limit with `amount` if none is in debt, else nothing: `admit_all`."""
+        return admit_all(dict.fromkeys(self.limits, amount), now_ns, ticket)
 
     def check(self, now_ns: int) -> Decision:
         """As `admit`, without charging."""
-        return _refused(self.limits, now_ns) or ADMITTED
+        return _refusal(self.limits, now_ns, None) or ADMITTED
 
     def charge(self, amount: int, now_ns: int) -> Decision:
         """Charge every limit in any state; admitted, with the debt that is left."""
-        return _decision_of([(limit, limit.algorithm.record(amount, now_ns)) for limit in self.limits])
+        return _decision_of([(limit, _charged(limit, amount, now_ns)) for limit in self.limits])
 
-    def spend(self, amount: int, now_ns: int) -> int:
-        """Charge every limit if none has waiters and this leaves none in debt: as `admit` for each of several requests
-        with this sum. Returns the whole units left before a limit is in debt; -1 if nothing was charged.
+    def spend(self, amount: int, now_ns: int, beside: int = 0) -> int:
+        """Charge every limit if none has waiters and `amount + beside` leaves none in debt: as `admit` for each of
+        several requests with this sum. `beside` is not charged. Returns the whole units left after both; -1 if
+        nothing was charged.
         """
-        return spend_all([(limit, amount) for limit in self.limits], amount, now_ns)
+        return spend_all([(limit, amount, beside) for limit in self.limits], amount, now_ns)
 
     def charge_control(self, amount: int, now_ns: int) -> Decision:
         """Charge a request that is never held to each limit that is out of debt and without waiters, so that a flood of
@@ -57,25 +58,13 @@ class LimitSet:
             debt_ns = limit.debt_ns(now_ns)
             is_full = isinstance(limit.algorithm, Ewma) and not limit.algorithm.headroom(now_ns)
             if not debt_ns and not limit.waiters.waiting and not is_full:
-                debt_ns = limit.algorithm.record(amount, now_ns)
+                debt_ns = _charged(limit, amount, now_ns)
             debts.append((limit, debt_ns))
         return _decision_of(debts)
 
-    def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
-        """Refund `amount` that was charged at `charged_ns`: see `Algorithm.refund`."""
-        for limit in self.limits:
-            limit.algorithm.refund(amount, charged_ns, now_ns)
-
-    def settle(self, size: int, reserved: int, now_ns: int) -> Decision:
-        """Charge a response of `size` bytes, of which `reserved` have been charged, in any state."""
-        return self.charge(size - reserved, now_ns)
-
     def headroom(self, now_ns: int) -> int:
         """Whole units that fit before a limit is in debt; `UNLIMITED` without limits, 0 with waiters."""
-        return min(
-            (0 if limit.waiters.waiting else limit.algorithm.headroom(now_ns) for limit in self.limits),
-            default=UNLIMITED,
-        )
+        return min((limit.headroom(now_ns) for limit in self.limits), default=UNLIMITED)
 
     def earned(self, span_ns: int) -> int:
         """Whole units that the slowest limit earns in `span_ns`; `UNLIMITED` without limits."""
@@ -83,41 +72,56 @@ class LimitSet:
 
 
 def admit_all(amounts: Mapping[Limit, int], now_ns: int, ticket: Ticket | None = None) -> Decision:
-    """As `LimitSet.admit`, with an amount for each limit."""
-    if ticket is None:
-        return _refused(amounts, now_ns) or charge_all(amounts, now_ns)
-    ticket.release(now_ns, but=amounts)
-    claims, turn = ticket.claims, ticket.turn
-    refused = _refused([limit for limit in amounts if limit not in claims], now_ns, turn)
+    """Charge each limit with its amount if none is in debt and none has waiters, else nothing.
+
+    `ticket`: of a frame that has its turn at `ticket.at_limit` and was removed from the queue of that limit. Limits of
+    which it reserves are not asked. If another limit refuses it, it reserves of the one where it has its turn; if it
+    passes, it reserves no more.
+    """
+    return _refused(amounts, now_ns, ticket) or charge_all(amounts, now_ns)
+
+
+def admit_part(
+    amounts: Mapping[Limit, int], size: int, arrived: int, now_ns: int, ticket: Ticket | None = None
+) -> tuple[Decision, Passage | None]:
+    """As `admit_all`, for a frame of `size` bytes of which `arrived` are forwarded now: these are charged, and the rest
+    is reserved by the passage. The decision contains the debts as if all of it was charged. No passage if refused.
+    """
+    refused = _refused(amounts, now_ns, ticket)
     if refused is not None:
-        if turn is not None and turn in amounts and turn not in refused.exceeded:
-            ticket.claim(amounts[turn], now_ns)
-        return refused
-    return charge_all(ticket.settle(now_ns, amounts), now_ns)
+        return refused, None
+    if arrived >= size:
+        return charge_all(amounts, now_ns), Passage({}, 0)
+    passage = Passage(amounts, size)
+    passage.passed(arrived, now_ns)
+    return _decision_of([(limit, _debt_of_client(limit, now_ns)) for limit in amounts]), passage
 
 
 def charge_all(amounts: Mapping[Limit, int], now_ns: int) -> Decision:
     """As `LimitSet.charge`, with an amount for each limit."""
-    return _decision_of([(limit, limit.algorithm.record(amount, now_ns)) for limit, amount in amounts.items()])
+    return _decision_of([(limit, _charged(limit, amount, now_ns)) for limit, amount in amounts.items()])
 
 
-def spend_all(amounts: Collection[tuple[Limit, int]], size: int, now_ns: int) -> int:
+def spend_all(amounts: Collection[tuple[Limit, int, int]], size: int, now_ns: int) -> int:
     """Charge each limit with its amount if that leaves none in debt and none has waiters: what `admit_all` would do for
     some requests one by one, for the sums of their amounts at once. Each limit once. `size`: their bytes together.
+
+    An item is a limit, its amount, and what must fit beside it without a charge: the part of the last request that has
+    not arrived, for which the caller makes a `Passage` then.
 
     Returns how many bytes of requests with these proportions fit before the first limit is in debt, or, nothing
     charged, -1.
     """
     fitting = UNLIMITED
     asked: list[tuple[Algorithm, int]] = []
-    for limit, amount in amounts:
+    for limit, amount, beside in amounts:
         algorithm = limit.algorithm
         if limit.waiters.waiting:
             left = -1
         elif type(algorithm) is TokenBucket:
-            left = algorithm.spend(amount, now_ns)
+            left = algorithm.spend(amount, beside + limit.reserved, now_ns)
         else:  # a charge of these cannot be undone
-            left = _left_after(algorithm, amount, now_ns)
+            left = _left_after(algorithm, amount + beside + limit.reserved, now_ns)
             asked.append((algorithm, amount))
         if left < 0:
             _unspend(amounts, limit)
@@ -137,9 +141,9 @@ def _left_after(algorithm: Algorithm, amount: int, now_ns: int) -> int:
     return -1 if not left and not amount and algorithm.debt_ns(now_ns) else left
 
 
-def _unspend(amounts: Collection[tuple[Limit, int]], refusing: Limit) -> None:
+def _unspend(amounts: Collection[tuple[Limit, int, int]], refusing: Limit) -> None:
     """Undo the charges of the limits before the one that refuses."""
-    for limit, amount in amounts:
+    for limit, amount, _ in amounts:
         if limit is refusing:
             return
         algorithm = limit.algorithm
@@ -147,18 +151,43 @@ def _unspend(amounts: Collection[tuple[Limit, int]], refusing: Limit) -> None:
             algorithm.unspend(amount)
 
 
-def _refused(limits: Iterable[Limit], now_ns: int, turn: Limit | None = None) -> Decision | None:
-    """The refusal by limits in debt or with waiters; `turn` may have waiters."""
+def _refused(amounts: Mapping[Limit, int], now_ns: int, ticket: Ticket | None) -> Decision | None:
+    """The refusal by limits in debt or with waiters; None if the request passes. See `admit_all`."""
+    if ticket is None:
+        return _refusal(amounts, now_ns, None)
+    at_limit = ticket.at_limit
+    ticket.review(amounts)
+    refused = _refusal([limit for limit in amounts if limit not in ticket.reserved], now_ns, at_limit)
+    if refused is None:
+        ticket.release()
+    elif at_limit is not None and at_limit in amounts and at_limit not in refused.exceeded:
+        ticket.reserve(amounts[at_limit])
+    return refused
+
+
+def _refusal(limits: Iterable[Limit], now_ns: int, at_limit: Limit | None) -> Decision | None:
+    """The refusal by those in debt or with waiters; `at_limit` may have waiters."""
     exceeded: list[Limit] = []  # a request may name any number of topics
     longest_ns = -1
     worst: Limit | None = None
     for limit in limits:
-        wait_ns = limit.algorithm.debt_ns(now_ns)
-        if wait_ns or (limit.waiters.waiting and limit is not turn):
+        wait_ns = limit.debt_ns(now_ns)
+        if wait_ns or (limit.waiters.waiting and limit is not at_limit):
             exceeded.append(limit)
             if wait_ns > longest_ns:
                 longest_ns, worst = wait_ns, limit
     return None if worst is None else Decision(False, longest_ns, worst, tuple(exceeded))
+
+
+def _charged(limit: Limit, amount: int, now_ns: int) -> int:
+    """Charge; returns the debt for which the client is to wait, with what is reserved."""
+    debt_ns = limit.algorithm.record(amount, now_ns)
+    return _debt_of_client(limit, now_ns) if limit.reserved else debt_ns
+
+
+def _debt_of_client(limit: Limit, now_ns: int) -> int:
+    """The debt with what is reserved. New producer ids are known from now on: their client needs not wait."""
+    return 0 if type(limit.algorithm) is ProducerIdQuota else limit.debt_ns(now_ns)
 
 
 def _decision_of(debts: list[tuple[Limit, int]]) -> Decision:
@@ -177,7 +206,7 @@ class _NoLimit(LimitSet):
 
     def admit(self, amount: int, now_ns: int, ticket: Ticket | None = None) -> Decision:
         if ticket is not None:
-            ticket.release(now_ns)
+            ticket.release()
         return ADMITTED
 
     def check(self, now_ns: int) -> Decision:
@@ -189,10 +218,7 @@ class _NoLimit(LimitSet):
     def charge_control(self, amount: int, now_ns: int) -> Decision:
         return ADMITTED
 
-    def settle(self, size: int, reserved: int, now_ns: int) -> Decision:
-        return ADMITTED
-
-    def spend(self, amount: int, now_ns: int) -> int:
+    def spend(self, amount: int, now_ns: int, beside: int = 0) -> int:
         return UNLIMITED
 
     def headroom(self, now_ns: int) -> int:
@@ -210,30 +236,26 @@ class _OneLimit(LimitSet):
         self._bucket: Final = limits[0].algorithm
 
     def admit(self, amount: int, now_ns: int, ticket: Ticket | None = None) -> Decision:
-        if ticket is not None and ticket.claims:  # of removed limits
-            return super().admit(amount, now_ns, ticket)
-        if self._limit.waiters.waiting and (ticket is None or ticket.turn is not self._limit):
-            return Decision(False, self._bucket.debt_ns(now_ns), self._limit, self.limits)
-        debt_ns = self._bucket.admit(amount, now_ns)
-        if debt_ns == 0:
-            return ADMITTED
-        if debt_ns > 0:
-            return Decision(True, debt_ns, self._limit, self.limits)
-        return Decision(False, -debt_ns, self._limit, self.limits)
+        if ticket is not None:
+            return admit_all({self._limit: amount}, now_ns, ticket)
+        limit = self._limit
+        debt_ns = self._bucket.debt_ns(now_ns, limit.reserved)
+        if debt_ns or limit.waiters.waiting:
+            return Decision(False, debt_ns, limit, self.limits)
+        return self.charge(amount, now_ns)
 
     def charge(self, amount: int, now_ns: int) -> Decision:
         debt_ns = self._bucket.record(amount, now_ns)
+        if self._limit.reserved:
+            debt_ns = _debt_of_client(self._limit, now_ns)
         return Decision(True, debt_ns, self._limit, self.limits) if debt_ns else ADMITTED
 
-    def settle(self, size: int, reserved: int, now_ns: int) -> Decision:
-        debt_ns = self._bucket.record(size - reserved, now_ns)
-        return Decision(True, debt_ns, self._limit, self.limits) if debt_ns else ADMITTED
-
-    def spend(self, amount: int, now_ns: int) -> int:
-        return -1 if self._limit.waiters.waiting else self._bucket.spend(amount, now_ns)
+    def spend(self, amount: int, now_ns: int, beside: int = 0) -> int:
+        limit = self._limit
+        return -1 if limit.waiters.waiting else self._bucket.spend(amount, beside + limit.reserved, now_ns)
 
     def headroom(self, now_ns: int) -> int:
-        return 0 if self._limit.waiters.waiting else self._bucket.headroom(now_ns)
+        return self._limit.headroom(now_ns)
 
     def earned(self, span_ns: int) -> int:
         return self._bucket.rate * span_ns // NS_PER_SECOND

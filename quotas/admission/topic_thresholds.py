@@ -10,10 +10,8 @@ exceeded and the topic exceeds its threshold.
   the same share and lowers that of no other: clients can invent names.
 - Observed rates are one-minute rates (`ewma.Meter`), one of the total and one for each known topic. A change of
   threshold does not change them.
-- Only records in the log count as accepted. Erroneous and throttled ones have one meter each, not one per topic.
-
-The proxy reads errors from the response, after it recorded the request as accepted; `TopicThreshold.record_error` then
-refunds what is still in the mean (see `Meter.refund`).
+- Records count when the broker's response says so: as accepted on topic and total, or as erroneous. A request that
+  passes is not charged. Erroneous and throttled records have one meter each, not one per topic.
 
 A rate changes only when its meter ticks, so what passes between two ticks is unbounded (see `quotas.algorithms.ewma`).
 """
@@ -26,7 +24,6 @@ from fractions import Fraction
 from quotas.admission.decision import Decision
 from quotas.admission.limit import Limit, Ticket
 from quotas.algorithms.algorithm import UNLIMITED
-from quotas.algorithms.claims import CountedClaims
 from quotas.algorithms.ewma import Meter
 
 
@@ -77,7 +74,7 @@ class Thresholds:
     """The total and the topics of one unit: bytes, or messages. Every change costs O(1), except `replace`.
 
     limit_name   the topics' limit ("bytes.in.per.sec.threshold"), for messages to users
-    accepted     meter of what passed without an error in the response
+    accepted     meter of what the responses accept
     erroneous    meter of what was answered with an error
     throttled    meter of what was refused, each amount once (see `count_throttled`)
     """
@@ -163,7 +160,7 @@ class Thresholds:
         self._share = None
 
     def record_error(self, amount: int, now_ns: int) -> None:
-        """Record an error for an amount that was never recorded as accepted; for others: `TopicThreshold`."""
+        """Record an amount that was answered with an error."""
         self.erroneous.record(amount, now_ns)
 
     def record_throttled(self, amount: int, now_ns: int) -> None:
@@ -183,8 +180,8 @@ class Thresholds:
         return share.numerator if share.denominator == 1 else share
 
 
-class TopicThreshold(CountedClaims):
-    """One topic under its thresholds: the `Algorithm` of its limit. See the module.
+class TopicThreshold:
+    """One topic under its thresholds: the `Algorithm` of its limit. Passing requests do not charge it: see the module.
 
     Amounts are whole units (bytes or messages), durations nanoseconds. In debt: topic and total are both above their
     thresholds; the debt is the time until one of them is not, if nothing more is recorded.
@@ -212,48 +209,29 @@ class TopicThreshold(CountedClaims):
 
     @property
     def last_ns(self) -> int:
-        """Time of the latest record."""
+        """Time of the latest accepted record."""
         return self.accepted.last_ns
 
-    def admit(self, amount: int, now_ns: int) -> int:
-        """Record `amount` on topic and total unless in debt. Returns 0, or, if nothing was recorded, minus the wait."""
-        debt_ns = self.debt_ns(now_ns)
-        if debt_ns:
-            return -debt_ns
-        self.accepted.record(amount, now_ns)
-        self._thresholds.accepted.record(amount, now_ns)
-        return 0
-
     def record(self, amount: int, now_ns: int) -> int:
-        """Record `amount` on topic and total in any state. Returns the debt."""
-        self.accepted.record(amount, now_ns)
-        self._thresholds.accepted.record(amount, now_ns)
+        """Records nothing: see `record_accepted`. Returns the debt."""
         return self.debt_ns(now_ns)
 
-    def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
-        """Refund `amount` on topic and total that was recorded at `charged_ns`; see `Meter.refund`."""
-        self.accepted.refund(amount, charged_ns, now_ns)
-        self._thresholds.accepted.refund(amount, charged_ns, now_ns)
-
-    def record_error(self, amount: int, charged_ns: int, now_ns: int) -> None:
-        """Count `amount` that was recorded at `charged_ns` as erroneous instead of accepted."""
-        self.refund(amount, charged_ns, now_ns)
-        self._thresholds.record_error(amount, now_ns)
+    def record_accepted(self, amount: int, now_ns: int) -> None:
+        """Record an amount on topic and total that the broker has accepted."""
+        self.accepted.record(amount, now_ns)
+        self._thresholds.accepted.record(amount, now_ns)
 
     def record_throttled(self, amount: int, now_ns: int) -> None:
         """Record an amount for this topic that was refused for the first time."""
         self._thresholds.record_throttled(amount, now_ns)
 
-    def spend(self, amount: int, now_ns: int) -> int:
-        """Record `amount` if it fits into `headroom`. Returns what is left of that; -1 if nothing was recorded."""
-        left = self.headroom(now_ns) - amount
-        if left < 0 or self.debt_ns(now_ns):
-            return -1
-        self.record(amount, now_ns)
-        return left
+    def spend(self, amount: int, beside: int, now_ns: int) -> int:
+        """What is left of `headroom` after both; -1 if that is below zero, or in debt. Records nothing."""
+        left = self.headroom(now_ns) - amount - beside
+        return -1 if left < 0 or self.debt_ns(now_ns) else left
 
-    def debt_ns(self, now_ns: int) -> int:
-        """Nanoseconds until topic or total is within its threshold, if nothing more is recorded."""
+    def debt_ns(self, now_ns: int, reserved: int = 0) -> int:
+        """Nanoseconds until topic or total is within its threshold, if nothing more is recorded. Ignores `reserved`."""
         thresholds = self._thresholds
         total = thresholds.total
         # Compared as floats, as in the meters, for the same result.
@@ -264,10 +242,6 @@ class TopicThreshold(CountedClaims):
             return 0
         total_ns = thresholds.accepted.ns_until_at_most(total, now_ns)
         return min(total_ns, self.accepted.ns_until_at_most(expected, now_ns))
-
-    def wait_ns(self, amount: int, now_ns: int) -> int:
-        """Nanoseconds until any `amount` passes: the debt."""
-        return self.debt_ns(now_ns)
 
     def headroom(self, now_ns: int) -> int:
         """Whole units that can be recorded before the next ticks without debt after them; 0 when in debt.

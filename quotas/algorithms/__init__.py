@@ -5,7 +5,6 @@
 - `sampled_window`        Kafka's windows, with the first-window rule (seed 000)
 - `paced_window`          the same with at most one window's worth at once, for new connections
 - `ewma`                  the one-minute rate (seed 004)
-- `claims`                claims that count as any charge does, for all but `token_bucket`
 - `producer_ids`          new producer ids per window (seed 001)
 - `layered_bloom_filter`  the known ids: Bloom filters that expire one after the other
 - `bloom`                 one Bloom filter

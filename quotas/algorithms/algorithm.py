@@ -45,37 +45,21 @@ class Algorithm(Protocol):
     def last_ns(self) -> int:
         """Time of the latest use."""
 
-    def admit(self, amount: int, now_ns: int, /) -> int:
-        """Charge `amount` if out of debt. Returns the debt left, or, if not charged, *minus* the wait."""
-
     def record(self, amount: int, now_ns: int, /) -> int:
-        """Charge `amount` in any state. Returns the debt."""
+        """Charge `amount` in any state. Returns the debt, or 0 if the client needs not wait for it."""
 
-    def refund(self, amount: int, charged_ns: int, now_ns: int, /) -> None:
-        """Reduce the sample that was charged at `charged_ns` by `amount`; no effect after that sample has expired."""
-
-    def spend(self, amount: int, now_ns: int, /) -> int:
-        """Charge `amount` if that leaves no debt. Returns the whole units left, or, if not charged, -1."""
-
-    def debt_ns(self, now_ns: int, /) -> int:
-        """Time until out of debt."""
-
-    def wait_ns(self, amount: int, now_ns: int, /) -> int:
-        """Time until `amount` can be charged without leaving debt; if negative, the debt without that much of the
-        charges. EWMA and thresholds, with debts independent of amounts: the debt.
+    def debt_ns(self, now_ns: int, reserved: int = 0, /) -> int:
+        """Time until out of debt, if `reserved` more units were charged now. EWMA and thresholds, whose debts do not
+        depend on the amount of a charge before the next tick, ignore `reserved`.
         """
 
     def headroom(self, now_ns: int, /) -> int:
         """Whole units that can be charged before it is in debt."""
 
-    def claim(self, amount: int, now_ns: int, /) -> bool:
-        """Charge `amount` for a frame that passes later (see `quotas.admission.limit.Ticket`); False: no room now."""
-
-    def settle(self, amount: int, now_ns: int, /) -> None:
-        """A claimed frame passes."""
-
-    def unclaim(self, amount: int, claimed_ns: int, now_ns: int, /) -> None:
-        """A claimed frame will not pass: refund what was charged at `claimed_ns`."""
+    def spend(self, amount: int, beside: int, now_ns: int, /) -> int:
+        """Charge `amount` if a charge of `amount + beside` leaves no debt. Returns the whole units left after both, or,
+        if not charged, -1.
+        """
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int, /) -> None:
         """Change the rate from `now_ns` on; earlier charges remain."""

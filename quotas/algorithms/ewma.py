@@ -18,9 +18,6 @@ next tick. With C the most that can arrive per second, at least the bound, and P
 - A hold begins and ends at a tick. With the mean m it lasts for 60 s * ln(m / bound), rounded up to ticks, if nothing
   is recorded meanwhile.
 
-A refund removes what is left of the amount: all of it before the next tick, later its share of the mean, which decays
-with each tick as the mean does. So the mean is the same as without the charge, except for floating-point rounding, and
-except for the first charge of all, which sets the time of the ticks.
 """
 
 from __future__ import annotations
@@ -29,8 +26,6 @@ import math
 from bisect import bisect_left
 from fractions import Fraction
 from typing import Final
-
-from quotas.algorithms.claims import CountedClaims
 
 TICK_NS: Final = 5_000_000_000
 ALPHA: Final = -math.expm1(-5 / 60)
@@ -53,7 +48,7 @@ class Meter:
     __slots__ = ("_mean", "_start_ns", "_tick_ns", "_uncounted", "count", "last_ns")
 
     count: int
-    """All recorded amounts less the refunds."""
+    """All recorded amounts."""
     last_ns: int
     """Time of the latest `record`."""
 
@@ -75,29 +70,6 @@ class Meter:
             self._catch_up(self.last_ns)
         self._uncounted += amount
         self.count += amount
-
-    def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
-        """Refund `amount` units that were recorded at `charged_ns`, as far as they are still in the mean. The mean is
-        never negative, and does not change if `charged_ns` is before the first record (the clock went back).
-        """
-        if self._start_ns == _BEFORE_ALL_TIME:
-            return
-        is_all = amount == self.count
-        self.count = max(0, self.count - amount)
-        if is_all:  # as new: the next record starts the ticks
-            self._start_ns = self._tick_ns = _BEFORE_ALL_TIME
-            self._mean = None
-            self._uncounted = 0
-        if charged_ns < self._start_ns or is_all:
-            return
-        self._catch_up(max(now_ns, self.last_ns))
-        since_ns = self._tick_ns - charged_ns
-        if since_ns <= 0:
-            self._uncounted = max(0, self._uncounted - amount)
-        elif self._mean is not None:
-            weight = 1.0 if charged_ns < self._start_ns + TICK_NS else ALPHA  # the first tick is undiluted
-            ticks_since = (since_ns - 1) // TICK_NS
-            self._mean = max(0.0, self._mean - weight * amount / 5 * _decay(ticks_since))
 
     def _catch_up(self, now_ns: int) -> None:
         ticks = (now_ns - self._tick_ns) // TICK_NS
@@ -164,7 +136,7 @@ def _decay(ticks: int) -> float:
     return math.exp(-ticks / 12)
 
 
-class Ewma(CountedClaims):
+class Ewma:
     """A bound on the one-minute rate (seed 004): in debt while the rate is above the bound.
 
     Amounts are whole units; times are nanoseconds of any monotonic clock. The debt of a charge begins at the next tick.
@@ -190,35 +162,24 @@ class Ewma(CountedClaims):
         """Time of the latest charge."""
         return self._meter.last_ns
 
-    def admit(self, amount: int, now_ns: int) -> int:
-        """Charge `amount` if out of debt. Returns 0, or, if not charged, *minus* the wait in ns."""
-        debt_ns = self.debt_ns(now_ns)
-        return -debt_ns if debt_ns else self.record(amount, now_ns)
-
     def record(self, amount: int, now_ns: int) -> int:
         """Charge `amount` in any state. Returns the debt in ns."""
         self._meter.record(amount, now_ns)
         return self.debt_ns(now_ns)
 
-    def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
-        """Refund `amount` units that were charged at `charged_ns`: see the module."""
-        self._meter.refund(amount, charged_ns, now_ns)
-
-    def spend(self, amount: int, now_ns: int) -> int:
-        """Charge `amount` if the next tick finds no debt. Returns the units left, or, if not charged, -1."""
-        left = self.headroom(now_ns) - amount
+    def spend(self, amount: int, beside: int, now_ns: int) -> int:
+        """Charge `amount` if the next tick finds no debt with `amount + beside`. Returns the units left after both, or,
+        if not charged, -1.
+        """
+        left = self.headroom(now_ns) - amount - beside
         if left < 0 or self.debt_ns(now_ns):
             return -1
         self._meter.record(amount, now_ns)
         return left
 
-    def debt_ns(self, now_ns: int) -> int:
-        """Nanoseconds until the tick with a rate of at most the bound."""
+    def debt_ns(self, now_ns: int, reserved: int = 0) -> int:
+        """Nanoseconds until the tick with a rate of at most the bound, whatever is `reserved`."""
         return self._meter.ns_until_at_most(self.rate, now_ns)
-
-    def wait_ns(self, amount: int, now_ns: int) -> int:
-        """Nanoseconds until any `amount` passes: the debt."""
-        return self.debt_ns(now_ns)
 
     def headroom(self, now_ns: int) -> int:
         """Whole units that can be charged before the next tick without debt after it."""

@@ -33,12 +33,8 @@ class PacedWindow(SampledWindow):
     def record(self, amount: int, now_ns: int) -> int:
         return max(super().record(amount, now_ns), self._bucket.record(amount, now_ns))
 
-    def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
-        super().refund(amount, charged_ns, now_ns)
-        self._bucket.refund(amount, charged_ns, now_ns)
-
-    def wait_ns(self, amount: int, now_ns: int) -> int:
-        return max(super().wait_ns(amount, now_ns), self._bucket.wait_ns(amount, now_ns))
+    def debt_ns(self, now_ns: int, reserved: int = 0) -> int:
+        return max(super().debt_ns(now_ns, reserved), self._bucket.debt_ns(now_ns, reserved))
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
         super().set_rate(rate, burst_ns, now_ns)

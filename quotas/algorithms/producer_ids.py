@@ -29,7 +29,6 @@ from fractions import Fraction
 from math import floor
 from typing import Final
 
-from quotas.algorithms.claims import CountedClaims
 from quotas.algorithms.layered_bloom_filter import LayeredBloomFilter
 
 NS_PER_SECOND: Final = 1_000_000_000
@@ -47,7 +46,7 @@ class _Step:
         self.expires_ns: Final = expires_ns
 
 
-class ProducerIdQuota(CountedClaims):
+class ProducerIdQuota:
     """The producer ids of one user: the algorithm of a `Limit`, and the filter of known ids.
 
     Amounts are new ids; times are nanoseconds of any monotonic clock, which counts as unchanged while it goes back.
@@ -68,7 +67,7 @@ class ProducerIdQuota(CountedClaims):
     """The limit as ids per second."""
 
     last_ns: int
-    """Time of the latest use; `debt_ns`, `wait_ns` and `headroom` do not change it."""
+    """Time of the latest use; `debt_ns` and `headroom` do not change it."""
 
     def __init__(
         self,
@@ -138,11 +137,6 @@ class ProducerIdQuota(CountedClaims):
         """The window: its whole limit may pass at once."""
         return self._filter.window_ns
 
-    def admit(self, amount: int, now_ns: int) -> int:
-        """Count `amount` if out of debt. Returns 0 (see `record`), or, if not counted, *minus* the wait in ns."""
-        debt_ns = self.debt_ns(self._pass_time(now_ns))
-        return -debt_ns if debt_ns else self.record(amount, now_ns)
-
     def record(self, amount: int, now_ns: int) -> int:
         """Count `amount` in any state. Returns 0 in spite of debt: the ids are known now, so this client need not wait.
         The debt is for the next new ids.
@@ -153,38 +147,25 @@ class ProducerIdQuota(CountedClaims):
             self._count(amount, at_ns)
         return 0
 
-    def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
-        """Take `amount` from the step that was open at `charged_ns`, unless expired; from the newest first of several
-        that were opened at that time.
+    def spend(self, amount: int, beside: int, now_ns: int) -> int:
+        """Count `amount` if `amount + beside` fits into the window. Returns how many more fit after both, or, not
+        counted, -1.
         """
-        self._drop_expired(self._pass_time(now_ns))
-        steps = self._steps
-        for step in reversed(steps):
-            if step.started_ns > charged_ns:
-                continue
-            taken = min(amount, step.ids)
-            step.ids -= taken
-            self._counted -= taken
-            amount -= taken
-            if not amount or step.started_ns < charged_ns:
-                break
-        self._steps = [step for step in steps if step.ids]
-
-    def spend(self, amount: int, now_ns: int) -> int:
-        """Count `amount` if it still fits into the window. Returns how many more fit then, or, not counted, -1."""
-        left = self._limit - self._live(self._pass_time(now_ns)) - amount
+        left = self._limit - self._live(self._pass_time(now_ns)) - amount - beside
         if left < 0:
             return -1
         self.record(amount, now_ns)
         return left
 
-    def debt_ns(self, now_ns: int) -> int:
-        """Nanoseconds until fewer than the limit are counted; 0 when they are."""
-        return 0 if self._counted < self._limit else self._until_at_most(self._limit - 1, now_ns)
-
-    def wait_ns(self, amount: int, now_ns: int) -> int:
-        """Nanoseconds until `amount` fits into the window; above the limit, until nothing is counted."""
-        return self._until_at_most(self._limit - amount, now_ns)
+    def debt_ns(self, now_ns: int, reserved: int = 0) -> int:
+        """Nanoseconds until fewer than the limit are counted, with `reserved` more; 0 when they are. A window if that
+        many never fit.
+        """
+        if self._counted + reserved < self._limit:
+            return 0
+        if reserved >= self._limit:
+            return self._filter.window_ns
+        return self._until_at_most(self._limit - 1 - reserved, now_ns)
 
     def headroom(self, now_ns: int) -> int:
         """How many more fit into the window."""

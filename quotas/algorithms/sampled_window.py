@@ -17,13 +17,12 @@ Differences from Kafka, on purpose:
   bound: Kafka's formula plus the rest of W. An entity that was idle has a history and keeps Kafka's rule.
 - With that rule, all charges since the first one count against the bound as well, until the bound changes: otherwise
   windows that expire while their debt is paid would not be paid for.
-- With that rule, an evenly spaced charge has no wait (`admit` and `record` return 0), though its debt holds a charge
+- With that rule, an evenly spaced charge has no wait (`record` returns 0), though its debt holds a charge
   that follows too early. Evenly spaced: it finds no debt, 19/20 of the bound earned it since the previous charge, and
   the sum of the windows in their time. Kafka counts k events over k - 1 intervals: with fewer than ten events in that
   time, an even load at 0.9 of the bound is above it at each event.
 - The debt of a charge is paid in full, even if its windows expire earlier. (With Kafka another connection of the client
-  would pass then.) A charge during such a debt is added to it. During the warm-up of the first-window rule nothing has
-  expired: there a refund leaves the debt of the windows alone.
+  would pass then.) A charge during such a debt is added to it.
 - A request that finds debt is held before it is charged; Kafka charges it and then holds it.
 - Times are rounded down to milliseconds, as Kafka's clock has them, and a debt ends at a whole one.
 
@@ -41,10 +40,6 @@ Guarantees. R is the bound, F the largest single charge; add half a millisecond 
 A debt may begin, or get longer than reported, without a charge: when a window ends or expires, the time of the sum can
 get shorter, and the rate rises. During the warm-up of the first-window rule it never does.
 
-A claim counts when it is made, and its frame passes later: the guarantees are about charges. A refund reduces the
-window that was open at the charge, and the kept debt by as much; after that window has expired it has no effect.
-(Kafka's negative record counts in the present window, so it is too large from the expiry of the charged one to that of
-the present one.) A refund of the whole present window, if charged in one millisecond, closes the window.
 """
 
 from __future__ import annotations
@@ -53,8 +48,6 @@ from array import array
 from fractions import Fraction
 from functools import lru_cache
 from typing import Final
-
-from quotas.algorithms.claims import CountedClaims
 
 NS_PER_MS: Final = 1_000_000
 _LONGEST: Final = (1 << 63) - 1
@@ -93,7 +86,7 @@ class _Terms:
 _terms = lru_cache(maxsize=1024)(_Terms)
 
 
-class SampledWindow(CountedClaims):
+class SampledWindow:
     """One rate over sampled windows. Amounts are whole units; times are nanoseconds of any monotonic clock.
 
     rate          the bound, in units per second
@@ -132,68 +125,34 @@ class SampledWindow(CountedClaims):
         """All windows together, `samples` * W: everything expires after this time without a charge."""
         return self._terms.forget_ms * NS_PER_MS
 
-    def admit(self, amount: int, now_ns: int) -> int:
-        """Charge `amount` if out of debt. Returns the wait in ns: the debt left, or 0 if it is evenly spaced (see the
-        module); if not charged, *minus* the debt.
-        """
-        if now_ns < self.last_ns:
-            now_ns = self.last_ns
-        now_ms = now_ns // NS_PER_MS
-        total, time_ms = self._measure(now_ms)
-        debt = self._debt(0, now_ms, total, time_ms)
-        if debt is not None:
-            return now_ns - self._end_ms(debt) * NS_PER_MS
-        return self._charge(amount, now_ns, total, time_ms)
-
     def record(self, amount: int, now_ns: int) -> int:
-        """Charge `amount` in any state. Returns the wait in ns, as `admit`."""
+        """Charge `amount` in any state. Returns the debt in ns, or 0 if the charge is evenly spaced: see the module."""
         if now_ns < self.last_ns:
             now_ns = self.last_ns
         return self._charge(amount, now_ns, *self._measure(now_ns // NS_PER_MS))
 
-    def refund(self, amount: int, charged_ns: int, now_ns: int) -> None:
-        """Refund `amount` units that were charged at `charged_ns`, at most the count of their window; nothing after
-        that window has expired. See the module.
+    def spend(self, amount: int, beside: int, now_ns: int) -> int:
+        """Charge `amount` if a charge of `amount + beside` leaves no debt. Returns the whole units left after both, or,
+        if not charged, -1.
         """
-        now_ns = max(now_ns, self.last_ns)
-        now_ms, charged_ms = now_ns // NS_PER_MS, charged_ns // NS_PER_MS
-        last_ms = self.last_ns // NS_PER_MS
-        if charged_ms > last_ms or last_ms <= now_ms - self._terms.forget_ms:
-            return
-        taken = self._take_from_window(amount, charged_ms, now_ms)
-        if not taken:
-            return
-        if self._ever is not None:
-            self._ever -= taken
-        kept = self._kept
-        if kept is not None:
-            self._kept = None if now_ms < self._warm_until_ms else (kept[0] - taken, kept[1])
-            self._kept = self._debt(0, now_ms, *self._measure(now_ms))
-
-    def spend(self, amount: int, now_ns: int) -> int:
-        """Charge `amount` if that leaves no debt. Returns the whole units left, or, if not charged, -1."""
         if now_ns < self.last_ns:
             now_ns = self.last_ns
         now_ms = now_ns // NS_PER_MS
         total, time_ms = self._measure(now_ms)
-        left = self._room(now_ms, total, time_ms) - amount
+        left = self._room(now_ms, total, time_ms) - amount - beside
         if left < 0 or self._debt(0, now_ms, total, time_ms) is not None:
             return -1
         self._charge(amount, now_ns, total, time_ms)
         return left
 
-    def debt_ns(self, now_ns: int) -> int:
-        """Nanoseconds until out of debt. It may get longer without a charge: see the module."""
-        return self.wait_ns(0, now_ns)
-
-    def wait_ns(self, amount: int, now_ns: int) -> int:
-        """Nanoseconds until `amount` can be charged without leaving debt, by Kafka's formula: the debt of charging it
-        now. Never 0 for an amount above empty windows.
+    def debt_ns(self, now_ns: int, reserved: int = 0) -> int:
+        """Nanoseconds until out of debt if `reserved` more units were charged now, by Kafka's formula. It may get
+        longer without a charge: see the module. Never 0 for more than empty windows have room for.
         """
         if now_ns < self.last_ns:
             now_ns = self.last_ns
         now_ms = now_ns // NS_PER_MS
-        debt = self._debt(amount, now_ms, *self._measure(now_ms))
+        debt = self._debt(reserved, now_ms, *self._measure(now_ms))
         return 0 if debt is None else self._end_ms(debt) * NS_PER_MS - now_ns
 
     def headroom(self, now_ns: int) -> int:
@@ -254,41 +213,6 @@ class SampledWindow(CountedClaims):
         earned = 19 * terms.units * (now_ns - self.last_ns)
         return 20 * amount * terms.per * NS_PER_MS <= earned and 20 * total * terms.per <= 19 * terms.units * time_ms
 
-    def _take_from_window(self, amount: int, charged_ms: int, now_ms: int) -> int:
-        """Take up to `amount` from the window that was open at `charged_ms`, unless expired; returns how much."""
-        if charged_ms >= self._start_ms:
-            taken = max(0, min(amount, self._count))
-            self._count -= taken
-            if not self._count and self._start_ms == self.last_ns // NS_PER_MS:
-                self._reopen()
-            return taken
-        closed = self._closed
-        if closed is None:
-            return 0
-        forgotten_ms = now_ms - self._terms.forget_ms
-        for at in range(len(closed) - 3, -1, -3):
-            if closed[at + 1] <= forgotten_ms or closed[at + 1] < charged_ms:
-                return 0
-            if closed[at] <= charged_ms:
-                taken = max(0, min(amount, closed[at + 2]))
-                closed[at + 2] -= taken
-                self._before -= taken
-                return taken
-        return 0
-
-    def _reopen(self) -> None:
-        """Remove the present window, which is empty: the previous one is the present one again."""
-        closed = self._closed
-        if closed:
-            self._start_ms, last_ms, self._count = closed[-3:]
-            self._before -= self._count
-            del closed[-3:]
-            self.last_ns = last_ms * NS_PER_MS
-        else:
-            if self._warm_until_ms == self._start_ms + self._terms.warm_up_ms:
-                self._warm_until_ms = _LONGEST  # that was the first charge of all
-            self.last_ns = -_LONGEST
-
     def _room(self, now_ms: int, total: int, time_ms: int) -> int:
         terms = self._terms
         room = terms.units * time_ms // terms.per - total
@@ -307,8 +231,6 @@ class SampledWindow(CountedClaims):
         kept = self._kept
         if kept is None or self._end_ms(kept) <= now_ms:
             return debt
-        if amount < 0 and now_ms < self._warm_until_ms:
-            return debt  # no window has expired yet, and the rest of them may be within the bound
         kept = kept[0] + amount, kept[1]
         return kept if self._end_ms(kept) > (now_ms if debt is None else self._end_ms(debt)) else debt
 
@@ -364,7 +286,7 @@ class SampledWindow(CountedClaims):
             self._before -= closed[2]
             del closed[:3]
         if now_ms - self._start_ms >= terms.window_ms:
-            count = max(-_LONGEST, min(self._count, _LONGEST))
+            count = min(self._count, _LONGEST)
             if closed is None:
                 self._closed = array("q", (self._start_ms, last_ms, count))
             else:

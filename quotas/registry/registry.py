@@ -128,9 +128,13 @@ class Registry:
         """The limits of records of an unknown topic: the total's."""
         return self._topics.unknown_topic()
 
-    def records_refused(self, topic: str, record_bytes: int, messages: int, charged_ns: int, now_ns: int) -> None:
-        """Count records that were charged to a topic at `charged_ns` and refused by the broker as erroneous."""
-        self._topics.refused(topic, record_bytes, messages, charged_ns, now_ns)
+    def records_accepted(self, topic: str, record_bytes: int, messages: int, now_ns: int) -> None:
+        """Count records that a broker's response accepts, or that passed with acks=0: what thresholds measure."""
+        self._topics.accepted(topic, record_bytes, messages, now_ns)
+
+    def records_refused(self, topic: str, record_bytes: int, messages: int, now_ns: int) -> None:
+        """Count records that a broker's response refuses as erroneous."""
+        self._topics.refused(topic, record_bytes, messages, now_ns)
 
     def place_limit(self, limit_name: str, kind: Kind, *names: str) -> Limit | None:
         """The limit of an address, a listener (under any of its names) or the total; None without one."""

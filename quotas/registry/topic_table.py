@@ -77,13 +77,18 @@ class TopicTable:
         limits.messages_in = self._store.get_all(MESSAGES_IN_RATE, found)
         return limits
 
-    def refused(self, topic: str, record_bytes: int, messages: int, charged_ns: int, now_ns: int) -> None:
-        """See `Registry.records_refused`."""
-        entity = Named(Kind.TOPIC, topic)
+    def accepted(self, topic: str, record_bytes: int, messages: int, now_ns: int) -> None:
+        """See `Registry.records_accepted`."""
         for name, amount in ((BYTES_THRESHOLD, record_bytes), (MESSAGES_THRESHOLD, messages)):
-            limit = self._store.find(name, entity)
+            limit = self._store.find(name, Named(Kind.TOPIC, topic))
             if limit is not None and isinstance(limit.algorithm, TopicThreshold):
-                limit.algorithm.record_error(amount, charged_ns, now_ns)
+                limit.algorithm.record_accepted(amount, now_ns)
+
+    def refused(self, topic: str, record_bytes: int, messages: int, now_ns: int) -> None:
+        """See `Registry.records_refused`."""
+        for name, amount in ((BYTES_THRESHOLD, record_bytes), (MESSAGES_THRESHOLD, messages)):
+            if self._store.find(name, Named(Kind.TOPIC, topic)) is not None:
+                self.thresholds[name].record_error(amount, now_ns)
 
     def _threshold(self, name: str, topic: str, own: Mapping[str, Applies]) -> tuple[Limit, ...]:
         thresholds = self.thresholds[name]

@@ -1,0 +1,62 @@
+"""What an admitted frame may still bring: reserved at its limits, and charged as its bytes pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import final
+
+from quotas.admission.limit import Limit
+
+
+@final
+class Passage:
+    """A frame under way, or an open fetch. Nothing that was charged is ever returned: what does not come was reserved.
+
+    A limit is out of debt if it is so with all reservations. So in any time T at most rate * T + burst + one frame
+    passes a token bucket, whatever stalls, resumes or ends.
+
+    left         units of each limit that are reserved
+    left_bytes   bytes of the frame that are still to pass
+    """
+
+    __slots__ = ("left", "left_bytes")
+
+    def __init__(self, amounts: Mapping[Limit, int], size: int) -> None:
+        """Reserve `amounts` for the next `size` bytes."""
+        self.left_bytes = size
+        self.left = dict(amounts)
+        for limit, amount in amounts.items():
+            limit.reserved += amount
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of it has passed, or it has ended."""
+        return not self.left_bytes
+
+    def add(self, amounts: Mapping[Limit, int]) -> None:
+        """Reserve more, for the bytes that are left: topics late in the frame."""
+        left = self.left
+        for limit, amount in amounts.items():
+            left[limit] = left.get(limit, 0) + amount
+            limit.reserved += amount
+
+    def passed(self, size: int, now_ns: int) -> None:
+        """Charge each limit for `size` bytes that were forwarded, at most those left: their part of what is left,
+        rounded down; all of it with the last byte.
+        """
+        left, left_bytes = self.left, self.left_bytes
+        size = min(size, left_bytes)
+        for limit, amount in left.items():
+            part = amount * size // left_bytes if size < left_bytes else amount
+            if part:
+                left[limit] = amount - part
+                limit.reserved -= part
+                limit.algorithm.record(part, now_ns)
+        self.left_bytes = left_bytes - size
+
+    def end(self) -> None:
+        """Release what is left. What did not pass was not charged."""
+        for limit, amount in self.left.items():
+            limit.reserved -= amount
+        self.left.clear()
+        self.left_bytes = 0
