@@ -89,7 +89,7 @@ class Serving:
         if held is None:
             return
         held.limit.waiters.discard(session)
-        held.ticket.release(self.now_ns)
+        held.ticket.release()
         if not held.limit.waiters.waiting:
             self._timers.pop(held.limit, None)
 
@@ -150,5 +150,5 @@ class Serving:
 
     def _release(self, session: Session) -> None:
         held = self._held.pop(session)
-        held.ticket.turn = held.limit
+        held.ticket.at_limit = held.limit
         self._look(session, held.size, held.ticket)

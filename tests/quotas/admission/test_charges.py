@@ -34,6 +34,10 @@ def limit_of(entity: AnyEntity, rate: int = 100, name: str = BYTES_IN_RATE) -> L
     return Limit(name, entity, TokenBucket(rate))
 
 
+def charges(amounts: dict[Limit, int]) -> list[tuple[Limit, int, int]]:
+    return [(limit, amount, 0) for limit, amount in amounts.items()]
+
+
 def charges_of(name: str, bytes_in: tuple[Limit, ...] = (), messages_in: tuple[Limit, ...] = ()) -> TopicCharges:
     topic = TopicLimits(name)
     topic.bytes_in, topic.messages_in = bytes_in, messages_in
@@ -51,7 +55,7 @@ def test_the_request_and_each_of_its_topics_are_charged_in_their_own_units() -> 
     charges_of("b", (b, total)).add_to(amounts, 30, 9)
     charges_of("a", (a, total), (a_messages,)).add_to(amounts, 20, 1)
     assert amounts == {size: 500, number: 1, a: 60, total: 90, a_messages: 3, b: 30}
-    assert spend_all(amounts.items(), 500, 0) == 10 * 500 // 90, (
+    assert spend_all(charges(amounts), 500, 0) == 10 * 500 // 90, (
         "the total is the first that such requests would exceed"
     )
     left = {limit: limit.algorithm.headroom(0) for limit in amounts}
@@ -108,6 +112,8 @@ def test_thresholds_refuse_only_what_is_above_both() -> None:
         return amounts
 
     assert admit_all(amounts_of(vip=400, cheap=200), 0) is ADMITTED
+    registry.records_accepted("vip", 400, 1, 0)
+    registry.records_accepted("cheap", 200, 1, 0)
     now_ns = 5 * SECOND  # the meters have ticked: 120/s in all, vip 80 of 90, cheap 40 of 10
     refused = admit_all(amounts_of(vip=1, cheap=1), now_ns)
     assert not refused.admitted
@@ -115,17 +121,17 @@ def test_thresholds_refuse_only_what_is_above_both() -> None:
     assert admit_all(amounts_of(vip=1), now_ns) is ADMITTED
 
 
-def test_a_ticket_is_settled_whatever_the_units() -> None:
+def test_a_ticket_reserves_whatever_the_units() -> None:
     number, a = limit_of(ETL, 10, REQUEST_RATE), limit_of(Named(Kind.TOPIC, "a"))
     a.algorithm.record(200, 0)
     amounts = {number: 1, a: 10}
     ticket = Ticket()
-    ticket.turn = number
+    ticket.at_limit = number
     assert admit_all(amounts, 0, ticket).exceeded == (a,)
-    assert ticket.claims == {number: 1}
-    ticket.turn = a
+    assert (ticket.reserved, number.headroom(0), number.algorithm.headroom(0)) == ({number: 1}, 9, 10)
+    ticket.at_limit = a
     assert admit_all(amounts, SECOND, ticket).admitted
-    assert (ticket.claims, number.algorithm.headroom(SECOND)) == ({}, 9)
+    assert (ticket.reserved, number.headroom(SECOND)) == ({}, 9)
 
 
 @given(
@@ -189,7 +195,7 @@ def test_spending_together_is_admitting_one_by_one(
                 limits[waits].enqueue("early", 1)
         sums = {limit: sum(each[at] for each in requests) for at, limit in enumerate(together)}
         size = sum(map(sum, requests)) + 1
-        fitting = spend_all(sums.items(), size, now_ns)
+        fitting = spend_all(charges(sums), size, now_ns)
         if fitting < 0:
             for each in requests:
                 admit_all(dict(zip(together, each, strict=False)), now_ns)
@@ -210,10 +216,10 @@ def test_spending_together_is_admitting_one_by_one(
 def test_nothing_is_spent_where_a_limit_is_in_debt_or_has_waiters(amount: int) -> None:
     fits, owes = limit_of(ETL), limit_of(TOTAL)
     owes.algorithm.record(101, 0)
-    assert spend_all([(fits, 10), (owes, amount)], 10, 0) == -1
-    assert spend_all([(fits, 10), (owes, amount)], 10, SECOND) >= 0
+    assert spend_all([(fits, 10, 0), (owes, amount, 0)], 10, 0) == -1
+    assert spend_all([(fits, 10, 0), (owes, amount, 0)], 10, SECOND) >= 0
     fits.enqueue("early", 1)
-    assert spend_all([(owes, 10), (fits, amount)], 10, SECOND) == -1
+    assert spend_all([(owes, 10, 0), (fits, amount, 0)], 10, SECOND) == -1
     assert [limit.algorithm.headroom(SECOND) for limit in (fits, owes)] == [90, 99 - amount]
     assert spend_all((), 10, 0) == UNLIMITED
 
@@ -228,7 +234,7 @@ def test_a_threshold_counts_a_frame_as_throttled_once_also_when_it_refuses_it_on
     client, topic = registry.resolve("alice", "etl"), registry.topic("orders", 0)
     thresholds = registry.thresholds[BYTES_THRESHOLD]
     client.produce.charge(70, 0)  # holds for 6 s; the threshold is above its rate from the tick at 5 s on
-    topic.bytes_in[0].algorithm.record(1000, 0)
+    registry.records_accepted("orders", 1000, 1, 0)
     amounts, ticket = client.amounts(40, 1), Ticket()
     TopicCharges(client, topic).add_to(amounts, 30, 1)
     refused = admit_all(amounts, SECOND)
@@ -248,6 +254,6 @@ def test_what_leaves_debt_says_so() -> None:
     total = limit_of(TOTAL)
     amounts: dict[Limit, int] = {}
     charges_of("", (total,)).add_to(amounts, 150, 1)
-    assert spend_all(amounts.items(), 150, 0) == -1
+    assert spend_all(charges(amounts), 150, 0) == -1
     assert charge_all(amounts, 0) == Decision(True, SECOND // 2, total, (total,))
     assert admit_all(amounts, 0) == Decision(False, SECOND // 2, total, (total,))

@@ -63,7 +63,7 @@ def test_agrees_with_the_slow_model(actions: list[tuple[str, str, int]]) -> None
     model = SlowQueue()
     for action, waiter, size in actions:
         if action == "push":
-            queue.push(waiter, size, uncertain=size // 3)
+            queue.push(waiter, size)
             model.push(waiter, size)
         elif action == "discard":
             queue.discard(waiter)
@@ -74,7 +74,6 @@ def test_agrees_with_the_slow_model(actions: list[tuple[str, str, int]]) -> None
         assert len(queue) == queue.waiting == len(model.sizes())
         assert bool(queue) == bool(model.waiting)
         assert queue.queued == sum(model.sizes())
-        assert queue.uncertain == sum(size // 3 for size in model.sizes())
 
 
 @given(

@@ -26,7 +26,7 @@ def limit_of(rate: int, burst_ns: int = SECOND, name: str = "producer_byte_rate"
 
 def its_turn(limit: Limit) -> Ticket:
     ticket = Ticket()
-    ticket.turn = limit
+    ticket.at_limit = limit
     return ticket
 
 
@@ -36,7 +36,6 @@ def test_without_limits_everything_passes() -> None:
     assert NO_LIMITS.check(0) is ADMITTED
     assert NO_LIMITS.charge(1 << 60, 0) is ADMITTED
     assert NO_LIMITS.headroom(0) == UNLIMITED
-    NO_LIMITS.refund(1, 0, 0)
 
 
 def test_a_frame_that_finds_no_debt_passes_and_the_next_one_waits() -> None:
@@ -109,14 +108,21 @@ def test_what_is_earned_is_what_the_slowest_earns() -> None:
     assert NO_LIMITS.earned(SECOND) == UNLIMITED
 
 
-def test_headroom_is_the_smallest_and_refund_gives_back_to_all() -> None:
-    a, b = limit_of(100, name="a"), limit_of(70, name="b")
-    limits = limit_set((a, b))
+def test_headroom_is_the_smallest() -> None:
+    limits = limit_set((limit_of(100, name="a"), limit_of(70, name="b")))
     assert limits.headroom(0) == 70
     limits.charge(50, 0)
     assert limits.headroom(0) == 20
-    limits.refund(50, 0, 0)
-    assert (limits.headroom(0), a.algorithm.headroom(0)) == (70, 100)
+
+
+def test_the_soft_mark_is_what_twenty_milliseconds_earn_and_at_most_half_the_burst() -> None:
+    for limit, mark in ((limit_of(1000), 20), (limit_of(1000, SECOND // 100), 5)):
+        room = limit.headroom(0)
+        limit.algorithm.record(room - mark, 0)
+        assert limit.soft_wait_ns(0) == 0
+        limit.reserved += 3
+        assert limit.soft_wait_ns(0) == 3_000_000
+    assert limit_of(1000, 0).soft_wait_ns(0) == 0
 
 
 @given(
@@ -227,14 +233,3 @@ def test_a_flood_of_control_requests_leaves_at_most_the_debt_of_one(algorithm: A
     for event in range(300_000):
         assert limits.charge_control(1, event * SECOND // 5000).wait_ns <= SECOND // 200 + SECOND
     assert max(algorithm.debt_ns(at * SECOND // 10) for at in range(600, 1200)) <= SECOND // 200
-
-
-def test_a_refund_knows_when_the_charge_was_made() -> None:
-    limit = Limit("a", ETL, TokenBucket(100))
-    limits = limit_set((limit,))
-    limits.charge(60, 0)
-    limits.charge(100, 2 * SECOND)  # it was full again before
-    limits.refund(60, 0, 2 * SECOND)
-    assert limits.headroom(2 * SECOND) == 0
-    limits.refund(60, 2 * SECOND, 2 * SECOND)
-    assert limits.headroom(2 * SECOND) == 60

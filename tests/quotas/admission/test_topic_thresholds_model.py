@@ -12,6 +12,7 @@ from quotas.admission.topic_thresholds import ThresholdError, Thresholds, TopicT
 from quotas.algorithms.algorithm import UNLIMITED
 from quotas.algorithms.ewma import Meter
 from tests.quotas.admission.thresholds import set_topic, set_total
+from tests.quotas.asking import admit
 
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
@@ -23,10 +24,7 @@ Log = list[tuple[int, int]]
 def replayed(log: Log) -> Meter:
     meter = Meter()
     for now_ns, amount in log:
-        if amount < 0:
-            meter.refund(-amount, now_ns, now_ns)
-        else:
-            meter.record(amount, now_ns)
+        meter.record(amount, now_ns)
     return meter
 
 
@@ -96,7 +94,7 @@ batches = st.dictionaries(st.sampled_from(TOPICS), explicits, max_size=3)
 topics = st.sampled_from(TOPICS)
 steps = st.builds(
     Step,
-    st.sampled_from(["admit", "admit", "admit", "spend", "record", "error"]),
+    st.sampled_from(["admit", "admit", "spend", "accepted", "accepted", "accepted"]),
     topics,
     st.one_of(st.integers(0, 12 * SECOND), st.integers(0, SECOND), st.just(MINUTE), st.integers(-SECOND, 0)),
     st.one_of(st.integers(1, 100), st.integers(1, 50_000), st.integers(5_000, 50_000)),
@@ -146,7 +144,7 @@ def test_agrees_with_the_slow_model(
             known = thresholds.topic(name)
             exceeded = model.exceeded(name, now_ns)
             assert (known.debt_ns(now_ns) > 0) == exceeded
-            assert known.wait_ns(1, now_ns) == known.debt_ns(now_ns)
+            assert known.debt_ns(now_ns, 1) == known.debt_ns(now_ns)
             assert known.headroom(now_ns) == model.headroom(name, now_ns)
             assert known.rate == model.expected(name)
             assert known.accepted.count == sum(amount for _, amount in log)
@@ -181,26 +179,17 @@ def change(thresholds: Thresholds, model: SlowThresholds, step: Change) -> None:
 
 
 def use(known: TopicThreshold, model: SlowThresholds, step: Step, now_ns: int) -> None:
-    log = model.topics.setdefault(step.topic, [])
+    model.topics.setdefault(step.topic, [])
     refused = model.exceeded(step.topic, now_ns)
     if step.do == "admit":
         wait_ns = known.debt_ns(now_ns)
-        assert known.admit(step.amount, now_ns) == -wait_ns
+        assert admit(known, step.amount, now_ns) == -wait_ns
         assert refused == (wait_ns > 0)
     elif step.do == "spend":
         left = model.headroom(step.topic, now_ns) - step.amount
-        refused = refused or left < 0
-        assert known.spend(step.amount, now_ns) == (-1 if refused else left)
-    elif step.do == "record":
-        assert (known.record(step.amount, now_ns) > 0) == refused
-        refused = False
+        assert known.spend(step.amount, 0, now_ns) == (-1 if refused or left < 0 else left)
     else:
-        amount = min(step.amount, sum(taken for _, taken in log))
-        if amount:
-            known.record_error(amount, now_ns, now_ns)
-            model.record(step.topic, -amount, now_ns)
-        return
-    if not refused:
+        known.record_accepted(step.amount, now_ns)
         model.record(step.topic, step.amount, now_ns)
 
 
@@ -211,7 +200,7 @@ def test_a_debt_ends_at_its_reported_time(
     thresholds = Thresholds(BYTES)
     thresholds.replace(total + explicit, {"a": explicit})
     for index, (name, amount) in enumerate(amounts):
-        thresholds.topic(name).record(amount, index * SECOND)
+        thresholds.topic(name).record_accepted(amount, index * SECOND)
     now_ns = len(amounts) * SECOND + 5 * SECOND
     for name in "ab":
         known = thresholds.topic(name)
@@ -230,7 +219,7 @@ def test_the_headroom_leaves_no_debt_and_a_little_more_does(
         thresholds = Thresholds(BYTES)
         thresholds.replace(total + explicit, {"a": explicit})
         for index, (name, amount) in enumerate(amounts):
-            thresholds.topic(name).record(amount, index * SECOND)
+            thresholds.topic(name).record_accepted(amount, index * SECOND)
         known = thresholds.topic("a")
         headroom = known.headroom(now_ns)
         one_is_above = (
@@ -239,7 +228,8 @@ def test_the_headroom_leaves_no_debt_and_a_little_more_does(
         )
         if not headroom or (beyond and one_is_above):
             return
-        assert known.record(headroom + 2 * beyond, now_ns) == 0
+        known.record_accepted(headroom + 2 * beyond, now_ns)
+        assert known.debt_ns(now_ns) == 0
         after_one_tick_ns = now_ns + 5 * SECOND  # of either meter
         assert (known.debt_ns(after_one_tick_ns) > 0) == beyond
 
@@ -304,7 +294,7 @@ def operations_with(topics: int) -> list[int]:
     changes: list[Any] = [
         lambda: thresholds.topic(name),
         lambda: thresholds.confirm(name),
-        lambda: thresholds.topic(name).record(1, 0),
+        lambda: thresholds.topic(name).record_accepted(1, 0),
         lambda: thresholds.topic(name).debt_ns(60 * SECOND),
         lambda: thresholds.forget(name),
     ]

@@ -127,24 +127,30 @@ def every_algorithm() -> list[Algorithm]:
     return [*made, DEFAULTS.make(PRODUCER_IDS_RATE, 10, None, None), thresholds.topic("orders")]
 
 
-@pytest.mark.parametrize("which", range(5))
-def test_a_refunded_claim_and_a_clock_that_goes_back_charge_nothing(which: int) -> None:
+@pytest.mark.parametrize("which", range(4))
+def test_a_clock_that_goes_back_charges_nothing(which: int) -> None:
     """What `quotas.admission.limit` relies on, whatever measures the limit."""
     algorithm = every_algorithm()[which]
     now_ns = 1_000 * SECOND
     algorithm.record(3, now_ns)
     headroom = algorithm.headroom(now_ns)
     assert headroom > 3
-    assert algorithm.claim(2, now_ns)
-    assert algorithm.headroom(now_ns) < headroom
-    algorithm.unclaim(2, now_ns, now_ns)
-    assert algorithm.headroom(now_ns) == headroom
     assert algorithm.record(0, now_ns - 500 * SECOND) == 0
     assert (algorithm.headroom(now_ns), algorithm.last_ns) == (headroom, now_ns)
-    assert algorithm.claim(2, now_ns)
-    algorithm.settle(2, now_ns)
-    assert algorithm.spend(headroom - 2, now_ns) == 0
-    assert algorithm.spend(1, now_ns) == -1
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_what_fits_beside_is_not_charged(which: int) -> None:
+    algorithm = every_algorithm()[which]
+    headroom = algorithm.headroom(0)
+    assert algorithm.spend(2, headroom - 1, 0) == -1
+    assert algorithm.spend(2, headroom - 2, 0) == 0
+    if which == 4:  # a threshold counts what responses accept
+        assert algorithm.headroom(0) == headroom
+        return
+    assert algorithm.headroom(0) == headroom - 2
+    assert algorithm.spend(headroom - 2, 0, 0) == 0
+    assert algorithm.spend(1, 0, 0) == -1
 
 
 def test_every_limit_that_has_a_rate_can_be_made() -> None:

@@ -40,18 +40,19 @@ def some_amount(random: Random) -> int:
 
 @few_or_a_million
 def test_token_bucket(steps: int) -> None:
-    kinds = ("admit", "admit", "spend", "record", "ask", *bucket.CLAIMS)
+    kinds = ("admit", "admit", "spend", "record", "ask")
     for seed in range(steps // LONGEST):
         random = Random(seed)
         schedule = [
-            bucket.Step(random.choice(kinds), some_time_ns(random), some_amount(random)) for _ in range(LONGEST)
+            bucket.Step(random.choice(kinds), some_time_ns(random), some_amount(random), some_amount(random))
+            for _ in range(LONGEST)
         ]
         bucket.check_against_the_slow_model(some_rate(random), random.randint(0, 10 * SECOND), schedule)
 
 
 @few_or_a_million
 def test_sampled_window(steps: int) -> None:
-    kinds = ("admit", "admit", "admit", "spend", "record", "claim", "ask", "change")
+    kinds = ("admit", "admit", "admit", "spend", "record", "ask", "change")
     for seed in range(steps // LONGEST):
         random = Random(seed)
         schedule = [

@@ -69,17 +69,13 @@ def test_evenly_spaced_ones_at_up_to_nine_tenths_of_the_rate_never_wait(rate: in
     assert [paced.record(1, nth * space_ns) for nth in range(count)] == [0] * count
 
 
-@given(RATES, ARRIVALS)
-def test_what_is_refunded_at_once_leaves_no_trace(rate: int, arrivals: list[tuple[int, int]]) -> None:
-    """A connection with too long a wait is recorded and refunded."""
-    (one, _), (other, _) = windows(rate), windows(rate)
-    now_ns = 0
-    for pause_ms, count in arrivals:
-        now_ns += pause_ms * MS
-        for _ in range(count):
-            assert one.record(1, now_ns) == other.record(1, now_ns)
-        other.record(1, now_ns)
-        other.refund(1, now_ns, now_ns)
+def test_with_one_more_the_longer_of_both_waits_applies() -> None:
+    paced, plain = windows(10)
+    for each in (paced, plain):
+        each.record(1, 0)
+        for _ in range(10):
+            each.record(1, 60 * SECOND)
+    assert (paced.debt_ns(60 * SECOND, 1), plain.debt_ns(60 * SECOND, 1)) == (SECOND // 10, 0)
 
 
 def test_at_another_rate_the_debt_is_paid_at_that_rate() -> None:

@@ -11,6 +11,7 @@ from quotas.admission.limit import Limit
 from quotas.admission.limit_set import limit_set
 from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.entity import Entity
+from tests.quotas.asking import admit
 
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
@@ -143,7 +144,7 @@ def test_against_a_dict_of_ids_and_a_list_of_what_passed(
             assert debt_ns == 0
         assert max(0, ids_per_window - at_most) <= quota.headroom(now_ns) <= max(0, ids_per_window - surely)
         if unknown:
-            answer = quota.admit(len(unknown), now_ns)
+            answer = admit(quota, len(unknown), now_ns)
             if debt_ns:
                 assert answer == -debt_ns
             else:
@@ -167,7 +168,7 @@ def test_in_no_window_do_more_pass_than_the_limit_one_steps_share_and_a_frame(
     now_ns = 0
     for amount, elapsed_ns in frames:
         now_ns += elapsed_ns
-        if quota.admit(amount, now_ns) >= 0:
+        if admit(quota, amount, now_ns) >= 0:
             passed.append((now_ns, amount))
     share = -(-ids_per_window // window_count)
     for start_ns, _ in passed:
@@ -198,28 +199,28 @@ def test_debt_lasts_until_enough_of_the_head_has_expired() -> None:
     assert quota.debt_ns(3 * MINUTE) == WINDOW
 
 
-def test_wait_is_until_the_amount_fits_and_for_too_much_until_nothing_is_counted() -> None:
+def test_what_is_reserved_counts_and_all_of_the_limit_lasts_a_window() -> None:
     quota = new(8)
     for number in range(3):
         quota.record(2, number * MINUTE)
     now_ns = 2 * MINUTE
-    assert quota.wait_ns(2, now_ns) == 0
-    assert quota.wait_ns(3, now_ns) == WINDOW - 2 * MINUTE
-    assert quota.wait_ns(4, now_ns) == WINDOW - 2 * MINUTE
-    assert quota.wait_ns(6, now_ns) == WINDOW - MINUTE
-    assert quota.wait_ns(8, now_ns) == WINDOW
-    assert quota.wait_ns(1000, now_ns) == WINDOW
-    assert quota.wait_ns(1000, now_ns + WINDOW) == 0
+    assert quota.debt_ns(now_ns, 1) == 0
+    assert quota.debt_ns(now_ns, 2) == WINDOW - 2 * MINUTE
+    assert quota.debt_ns(now_ns, 3) == WINDOW - 2 * MINUTE
+    assert quota.debt_ns(now_ns, 5) == WINDOW - MINUTE
+    assert quota.debt_ns(now_ns, 7) == WINDOW
+    assert quota.debt_ns(now_ns + WINDOW, 7) == 0
+    assert quota.debt_ns(now_ns + WINDOW, 8) == WINDOW
 
 
 def test_spend_takes_all_that_fits_and_no_more() -> None:
     quota = new(10)
-    assert quota.spend(11, 0) == -1
-    assert quota.spend(4, 0) == 6
-    assert quota.spend(6, 0) == 0
-    assert quota.spend(1, 0) == -1
+    assert quota.spend(11, 0, 0) == -1
+    assert quota.spend(4, 0, 0) == 6
+    assert quota.spend(6, 0, 0) == 0
+    assert quota.spend(1, 0, 0) == -1
     assert quota.headroom(0) == 0
-    assert quota.spend(1, WINDOW) == 9
+    assert quota.spend(1, 0, WINDOW) == 9
 
 
 def test_what_has_expired_does_not_make_the_next_steps_longer() -> None:
@@ -227,32 +228,8 @@ def test_what_has_expired_does_not_make_the_next_steps_longer() -> None:
     quota.record(8, 0)
     quota.record(2, WINDOW)
     quota.record(2, WINDOW + MINUTE)  # a step of its own: the one before holds its share
-    assert quota.wait_ns(8, WINDOW + MINUTE) == WINDOW
-    assert quota.wait_ns(6, WINDOW + MINUTE) == WINDOW - MINUTE
-
-
-def test_a_refund_reduces_the_step_that_was_charged() -> None:
-    quota = new(8)
-    quota.record(2, 0)
-    quota.record(2, MINUTE)
-    quota.record(4, 2 * MINUTE)
-    quota.refund(4, 2 * MINUTE, 2 * MINUTE)
-    assert quota.headroom(2 * MINUTE) == 4
-    quota.refund(100, 0, 2 * MINUTE)
-    assert quota.headroom(2 * MINUTE) == 6
-    quota.refund(2, MINUTE, MINUTE + WINDOW)
-    assert quota.headroom(MINUTE + WINDOW) == 8
-
-
-def test_a_claim_counts_and_is_refunded_or_stays() -> None:
-    quota = new(2)
-    assert quota.claim(2, 0)
-    assert quota.debt_ns(0) == WINDOW
-    quota.unclaim(2, 0, 0)
-    assert quota.headroom(0) == 2
-    assert quota.claim(1, 0)
-    quota.settle(1, 0)
-    assert quota.headroom(0) == 1
+    assert quota.debt_ns(WINDOW + MINUTE, 7) == WINDOW
+    assert quota.debt_ns(WINDOW + MINUTE, 5) == WINDOW - MINUTE
 
 
 def test_recording_nothing_counts_nothing_and_keeps_nothing() -> None:
@@ -268,7 +245,7 @@ def test_a_clock_that_goes_back_charges_nothing_extra_and_forgets_nothing() -> N
     assert quota.last_ns == 2 * WINDOW
     assert quota.unknown((1, 2), 0) == ()
     assert quota.debt_ns(0) == quota.debt_ns(2 * WINDOW) == WINDOW
-    assert quota.wait_ns(2, 0) == WINDOW
+    assert quota.debt_ns(0, 1) == WINDOW
     assert quota.headroom(0) == 0
     assert quota.debt_ns(3 * WINDOW) == 0
 
@@ -292,11 +269,11 @@ def test_while_the_clock_is_back_it_is_the_latest_time() -> None:
 def test_asking_changes_nothing(amount: int, asked_after_ns: int) -> None:
     quota = new(10)
     quota.record(amount, 0)
-    before = (quota.debt_ns(0), quota.wait_ns(5, 0), quota.headroom(0), quota.last_ns, quota.empty_ns)
+    before = (quota.debt_ns(0), quota.debt_ns(0, 4), quota.headroom(0), quota.last_ns, quota.empty_ns)
     quota.debt_ns(asked_after_ns)
-    quota.wait_ns(5, asked_after_ns)
+    quota.debt_ns(asked_after_ns, 4)
     quota.headroom(asked_after_ns)
-    assert (quota.debt_ns(0), quota.wait_ns(5, 0), quota.headroom(0), quota.last_ns, quota.empty_ns) == before
+    assert (quota.debt_ns(0), quota.debt_ns(0, 4), quota.headroom(0), quota.last_ns, quota.empty_ns) == before
 
 
 # ---- live changes

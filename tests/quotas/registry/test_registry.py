@@ -5,8 +5,9 @@ from fractions import Fraction
 
 import pytest
 
-from quotas.admission.limit import Limit, Ticket
+from quotas.admission.limit import Limit
 from quotas.admission.limit_set import NO_LIMITS
+from quotas.admission.passage import Passage
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.entity import DEFAULT, TOTAL, Entity, Kind, Named
 from quotas.entry import QuotaEntry
@@ -161,7 +162,7 @@ def test_new_producer_ids_and_thresholds_of_a_dry_run_are_forgotten() -> None:
         known.record(3, now_ns)
         known.remember(range(3), now_ns)
         (topic,) = registry.topic("rows", now_ns).bytes_in
-        topic.algorithm.record(10_000, now_ns)
+        registry.records_accepted("rows", 10_000, 1, now_ns)
     now_ns = 12 * SECOND
     assert known.debt_ns(now_ns)
     assert topic.debt_ns(now_ns)
@@ -169,7 +170,7 @@ def test_new_producer_ids_and_thresholds_of_a_dry_run_are_forgotten() -> None:
     assert (known.debt_ns(now_ns), topic.debt_ns(now_ns)) == (0, 0)
     assert known.unknown(range(4), now_ns) == (3,), "known ids stay known"
     for _ in range(2):
-        topic.algorithm.record(10_000, now_ns)
+        registry.records_accepted("rows", 10_000, 1, now_ns)
         now_ns += 6 * SECOND
     assert topic.debt_ns(now_ns), "measured anew"
 
@@ -349,14 +350,12 @@ def test_who_owes_or_has_waiters_is_not_forgotten() -> None:
     assert registry.expire(10 * IDLE_NS) == 2
 
 
-def test_what_is_claimed_is_not_forgotten_with_its_bucket() -> None:
+def test_what_is_reserved_is_not_forgotten_with_its_bucket() -> None:
     registry = Registry([entry(ANYONE, produce=100)])
-    limit, ticket = produce_limit(registry), Ticket()
-    ticket.turn = limit
-    ticket.claim(10, 0)
+    passage = Passage({produce_limit(registry): 10}, 10)
     registry.expire(0)
     assert registry.expire(2 * IDLE_NS) == 0
-    ticket.release(2 * IDLE_NS)
+    passage.end()
     assert registry.expire(4 * IDLE_NS) == 1
 
 

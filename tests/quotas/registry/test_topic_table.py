@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from quotas.admission.limit import Limit
-from quotas.admission.topic_thresholds import ThresholdError
+from quotas.admission.topic_thresholds import ThresholdError, TopicThreshold
 from quotas.entity import DEFAULT, TOTAL, Kind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import (
@@ -36,6 +36,12 @@ def threshold(registry: Registry, topic: str, now_ns: int = 0, *, exists: bool =
     (limit,) = registry.topic(topic, now_ns, exists=exists).bytes_in
     assert limit.name == BYTES_THRESHOLD
     return limit
+
+
+def accept(limit: Limit, amount: int, now_ns: int) -> None:
+    """A response accepts records."""
+    assert isinstance(limit.algorithm, TopicThreshold)
+    limit.algorithm.record_accepted(amount, now_ns)
 
 
 def test_a_threshold_has_the_mode_of_its_entry() -> None:
@@ -147,21 +153,20 @@ def test_without_a_total_there_are_no_thresholds_and_what_was_in_use_goes() -> N
 def test_replacing_keeps_what_was_observed() -> None:
     registry = Registry([TOTAL_OF_100])
     limit = threshold(registry, "orders")
-    limit.algorithm.record(1000, 0)
+    accept(limit, 1000, 0)
     registry.replace([TOTAL_OF_100, QuotaEntry(ORDERS, {BYTES_THRESHOLD: 10})], 0)
     assert threshold(registry, "orders") is limit
     assert (limit.rate, limit.debt_ns(5 * SECOND) > 0) == (10, True)
 
 
-# ---- what the broker refused
+# ---- what the broker's response says
 
 
-def test_what_the_broker_refused_is_taken_back() -> None:
+def test_records_count_as_the_response_says() -> None:
     registry = Registry([QuotaEntry(TOTAL, {TOTAL_BYTES_THRESHOLD: 100, TOTAL_MESSAGES_THRESHOLD: 10})])
-    topic = registry.topic("orders", 0)
-    for limit, amount in ((topic.bytes_in[0], 500), (topic.messages_in[0], 50)):
-        limit.algorithm.record(amount, 0)
-    registry.records_refused("orders", 400, 40, 0, SECOND)
+    registry.topic("orders", 0)
+    registry.records_accepted("orders", 100, 10, 0)
+    registry.records_refused("orders", 400, 40, 0)
     assert list(registry.produced(6 * SECOND)) == [
         ("bytes", "accepted", 20),
         ("bytes", "erroneous", 80),
@@ -172,11 +177,12 @@ def test_what_the_broker_refused_is_taken_back() -> None:
     ]
 
 
-def test_an_answer_that_comes_when_nothing_was_charged_takes_nothing_back_and_makes_no_topic_known() -> None:
+def test_a_response_for_a_topic_without_a_threshold_counts_nothing_and_makes_no_topic_known() -> None:
     registry = Registry([TOTAL_OF_100])
-    registry.records_refused("orders", 400, 40, 0, 0)
+    registry.records_accepted("orders", 400, 40, 0)
+    registry.records_refused("orders", 400, 40, 0)
     thresholds = registry.thresholds[BYTES_THRESHOLD]
-    assert (len(thresholds), thresholds.accepted.count) == (0, 0)
+    assert (len(thresholds), thresholds.accepted.count, thresholds.erroneous.count) == (0, 0, 0)
 
 
 # ---- forgetting
@@ -186,10 +192,10 @@ def test_a_topic_without_records_for_an_hour_has_no_share() -> None:
     registry = Registry([TOTAL_OF_100])
     gone, used = threshold(registry, "gone"), threshold(registry, "used")
     for limit in (gone, used):
-        limit.algorithm.record(1, 0)
+        accept(limit, 1, 0)
     registry.expire(0)
     assert used.rate == 50
-    threshold(registry, "used", 30 * MINUTE).algorithm.record(1, 30 * MINUTE)
+    accept(threshold(registry, "used", 30 * MINUTE), 1, 30 * MINUTE)
     registry.expire(IDLE_NS + MINUTE)
     assert len(registry.thresholds[BYTES_THRESHOLD]) == 1
     assert used.rate == 100
@@ -202,7 +208,7 @@ def test_a_topic_in_use_is_not_forgotten_though_nothing_of_it_passes() -> None:
     registry = Registry([TOTAL_OF_100])
     registry.expire(0)
     limit = threshold(registry, "held")
-    limit.algorithm.record(1, 0)
+    accept(limit, 1, 0)
     for minute in range(0, 200, 10):
         assert threshold(registry, "held", minute * MINUTE).algorithm is limit.algorithm
         registry.expire(minute * MINUTE)
@@ -214,11 +220,11 @@ def test_a_topic_that_comes_back_while_its_old_limit_is_still_in_debt_is_known_a
     vip = Named(Kind.TOPIC, "vip")
     registry = Registry([TOTAL_OF_100, QuotaEntry(vip, {BYTES_THRESHOLD: 100})])
     old, loud = threshold(registry, "none"), threshold(registry, "vip")
-    old.algorithm.record(1000, 0)
+    accept(old, 1000, 0)
     registry.expire(0)
     for minute in range(1, 63):
         threshold(registry, "vip", minute * MINUTE)
-        loud.algorithm.record(100_000, minute * MINUTE)
+        accept(loud, 100_000, minute * MINUTE)
         registry.expire(minute * MINUTE)
     now_ns = 62 * MINUTE
     assert old in list(registry.limits_in_use())
