@@ -25,8 +25,6 @@ from tests.integration.librdkafka import produce
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.test_throttling import producer_for
 
-pytestmark = pytest.mark.alone
-
 #: ApiVersions 0 without a client id, which a broker answers before anything else.
 API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
 HERE, ELSEWHERE = "127.0.0.1", "127.0.0.77"

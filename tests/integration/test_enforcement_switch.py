@@ -14,8 +14,6 @@ from deploy.local.tap import Tap
 from tests.integration.flood import Flood, create_topics, rates
 from tests.integration.proxy_process import ProxyProcess, eventually
 
-pytestmark = pytest.mark.alone
-
 SLOW, FAST = 200_000, 600_000
 
 
