@@ -9,6 +9,7 @@ same size is there for comparison.
 
 from collections.abc import Iterator, Sequence
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.flooding_clients import LIBRARIES
@@ -27,7 +28,8 @@ from pipeline.demo.proxy_process import reserve_port
 NAME = "evenness"
 LIMIT = 5_000_000
 QUOTA = f"client-id=<default>,producer_byte_rate={LIMIT}"
-FETCH_QUOTA = f"client-id=<default>,consumer_byte_rate={LIMIT}"
+#: A response brings as much as the burst allows, at least a batch.
+FETCH_QUOTA = f"client-id=<default>,consumer_byte_rate={LIMIT},burst_seconds=0.1"
 #: Where consumers connect: a relay of the tap stands there, in front of each port of the proxy.
 CLIENT_SIDE = "127.0.0.9"
 COMPARED_LIBRARY = "aiokafka"
@@ -61,7 +63,7 @@ def run(options: Options) -> list[Figure]:
                     run_ = _measure(_flood(broker, COMPARED_LIBRARY, broker.address, client_id, seconds + 1))
                 options.progress(_seconds(run_))
                 figures += _figures(COMPARED_LIBRARY, "broker's quota", [run_])
-    except PlaygroundError as error:
+    except (PlaygroundError, KafkaException) as error:
         raise PeerError(str(error)) from error
     return figures
 
@@ -91,7 +93,8 @@ def _consume(broker: Broker, library: str, client_id: str, seconds: int) -> Floo
 
 def _fill(broker: Broker, size: int) -> None:
     bootstrap = host_port(broker.address)
-    AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(30)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(30)
     fill(bootstrap, TOPIC, size)
 
 
