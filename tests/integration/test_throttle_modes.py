@@ -13,7 +13,7 @@ from tests.integration.proxy_process import ProxyProcess
 
 LIMIT = 50_000
 BURST_SECONDS = 0.1
-DEBT_SECONDS = 2
+DEBT_SECONDS = 3
 MODES = ("notify", "delay", "pause")
 
 
