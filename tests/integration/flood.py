@@ -118,15 +118,3 @@ def written(seconds: float, *floods: Flood) -> list[float]:
     after = [flood.records() for flood in floods]
     sizes = [flood.record_bytes * (last - first) for flood, first, last in zip(floods, before, after, strict=True)]
     return [time.monotonic() - began, *sizes]
-
-
-def rates(seconds: float, *floods: Flood, topic: str | None = None) -> list[float]:
-    """Bytes of values that each had written per second, of the same `seconds` that follow."""
-    before = [flood.records(topic) for flood in floods]
-    began = time.monotonic()
-    eventually(lambda: time.monotonic() >= began + seconds, seconds + 10, "the time that is measured is over")
-    elapsed = time.monotonic() - began
-    return [
-        (flood.records(topic) - count) * flood.record_bytes / elapsed
-        for flood, count in zip(floods, before, strict=True)
-    ]
