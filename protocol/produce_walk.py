@@ -17,8 +17,9 @@ Records that are not batches are no error here: brokers answer them with an erro
 (`ByteBufferLogInputStream`). Their bytes are counted, since they were sent, but no message.
 """
 
+from collections.abc import Iterator
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from protocol.apis import APIS, PRODUCE
 from protocol.errors import TruncatedFrame, UnsupportedVersion
@@ -71,6 +72,7 @@ _SET_ENTRY_MIN = 14  # crc, magic, attributes, and the lengths of key and value
 _UP_TO_ATTRIBUTES = 18
 
 _ONE = b"\x00\x00\x00\x01"
+_NO_STEPS: Final[Iterator[None]] = iter(())
 
 _batch_start = Struct(">qi4xbb").unpack_from  # offset, size, magic; attributes, up to magic 1
 
@@ -118,39 +120,6 @@ def _one_plain_partition(buf: bytearray, pos: int, end: int, version: int) -> tu
         return None
 
 
-def read_topics(buf: bytearray, pos: int, end: int, version: int, most: int) -> tuple[list[TopicUsage], int]:
-    """The fast path for most requests of several topics or partitions, which have arrived whole.
-
-    Args:
-        pos: index of the body.
-        end: where the frame ends.
-        most: the largest number of topics and partitions to read.
-
-    Returns:
-        What each topic received, and the number of topics and partitions. Nothing where a `ProduceRequestWalk` must be
-        used: for versions that are not flexible, tags, a partition that does not have one batch of magic 2, batches of
-        several producers in a topic, topics of none or more than 126 partitions, or of more than 126 characters.
-    """
-    usages: list[TopicUsage] = []
-    left = most
-    pos = compact_string_end(buf, pos, end) + ACKS_AND_TIMEOUT + 1
-    if version < FIRST_FLEXIBLE or pos >= end or not 0 < buf[pos - 1] < 0x80:
-        return [], 0
-    for _ in range(buf[pos - 1] - 1):
-        head = read_topic_head(buf, pos, end, version >= FIRST_WITH_TOPIC_IDS)
-        if head is None:
-            return [], 0
-        topic, partitions, pos = head
-        left -= 1 + partitions
-        most_here = min(partitions, partitions + left)
-        count, pos, record_bytes, messages, producer_id = read_partitions(buf, pos, end, most_here, tags=True)
-        if not 0 < count == partitions or pos >= end - 1 or buf[pos]:
-            return [], 0
-        pos += 1
-        usages.append(TopicUsage(topic, record_bytes, messages, (producer_id,) if producer_id >= 0 else ()))
-    return (usages, most - left) if pos == end - 1 and not buf[pos] else ([], 0)
-
-
 def read_topic_head(buf: bytearray, pos: int, end: int, by_id: bool) -> tuple[Topic, int, int] | None:
     """A topic of a flexible version, the number of its partitions, and the position of the first one.
 
@@ -174,6 +143,10 @@ class ProduceRequestWalk(FrameWalk):
     The bytes of a topic are reported when the length of its records has arrived, messages and producer ids when the
     header of their batch has: before the records themselves. So a decision can use the first part of a frame, and what
     later parts contain is taken when they arrive.
+
+    Most requests that have arrived whole are plain: of a flexible version, without tags, one batch of magic 2 in each
+    partition, one producer in each topic, fewer than 127 topics, partitions of a topic, and characters of a name. Those
+    are read by `_read_plain`, without the generator, in a quarter of the time.
     """
 
     topics_left = 1
@@ -198,6 +171,43 @@ class ProduceRequestWalk(FrameWalk):
         self._after = self._batch_after = frame_length
         self._batch_size = 1
         self._batch_messages = 0
+
+    def advance(self, buf: bytearray, pos: int, end: int) -> int:
+        if self._steps is None and end - pos == self._left and type(self) is ProduceRequestWalk:
+            plain = self._read_plain(buf, pos, end) if self._compact else []
+            if plain:
+                self._usages = plain
+                self._left = 0
+                self._steps = _NO_STEPS
+                return end
+        return super().advance(buf, pos, end)
+
+    def _read_plain(self, buf: bytearray, pos: int, end: int) -> list[TopicUsage]:
+        """What each topic of a whole body received. Nothing where it is not plain, or has more pieces than `work_left`:
+        then the generator reads it.
+        """
+        usages: list[TopicUsage] = []
+        left = self.work_left
+        pos = compact_string_end(buf, pos, end) + ACKS_AND_TIMEOUT + 1
+        if pos >= end or not 0 < buf[pos - 1] < 0x80:
+            return []
+        for _ in range(buf[pos - 1] - 1):
+            head = read_topic_head(buf, pos, end, self._by_id)
+            if head is None:
+                return []
+            topic, partitions, pos = head
+            left -= 1 + partitions
+            if left < 0:
+                return []
+            count, pos, record_bytes, messages, producer_id = read_partitions(buf, pos, end, partitions, tags=True)
+            if not 0 < count == partitions or pos >= end - 1 or buf[pos]:
+                return []
+            pos += 1
+            usages.append(TopicUsage(topic, record_bytes, messages, (producer_id,) if producer_id >= 0 else ()))
+        if pos != end - 1 or buf[pos]:
+            return []
+        self.work_left = left
+        return usages
 
     @property
     def announced(self) -> Announced:

@@ -12,6 +12,8 @@ BEFORE_SIZE: Final = 12
 """Bytes that the size in the header does not count: the base offset, and the size itself."""
 CODEC: Final = 0b111
 """Of the attributes: 0 is no compression."""
+CONTROL: Final = 0b100000
+"""Of the attributes: the batch is the marker of a transaction's end."""
 unpack_batch = Struct(">8xi4xb4xh20xq6xi").unpack_from
 """Size, magic, attributes, producer id, records count."""
 
@@ -62,12 +64,12 @@ def width_of(size: int) -> int:
     return 1 if size <= 1 + 126 else 2 if size <= 2 + 16_382 else 3 if size <= 3 + 2_097_150 else TOO_WIDE
 
 
-def length_field(size: int, width: int) -> int:
+def length_field(size: int, width: int, longest: int) -> int:
     """The length of records of `size` bytes, as the number that its `width` bytes are: `PLAIN_WIDTH` for an int32.
 
-    -1 where the length has another width, or the records are too short for a batch.
+    -1 where the length has another width, or the records are too short for a batch or longer than `longest`.
     """
-    if size < BATCH_HEADER:
+    if not BATCH_HEADER <= size <= longest:
         return -1
     value = size + 1
     if width == 2 and 1 << 7 <= value < 1 << 14:
@@ -91,26 +93,23 @@ def read_partitions(buf: bytearray, pos: int, end: int, most: int, *, tags: bool
         The number of partitions skipped, the position after them, bytes and messages of their records, and their
         producer id.
     """
-    last = end - PARTITION_LOOK
+    unpack, last = unpack_batch, end - PARTITION_LOOK
     count = record_bytes = messages = 0
     producer_id = -1
     while count < most and pos <= last:
-        if tags:
-            size, batch = read_size(buf, pos + 4)
-        else:
-            size, batch = _int32(buf, pos + 4)[0], pos + 8
+        size, batch = read_size(buf, pos + 4) if tags else (_int32(buf, pos + 4)[0], pos + 8)
+        batch_size, magic, attributes, seen_id, claimed = unpack(buf, batch)
         after = batch + size + tags
-        if size < BATCH_HEADER or after > end or (tags and buf[after - 1]):
+        if batch_size + BEFORE_SIZE != size or size < BATCH_HEADER or magic != 2 or after > end:
             break
-        batch_size, magic, attributes, seen_id, claimed = unpack_batch(buf, batch)
-        if magic != 2 or batch_size + BEFORE_SIZE != size:
+        if (tags and buf[after - 1]) or (seen_id != producer_id and count):
             break
-        if seen_id != producer_id:
-            if count:
-                break
-            producer_id = seen_id
+        producer_id = seen_id
         count += 1
         record_bytes += size
-        messages += claimed_messages(claimed, attributes, size)
+        if 0 <= claimed <= size - BATCH_HEADER >> 3:  # as in nearly all batches
+            messages += claimed
+        else:
+            messages += claimed_messages(claimed, attributes, size)
         pos = after
     return count, pos, record_bytes, messages, producer_id

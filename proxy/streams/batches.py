@@ -1,19 +1,17 @@
 """Requests of one kind that pass together, without a decision for each.
 
-Decisions one by one would have the same result, while the limits have room for all of them. Where records are charged,
-`plan` finds the requests of a batch; where they are counted for usage alone, `usage_plan`.
+Decisions one by one would have the same result, while the limits have room for all of them. Where records are charged
+or counted by topic, a `BatchPlan` finds the requests of a batch.
 """
 
 from typing import Final, final
 
 from protocol.produce_walk import Announced
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
+from proxy.streams.batch_plan import BatchPlan, BatchPlans
 from proxy.streams.connection import Connection, InFlight, RequestKind, Requests
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.memory import READ_SIZE
-from proxy.streams.plan import Runs
-from proxy.streams.runs import NO_RUN, Run
-from proxy.streams.usage_plan import UsagePlans
 
 
 @final
@@ -24,15 +22,14 @@ class Batches:
     max_in_flight  see `Connection`
     """
 
-    __slots__ = ("_max_in_flight", "_most", "_runs", "_usage_plans", "_usage_run", "longest")
+    __slots__ = ("_max_in_flight", "_most", "_plan", "_plans", "longest")
 
-    def __init__(self, longest: int, max_in_flight: int, usage_plans: UsagePlans) -> None:
+    def __init__(self, longest: int, max_in_flight: int) -> None:
         self.longest: Final = longest
         self._max_in_flight: Final = max_in_flight
-        self._runs: Runs | None = None
-        self._usage_plans: Final = usage_plans
-        #: What has found the latest run that is counted for usage alone.
-        self._usage_run = NO_RUN
+        self._plans: BatchPlans | None = None
+        #: That of the latest batch whose records were read.
+        self._plan: BatchPlan | None = None
         #: Requests that the next batch may have: fewer after there was no room for one.
         self._most = max_in_flight
 
@@ -46,25 +43,20 @@ class Batches:
         limits = connection.identity.limits
         most = min(self._most, self._max_in_flight - len(in_flight))
         is_produce = type(kind.handler) is Produce
-        run: Run | None = None
-        if not is_produce or not limits.walks:
-            passed_to, count = self._scan(kind, buf, pos, end, most, in_flight)
-        elif limits.counts_records:
-            run = self._run_at(connection, kind, pos, end, now_ns)
-            passed_to = run.scan(kind, buf, pos, end, most, self.longest, in_flight, now_ns)
-            count = run.count
+        plan: BatchPlan | None = None
+        if is_produce and limits.walks:
+            plan = self._plan_at(connection, kind, pos, end, now_ns)
+            if plan is None:
+                return pos
+            passed_to = plan.scan(kind, buf, pos, end, most, self.longest, in_flight, now_ns)
+            count = plan.count
         else:
-            run = self._usage_run
-            passed_to = run.scan(kind, buf, pos, end, most, self.longest, in_flight, now_ns)
-            if passed_to == pos:
-                run = self._other_usage_run(kind, buf, pos, end)
-                passed_to = run.scan(kind, buf, pos, end, most, self.longest, in_flight, now_ns)
-            count = run.count
+            passed_to, count = self._scan(kind, buf, pos, end, most, in_flight)
         if not count:
             return pos
         size = passed_to - pos - 4 * count
-        if run is not None:
-            left = run.spend(connection.identity, size, now_ns)
+        if plan is not None:
+            left = plan.spend(connection.identity, size, now_ns)
         else:
             left = limits.spend(size, count, now_ns) if is_produce else limits.requests.spend(count, now_ns)
         if left < 0:
@@ -85,8 +77,7 @@ class Batches:
     @property
     def cut(self) -> Announced | None:
         """The records of the last request of a batch, which has not arrived whole, where they are charged."""
-        plan = None if self._runs is None else self._runs.latest
-        return None if plan is None else plan.cut
+        return None if self._plan is None else self._plan.cut
 
     def _scan(
         self, kind: RequestKind, buf: bytearray, pos: int, end: int, most: int, in_flight: InFlight
@@ -110,29 +101,15 @@ class Batches:
             pos += 4 + length
         return pos, count
 
-    def _run_at(self, connection: Connection, kind: RequestKind, pos: int, end: int, now_ns: int) -> Run:
-        """What finds the requests from `pos` on, where records are charged."""
-        usage, identity, runs = connection.usage, connection.identity, self._runs
-        if usage is None:
-            return NO_RUN
-        if runs is None:
-            runs = self._runs = Runs(usage)
-        buf, plan = connection.context.memory.data, runs.latest
-        is_latest = plan is not None and plan.kind is kind and plan.generation == identity.generation
-        if plan is not None and is_latest and buf.startswith(plan.prefix, pos + PREFIX_SIZE) and not usage.has_late:
-            return plan
-        return runs.find(kind, identity.limits, identity.generation, buf, pos, end, now_ns) or NO_RUN
-
-    def _other_usage_run(self, kind: RequestKind, buf: bytearray, pos: int, end: int) -> Run:
-        """What may find the requests from `pos` on, where `_usage_run` has found none."""
-        run = self._usage_run
-        if run.fit(buf, pos):
-            return run
-        found = self._usage_plans.find(kind, buf, pos, end)
-        if found is run or found is NO_RUN:
-            return NO_RUN
-        self._usage_run = found
-        return found
+    def _plan_at(self, connection: Connection, kind: RequestKind, pos: int, end: int, now_ns: int) -> BatchPlan | None:
+        """The plan of the requests from `pos` on; None: the first of them is decided alone."""
+        if connection.usage is None:
+            return None
+        if self._plans is None:
+            self._plans = BatchPlans(connection.usage)
+        buf = connection.context.memory.data
+        self._plan = self._plans.find(kind, connection.identity, buf, pos, end, now_ns)
+        return self._plan
 
     def _give_up(self, kind: RequestKind, count: int, in_flight: InFlight) -> None:
         """There was no room for so many requests: the next one is decided alone, and then half as many are tried."""

@@ -72,7 +72,7 @@ class RequestStream(Requests):
         super().__init__(connection)
         self._kinds = kinds
         longest = connection.context.config.security.max_request_bytes
-        self._batches = Batches(longest, connection.max_in_flight, kinds.usage_plans)
+        self._batches = Batches(longest, connection.max_in_flight)
         #: The kind of the latest request.
         self._kind: RequestKind | None = None
         #: The bytes of the current frame are collected, or `_DROPPED`; None: they are forwarded.
