@@ -24,6 +24,13 @@ PARTITION_LOOK: Final = 4 + 4 + BATCH_HEADER
 """Bytes of a partition up to and with the batch header: index, length of the records, header."""
 
 _int32 = Struct(">i").unpack_from
+#: Of a partition whose records have a length of two bytes: these, size and magic of the batch, producer id, records
+#: count.
+_short_partition = Struct(">4xBB8xi4xb26xq6xI").unpack_from
+_SHORT_OVER_SIZE = BEFORE_SIZE + 1 + 0x80
+"""What low + 128 * high of such a length is more than the size of the batch: it counts `BEFORE_SIZE` bytes more and
+itself, and its low byte has the high bit set.
+"""
 _SMALLEST_RECORD = 7  # length, attributes, timestamp delta, offset delta, key length, value length, header count
 _MOST_PER_BYTE = 8  # compressed records: their offset deltas differ, and no codec writes a difference in under a bit
 
@@ -81,6 +88,28 @@ def length_field(size: int, width: int, longest: int) -> int:
     return size if width == PLAIN_WIDTH else -1
 
 
+def read_short_partitions(buf: bytearray, pos: int, end: int, most: int) -> tuple[int, int, int, int, int]:
+    """As `read_partitions` with tags, in half of the time, for lengths of two bytes: the most common ones."""
+    unpack, last, first = _short_partition, end - PARTITION_LOOK, pos
+    count = messages = 0
+    producer_id = -1
+    while count < most and pos <= last:
+        low, high, size, magic, seen_id, claimed = unpack(buf, pos)
+        if magic != 2 or not 0 < high < 0x80 <= low or low + (high << 7) != size + _SHORT_OVER_SIZE:
+            break
+        if seen_id != producer_id:
+            if count:
+                break
+            producer_id = seen_id
+        after = pos + size + BEFORE_SIZE + 7
+        if claimed > size + BEFORE_SIZE - BATCH_HEADER >> 3 or after > end or buf[after - 1]:
+            break
+        messages += claimed
+        count += 1
+        pos = after
+    return count, pos, pos - first - 7 * count, messages, producer_id
+
+
 def read_partitions(buf: bytearray, pos: int, end: int, most: int, *, tags: bool) -> tuple[int, int, int, int, int]:
     """Skip partitions that have arrived whole and contain one batch of magic 2, with the producer id of the first one.
 
@@ -100,16 +129,13 @@ def read_partitions(buf: bytearray, pos: int, end: int, most: int, *, tags: bool
         size, batch = read_size(buf, pos + 4) if tags else (_int32(buf, pos + 4)[0], pos + 8)
         batch_size, magic, attributes, seen_id, claimed = unpack(buf, batch)
         after = batch + size + tags
-        if batch_size + BEFORE_SIZE != size or size < BATCH_HEADER or magic != 2 or after > end:
+        if not BATCH_HEADER <= size == batch_size + BEFORE_SIZE or magic != 2 or after > end:
             break
         if (tags and buf[after - 1]) or (seen_id != producer_id and count):
             break
         producer_id = seen_id
         count += 1
         record_bytes += size
-        if 0 <= claimed <= size - BATCH_HEADER >> 3:  # as in nearly all batches
-            messages += claimed
-        else:
-            messages += claimed_messages(claimed, attributes, size)
+        messages += claimed_messages(claimed, attributes, size)
         pos = after
     return count, pos, record_bytes, messages, producer_id

@@ -43,7 +43,7 @@ from quotas.algorithms.producer_ids import ProducerIdQuota
 #: The longest prefix.
 MAX_PREFIX: Final = 1_024
 #: Prefixes that are kept for one connection.
-MAX_PLANS: Final = 4
+MAX_PLANS: Final = 8
 
 #: Bytes of a partition's index.
 _INDEX: Final = 4
@@ -64,15 +64,13 @@ class BatchPlan:
 
     count        requests that `scan` has found
     producer_id  of all of them; -1: none
-    cut          the records of the last one, if that has not arrived whole
     """
 
-    __slots__ = ("_known_by", "_known_id", "_known_until_ns", "count", "cut", "producer_id")
+    __slots__ = ("_known_by", "_known_id", "_known_until_ns", "count", "producer_id")
 
     def __init__(self) -> None:
         self.count = 0
         self.producer_id = -1
-        self.cut: Announced | None = None
         #: A producer id that is known until then.
         self._known_id = -1
         self._known_until_ns = 0
@@ -93,6 +91,10 @@ class BatchPlan:
         """Find the requests of `kind` from `pos` on, `most` at most, and add them to those in flight. Returns where the
         last one ends, which may be after `end`. `longest`: the longest request that is accepted.
         """
+
+    def fit(self, buf: bytearray, pos: int) -> bool:
+        """Adapt to the request at `pos`. Returns whether `scan` may find now what it did not find before."""
+        return False
 
     @abstractmethod
     def charge(self, client: ClientLimits, size: int, now_ns: int) -> int:
@@ -134,9 +136,11 @@ class PartitionPlan(BatchPlan):
 
     kind         of the requests
     generation   of the limits
+    cut          the records of the last request found that has not arrived whole
     """
 
     __slots__ = (
+        "_counts_records",
         "_limits",
         "_messages",
         "_record_bytes",
@@ -144,6 +148,7 @@ class PartitionPlan(BatchPlan):
         "_topic",
         "_unpack",
         "_width",
+        "cut",
         "generation",
         "kind",
         "prefix",
@@ -156,6 +161,7 @@ class PartitionPlan(BatchPlan):
         self.kind: Final = kind
         self.prefix: Final = prefix
         self.generation: Final = generation
+        self.cut: Announced | None = None
         self._topic: Final = charges.topic
         #: Each limit, and which of four sums it is charged with.
         self._limits: Final = tuple(
@@ -165,6 +171,7 @@ class PartitionPlan(BatchPlan):
             )
             for limit in limits
         )
+        self._counts_records: Final = bool(charges.bytes_in or charges.messages_in)
         #: At the end of each request.
         self._tags: Final = _NO_TAGS if kind.version >= FIRST_FLEXIBLE else b""
         #: Bytes of the length of the records, and what reads a request where it has so many.
@@ -186,8 +193,6 @@ class PartitionPlan(BatchPlan):
     ) -> int:
         """A request is found as soon as the header of its batch is in the buffer. It has one batch, and no tags."""
         key, prefix, answered, tags = kind.key, self.prefix, kind.answered, self._tags
-        if tags:
-            self._fit(unpack_prefix(buf, pos)[0])
         width, unpack = self._width, self._unpack
         mask = (1 << 8 * width) - 1
         startswith, append = buf.startswith, in_flight.append
@@ -228,17 +233,22 @@ class PartitionPlan(BatchPlan):
         self.count, self.producer_id, self._record_bytes, self._messages = count, producer_id, record_bytes, messages
         return pos
 
-    def _fit(self, length: int) -> None:
-        """Read requests as one of this length has to be read."""
-        size = length + 4 - PREFIX_SIZE - len(self.prefix) - _INDEX - len(_NO_TAGS)
-        width = width_of(size)
-        if width != self._width:
-            self._width, self._unpack = width, _layout(len(self.prefix), width)
+    def fit(self, buf: bytearray, pos: int) -> bool:
+        if not self._tags:
+            return False
+        length: int = unpack_prefix(buf, pos)[0]
+        width = width_of(length + 4 - PREFIX_SIZE - len(self.prefix) - _INDEX - len(_NO_TAGS))
+        if width == self._width:
+            return False
+        self._width, self._unpack = width, _layout(len(self.prefix), width)
+        return True
 
     def charge(self, client: ClientLimits, size: int, now_ns: int) -> int:
         topic = self._topic
         if topic.last_ns < now_ns:
             topic.last_ns = now_ns
+        if not self._counts_records:
+            return client.spend(size, self.count, now_ns)
         sums = (size, self.count, self._record_bytes, self._messages)
         return spend_all([(limit, sums[unit]) for limit, unit in self._limits], size, now_ns)
 
@@ -280,7 +290,7 @@ class TopicsPlan(BatchPlan):
         work_left = PIECES_PER_STEP
         count = 0
         producer_ids: tuple[int, ...] = ()
-        while end - pos >= kind.needed and count < most and work_left > 0:
+        while end - pos >= kind.needed and count < most:
             length, seen, correlation_id = unpack_prefix(buf, pos)
             frame_end = pos + 4 + length
             if seen != key or not shortest <= length <= longest or frame_end > end:
@@ -306,6 +316,8 @@ class TopicsPlan(BatchPlan):
         return pos
 
     def charge(self, client: ClientLimits, size: int, now_ns: int) -> int:
+        if not self._found:
+            return client.spend(size, self.count, now_ns)
         return spend_all((client.amounts(size, self.count) | self._found).items(), size, now_ns)
 
     def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
@@ -324,11 +336,12 @@ def _whole(walk: ProduceRequestWalk, buf: bytearray, pos: int, end: int) -> list
 
 @final
 class BatchPlans:
-    """The plans of one connection."""
+    """The plans of one connection. `latest`: the one for a partition that was found last; None: there is none."""
 
-    __slots__ = ("_plans", "_topics_plan", "_usage")
+    __slots__ = ("_plans", "_topics_plan", "_usage", "latest")
 
     def __init__(self, usage: ProduceUsage) -> None:
+        self.latest: PartitionPlan | None = None
         self._usage: Final = usage
         #: The latest one first.
         self._plans: list[PartitionPlan] = []
@@ -338,10 +351,7 @@ class BatchPlans:
         self, kind: RequestKind, identity: Identity, buf: bytearray, pos: int, end: int, now_ns: int
     ) -> BatchPlan | None:
         """The plan of the requests from `pos` on, if the first is of this kind. None: that one is decided alone."""
-        usage = self._usage
         plans = self._plans
-        if usage.has_late:
-            return None
         for index, known in enumerate(plans):
             if known.kind is kind and buf.startswith(known.prefix, pos + PREFIX_SIZE):
                 if known.generation != identity.generation:
@@ -349,14 +359,16 @@ class BatchPlans:
                     break
                 if index:
                     plans.insert(0, plans.pop(index))
+                self.latest = known
                 return known
-        if usage.counts_errors or kind.length_at(buf, pos, end) < 0:
+        if self._usage.counts_errors or kind.length_at(buf, pos, end) < 0:
             return None
         plan = self._plan_at(kind, identity, buf, pos, end, now_ns)
         if plan is None:
             return self._topics_plan
         plans.insert(0, plan)
         del plans[MAX_PLANS:]
+        self.latest = plan
         return plan
 
     def _plan_at(

@@ -22,14 +22,12 @@ class Batches:
     max_in_flight  see `Connection`
     """
 
-    __slots__ = ("_max_in_flight", "_most", "_plan", "_plans", "longest")
+    __slots__ = ("_max_in_flight", "_most", "_plans", "longest")
 
     def __init__(self, longest: int, max_in_flight: int) -> None:
         self.longest: Final = longest
         self._max_in_flight: Final = max_in_flight
         self._plans: BatchPlans | None = None
-        #: That of the latest batch whose records were read.
-        self._plan: BatchPlan | None = None
         #: Requests that the next batch may have: fewer after there was no room for one.
         self._most = max_in_flight
 
@@ -49,6 +47,8 @@ class Batches:
             if plan is None:
                 return pos
             passed_to = plan.scan(kind, buf, pos, end, most, self.longest, in_flight, now_ns)
+            if passed_to == pos and plan.fit(buf, pos):
+                passed_to = plan.scan(kind, buf, pos, end, most, self.longest, in_flight, now_ns)
             count = plan.count
         else:
             passed_to, count = self._scan(kind, buf, pos, end, most, in_flight)
@@ -62,8 +62,7 @@ class Batches:
         if left < 0:
             self._give_up(kind, count, in_flight)
             return pos
-        if self._most < self._max_in_flight:
-            self._most *= 2
+        self._most = min(2 * self._most, self._max_in_flight)
         if is_produce:
             requests.near_limit = left < READ_SIZE
             entity = connection.identity.entity
@@ -77,7 +76,8 @@ class Batches:
     @property
     def cut(self) -> Announced | None:
         """The records of the last request of a batch, which has not arrived whole, where they are charged."""
-        return None if self._plan is None else self._plan.cut
+        plan = None if self._plans is None else self._plans.latest
+        return None if plan is None else plan.cut
 
     def _scan(
         self, kind: RequestKind, buf: bytearray, pos: int, end: int, most: int, in_flight: InFlight
@@ -103,13 +103,20 @@ class Batches:
 
     def _plan_at(self, connection: Connection, kind: RequestKind, pos: int, end: int, now_ns: int) -> BatchPlan | None:
         """The plan of the requests from `pos` on; None: the first of them is decided alone."""
-        if connection.usage is None:
+        usage, identity, plans = connection.usage, connection.identity, self._plans
+        if usage is None or usage.has_late:
             return None
-        if self._plans is None:
-            self._plans = BatchPlans(connection.usage)
-        buf = connection.context.memory.data
-        self._plan = self._plans.find(kind, connection.identity, buf, pos, end, now_ns)
-        return self._plan
+        if plans is None:
+            plans = self._plans = BatchPlans(usage)
+        buf, plan = connection.context.memory.data, plans.latest
+        if (
+            plan is None
+            or plan.kind is not kind
+            or plan.generation != identity.generation
+            or not buf.startswith(plan.prefix, pos + PREFIX_SIZE)
+        ):
+            return plans.find(kind, identity, buf, pos, end, now_ns)
+        return plan
 
     def _give_up(self, kind: RequestKind, count: int, in_flight: InFlight) -> None:
         """There was no room for so many requests: the next one is decided alone, and then half as many are tried."""
