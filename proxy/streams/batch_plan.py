@@ -268,7 +268,7 @@ class PartitionPlan(BatchPlan):
 
 @final
 class TopicsPlan(BatchPlan):
-    """Any requests of one producer. One object for each connection."""
+    """Requests of one producer for any topics. One object for each connection."""
 
     __slots__ = ("_counts_topics", "_found", "_usage", "_usages")
 
