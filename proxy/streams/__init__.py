@@ -10,9 +10,7 @@
 - `connection`       one connection pair: requests in flight; the bases of streams and handlers
 - `kinds`            requests of the same kind: parsed once, compared afterwards
 - `batches`          requests of one kind that pass together, without a decision for each
-- `runs`             Produce requests of one read whose records are read: the bases of the two below
-- `plan`             those whose records are charged, together
-- `usage_plan`       those whose records are counted for usage alone
+- `batch_plan`       such Produce requests whose records are charged, or counted by topic
 - `fetch_ledger`     what open fetches have reserved
 - `produce_usage`    topics, records and producer ids of the Produce requests of one connection
 - `record_rest`      records of a Produce request that are charged before they arrive

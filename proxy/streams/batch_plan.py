@@ -1,64 +1,130 @@
-"""Runs of Produce requests that are charged for their records together, whatever limits apply.
+"""Produce requests of one read whose records are read and that pass together, whatever limits apply, or none.
 
-A `Plan` has the prefix of its requests, and the limits of their topic. Requests for several partitions vary: `TopicRun`
-reads the topics and partitions of each.
+Consecutive requests of a producer for one partition of a topic are the same bytes from the client id to the partition
+count: their prefix. Of each further request only the length of its records and the header of its batch are read:
 
-The sums of a run are charged with one call for each limit. Decisions one by one have the same result if no limit gets
+    length, API, version | correlation id | client id ... partition count | partition | size | batch header ...
+    compared             |                | compared: the prefix          |           | read | read
+
+A `PartitionPlan` has such a prefix, and the limits of the topic. Requests for several partitions vary: a `TopicsPlan`
+reads all of each.
+
+The sums of a batch are charged with one call for each limit. Decisions one by one have the same result if no limit gets
 into debt by it. Otherwise nothing is charged, and the requests are decided one by one.
 """
 
+from abc import abstractmethod
+from collections.abc import Callable
 from functools import lru_cache
 from struct import Struct
-from typing import Final, final
+from typing import Any, Final, final
 
-from protocol.produce_walk import TopicUsage, one_partition, read_topics
+from protocol.errors import MalformedFrame
+from protocol.produce_walk import FIRST_FLEXIBLE, ProduceRequestWalk, TopicUsage, one_partition
 from protocol.record_batch import (
     BATCH_HEADER,
     BEFORE_SIZE,
+    PLAIN_WIDTH,
     claimed_messages,
     length_field,
+    width_of,
 )
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
+from proxy.enforcement.identity import Identity
 from proxy.observability.topic_traffic import TopicTraffic
 from proxy.streams.connection import InFlight, RequestKind
 from proxy.streams.produce_usage import PIECES, ProduceUsage
-from proxy.streams.runs import INDEX, MAX_PREFIX, Charge, Layout, Run, Unpack
 from proxy.streams.steps import PIECES_PER_STEP
 from quotas.admission.client_limits import ClientLimits, TopicCharges
 from quotas.admission.limit import Limit
 from quotas.algorithms.producer_ids import ProducerIdQuota
 
-#: Plans of one connection.
-MAX_PLANS: Final = 4
+#: The longest prefix.
+MAX_PREFIX: Final = 1_024
+#: Prefixes that are kept for one connection.
+MAX_PLANS: Final = 8
+
+#: Bytes of a partition's index.
+_INDEX: Final = 4
+#: The tags of the partition, the topic and the body, at the end of a request of a flexible version.
+_NO_TAGS: Final = bytes(3)
+
+
+Charge = tuple[Limit, int, int]
+"""A limit, its amount, and the units beside it: see `spend_all`."""
+
+
+def requests_charges(client: ClientLimits, size: int, missing: int, requests: int) -> list[Charge]:
+    """What Produce requests of `size` bytes together are charged, besides their records.
+
+    missing   bytes of the last one that have not arrived: what these will be charged is beside
+    """
+    charges = [(limit, size - missing, missing) for limit in client.produce.limits]
+    return charges + [(limit, requests, 0) for limit in client.requests.limits]
 
 
 @lru_cache(maxsize=256)
-def _layout(prefix_size: int, width: int) -> Unpack:
+def _layout(prefix_size: int, width: int) -> Callable[[bytearray, int], tuple[Any, ...]]:
     """Reads a request of a plan: length, API key and version, correlation id, prefix; the length of the records in the
     last `width` of four bytes; size, magic and attributes of the batch, producer id, records count.
     """
     return Struct(f">iii{prefix_size}s{width}xI8xi4xb4xh20xq6xi").unpack_from
 
 
-class ChargedRun(Run):
-    """Requests that are charged together. `producer_id`: of all of them; -1: none."""
+class BatchPlan:
+    """Finds requests that pass together, and charges them.
 
-    __slots__ = ("_known_by", "_known_id", "_known_until_ns", "producer_id")
+    count        requests that `scan` has found
+    last_size    bytes of the last of them, without the length field, if it has not arrived whole
+    producer_id  of all of them; -1: none
+    """
+
+    __slots__ = ("_known_by", "_known_id", "_known_until_ns", "count", "last_size", "producer_id")
 
     def __init__(self) -> None:
-        super().__init__()
+        self.count = 0
+        self.last_size = 0
         self.producer_id = -1
         #: A producer id that is known until then.
         self._known_id = -1
         self._known_until_ns = 0
         self._known_by: ProducerIdQuota | None = None
 
+    @abstractmethod
+    def scan(
+        self,
+        kind: RequestKind,
+        buf: bytearray,
+        pos: int,
+        end: int,
+        most: int,
+        longest: int,
+        in_flight: InFlight,
+        now_ns: int,
+    ) -> int:
+        """Find the requests of `kind` from `pos` on, `most` at most, and add them to those in flight. Returns where the
+        last one ends, which may be after `end`. `longest`: the longest request that is accepted.
+        """
+
+    def fit(self, buf: bytearray, pos: int) -> bool:
+        """Adapt to the request at `pos`. Returns whether `scan` may find now what it did not find before."""
+        return False
+
+    def charges(self, client: ClientLimits, size: int, missing: int) -> list[Charge]:
+        """What the requests found, of `size` bytes together, are charged: see `requests_charges`."""
+        return requests_charges(client, size, missing, self.count)
+
+    @abstractmethod
+    def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
+        """The requests found pass: count their records by topic."""
+
     def is_known(self, client: ClientLimits, now_ns: int) -> bool:
+        """Whether no limit counts their producer id as a new one."""
         producer_ids = client.producer_ids
         return producer_ids is None or self.producer_id < 0 or self._is_known(producer_ids.known, now_ns)
 
     def _is_known(self, known: ProducerIdQuota, now_ns: int) -> bool:
-        """Whether the producer id is known. A run has that of its first request, so no other is asked for."""
+        """Whether the producer id is known. A batch has that of its first request, so no other is asked for."""
         producer_id = self.producer_id
         if producer_id == self._known_id and now_ns < self._known_until_ns and known is self._known_by:
             return True
@@ -70,22 +136,24 @@ class ChargedRun(Run):
 
 
 @final
-class Plan(ChargedRun):
-    """See the module. The limits of the client and the topic, one of which counts records.
+class PartitionPlan(BatchPlan):
+    """Requests with one prefix. The limits are those of their client and topic.
 
     kind         of the requests
-    prefix       see `runs`
     generation   of the limits
     """
 
     __slots__ = (
+        "_counts_records",
         "_last_messages",
         "_last_records",
-        "_layout",
         "_limits",
         "_messages",
         "_record_bytes",
+        "_tags",
         "_topic",
+        "_unpack",
+        "_width",
         "generation",
         "kind",
         "prefix",
@@ -98,9 +166,6 @@ class Plan(ChargedRun):
         self.kind: Final = kind
         self.prefix: Final = prefix
         self.generation: Final = generation
-        #: Records and messages of the last request found, where it has not arrived whole.
-        self._last_records = 0
-        self._last_messages = 0
         self._topic: Final = charges.topic
         #: Each limit, and which of four sums it is charged with.
         self._limits: Final = tuple(
@@ -110,9 +175,17 @@ class Plan(ChargedRun):
             )
             for limit in limits
         )
-        self._layout: Final = Layout(kind, len(prefix), _layout)
+        self._counts_records: Final = bool(charges.bytes_in or charges.messages_in)
+        #: At the end of each request.
+        self._tags: Final = _NO_TAGS if kind.version >= FIRST_FLEXIBLE else b""
+        #: Bytes of the length of the records, and what reads a request where it has so many.
+        self._width = PLAIN_WIDTH
+        self._unpack = _layout(len(prefix), PLAIN_WIDTH)
         self._record_bytes = 0
         self._messages = 0
+        #: Of the last request found, if it has not arrived whole.
+        self._last_records = 0
+        self._last_messages = 0
 
     def scan(
         self,
@@ -126,12 +199,11 @@ class Plan(ChargedRun):
         now_ns: int,
     ) -> int:
         """A request is found as soon as the header of its batch is in the buffer. It has one batch, and no tags."""
-        key, prefix, answered, layout = kind.key, self.prefix, kind.answered, self._layout
-        layout.fit(buf, pos)
-        width, unpack, tags = layout.width, layout.unpack, layout.tags
+        key, prefix, answered, tags = kind.key, self.prefix, kind.answered, self._tags
+        width, unpack = self._width, self._unpack
         mask = (1 << 8 * width) - 1
         startswith, append = buf.startswith, in_flight.append
-        before = PREFIX_SIZE + len(prefix) + INDEX + width
+        before = PREFIX_SIZE + len(prefix) + _INDEX + width
         last = end - before - BATCH_HEADER
         around = before + len(tags) - 4
         known_size = field = -1
@@ -142,15 +214,15 @@ class Plan(ChargedRun):
                 buf, pos
             )
             size = length - around
-            if seen != key or head != prefix or magic != 2 or batch_size + BEFORE_SIZE != size or length > longest:
+            if seen != key or head != prefix or magic != 2 or batch_size + BEFORE_SIZE != size:
                 break
             if size != known_size:
-                known_size, field = size, length_field(size, width)
+                known_size, field = size, length_field(size, width, longest - around)
             if written & mask != field or (seen_id != producer_id and count):
                 break
             frame_end = pos + 4 + length
             tags_at = frame_end - len(tags)
-            if not startswith(tags, tags_at) and (frame_end <= end or any(buf[tags_at:end])):
+            if not startswith(tags, tags_at) and any(buf[tags_at : min(frame_end, end)]):
                 break
             if answered:
                 append((correlation_id, kind))
@@ -162,15 +234,27 @@ class Plan(ChargedRun):
                 messages += claimed_messages(claimed, attributes, size)
             producer_id = seen_id
             pos = frame_end
-        if count and self._topic.last_ns < now_ns:
-            self._topic.last_ns = now_ns
         if pos > end:  # the loop has ended with this request
             self.last_size, self._last_records = length, size
             self._last_messages = claimed_messages(claimed, attributes, size)
+        if count and self._topic.last_ns < now_ns:
+            self._topic.last_ns = now_ns
         self.count, self.producer_id, self._record_bytes, self._messages = count, producer_id, record_bytes, messages
         return pos
 
+    def fit(self, buf: bytearray, pos: int) -> bool:
+        if not self._tags:
+            return False
+        length: int = unpack_prefix(buf, pos)[0]
+        width = width_of(length + 4 - PREFIX_SIZE - len(self.prefix) - _INDEX - len(_NO_TAGS))
+        if width == self._width:
+            return False
+        self._width, self._unpack = width, _layout(len(self.prefix), width)
+        return True
+
     def charges(self, client: ClientLimits, size: int, missing: int) -> list[Charge]:
+        if not self._counts_records:
+            return super().charges(client, size, missing)
         sums = (size, self.count, self._record_bytes, self._messages)
         if not missing:
             return [(limit, sums[unit], 0) for limit, unit in self._limits]
@@ -185,8 +269,8 @@ class Plan(ChargedRun):
 
 
 @final
-class TopicRun(ChargedRun):
-    """See the module. One object for each connection."""
+class TopicsPlan(BatchPlan):
+    """Any requests of one producer. One object for each connection."""
 
     __slots__ = ("_counts_topics", "_found", "_usage", "_usages")
 
@@ -223,14 +307,16 @@ class TopicRun(ChargedRun):
                 break
             if not buf.startswith(tail, pos + PREFIX_SIZE):
                 break
-            usages, pieces = read_topics(buf, pos + body_offset, frame_end, kind.version, min(PIECES, work_left))
+            walk = ProduceRequestWalk(kind.version, length, body_offset - 4)
+            walk.work_left = pieces = min(PIECES, work_left)
+            usages = _whole(walk, buf, pos + body_offset, frame_end)
             if usages and not count:
-                producer_ids = usages[0].producer_ids
+                producer_ids = usages[0].producer_ids[:1]
             if not self._usage.add(amounts, usages, producer_ids, now_ns):
                 break
             if self._counts_topics:
                 counted += usages
-            work_left -= pieces
+            work_left -= pieces - walk.work_left
             if kind.answered:
                 in_flight.append((correlation_id, kind))
             count += 1
@@ -240,6 +326,8 @@ class TopicRun(ChargedRun):
         return pos
 
     def charges(self, client: ClientLimits, size: int, missing: int) -> list[Charge]:
+        if not self._found:
+            return super().charges(client, size, missing)
         return [(limit, amount, 0) for limit, amount in (client.amounts(size, self.count) | self._found).items()]
 
     def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
@@ -247,66 +335,55 @@ class TopicRun(ChargedRun):
         self._usages = []
 
 
-@final
-class Runs:
-    """What finds the runs of one connection. `latest`: the plan that was found last; None: there is none."""
+def _whole(walk: ProduceRequestWalk, buf: bytearray, pos: int, end: int) -> list[TopicUsage]:
+    """What a whole body contains. Nothing where it has more pieces than may be read, or is malformed."""
+    try:
+        walk.advance(buf, pos, end)
+    except MalformedFrame:  # it is raised where the request is decided alone
+        return []
+    return walk.take() if walk.is_over else []
 
-    __slots__ = ("_plans", "_topic_run", "_usage", "latest")
+
+@final
+class BatchPlans:
+    """The plans of one connection. `latest`: the one for a partition that was found last; None: there is none."""
+
+    __slots__ = ("_plans", "_topics_plan", "_usage", "latest")
 
     def __init__(self, usage: ProduceUsage) -> None:
-        self.latest: Plan | None = None
+        self.latest: PartitionPlan | None = None
         self._usage: Final = usage
         #: The latest one first.
-        self._plans: list[Plan] = []
-        self._topic_run: Final = TopicRun(usage)
+        self._plans: list[PartitionPlan] = []
+        self._topics_plan: Final = TopicsPlan(usage)
 
     def find(
-        self,
-        kind: RequestKind,
-        client: ClientLimits,
-        generation: int,
-        buf: bytearray,
-        pos: int,
-        end: int,
-        now_ns: int,
-    ) -> ChargedRun | None:
-        """What finds the requests from `pos` on, if the first is of this kind. None: that one is decided alone.
-
-        client, generation   the limits of now
-        """
-        usage = self._usage
+        self, kind: RequestKind, identity: Identity, buf: bytearray, pos: int, end: int, now_ns: int
+    ) -> BatchPlan | None:
+        """The plan of the requests from `pos` on, if the first is of this kind. None: that one is decided alone."""
         plans = self._plans
-        if usage.has_late:
-            return None
         for index, known in enumerate(plans):
             if known.kind is kind and buf.startswith(known.prefix, pos + PREFIX_SIZE):
-                if known.generation != generation:
+                if known.generation != identity.generation:
                     del plans[index]
                     break
                 if index:
                     plans.insert(0, plans.pop(index))
                 self.latest = known
                 return known
-        if usage.counts_errors or kind.length_at(buf, pos, end) < 0:
+        if self._usage.counts_errors or kind.length_at(buf, pos, end) < 0:
             return None
-        plan = self._plan_at(kind, client, generation, buf, pos, end, now_ns)
+        plan = self._plan_at(kind, identity, buf, pos, end, now_ns)
         if plan is None:
-            return self._topic_run
+            return self._topics_plan
         plans.insert(0, plan)
         del plans[MAX_PLANS:]
         self.latest = plan
         return plan
 
     def _plan_at(
-        self,
-        kind: RequestKind,
-        client: ClientLimits,
-        generation: int,
-        buf: bytearray,
-        pos: int,
-        end: int,
-        now_ns: int,
-    ) -> Plan | None:
+        self, kind: RequestKind, identity: Identity, buf: bytearray, pos: int, end: int, now_ns: int
+    ) -> PartitionPlan | None:
         """A plan for requests such as the one at `pos`; None: it has several partitions, or a long or unknown topic."""
         found = one_partition(buf, pos + kind.header.body_offset, end, kind.version)
         if found is None:
@@ -316,5 +393,4 @@ class Runs:
         charges = self._usage.lasting_charges(topic, now_ns)
         if charges is None or prefix_end - start > MAX_PREFIX:
             return None
-        prefix = bytes(buf[start:prefix_end])
-        return Plan(kind, prefix, client, charges, generation)
+        return PartitionPlan(kind, bytes(buf[start:prefix_end]), identity.limits, charges, identity.generation)
