@@ -24,7 +24,7 @@ from proxy.streams.refusals import Refusals, without_rejecting
 from proxy.streams.steps import HOLD, NEED, PASS, REPLACE
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit, Ticket
-from quotas.admission.limit_set import admit_all, admit_part, charge_all, debt_of
+from quotas.admission.limit_set import admit_all, admit_part, charge_all, charge_producer_ids, debt_of
 from quotas.admission.passage import Passage
 from quotas.admission.topic_thresholds import count_throttled
 from quotas.algorithms.algorithm import UNLIMITED
@@ -186,7 +186,7 @@ class Produce(DataHandler):
         if arrived == length:
             charge_all(amounts, now_ns)
             return None
-        passage = Passage(amounts, length)
+        passage = Passage(charge_producer_ids(amounts, now_ns), length)
         passage.passed(arrived, now_ns)
         return passage
 
@@ -254,7 +254,7 @@ class Produce(DataHandler):
             return
         amounts = usage.charges_late(seen, now_ns)
         if connection.frame is not None:
-            connection.frame.add(amounts)
+            connection.frame.add(charge_producer_ids(amounts, now_ns))
         else:
             charge_all(amounts, now_ns)
         decision = debt_of(amounts, now_ns)
