@@ -150,13 +150,15 @@ class Fetch(DataHandler):
                     return HOLD
             client.requests.charge(1, now_ns)
         if limits.limits:
-            fetch.budget = fetching.budget(limits, now_ns)
-            expected = fetching.expected(asked, fetch.budget)
+            budget = fetching.budget(limits, now_ns)
+            expected = fetching.expected(asked, budget)
             if expected:
                 fetch.passage = Passage(dict.fromkeys(limits.limits, expected), expected)
                 self.context.holds.reserve(fetch, now_ns)
-            if budget_at is not None and self.context.measures.enforces:
-                lower_fetch_budget(requests.buf, pos + budget_at, fetch.budget)
+            if self.context.measures.enforces:
+                fetch.budget = budget
+                if budget_at is not None:
+                    lower_fetch_budget(requests.buf, pos + budget_at, budget)
         return PASS
 
     def _deadline_ns(self, frame: DataFrame | None, kind: RequestKind, now_ns: int) -> int:
