@@ -153,7 +153,7 @@ class Produce(DataHandler):
             frame = connection.frame
             if frame is None:
                 frame = connection.frame = DataFrame(length, answered=kind.answered)
-            self.passes(requests, frame, passage, now_ns)
+            self.passes(frame, passage, now_ns)
         return PASS
 
     def _pass_in_debt(
