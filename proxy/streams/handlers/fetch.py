@@ -75,8 +75,10 @@ class OpenFetch(Awaited, Reserving):
     def reserve(self, asked: int | None, now_ns: int) -> None:
         """Set the budget, and reserve what the response is expected to bring. `asked`: see `Fetching.expected`."""
         limits = self.client.limits.fetch
-        self.budget = self.fetching.budget(limits, now_ns)
-        expected = self.fetching.expected(asked, self.budget)
+        budget = self.fetching.budget(limits, now_ns)
+        if self.handler.context.measures.enforces:
+            self.budget = budget
+        expected = self.fetching.expected(asked, budget)
         if expected:
             self.passage = Passage(dict.fromkeys(limits.limits, expected), expected)
             self.handler.context.holds.reserve(self, now_ns)
@@ -156,7 +158,7 @@ class Fetch(DataHandler):
             client.requests.charge(1, now_ns)
         if limits.limits:
             fetch.reserve(asked, now_ns)
-            if budget_at is not None and self.context.measures.enforces:
+            if budget_at is not None and fetch.budget:
                 lower_fetch_budget(requests.buf, pos + budget_at, fetch.budget)
         return PASS
 

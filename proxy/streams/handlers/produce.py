@@ -144,7 +144,7 @@ class Produce(DataHandler):
         if passage is not None:
             if frame is None:
                 frame = connection.frame = DataFrame(length, answered=kind.answered)
-            self.passes(requests, frame, passage, now_ns)
+            self.passes(frame, passage, now_ns)
         return PASS
 
     def _refused(
