@@ -108,7 +108,9 @@ def test_a_fetch_is_charged_to_the_client_that_sent_it(is_reloaded: bool) -> Non
     assert world.reserved() == {}
     fetched_by = {each.client_id: (each.fetch_bytes, each.fetch_requests) for each in world.metrics.entities}
     assert fetched_by == {"etl": (len(response), 1), "victim": (0, 0)}
-    assert {key: each[2] for key, each in world.topics().items()} == {("etl", "topic-0"): record_bytes(12, topics)["topic-0"]}
+    assert {key: each[2] for key, each in world.topics().items()} == {
+        ("etl", "topic-0"): record_bytes(12, topics)["topic-0"]
+    }
     assert set(world.throttled()) == {("etl", "consumer_byte_rate", "notify")}
     pair.client_sends(fetch(3, client_id="victim"))
     assert pair.held is None
