@@ -92,14 +92,14 @@ def admit_part(
     amounts: Mapping[Limit, int], size: int, arrived: int, now_ns: int, ticket: Ticket | None = None
 ) -> tuple[Decision, Passage | None]:
     """As `admit_all`, for a frame of `size` bytes of which `arrived` are forwarded now: these are charged, and the rest
-    is reserved by the passage. The decision contains the debts as if all of it was charged. No passage if refused.
+    is reserved by the passage. New producer ids are charged whole. The decision contains the debts as if all of it was charged. No passage if refused.
     """
     refused = _refused(amounts, now_ns, ticket)
     if refused is not None:
         return refused, None
     if arrived >= size:
         return charge_all(amounts, now_ns), Passage({}, 0)
-    passage = Passage(amounts, size)
+    passage = Passage(charge_producer_ids(amounts, now_ns), size)
     passage.passed(arrived, now_ns)
     return _decision_of([(limit, _debt_of_client(limit, now_ns)) for limit in amounts]), passage
 
@@ -107,6 +107,17 @@ def admit_part(
 def charge_all(amounts: Mapping[Limit, int], now_ns: int) -> Decision:
     """As `LimitSet.charge`, with an amount for each limit."""
     return _decision_of([(limit, _charged(limit, amount, now_ns)) for limit, amount in amounts.items()])
+
+
+def charge_producer_ids(amounts: Mapping[Limit, int], now_ns: int) -> Mapping[Limit, int]:
+    """Charge new producer ids at once: they are known from now on, even if the rest of their frame never arrives.
+    Returns the other amounts, which are charged as bytes pass.
+    """
+    ids = {limit: amount for limit, amount in amounts.items() if type(limit.algorithm) is ProducerIdQuota}
+    if not ids:
+        return amounts
+    charge_all(ids, now_ns)
+    return {limit: amount for limit, amount in amounts.items() if limit not in ids}
 
 
 def debt_of(limits: Iterable[Limit], now_ns: int) -> Decision:
