@@ -9,12 +9,12 @@
 - `turns`      a bounded share of each round of the event loop for each connection
 - `wakeups`    one timer for each limit with held frames
 - `session`    both directions, and their life
-- `throttles`  delays of responses, and stops of all reading
+- `throttles`  delays of responses, and notices while a bound of the proxy stops reading
 - `progress`   what a connection has moved since the last check of the sweep
 - `faults`     counts and logs what breaks connections
 - `sweep`      checks every session once a second
 - `proxy_headers`  the PROXY header of connections from load balancers
-- `gate`       admits new connections, delayed where a limit requires it
+- `gate`       admits new connections: at once, after a wait, or never
 - `shared`     the parts that all sessions share
 
 `proxy.streams` and `proxy.enforcement` decide what happens to bytes; this package carries it out.
