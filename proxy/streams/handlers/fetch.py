@@ -124,10 +124,7 @@ class Fetch(DataHandler):
         return PASS
 
     def _reserve(self, requests: Requests, fetch: OpenFetch, pos: int, now_ns: int) -> int:
-        """Ask the limits, reserve what the response is expected to bring, and lower the request's `max_bytes`.
-
-        Returns `PASS` or `HOLD`.
-        """
+        """Ask the limits: `PASS` or `HOLD`."""
         kind, frame = fetch.kind, requests.connection.frame
         client, fetching = fetch.client.limits, fetch.fetching
         limits = client.fetch
@@ -150,16 +147,22 @@ class Fetch(DataHandler):
                     return HOLD
             client.requests.charge(1, now_ns)
         if limits.limits:
-            budget = fetching.budget(limits, now_ns)
-            expected = fetching.expected(asked, budget)
-            if expected:
-                fetch.passage = Passage(dict.fromkeys(limits.limits, expected), expected)
-                self.context.holds.reserve(fetch, now_ns)
-            if self.context.measures.enforces:
-                fetch.budget = budget
-                if budget_at is not None:
-                    lower_fetch_budget(requests.buf, pos + budget_at, budget)
+            self._lower(requests, fetch, pos, asked, now_ns)
         return PASS
+
+    def _lower(self, requests: Requests, fetch: OpenFetch, pos: int, asked: int | None, now_ns: int) -> None:
+        """Reserve what the response is expected to bring, and lower the request's `max_bytes`, which is `asked`."""
+        limits, fetching = fetch.client.limits.fetch, fetch.fetching
+        budget_at = fetch.kind.header.budget_offset
+        budget = fetching.budget(limits, now_ns)
+        expected = fetching.expected(asked, budget)
+        if expected:
+            fetch.passage = Passage(dict.fromkeys(limits.limits, expected), expected)
+            self.context.holds.reserve(fetch, now_ns)
+        if self.context.measures.enforces:
+            fetch.budget = budget
+            if budget_at is not None:
+                lower_fetch_budget(requests.buf, pos + budget_at, budget)
 
     def _deadline_ns(self, frame: DataFrame | None, kind: RequestKind, now_ns: int) -> int:
         """Until when a ShareFetch may be held, also by several limits: as long as its locks allow. 0: for ever."""
