@@ -29,29 +29,27 @@ demo: setup java ## 336,776 flights through Spark, the proxy and a real broker: 
 demo-usage: setup java ## two weeks of 50 sidecars, made up: every table, and a report in HTML
 	@$(BIN)/python -m pipeline.usage demo $(ARGS)
 
-# Two processes run the units, then the tests with real brokers and Spark. What measures rates runs after them, alone.
+# Two processes run the units, then the tests with real brokers and Spark, file by file.
 # A test with real brokers that fails is run once more, and reported: other work on the machine can spoil one run.
 UNITS := tests/protocol tests/quotas tests/proxy tests/bench tests/build tests/docs
-WITH_BROKERS := --reruns 1 -raR tests $(UNITS:%=--ignore=%)
-PYTEST := $(BIN)/python -m pytest
+WITH_BROKERS := --dist loadfile --reruns 1 -raR tests $(UNITS:%=--ignore=%)
+PYTEST := $(BIN)/python -m pytest -n 2 --durations=40
 
 test: setup jars ## all tests, against real brokers; without the long nightly ones
 ifeq ($(strip $(ARGS)),)
-	@$(PYTEST) -m "not nightly" -n 2 $(UNITS)
-	@$(PYTEST) -m "not nightly and not alone" -n 2 --dist loadfile $(WITH_BROKERS)
-	@$(PYTEST) -m "not nightly and alone" $(WITH_BROKERS)
+	@$(PYTEST) -m "not nightly" $(UNITS)
+	@$(PYTEST) -m "not nightly" $(WITH_BROKERS)
 else
-	@$(PYTEST) -m "not nightly" $(ARGS)
+	@$(BIN)/python -m pytest -m "not nightly" $(ARGS)
 endif
 
 test-nightly: setup jars ## all tests, with the long ones and many more generated examples
 ifeq ($(strip $(ARGS)),)
-	@$(PYTEST) --hypothesis-profile=nightly -n 2 $(UNITS)
-	@$(PYTEST) --hypothesis-profile=nightly -m "not alone" -n 2 --dist loadfile $(WITH_BROKERS)
-	@$(PYTEST) --hypothesis-profile=nightly -m alone $(WITH_BROKERS)
+	@$(PYTEST) --hypothesis-profile=nightly $(UNITS)
+	@$(PYTEST) --hypothesis-profile=nightly $(WITH_BROKERS)
 	@$(MAKE) check-compiled
 else
-	@$(PYTEST) --hypothesis-profile=nightly $(ARGS)
+	@$(BIN)/python -m pytest --hypothesis-profile=nightly $(ARGS)
 endif
 
 bench: setup java ## the benchmarks: CPU, latency, memory, evenness

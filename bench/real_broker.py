@@ -1,4 +1,4 @@
-"""A real broker with a tap in front of it, and one flooding client at a time."""
+"""A real broker with a tap in front of it, and one client at a time that wants more than it may have."""
 
 import os
 import time
@@ -7,15 +7,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
 
-from bench.flooding_clients import command
+from confluent_kafka import Producer
+
+from bench import flooding_clients, greedy_consumers
 from bench.load import LoadError
 from bench.processes import running
 from deploy.local.cluster import KafkaCluster
-from deploy.local.frames import DataFrame
+from deploy.local.frames import DataApi, DataFrame
 from deploy.local.settings import Address
 from deploy.local.tap import Tap
 
 NODE = 1
+RECORD_BYTES = 10_000
+#: Of what consumers read: the answer of a broker is made of whole batches.
+BATCH_BYTES = 40_000
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.1
 
@@ -35,9 +40,9 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Flood:
-    """What the tap counted of one flooding client, and what the client printed.
+    """What the tap counted of one client, and what the client printed.
 
-    frames: its Produce requests, in order.
+    frames: its Produce requests or its Fetch responses, in order.
     """
 
     frames: tuple[DataFrame, ...]
@@ -62,25 +67,49 @@ def flood(
     records_per_second: int = 0,
 ) -> Flood:
     """Let a client send for `seconds` from its first data frame on. Raises LoadError."""
+    argv = flooding_clients.command(library, host_port(bootstrap), client_id, topic, records_per_second)
+    return _run(tap, "produce", argv, client_id, seconds)
+
+
+def read(tap: Tap, library: str, bootstrap: Address, client_id: str, topic: str, seconds: float) -> Flood:
+    """Let a client, the only member of the group `client_id`, read for `seconds`. Raises LoadError."""
+    argv = greedy_consumers.command(library, host_port(bootstrap), client_id, topic)
+    return _run(tap, "fetch", argv, client_id, seconds)
+
+
+def _run(tap: Tap, api: DataApi, argv: list[str], client_id: str, seconds: float) -> Flood:
     before = tap.unreadable
-    with running(command(library, host_port(bootstrap), client_id, topic, records_per_second), None) as (
-        process,
-        output,
-    ):
+    with running(argv, None) as (process, output):
         deadline = time.monotonic() + _START_SECONDS
         ends_ns = None
         while ends_ns is None or time.monotonic_ns() < ends_ns:
             if process.poll() is not None or (ends_ns is None and time.monotonic() > deadline):
                 end = printed(output)[-2000:].decode(errors="replace")
-                raise LoadError(f"{library} sent nothing, or ended with {process.returncode}:\n{end}")
+                raise LoadError(f"{client_id} moved nothing, or ended with {process.returncode}:\n{end}")
             time.sleep(_POLL_SECONDS)
-            if ends_ns is None and (first := tap.frames("produce", client_id)[:1]):
+            if ends_ns is None and (first := tap.frames(api, client_id)[:1]):
                 ends_ns = first[0].time_ns + int(seconds * 1e9)
         lines = printed(output)
-    frames = tap.frames("produce", client_id)
+    frames = tap.frames(api, client_id)
     if tap.unreadable > before:
         raise LoadError(f"{tap.unreadable - before} connections were not Kafka's: nothing of them was measured")
     return Flood(tuple(frames), lines)
+
+
+def fill(bootstrap: str, topic: str, size: int, partitions: int = 1) -> None:
+    """Write records of `RECORD_BYTES` in batches of `BATCH_BYTES`, `size` bytes in all. Raises LoadError."""
+    failed: list[str] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "batch.size": BATCH_BYTES, "linger.ms": 50, "acks": 1})
+    for number in range(size // RECORD_BYTES):
+        producer.produce(
+            topic,
+            bytes(RECORD_BYTES),
+            partition=number % partitions,
+            on_delivery=lambda error, _: failed.append(str(error)) if error else None,
+        )
+        producer.poll(0)
+    if producer.flush(_START_SECONDS) or failed:
+        raise LoadError(f"topic {topic} was not filled: {failed[:3]}")
 
 
 def printed(output: IO[bytes]) -> bytes:

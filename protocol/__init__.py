@@ -21,7 +21,6 @@ No sockets, no clock, no asyncio. It needs only the standard library and `kio` (
     topic_metadata_request  Metadata: a request for topics of which only the id is known
     produce           Produce responses: throttle time raised, node endpoints hidden, errors counted by topic
     produce_walk      Produce requests: bytes, messages and producer ids of each topic
-    produce_counts    Produce requests that have arrived whole: bytes and messages of each topic, for usage alone
     produce_partitions  the partitions of Produce requests, found while these stream by
     produce_refusals  the responses to refused Produce requests
     fetch             Fetch requests: budget, brokers refused; responses: node endpoints hidden, bytes of each topic

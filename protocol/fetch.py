@@ -28,7 +28,6 @@ A response:
 NodeEndpoints come last, so the whole response is walked for them; see `node_endpoints` for how they are hidden.
 """
 
-from collections.abc import Iterator
 from struct import Struct
 
 from protocol.errors import MalformedFrame, ReplicaFetch, TruncatedFrame, UnsupportedVersion
@@ -217,7 +216,6 @@ _SHORT = (37, *range(37, 164))
 _TOPIC_LOOK = TOPIC_ID_SIZE + _PARTITION.size  # up to that of its first partition
 _partition = _PARTITION.unpack_from
 _NO_TAGS = b"\x00\x00"  # of a partition and of its topic
-_NO_STEPS: Iterator[None] = iter(())
 
 
 class FetchResponseWalk(RecordsWalk):
@@ -262,8 +260,7 @@ class FetchResponseWalk(RecordsWalk):
             self._skip_plain()
             pos = self._pos
             if not self._topics and pos + 1 == end == limit and not buf[pos]:
-                self._left = 0
-                self._steps = _NO_STEPS
+                self._finish()
                 return end
             self._left = left = limit - pos
             if self._records < left > 0 and (pos == end or self.work_left <= 0):

@@ -18,11 +18,19 @@ Records that are not batches are no error here: brokers answer them with an erro
 """
 
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from protocol.apis import APIS, PRODUCE
 from protocol.errors import TruncatedFrame, UnsupportedVersion
-from protocol.record_batch import BATCH_HEADER, BEFORE_SIZE, CODEC, claimed_messages, read_partitions, unpack_batch
+from protocol.record_batch import (
+    BATCH_HEADER,
+    BEFORE_SIZE,
+    CODEC,
+    claimed_messages,
+    read_partitions,
+    read_short_partitions,
+    unpack_batch,
+)
 from protocol.topics import LONGEST_NAME, TOPIC_ID_SIZE, Topic
 from protocol.walk import FrameWalk, Reading, Steps
 from protocol.wire import compact_string_end, plain_string_end
@@ -43,26 +51,6 @@ class TopicUsage(NamedTuple):
     """Of idempotent and transactional producers, each once, in no order."""
 
 
-class Announced(NamedTuple):
-    """Records of one topic that were reported before they arrived: those of one partition, and the batch at their end.
-
-    after        bytes of the frame after these records; `batch_after`: after the batch
-    batch_size   its bytes, all of which may have arrived
-    messages     in the batch
-    """
-
-    topic: Topic
-    after: int
-    batch_after: int
-    batch_size: int
-    messages: int
-
-    def missing(self, left: int) -> tuple[int, int]:
-        """Record bytes and messages that have not arrived, of a frame of which `left` bytes have not."""
-        in_batch = max(0, left - self.batch_after)
-        return max(0, left - self.after), self.messages * in_batch // self.batch_size
-
-
 ACKS_AND_TIMEOUT = 6
 _INDEX = 4
 _SMALLEST_PARTITION = _INDEX + 4
@@ -70,7 +58,9 @@ _SMALLEST_COMPACT_PARTITION = _INDEX + 1 + 1
 _SET_ENTRY_MIN = 14  # crc, magic, attributes, and the lengths of key and value
 _UP_TO_ATTRIBUTES = 18
 
+_API = APIS[PRODUCE]
 _ONE = b"\x00\x00\x00\x01"
+_NO_TAGS: Final = b"\x00"
 
 _int32 = Struct(">i").unpack_from
 _batch_start = Struct(">qi4xbb").unpack_from  # offset, size, magic; attributes, up to magic 1
@@ -119,39 +109,6 @@ def _one_plain_partition(buf: bytearray, pos: int, end: int, version: int) -> tu
         return None
 
 
-def read_topics(buf: bytearray, pos: int, end: int, version: int, most: int) -> tuple[list[TopicUsage], int]:
-    """The fast path for most requests of several topics or partitions, which have arrived whole.
-
-    Args:
-        pos: index of the body.
-        end: where the frame ends.
-        most: the largest number of topics and partitions to read.
-
-    Returns:
-        What each topic received, and the number of topics and partitions. Nothing where a `ProduceRequestWalk` must be
-        used: for versions that are not flexible, tags, a partition that does not have one batch of magic 2, batches of
-        several producers in a topic, topics of none or more than 126 partitions, or of more than 126 characters.
-    """
-    usages: list[TopicUsage] = []
-    left = most
-    pos = compact_string_end(buf, pos, end) + ACKS_AND_TIMEOUT + 1
-    if version < FIRST_FLEXIBLE or pos >= end or not 0 < buf[pos - 1] < 0x80:
-        return [], 0
-    for _ in range(buf[pos - 1] - 1):
-        head = read_topic_head(buf, pos, end, version >= FIRST_WITH_TOPIC_IDS)
-        if head is None:
-            return [], 0
-        topic, partitions, pos = head
-        left -= 1 + partitions
-        most_here = min(partitions, partitions + left)
-        count, pos, record_bytes, messages, producer_id = read_partitions(buf, pos, end, most_here, tags=True)
-        if not 0 < count == partitions or pos >= end - 1 or buf[pos]:
-            return [], 0
-        pos += 1
-        usages.append(TopicUsage(topic, record_bytes, messages, (producer_id,) if producer_id >= 0 else ()))
-    return (usages, most - left) if pos == end - 1 and not buf[pos] else ([], 0)
-
-
 def read_topic_head(buf: bytearray, pos: int, end: int, by_id: bool) -> tuple[Topic, int, int] | None:
     """A topic of a flexible version, the number of its partitions, and the position of the first one.
 
@@ -175,35 +132,71 @@ class ProduceRequestWalk(FrameWalk):
     The bytes of a topic are reported when the length of its records has arrived, messages and producer ids when the
     header of their batch has: before the records themselves. So a decision can use the first part of a frame, and what
     later parts contain is taken when they arrive.
+
+    Most requests that have arrived whole are plain: of a flexible version, without tags, one batch of magic 2 in each
+    partition, one producer in each topic, fewer than 127 topics, partitions of a topic, and characters of a name. Those
+    are read by `_read_plain`, without the generator, in half of the time.
     """
 
+    # Class attributes for the reason given in `FrameWalk`.
     topics_left = 1
     """Topics whose names have not been read; 1 or more before their number is known."""
+    topic: Topic = ""
+    """The topic that is read."""
+    _record_bytes = 0
+    _messages = 0
 
     def __init__(self, version: int, frame_length: int, body_start: int) -> None:
         """body_start: bytes of the frame before its body: `RequestHeader.body_offset` less the four of the length."""
-        api = APIS[PRODUCE]
-        if not api.covers(version):
-            raise UnsupportedVersion(api.name, version)
+        if not _API.covers(version):
+            raise UnsupportedVersion(_API.name, version)
         super().__init__(frame_length, body_start)
         self._version = version
         self._compact = version >= FIRST_FLEXIBLE
         self._by_id = version >= FIRST_WITH_TOPIC_IDS
         self._usages: list[TopicUsage] = []
-        #: The topic that is read.
-        self.topic: Topic = ""
-        self._record_bytes = 0
-        self._messages = 0
         self._producer_ids: set[int] = set()
-        #: See `Announced`.
-        self._after = self._batch_after = frame_length
-        self._batch_size = 1
-        self._batch_messages = 0
 
-    @property
-    def announced(self) -> Announced:
-        """The latest records that were reported before they arrived."""
-        return Announced(self.topic, self._after, self._batch_after, self._batch_size, self._batch_messages)
+    def advance(self, buf: bytearray, pos: int, end: int) -> int:
+        if self._steps is None and end - pos == self._left and type(self) is ProduceRequestWalk:
+            plain = self._read_plain(buf, pos, end) if self._compact else []
+            if plain:
+                self._usages = plain
+                self._finish()
+                return end
+        return super().advance(buf, pos, end)
+
+    def _read_plain(self, buf: bytearray, pos: int, end: int) -> list[TopicUsage]:
+        """What each topic of a whole body received. Nothing where it is not plain, or has more pieces than `work_left`:
+        then the generator reads it.
+        """
+        usages: list[TopicUsage] = []
+        left = self.work_left
+        pos = compact_string_end(buf, pos, end) + ACKS_AND_TIMEOUT + 1
+        if pos >= end or not 0 < buf[pos - 1] < 0x80:
+            return []
+        for _ in range(buf[pos - 1] - 1):
+            head = read_topic_head(buf, pos, end, self._by_id)
+            if head is None:
+                return []
+            topic, partitions, pos = head
+            left -= 1 + partitions
+            if left < 0:
+                return []
+            first = pos
+            count, pos, record_bytes, messages, producer_id = read_short_partitions(buf, first, end, partitions)
+            if count < partitions:
+                count, pos, record_bytes, messages, producer_id = read_partitions(
+                    buf, first, end, partitions, tags=True
+                )
+            if not 0 < count == partitions or not buf.startswith(_NO_TAGS, pos, end - 1):
+                return []
+            pos += 1
+            usages.append(TopicUsage(topic, record_bytes, messages, (producer_id,) if producer_id >= 0 else ()))
+        if pos != end - 1 or buf[pos]:
+            return []
+        self.work_left = left
+        return usages
 
     def take(self) -> list[TopicUsage]:
         """What was found since the last call, in the order of the request.
@@ -297,7 +290,6 @@ class ProduceRequestWalk(FrameWalk):
             raise TruncatedFrame("records", self._offset())
         if size > 0:
             self._record_bytes += size
-            self._after = self._limit - self._pos - size
             yield from self._walk_records(size)
         if self._compact:
             yield from self._skip_tags()
@@ -327,8 +319,6 @@ class ProduceRequestWalk(FrameWalk):
             if size <= self._end - self._pos:
                 self._pos += size
             else:
-                self._batch_after = self._limit - self._pos - size
-                self._batch_size, self._batch_messages = size, messages
                 yield from self._skip(size, "batch")
             self.work_left -= 1
             if self.work_left <= 0 and self._pos < self._end:

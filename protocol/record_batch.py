@@ -12,6 +12,8 @@ BEFORE_SIZE: Final = 12
 """Bytes that the size in the header does not count: the base offset, and the size itself."""
 CODEC: Final = 0b111
 """Of the attributes: 0 is no compression."""
+CONTROL: Final = 0b100000
+"""Of the attributes: the batch is the marker of a transaction's end."""
 unpack_batch = Struct(">8xi4xb4xh20xq6xi").unpack_from
 """Size, magic, attributes, producer id, records count."""
 
@@ -22,6 +24,13 @@ PARTITION_LOOK: Final = 4 + 4 + BATCH_HEADER
 """Bytes of a partition up to and with the batch header: index, length of the records, header."""
 
 _int32 = Struct(">i").unpack_from
+#: Of a partition whose records have a length of two bytes: these, size and magic of the batch, producer id, records
+#: count.
+_short_partition = Struct(">4xBB8xi4xb26xq6xI").unpack_from
+_SHORT_OVER_SIZE = BEFORE_SIZE + 1 + 0x80
+"""What low + 128 * high of such a length is more than the size of the batch: it counts `BEFORE_SIZE` bytes more and
+itself, and its low byte has the high bit set.
+"""
 _SMALLEST_RECORD = 7  # length, attributes, timestamp delta, offset delta, key length, value length, header count
 _MOST_PER_BYTE = 8  # compressed records: their offset deltas differ, and no codec writes a difference in under a bit
 
@@ -62,12 +71,12 @@ def width_of(size: int) -> int:
     return 1 if size <= 1 + 126 else 2 if size <= 2 + 16_382 else 3 if size <= 3 + 2_097_150 else TOO_WIDE
 
 
-def length_field(size: int, width: int) -> int:
+def length_field(size: int, width: int, longest: int) -> int:
     """The length of records of `size` bytes, as the number that its `width` bytes are: `PLAIN_WIDTH` for an int32.
 
-    -1 where the length has another width, or the records are too short for a batch.
+    -1 where the length has another width, or the records are too short for a batch or longer than `longest`.
     """
-    if size < BATCH_HEADER:
+    if not BATCH_HEADER <= size <= longest:
         return -1
     value = size + 1
     if width == 2 and 1 << 7 <= value < 1 << 14:
@@ -77,6 +86,28 @@ def length_field(size: int, width: int) -> int:
     if width == 1 and value < 1 << 7:
         return value
     return size if width == PLAIN_WIDTH else -1
+
+
+def read_short_partitions(buf: bytearray, pos: int, end: int, most: int) -> tuple[int, int, int, int, int]:
+    """As `read_partitions` with tags, in half of the time, for lengths of two bytes: the most common ones."""
+    unpack, last, first = _short_partition, end - PARTITION_LOOK, pos
+    count = messages = 0
+    producer_id = -1
+    while count < most and pos <= last:
+        low, high, size, magic, seen_id, claimed = unpack(buf, pos)
+        if magic != 2 or not 0 < high < 0x80 <= low or low + (high << 7) != size + _SHORT_OVER_SIZE:
+            break
+        if seen_id != producer_id:
+            if count:
+                break
+            producer_id = seen_id
+        after = pos + size + BEFORE_SIZE + 7
+        if claimed > size + BEFORE_SIZE - BATCH_HEADER >> 3 or after > end or buf[after - 1]:
+            break
+        messages += claimed
+        count += 1
+        pos = after
+    return count, pos, pos - first - 7 * count, messages, producer_id
 
 
 def read_partitions(buf: bytearray, pos: int, end: int, most: int, *, tags: bool) -> tuple[int, int, int, int, int]:
@@ -91,24 +122,18 @@ def read_partitions(buf: bytearray, pos: int, end: int, most: int, *, tags: bool
         The number of partitions skipped, the position after them, bytes and messages of their records, and their
         producer id.
     """
-    last = end - PARTITION_LOOK
+    unpack, last = unpack_batch, end - PARTITION_LOOK
     count = record_bytes = messages = 0
     producer_id = -1
     while count < most and pos <= last:
-        if tags:
-            size, batch = read_size(buf, pos + 4)
-        else:
-            size, batch = _int32(buf, pos + 4)[0], pos + 8
+        size, batch = read_size(buf, pos + 4) if tags else (_int32(buf, pos + 4)[0], pos + 8)
+        batch_size, magic, attributes, seen_id, claimed = unpack(buf, batch)
         after = batch + size + tags
-        if size < BATCH_HEADER or after > end or (tags and buf[after - 1]):
+        if not BATCH_HEADER <= size == batch_size + BEFORE_SIZE or magic != 2 or after > end:
             break
-        batch_size, magic, attributes, seen_id, claimed = unpack_batch(buf, batch)
-        if magic != 2 or batch_size + BEFORE_SIZE != size:
+        if (tags and buf[after - 1]) or (seen_id != producer_id and count):
             break
-        if seen_id != producer_id:
-            if count:
-                break
-            producer_id = seen_id
+        producer_id = seen_id
         count += 1
         record_bytes += size
         messages += claimed_messages(claimed, attributes, size)

@@ -20,6 +20,7 @@ Collecting = Generator[None, None, bytes]
 Naming = Generator[None, None, Topic]
 
 _NO_BYTES: Final = bytearray()
+_NO_STEPS: Final[Iterator[None]] = iter(())
 _UNBOUNDED: Final = 1 << 62
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
@@ -97,8 +98,8 @@ class FrameWalk:
 
     def _finish(self) -> None:
         """Ends the walk without its generator: the rest of the frame has been read, and has its layout."""
-        self._pos = self._limit
-        self._steps = iter(())
+        self._left = 0
+        self._steps = _NO_STEPS
 
     def _check_end(self) -> None:
         if self._pos != self._limit:

@@ -23,12 +23,16 @@ settings.register_profile("nightly", deadline=None, max_examples=1_000)
 settings.load_profile("default")
 
 
+#: Folders whose tests share what is slow to start: a Spark session, or three brokers.
+TOGETHER = ("tests/pipeline/", "tests/integration/three_brokers/")
+
+
 class FileScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """One process runs all tests of a file, and all of a folder of the pipeline: these share a Spark session."""
+    """One process runs all tests of a file, and all of a folder of `TOGETHER`."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        return path.rpartition("/")[0] if path.startswith("tests/pipeline/") else path
+        return path.rpartition("/")[0] if path.startswith(TOGETHER) else path
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduling | None:
@@ -69,8 +73,9 @@ def end_process_later(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def kafka_cluster() -> Iterator[KafkaCluster]:
-    """One broker, Kafka 4.3.1, on 127.0.0.2."""
-    yield from _running(KafkaCluster(1))
+    """One broker, Kafka 4.3.1, on 127.0.0.2. It aborts transactions soon after their timeout: every half second."""
+    overrides = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+    yield from _running(KafkaCluster(1, overrides=overrides))
 
 
 @pytest.fixture(scope="session")

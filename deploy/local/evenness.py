@@ -2,7 +2,8 @@
 
 Bytes of complete data frames are counted in bins of one second from the first data frame. The first bin holds the
 burst and is left out, and so is the last, which is seldom whole. Each other bin holds when it is within 2 % of the
-limit, or within one request per open data connection where that is more; their mean must be within 0.5 %.
+limit, or within one request per open data connection where that is more (the largest one after the first second); their
+mean must be within 0.5 %.
 """
 
 from collections.abc import Iterable, Sequence
@@ -78,7 +79,8 @@ def measure(frames: Iterable[tuple[int, int]], limit: float, *, connections: int
     bins = bins_per_second(seen)
     if len(bins) < 3:
         raise ValueError(f"a run of {len(bins)} seconds has no second between its first and its last")
-    largest_request = max(size for _, size in seen)
+    judged_from_ns = min(seen)[0] + BIN_NS
+    largest_request = max((size for time_ns, size in seen if time_ns >= judged_from_ns), default=0)
     return Evenness(limit, bins, max(BIN_TOLERANCE * limit, largest_request * connections))
 
 

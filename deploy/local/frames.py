@@ -17,8 +17,6 @@ _REQUEST_FIXED = struct.Struct(">hhih")  # API key, version, correlation id, len
 _CORRELATION_ID = struct.Struct(">i")
 _HEAD_BYTES = _REQUEST_FIXED.size + 249  # longest name of a client that Kafka lets into a quota or a metric, roughly
 _MAX_FRAME_BYTES = 1 << 30
-#: Requests without a response that are remembered: those with acks=0 never have one.
-_MAX_UNANSWERED = 10_000
 
 
 class DataFrame(NamedTuple):
@@ -30,22 +28,6 @@ class DataFrame(NamedTuple):
 
     time_ns: int
     api: DataApi
-    size: int
-    client_id: str
-    connection: int
-
-
-class Exchange(NamedTuple):
-    """One request and its response.
-
-    sent_ns, answered_ns: monotonic, when the last byte of each had arrived; size: bytes of the request without the
-    length prefix; connection: as in `DataFrame`.
-    """
-
-    sent_ns: int
-    answered_ns: int
-    api_key: int
-    correlation_id: int
     size: int
     client_id: str
     connection: int
@@ -94,15 +76,13 @@ class FrameSplitter:
 
 
 class ConnectionMeter:
-    """Both directions of one connection. exchanges: completed ones are appended to this list."""
+    """Both directions of one connection."""
 
-    def __init__(self, connection: int, exchanges: list[Exchange] | None = None) -> None:
+    def __init__(self, connection: int) -> None:
         self._connection = connection
         self._requests = FrameSplitter()
         self._responses = FrameSplitter()
-        self._exchanges = [] if exchanges is None else exchanges
-        #: Requests without a response, oldest first, by correlation id: time, API key, size and client id.
-        self._unanswered: dict[int, tuple[int, int, int, str]] = {}
+        self._fetches: dict[int, str] = {}  # correlation id of a Fetch under way → client id
 
     def to_broker(self, data: memoryview, now_ns: int) -> Iterator[DataFrame]:
         """Bytes the client sent. Yields the Produce requests they complete. Raises NotKafka."""
@@ -110,13 +90,14 @@ class ConnectionMeter:
             if len(head) < _REQUEST_FIXED.size:
                 raise NotKafka(length)
             api_key, _, correlation_id, client_id_length = _REQUEST_FIXED.unpack_from(head)
+            if api_key not in (_PRODUCE_KEY, _FETCH_KEY):
+                continue
             name = head[_REQUEST_FIXED.size : _REQUEST_FIXED.size + max(0, client_id_length)]
             client_id = name.decode("utf-8", errors="replace")
-            if len(self._unanswered) == _MAX_UNANSWERED:
-                del self._unanswered[next(iter(self._unanswered))]
-            self._unanswered[correlation_id] = now_ns, api_key, length, client_id
             if api_key == _PRODUCE_KEY:
                 yield DataFrame(now_ns, "produce", length, client_id, self._connection)
+            else:
+                self._fetches[correlation_id] = client_id
 
     def to_client(self, data: memoryview, now_ns: int) -> Iterator[DataFrame]:
         """Bytes the broker sent. Yields the Fetch responses they complete. Raises NotKafka."""
@@ -124,11 +105,6 @@ class ConnectionMeter:
             if len(head) < _CORRELATION_ID.size:
                 raise NotKafka(length)
             (correlation_id,) = _CORRELATION_ID.unpack_from(head)
-            if correlation_id not in self._unanswered:
-                continue
-            sent_ns, api_key, size, client_id = self._unanswered.pop(correlation_id)
-            self._exchanges.append(
-                Exchange(sent_ns, now_ns, api_key, correlation_id, size, client_id, self._connection)
-            )
-            if api_key == _FETCH_KEY:
+            client_id = self._fetches.pop(correlation_id, None)
+            if client_id is not None:
                 yield DataFrame(now_ns, "fetch", length, client_id, self._connection)

@@ -5,8 +5,6 @@ lines of JSON on stdin and answers each with one line on stdout; when stdin ends
 
     {"listen": [host, port], "upstream": [host, port]}  ->  {"address": [host, port]}
     {"frames_from": index}  ->  {"frames": [[time_ns, api, size, client_id, connection], ...], "unreadable": count}
-    {"exchanges_from": index}  ->  {"exchanges": [[sent_ns, answered_ns, api_key, correlation_id, size, client_id,
-                                                   connection], ...]}
 
 A connection with other bytes than Kafka's is forwarded, and counted as unreadable.
 """
@@ -21,7 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from deploy.local.frames import ConnectionMeter, DataFrame, Exchange, NotKafka
+from deploy.local.frames import ConnectionMeter, DataFrame, NotKafka
 
 _BUFFER_BYTES = 256 * 1024
 _CONNECT_TIMEOUT_SECONDS = 5.0
@@ -34,7 +32,6 @@ class Relay:
         self.selector = selectors.DefaultSelector()
         self.buffer = memoryview(bytearray(_BUFFER_BYTES))
         self.frames: list[DataFrame] = []
-        self.exchanges: list[Exchange] = []
         self.unreadable = 0
         self._connections = 0
         self._commands = bytearray()
@@ -68,8 +65,6 @@ class Relay:
                     return {"error": f"cannot listen on {host}:{port}: {error.strerror}"}
             case {"frames_from": int(index)}:
                 return {"frames": self.frames[index:], "unreadable": self.unreadable}
-            case {"exchanges_from": int(index)}:
-                return {"exchanges": self.exchanges[index:]}
             case _:
                 return {"error": f"unknown command {command}"}
 
@@ -110,7 +105,7 @@ class Connection:
 
     def __init__(self, relay: Relay, number: int, client: socket.socket, broker: socket.socket) -> None:
         self._relay = relay
-        self._meter: ConnectionMeter | None = ConnectionMeter(number, relay.exchanges)
+        self._meter: ConnectionMeter | None = ConnectionMeter(number)
         self._closed = False
         self._up = Flow(client, broker)
         self._down = Flow(broker, client)

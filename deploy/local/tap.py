@@ -13,7 +13,7 @@ from typing import Self
 
 from deploy.local.artifacts import PROJECT
 from deploy.local.errors import TapFailed
-from deploy.local.frames import DataApi, DataFrame, Exchange
+from deploy.local.frames import DataApi, DataFrame
 from deploy.local.settings import Address
 
 
@@ -26,7 +26,6 @@ class Tap:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._frames: list[DataFrame] = []
-        self._exchanges: list[Exchange] = []
         self.unreadable = 0
         """Connections with bytes other than Kafka's, at the last read: they were forwarded and not measured."""
 
@@ -61,13 +60,6 @@ class Tap:
         """(monotonic ns, bytes) of each data frame: what deploy.local.evenness takes."""
         return [(frame.time_ns, frame.size) for frame in self.frames(api, client_id)]
 
-    def exchanges(self, api_key: int, client_id: str) -> list[Exchange]:
-        """All requests of this kind so far that have their response, in the order of the responses."""
-        match self._ask({"exchanges_from": len(self._exchanges)}):
-            case {"exchanges": list(news)}:
-                self._exchanges += [Exchange(*each) for each in news]
-        return [each for each in self._exchanges if (each.api_key, each.client_id) == (api_key, client_id)]
-
     def start(self) -> Self:
         """Starts the relay's process."""
         self._process = subprocess.Popen(
@@ -78,13 +70,6 @@ class Tap:
             start_new_session=True,  # Ctrl-C is for the one who measures
         )
         return self
-
-    @property
-    def pid(self) -> int:
-        """The relay's process. Raises TapFailed."""
-        if self._process is None:
-            raise TapFailed("the tap is not started")
-        return self._process.pid
 
     def close(self) -> None:
         """Ends the relay and with it all its connections. What it noted and was not asked for is lost."""

@@ -10,13 +10,10 @@
 - `connection`       one connection pair: requests in flight; the bases of streams and handlers
 - `kinds`            requests of the same kind: parsed once, compared afterwards
 - `batches`          requests of one kind that pass together, without a decision for each
-- `runs`             Produce requests of one read whose records are read: the bases of the two below
-- `plan`             those whose records are charged, together
-- `usage_plan`       those whose records are counted for usage alone
-- `fetch_ledger`     what open fetches have reserved
+- `batch_plan`       such Produce requests whose records are charged, or counted by topic
+- `fetch_ledger`     what a fetch may bring: its budget and its reservation
 - `produce_usage`    topics, records and producer ids of the Produce requests of one connection
-- `record_rest`      records of a Produce request that are charged before they arrive
-- `refusals`         noisy topics: Produce requests that are answered with errors
+- `refusals`         noisy topics: which Produce requests are answered with errors
 - `memory`           the shared read buffer, and the account of bytes in memory
 - `context`          what all connections of one proxy share
 """

@@ -1,7 +1,7 @@
 """Requests of one kind that pass together, without a decision for each.
 
-Decisions one by one would have the same result, while the limits have room for all of them. Where records are charged,
-`plan` finds the requests of a batch; where they are counted for usage alone, `usage_plan`.
+Decisions one by one would have the same result, while the limits have room for all of them. Where records are charged
+or counted by topic, a `BatchPlan` finds the requests of a batch.
 """
 
 from typing import Final, final
@@ -9,12 +9,10 @@ from typing import Final, final
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
 from proxy.enforcement.data_frame import DataFrame
 from proxy.enforcement.identity import Identity
+from proxy.streams.batch_plan import BatchPlan, BatchPlans, requests_charges
 from proxy.streams.connection import Connection, InFlight, RequestKind, Requests
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.memory import READ_SIZE
-from proxy.streams.plan import Runs
-from proxy.streams.runs import NO_RUN, Run, requests_charges
-from proxy.streams.usage_plan import UsagePlans
 from quotas.admission.limit import Limit
 from quotas.admission.limit_set import spend_all
 from quotas.admission.passage import Passage
@@ -28,25 +26,12 @@ class Batches:
     max_in_flight  see `Connection`
     """
 
-    __slots__ = (
-        "_beside",
-        "_last_size",
-        "_max_in_flight",
-        "_missing",
-        "_most",
-        "_runs",
-        "_usage_plans",
-        "_usage_run",
-        "longest",
-    )
+    __slots__ = ("_beside", "_last_size", "_max_in_flight", "_missing", "_most", "_plans", "longest")
 
-    def __init__(self, longest: int, max_in_flight: int, usage_plans: UsagePlans) -> None:
+    def __init__(self, longest: int, max_in_flight: int) -> None:
         self.longest: Final = longest
         self._max_in_flight: Final = max_in_flight
-        self._runs: Runs | None = None
-        self._usage_plans: Final = usage_plans
-        #: What has found the latest run that is counted for usage alone.
-        self._usage_run = NO_RUN
+        self._plans: BatchPlans | None = None
         #: Requests that the next batch may have: fewer after there was no room for one.
         self._most = max_in_flight
         #: Of the last request of a batch that has not arrived whole: its size, the missing bytes, what these reserve.
@@ -64,67 +49,58 @@ class Batches:
         limits = connection.identity.limits
         most = min(self._most, self._max_in_flight - len(in_flight))
         is_produce = type(kind.handler) is Produce
-        run: Run | None = None
-        if not is_produce or not limits.walks:
-            passed_to, count = self._scan(kind, buf, pos, end, most, in_flight)
-        elif limits.counts_records:
-            run = self._run_at(connection, kind, pos, end, now_ns)
-            passed_to = run.scan(kind, buf, pos, end, most, self.longest, in_flight, now_ns)
-            count = run.count
+        plan: BatchPlan | None = None
+        if is_produce and limits.walks:
+            plan = self._plan_at(connection, kind, pos, end, now_ns)
+            if plan is None:
+                return pos
+            passed_to = plan.scan(kind, buf, pos, end, most, self.longest, in_flight, now_ns)
+            if passed_to == pos and plan.fit(buf, pos):
+                passed_to = plan.scan(kind, buf, pos, end, most, self.longest, in_flight, now_ns)
+            count = plan.count
         else:
-            run = self._usage_run
-            passed_to = run.scan(kind, buf, pos, end, most, self.longest, in_flight, now_ns)
-            if passed_to == pos:
-                run = self._other_usage_run(kind, buf, pos, end)
-                passed_to = run.scan(kind, buf, pos, end, most, self.longest, in_flight, now_ns)
-            count = run.count
+            passed_to, count = self._scan(kind, buf, pos, end, most, in_flight)
         if not count:
             return pos
         size = passed_to - pos - 4 * count
         missing = max(0, passed_to - end)
-        left = self._spend(connection.identity, run, is_produce, size, missing, count, now_ns)
+        if not is_produce:
+            left = limits.requests.spend(count, now_ns)
+        elif plan is None and not missing:
+            left = limits.spend(size, count, now_ns)
+        else:
+            left = self._spend(connection.identity, plan, size, missing, count, now_ns)
         if left < 0:
             self._undo(kind, count, in_flight)
             return pos
-        if self._most < self._max_in_flight:
-            self._most *= 2
+        self._most = min(2 * self._most, self._max_in_flight)
         if is_produce:
             requests.near_limit = left < READ_SIZE
             entity = connection.identity.entity
             entity.produce_bytes += size
             entity.produce_requests += count
-            if not kind.answered:
-                connection.sent_unanswered = True
+            connection.sent_unanswered |= not kind.answered
         kind.counter.value += count
         return passed_to
 
     def _spend(
-        self, identity: Identity, run: Run | None, is_produce: bool, size: int, missing: int, count: int, now_ns: int
+        self, identity: Identity, plan: BatchPlan | None, size: int, missing: int, count: int, now_ns: int
     ) -> int:
         """Charge the requests found, without the `missing` bytes of the last one, which `take_frame` reserves.
 
         Returns as `spend_all`: -1 where nothing was charged.
         """
         limits = identity.limits
-        if run is not None:
-            if not run.is_known(limits, now_ns):
-                return -1
-            charges = run.charges(limits, size, missing)
-            left = spend_all(charges, size - missing, now_ns)
-            traffic = identity.entity.topics
-            if left >= 0 and traffic is not None:
-                run.count_topics(traffic)
-            self._last_size = run.last_size
-        elif not is_produce:
-            return limits.requests.spend(count, now_ns)
-        elif limits.requests.limits:
+        if plan is None:
             charges = requests_charges(limits, size, missing, count)
-            left = spend_all(charges, size - missing, now_ns)
-        elif missing:
-            left = limits.produce.spend(size - missing, now_ns, missing)
-            charges = [(limit, 0, missing) for limit in limits.produce.limits]
+        elif plan.is_known(limits, now_ns):
+            charges, self._last_size = plan.charges(limits, size, missing), plan.last_size
         else:
-            return limits.produce.spend(size, now_ns)
+            return -1
+        left = spend_all(charges, size - missing, now_ns)
+        traffic = identity.entity.topics
+        if plan is not None and left >= 0 and traffic is not None:
+            plan.count_topics(traffic)
         if missing and left >= 0:
             self._missing = missing
             self._beside = {limit: units for limit, _, units in charges if units}
@@ -163,29 +139,22 @@ class Batches:
             self._last_size = length
         return pos, count
 
-    def _run_at(self, connection: Connection, kind: RequestKind, pos: int, end: int, now_ns: int) -> Run:
-        """What finds the requests from `pos` on, where records are charged."""
-        usage, identity, runs = connection.usage, connection.identity, self._runs
-        if usage is None:
-            return NO_RUN
-        if runs is None:
-            runs = self._runs = Runs(usage)
-        buf, plan = connection.context.memory.data, runs.latest
-        is_latest = plan is not None and plan.kind is kind and plan.generation == identity.generation
-        if plan is not None and is_latest and buf.startswith(plan.prefix, pos + PREFIX_SIZE) and not usage.has_late:
-            return plan
-        return runs.find(kind, identity.limits, identity.generation, buf, pos, end, now_ns) or NO_RUN
-
-    def _other_usage_run(self, kind: RequestKind, buf: bytearray, pos: int, end: int) -> Run:
-        """What may find the requests from `pos` on, where `_usage_run` has found none."""
-        run = self._usage_run
-        if run.fit(buf, pos):
-            return run
-        found = self._usage_plans.find(kind, buf, pos, end)
-        if found is run or found is NO_RUN:
-            return NO_RUN
-        self._usage_run = found
-        return found
+    def _plan_at(self, connection: Connection, kind: RequestKind, pos: int, end: int, now_ns: int) -> BatchPlan | None:
+        """The plan of the requests from `pos` on; None: the first of them is decided alone."""
+        usage, identity, plans = connection.usage, connection.identity, self._plans
+        if usage is None or usage.has_late:
+            return None
+        if plans is None:
+            plans = self._plans = BatchPlans(usage)
+        buf, plan = connection.context.memory.data, plans.latest
+        if (
+            plan is None
+            or plan.kind is not kind
+            or plan.generation != identity.generation
+            or not buf.startswith(plan.prefix, pos + PREFIX_SIZE)
+        ):
+            return plans.find(kind, identity, buf, pos, end, now_ns)
+        return plan
 
     def _undo(self, kind: RequestKind, count: int, in_flight: InFlight) -> None:
         """There was no room for so many requests: the next one is decided alone, and then half as many are tried."""

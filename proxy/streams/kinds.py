@@ -11,7 +11,6 @@ from protocol.request_header import PREFIX_SIZE, RequestHeader
 from proxy.observability.metrics import Metrics
 from proxy.streams.connection import RequestKind
 from proxy.streams.handlers.table import Handlers
-from proxy.streams.usage_plan import UsagePlans
 
 #: Number of kinds kept, and the longest header of one. Together they bound the memory: a client with another client id
 #: or header tags in each request slows down only itself.
@@ -22,15 +21,14 @@ _NO_KEY: Final = 1 << 32
 
 
 class Kinds:
-    """The RequestKind of each header. Shared by all connections. `usage_plans`: of these kinds."""
+    """The RequestKind of each header. Shared by all connections."""
 
-    __slots__ = ("_handlers", "_known", "_metrics", "usage_plans")
+    __slots__ = ("_handlers", "_known", "_metrics")
 
     def __init__(self, handlers: Handlers, metrics: Metrics) -> None:
         self._handlers = handlers
         self._metrics = metrics
         self._known: dict[tuple[int, int, bytes], RequestKind] = {}
-        self.usage_plans: Final = UsagePlans(handlers.context)
 
     def kind_of(self, header: RequestHeader, buf: bytearray, pos: int) -> RequestKind:
         """The kind of the request whose frame begins at `pos`."""

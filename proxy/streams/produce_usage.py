@@ -46,9 +46,11 @@ class FirstUsages:
         self._most: Final = most
         self.usages: list[TopicUsage] = []
 
-    def add(self, seen: list[TopicUsage]) -> None:
-        """More of the request has been parsed."""
-        self.usages += seen[: self._most - len(self.usages)]
+    def add(self, seen: list[TopicUsage]) -> list[TopicUsage]:
+        """More of the request has been parsed. Returns the usages that are not kept."""
+        room = self._most - len(self.usages)
+        self.usages += seen[:room]
+        return seen[room:]
 
 
 @final
@@ -207,14 +209,17 @@ class ProduceUsage:
         self._count_accepted(self._seen, now_ns)
 
     def _count_accepted(self, seen: list[TopicUsage], now_ns: int) -> None:
-        """Thresholds count what brokers accept: by their response; without one, all of it."""
+        """Thresholds count what brokers accept: by their response; without one, and of more topics than are kept for
+        it, all of it.
+        """
         if self.counted is not None:
-            self.counted.add(seen)
-        elif self._accepts_now:
-            for usage in seen:
-                name = name_of(self._context, usage.topic)
-                if name is not None:
-                    self._context.registry.records_accepted(name, usage.record_bytes, usage.messages, now_ns)
+            seen = self.counted.add(seen)
+        elif not self._accepts_now:
+            return
+        for usage in seen:
+            name = name_of(self._context, usage.topic)
+            if name is not None:
+                self._context.registry.records_accepted(name, usage.record_bytes, usage.messages, now_ns)
 
     def charges_late(self, seen: list[TopicUsage], now_ns: int) -> dict[Limit, int]:
         """More of the current request has been read: what that is charged."""

@@ -29,7 +29,7 @@ class RequestStream(Requests):
         super().__init__(connection)
         self._kinds: Final = kinds
         longest = connection.context.config.security.max_request_bytes
-        self._batches: Final = Batches(longest, connection.max_in_flight, kinds.usage_plans)
+        self._batches: Final = Batches(longest, connection.max_in_flight)
         #: The bytes of the current frame are discarded.
         self._is_dropping = False
 

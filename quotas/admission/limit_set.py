@@ -31,7 +31,9 @@ class LimitSet:
 
     def admit(self, amount: int, now_ns: int, ticket: Ticket | None = None) -> Decision:
         """Charge every limit with `amount` if none is in debt, else nothing: `admit_all`."""
-        return admit_all(dict.fromkeys(self.limits, amount), now_ns, ticket)
+        if ticket is not None:
+            return admit_all(dict.fromkeys(self.limits, amount), now_ns, ticket)
+        return _refusal(self.limits, now_ns, None) or self.charge(amount, now_ns)
 
     def check(self, now_ns: int) -> Decision:
         """As `admit`, without charging."""
@@ -39,7 +41,12 @@ class LimitSet:
 
     def charge(self, amount: int, now_ns: int) -> Decision:
         """Charge every limit in any state; admitted, with the debt that is left."""
-        return _decision_of([(limit, _charged(limit, amount, now_ns)) for limit in self.limits])
+        return _decision_of(
+            [
+                (limit, _charged(limit, amount, now_ns) if limit.reserved else limit.algorithm.record(amount, now_ns))
+                for limit in self.limits
+            ]
+        )
 
     def spend(self, amount: int, now_ns: int, beside: int = 0) -> int:
         """Charge every limit if none has waiters and `amount + beside` leaves none in debt: as `admit` for each of
@@ -85,14 +92,14 @@ def admit_part(
     amounts: Mapping[Limit, int], size: int, arrived: int, now_ns: int, ticket: Ticket | None = None
 ) -> tuple[Decision, Passage | None]:
     """As `admit_all`, for a frame of `size` bytes of which `arrived` are forwarded now: these are charged, and the rest
-    is reserved by the passage. The decision contains the debts as if all of it was charged. No passage if refused.
+    is reserved by the passage. New producer ids are charged whole. The decision contains the debts as if all of it was charged. No passage if refused.
     """
     refused = _refused(amounts, now_ns, ticket)
     if refused is not None:
         return refused, None
     if arrived >= size:
         return charge_all(amounts, now_ns), Passage({}, 0)
-    passage = Passage(amounts, size)
+    passage = Passage(charge_producer_ids(amounts, now_ns), size)
     passage.passed(arrived, now_ns)
     return _decision_of([(limit, _debt_of_client(limit, now_ns)) for limit in amounts]), passage
 
@@ -100,6 +107,17 @@ def admit_part(
 def charge_all(amounts: Mapping[Limit, int], now_ns: int) -> Decision:
     """As `LimitSet.charge`, with an amount for each limit."""
     return _decision_of([(limit, _charged(limit, amount, now_ns)) for limit, amount in amounts.items()])
+
+
+def charge_producer_ids(amounts: Mapping[Limit, int], now_ns: int) -> Mapping[Limit, int]:
+    """Charge new producer ids at once: they are known from now on, even if the rest of their frame never arrives.
+    Returns the other amounts, which are charged as bytes pass.
+    """
+    ids = {limit: amount for limit, amount in amounts.items() if type(limit.algorithm) is ProducerIdQuota}
+    if not ids:
+        return amounts
+    charge_all(ids, now_ns)
+    return {limit: amount for limit, amount in amounts.items() if limit not in ids}
 
 
 def debt_of(limits: Iterable[Limit], now_ns: int) -> Decision:
@@ -176,7 +194,7 @@ def _refusal(limits: Iterable[Limit], now_ns: int, at_limit: Limit | None) -> De
     longest_ns = -1
     worst: Limit | None = None
     for limit in limits:
-        wait_ns = limit.debt_ns(now_ns)
+        wait_ns = limit.algorithm.debt_ns(now_ns, limit.reserved)
         if wait_ns or (limit.waiters.waiting and limit is not at_limit):
             exceeded.append(limit)
             if wait_ns > longest_ns:
@@ -243,11 +261,14 @@ class _OneLimit(LimitSet):
     def admit(self, amount: int, now_ns: int, ticket: Ticket | None = None) -> Decision:
         if ticket is not None:
             return admit_all({self._limit: amount}, now_ns, ticket)
-        limit = self._limit
-        debt_ns = self._bucket.debt_ns(now_ns, limit.reserved)
+        limit, bucket = self._limit, self._bucket
+        debt_ns = bucket.debt_ns(now_ns, limit.reserved)
         if debt_ns or limit.waiters.waiting:
             return Decision(False, debt_ns, limit, self.limits)
-        return self.charge(amount, now_ns)
+        debt_ns = bucket.record(amount, now_ns)
+        if limit.reserved:
+            debt_ns = _debt_of_client(limit, now_ns)
+        return Decision(True, debt_ns, limit, self.limits) if debt_ns else ADMITTED
 
     def charge(self, amount: int, now_ns: int) -> Decision:
         debt_ns = self._bucket.record(amount, now_ns)

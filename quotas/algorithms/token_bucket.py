@@ -105,12 +105,13 @@ class TokenBucket:
             if level > terms.full:
                 level = terms.full
             self._level = level
+        if beside and level < (amount + beside) * terms.unit:
+            return -1
         level -= amount * terms.unit
-        left = level - beside * terms.unit
-        if left < 0:
+        if level < 0:
             return -1
         self._level = level
-        return left // terms.unit
+        return level // terms.unit - beside
 
     def unspend(self, amount: int) -> None:
         """Undo a `spend` of `amount`, with no other call in between."""
@@ -120,17 +121,16 @@ class TokenBucket:
         """Nanoseconds until out of debt if `reserved` more units were charged, rounded up. Above the burst that time
         does not come: the debt lasts until less is reserved.
         """
-        terms = self._terms
         level = self._level
         if reserved:
-            level = self._level_at(now_ns) - reserved * terms.unit
-            return 0 if level >= 0 else -(level // terms.earn)
-        if level >= 0:
+            level = self._level_at(now_ns) - reserved * self._terms.unit
+        elif level >= 0:
             return 0
-        elapsed_ns = now_ns - self.last_ns
-        if elapsed_ns > 0:
-            level += elapsed_ns * terms.earn
-        return 0 if level >= 0 else -(level // terms.earn)
+        else:
+            elapsed_ns = now_ns - self.last_ns
+            if elapsed_ns > 0:
+                level += elapsed_ns * self._terms.earn
+        return 0 if level >= 0 else -(level // self._terms.earn)
 
     def headroom(self, now_ns: int) -> int:
         """Whole units that can be charged before the bucket is in debt."""

@@ -14,7 +14,7 @@ from deploy.local.__main__ import main
 COMMAND = [sys.executable, "-m", "deploy.local"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.nightly), signal.SIGTERM])
 def test_runs_until_it_is_told_to_stop(number: signal.Signals) -> None:
     with subprocess.Popen(
         [*COMMAND, "start", "--set", "num.partitions=7"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

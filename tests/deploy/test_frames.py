@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.local.frames import ConnectionMeter, DataFrame, Exchange, FrameSplitter, NotKafka
+from deploy.local.frames import ConnectionMeter, DataFrame, FrameSplitter, NotKafka
 
 
 def request(api_key: int, correlation_id: int, client_id: str | None, body: bytes = b"") -> bytes:
@@ -36,16 +36,6 @@ def test_a_conversation() -> None:
     assert list(meter.to_client(memoryview(response(0) + response(1)), 4)) == []
     assert list(meter.to_client(memoryview(response(2, bytes(900))), 5)) == [DataFrame(5, "fetch", 904, "etl", 3)]
     assert list(meter.to_client(memoryview(response(2)), 6)) == []  # answered once
-
-
-def test_requests_with_their_responses() -> None:
-    """Those without a response are left out."""
-    exchanges: list[Exchange] = []
-    meter = ConnectionMeter(3, exchanges)
-    heartbeat = request(12, 8, "etl", bytes(20))
-    list(meter.to_broker(memoryview(request(0, 7, "etl") + heartbeat), 1))
-    list(meter.to_client(memoryview(response(9) + response(8, bytes(6))), 5))
-    assert exchanges == [Exchange(1, 5, 12, 8, len(heartbeat) - 4, "etl", 3)]
 
 
 def test_a_null_client_id_is_empty() -> None:

@@ -1,16 +1,13 @@
 """The tap forwards every byte, whatever the two sides do, and notes the data frames among them."""
 
-import asyncio
 import random
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from deploy.local.cluster import KafkaCluster
 from deploy.local.errors import TapFailed
 from deploy.local.tap import Tap
 
@@ -107,28 +104,6 @@ def test_what_is_not_kafka_is_forwarded_and_counted(tap: Tap) -> None:
             assert read_all(broker) == b"GET / HTTP/1.1\r\n\r\n" * 100_000
     assert tap.frames() == []
     assert tap.unreadable == 1
-
-
-async def test_in_front_of_a_real_broker(tap: Tap, unique_name: Callable[[str], str]) -> None:
-    topic = unique_name("tapped")
-    with KafkaCluster(1, advertised=tap.advertise) as cluster:
-        (real,), (advertised,) = cluster.node_addresses.values(), cluster.advertised_addresses.values()
-        assert real != advertised
-        assert real[0] == advertised[0] == "127.0.0.2"
-        async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers, client_id="etl") as producer:
-            for number in range(20):
-                await producer.send_and_wait(topic, bytes([number]) * 1000)
-        assert len(tap.frames("produce", "etl")) == 20
-        consumer = AIOKafkaConsumer(
-            topic, bootstrap_servers=cluster.bootstrap_servers, client_id="reader", auto_offset_reset="earliest"
-        )
-        async with consumer:
-            received = [await asyncio.wait_for(consumer.getone(), 30) for _ in range(20)]
-        assert [message.value[0] for message in received] == list(range(20))
-    produced = tap.frames("produce")
-    assert all(1000 < each.size < 1300 for each in produced)
-    assert sum(size for _, size in tap.sizes("fetch", "reader")) > 20_000
-    assert tap.unreadable == 0
 
 
 def test_an_address_in_use_is_reported(tap: Tap) -> None:

@@ -94,10 +94,11 @@ def greedy(algorithm: str, *, idle_before: bool) -> list[str]:
     seconds = [0] * SECONDS
     now_ns, last_ns, longest_ns = start_ns, start_ns, 0
     while now_ns < start_ns + SECONDS * NS_PER_SECOND:
-        debt_ns = bucket.admit(FRAME, now_ns)
-        if debt_ns < 0:
-            now_ns -= debt_ns
+        debt_ns = bucket.debt_ns(now_ns)
+        if debt_ns:
+            now_ns += debt_ns
             continue
+        bucket.record(FRAME, now_ns)
         seconds[(now_ns - start_ns) // NS_PER_SECOND] += FRAME
         longest_ns, last_ns = max(longest_ns, now_ns - last_ns), now_ns
         now_ns += FRAME * NS_PER_SECOND // LINE_RATE

@@ -48,15 +48,9 @@ def tapped_cluster(tap: Tap) -> Iterator[KafkaCluster]:
         yield cluster
 
 
-@pytest.fixture(params=["one", pytest.param("one-asyncio", marks=pytest.mark.nightly), "three"])
+@pytest.fixture(params=["three", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("one", "one-asyncio"))])
 def front(request: pytest.FixtureRequest, fronts: Fronts) -> Iterator[ScannedProxy]:
-    """One broker on either event loop, and three brokers."""
-    yield from _scanned(fronts(request.param))
-
-
-@pytest.fixture(params=[pytest.param("one", marks=pytest.mark.nightly), "three"])
-def front_of(request: pytest.FixtureRequest, fronts: Fronts) -> Iterator[ScannedProxy]:
-    """One broker and three, for what is slow."""
+    """Three brokers, and one on either event loop."""
     yield from _scanned(fronts(request.param))
 
 

@@ -1,6 +1,5 @@
 """A producer in this process that wants more than it may have, and what it was told is written, and when."""
 
-import math
 import threading
 import time
 from collections import Counter
@@ -21,18 +20,17 @@ _POLL_SECONDS = 0.05
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 
 
-def create_topics(cluster: KafkaCluster, *names: str) -> None:
-    """One partition each, past the proxy."""
+def create_topics(cluster: KafkaCluster, *names: str, partitions: int = 1) -> None:
+    """Past the proxy."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    for created in admin.create_topics([NewTopic(name, 1) for name in names]).values():
+    for created in admin.create_topics([NewTopic(name, partitions) for name in names]).values():
         created.result(30)
 
 
 class Flood:
     """librdkafka, as long as the block lasts. Each topic always has `BACKLOG_RECORDS` records on their way.
 
-    settings: more of librdkafka's. By default a request holds one record. records_per_second: of each topic, from its
-    first written record on; 0: as fast as it can.
+    settings: more of librdkafka's. By default a request holds one record.
     """
 
     def __init__(
@@ -41,7 +39,6 @@ class Flood:
         client_id: str,
         *topics: str,
         record_bytes: int = RECORD_BYTES,
-        records_per_second: float = 0,
         **settings: Any,
     ) -> None:
         self.client_id = client_id
@@ -49,7 +46,6 @@ class Flood:
         """What its error callback was told, a lost connection above all, and records that were not written."""
         self._topics = topics
         self._value = bytes(record_bytes)
-        self._records_per_second = records_per_second
         self._written: Counter[str] = Counter()
         self._under_way: Counter[str] = Counter()
         self._is_over = threading.Event()
@@ -90,16 +86,9 @@ class Flood:
         self._thread.join()
 
     def _run(self) -> None:
-        began, sent = 0.0, Counter[str]()
         while not self._is_over.is_set():
-            if not began and self._written:
-                began = time.monotonic()
-            due = math.inf
-            if self._records_per_second:
-                due = 1 + (time.monotonic() - began) * self._records_per_second if began else 1
             for topic in self._topics:
-                while self._under_way[topic] < BACKLOG_RECORDS and sent[topic] < due:
-                    sent[topic] += 1
+                while self._under_way[topic] < BACKLOG_RECORDS:
                     self._under_way[topic] += 1
                     self._producer.produce(topic, self._value, on_delivery=self._delivered)
             self._producer.poll(_POLL_SECONDS)
@@ -119,13 +108,13 @@ class Flood:
         self.problems.append(str(error))
 
 
-def rates(seconds: float, *floods: Flood, topic: str | None = None) -> list[float]:
-    """Bytes of values that each had written per second, of the same `seconds` that follow."""
-    before = [flood.records(topic) for flood in floods]
+def written(seconds: float, *floods: Flood) -> list[float]:
+    """The seconds that were measured, `seconds` or a little more from now, and the bytes of values that each flood had
+    written in them.
+    """
+    before = [flood.records() for flood in floods]
     began = time.monotonic()
     eventually(lambda: time.monotonic() >= began + seconds, seconds + 10, "the time that is measured is over")
-    elapsed = time.monotonic() - began
-    return [
-        (flood.records(topic) - count) * flood.record_bytes / elapsed
-        for flood, count in zip(floods, before, strict=True)
-    ]
+    after = [flood.records() for flood in floods]
+    sizes = [flood.record_bytes * (last - first) for flood, first, last in zip(floods, before, after, strict=True)]
+    return [time.monotonic() - began, *sizes]

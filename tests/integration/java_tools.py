@@ -5,17 +5,17 @@ import subprocess
 from deploy.local.tools import tool_command
 
 TOOLS = "org.apache.kafka.tools."
-RUN_SECONDS = 90.0
+RUN_SECONDS = 150.0
 
 
-def run_tool(name: str, *arguments: str, stdin: bytes = b"") -> str:
+def run_tool(name: str, *arguments: str) -> str:
     """What one tool printed: a class of `org.apache.kafka.tools`, or of `kafka.admin` with that in its name.
 
     Raises AssertionError when it failed, or did not end.
     """
     command = tool_command(name if name.startswith("kafka.") else TOOLS + name, *arguments)
     try:
-        done = subprocess.run(command, input=stdin, capture_output=True, timeout=RUN_SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=RUN_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
         raise AssertionError(f"{name} did not end: {error.stdout!r} {error.stderr!r}") from error
     complaint = done.stderr.decode(errors="replace")

@@ -3,8 +3,9 @@
 import time
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 
+from deploy.local.cluster import KafkaCluster
 from tests.integration.proxy_process import ProxyProcess
 from tests.integration.scanned_proxy import RelayedProxy
 
@@ -55,3 +56,34 @@ def read(front: RelayedProxy | ProxyProcess, topic: str, group: str, count: int,
     finally:
         consumer.close()
     return received
+
+
+def numbers_of(cluster: KafkaCluster, topic: str, partition: int, **settings: str) -> list[int]:
+    """The numbers of all records of a partition in order, read directly from the broker."""
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "none", "enable.partition.eof": True, **settings}
+    )
+    found: list[int] = []
+    try:
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while time.monotonic() < deadline:
+            for message in consumer.consume(1_000, timeout=0.5):
+                error = message.error()
+                if error is not None:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    return found
+                found.append(int((message.value() or b"")[:8]))
+    finally:
+        consumer.close()
+    raise AssertionError(f"the end of {topic}-{partition} does not come")
+
+
+def records_in(cluster: KafkaCluster, topic: str) -> int:
+    """Records, and transaction markers, in a topic of one partition."""
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "none"})
+    try:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)
+        return int(high - low)
+    finally:
+        consumer.close()

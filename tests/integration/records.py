@@ -24,3 +24,8 @@ def all_of(expected: dict[str, list[bytes]]) -> Iterator[bytes]:
     """All values, one after the other."""
     for each in expected.values():
         yield from each
+
+
+def numbered(number: int, size: int) -> bytes:
+    """A record that `librdkafka.numbers_of` reads back."""
+    return b"%08d" % number + bytes(size - 8)

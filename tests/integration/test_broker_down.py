@@ -1,7 +1,6 @@
 """Brokers that are down: quick closes, counted and logged; health apart from readiness; all well once they are up."""
 
 import socket
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -21,48 +20,43 @@ def bounced_cluster() -> Iterator[KafkaCluster]:
 
 
 @pytest.mark.parametrize("event_loop", ["uvloop", pytest.param("asyncio", marks=pytest.mark.nightly)])
-@pytest.mark.timeout(150)
-def test_down_at_start_and_up_later(
+@pytest.mark.timeout(200)
+def test_down_at_start_up_later_and_away_for_a_while(
     bounced_cluster: KafkaCluster, unique_name: Callable[[str], str], event_loop: str
 ) -> None:
+    topic = unique_name("bounce")
     bounced_cluster.stop_broker(1, graceful=False)
     with ProxyProcess(bounced_cluster.bootstrap_servers, event_loop=event_loop) as proxy:
+
+        def is_ready() -> bool:
+            return proxy.get("/readyz")[0] == 200
+
+        def is_down() -> bool:
+            status, reason = proxy.get("/readyz")
+            assert proxy.get("/healthz")[0] == 200, "the proxy itself is well"
+            return status == 503 and bounced_cluster.bootstrap_servers in reason
+
         host, port = proxy.bootstrap_servers.split(":")
-        begun = time.monotonic()
         with socket.create_connection((host, int(port)), timeout=10) as client:
             assert client.recv(1) == b"", "closed"
-        assert time.monotonic() - begun < 2, "at once"
-        assert proxy.metric("upstream_errors_total", reason="connect_refused") == 1
+        refused = proxy.metric("upstream_errors_total", reason="connect_refused")
+        assert refused == 1
         line = proxy.wait_for_event("upstream_unreachable", 5, reason="connect_refused")
         assert line["address"] == bounced_cluster.bootstrap_servers
         assert line["level"] == "WARN"
-        assert proxy.get("/healthz")[0] == 200, "the proxy itself is well"
-        status, reason = proxy.get("/readyz")
-        assert status == 503
-        assert bounced_cluster.bootstrap_servers in reason
+        assert is_down()
 
         bounced_cluster.start_broker(1)
-        eventually(lambda: proxy.get("/readyz")[0] == 200, 20, "ready")
-        produce(Producer({"bootstrap.servers": proxy.bootstrap_servers}), unique_name("later"), [b"works"])
-
-
-@pytest.mark.timeout(150)
-def test_a_client_continues_after_its_broker_restarts(
-    bounced_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
-    with ProxyProcess(bounced_cluster.bootstrap_servers) as proxy:
+        eventually(is_ready, 20, "ready")
         producer = Producer({"bootstrap.servers": proxy.bootstrap_servers, "acks": "all"})
-        topic = unique_name("bounce")
         produce(producer, topic, [b"before"])
-        assert proxy.get("/readyz")[0] == 200
         bounced_cluster.stop_broker(1, graceful=False)
-        eventually(lambda: proxy.get("/readyz")[0] == 503, 20, "not ready")
-        assert proxy.get("/healthz")[0] == 200
+        eventually(is_down, 20, "not ready")
         producer.produce(topic, b"meanwhile")
-        eventually(lambda: proxy.metric("upstream_errors_total") > 0, 20, "the client was refused")
+        eventually(lambda: proxy.metric("upstream_errors_total") > refused, 20, "the client was refused")
         bounced_cluster.start_broker(1)
         produce(producer, topic, [b"after"])
-        eventually(lambda: proxy.get("/readyz")[0] == 200, 20, "ready")
+        eventually(is_ready, 20, "ready")
 
 
 @pytest.mark.timeout(180)

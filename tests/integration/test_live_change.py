@@ -6,17 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from bench.flooding_clients import LIBRARIES
 from deploy.local.cluster import KafkaCluster
 from deploy.local.tap import Tap
-from tests.integration.flood import Flood, create_topics, rates
+from tests.integration.bytes_passed import SECONDS, check_frames, span
+from tests.integration.flood import create_topics
 from tests.integration.proxy_process import ProxyProcess, eventually
-from tests.integration.test_produce_quota import flooding, span
+from tests.integration.test_produce_quota import flooding
 
-pytestmark = pytest.mark.alone
-
-SLOW, FAST = 200_000, 600_000
+#: At `SLOW` a client needs a minute for `MUCH`.
+SLOW, FAST = 20_000, 10_000_000
+MIDDLE = 300_000
+MUCH = 1_200_000
 #: The file is looked at once a second.
-NOTICED_SECONDS = 5.0
+NOTICED_SECONDS = 20.0
+DEADLINE_SECONDS = 40.0
 
 
 def write(path: Path, *entries: str, share: float | None = None) -> None:
@@ -31,131 +35,77 @@ def limit(client_id: str, rate: int) -> str:
     return f'client-id = "{client_id}"\nproducer_byte_rate = {rate}'
 
 
-def reloads(proxy: ProxyProcess) -> int:
-    return sum(each["event"] == "quotas_reloaded" for each in proxy.events)
-
-
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(200)
 def test_faster_slower_and_free_without_a_disconnect(
     tapped_cluster: KafkaCluster, tap: Tap, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
-    topic, client_id, quotas = unique_name("live"), unique_name("live"), tmp_path / "quotas.toml"
-    create_topics(tapped_cluster, topic)
-    write(quotas, limit(client_id, SLOW))
-    with (
-        ProxyProcess(tapped_cluster.bootstrap_servers, "--quotas-file", str(quotas)) as proxy,
-        Flood(proxy.bootstrap_servers, client_id, topic) as flood,
-    ):
-        flood.wait_for(3 * SLOW // 2 // flood.record_bytes)
-
-        def change(*entries: str) -> None:
-            before = reloads(proxy)
-            write(quotas, *entries)
-            eventually(lambda: reloads(proxy) > before, NOTICED_SECONDS, "the file has been read again")
-
-        found = rates(2, flood)
-        change(limit(client_id, FAST))
-        # What the larger bucket holds at first is not what is measured.
-        flood.wait_for(flood.records() + 3 * FAST // 2 // flood.record_bytes)
-        found += rates(2, flood)
-        change(limit(client_id, SLOW))
-        # It owes a second at most.
-        flood.wait_for(flood.records() + 1)
-        found += rates(2, flood)
-        change(limit("nobody-here", SLOW))
-        flood.wait_for(flood.records() + 4 * FAST // flood.record_bytes)
-        assert proxy.throttles() == []
-        assert flood.problems == []
-    assert found == pytest.approx([SLOW, FAST, SLOW], rel=0.1)
-    assert len({frame.connection for frame in tap.frames("produce", client_id)}) == 1
-
-
-@pytest.mark.timeout(120)
-def test_the_share_follows_the_file_and_then_the_flag(
-    tapped_cluster: KafkaCluster, tap: Tap, unique_name: Callable[[str], str], tmp_path: Path
-) -> None:
-    topic, client_id, quotas = unique_name("share"), unique_name("share"), tmp_path / "quotas.toml"
-    create_topics(tapped_cluster, topic)
-    write(quotas, limit(client_id, 2 * FAST))
-    arguments = ("--quotas-file", str(quotas), "--quota-share", str(SLOW / (2 * FAST)))
-    with (
-        ProxyProcess(tapped_cluster.bootstrap_servers, *arguments) as proxy,
-        Flood(proxy.bootstrap_servers, client_id, topic) as flood,
-    ):
-        flood.wait_for(3 * SLOW // 2 // flood.record_bytes)
-        found = rates(2, flood)
-        write(quotas, limit(client_id, 2 * FAST), share=0.5)
-        eventually(lambda: reloads(proxy) == 1, NOTICED_SECONDS, "the file has been read again")
-        # As above: the larger bucket first, and a second of debt later.
-        flood.wait_for(flood.records() + 3 * FAST // 2 // flood.record_bytes)
-        found += rates(2, flood)
-        write(quotas, limit(client_id, 2 * FAST))
-        eventually(lambda: reloads(proxy) == 2, NOTICED_SECONDS, "the file has been read once more")
-        flood.wait_for(flood.records() + 1)
-        found += rates(2, flood)
-        assert flood.problems == []
-    assert found == pytest.approx([SLOW, FAST, SLOW], rel=0.1)
-    assert len({frame.connection for frame in tap.frames("produce", client_id)}) == 1
-
-
-@pytest.mark.timeout(120)
-def test_a_java_and_an_aiokafka_producer_keep_their_connections(
-    tapped_cluster: KafkaCluster, tap: Tap, unique_name: Callable[[str], str], tmp_path: Path
-) -> None:
-    """From next to nothing to what they want: those who wait look again at once."""
-    client_ids = {library: unique_name(library) for library in ("java", "aiokafka")}
+    """One file, which changes seven times, once with a mistake. Each library has the default limit to itself."""
     quotas = tmp_path / "quotas.toml"
-    write(quotas, limit("<default>", 20_000))
+    client_ids = {unique_name(library): library for library in LIBRARIES}
+    create_topics(tapped_cluster, *client_ids)
+    write(quotas, limit("<default>", SLOW))
     with ProxyProcess(tapped_cluster.bootstrap_servers, "--quotas-file", str(quotas)) as proxy, ExitStack() as stack:
-        for library, client_id in client_ids.items():
-            stack.enter_context(flooding(library, proxy.bootstrap_servers, client_id))
+        for client_id, library in client_ids.items():
+            stack.enter_context(flooding(library, proxy.bootstrap_servers, client_id, client_id))
+
+        def frames(client_id: str, since_ns: int = 0) -> list[tuple[int, int]]:
+            return [each for each in tap.sizes("produce", client_id) if each[0] > since_ns]
+
+        def change(*entries: str, share: float | None = None) -> None:
+            before = count("quotas_reloaded")
+            write(quotas, *entries, share=share)
+            eventually(lambda: count("quotas_reloaded") > before, NOTICED_SECONDS, "the file has been read again")
+
+        def count(event: str) -> int:
+            return sum(each["event"] == event for each in proxy.events)
+
+        def quota_limits() -> set[float]:
+            return {proxy.metric("quota_limit", entity=f"client-id:{client_id}") for client_id in client_ids}
 
         def all_wait() -> bool:
-            return {each["client_id"] for each in proxy.throttles()} == set(client_ids.values())
+            return {each["client_id"] for each in proxy.throttles()} == set(client_ids)
 
-        eventually(all_wait, 60, "both are held")
-        seen = {client_id: len(tap.frames("produce", client_id)) for client_id in client_ids.values()}
-        write(quotas, limit("<default>", 10_000_000))
+        def all_send(size: int) -> None:
+            sent = {client_id: sum(size for _, size in frames(client_id)) for client_id in client_ids}
+            eventually(
+                lambda: all(sum(each for _, each in frames(name)) > sent[name] + size for name in client_ids),
+                DEADLINE_SECONDS,
+                f"each has sent {size} bytes more",
+            )
 
-        def all_go_on() -> bool:
-            return all(len(tap.frames("produce", each)) > count + 5 for each, count in seen.items())
-
-        eventually(all_go_on, 20, "they do not wait out what they owed at the old rate")
-    for client_id in client_ids.values():
-        frames = tap.frames("produce", client_id)
-        assert len({frame.connection for frame in frames}) == 1
-        assert span(tap.sizes("produce", client_id)) > 0
-
-
-@pytest.mark.timeout(120)
-def test_a_file_with_an_error_changes_nothing_and_is_reported(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
-) -> None:
-    topic, client_id, quotas = unique_name("mistake"), unique_name("mistake"), tmp_path / "quotas.toml"
-    create_topics(kafka_cluster, topic)
-    write(quotas, limit(client_id, SLOW))
-    with (
-        ProxyProcess(kafka_cluster.bootstrap_servers, "--quotas-file", str(quotas)) as proxy,
-        Flood(proxy.bootstrap_servers, client_id, topic) as flood,
-    ):
+        eventually(all_wait, 60, "all are held")
+        change(limit("<default>", FAST))
+        all_send(MUCH)  # those who wait are asked again at once: at the old rate they owed seconds
+        change(limit("<default>", MIDDLE))
+        eventually(all_wait, 20, "all are held again")
+        all_send(1)
+        since_ns = max(frames(client_id)[-1][0] for client_id in client_ids)
+        eventually(
+            lambda: all(span(frames(client_id, since_ns)) >= SECONDS * 10**9 for client_id in client_ids),
+            DEADLINE_SECONDS,
+            f"all have sent for {SECONDS} s",
+        )
+        for client_id in client_ids:
+            check_frames(frames(client_id, since_ns), MIDDLE)
+        change(limit("<default>", MIDDLE), share=0.5)
+        assert quota_limits() == {MIDDLE / 2}
         proxy.expected_errors.add("config_refused")
-        flood.wait_for(3 * SLOW // 2 // flood.record_bytes)
-        write(quotas, limit(client_id, FAST), f'topic = "{topic}"\nbytes_in_rat = 1')
+        write(quotas, limit("<default>", FAST), 'topic = "orders"\nbytes_in_rat = 1')
         refused = proxy.wait_for_event("config_refused", NOTICED_SECONDS)
         assert str(quotas) in refused["place"]
         assert "bytes_in_rat" in refused["message"]
         assert "bytes_in_rate" in refused["hint"]
-        assert rates(3, flood) == pytest.approx([SLOW], rel=0.1)
         assert proxy.metric("config_last_reload_successful") == 0
-
-        def times_refused() -> int:
-            return sum(each["event"] == "config_refused" for each in proxy.events)
-
-        once = times_refused()
+        assert quota_limits() == {MIDDLE / 2}
+        once = count("config_refused")
         proxy.reload()
-        eventually(lambda: times_refused() > once, 5, "SIGHUP reads a file that has not changed")
-        write(quotas, limit(client_id, FAST))
-        eventually(lambda: reloads(proxy) == 1, NOTICED_SECONDS, "the file is right again")
+        eventually(lambda: count("config_refused") > once, NOTICED_SECONDS, "SIGHUP reads an unchanged file")
+        change(limit("<default>", SLOW))
         assert proxy.metric("config_last_reload_successful") == 1
-        assert proxy.metric("quota_limit", entity=f"client-id:{client_id}") == FAST
-        assert flood.problems == []
+        assert quota_limits() == {SLOW}, "without a share in the file, the flag's"
+        eventually(all_wait, 20, "all are held at last")
+        change(limit("nobody-here", SLOW))
+        all_send(MUCH)
+        assert proxy.throttles() == []
+    for client_id in client_ids:
+        assert len({frame.connection for frame in tap.frames("produce", client_id)}) == 1

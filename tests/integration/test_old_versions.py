@@ -16,13 +16,14 @@ from tests.integration.scanned_proxy import ScannedProxy
 from tests.integration.wire import Wire, records
 
 PRODUCE, FETCH = 0, 1
-LIMIT = 2_000
+LIMIT = 20_000
+VALUE = b"x" * 2_000
 
 
 @pytest.fixture(scope="module")
 def old_front() -> Iterator[ScannedProxy]:
-    """Kafka 3.9.1 through a proxy that holds the client id `slow` to 2,000 bytes a second in both directions."""
-    quota = f"client-id=slow,producer_byte_rate={LIMIT},consumer_byte_rate={LIMIT}"
+    """Kafka 3.9.1 behind a proxy that holds the client id `slow` both ways: a value needs a tenth of a second."""
+    quota = f"client-id=slow,producer_byte_rate={LIMIT},consumer_byte_rate={LIMIT},burst_seconds=0.05"
     with KafkaCluster(1, version="3.9.1") as cluster, ScannedProxy(cluster, "--quota", quota) as front:
         yield front
         assert front.relay.sightings == 0
@@ -71,7 +72,7 @@ def node(front: ScannedProxy, client_id: str) -> Wire:
 @pytest.mark.timeout(90)
 def test_produce(old_front: ScannedProxy, unique_name: Callable[[str], str], version: int) -> None:
     topic = old_front.create_topic(unique_name("old"), 1)
-    message_set = records(b"x" * LIMIT, magic=1 if version >= 2 else 0)
+    message_set = records(VALUE, magic=1 if version >= 2 else 0)
     with node(old_front, "fast") as wire:
         assert produced(topic, version, wire.ask(PRODUCE, version, produce_body(topic, message_set))) == (0, 0)
     with node(old_front, "slow") as wire:
@@ -89,14 +90,14 @@ def test_produce(old_front: ScannedProxy, unique_name: Callable[[str], str], ver
 def test_fetch(old_front: ScannedProxy, unique_name: Callable[[str], str], version: int) -> None:
     topic = old_front.create_topic(unique_name("old"), 1)
     with node(old_front, "fast") as wire:
-        sent = records(b"y" * 2 * LIMIT, magic=1)
+        sent = records(VALUE, magic=1)
         produced(topic, 2, wire.ask(PRODUCE, 2, produce_body(topic, sent)))
         message_set, throttle = fetched(topic, version, wire.ask(FETCH, version, fetch_body(topic, version)))
-        assert b"y" * 2 * LIMIT in message_set
+        assert VALUE in message_set
         assert throttle == 0
     with node(old_front, "slow") as wire:
         answers = [fetched(topic, version, wire.ask(FETCH, version, fetch_body(topic, version))) for _ in range(2)]
-    assert all(b"y" * 2 * LIMIT in message_set for message_set, _ in answers)
+    assert all(VALUE in message_set for message_set, _ in answers)
     if version >= 1:
         assert answers[-1][1] > 0, "the client is told"
 

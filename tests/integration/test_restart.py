@@ -4,15 +4,14 @@ The Java producer's turn is in test_spark.py: Spark caches them.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from confluent_kafka import Consumer, TopicPartition
 from kafka import KafkaProducer
 
 from deploy.local.cluster import KafkaCluster
-from tests.integration.librdkafka import produce, producer_for
+from tests.integration.librdkafka import produce, producer_for, records_in
 from tests.integration.scanned_proxy import ScannedProxy
 
 
@@ -29,50 +28,39 @@ def restart(front: ScannedProxy) -> None:
     front.proxy.start()
 
 
-def records_in(front: ScannedProxy, topic: str) -> int:
-    consumer = Consumer({"bootstrap.servers": front.bootstrap_servers, "group.id": "nobody"})
-    try:
-        return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)[1])
-    finally:
-        consumer.close()
+@pytest.mark.timeout(120)
+async def test_producers_go_on(restarted: ScannedProxy, unique_name: Callable[[str], str]) -> None:
+    """Of three libraries, each with and without idempotence, over one restart."""
+    servers = restarted.bootstrap_servers
+    topics = {
+        (library, idempotent): restarted.create_topic(unique_name("restart"), 1)
+        for library in ("aiokafka", "kafka-python", "librdkafka")
+        for idempotent in (False, True)
+    }
+    async with AsyncExitStack() as stack:
+        aiokafka = {
+            idempotent: await stack.enter_async_context(
+                AIOKafkaProducer(bootstrap_servers=servers, acks="all", enable_idempotence=idempotent)
+            )
+            for idempotent in (False, True)
+        }
+        kafka_python = {
+            idempotent: stack.enter_context(
+                closing(KafkaProducer(bootstrap_servers=servers, acks="all", enable_idempotence=idempotent))
+            )
+            for idempotent in (False, True)
+        }
+        librdkafka = {
+            idempotent: producer_for(restarted, **{"enable.idempotence": idempotent}) for idempotent in (False, True)
+        }
 
+        async def send(value: bytes) -> None:
+            for idempotent in (False, True):
+                await aiokafka[idempotent].send_and_wait(topics["aiokafka", idempotent], value)
+                kafka_python[idempotent].send(topics["kafka-python", idempotent], value).get(40)
+                produce(librdkafka[idempotent], topics["librdkafka", idempotent], [value])
 
-@pytest.mark.parametrize("idempotent", [False, True])
-@pytest.mark.timeout(90)
-async def test_aiokafka(restarted: ScannedProxy, unique_name: Callable[[str], str], idempotent: bool) -> None:
-    topic = restarted.create_topic(unique_name("restart"), 1)
-    producer = AIOKafkaProducer(
-        bootstrap_servers=restarted.bootstrap_servers, acks="all", enable_idempotence=idempotent
-    )
-    await producer.start()
-    try:
-        await producer.send_and_wait(topic, b"before")
+        await send(b"before")
         restart(restarted)
-        await producer.send_and_wait(topic, b"after")
-    finally:
-        await producer.stop()
-    assert records_in(restarted, topic) == 2
-
-
-@pytest.mark.parametrize("idempotent", [False, True])
-@pytest.mark.timeout(90)
-def test_librdkafka(restarted: ScannedProxy, unique_name: Callable[[str], str], idempotent: bool) -> None:
-    topic = restarted.create_topic(unique_name("restart"), 1)
-    producer = producer_for(restarted, **{"enable.idempotence": idempotent})
-    produce(producer, topic, [b"before"])
-    restart(restarted)
-    produce(producer, topic, [b"after"])
-    assert records_in(restarted, topic) == 2
-
-
-@pytest.mark.parametrize("idempotent", [False, True])
-@pytest.mark.timeout(90)
-def test_kafka_python(restarted: ScannedProxy, unique_name: Callable[[str], str], idempotent: bool) -> None:
-    topic = restarted.create_topic(unique_name("restart"), 1)
-    with closing(
-        KafkaProducer(bootstrap_servers=restarted.bootstrap_servers, acks="all", enable_idempotence=idempotent)
-    ) as producer:
-        producer.send(topic, b"before").get(40)
-        restart(restarted)
-        producer.send(topic, b"after").get(40)
-    assert records_in(restarted, topic) == 2
+        await send(b"after")
+    assert {key: records_in(restarted.cluster, topic) for key, topic in topics.items()} == dict.fromkeys(topics, 2)

@@ -1,17 +1,33 @@
-"""PySpark's Kafka sink and source through the proxy: batch, Structured Streaming, and a restart of the proxy."""
+"""PySpark through the proxy in one session: batch, a restart of the proxy, and the sink, stopped and resumed.
 
+`test_sink.py` has the sink as a process that is killed.
+"""
+
+import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from deploy.local import artifacts
 from deploy.local.cluster import KafkaCluster
+from pipeline.client_metrics import longest_throttle_seconds
+from pipeline.demo import flights
+from pipeline.demo.produce_flights import produce, read_flights
+from pipeline.demo.verify import Tally, compare, read_topic
+from pipeline.failures import JobFailedError
+from pipeline.sink.sizing import Sizing
+from pipeline.sink.stream import Job, start
 from pipeline.spark_session import spark_session
+from tests.integration.proxy_process import eventually
 from tests.integration.scanned_proxy import ScannedProxy
 
-ROWS = 2_000
+BATCH_ROWS = 2_000
+SINK, RATE, BURST_SECONDS = "sink", 1_000_000, 0.1
+SINK_ROWS = 17_000
+BATCH_SECONDS, FILES_IN_A_BATCH = 2, 4
 # PySpark leaves it to the collector to close the sockets through which results come.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
@@ -19,68 +35,111 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     """One JVM for this file."""
-    with spark_session(artifacts.spark_jars(), app_name="proxy-tests") as session:
+    with spark_session(artifacts.spark_jars(), app_name="proxy-tests", short=True) as session:
         yield session
 
 
-def rows(spark: SparkSession, first: int, count: int = ROWS) -> DataFrame:
-    numbers = spark.range(first, first + count, numPartitions=2)
-    return numbers.selectExpr("cast(id as string) as key", "concat('row-', cast(id as string)) as value")
+@pytest.fixture(scope="module")
+def sink_front(kafka_cluster: KafkaCluster) -> Iterator[ScannedProxy]:
+    """A proxy that these tests may restart, with a limit of the client id `SINK`."""
+    quota = f"client-id={SINK},producer_byte_rate={RATE},burst_seconds={BURST_SECONDS}"
+    with ScannedProxy(kafka_cluster, "--quota", quota) as front:
+        yield front
+        assert front.relay.bytes_scanned
+        assert front.relay.sightings == 0
 
 
-def write(frame: DataFrame, front: ScannedProxy, topic: str, client_id: str) -> None:
-    sink = frame.write.format("kafka").option("kafka.bootstrap.servers", front.bootstrap_servers)
-    sink.option("kafka.client.id", client_id).option("topic", topic).save()
+def write_files(folder: Path, rows: int, file_bytes: int) -> dict[bytes, int]:
+    """The first flights as files of this size. Returns the expected checksum of each key."""
+    prepared = flights.prepare(artifacts.CACHE / "flights")
+    folder.mkdir()
+    files, written = 0, 0
+    with prepared.open("rb") as lines:
+        out = (folder / "00000.tsv").open("wb")
+        for line in islice(lines, rows):
+            if written + len(line) > file_bytes:
+                out.close()
+                files, written = files + 1, 0
+                out = (folder / f"{files:05}.tsv").open("wb")
+            written += out.write(line)
+        out.close()
+    return flights.expected_checksums(prepared, rows)
 
 
-def read(spark: SparkSession, front: ScannedProxy, topic: str) -> list[str]:
-    """All values, through Spark's own source."""
-    source = spark.read.format("kafka").option("kafka.bootstrap.servers", front.bootstrap_servers)
-    frame = source.option("subscribe", topic).option("startingOffsets", "earliest").load()
-    return sorted(row.value for row in frame.selectExpr("cast(value as string) as value").collect())
+def input_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
 
 
-def values(first: int, count: int = ROWS) -> list[str]:
-    return sorted(f"row-{number}" for number in range(first, first + count))
-
-
-@pytest.mark.timeout(200)
-def test_what_the_sink_wrote_the_source_reads(
-    spark: SparkSession, front_of: ScannedProxy, unique_name: Callable[[str], str]
-) -> None:
-    topic = front_of.create_topic(unique_name("batch"))
-    write(rows(spark, 0), front_of, topic, unique_name("etl"))
-    assert read(spark, front_of, topic) == values(0)
+def in_flight(checkpoint: Path, batch: int) -> bool:
+    """Whether that micro-batch has started and is not committed."""
+    started, committed = (checkpoint / name / str(batch) for name in ("offsets", "commits"))
+    return started.exists() and not committed.exists()
 
 
 @pytest.mark.timeout(250)
-def test_a_stream_goes_on_from_its_checkpoint(
-    spark: SparkSession, front_of: ScannedProxy, unique_name: Callable[[str], str], tmp_path: Path
-) -> None:
-    """Topic to topic, so that source and sink are both streams. Each run takes what is there and ends."""
-    source, sink = (front_of.create_topic(unique_name(name)) for name in ("from", "to"))
-    for run in range(2):
-        write(rows(spark, run * ROWS), front_of, source, unique_name("etl"))
-        stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", front_of.bootstrap_servers)
-        loaded = stream.option("subscribe", source).option("startingOffsets", "earliest").load()
-        writer = loaded.select("key", "value").writeStream.format("kafka").option("topic", sink)
-        writer = writer.option("kafka.bootstrap.servers", front_of.bootstrap_servers)
-        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-        assert query.awaitTermination(100)
-        assert read(spark, front_of, sink) == values(0, (run + 1) * ROWS)
-
-
-@pytest.mark.timeout(200)
-def test_executors_cached_producers_outlive_a_restart_of_the_proxy(
-    spark: SparkSession, kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
+def test_a_batch_job_before_and_after_a_restart_of_the_proxy(
+    spark: SparkSession,
+    sink_front: ScannedProxy,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Spark keeps producers for ten minutes after their last use; they know the ports of the proxy that has gone."""
-    client_id = unique_name("etl")
-    with ScannedProxy(kafka_cluster) as front:
-        topic = front.create_topic(unique_name("restart"))
-        write(rows(spark, 0), front, topic, client_id)
-        front.proxy.stop()
-        front.proxy.start()
-        write(rows(spark, ROWS), front, topic, client_id)
-        assert read(spark, front, topic) == values(0, 2 * ROWS)
-        assert front.relay.sightings == 0
+    servers, client_id = sink_front.bootstrap_servers, unique_name("flights-etl")
+    topic = sink_front.create_topic(unique_name("flights"))
+    prepared = flights.prepare(artifacts.CACHE / "flights")
+    records = read_flights(spark, prepared, BATCH_ROWS)
+    monkeypatch.chdir(tmp_path)
+    produce(records, bootstrap_servers=servers, topic=topic, client_id=client_id)
+    assert longest_throttle_seconds(spark, client_id) == 0.0
+    tally = compare(read_topic(servers, topic, unique_name("verify")), flights.expected_checksums(prepared, BATCH_ROWS))
+    assert tally == Tally(records=BATCH_ROWS, value_bytes=tally.value_bytes), "each once"
+    sink_front.proxy.stop()
+    sink_front.proxy.start()
+    produce(records, bootstrap_servers=servers, topic=topic, client_id=client_id)
+    source = spark.read.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
+    read_back = source.option("startingOffsets", "earliest").load().selectExpr("key", "value").distinct()
+    assert source.load().count() == 2 * BATCH_ROWS
+    assert read_back.count() == BATCH_ROWS
+    with pytest.raises(JobFailedError, match=r"InvalidTopicException: .*not a topic"):
+        produce(records, bootstrap_servers=servers, topic="not a topic", client_id=client_id)
+    assert list(tmp_path.iterdir()) == [], "nothing is left in the working directory"
+
+
+@pytest.mark.timeout(250)
+def test_the_sink_stopped_in_a_micro_batch_goes_on_from_its_checkpoint(
+    spark: SparkSession, sink_front: ScannedProxy, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    folder, checkpoint = tmp_path / "input", tmp_path / "checkpoint"
+    topic, proxy = sink_front.create_topic(unique_name("sink"), 1), sink_front.proxy
+    expected = write_files(folder, SINK_ROWS, RATE * BATCH_SECONDS // FILES_IN_A_BATCH)
+    job = Job(
+        source=str(folder),
+        bootstrap_servers=sink_front.bootstrap_servers,
+        topic=topic,
+        client_id=SINK,
+        checkpoint=str(checkpoint),
+        sizing=Sizing(RATE, batch_seconds=BATCH_SECONDS),
+        key=r"split(line, '\t')[0]",
+        value=r"split(line, '\t', 3)[2]",
+    )
+
+    def sent() -> float:
+        return proxy.metric("bytes_total", client_id=SINK, direction="produce")
+
+    began = time.monotonic()
+    query = start(spark, job)
+    eventually(lambda: in_flight(checkpoint, 1), 120, "the second micro-batch")
+    half = sent() + RATE * BATCH_SECONDS / 2
+    eventually(lambda: sent() > half or not in_flight(checkpoint, 1), 60, "half of it")
+    query.stop()
+    assert in_flight(checkpoint, 1)
+    query = start(spark, job)
+    assert query.awaitTermination(120)
+    seconds = time.monotonic() - began
+    assert sent() <= RATE * (seconds + BURST_SECONDS) + 1_048_576
+    assert proxy.metric("throttle_seconds_sum", client_id=SINK) > 0, "it wanted more"
+    tally = compare(read_topic(sink_front.bootstrap_servers, topic, unique_name("verify")), expected)
+    assert tally.nothing_lost, tally
+    records_in_a_batch = SINK_ROWS * RATE * BATCH_SECONDS / input_bytes(folder)
+    assert 0 < tally.duplicates <= 1.1 * records_in_a_batch, tally

@@ -1,6 +1,5 @@
 """Limits of topics where requests name them by id (Produce 13), and where nobody has told the proxy the name."""
 
-import subprocess
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -10,23 +9,19 @@ import pytest
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from bench.flooding_clients import command
-from deploy.local.artifacts import PROJECT
 from deploy.local.cluster import KafkaCluster
-from deploy.local.evenness import Evenness, measure
 from deploy.local.tap import Tap
+from tests.integration.bytes_passed import SECONDS, check_frames, span
 from tests.integration.flood import create_topics
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.scanned_proxy import ScannedProxy
-from tests.integration.test_produce_quota import span, uneven
+from tests.integration.test_produce_quota import flooding
 from tests.integration.test_restart import restart
 from tests.integration.wire import Wire, records, schema
 
-LIMIT = 2_000_000
-SECONDS = 4
+LIMIT = 500_000
 
 
-@pytest.mark.alone
 @pytest.mark.timeout(150)
 def test_a_java_producer_outlives_the_proxy_and_is_held_again(
     tapped_cluster: KafkaCluster, tap: Tap, unique_name: Callable[[str], str]
@@ -34,17 +29,23 @@ def test_a_java_producer_outlives_the_proxy_and_is_held_again(
     topic, client_id = unique_name("by-id"), unique_name("java")
     create_topics(tapped_cluster, topic)
     with ScannedProxy(tapped_cluster, "--quota", f"topic={topic},bytes_in_rate={LIMIT}") as front:
-        argv = command("java", front.bootstrap_servers, client_id, topic)
-        with subprocess.Popen(argv, cwd=PROJECT, stdout=subprocess.DEVNULL) as producer:
-            try:
-                before = _steady(front.proxy, tap, client_id)
-                sent = len(tap.sizes("produce", client_id))
-                restart(front)
-                after = _steady(front.proxy, tap, client_id, since=sent)
-                assert producer.poll() is None, "it is the same one all along"
-            finally:
-                producer.kill()
-    assert uneven({"before": before, "after": after}) == {}
+
+        def check_held(since: int) -> None:
+            """Its frames from number `since` on."""
+            eventually(lambda: front.proxy.metric("throttled_total", client_id=client_id) > 0, 60, "it is held")
+            eventually(lambda: span(frames()[since:]) >= SECONDS * 10**9, 60, f"it has sent for {SECONDS} s")
+            assert front.proxy.metric("requests_total", api="Produce", version="13") > 0
+            check_frames(frames()[since:], LIMIT)
+
+        def frames() -> list[tuple[int, int]]:
+            return tap.sizes("produce", client_id)
+
+        with flooding("java", front.bootstrap_servers, client_id, topic) as producer:
+            check_held(0)
+            before = len(frames())
+            restart(front)
+            check_held(before)
+            assert producer.poll() is None, "it is the same one all along"
 
 
 @pytest.mark.timeout(60)
@@ -72,20 +73,6 @@ def test_an_unknown_id_is_requested(kafka_cluster: KafkaCluster, unique_name: Ca
         assert proxy.wait_for_event("throttled", 5)["entity"] == f"topic:{topic}"
         assert proxy.metric("requests_total", api="Metadata") == 0, "no client has told it"
         assert proxy.metric("requests_total", api="Produce", version="13") > 1
-
-
-def _steady(proxy: ProxyProcess, tap: Tap, client_id: str, since: int = 0) -> Evenness:
-    """The run of a producer from its frame number `since` on, once the topic's limit has been met."""
-    eventually(
-        lambda: proxy.metric("throttled_total", client_id=client_id, limit="bytes_in_rate") > 0, 60, "it is held"
-    )
-
-    def frames() -> list[tuple[int, int]]:
-        return tap.sizes("produce", client_id)[since:]
-
-    eventually(lambda: span(frames()) >= SECONDS * 10**9, SECONDS + 30, f"it has sent for {SECONDS} s")
-    assert proxy.metric("requests_total", api="Produce", version="13") > 0
-    return measure(frames(), LIMIT)
 
 
 def _produce(kafka: Any, topic_id: int, batch: bytes) -> Any:

@@ -18,10 +18,11 @@ from typing import TypeAlias
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from deploy.local.tools import tool_command
-from tests.integration.numbered_producers import NOISY_BYTES, PARTITIONS, numbered
+from tests.integration.records import numbered
 
+PARTITIONS = 2
+RECORD_BYTES = 10_000
 RUN_SECONDS = 150
-RECORD_BYTES = NOISY_BYTES
 _JAVA = Path(__file__).with_name("TransactionalProducer.java")
 
 
@@ -90,7 +91,9 @@ def transact_with_librdkafka(
         try:
             producer.begin_transaction()
             for number in range(first, first + count):
-                producer.produce(topic, numbered(number), partition=number % PARTITIONS, on_delivery=on_delivery)
+                producer.produce(
+                    topic, numbered(number, RECORD_BYTES), partition=number % PARTITIONS, on_delivery=on_delivery
+                )
                 producer.poll(0)
             producer.commit_transaction(RUN_SECONDS)
             done.committed.append(first)

@@ -18,8 +18,7 @@ from kio.static.primitive import i16
 from protocol.apis import APIS, PRODUCE
 from protocol.errors import MalformedFrame, TruncatedFrame, UnsupportedVersion
 from protocol.messages import encode
-from protocol.produce_counts import TopicCount, count_records
-from protocol.produce_walk import ProduceRequestWalk, TopicUsage, one_partition, read_topics
+from protocol.produce_walk import ProduceRequestWalk, TopicUsage, one_partition
 from protocol.record_batch import BATCH_HEADER, PLAIN_WIDTH, TOO_WIDE, length_field, read_size, width_of
 from protocol.topics import LONGEST_NAME, NO_TOPIC_ID, Topic
 from protocol.wire import encode_varint
@@ -142,35 +141,6 @@ def totals_of(version: int, body: bytes, sizes: list[int]) -> Totals:
     return taking.totals
 
 
-def usual(version: int, body: bytes, most: int = 1_000) -> list[TopicUsage]:
-    """The fast path, within a larger buffer. That for usage finds the same, and more."""
-    found, pieces = read_topics(bytearray(HEADER + body + b"\x02" * 9), *within(body), version, most)
-    if found:
-        assert counted(version, body, most) == ([usage[:3] for usage in found], pieces)
-    return found
-
-
-def within(body: bytes) -> tuple[int, int]:
-    """Where a body begins and ends after the header."""
-    return len(HEADER), len(HEADER) + len(body)
-
-
-def counted(version: int, body: bytes, most: int = 1_000) -> tuple[list[TopicCount], int]:
-    """What is counted for usage: the same wherever the buffer ends, and whatever follows."""
-    found = count_records(bytearray(HEADER + body + b"\x02" * 9), *within(body), version, most)
-    for after in (b"", bytes(90), bytes([0x80, 2]) * 90):
-        assert count_records(bytearray(HEADER + body + after), *within(body), version, most) == found
-    return found
-
-
-def bytes_and_messages(counts: list[TopicCount]) -> dict[Topic, tuple[int, int]]:
-    """By topic."""
-    totals: Totals = {}
-    for topic, record_bytes, messages in counts:
-        add(totals, TopicUsage(topic, record_bytes, messages, ()))
-    return {topic: each[:2] for topic, each in totals.items()}
-
-
 def head_of_one(version: int, body: bytes) -> tuple[Topic, int] | None:
     """The topic of a request for one partition, and where that begins in the body."""
     found = one_partition(bytearray(HEADER + body), len(HEADER), len(HEADER) + len(body), version)
@@ -255,22 +225,11 @@ def test_it_rests_when_it_has_done_its_work(version: int, records: Records) -> N
     drawn=st.lists(st.lists(RECORDS, max_size=3), max_size=3),
     transactional_id=TRANSACTIONAL_IDS,
 )
-def test_the_fast_paths_find_the_same_or_nothing(
+def test_the_head_of_a_request_for_one_partition(
     version: int, drawn: list[list[Records]], transactional_id: str | None
 ) -> None:
     topics = [(topic_of(version, index), partitions) for index, partitions in enumerate(drawn)]
     body = body_of(version, topics, transactional_id if version >= 3 else None)
-    found = usual(version, body)
-    if found:
-        totals: Totals = {}
-        for usage in found:
-            add(totals, usage)
-        assert totals == expected(topics)
-    counts, pieces = counted(version, body)
-    assert (pieces > 0) == bool(counts)
-    if counts:
-        assert bytes_and_messages(counts) == {topic: each[:2] for topic, each in expected(topics).items()}
-        assert pieces == sum(1 + len(partitions) for _, partitions in topics)
     one = head_of_one(version, body)
     assert (one is not None) == ([len(partitions) for _, partitions in topics] == [1])
     if one is not None:
@@ -290,9 +249,35 @@ def test_usual_requests(version: int, payload: int, transactional_id: str | None
     batch = record_batch(payload // 7, bytes(payload), producer_id=4711)
     body = body_of(version, [(topic, [batch])], transactional_id if version >= 3 else None)
 
-    found = [TopicUsage(topic, len(batch), payload // 7, (4711,))]
-    assert usual(version, body) == (found if version >= 9 else [])
-    assert totals_of(version, body, []) == {topic: (len(batch), payload // 7, {4711})}
+    for sizes in ([], [60]):
+        assert totals_of(version, body, sizes) == {topic: (len(batch), payload // 7, {4711})}
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("version", [9, 12, 13])
+def test_a_plain_request_that_has_arrived_whole_needs_no_generator(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which takes twice as long."""
+    batches: list[Records] = [record_batch(1, bytes(size), producer_id=7) for size in (9, 300, 20_000)]
+    topics = [(topic_of(version, index), batches) for index in range(4)]
+    body = bytearray(body_of(version, topics))
+
+    def read(work: int) -> ProduceRequestWalk:
+        walk = ProduceRequestWalk(version, len(body), 0)
+        walk.work_left = work
+        walk.advance(body, 0, len(body))
+        return walk
+
+    assert not read(15).is_over
+    monkeypatch.setattr(ProduceRequestWalk, "_walk", None)
+    walk = read(16)
+    assert walk.is_over
+    assert walk.work_left == 0
+    totals: Totals = {}
+    for usage in walk.take():
+        add(totals, usage)
+    assert totals == expected(topics)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -300,12 +285,10 @@ def test_usual_requests(version: int, payload: int, transactional_id: str | None
     "name", ["", "t", "t" * 125, "t" * 126, "t" * 127, "t" * 249, "t" * 250, "t" * 32_767, "\u00fc" * 70]
 )
 def test_names_of_every_length(version: int, name: str) -> None:
-    """Brokers refuse those above 249 bytes: they are not kept. The fast path is for names of up to 126 bytes."""
+    """Brokers refuse those above 249 bytes: they are not kept."""
     topic: Topic = name if version < 13 else bytes(16)
     batch = record_batch(1, bytes(70))
     body = body_of(version, [(topic, [batch])])
-    if version >= 13 or (version >= 9 and len(name.encode()) <= 126):
-        assert usual(version, body) == [TopicUsage(topic, len(batch), 1, ())]
     if version < 13 and len(name.encode()) > LONGEST_NAME:
         topic = NO_TOPIC_ID
         assert head_of_one(version, body) is None
@@ -315,30 +298,21 @@ def test_names_of_every_length(version: int, name: str) -> None:
 
 @pytest.mark.parametrize("version", [9, 12, 13])
 def test_any_other_byte_in_a_usual_request(version: int) -> None:
-    """The fast path finds what the walk finds, and nothing where the walk raises."""
+    """Whole, without the generator, it comes to the same as in two pieces."""
     records: list[Records] = [record_batch(2, bytes(70), producer_id=7), record_batch(1, bytes(30), producer_id=7)]
     topics = [(topic_of(version, 0), records), (topic_of(version, 1), records[1:])]
     body = body_of(version, topics, "etl")
-    passed = 0
+
+    def outcome(body: bytes, sizes: list[int]) -> object:
+        try:
+            return totals_of(version, body, sizes)
+        except MalformedFrame as error:
+            return type(error), error.offset
+
     for index in range(len(body)):
         for value in {0, 1, 2, 3, 0x7E, 0x7F, 0x80, 0xFF, body[index] ^ 1} - {body[index]}:
             other = body[:index] + bytes([value]) + body[index + 1 :]
-            found, (counts, _) = usual(version, other), counted(version, other)
-            try:
-                totals = totals_of(version, other, [])
-            except MalformedFrame:
-                assert not found
-                assert not counts
-                continue
-            if counts:
-                assert bytes_and_messages(counts) == {topic: each[:2] for topic, each in totals.items()}
-            if found:
-                passed += 1
-                fast: Totals = {}
-                for usage in found:
-                    add(fast, usage)
-                assert fast == totals
-    assert passed > 1_000
+            assert outcome(other, []) == outcome(other, [1])
 
 
 @pytest.mark.parametrize("version", [2, 3, 9, 12, 13])
@@ -416,7 +390,7 @@ def test_the_smallest_records_reach_the_bound_and_do_not_exceed_it() -> None:
         assert batch.append(index, 1_000, None, None, [])
     records = bytes(batch.build())
     assert len(records) == 61 + 60 * 7
-    assert usual(12, body_of(12, [("t", [records])])) == [TopicUsage("t", len(records), 60, ())]
+    assert totals_of(12, body_of(12, [("t", [records])]), []) == {"t": (len(records), 60, set())}
 
 
 @pytest.mark.parametrize("version", [3, 12])
@@ -425,11 +399,10 @@ def test_the_smallest_records_reach_the_bound_and_do_not_exceed_it() -> None:
 def test_counts_that_cannot_be(version: int, codec: int, count: int) -> None:
     batch = record_batch(count, bytes(140), codec=codec)
     messages = 0 if count < 0 else 8 * 140 if codec else 140 // 7
-    if version >= 9:
-        assert usual(version, body_of(version, [("t", [batch])])) == [TopicUsage("t", len(batch), messages, ())]
-    assert totals_of(version, body_of(version, [("t", [batch])] * 2), [3]) == {
-        "t": (2 * len(batch), 2 * messages, set())
-    }
+    for sizes in ([], [3]):
+        assert totals_of(version, body_of(version, [("t", [batch])] * 2), sizes) == {
+            "t": (2 * len(batch), 2 * messages, set())
+        }
 
 
 def test_what_is_not_taken_is_kept_and_reported_once() -> None:
@@ -454,7 +427,6 @@ def test_cut_short_and_too_long(version: int) -> None:
         for sizes in ([], [1] * size):
             with pytest.raises(TruncatedFrame):
                 totals_of(version, body[:size], sizes)
-        assert not usual(version, body[:size])
     with pytest.raises(MalformedFrame) as caught:
         totals_of(version, body + b"\x00", [])
     assert caught.value.offset == len(HEADER) + len(body)
@@ -482,7 +454,6 @@ def test_what_cannot_be(version: int, body: bytes, offset: int) -> None:
         with pytest.raises(MalformedFrame) as caught:
             totals_of(version, body, sizes)
         assert caught.value.offset == len(HEADER) + offset
-    assert not usual(version, body)
     assert version < 9 or head_of_one(version, body) is None
 
 
@@ -496,16 +467,8 @@ def test_lengths_that_are_longer_than_they_need_be(payload: int, short: bytes, l
     body = body_of(12, [("t", [batch])])
     assert short + batch in body
     body = body.replace(short + batch, long + batch)
-    assert not usual(12, body)
-    assert counted(12, body) == ([], 0)
     with pytest.raises(MalformedFrame):
         totals_of(12, body, [])
-
-
-def test_half_of_a_length_is_no_length() -> None:
-    """A name of 127 bytes has a length of two bytes, the first of which is not 128 by itself."""
-    body = body_of(12, [("t" * 127, [record_batch(1, bytes(70))])])
-    assert not usual(12, body.replace(b"\x80\x01t", b"\x80t"))
 
 
 @pytest.mark.parametrize("version", [7, 12])
@@ -537,13 +500,6 @@ def test_versions_outside_of_the_table() -> None:
             ProduceRequestWalk(version, 100, 0)
 
 
-def test_the_fast_path_reads_as_many_topics_and_partitions_as_it_may() -> None:
-    body = body_of(12, [(topic_of(12, index), [record_batch(1, bytes(9))] * 3) for index in range(4)])
-    assert len(usual(12, body, 16)) == 4
-    assert not usual(12, body, 15)
-    assert counted(12, body, 15) == ([], 0)
-
-
 @given(st.integers(0, 2**31 - 2) | st.sampled_from([60, 61, 125, 126, 127, 16_382, 16_383, 2_097_150, 2_097_151]))
 def test_the_length_of_records_as_a_number(size: int) -> None:
     """It is what `read_size` reads; the width follows from the bytes of length and records together."""
@@ -551,8 +507,8 @@ def test_the_length_of_records_as_a_number(size: int) -> None:
     width = len(written)
     fits = size >= BATCH_HEADER
     for other in (1, 2, 3):
-        assert length_field(size, other) == (int.from_bytes(written) if fits and other == width else -1)
-    assert length_field(size, PLAIN_WIDTH) == (size if fits else -1)
-    assert length_field(size, TOO_WIDE) == -1
+        assert length_field(size, other, size) == (int.from_bytes(written) if fits and other == width else -1)
+    assert length_field(size, PLAIN_WIDTH, size) == (size if fits else -1)
+    assert length_field(size, TOO_WIDE, size) == length_field(size, width, size - 1) == -1
     assert width_of(width + size) == (width if width <= 3 else TOO_WIDE)
     assert (read_size(bytearray(written + b"xxxx"), 0) == (size, width)) == (width <= 3)

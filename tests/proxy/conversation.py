@@ -266,6 +266,7 @@ class Stage:
         for limit in self.registry.limits_in_use():
             assert limit.waiters.waiting == 0
             assert limit.waiters.queued == 0
+            assert limit.reserved == 0
         assert self.context.holds.limits == {}
         assert self.shared.wakeups._timers == {}
         assert self.metrics.errors.protocol["defect"] == self.expected_defects

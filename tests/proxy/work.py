@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from protocol.produce_walk import ProduceRequestWalk
 from proxy.sessions.pump import Pump
 from proxy.sessions.turns import Turn, Turns
 from proxy.streams.request_stream import RequestStream
@@ -42,16 +41,14 @@ class Done:
 
 
 class Work:
-    """All turns from now on, in their order, and the pieces that each step of a walk over a Produce request read."""
+    """All turns from now on, in their order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.turns: list[Done] = []
-        self.pieces: list[int] = []
         self.round = 0
         self._watch_turns(monkeypatch)
         for stream in (RequestStream, ResponseStream):
             self._watch_steps(monkeypatch, stream)
-        self._watch_pieces(monkeypatch)
 
     def _watch_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
         run, run_whole, used, next_round = Pump._run, Pump._run_whole, Turns.used, Turns._next_round
@@ -91,17 +88,6 @@ class Work:
             return step
 
         monkeypatch.setattr(stream, "take", taking)
-
-    def _watch_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        advance = ProduceRequestWalk.advance
-
-        def advancing(walk: ProduceRequestWalk, buf: bytearray, pos: int, end: int) -> int:
-            before = walk.work_left
-            walked_to = advance(walk, buf, pos, end)
-            self.pieces.append(before - walk.work_left)
-            return walked_to
-
-        monkeypatch.setattr(ProduceRequestWalk, "advance", advancing)
 
     def used_in_rounds(self, *, heavy_only: bool = False) -> list[int]:
         """Nanoseconds that the turns of each round took together."""

@@ -24,7 +24,7 @@ from proxy.streams.refusals import Refusals, without_rejecting
 from proxy.streams.steps import HOLD, NEED, PASS, REPLACE
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit, Ticket
-from quotas.admission.limit_set import admit_all, admit_part, charge_all, debt_of
+from quotas.admission.limit_set import admit_all, admit_part, charge_all, charge_producer_ids, debt_of
 from quotas.admission.passage import Passage
 from quotas.admission.topic_thresholds import count_throttled
 from quotas.algorithms.algorithm import UNLIMITED
@@ -124,7 +124,7 @@ class Produce(DataHandler):
         Returns `PASS` or `HOLD`.
         """
         connection = requests.connection
-        frame, usage = connection.frame, connection.usage
+        frame = connection.frame
         ticket = None if frame is None else frame.ticket
         passage: Passage | None = None
         if arrived == length:
@@ -132,29 +132,48 @@ class Produce(DataHandler):
         else:
             decision, passage = admit_part(amounts, length, arrived, now_ns, ticket)
         if not decision.admitted:
-            if usage is not None and connection.identity.limits.walks:
-                decision = usage.with_topics(decision, now_ns)
-            units = length if decision.limit is None else amounts[decision.limit]
-            is_held = self.is_held(requests, kind, decision, length, units, now_ns)
-            frame = connection.frame
-            if usage is not None:
-                count_throttled(amounts, decision, Ticket() if frame is None else frame.ticket, now_ns)
-            if is_held:
+            if self._refused(requests, kind, decision, amounts, length, now_ns):
                 return HOLD
             passage = self._pass_in_debt(decision, amounts, length, arrived, now_ns)
         elif decision is not ADMITTED:
-            rejects = usage is not None and usage.lists_partitions and connection.identity.limits.walks
-            self.leaves_debt(requests, kind, without_rejecting(decision, now_ns) if rejects else decision, now_ns)
+            self.leaves_debt(requests, kind, self._in_response(connection, decision, now_ns), now_ns)
         requests.near_limit = decision is not ADMITTED or _fitting(amounts, length, now_ns) < READ_SIZE
         entity = connection.identity.entity
         entity.produce_bytes += length
         entity.produce_requests += 1
         if passage is not None:
-            frame = connection.frame
             if frame is None:
                 frame = connection.frame = DataFrame(length, answered=kind.answered)
             self.passes(frame, passage, now_ns)
         return PASS
+
+    def _refused(
+        self,
+        requests: Requests,
+        kind: RequestKind,
+        decision: Decision,
+        amounts: Mapping[Limit, int],
+        length: int,
+        now_ns: int,
+    ) -> bool:
+        """A request finds debt. Returns whether it is held."""
+        connection = requests.connection
+        usage = connection.usage if connection.identity.limits.walks else None
+        if usage is not None:
+            decision = usage.with_topics(decision, now_ns)
+        units = length if decision.limit is None else amounts[decision.limit]
+        is_held = self.is_held(requests, kind, decision, length, units, now_ns)
+        if usage is not None:
+            ticket = Ticket() if connection.frame is None else connection.frame.ticket
+            count_throttled(amounts, decision, ticket, now_ns)
+        return is_held
+
+    def _in_response(self, connection: Connection, decision: Decision, now_ns: int) -> Decision:
+        """The debt that the response of a request contains: without that of limits that would refuse it."""
+        usage = connection.usage
+        if usage is None or not usage.lists_partitions or not connection.identity.limits.walks:
+            return decision
+        return without_rejecting(decision, now_ns)
 
     def _pass_in_debt(
         self, decision: Decision, amounts: Mapping[Limit, int], length: int, arrived: int, now_ns: int
@@ -167,7 +186,7 @@ class Produce(DataHandler):
         if arrived == length:
             charge_all(amounts, now_ns)
             return None
-        passage = Passage(amounts, length)
+        passage = Passage(charge_producer_ids(amounts, now_ns), length)
         passage.passed(arrived, now_ns)
         return passage
 
@@ -235,7 +254,7 @@ class Produce(DataHandler):
             return
         amounts = usage.charges_late(seen, now_ns)
         if connection.frame is not None:
-            connection.frame.add(amounts)
+            connection.frame.add(charge_producer_ids(amounts, now_ns))
         else:
             charge_all(amounts, now_ns)
         decision = debt_of(amounts, now_ns)

@@ -11,8 +11,10 @@ import pytest
 
 from proxy.config.config import SecurityOptions
 from proxy.streams.memory import READ_SIZE
+from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import Stage, lines_of, until
 from tests.proxy.frames import (
+    batch,
     fetch,
     fetched,
     frame,
@@ -20,6 +22,7 @@ from tests.proxy.frames import (
     heartbeat_answer,
     metadata,
     produce,
+    produce_records,
     produced,
     request,
 )
@@ -84,6 +87,15 @@ async def test_requests_that_came_before_a_bad_one_reach_the_broker(open_stage: 
     client, broker = await stage.pair()
     good = produce(1, acks=0) + heartbeat(2) + fetch(3)
     await client.send(good + BAD_REQUESTS[what][0])
+    await client.closed()
+    assert await broker.rest() == good
+
+
+async def test_requests_before_one_with_records_that_cannot_be_parsed_reach_the_broker(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[parse_spec("topic=rows,bytes_in_rate=1MB")])
+    client, broker = await stage.pair()
+    good = b"".join(produce_records(number, {"rows": [batch(1, 100)]}) for number in range(3))
+    await client.send(good + produce(4))
     await client.closed()
     assert await broker.rest() == good
 

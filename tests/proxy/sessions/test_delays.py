@@ -59,41 +59,44 @@ async def test_its_timer_ends_it(open_stage: OpenStage) -> None:
     assert stage.waiting() == []
 
 
-async def test_draining_ends_it(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[QUOTA])
-    client, _, debt_ms = await answered_late(stage, 3)
-    stage.session_of(client).drain()
-    assert await client.rest() == produced(1, 3, debt_ms)
-
-
-async def test_the_end_of_the_clients_stream_ends_it(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[QUOTA])
+@pytest.mark.parametrize(
+    "how", ["a drain", "the end of its client's stream", "a raised limit", "no limit", "no memory"]
+)
+async def test_it_ends_early(open_stage: OpenStage, how: str) -> None:
+    stage = open_stage(quotas=[QUOTA], security=SecurityOptions(max_buffered_bytes=4_000_000))
     client, broker, debt_ms = await answered_late(stage, 3)
-    client.end()
+    session = stage.session_of(client)
+    session.sweep(stage.clock())
+    assert session.throttles.delay is not None
+    others = Holding()
+    if how == "a drain":
+        session.drain()
+    elif how == "the end of its client's stream":
+        client.end()
+    elif how == "no memory":
+        stage.memory.update(others, 0, 3_000_000, 0)
+    else:
+        alter(stage, f"client-id=etl,producer_byte_rate={10**12}", away=how == "no limit")
+        stage.clock.pass_seconds(0.000_001)
+    session.sweep(stage.clock())
     assert await client.frame() == produced(1, 3, debt_ms)
-    assert await broker.rest() == b""
-    broker.close()
-    await stage.no_sessions()
+    assert stage.shared.wakeups._delays == {}
+    stage.memory.forget(others)
 
 
-async def test_a_client_that_has_gone_leaves_nothing(open_stage: OpenStage) -> None:
+@pytest.mark.parametrize("who", ["the client", "the proxy"])
+async def test_a_connection_that_closes_leaves_nothing(open_stage: OpenStage, who: str) -> None:
     stage = open_stage(quotas=[QUOTA])
     client, broker, _ = await answered_late(stage, 3)
-    client.reset()
-    await broker.closed()
-    broker.close()
-    await stage.no_sessions()
+    if who == "the client":
+        client.reset()
+        await broker.closed()
+        broker.close()
+        await stage.no_sessions()
+    else:
+        stage.session_of(client).close()
+        await client.closed()
     assert stage.shared.wakeups._delays == {}
-
-
-@pytest.mark.parametrize("away", [False, True], ids=["raised", "removed"])
-async def test_a_change_of_its_limit_ends_it(open_stage: OpenStage, away: bool) -> None:
-    stage = open_stage(quotas=[QUOTA])
-    client, _, _ = await answered_late(stage, 3)
-    alter(stage, f"client-id=etl,producer_byte_rate={1 if away else 10**12}", away=away)
-    stage.clock.pass_seconds(0.000_001)
-    stage.session_of(client).sweep(stage.clock())
-    assert (await client.frame())[4:8] == produced(1, 3)[4:8]
 
 
 async def test_nothing_is_late_once_enforcement_is_off(open_stage: OpenStage) -> None:
@@ -112,28 +115,6 @@ async def test_nothing_is_late_once_enforcement_is_off(open_stage: OpenStage) ->
     stage.server.active_config.toggle()
     await broker.send(produced(3, 3))
     assert await client.frame() == produced(3, 3)
-
-
-async def test_memory_ends_it(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[QUOTA], security=SecurityOptions(max_buffered_bytes=4_000_000))
-    client, _, debt_ms = await answered_late(stage, 3)
-    session = stage.session_of(client)
-    session.sweep(stage.clock())
-    assert session.throttles.delay is not None
-    others = Holding()
-    stage.memory.update(others, 0, 3_000_000, 0)
-    session.sweep(stage.clock())
-    assert await client.frame() == produced(1, 3, debt_ms)
-    stage.memory.forget(others)
-
-
-async def test_a_session_that_closes_forgets_it(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[QUOTA])
-    client, broker, _ = await answered_late(stage, 3)
-    broker.close()
-    stage.session_of(client).close()
-    await client.closed()
-    assert stage.shared.wakeups._delays == {}
 
 
 async def test_delayed_fetches_keep_little(open_stage: OpenStage) -> None:

@@ -12,7 +12,6 @@ from typing import Any, cast
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from proxy.enforcement.holds import Hold, Waiter
 from proxy.sessions.wakeups import Wakeups
 from proxy.streams.steps import HOLD
 from quotas.admission.limit import SPARE_NS
@@ -64,7 +63,7 @@ class _Handle:
         self._cancelled.add(self._number)
 
 
-class Queued(Pair, Waiter):
+class Queued(Pair):
     """A connection whose held frames have their turns by `Wakeups`."""
 
     def __init__(self, world: World, wakeups: Wakeups) -> None:
@@ -72,15 +71,10 @@ class Queued(Pair, Waiter):
         self._wakeups = wakeups
 
     def on_hold(self, flow: Flow) -> None:
-        hold = flow.stream.hold
-        assert hold is not None
-        flow.stream.hold = None
-        self.connection.turn = None
-        self.hold = hold
-        self._wakeups.add(self, hold)
-
-    def release(self, hold: Hold) -> None:
-        Pair.release(self, hold)
+        frame = self.held
+        assert frame is not None
+        frame.owner = self
+        self._wakeups.add(frame)
 
     def _go_on_after_hold(self) -> None:
         self.requests.run_kept()

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.config.config import SecurityOptions
+from proxy.enforcement.data_frame import FrameEvent
 from proxy.sessions.pump import (
     CONNECTING,
     DRAIN,
@@ -318,6 +319,9 @@ def test_a_hold_keeps_what_was_read_and_stops_reading() -> None:
     assert bench.owner.told == ["hold"]
     assert bench.requests.kept == produce(2) + produce(3)
     bench.world.clock.pass_seconds(10)
+    frame = bench.connection.frame
+    assert frame is not None
+    frame.on(FrameEvent.TURN)
     bench.requests.parse_kept()
     assert bytes(bench.broker.taken) == produce(1) + produce(2)
     assert bench.requests.kept == produce(3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, cast
@@ -12,8 +13,10 @@ import pytest
 from proxy.sessions.pump import BULK, MEMORY, TURN
 from proxy.sessions.turns import HEAVY_NS, HEAVY_ROUND_NS, ROUND_NS, TURN_NS, Turns
 from proxy.streams.memory import READ_SIZE
+from proxy.streams.steps import PIECES_PER_STEP
+from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import Peer, Stage, until
-from tests.proxy.frames import fetch, fetched, heartbeat, heartbeat_answer, produce
+from tests.proxy.frames import batch, fetch, fetched, heartbeat, heartbeat_answer, produce, produce_records
 from tests.proxy.work import Work, WorkClock
 
 OpenStage = Callable[..., Stage]
@@ -272,3 +275,58 @@ async def test_a_paused_connection_is_not_read_at_its_turn(open_stage: OpenStage
     assert len(requests.kept) == kept
     requests.resume(MEMORY)
     assert await broker.read(len(sent)) == sent
+
+
+# Requests with many topics, which are parsed in many steps
+
+
+ANY_TOPIC = parse_spec("topic=<default>,bytes_in_rate=1GB")
+#: Bytes of a topic with a partition of three bytes: a step reads at most `PIECES_PER_STEP` of these, and two more.
+TOPIC_SIZE = 10
+
+
+def dense(number: int, topics: int, *, acks: int = 1) -> bytes:
+    return produce_records(number, {f"t{each:x}": [b"abc"] for each in range(topics)}, acks=acks)
+
+
+@pytest.mark.pure
+async def test_requests_with_many_topics_take_turns_and_keep_few_bytes(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step_ns = TURN_NS // 4
+    stage = open_stage(quotas=[ANY_TOPIC], work_clock=WorkClock(step_ns))
+    pairs = [await stage.pair() for _ in range(3)]
+    work = Work(monkeypatch)
+    await all_at_once(pairs, dense(1, 60_000))
+    assert max(turn.steps for turn in work.turns) <= 4
+    assert max(work.used_in_rounds(heavy_only=True)) <= HEAVY_ROUND_NS + TURN_NS + 2 * step_ns
+    late = [turn.size for turn in work.turns[len(work.turns) // 2 :]]
+    assert max(late) <= 4 * 4 * PIECES_PER_STEP * TOPIC_SIZE, "a read, and what was kept of the one before"
+
+
+async def test_a_broker_that_takes_little_at_a_time(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[ANY_TOPIC])
+    client, broker = await stage.pair()
+    upstream = stage.session_of(client).upstream
+    assert upstream is not None
+    upstream._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8_192)
+    broker.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8_192)
+    data = dense(1, 6_000) + dense(2, 10) + produce_records(3, {"x": [batch(1, 90_000)], "late": [batch(1, 90_000)]})
+    sending = asyncio.ensure_future(client.send(data))
+    received = b""
+    while len(received) < len(data):
+        received += await broker.read(min(3_001, len(data) - len(received)))
+    await sending
+    assert received == data
+
+
+async def test_a_client_that_sends_and_leaves(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[ANY_TOPIC])
+    client, broker = await stage.pair()
+    data = dense(1, 6_000, acks=0) + dense(2, 2_000, acks=0)
+    receiving = asyncio.ensure_future(broker.rest())
+    await client.send(data)
+    client.end()
+    assert await receiving == data
+    broker.close()
+    await stage.no_sessions()

@@ -8,9 +8,10 @@ from typing import cast
 
 import pytest
 
-from proxy.enforcement.holds import Hold, Holds, Waiter
+from proxy.enforcement.data_frame import DataFrame, FrameOwner, Life
+from proxy.enforcement.holds import Holds
 from proxy.sessions.wakeups import LONGEST_PASS_NS, MOST_AT_ONCE, Wakeups
-from quotas.admission.limit import Limit, Ticket
+from quotas.admission.limit import Limit
 from quotas.parsing.parse import parse_spec
 from quotas.registry.registry import Registry
 
@@ -39,17 +40,22 @@ class Rounds:
             callback()
 
 
-class Client(Waiter):
+class Client(FrameOwner):
     """Its frame passes when it is decided again; `cost_ns` passes meanwhile."""
 
     def __init__(self, clock: list[int], cost_ns: int, released: list[Client]) -> None:
-        self.hold: Hold | None = None
+        self.is_released = False
         self._clock = clock
         self._cost_ns = cost_ns
         self._released = released
 
-    def release(self, hold: Hold) -> None:
-        self.hold = None
+    @property
+    def is_held(self) -> bool:
+        return not self.is_released
+
+    def release(self, frame: DataFrame) -> None:
+        assert frame.state is Life.RELEASED
+        self.is_released = True
         self._clock[0] += self._cost_ns
         self._released.append(self)
 
@@ -71,8 +77,10 @@ def test_five_thousand_waiters_are_released_in_bounded_turns(spec: str, cost_ns:
         limits = registry.resolve("u", f"c{number}").produce
         limits.charge(100, 0)
         client = Client(clock, cost_ns, released)
-        client.hold = hold = Hold(limits.limits[0], 100, 100, Ticket(), 0, answered=True)
-        wakeups.add(client, hold)
+        frame = DataFrame(100, answered=True)
+        frame.owner = client
+        frame.hold(limits.limits[0], 100, 0)
+        wakeups.add(frame)
         clients.append(client)
     wakeups.limits_changed()
     turns = [len(released)]

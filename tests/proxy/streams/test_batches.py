@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from protocol.errors import ProtocolError
 from protocol.topics import TopicPartitions
 from proxy.config.config import EnforcementOptions, UsageOptions
+from proxy.streams.batch_plan import MAX_PLANS
 from proxy.streams.memory import READ_SIZE
-from proxy.streams.plan import MAX_PLANS
 from proxy.streams.steps import NEED
 from quotas.algorithms.algorithm import ALGORITHMS
 from quotas.entry import QuotaEntry
@@ -339,13 +339,12 @@ def pair_with(*specs: str, **options: Any) -> Pair:
 @pytest.mark.parametrize("version", [3, 8, 9, 12, 13])
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_a_read_full_of_requests_is_charged_at_once(version: int, partitions: int) -> None:
-    """Versions before 9 with several partitions are the exception."""
     sent = replace(RUN, version=version, topics=(("rows", (400,) * partitions),))
     pair = pair_with(TOPIC, IDS, "client-id=etl,producer_byte_rate=1GB,request_rate=1000000")
     pair.client_sends(sent.frame(1), sent.frame(2))
     pair.requests.steps.clear()
     pair.client_sends(*(sent.frame(number) for number in range(3, 43)))
-    assert len(pair.requests.steps) == (1 if partitions == 1 or version >= 9 else 40)
+    assert len(pair.requests.steps) == 1
     assert pair.world.levels()["client-id:etl", "request_rate"] == (0, 1_000_000 - 43)
 
 
@@ -415,22 +414,22 @@ def test_plans_are_few_and_short() -> None:
     for length in (240, 249, 250, 1_100):
         for number in (1, 2):
             pair.client_sends(produce_records(number, {"x" * length: [batch(1, 100)]}, 8))
-    runs = pair.request_stream._batches._runs
-    assert runs is not None
-    assert len(runs._plans) == MAX_PLANS
-    assert [len(plan.prefix) > 240 for plan in runs._plans] == [True, True, False, False]
+    plans = pair.request_stream._batches._plans
+    assert plans is not None
+    assert len(plans._plans) == MAX_PLANS
+    assert [len(plan.prefix) > 240 for plan in plans._plans] == [True] * 2 + [False] * (MAX_PLANS - 2)
 
 
 def test_alternating_client_ids_keep_their_plans() -> None:
     pair = pair_with("topic=<default>,bytes_in_rate=1GB")
     sent = [replace(RUN, client_id=name) for name in ("etl", "web")]
     pair.client_sends(*(sent[number % 2].frame(number) for number in range(6)))
-    runs = pair.request_stream._batches._runs
-    assert runs is not None
-    plans = list(runs._plans)
-    assert len(plans) == 2
+    plans = pair.request_stream._batches._plans
+    assert plans is not None
+    before = list(plans._plans)
+    assert len(before) == 2
     pair.client_sends(*(sent[number % 2].frame(number) for number in range(6)))
-    assert set(runs._plans) == set(plans)
+    assert set(plans._plans) == set(before)
 
 
 @pytest.mark.parametrize(("spec", "want"), [(TOPIC, READ_SIZE), ("topic=rows,bytes_in_rate=20000", 16_000)])

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -53,15 +54,19 @@ def test_a_group_goes_on_where_it_committed_and_sees_only_what_was_committed(
         assert missing({name: values(name)}, received) == {}
 
 
+def share_from_the_start(front: ScannedProxy, group: str) -> None:
+    """A share group, of any client, begins with the oldest record."""
+    with closing(KafkaAdminClient(bootstrap_servers=front.bootstrap_servers)) as admin:
+        admin.alter_configs([ConfigResource(ConfigResourceType.GROUP, group, {"share.auto.offset.reset": "earliest"})])
+
+
 @pytest.mark.timeout(150)
-def test_a_share_group_gets_every_record(front_of: ScannedProxy, unique_name: Callable[[str], str]) -> None:
-    topic, group = front_of.create_topic(unique_name("shared")), unique_name("share")
-    admin = KafkaAdminClient(bootstrap_servers=front_of.bootstrap_servers)
-    admin.alter_configs([ConfigResource(ConfigResourceType.GROUP, group, {"share.auto.offset.reset": "earliest"})])
-    admin.close()
+def test_a_share_group_gets_every_record(front: ScannedProxy, unique_name: Callable[[str], str]) -> None:
+    topic, group = front.create_topic(unique_name("shared")), unique_name("share")
+    share_from_the_start(front, group)
     expected = {"shared": values("shared")}
-    produce(producer_for(front_of), topic, expected["shared"])
-    consumer = ShareConsumer({"bootstrap.servers": front_of.bootstrap_servers, "group.id": group})
+    produce(producer_for(front), topic, expected["shared"])
+    consumer = ShareConsumer({"bootstrap.servers": front.bootstrap_servers, "group.id": group})
     received: list[bytes] = []
     deadline = time.monotonic() + DEADLINE_SECONDS
     try:

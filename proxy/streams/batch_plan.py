@@ -1,0 +1,394 @@
+"""Produce requests of one read whose records are read and that pass together, whatever limits apply, or none.
+
+Consecutive requests of a producer for one partition of a topic are the same bytes from the client id to the partition
+count: their prefix. Of each further request only the length of its records and the header of its batch are read:
+
+    length, API, version | correlation id | client id ... partition count | partition | size | batch header ...
+    compared             |                | compared: the prefix          |           | read | read
+
+A `PartitionPlan` has such a prefix, and the limits of the topic. Requests for several partitions vary: a `TopicsPlan`
+reads all of each.
+
+The sums of a batch are charged with one call for each limit. Decisions one by one have the same result if no limit gets
+into debt by it. Otherwise nothing is charged, and the requests are decided one by one.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import lru_cache
+from struct import Struct
+from typing import Any, Final, final
+
+from protocol.errors import MalformedFrame
+from protocol.produce_walk import FIRST_FLEXIBLE, ProduceRequestWalk, TopicUsage, one_partition
+from protocol.record_batch import (
+    BATCH_HEADER,
+    BEFORE_SIZE,
+    PLAIN_WIDTH,
+    claimed_messages,
+    length_field,
+    width_of,
+)
+from protocol.request_header import PREFIX_SIZE, unpack_prefix
+from proxy.enforcement.identity import Identity
+from proxy.observability.topic_traffic import TopicTraffic
+from proxy.streams.connection import InFlight, RequestKind
+from proxy.streams.produce_usage import PIECES, ProduceUsage
+from proxy.streams.steps import PIECES_PER_STEP
+from quotas.admission.client_limits import ClientLimits, TopicCharges
+from quotas.admission.limit import Limit
+from quotas.algorithms.producer_ids import ProducerIdQuota
+
+#: The longest prefix.
+MAX_PREFIX: Final = 1_024
+#: Prefixes that are kept for one connection.
+MAX_PLANS: Final = 8
+
+#: Bytes of a partition's index.
+_INDEX: Final = 4
+#: The tags of the partition, the topic and the body, at the end of a request of a flexible version.
+_NO_TAGS: Final = bytes(3)
+
+
+Charge = tuple[Limit, int, int]
+"""A limit, its amount, and the units beside it: see `spend_all`."""
+
+
+def requests_charges(client: ClientLimits, size: int, missing: int, requests: int) -> list[Charge]:
+    """What Produce requests of `size` bytes together are charged, besides their records.
+
+    missing   bytes of the last one that have not arrived: what these will be charged is beside
+    """
+    charges = [(limit, size - missing, missing) for limit in client.produce.limits]
+    return charges + [(limit, requests, 0) for limit in client.requests.limits]
+
+
+@lru_cache(maxsize=256)
+def _layout(prefix_size: int, width: int) -> Callable[[bytearray, int], tuple[Any, ...]]:
+    """Reads a request of a plan: length, API key and version, correlation id, prefix; the length of the records in the
+    last `width` of four bytes; size, magic and attributes of the batch, producer id, records count.
+    """
+    return Struct(f">iii{prefix_size}s{width}xI8xi4xb4xh20xq6xi").unpack_from
+
+
+class BatchPlan:
+    """Finds requests that pass together, and charges them.
+
+    count        requests that `scan` has found
+    last_size    bytes of the last of them, without the length field, if it has not arrived whole
+    producer_id  of all of them; -1: none
+    """
+
+    __slots__ = ("_known_by", "_known_id", "_known_until_ns", "count", "last_size", "producer_id")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last_size = 0
+        self.producer_id = -1
+        #: A producer id that is known until then.
+        self._known_id = -1
+        self._known_until_ns = 0
+        self._known_by: ProducerIdQuota | None = None
+
+    @abstractmethod
+    def scan(
+        self,
+        kind: RequestKind,
+        buf: bytearray,
+        pos: int,
+        end: int,
+        most: int,
+        longest: int,
+        in_flight: InFlight,
+        now_ns: int,
+    ) -> int:
+        """Find the requests of `kind` from `pos` on, `most` at most, and add them to those in flight. Returns where the
+        last one ends, which may be after `end`. `longest`: the longest request that is accepted.
+        """
+
+    def fit(self, buf: bytearray, pos: int) -> bool:
+        """Adapt to the request at `pos`. Returns whether `scan` may find now what it did not find before."""
+        return False
+
+    def charges(self, client: ClientLimits, size: int, missing: int) -> list[Charge]:
+        """What the requests found, of `size` bytes together, are charged: see `requests_charges`."""
+        return requests_charges(client, size, missing, self.count)
+
+    @abstractmethod
+    def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
+        """The requests found pass: count their records by topic."""
+
+    def is_known(self, client: ClientLimits, now_ns: int) -> bool:
+        """Whether no limit counts their producer id as a new one."""
+        producer_ids = client.producer_ids
+        return producer_ids is None or self.producer_id < 0 or self._is_known(producer_ids.known, now_ns)
+
+    def _is_known(self, known: ProducerIdQuota, now_ns: int) -> bool:
+        """Whether the producer id is known. A batch has that of its first request, so no other is asked for."""
+        producer_id = self.producer_id
+        if producer_id == self._known_id and now_ns < self._known_until_ns and known is self._known_by:
+            return True
+        until_ns = known.known_until_ns(producer_id, now_ns)
+        if until_ns is None:
+            return False
+        self._known_id, self._known_until_ns, self._known_by = producer_id, until_ns, known
+        return True
+
+
+@final
+class PartitionPlan(BatchPlan):
+    """Requests with one prefix. The limits are those of their client and topic.
+
+    kind         of the requests
+    generation   of the limits
+    """
+
+    __slots__ = (
+        "_counts_records",
+        "_last",
+        "_limits",
+        "_now_ns",
+        "_records",
+        "_tags",
+        "_topic",
+        "_unpack",
+        "_width",
+        "generation",
+        "kind",
+        "prefix",
+    )
+
+    def __init__(
+        self, kind: RequestKind, prefix: bytes, client: ClientLimits, charges: TopicCharges, generation: int
+    ) -> None:
+        super().__init__()
+        self.kind: Final = kind
+        self.prefix: Final = prefix
+        self.generation: Final = generation
+        self._topic: Final = charges.topic
+        #: Each limit, and which of four sums it is charged with.
+        self._limits: Final = tuple(
+            (limit, unit)
+            for unit, limits in enumerate(
+                (client.produce.limits, client.requests.limits, charges.bytes_in, charges.messages_in)
+            )
+            for limit in limits
+        )
+        self._counts_records: Final = bool(charges.bytes_in or charges.messages_in)
+        #: At the end of each request.
+        self._tags: Final = _NO_TAGS if kind.version >= FIRST_FLEXIBLE else b""
+        #: Bytes of the length of the records, and what reads a request where it has so many.
+        self._width = PLAIN_WIDTH
+        self._unpack = _layout(len(prefix), PLAIN_WIDTH)
+        #: Bytes of records and messages: of all requests found, and of the last one, if it has not arrived whole.
+        self._records = (0, 0)
+        self._last = (0, 0)
+        #: When the latest were found.
+        self._now_ns = 0
+
+    def scan(
+        self,
+        kind: RequestKind,
+        buf: bytearray,
+        pos: int,
+        end: int,
+        most: int,
+        longest: int,
+        in_flight: InFlight,
+        now_ns: int,
+    ) -> int:
+        """A request is found as soon as the header of its batch is in the buffer. It has one batch, and no tags."""
+        key, prefix, answered, tags = kind.key, self.prefix, kind.answered, self._tags
+        width, unpack = self._width, self._unpack
+        mask = (1 << 8 * width) - 1
+        startswith, append = buf.startswith, in_flight.append
+        before = PREFIX_SIZE + len(prefix) + _INDEX + width
+        last = end - before - BATCH_HEADER
+        around = before + len(tags) - 4
+        known_size = field = -1
+        count = record_bytes = messages = 0
+        producer_id = -1
+        while pos <= last and count < most:
+            length, seen, correlation_id, head, written, batch_size, magic, attributes, seen_id, claimed = unpack(
+                buf, pos
+            )
+            size = length - around
+            if seen != key or head != prefix or magic != 2 or batch_size + BEFORE_SIZE != size:
+                break
+            if size != known_size:
+                known_size, field = size, length_field(size, width, longest - around)
+            if written & mask != field or (seen_id != producer_id and count):
+                break
+            frame_end = pos + 4 + length
+            tags_at = frame_end - len(tags)
+            if not startswith(tags, tags_at) and any(buf[tags_at : min(frame_end, end)]):
+                break
+            if answered:
+                append((correlation_id, kind))
+            count += 1
+            record_bytes += size
+            if 0 <= claimed <= size - BATCH_HEADER >> 3:  # as in nearly all batches
+                messages += claimed
+            else:
+                messages += claimed_messages(claimed, attributes, size)
+            producer_id = seen_id
+            pos = frame_end
+        if pos > end:  # the loop has ended with this request
+            self.last_size, self._last = length, (size, claimed_messages(claimed, attributes, size))
+        self._now_ns = now_ns
+        self.count, self.producer_id, self._records = count, producer_id, (record_bytes, messages)
+        return pos
+
+    def fit(self, buf: bytearray, pos: int) -> bool:
+        if not self._tags:
+            return False
+        length: int = unpack_prefix(buf, pos)[0]
+        width = width_of(length + 4 - PREFIX_SIZE - len(self.prefix) - _INDEX - len(_NO_TAGS))
+        if width == self._width:
+            return False
+        self._width, self._unpack = width, _layout(len(self.prefix), width)
+        return True
+
+    def charges(self, client: ClientLimits, size: int, missing: int) -> list[Charge]:
+        self._topic.last_ns = max(self._topic.last_ns, self._now_ns)
+        if not self._counts_records:
+            return super().charges(client, size, missing)
+        sums = (size, self.count, *self._records)
+        if not missing:
+            return [(limit, sums[unit], 0) for limit, unit in self._limits]
+        record_bytes, messages = self._last
+        beside = (missing, 0, record_bytes * missing // self.last_size, messages * missing // self.last_size)
+        return [(limit, sums[unit] - beside[unit], beside[unit]) for limit, unit in self._limits]
+
+    def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
+        counters = traffic[self._topic.name]
+        counters.produce_bytes += self._records[0]
+        counters.produce_messages += self._records[1]
+
+
+@final
+class TopicsPlan(BatchPlan):
+    """Requests of one producer for any topics. One object for each connection."""
+
+    __slots__ = ("_counts_topics", "_found", "_usage", "_usages")
+
+    def __init__(self, usage: ProduceUsage) -> None:
+        super().__init__()
+        self._usage: Final = usage
+        self._counts_topics: Final = usage.counts_topics
+        self._found: dict[Limit, int] = {}
+        #: The topics of the requests found, where they are counted.
+        self._usages: list[TopicUsage] = []
+
+    def scan(
+        self,
+        kind: RequestKind,
+        buf: bytearray,
+        pos: int,
+        end: int,
+        most: int,
+        longest: int,
+        in_flight: InFlight,
+        now_ns: int,
+    ) -> int:
+        """A request is found when all of it is in the buffer."""
+        key, tail, shortest, body_offset = kind.key, kind.tail, kind.shortest, kind.header.body_offset
+        amounts: dict[Limit, int] = {}
+        counted: list[TopicUsage] = []
+        work_left = PIECES_PER_STEP
+        count = 0
+        producer_ids: tuple[int, ...] = ()
+        while end - pos >= kind.needed and count < most:
+            length, seen, correlation_id = unpack_prefix(buf, pos)
+            frame_end = pos + 4 + length
+            if seen != key or not shortest <= length <= longest or frame_end > end:
+                break
+            if not buf.startswith(tail, pos + PREFIX_SIZE):
+                break
+            walk = ProduceRequestWalk(kind.version, length, body_offset - 4)
+            walk.work_left = pieces = min(PIECES, work_left)
+            usages = _whole(walk, buf, pos + body_offset, frame_end)
+            if usages and not count:
+                producer_ids = usages[0].producer_ids[:1]
+            if not self._usage.add(amounts, usages, producer_ids, now_ns):
+                break
+            if self._counts_topics:
+                counted += usages
+            work_left -= pieces - walk.work_left
+            if kind.answered:
+                in_flight.append((correlation_id, kind))
+            count += 1
+            pos = frame_end
+        self.count, self.producer_id = count, next(iter(producer_ids), -1)
+        self._found, self._usages = amounts, counted
+        return pos
+
+    def charges(self, client: ClientLimits, size: int, missing: int) -> list[Charge]:
+        if not self._found:
+            return super().charges(client, size, missing)
+        return [(limit, amount, 0) for limit, amount in (client.amounts(size, self.count) | self._found).items()]
+
+    def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
+        self._usage.count_topics(self._usages)
+        self._usages = []
+
+
+def _whole(walk: ProduceRequestWalk, buf: bytearray, pos: int, end: int) -> list[TopicUsage]:
+    """What a whole body contains. Nothing where it has more pieces than may be read, or is malformed."""
+    try:
+        walk.advance(buf, pos, end)
+    except MalformedFrame:  # it is raised where the request is decided alone
+        return []
+    return walk.take() if walk.is_over else []
+
+
+@final
+class BatchPlans:
+    """The plans of one connection. `latest`: the one for a partition that was found last; None: there is none."""
+
+    __slots__ = ("_plans", "_topics_plan", "_usage", "latest")
+
+    def __init__(self, usage: ProduceUsage) -> None:
+        self.latest: PartitionPlan | None = None
+        self._usage: Final = usage
+        #: The latest one first.
+        self._plans: list[PartitionPlan] = []
+        self._topics_plan: Final = TopicsPlan(usage)
+
+    def find(
+        self, kind: RequestKind, identity: Identity, buf: bytearray, pos: int, end: int, now_ns: int
+    ) -> BatchPlan | None:
+        """The plan of the requests from `pos` on, if the first is of this kind. None: that one is decided alone."""
+        plans = self._plans
+        for index, known in enumerate(plans):
+            if known.kind is kind and buf.startswith(known.prefix, pos + PREFIX_SIZE):
+                if known.generation != identity.generation:
+                    del plans[index]
+                    break
+                if index:
+                    plans.insert(0, plans.pop(index))
+                self.latest = known
+                return known
+        if self._usage.counts_errors or kind.length_at(buf, pos, end) < 0:
+            return None
+        plan = self._plan_at(kind, identity, buf, pos, end, now_ns)
+        if plan is None:
+            return self._topics_plan
+        plans.insert(0, plan)
+        del plans[MAX_PLANS:]
+        self.latest = plan
+        return plan
+
+    def _plan_at(
+        self, kind: RequestKind, identity: Identity, buf: bytearray, pos: int, end: int, now_ns: int
+    ) -> PartitionPlan | None:
+        """A plan for requests such as the one at `pos`; None: it has several partitions, or a long or unknown topic."""
+        found = one_partition(buf, pos + kind.header.body_offset, end, kind.version)
+        if found is None:
+            return None
+        topic, prefix_end = found
+        start = pos + PREFIX_SIZE
+        charges = self._usage.lasting_charges(topic, now_ns)
+        if charges is None or prefix_end - start > MAX_PREFIX:
+            return None
+        return PartitionPlan(kind, bytes(buf[start:prefix_end]), identity.limits, charges, identity.generation)

@@ -1,0 +1,135 @@
+"""Requests with more topics in one read than one step reads: all are charged and forwarded, in bounded steps."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import pytest
+
+from protocol.produce_walk import ProduceRequestWalk
+from proxy.streams.memory import READ_SIZE
+from proxy.streams.produce_usage import MAX_REMEMBERED, PIECES
+from proxy.streams.steps import HOLD, PIECES_PER_STEP
+from quotas.limit_kinds import BYTES_THRESHOLD
+from quotas.parsing.parse import parse_spec
+from tests.proxy.conversation import without_burst
+from tests.proxy.frames import batch, heartbeat, produce_records, produced
+from tests.proxy.streams.pair import Pair, World, pass_holds
+
+ANY_TOPIC = parse_spec("topic=<default>,bytes_in_rate=1GB")
+TOTAL = parse_spec("total=true,total.bytes.in.per.sec.threshold=1GB")
+TOPICS = 6_000
+#: Pieces that one step reads: the last of them may be a topic and its partition.
+MOST_PIECES = PIECES_PER_STEP + 2
+
+
+@cache
+def dense(number: int, topics: int = TOPICS, *, acks: int = 1, version: int = 9) -> bytes:
+    """Topics with a partition of three bytes each, which are no batch: brokers say so, the proxy counts bytes."""
+    return produce_records(number, {f"t{each:x}": [b"abc"] for each in range(topics)}, version, acks)
+
+
+@pytest.fixture
+def pieces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What each step has read."""
+    found: list[int] = []
+    advance = ProduceRequestWalk.advance
+
+    def advancing(walk: ProduceRequestWalk, buf: bytearray, pos: int, end: int) -> int:
+        before = walk.work_left
+        walked_to = advance(walk, buf, pos, end)
+        found.append(before - walk.work_left)
+        return walked_to
+
+    monkeypatch.setattr(ProduceRequestWalk, "advance", advancing)
+    return found
+
+
+def accepted(world: World) -> int:
+    return world.registry.thresholds[BYTES_THRESHOLD].accepted.count
+
+
+@pytest.mark.parametrize("version", [3, 9, 12])
+@pytest.mark.parametrize("count", [1, 2, 40])
+@pytest.mark.pure
+def test_a_step_reads_a_bounded_number_of_topics(pieces: list[int], count: int, version: int) -> None:
+    """Also where a turn ends after each step, and others use the buffer meanwhile."""
+    world = World([ANY_TOPIC, TOTAL])
+    pair = Pair(world, breaks=True)
+    data = dense(1, version=version) + heartbeat(2)
+    cuts = sorted(random.Random(count).sample(range(1, len(data)), count - 1))
+    for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
+        pair.client_sends(data[start:end])
+    assert pair.to_broker == data
+    pair.broker_sends(produced(1, version))
+    assert accepted(world) == 3 * TOPICS
+    assert PIECES < max(pieces) <= MOST_PIECES
+    assert world.memory.buffered_bytes == 0
+
+
+@pytest.mark.pure
+def test_many_small_requests_in_one_read(pieces: list[int]) -> None:
+    world = World([ANY_TOPIC, TOTAL])
+    pair = Pair(world, breaks=True)
+    data = b"".join(produce_records(number, {"x": [batch(1, 70)]}, acks=0) for number in range(4_000))
+    assert len(data) < READ_SIZE
+    pair.client_sends(data)
+    assert pair.to_broker == data
+    assert accepted(world) == 4_000 * 70
+    assert max(pieces) <= MOST_PIECES
+
+
+@pytest.mark.pure
+def test_tagged_fields_and_partitions_without_records_are_pieces_too(pieces: list[int]) -> None:
+    world = World([ANY_TOPIC, TOTAL])
+    pair = Pair(world, breaks=True)
+    partitions = produce_records(1, {"x": [None] * 6_000 + [batch(1, 70)]}, acks=0)
+    plain = produce_records(2, {"x": [batch(1, 70)]}, acks=0)
+    tags = b"".join(bytes([0x80 | number & 0x7F, number >> 7, 0]) for number in range(128, 10_000))
+    count = len(range(128, 10_000))
+    body = plain[4:-1] + bytes([0x80 | count & 0x7F, count >> 7]) + tags
+    data = partitions + len(body).to_bytes(4, "big") + body
+    pair.client_sends(data)
+    assert pair.to_broker == data
+    assert accepted(world) == 140
+    assert max(pieces) <= MOST_PIECES
+    assert len(pieces) >= (6_000 + count) // MOST_PIECES
+
+
+def test_the_next_request_waits_for_what_later_steps_read() -> None:
+    world = World([without_burst(f"topic=t{TOPICS - 1:x},bytes_in_rate=1000"), ANY_TOPIC])
+    pair = Pair(world)
+    pair.client_sends(dense(1) + dense(2, 3))
+    assert pair.sent() == [dense(1)]
+    assert pair.is_held
+    usage = pair.connection.usage
+    assert usage is not None
+    assert len(usage._late) == MAX_REMEMBERED + 1, "those that came first, and the one that is in debt"
+
+
+def test_a_request_that_waits_for_a_limit_and_then_takes_many_steps() -> None:
+    world = World([without_burst("client-id=etl,producer_byte_rate=1MB"), ANY_TOPIC, TOTAL])
+    pair = Pair(world)
+    first = produce_records(1, {"x": [batch(1, 1_000)]})
+    pair.client_sends(first, dense(2), heartbeat(3))
+    assert pair.sent() == [first]
+    pass_holds(world)
+    assert pair.sent() == [first, dense(2), heartbeat(3)]
+    pair.broker_sends(produced(1), produced(2))
+    assert accepted(world) == 3 * TOPICS + 1_000
+    assert pair.requests.steps.count(HOLD) == 1
+
+
+def test_what_one_step_read_does_not_count_against_the_next() -> None:
+    """Each request is decided with as many pieces as any."""
+    world = World([without_burst("topic=hot,bytes_in_rate=1"), ANY_TOPIC])
+    Pair(world).client_sends(produce_records(1, {"hot": [batch(1, 70)]}))
+    pair = Pair(world)
+    first = dense(1, PIECES // 2 - 2) + heartbeat(2)
+    pair.client_sends(first)
+    assert pair.to_broker == first
+    records = [batch(1, 70)]
+    pair.client_sends(heartbeat(3) + produce_records(4, {"a": records, "b": records, "c": records, "hot": records}))
+    assert pair.is_held
+    assert pair.to_broker == first + heartbeat(3)

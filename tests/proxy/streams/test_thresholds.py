@@ -1,0 +1,201 @@
+"""Seed 004 in conversations: a topic waits only while the total and the topic are above their thresholds.
+
+Responses say which records were accepted, and which were errors.
+"""
+
+from __future__ import annotations
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from protocol.errors import ProtocolError
+from proxy.config.config import EnforcementOptions
+from quotas.limit_kinds import BYTES_THRESHOLD, MESSAGES_THRESHOLD
+from quotas.parsing.parse import parse_spec
+from tests.proxy.conversation import lines_of
+from tests.proxy.frames import batch, produce_records, produced, refused
+from tests.proxy.streams.pair import Pair, World
+from tests.proxy.streams.waiting import CUTS, decide_again, holder, replace_quotas, wait
+
+TOTAL = parse_spec("total=true,total.bytes.in.per.sec.threshold=1000")
+ROWS = parse_spec("topic=rows,bytes.in.per.sec.threshold=600")
+OK = ErrorCode.none
+TOO_LARGE = ErrorCode.message_too_large
+
+
+def counts(world: World) -> tuple[int, int, int]:
+    """Accepted, erroneous and throttled bytes."""
+    thresholds = world.registry.thresholds[BYTES_THRESHOLD]
+    return thresholds.accepted.count, thresholds.erroneous.count, thresholds.throttled.count
+
+
+def rows(number: int, size: int, topic: str = "rows", acks: int = 1) -> bytes:
+    return produce_records(number, {topic: [batch(1, size)]}, acks=acks)
+
+
+def accept(pair: Pair, number: int, size: int, topic: str = "rows") -> None:
+    pair.client_sends(rows(number, size, topic))
+    assert pair.held is None
+    pair.broker_sends(refused(number, {topic: [OK]}))
+
+
+def above_both(*, dry_run: bool = False, cuts: list[int] | None = None) -> Pair:
+    """The total at 2000 bytes per second, all of it for "rows"."""
+    world = World([TOTAL, ROWS], enforcement=EnforcementOptions(dry_run=dry_run))
+    pair = Pair(world, cuts=cuts or [])
+    accept(pair, 1, 10_000)
+    world.clock.pass_seconds(5)
+    return pair
+
+
+@pytest.mark.parametrize("cuts", CUTS)
+def test_a_topic_above_its_threshold_waits_while_the_total_is_above_too(
+    cuts: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = above_both(cuts=cuts)
+    world = pair.world
+    # 2000 a second: by a factor of exp(-1/12) less every five seconds, it is at most 1000 after nine times.
+    pair.client_sends(rows(2, 300))
+    assert holder(pair) == ("topic:rows", BYTES_THRESHOLD)
+    [(name, fields)] = lines_of(caplog.records)
+    assert (name, fields["topics"], fields["limit_value"], fields["debt_seconds"]) == ("throttled", "rows", 600, 45)
+    world.clock.pass_seconds(44.9)
+    decide_again(world)
+    assert pair.held is not None
+    wait(world, 0.1)
+    assert pair.sent()[1:] == [rows(2, 300)]
+    assert counts(world) == (10_000, 0, 300), "throttled once, though it was decided three times"
+
+
+def test_a_topic_below_its_share_passes_though_the_total_is_above() -> None:
+    pair = above_both()
+    accept(pair, 2, 1_000, "cols")
+    pair.client_sends(produce_records(3, {"cols": [batch(1, 100)], "rows": [batch(1, 100)]}))
+    assert pair.held is not None
+    assert counts(pair.world) == (11_000, 0, 100), "only the refused topic's bytes are throttled"
+
+
+def test_a_topic_above_its_threshold_passes_while_the_total_is_not() -> None:
+    world = World([TOTAL, ROWS])
+    pair = Pair(world)
+    accept(pair, 1, 4_500)
+    world.clock.pass_seconds(5)
+    assert world.registry.thresholds[BYTES_THRESHOLD].accepted.one_minute_rate(world.clock()) == 900
+    accept(pair, 2, 500)
+
+
+def test_messages_have_thresholds_of_their_own() -> None:
+    world = World([parse_spec("total=true,total.messages.in.per.sec.threshold=10")])
+    pair = Pair(world)
+    pair.client_sends(produce_records(1, {"rows": [batch(60, 1_000)]}))
+    pair.broker_sends(produced(1))
+    world.clock.pass_seconds(5)
+    pair.client_sends(rows(2, 100))
+    assert holder(pair) == ("topic:rows", MESSAGES_THRESHOLD)
+    assert pair.held is not None
+    assert pair.held.limit is not None
+    assert pair.held.limit.rate == 10
+
+
+def test_another_total_holds_at_once() -> None:
+    pair = above_both()
+    world = pair.world
+    pair.client_sends(rows(2, 100))
+    replace_quotas(world, [parse_spec("total=true,total.bytes.in.per.sec.threshold=2000"), ROWS])
+    assert pair.sent()[1:] == [rows(2, 100)]
+    total = parse_spec("total=true,total.bytes.in.per.sec.threshold=1500")
+    replace_quotas(world, [total, ROWS])
+    pair.client_sends(rows(3, 100))
+    for quotas in ([total, ROWS], [total]):
+        replace_quotas(world, quotas)
+        assert pair.held is not None
+    replace_quotas(world, [])
+    assert pair.sent()[2:] == [rows(3, 100)]
+
+
+def test_a_dry_run_counts_what_would_be_throttled() -> None:
+    pair = above_both(dry_run=True)
+    pair.client_sends(rows(2, 300))
+    assert len(pair.sent()) == 2
+    assert counts(pair.world) == (10_000, 0, 300)
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize("cuts", CUTS)
+@pytest.mark.parametrize("version", [3, 8, 9, 12])
+def test_refused_records_count_as_erroneous(version: int, cuts: list[int]) -> None:
+    world = World([TOTAL, ROWS])
+    pair = Pair(world, cuts=cuts)
+    pair.client_sends(produce_records(1, {"rows": [batch(1, 400), batch(1, 600)], "cols": [batch(1, 200)]}, version))
+    assert counts(world) == (0, 0, 0), "the response says what is accepted"
+    response = refused(1, {"rows": [OK, TOO_LARGE], "cols": [OK]}, version)
+    pair.broker_sends(response)
+    assert pair.to_client == response
+    assert counts(world) == (700, 500, 0), "half of its partitions: half of its bytes"
+    world.clock.pass_seconds(5)
+    rates = {name: rate for _, name, rate in world.registry.produced(world.clock())}
+    assert rates == {"accepted": 140, "erroneous": 100, "throttled": 0}
+
+
+def test_each_response_belongs_to_its_own_request() -> None:
+    """Requests without a response among them, and a long one whose later part is no part of another's error."""
+    world = World([TOTAL])
+    pair = Pair(world)
+    long = produce_records(3, {"x": [batch(1, 70_000)], "rows": [batch(1, 5_000)]}, acks=0)
+    pair.client_sends(rows(1, 1_000) + rows(2, 50_000, acks=0) + long[:67_000])
+    pair.client_sends(long[67_000:] + rows(4, 100))
+    assert len(pair.sent()) == 4
+    assert counts(world) == (125_000, 0, 0), "what has no response is accepted as it passes"
+    pair.broker_sends(refused(1, {"rows": [TOO_LARGE]}) + refused(4, {"rows": [OK]}))
+    assert counts(world) == (125_100, 1_000, 0)
+
+
+def test_errors_of_late_records_count_too() -> None:
+    world = World([TOTAL])
+    pair = Pair(world)
+    long = produce_records(1, {"x": [batch(1, 70_000)], "rows": [batch(1, 5_000)]})
+    pair.client_sends(long[:67_000])
+    pair.client_sends(long[67_000:])
+    pair.broker_sends(refused(1, {"x": [OK], "rows": [TOO_LARGE]}))
+    assert counts(world) == (70_000, 5_000, 0)
+
+
+def test_responses_match_their_requests_while_thresholds_change() -> None:
+    """A request counts if there is a total when it passes and when its response arrives."""
+    other = parse_spec("topic=other,bytes_in_rate=1GB")
+    world = World([other])
+    pair = Pair(world)
+    errors = {1: TOO_LARGE, 2: OK, 3: TOO_LARGE, 4: OK, 5: TOO_LARGE}
+
+    def send(number: int) -> None:
+        pair.client_sends(rows(number, 100 * number))
+
+    def answer(number: int) -> None:
+        pair.broker_sends(refused(number, {"rows": [errors[number]]}))
+
+    send(1)
+    replace_quotas(world, [other, TOTAL])
+    send(2)
+    answer(1)
+    assert counts(world) == (0, 0, 0)
+    replace_quotas(world, [])
+    send(3)
+    answer(2)
+    replace_quotas(world, [TOTAL])
+    send(4)
+    answer(3)
+    answer(4)
+    assert counts(world) == (400, 0, 0)
+    send(5)
+    answer(5)
+    assert counts(world) == (400, 500, 0)
+
+
+def test_a_response_that_cannot_be_parsed_closes_the_connection() -> None:
+    pair = Pair(World([TOTAL]))
+    pair.client_sends(rows(1, 100))
+    cut = produced(1)[4:-3]
+    with pytest.raises(ProtocolError):
+        pair.broker_sends(len(cut).to_bytes(4, "big") + cut)

@@ -1,0 +1,212 @@
+"""Limits of topics: what a Produce request is charged to which topic, and who is held for it.
+
+A limit of 1 per second that holds nothing turns what it has counted into seconds of debt, to be read off.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.errors import ProtocolError
+from proxy.config.config import EnforcementOptions
+from proxy.streams.handlers.data import HEAD_READ_SIZE
+from proxy.streams.memory import READ_SIZE
+from proxy.streams.produce_usage import LOOKAHEAD
+from quotas.parsing.parse import parse_spec
+from tests.protocol.kafka_messages import set_entry
+from tests.proxy.conversation import lines_of, without_burst
+from tests.proxy.frames import batch, noise, produce, produce_records, produced
+from tests.proxy.streams.pair import Pair, World
+from tests.proxy.streams.waiting import CUTS, holder, wait
+
+FAST = without_burst("topic=rows,bytes_in_rate=1MB")
+SLOW = without_burst("topic=rows,bytes_in_rate=1,messages_in_rate=1")
+ROWS = ("topic:rows", "bytes_in_rate")
+
+
+@pytest.mark.parametrize("cuts", CUTS)
+@pytest.mark.parametrize("version", [2, 3, 8, 9, 12])
+def test_a_request_that_finds_its_topic_in_debt_waits(cuts: list[int], version: int) -> None:
+    world = World([FAST])
+    pair = Pair(world, cuts=cuts)
+    first = produce_records(1, {"rows": [batch(2, 100), batch(3, 4_900)]}, version)
+    pair.client_sends(first)
+    assert pair.to_broker == first
+    assert world.debts() == {ROWS: 0.005}, "records, without what surrounds them"
+    second = produce_records(2, {"rows": [batch(1, 200)]}, version)
+    pair.client_sends(second)
+    wait(world, 0.004_999)
+    assert holder(pair) == ROWS
+    wait(world, 0.000_001)
+    assert pair.sent() == [first, second]
+    assert world.debts() == {ROWS: 0.0002}
+
+
+@pytest.mark.parametrize("cuts", CUTS)
+def test_its_response_contains_the_wait(cuts: list[int]) -> None:
+    pair = Pair(World([FAST]), cuts=cuts)
+    pair.client_sends(produce_records(1, {"rows": [batch(1, 300), batch(1, 1_700)]}))
+    pair.broker_sends(produced(1))
+    assert pair.to_client == produced(1, throttle_ms=2)
+
+
+@pytest.mark.parametrize(
+    ("version", "records", "size", "messages"),
+    [
+        (9, [batch(5, 400) + batch(7, 500), None, b"", batch(900, 300, codec=4)], 1_200, 912),
+        (9, [noise(333), batch(2, 100)[:90]], 423, 0),
+        # Plain entries, and a compressed one that contains eight.
+        (2, [set_entry(1, noise(20)) + set_entry(1, noise(30)) + set_entry(1, noise(90), offset=7, codec=1)], 0, 10),
+    ],
+    ids=["batches", "no batches", "message sets"],
+)
+def test_messages_are_counted_by_their_batches(
+    version: int, records: list[bytes | None], size: int, messages: int
+) -> None:
+    world = World([SLOW])
+    pair = Pair(world)
+    pair.client_sends(produce_records(1, {"rows": records}, version))
+    expected = {ROWS: size or len(records[0] or b"")}
+    assert world.debts() == expected | ({("topic:rows", "messages_in_rate"): messages} if messages else {})
+
+
+def test_a_default_gives_each_topic_a_bucket_of_its_own() -> None:
+    world = World([without_burst("topic=<default>,bytes_in_rate=1"), without_burst("topic=rows,bytes_in_rate=2")])
+    pair = Pair(world)
+    for number, topic in enumerate(("a", "b", "rows")):
+        pair.client_sends(produce_records(number, {topic: [batch(1, 100 + number)]}))
+    assert world.debts() == {
+        ("topic:a", "bytes_in_rate"): 100,
+        ("topic:b", "bytes_in_rate"): 101,
+        ROWS: 51,
+    }
+    pair.client_sends(produce_records(9, {"b": [batch(1, 70)]}))
+    assert holder(pair) == ("topic:b", "bytes_in_rate")
+
+
+@pytest.mark.parametrize("cuts", CUTS)
+def test_a_request_for_several_topics_waits_for_each_and_is_charged_to_each(cuts: list[int]) -> None:
+    slow = without_burst("topic=c,bytes_in_rate=1")
+    world = World([*(without_burst(f"topic={name},bytes_in_rate=1MB") for name in ("a", "b")), slow])
+    pair = Pair(world, cuts=cuts)
+    pair.client_sends(produce_records(1, {"b": [batch(1, 3_000)]}))
+    both = produce_records(2, {"a": [batch(1, 100)], "free": [batch(1, 90)], "b": [batch(1, 200)], "c": [batch(1, 80)]})
+    pair.client_sends(both)
+    assert world.debts() == {("topic:b", "bytes_in_rate"): 0.003}, "none is charged for what has not passed"
+    wait(world, 0.003)
+    assert pair.sent()[1:] == [both]
+    assert world.debts() == {
+        ("topic:a", "bytes_in_rate"): 0.0001,
+        ("topic:b", "bytes_in_rate"): 0.0002,
+        ("topic:c", "bytes_in_rate"): 80,
+    }
+
+
+def test_the_log_contains_the_topics_of_a_held_request(caplog: pytest.LogCaptureFixture) -> None:
+    world = World([without_burst(f"topic={name},bytes_in_rate=1") for name in ("a", "b", "c")])
+    pair = Pair(world)
+    pair.client_sends(produce_records(1, {"a": [batch(1, 100)], "c": [batch(1, 200)]}))
+    wait(world, 10)  # after which the log contains the same limit again
+    caplog.clear()
+    pair.client_sends(produce_records(2, {name: [batch(1, 80)] for name in ("a", "b", "c", "free")}))
+    [(name, fields)] = lines_of(caplog.records)
+    assert (name, fields["limit"], fields["entity"], fields["mode"]) == (
+        "throttled",
+        "bytes_in_rate",
+        "topic:c",
+        "pause",
+    )
+    assert (fields["topics"], fields["debt_seconds"]) == ("a,c", 190)
+
+
+def test_limits_of_the_total_and_of_groups_are_charged_too() -> None:
+    """A group of the client counts all its records, one of topics those of its topics, one of both counts them once."""
+    world = World(
+        [
+            without_burst("total=true,bytes_in_rate=1,messages_in_rate=1"),
+            without_burst("resource-group=clients,client-id=et*,bytes_in_rate=1"),
+            without_burst("resource-group=topics,topic=ro*,bytes_in_rate=1"),
+            without_burst("resource-group=both,client-id=etl,topic=rows,messages_in_rate=1"),
+            without_burst("resource-group=others,client-id=web,topic=cols,bytes_in_rate=1"),
+        ]
+    )
+    Pair(world).client_sends(produce_records(1, {"rows": [batch(3, 300)], "other": [batch(4, 200)]}))
+    assert world.debts() == {
+        ("total", "bytes_in_rate"): 500,
+        ("total", "messages_in_rate"): 7,
+        ("resource-group:clients", "bytes_in_rate"): 500,
+        ("resource-group:topics", "bytes_in_rate"): 300,
+        ("resource-group:both", "messages_in_rate"): 7,
+    }
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_clients_share_the_limit_of_a_topic(acks: int) -> None:
+    world = World([FAST])
+    first, second = Pair(world), Pair(world)
+    first.client_sends(produce_records(1, {"rows": [batch(1, 4_000)]}, acks=acks))
+    passes = produce_records(1, {"cols": [batch(1, 80)]}, acks=acks, client_id="web")
+    waits = produce_records(2, {"rows": [batch(1, 80)]}, acks=acks, client_id="web")
+    second.client_sends(passes + waits)
+    assert second.to_broker == passes
+    wait(world, 0.004)
+    assert second.to_broker == passes + waits
+
+
+@pytest.mark.parametrize(
+    ("limit", "want"),
+    [
+        ("topic=rows,bytes_in_rate=1GB", READ_SIZE),
+        ("topic=other,bytes_in_rate=1", READ_SIZE),
+        ("total=true,total.bytes.in.per.sec.threshold=1GB", READ_SIZE),
+        ("topic=rows,bytes_in_rate=500000", HEAD_READ_SIZE),
+        ("topic=rows,messages_in_rate=5000", HEAD_READ_SIZE),
+        ("total=true,total.bytes.in.per.sec.threshold=1000", HEAD_READ_SIZE),
+    ],
+)
+def test_only_near_its_limits_a_connection_reads_frame_by_frame(limit: str, want: int) -> None:
+    """A read full of such requests, of about 1000 bytes and with 10 messages each, would fit into the first ones."""
+    pair = Pair(World([parse_spec(limit)]))
+    pair.client_sends(produce_records(1, {"rows": [batch(10, 950)]}))
+    assert pair.request_stream.want == want
+
+
+def test_a_held_connection_keeps_only_what_was_parsed() -> None:
+    world = World([FAST])
+    pair = Pair(world)
+    pair.client_sends(produce_records(1, {"rows": [batch(1, 5_000)]}))
+    pair.client_sends(produce_records(2, {"rows": [batch(1, 90_000)]}), produce_records(3, {"rows": [batch(1, 80)]}))
+    assert holder(pair) == ROWS
+    assert len(pair.requests.unread) > 20_000
+    assert LOOKAHEAD <= world.memory.buffered_bytes <= LOOKAHEAD + HEAD_READ_SIZE
+
+
+def test_a_dry_run_counts_topics() -> None:
+    world = World([FAST], enforcement=EnforcementOptions(dry_run=True))
+    pair = Pair(world)
+    for number in range(3):
+        pair.client_sends(produce_records(number, {"rows": [batch(1, 1_000)]}))
+    assert len(pair.sent()) == 3
+    assert world.throttled() == {("etl", "bytes_in_rate", "notify"): 1, ("etl", "bytes_in_rate", "pause"): 2}
+
+
+@pytest.mark.parametrize(
+    ("limit", "is_parsed"),
+    [
+        ("client-id=etl,producer_byte_rate=1GB,request_rate=1000", False),
+        ("user=somebody,producer_ids_rate=1", False),
+        ("ip=<default>,connections=100,connection_creation_rate=100", False),
+        ("topic=other,bytes_in_rate=1GB", True),
+        ("user=ANONYMOUS,producer_ids_rate=1", True),
+        ("total=true,total.bytes.in.per.sec.threshold=1GB", True),
+    ],
+)
+def test_requests_are_not_parsed_without_a_limit_that_needs_it(limit: str, is_parsed: bool) -> None:
+    """The body of this request is noise: parsed, it is an error."""
+    pair = Pair(World([parse_spec(limit)]))
+    if is_parsed:
+        with pytest.raises(ProtocolError):
+            pair.client_sends(produce(1))
+    else:
+        pair.client_sends(produce(1))
+    assert pair.to_broker == (b"" if is_parsed else produce(1))
