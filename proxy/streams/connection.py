@@ -120,7 +120,7 @@ class Connection:
     @property
     def has_room_again(self) -> bool:
         """Whether enough responses have arrived after a step `FULL`."""
-        if self.fetching.is_open and self.identity.limits.fetch.limits:
+        if self.fetching.is_open and self.identity.limits.fetch.limits and self.context.measures.enforces:
             return False
         return len(self.in_flight) <= self.max_in_flight // 2 and self.owed_bytes <= MAX_OWED_BYTES // 2
 

@@ -223,7 +223,7 @@ class Half:
             "topics": world.topics(),
             "bytes": [bytes(pair.to_broker) for pair in self.pairs],
             "in flight": [[number for number, _ in pair.connection.in_flight] for pair in self.pairs],
-            "holds": [pair.held and (pair.held.limit.name, pair.held.size, pair.held.units) for pair in self.pairs],
+            "holds": [pair.held and (repr(pair.held.limit), pair.held.size, pair.held.units) for pair in self.pairs],
             "notices": [pair.connection.identity.notice.until_ns for pair in self.pairs],
             "unanswered": [pair.connection.sent_unanswered for pair in self.pairs],
         }

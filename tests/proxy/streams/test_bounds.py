@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from protocol.errors import CorrelationMismatch, MalformedFrame, NotKafka, ReplicaFetch, UnexpectedResponse
 from protocol.wire import encode_varint
 from proxy.brokers.nodes import Nodes
-from proxy.config.config import Address, ListeningOptions, SecurityOptions
+from proxy.config.config import Address, EnforcementOptions, ListeningOptions, SecurityOptions
 from proxy.streams.connection import MAX_OWED_BYTES
 from proxy.streams.handlers.produce import CountedProduce
 from proxy.streams.kinds import MAX_KINDS, MAX_TAIL_BYTES
@@ -64,9 +65,12 @@ def test_the_bound_is_an_option(most: int) -> None:
     assert not pair.connection.in_flight
 
 
-def test_requests_go_on_when_half_of_the_responses_have_come() -> None:
-    pair = Pair(World())
-    sent = [heartbeat(number) for number in range(MAX_IN_FLIGHT + 10)]
+@pytest.mark.parametrize("make", [heartbeat, frames.fetch])
+def test_requests_go_on_when_half_of_the_responses_have_come(make: Callable[[int], bytes]) -> None:
+    """Fetches too, in a dry run of a limit."""
+    quotas = [parse_spec("client-id=etl,consumer_byte_rate=1GB")]
+    pair = Pair(World(quotas, enforcement=EnforcementOptions(dry_run=True)))
+    sent = [make(number) for number in range(MAX_IN_FLIGHT + 10)]
     pair.client_sends(*sent)
     half = MAX_IN_FLIGHT // 2
     pair.broker_sends(*(heartbeat_answer(number) for number in range(half - 1)))
