@@ -59,9 +59,7 @@ async def test_its_timer_ends_it(open_stage: OpenStage) -> None:
     assert stage.waiting() == []
 
 
-@pytest.mark.parametrize(
-    "how", ["drain", "end of stream", "raised limit", "no limit", "no memory"]
-)
+@pytest.mark.parametrize("how", ["drain", "end of stream", "raised limit", "no limit", "no memory"])
 async def test_it_ends_early(open_stage: OpenStage, how: str) -> None:
     stage = open_stage(quotas=[QUOTA], security=SecurityOptions(max_buffered_bytes=4_000_000))
     client, _, debt_ms = await answered_late(stage, 3)

@@ -122,15 +122,6 @@ def test_empty_responses_and_pipelined_fetches_gain_nothing(size: int) -> None:
     assert brought >= 0.9 * rate * 10
 
 
-def test_of_new_connections_of_one_client_one_fetch_passes() -> None:
-    world = World([SLOW])
-    pairs = [Pair(world) for _ in range(5)]
-    for pair in pairs:
-        pair.client_sends(fetch(1))
-    assert [pair.is_held for pair in pairs] == [False, True, True, True, True]
-    assert world.debts() == {OWED: LARGEST_BATCH}
-
-
 def test_waiting_fetches_do_not_all_pass_at_once() -> None:
     world = World([FAST])
     pairs = [Pair(world) for _ in range(5)]
