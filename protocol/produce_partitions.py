@@ -59,53 +59,65 @@ class PartitionData(NamedTuple):
 
 
 @final
+class _Listing:
+    """The partitions that were found. The one that is read is open until its batch has been found."""
+
+    __slots__ = ("count", "found", "index", "open_topic", "record_bytes")
+
+    def __init__(self) -> None:
+        self.found: list[PartitionData] = []
+        self.count = 0
+        self.open_topic: Topic | None = None
+        self.index = 0
+        self.record_bytes = 0
+
+    def close(self) -> None:
+        """The open partition is over: its records are not one batch."""
+        if self.open_topic is not None:
+            self.found.append(PartitionData(self.open_topic, self.index, self.record_bytes, 0))
+            self.open_topic = None
+
+
+@final
 class ProducePartitionsWalk(ProduceRequestWalk):
     """Reports each partition, besides the usage of each topic, as soon as the header of its batch has arrived."""
 
     def __init__(self, version: int, frame_length: int, body_start: int) -> None:
         super().__init__(version, frame_length, body_start)
-        self._found: list[PartitionData] = []
-        self._partitions = 0
-        #: The partition that is read, until its batch has been found; its topic is None once it has.
-        self._open_topic: Topic | None = None
-        self._index = 0
-        self._records = 0
+        self._listing = _Listing()
 
     def take_partitions(self) -> list[PartitionData]:
         """Those that were found since the last call, in the order of the request."""
+        listing = self._listing
         if self.is_over:
-            self._close_partition()
-        found, self._found = self._found, []
+            listing.close()
+        found, listing.found = listing.found, []
         return found
 
     def _skip_usual_partitions(self, left: int) -> int:
         return left
 
     def _begin_partition(self, index: int) -> None:
-        self._close_partition()
-        self._partitions += 1
-        if self._partitions > MAX_PARTITIONS:
+        listing = self._listing
+        listing.close()
+        listing.count += 1
+        if listing.count > MAX_PARTITIONS:
             raise TooManyPartitions(self._offset())
-        self._open_topic, self._index, self._records = self.topic, index, 0
-
-    def _close_partition(self) -> None:
-        """Its records are not one batch."""
-        if self._open_topic is not None:
-            self._found.append(PartitionData(self._open_topic, self._index, self._records, 0))
-            self._open_topic = None
+        listing.open_topic, listing.index, listing.record_bytes = self.topic, index, 0
 
     def _walk_records(self, left: int) -> Steps:
-        self._records = left
+        self._listing.record_bytes = left
         yield from super()._walk_records(left)
 
     def _read_batch(self, size: int) -> int:
         messages = super()._read_batch(size)
-        topic = self._open_topic
-        if topic is not None and size == self._records:
-            self._open_topic = None
+        listing = self._listing
+        topic = listing.open_topic
+        if topic is not None and size == listing.record_bytes:
+            listing.open_topic = None
             attributes, delta, producer_id, epoch, sequence = _unpack_batch(self._buf, self._pos)
-            data = PartitionData(topic, self._index, size, messages, max(-1, producer_id))
+            data = PartitionData(topic, listing.index, size, messages, max(-1, producer_id))
             if min(producer_id, epoch, sequence) >= 0 and not attributes & (TRANSACTIONAL | CONTROL):
                 data = data._replace(epoch=epoch, sequence=sequence, next_sequence=(sequence + delta + 1) % SEQUENCES)
-            self._found.append(data)
+            listing.found.append(data)
         return messages

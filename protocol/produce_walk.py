@@ -135,7 +135,7 @@ class ProduceRequestWalk(FrameWalk):
 
     Most requests that have arrived whole are plain: of a flexible version, without tags, one batch of magic 2 in each
     partition, one producer in each topic, fewer than 127 topics, partitions of a topic, and characters of a name. Those
-    are read by `_read_plain`, without the generator, in a quarter of the time.
+    are read by `_read_plain`, without the generator, in half of the time.
     """
 
     # Class attributes for the reason given in `FrameWalk`.

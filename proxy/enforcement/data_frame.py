@@ -14,7 +14,7 @@ the reservations.
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
-from enum import Enum
+from enum import IntEnum, auto
 from types import MappingProxyType
 from typing import Final, Protocol, final
 
@@ -22,28 +22,38 @@ from quotas.admission.limit import Limit, Ticket
 from quotas.admission.passage import Passage
 
 
-class Life(Enum):
+# Ints, since an Enum's hash is a call in Python.
+class Life(IntEnum):
     """The states of a data frame: see the table above."""
 
-    NEW = "new"
-    HELD = "held"
-    RELEASED = "released"
-    PASSING = "passing"
-    LAPSED = "lapsed"
-    DONE = "done"
-    DROPPED = "dropped"
+    NEW = auto()
+    HELD = auto()
+    RELEASED = auto()
+    PASSING = auto()
+    LAPSED = auto()
+    DONE = auto()
+    DROPPED = auto()
 
 
-class FrameEvent(Enum):
-    """What moves a data frame from one state to the next."""
+class FrameEvent(IntEnum):
+    """What moves a data frame from one state to the next.
 
-    IN_DEBT = "a limit holds it"
-    TURN = "its turn, or its deadline, has come, or the limits have changed"
-    NEEDS_MORE = "more of it must arrive before it is decided"
-    ADMITTED = "it passes as far as it has arrived"
-    LAPSE = "its reservation is used up, or was released since it did not arrive"
-    END = "its last byte was forwarded, or the proxy has answered it"
-    CLOSE = "its connection was closed"
+    IN_DEBT      a limit holds it
+    TURN         its turn, or its deadline, has come, or the limits have changed
+    NEEDS_MORE   more of it must arrive before it is decided
+    ADMITTED     it passes as far as it has arrived
+    LAPSE        its reservation is used up, or was released since it did not arrive
+    END          its last byte was forwarded, or the proxy has answered it
+    CLOSE        its connection was closed
+    """
+
+    IN_DEBT = auto()
+    TURN = auto()
+    NEEDS_MORE = auto()
+    ADMITTED = auto()
+    LAPSE = auto()
+    END = auto()
+    CLOSE = auto()
 
 
 _L = Life

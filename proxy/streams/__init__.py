@@ -11,10 +11,9 @@
 - `kinds`            requests of the same kind: parsed once, compared afterwards
 - `batches`          requests of one kind that pass together, without a decision for each
 - `batch_plan`       such Produce requests whose records are charged, or counted by topic
-- `fetch_ledger`     what open fetches have reserved
+- `fetch_ledger`     what a fetch may bring: its budget and its reservation
 - `produce_usage`    topics, records and producer ids of the Produce requests of one connection
-- `record_rest`      records of a Produce request that are charged before they arrive
-- `refusals`         noisy topics: Produce requests that are answered with errors
+- `refusals`         noisy topics: which Produce requests are answered with errors
 - `memory`           the shared read buffer, and the account of bytes in memory
 - `context`          what all connections of one proxy share
 """

@@ -145,11 +145,10 @@ class PartitionPlan(BatchPlan):
 
     __slots__ = (
         "_counts_records",
-        "_last_messages",
-        "_last_records",
+        "_last",
         "_limits",
-        "_messages",
-        "_record_bytes",
+        "_now_ns",
+        "_records",
         "_tags",
         "_topic",
         "_unpack",
@@ -181,11 +180,11 @@ class PartitionPlan(BatchPlan):
         #: Bytes of the length of the records, and what reads a request where it has so many.
         self._width = PLAIN_WIDTH
         self._unpack = _layout(len(prefix), PLAIN_WIDTH)
-        self._record_bytes = 0
-        self._messages = 0
-        #: Of the last request found, if it has not arrived whole.
-        self._last_records = 0
-        self._last_messages = 0
+        #: Bytes of records and messages: of all requests found, and of the last one, if it has not arrived whole.
+        self._records = (0, 0)
+        self._last = (0, 0)
+        #: When the latest were found.
+        self._now_ns = 0
 
     def scan(
         self,
@@ -235,11 +234,9 @@ class PartitionPlan(BatchPlan):
             producer_id = seen_id
             pos = frame_end
         if pos > end:  # the loop has ended with this request
-            self.last_size, self._last_records = length, size
-            self._last_messages = claimed_messages(claimed, attributes, size)
-        if count and self._topic.last_ns < now_ns:
-            self._topic.last_ns = now_ns
-        self.count, self.producer_id, self._record_bytes, self._messages = count, producer_id, record_bytes, messages
+            self.last_size, self._last = length, (size, claimed_messages(claimed, attributes, size))
+        self._now_ns = now_ns
+        self.count, self.producer_id, self._records = count, producer_id, (record_bytes, messages)
         return pos
 
     def fit(self, buf: bytearray, pos: int) -> bool:
@@ -253,24 +250,25 @@ class PartitionPlan(BatchPlan):
         return True
 
     def charges(self, client: ClientLimits, size: int, missing: int) -> list[Charge]:
+        self._topic.last_ns = max(self._topic.last_ns, self._now_ns)
         if not self._counts_records:
             return super().charges(client, size, missing)
-        sums = (size, self.count, self._record_bytes, self._messages)
+        sums = (size, self.count, *self._records)
         if not missing:
             return [(limit, sums[unit], 0) for limit, unit in self._limits]
-        length = self.last_size
-        beside = (missing, 0, self._last_records * missing // length, self._last_messages * missing // length)
+        record_bytes, messages = self._last
+        beside = (missing, 0, record_bytes * missing // self.last_size, messages * missing // self.last_size)
         return [(limit, sums[unit] - beside[unit], beside[unit]) for limit, unit in self._limits]
 
     def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
         counters = traffic[self._topic.name]
-        counters.produce_bytes += self._record_bytes
-        counters.produce_messages += self._messages
+        counters.produce_bytes += self._records[0]
+        counters.produce_messages += self._records[1]
 
 
 @final
 class TopicsPlan(BatchPlan):
-    """Any requests of one producer. One object for each connection."""
+    """Requests of one producer for any topics. One object for each connection."""
 
     __slots__ = ("_counts_topics", "_found", "_usage", "_usages")
 

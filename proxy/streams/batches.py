@@ -79,8 +79,7 @@ class Batches:
             entity = connection.identity.entity
             entity.produce_bytes += size
             entity.produce_requests += count
-            if not kind.answered:
-                connection.sent_unanswered = True
+            connection.sent_unanswered |= not kind.answered
         kind.counter.value += count
         return passed_to
 

@@ -81,15 +81,13 @@ def ledger_of(limits: ClientLimits) -> FetchLedger:
 
 @final
 class Fetching:
-    """One connection that fetches, in the ledger of its client.
+    """One connection that fetches, in the ledger of its client."""
 
-    is_open   a fetch waits for its response
-    """
-
-    __slots__ = ("_batch", "_is_oversize", "_ledger", "_size", "_state", "is_open")
+    __slots__ = ("_batch", "_is_oversize", "_ledger", "_open", "_size", "_state")
 
     def __init__(self) -> None:
-        self.is_open = False
+        #: Fetches without a response: more than one if they were sent while no limit applied.
+        self._open = 0
         self._ledger: FetchLedger | None = None
         self._state = _NOT_READY
         #: Of the latest response; None: there was none.
@@ -98,6 +96,11 @@ class Fetching:
         self._batch = LARGEST_BATCH
         #: The latest response was one batch, and above its budget.
         self._is_oversize = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a fetch waits for its response."""
+        return self._open > 0
 
     def begin(self, limits: ClientLimits) -> None:
         """The connection is to send a fetch as this client, perhaps again after a hold."""
@@ -130,15 +133,15 @@ class Fetching:
 
     def opened(self) -> None:
         """Its fetch is forwarded."""
-        self.is_open = True
+        self._open += 1
         if self._state != _NOT_READY:
             self._become(_NOT_READY)
 
     def answered(self, limits: ClientLimits, size: int, budget: int, now_ns: int) -> None:
         """The response to its fetch as this client, of `size` bytes, has arrived. `budget`: 0 if none was set."""
-        self.is_open = False
+        self._open -= 1
         self._size = size
-        self._is_oversize = 0 < budget + budget // 8 + EMPTY_RESPONSE < size
+        self._is_oversize = budget > 0 and size > budget + budget // 8 + EMPTY_RESPONSE
         if self._is_oversize:
             self._batch = size
         elif size > EMPTY_RESPONSE:

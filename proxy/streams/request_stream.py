@@ -70,7 +70,7 @@ class RequestStream(Requests):
             begun = self._batches.take_frame(answered=kind.answered)
             if begun is not None and type(kind.handler) is Produce:
                 self.connection.frame = begun[0]
-                kind.handler.passes(self, *begun, now_ns)
+                kind.handler.passes(*begun, now_ns)
         if self.near_limit:
             self._notify_early(kind, now_ns)
         self._set_want()

@@ -133,12 +133,7 @@ class ResponseStream(Responses):
             if expected != correlation_id or not 4 <= length <= longest or type(kind) is not RequestKind:
                 break
             frame_end = pos + 4 + length
-            handler = kind.handler
-            if not handler.unseen and not (
-                type(handler) is Produce
-                and frame_end <= end
-                and finish_usual_produce_response(buf, pos + 4, frame_end, kind.version, 0)
-            ):
+            if not kind.handler.unseen and not self._is_plain(kind, pos + 4, frame_end, end):
                 break
             popleft()
             left -= 1 + (length >> 7)  # a longer one may have several topics
@@ -147,6 +142,14 @@ class ResponseStream(Responses):
             self.remaining = pos - end
             return end
         return pos
+
+    def _is_plain(self, kind: RequestKind, start: int, frame_end: int, end: int) -> bool:
+        """Whether this is a whole Produce response of the common shape, which is ready to be forwarded then."""
+        return (
+            type(kind.handler) is Produce
+            and frame_end <= end
+            and finish_usual_produce_response(self.buf, start, frame_end, kind.version, 0)
+        )
 
     def _take_produce_run(self, pos: int, end: int) -> int:
         """Forward Produce responses of one size that answer requests of one kind. Returns where the last of them ends.

@@ -7,5 +7,5 @@
 - `decision`          the result
 - `fair_queue`        the order in which the sessions that wait for one limit are served
 - `topic_thresholds`  topics under a total (seed 004)
-- `refused_sequences` batches that were refused alone, and those that must wait for them
+- `refused_sequences` batches that were refused, and those that must wait for them
 """

@@ -8,8 +8,10 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("protocol", "quotas", "proxy")
 MAX_ATTRIBUTES = 18
 MAX_COMPLEXITY = 12
-MAX_HOT_LOOPS = 2
-BELOW = 20
+HOT_LOOPS = {"proxy/streams/batch_plan.py::scan", "protocol/fetch.py::_skip_plain"}
+MAX_COMPLEXITY_OF_HOT_LOOPS = 16
+#: The lines of all packages together. It only goes down.
+MAX_LINES = 24_500
 _BRANCHES = (ast.If, ast.For, ast.While, ast.ExceptHandler, ast.IfExp, ast.comprehension, ast.Assert, ast.match_case)
 
 
@@ -47,13 +49,26 @@ def complexity(node: ast.AST) -> int:
     )
 
 
+def with_parents(name: str, classes: dict[str, ast.ClassDef]) -> set[str]:
+    """The attributes of a class and of its parents in these packages."""
+    node = classes[name]
+    bases = [base.id for base in node.bases if isinstance(base, ast.Name) and base.id in classes]
+    return attributes(node).union(*(with_parents(base, classes) for base in bases))
+
+
 def test_no_class_has_too_many_attributes() -> None:
-    counts = {place: len(attributes(node)) for place, node in definitions() if isinstance(node, ast.ClassDef)}
-    assert {place: count for place, count in counts.items() if count > MAX_ATTRIBUTES} == {}
+    classes = {node.name: node for _, node in definitions() if isinstance(node, ast.ClassDef)}
+    counts = {name: len(with_parents(name, classes)) for name in classes}
+    assert {name: count for name, count in counts.items() if count > MAX_ATTRIBUTES} == {}
 
 
-def test_only_a_few_hot_loops_are_complex() -> None:
+def test_only_the_hot_loops_are_complex() -> None:
     counts = {place: complexity(node) for place, node in definitions() if not isinstance(node, ast.ClassDef)}
     over = {place: count for place, count in counts.items() if count > MAX_COMPLEXITY}
-    assert len(over) <= MAX_HOT_LOOPS, over
-    assert max(over.values(), default=0) < BELOW, over
+    assert over.keys() <= HOT_LOOPS
+    assert max(over.values(), default=0) <= MAX_COMPLEXITY_OF_HOT_LOOPS
+
+
+def test_the_source_does_not_grow() -> None:
+    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    assert sum(path.read_text().count("\n") for path in paths) <= MAX_LINES

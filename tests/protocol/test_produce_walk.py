@@ -258,7 +258,7 @@ def test_usual_requests(version: int, payload: int, transactional_id: str | None
 def test_a_plain_request_that_has_arrived_whole_needs_no_generator(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which takes four times as long."""
+    """Which takes twice as long."""
     batches: list[Records] = [record_batch(1, bytes(size), producer_id=7) for size in (9, 300, 20_000)]
     topics = [(topic_of(version, index), batches) for index in range(4)]
     body = bytearray(body_of(version, topics))

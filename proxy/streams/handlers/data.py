@@ -1,5 +1,6 @@
 """Common to Produce and Fetch: holds at the frame boundary, and the rest of a frame that did not arrive in time."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from proxy.enforcement.data_frame import DataFrame, Life
@@ -9,6 +10,7 @@ from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit
 from quotas.admission.limit_set import admit_part
 from quotas.admission.passage import Passage
+from quotas.limit_kinds import PRODUCER_IDS_RATE, REQUEST_RATE
 
 #: Largest debt that a dry run adds to. Data that waits for longer expires in its client before it is sent (Java's
 #: `delivery.timeout.ms`), and after a change of the limits a dry run shows their effect within this time.
@@ -19,6 +21,8 @@ HEAD_READ_SIZE: Final = 128
 LEAST_PORTION: Final = 32_768
 LEAST_PORTION_NS: Final = 50_000_000
 SECOND_NS: Final = 1_000_000_000
+#: Limits whose amounts do not grow with the bytes of a frame.
+COUNTS_REQUESTS: Final = frozenset({REQUEST_RATE, PRODUCER_IDS_RATE})
 
 
 class DataHandler(Handler):
@@ -79,7 +83,9 @@ class DataHandler(Handler):
         if frame.state is Life.PASSING:
             holds.forget(frame)
             holds.credit_returned(frame.lapse())
-        size = min(frame.rest_bytes, max(arrived, LEAST_PORTION, self._earned(requests, LEAST_PORTION_NS)))
+        size = min(
+            frame.rest_bytes, max(arrived, LEAST_PORTION, _earned(frame.rest, frame.rest_bytes, LEAST_PORTION_NS))
+        )
         whole = frame.portion(size)
         portion = {limit: units for limit, units in whole.items() if registry.is_in_use(limit)}
         requests.is_counted = True
@@ -90,20 +96,29 @@ class DataHandler(Handler):
                 return HOLD
             passage = Passage(portion, size)
         frame.take(whole, size)
-        self.passes(requests, frame, passage, now_ns)
+        self.passes(frame, passage, now_ns)
         if decision.admitted and decision is not ADMITTED:
             self.leaves_debt(requests, kind, decision, now_ns)
             if requests.delay is not None:
                 requests.delay_latest(requests.delay)
         return PASS
 
-    def passes(self, requests: Requests, frame: DataFrame, passage: Passage, now_ns: int) -> None:
+    def passes(self, frame: DataFrame, passage: Passage, now_ns: int) -> None:
         """A frame passes that has not arrived whole."""
         frame.pass_on(passage, now_ns)
-        frame.least = max(LEAST_PORTION, self._earned(requests, SECOND_NS))
+        frame.least = max(LEAST_PORTION, _earned(passage.left, passage.left_bytes, SECOND_NS))
         self.context.holds.reserve(frame, now_ns)
 
-    def _earned(self, requests: Requests, span_ns: int) -> int:
-        """Bytes that the client's slowest limit on these earns in this time; 0 without one."""
-        limits = requests.connection.identity.limits.produce
-        return limits.earned(span_ns) if limits.limits else 0
+
+def _earned(amounts: Mapping[Limit, int], size: int, span_ns: int) -> int:
+    """Of `size` bytes that are charged these amounts: how many the slowest limit on bytes or records earns in this
+    time; 0 without one.
+    """
+    return min(
+        (
+            int(limit.algorithm.rate * span_ns * size // (units * SECOND_NS))
+            for limit, units in amounts.items()
+            if units and limit.name not in COUNTS_REQUESTS
+        ),
+        default=0,
+    )

@@ -21,7 +21,7 @@ from protocol.request_header import unpack_prefix
 from protocol.share import ShareFetchResponseWalk
 from protocol.throttle_time import raise_throttle, throttle_needs
 from protocol.walk import FrameWalk
-from proxy.enforcement.data_frame import DataFrame, Reserving
+from proxy.enforcement.data_frame import Reserving
 from proxy.enforcement.holds import Delay
 from proxy.enforcement.identity import Client
 from proxy.observability.topic_traffic import OTHER_TOPICS, TopicTraffic
@@ -71,6 +71,17 @@ class OpenFetch(Awaited, Reserving):
         self.held_by: Limit | None = None
         self.is_settled = False
         self.traffic: dict[str, TopicTraffic] | None = None
+
+    def reserve(self, asked: int | None, now_ns: int) -> None:
+        """Set the budget, and reserve what the response is expected to bring. `asked`: see `Fetching.expected`."""
+        limits = self.client.limits.fetch
+        budget = self.fetching.budget(limits, now_ns)
+        if self.handler.context.measures.enforces:
+            self.budget = budget
+        expected = self.fetching.expected(asked, budget)
+        if expected:
+            self.passage = Passage(dict.fromkeys(limits.limits, expected), expected)
+            self.handler.context.holds.reserve(self, now_ns)
 
     def keeps_up(self) -> bool:
         return False
@@ -129,7 +140,7 @@ class Fetch(DataHandler):
         Returns `PASS` or `HOLD`.
         """
         kind, frame = fetch.kind, requests.connection.frame
-        client, fetching = fetch.client.limits, fetch.fetching
+        client = fetch.client.limits
         limits = client.fetch
         budget_at = kind.header.budget_offset
         asked = None if budget_at is None else _max_bytes(requests.buf, pos + budget_at)[1]
@@ -142,31 +153,25 @@ class Fetch(DataHandler):
         decision = admit_all(amounts, now_ns, None if frame is None else frame.ticket)
         if not decision.admitted:
             fetch.held_by = fetch.held_by or decision.limit
-            if not self._is_over_deadline(frame, kind, now_ns):
-                in_bytes = decision.limit in limits.limits
-                units = fetching.units(limits, now_ns) if in_bytes else 1
-                until_ns = self._deadline_ns(frame, kind, now_ns)
-                if self.is_held(requests, kind, decision, 0, units, now_ns, until_ns):
-                    return HOLD
+            if self._refused(requests, fetch, decision, now_ns):
+                return HOLD
             client.requests.charge(1, now_ns)
         if limits.limits:
-            fetch.budget = fetching.budget(limits, now_ns)
-            expected = fetching.expected(asked, fetch.budget)
-            if expected:
-                fetch.passage = Passage(dict.fromkeys(limits.limits, expected), expected)
-                self.context.holds.reserve(fetch, now_ns)
-            if budget_at is not None and self.context.measures.enforces:
+            fetch.reserve(asked, now_ns)
+            if budget_at is not None and fetch.budget:
                 lower_fetch_budget(requests.buf, pos + budget_at, fetch.budget)
         return PASS
 
-    def _deadline_ns(self, frame: DataFrame | None, kind: RequestKind, now_ns: int) -> int:
-        """Until when a ShareFetch may be held, also by several limits: as long as its locks allow. 0: for ever."""
-        if kind.api_key != SHARE_FETCH:
-            return 0
-        return frame.until_ns if frame is not None and frame.until_ns else now_ns + LONGEST_SHARE_HOLD_NS
-
-    def _is_over_deadline(self, frame: DataFrame | None, kind: RequestKind, now_ns: int) -> bool:
-        return kind.api_key == SHARE_FETCH and now_ns >= self._deadline_ns(frame, kind, now_ns)
+    def _refused(self, requests: Requests, fetch: OpenFetch, decision: Decision, now_ns: int) -> bool:
+        """A fetch finds debt. Returns whether it is held: a ShareFetch no longer than its locks allow."""
+        kind, frame, limits = fetch.kind, requests.connection.frame, fetch.client.limits.fetch
+        until_ns = 0
+        if kind.api_key == SHARE_FETCH:
+            until_ns = now_ns + LONGEST_SHARE_HOLD_NS if frame is None or not frame.until_ns else frame.until_ns
+            if now_ns >= until_ns:
+                return False
+        units = fetch.fetching.units(limits, now_ns) if decision.limit in limits.limits else 1
+        return self.is_held(requests, kind, decision, 0, units, now_ns, until_ns)
 
     # ---- responses
 

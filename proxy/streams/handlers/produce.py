@@ -124,7 +124,7 @@ class Produce(DataHandler):
         Returns `PASS` or `HOLD`.
         """
         connection = requests.connection
-        frame, usage = connection.frame, connection.usage
+        frame = connection.frame
         ticket = None if frame is None else frame.ticket
         passage: Passage | None = None
         if arrived == length:
@@ -132,29 +132,48 @@ class Produce(DataHandler):
         else:
             decision, passage = admit_part(amounts, length, arrived, now_ns, ticket)
         if not decision.admitted:
-            if usage is not None and connection.identity.limits.walks:
-                decision = usage.with_topics(decision, now_ns)
-            units = length if decision.limit is None else amounts[decision.limit]
-            is_held = self.is_held(requests, kind, decision, length, units, now_ns)
-            frame = connection.frame
-            if usage is not None:
-                count_throttled(amounts, decision, Ticket() if frame is None else frame.ticket, now_ns)
-            if is_held:
+            if self._refused(requests, kind, decision, amounts, length, now_ns):
                 return HOLD
             passage = self._pass_in_debt(decision, amounts, length, arrived, now_ns)
         elif decision is not ADMITTED:
-            rejects = usage is not None and usage.lists_partitions and connection.identity.limits.walks
-            self.leaves_debt(requests, kind, without_rejecting(decision, now_ns) if rejects else decision, now_ns)
+            self.leaves_debt(requests, kind, self._in_response(connection, decision, now_ns), now_ns)
         requests.near_limit = decision is not ADMITTED or _fitting(amounts, length, now_ns) < READ_SIZE
         entity = connection.identity.entity
         entity.produce_bytes += length
         entity.produce_requests += 1
         if passage is not None:
-            frame = connection.frame
             if frame is None:
                 frame = connection.frame = DataFrame(length, answered=kind.answered)
-            self.passes(requests, frame, passage, now_ns)
+            self.passes(frame, passage, now_ns)
         return PASS
+
+    def _refused(
+        self,
+        requests: Requests,
+        kind: RequestKind,
+        decision: Decision,
+        amounts: Mapping[Limit, int],
+        length: int,
+        now_ns: int,
+    ) -> bool:
+        """A request finds debt. Returns whether it is held."""
+        connection = requests.connection
+        usage = connection.usage if connection.identity.limits.walks else None
+        if usage is not None:
+            decision = usage.with_topics(decision, now_ns)
+        units = length if decision.limit is None else amounts[decision.limit]
+        is_held = self.is_held(requests, kind, decision, length, units, now_ns)
+        if usage is not None:
+            ticket = Ticket() if connection.frame is None else connection.frame.ticket
+            count_throttled(amounts, decision, ticket, now_ns)
+        return is_held
+
+    def _in_response(self, connection: Connection, decision: Decision, now_ns: int) -> Decision:
+        """The debt that the response of a request contains: without that of limits that would refuse it."""
+        usage = connection.usage
+        if usage is None or not usage.lists_partitions or not connection.identity.limits.walks:
+            return decision
+        return without_rejecting(decision, now_ns)
 
     def _pass_in_debt(
         self, decision: Decision, amounts: Mapping[Limit, int], length: int, arrived: int, now_ns: int

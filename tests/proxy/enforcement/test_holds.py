@@ -1,24 +1,30 @@
-"""Held frames, in the queue of the limit that each waits for."""
+"""Held frames, in the queue of the limit that each waits for; and reservations that lapse."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.enforcement.holds import Hold, Holds
-from quotas.admission.limit import Ticket
-from tests.proxy.enforcement.test_measures import Scene, hold_of
+from proxy.enforcement.data_frame import DataFrame, FrameEvent, Reserving
+from proxy.enforcement.holds import _CHECKED_AT_ONCE, LAPSE_NS, Holds
+from quotas.admission.limit import Limit
+from quotas.admission.passage import Passage
+from quotas.parsing.parse import parse_spec
+from tests.proxy.enforcement.test_measures import Scene, held_by
 
 NS_PER_SECOND = 1_000_000_000
 
 
-def test_holds_are_served_in_turn_when_the_debt_is_paid() -> None:
+def test_frames_are_served_in_turn_when_the_debt_is_paid() -> None:
     scene = Scene()
     holds, limit, now_ns = Holds(), scene.limit, scene.now_ns
     limit.algorithm.record(1_000, now_ns)
-    first, second = hold_of(limit), hold_of(limit)
-    holds.add(first, 0)
-    holds.add(second, 0)
+    first, second = held_by(limit), held_by(limit)
+    holds.add(first)
+    holds.add(second)
     assert list(holds.limits) == list(holds.changed) == [limit]
     assert holds.next(limit, now_ns) is None
     assert holds.due_ns(limit, now_ns) == NS_PER_SECOND
@@ -35,11 +41,11 @@ def test_holds_are_served_in_turn_when_the_debt_is_paid() -> None:
 def test_limits_with_waiters_are_known(events: list[str]) -> None:
     scene = Scene()
     holds, limit = Holds(), scene.limit
-    held: list[Hold] = []
+    held: list[DataFrame] = []
     for each in events:
         if each == "add":
-            held.append(hold_of(limit, 100 + len(held)))
-            holds.add(held[-1], 0)
+            held.append(held_by(limit, 100 + len(held)))
+            holds.add(held[-1])
         elif each == "remove" and held:
             holds.remove(held.pop(len(held) // 2))
             assert limit in holds.changed or held
@@ -53,21 +59,36 @@ def test_limits_with_waiters_are_known(events: list[str]) -> None:
             held.clear()
         assert bool(holds.limits) == bool(held)
         assert limit.waiters.waiting == len(held)
-        assert limit.waiters.queued == sum(hold.units for hold in held)
+        assert limit.waiters.queued == sum(frame.units for frame in held)
 
 
-def test_what_a_ticket_was_charged_is_given_back_and_told() -> None:
-    scene = Scene()
-    holds, limit = Holds(), scene.limit
-    ticket = Ticket()
-    ticket.turn = limit
-    ticket.claim(500, scene.now_ns)
-    assert limit.debt_ns(scene.now_ns) == NS_PER_SECOND // 2
-    holds.add(hold_of(limit), 0)
+def test_the_end_of_a_frame_releases_what_its_ticket_reserves() -> None:
+    scene = Scene(quota=parse_spec("client-id=etl,producer_byte_rate=1000"))
+    holds, limit, now_ns = Holds(), scene.limit, scene.now_ns
+    limit.algorithm.record(500, now_ns)
+    frame = held_by(limit)
+    frame.ticket.at_limit = limit
+    frame.ticket.reserve(700)
+    assert limit.debt_ns(now_ns) == NS_PER_SECOND // 5
+    holds.add(held_by(limit))
     holds.changed.clear()
-    holds.give_up(ticket, scene.now_ns)
-    assert limit.debt_ns(scene.now_ns) == 0
+    holds.end(frame, FrameEvent.CLOSE)
+    assert (limit.debt_ns(now_ns), limit.reserved) == (0, 0)
+    assert list(holds.changed) == [limit], "its waiters are due sooner"
+
+
+def test_the_end_of_a_frame_is_the_end_of_its_passage() -> None:
+    scene = Scene()
+    holds, limit, now_ns = Holds(), scene.limit, scene.now_ns
+    frame = DataFrame(100, answered=True)
+    frame.pass_on(Passage({limit: 100}, 100), now_ns)
+    holds.reserve(frame, now_ns)
+    holds.add(held_by(limit))
+    holds.changed.clear()
+    holds.end(frame, FrameEvent.CLOSE)
+    assert limit.reserved == 0
     assert list(holds.changed) == [limit]
+    holds.lapse(now_ns + 10 * LAPSE_NS)  # it is not checked any more
 
 
 def test_credit_for_a_limit_without_waiters_changes_nothing() -> None:
@@ -75,3 +96,52 @@ def test_credit_for_a_limit_without_waiters_changes_nothing() -> None:
     holds = Holds()
     holds.credit_returned((scene.limit,))
     assert holds.changed == {}
+
+
+# ---- reservations that lapse
+
+
+class Reserved(Reserving):
+    """Reserves of `limit` until it lapses; `keeps`: whether it keeps up."""
+
+    def __init__(self, limit: Limit, *, keeps: bool) -> None:
+        self.limit, self.keeps, self.checks, self.lapses = limit, keeps, 0, 0
+
+    def keeps_up(self) -> bool:
+        self.checks += 1
+        return self.keeps
+
+    def lapse(self) -> Collection[Limit]:
+        self.lapses += 1
+        return (self.limit,)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_reservation_is_checked_each_second_and_lapses_once(keeps: bool) -> None:
+    scene = Scene()
+    holds, now_ns = Holds(), scene.now_ns
+    holds.add(held_by(scene.limit))
+    holds.changed.clear()
+    what = Reserved(scene.limit, keeps=keeps)
+    holds.reserve(what, now_ns)
+    holds.lapse(now_ns + LAPSE_NS - 1)
+    assert (what.checks, what.lapses) == (0, 0)
+    for second in (1, 2, 3):
+        holds.lapse(now_ns + second * LAPSE_NS)
+    assert (what.checks, what.lapses) == ((3, 0) if keeps else (1, 1))
+    assert list(holds.changed) == ([] if keeps else [scene.limit])
+    holds.forget(what)
+    holds.lapse(now_ns + 9 * LAPSE_NS)
+    assert what.checks == (3 if keeps else 1)
+
+
+def test_one_call_checks_a_bounded_number_and_the_next_ones_the_rest() -> None:
+    scene = Scene()
+    holds, now_ns = Holds(), scene.now_ns
+    reserving = [Reserved(scene.limit, keeps=at % 2 == 0) for at in range(2 * _CHECKED_AT_ONCE)]
+    for what in reserving:
+        holds.reserve(what, now_ns)
+    for calls in (1, 2, 2):
+        holds.lapse(now_ns + LAPSE_NS)
+        assert sum(what.checks for what in reserving) <= calls * _CHECKED_AT_ONCE
+    assert all(what.checks == 1 for what in reserving)

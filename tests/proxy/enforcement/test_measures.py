@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from proxy.config.config import EnforcementOptions
-from proxy.enforcement.holds import Delay, Hold
+from proxy.enforcement.data_frame import DataFrame
+from proxy.enforcement.holds import Delay
 from proxy.enforcement.identity import Identity
-from proxy.enforcement.measures import SOFT_NS, Measures, Reply
+from proxy.enforcement.measures import Measures, Reply
 from proxy.enforcement.report import DEBT, DELAY, NOTIFY, PAUSE, REJECT, SOFT, TOTAL, connection_status, throttle_status
 from quotas.admission.decision import Decision
-from quotas.admission.limit import Limit, Ticket
+from quotas.admission.limit import SOFT_NS, Limit
 from quotas.connections import Verdict
 from quotas.modes import MODES
 from quotas.parsing.parse import parse_spec
@@ -66,8 +67,10 @@ def identity(world: World, client_id: str = "etl") -> Identity:
     return who
 
 
-def hold_of(limit: Limit, size: int = 100, since_ns: int = 0) -> Hold:
-    return Hold(limit, size, size, Ticket(), since_ns, answered=True)
+def held_by(limit: Limit, units: int = 100, since_ns: int = 0) -> DataFrame:
+    frame = DataFrame(units, answered=True)
+    frame.hold(limit, units, since_ns)
+    return frame
 
 
 #: What each mode does where a request leaves debt, by what its response can do.
@@ -289,7 +292,7 @@ def test_throttled_connections_are_listed() -> None:
     verdict = Verdict(True, 3 * NS_PER_SECOND, limit_name="connection_creation_rate", limit_value=5)
     since_ns = now_ns - NS_PER_SECOND
     listed = [
-        throttle_status(who, hold_of(scene.limit, since_ns=since_ns), "", now_ns),
+        throttle_status(who, held_by(scene.limit, since_ns=since_ns), "", now_ns),
         throttle_status(who, Delay(scene.limit, since_ns, 3_000, is_shown=True), "", now_ns),
         throttle_status(noticed, None, "", now_ns),
         throttle_status(noticed, None, "memory", now_ns),
@@ -311,11 +314,10 @@ def test_throttled_connections_are_listed() -> None:
 def test_the_remaining_time_includes_the_queue() -> None:
     scene = Scene()
     scene.limit.algorithm.record(4_000, scene.now_ns)
-    holds = [hold_of(scene.limit, since_ns=scene.now_ns) for _ in range(4)]
-    for hold in holds:
-        hold.units = 2_000
-        scene.limit.enqueue(hold, hold.units)
-    listed = [throttle_status(scene.who, hold, "", scene.now_ns) for hold in holds]
+    frames = [held_by(scene.limit, 2_000, scene.now_ns) for _ in range(4)]
+    for frame in frames:
+        scene.limit.enqueue(frame, frame.units)
+    listed = [throttle_status(scene.who, frame, "", scene.now_ns) for frame in frames]
     assert [each and each.remaining_seconds for each in listed] == [4.0 + 3 * 2.0] * 4
 
 

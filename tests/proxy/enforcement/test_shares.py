@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from proxy.config.floor import JAVA, LIBRDKAFKA
-from proxy.enforcement.holds import Delay, Hold
+from proxy.enforcement.holds import Delay
 from proxy.enforcement.identity import Identity
 from proxy.enforcement.shares import CHECKED_AT_ONCE, HOUR_NS, MAX_CLIENTS, Shares
-from quotas.admission.limit import Ticket
 from tests.proxy.conversation import lines_of, without_burst
+from tests.proxy.enforcement.test_measures import held_by
 from tests.proxy.frames import api_versions
 from tests.proxy.streams.pair import Pair, World
 
@@ -51,11 +51,11 @@ class Scene:
                 who = self.identity(name.format(number))
                 who.software = software
                 (limit,) = self.world.registry.limits_in_use()
-                hold = Hold(limit, 1, 1, Ticket(), now_ns, answered=True) if how == "hold" else None
+                frame = held_by(limit, 1, now_ns) if how == "hold" else None
                 if how == "notice":
                     who.notice.extend(limit, now_ns + 1, "debt")
                 delay = Delay(limit, now_ns, 1_000, is_shown=False) if how == "delay" else None
-                self.shares.add(who, hold or delay, port, now_ns)
+                self.shares.add(who, frame or delay, port, now_ns)
         self.shares.check()
         for _ in range(-(-producers // CHECKED_AT_ONCE) if rounds is None else rounds):
             self.shares.warn()

@@ -22,7 +22,7 @@ from proxy.brokers.nodes import Nodes
 from proxy.brokers.topics import Topics
 from proxy.config.config import Config, QuotaOptions
 from proxy.enforcement.data_frame import DataFrame, FrameEvent, FrameOwner, Life
-from proxy.enforcement.holds import Holds
+from proxy.enforcement.holds import LAPSE_NS, Holds
 from proxy.enforcement.identity import Identity
 from proxy.enforcement.measures import Measures
 from proxy.enforcement.report import Report
@@ -103,12 +103,20 @@ class World:
         return {(str(limit.entity), limit.name): debt_ns / 1e9 for limit, debt_ns in owed if debt_ns}
 
     def levels(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """Debt in ns and headroom of each limit in use, by entity and name."""
+        """Debt in ns and headroom beside what is reserved, of each limit in use, by entity and name."""
         now_ns = self.clock()
         return {
-            (str(limit.entity), limit.name): (limit.debt_ns(now_ns), limit.algorithm.headroom(now_ns))
+            (str(limit.entity), limit.name): (
+                limit.debt_ns(now_ns),
+                limit.algorithm.headroom(now_ns) - limit.reserved,
+            )
             for limit in self.registry.limits_in_use()
         }
+
+    def reserved(self) -> dict[tuple[str, str], int]:
+        """Units of limits that are reserved, by entity and name."""
+        in_use = self.registry.limits_in_use()
+        return {(str(limit.entity), limit.name): limit.reserved for limit in in_use if limit.reserved}
 
     def counts(self) -> dict[str, Any]:
         """What metrics have counted."""
@@ -349,7 +357,7 @@ class Pair(FrameOwner):
 
 
 def pass_holds(world: World, most: int = 10_000) -> None:
-    """Let time pass until nothing is held, as the timers do."""
+    """Let time pass until nothing is held, as the timers do; reservations lapse meanwhile."""
     for _ in range(most):
         if not world.holds.limits:
             return
@@ -359,11 +367,43 @@ def pass_holds(world: World, most: int = 10_000) -> None:
 
 def pass_one_hold(world: World) -> None:
     """Let time pass until one frame has its turn."""
-    limit = next(iter(world.holds.limits))
-    world.clock.now_ns += world.holds.due_ns(limit, world.clock()) or 0
-    frame = world.holds.next(limit, world.clock())
-    assert frame is not None
-    release(frame)
+    for _ in range(100_000):
+        for limit in world.holds.limits:
+            frame = world.holds.next(limit, world.clock())
+            if frame is not None:
+                release(frame)
+                return
+        pass_time(world, min(world.holds.due_ns(limit, world.clock()) or 0 for limit in world.holds.limits))
+    raise AssertionError("what is held has no turn")
+
+
+def pass_time(world: World, time_ns: int) -> None:
+    """Let time pass, at most until reservations lapse: that may change what is due."""
+    world.clock.now_ns += min(time_ns, LAPSE_NS // 10) if world.holds._reserving else time_ns
+    world.holds.lapse(world.clock())
+
+
+def lapse(world: World) -> None:
+    """A second passes in which nothing arrives."""
+    world.clock.now_ns += LAPSE_NS
+    world.holds.lapse(world.clock())
+
+
+def run_until(world: World, ends_ns: int) -> None:
+    """Let time pass; held frames pass in their turn."""
+    while world.clock() < ends_ns:
+        due_ns = [world.holds.due_ns(limit, world.clock()) or 0 for limit in world.holds.limits]
+        pass_time(world, min([*due_ns, ends_ns - world.clock()]))
+        while release_due(world):
+            pass
+
+
+def release_due(world: World) -> bool:
+    """Release one frame of each limit that is out of debt. Returns whether there was one."""
+    frames = [frame for limit in list(world.holds.limits) if (frame := world.holds.next(limit, world.clock()))]
+    for frame in frames:
+        release(frame)
+    return bool(frames)
 
 
 def release(frame: DataFrame) -> None:

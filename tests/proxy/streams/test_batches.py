@@ -21,7 +21,7 @@ from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
 from tests.proxy import frames
 from tests.proxy.frames import batch, heartbeat, produce_records
-from tests.proxy.streams.pair import Pair, World
+from tests.proxy.streams.pair import Pair, World, release
 from tests.quotas.cost import calls_during
 
 KNOWN_ID, UNKNOWN_ID = uuid.UUID(int=0x70), uuid.UUID(int=0x71)
@@ -169,10 +169,9 @@ def release_holds(world: World) -> None:
             return
         limit = next(iter(world.holds.limits))
         world.clock.now_ns += world.holds.due_ns(limit, world.clock()) or 0
-        hold = world.holds.next(limit, world.clock())
-        if hold is not None:
-            assert isinstance(hold.waiter, Pair)
-            hold.waiter.release(hold)
+        frame = world.holds.next(limit, world.clock())
+        if frame is not None:
+            release(frame)
 
 
 class Half:
@@ -219,6 +218,7 @@ class Half:
         return {
             "now": now_ns,
             "levels": later,
+            "reserved": world.reserved(),
             "counts": world.counts(),
             "topics": world.topics(),
             "bytes": [bytes(pair.to_broker) for pair in self.pairs],
@@ -417,7 +417,7 @@ def test_plans_are_few_and_short() -> None:
     plans = pair.request_stream._batches._plans
     assert plans is not None
     assert len(plans._plans) == MAX_PLANS
-    assert [len(plan.prefix) > 240 for plan in plans._plans] == [True, True, False, False]
+    assert [len(plan.prefix) > 240 for plan in plans._plans] == [True] * 2 + [False] * (MAX_PLANS - 2)
 
 
 def test_alternating_client_ids_keep_their_plans() -> None:

@@ -1,4 +1,4 @@
-"""What a limit is charged, refunded and asks for, over whole conversations."""
+"""What a limit is charged, reserves and asks for, over whole conversations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from protocol.apis import CREATE_TOPICS
 from proxy.config.config import EnforcementOptions
+from proxy.streams.handlers.data import LEAST_PORTION
 from proxy.streams.steps import HOLD
+from quotas.admission.limit_set import admit_all
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
 from tests.proxy import frames
@@ -18,7 +20,7 @@ from tests.proxy.conversation import without_burst
 from tests.proxy.frames import batch, heartbeat, produce, produce_records, produce_throttle_ms, produced
 from tests.proxy.mutation_frames import create, created, told
 from tests.proxy.streams.exchanges import heartbeat_answered
-from tests.proxy.streams.pair import Pair, World, pass_holds, pass_one_hold
+from tests.proxy.streams.pair import Pair, World, lapse, pass_holds
 
 PRODUCE = "producer_byte_rate"
 ETL = ("client-id:etl", PRODUCE)
@@ -36,50 +38,16 @@ def long_frame(size: int = 10_000) -> bytes:
 
 
 @pytest.mark.parametrize("arrived", [23, 5_000, 9_999])
-def test_what_never_came_is_refunded_at_the_end(arrived: int) -> None:
+def test_what_never_came_is_not_charged(arrived: int) -> None:
     world = World([quota(f"{PRODUCE}=1000")])
     pair = Pair(world)
     sent = long_frame()
     pair.client_sends(sent[:arrived])
-    assert world.debts()[ETL] == pytest.approx((len(sent) - 4) / 1000)
+    assert world.debts()[ETL] == pytest.approx((len(sent) - 4) / 1000), "the rest is reserved"
+    assert world.reserved() == {ETL: len(sent) - arrived}
     pair.hang_up()
     assert world.debts()[ETL] == pytest.approx((arrived - 4) / 1000)
-
-
-def test_a_request_does_not_wait_for_bytes_that_have_not_arrived() -> None:
-    """The first client announces 100 MB, which leaves debt. A request that finds the debt takes the place of these."""
-    world = World([quota(f"{PRODUCE}=1000")])
-    first, second = Pair(world), Pair(world)
-    first.client_sends(produce(1, 100_000_000)[:23])
-    assert world.debts()[ETL] == pytest.approx(100_000, rel=0.01)
-    second.client_sends(produce(2))
-    limit = next(iter(world.holds.limits))
-    assert limit in world.holds.changed
-    assert (world.holds.due_ns(limit, world.clock()) or 0) < 20_000_000
-    pass_holds(world)
-    assert second.sent() == [produce(2)]
-    first.hang_up()
-    second.hang_up()
-    assert world.holds._overdrafts == {}
-
-
-def test_announced_frames_that_stall_delay_others_by_one_charge_each() -> None:
-    """Their clients send the head alone. Each is charged what the limit earns in 50 ms, not the 90 MB announced."""
-    world = World([quota(f"{PRODUCE}=1000000")])
-    stalled = [Pair(world) for _ in range(20)]
-    innocent = Pair(world)
-    head = produce(1, 90_000_000)[:60]
-    for pair in stalled:
-        pair.client_sends(head)
-    began_ns = world.clock()
-    for number in range(10):
-        innocent.client_sends(produce(number, 1_000))
-        while innocent.hold is not None:
-            pass_one_hold(world)
-    assert len(innocent.sent()) == 10
-    assert world.clock() - began_ns < 600_000_000, "one charge of 50 ms between two frames of 1 ms"
-    pass_holds(world)
-    assert world.clock() - began_ns < 20 * 60_000_000
+    assert world.reserved() == {}
 
 
 @given(
@@ -108,57 +76,46 @@ def test_held_frames_are_charged_for_what_arrives(
     assert 200_000 + earned - left == pytest.approx(sum(max(0, len(pair.to_broker) - 4) for pair in pairs), abs=20)
 
 
-def test_after_a_second_without_a_byte_the_rest_is_charged_as_it_comes() -> None:
-    world = World([quota(f"{PRODUCE}=1000")])
+def test_a_request_that_stalled_asks_again_for_the_rest() -> None:
+    """It waits in its middle while there is debt, and passes in portions of 32 KiB."""
+    world = World([quota(f"{PRODUCE}=100000")])
     pair = Pair(world)
-    sent = long_frame()
-    pair.client_sends(sent[:1_004])
-    pair.request_stream.refund_rest(world.clock())
-    assert world.debts()[ETL] == pytest.approx(1.0)
-    pair.request_stream.refund_rest(world.clock())
-    assert world.debts()[ETL] == pytest.approx(1.0), "once"
-    pair.client_sends(sent[1_004:1_504])
+    sent = long_frame(100_000)
+    pair.client_sends(sent[:25_004])
+    lapse(world)
+    assert (world.reserved(), world.debts()) == ({}, {})
+    Pair(world).client_sends(produce(1, 50_000))
+    pair.client_sends(sent[25_004:30_000])
     assert pair.requests.stopped == HOLD, "the limit is in debt"
-    assert pair.to_broker == sent[:1_004]
+    assert pair.to_broker == sent[:25_004]
     pass_holds(world)
-    assert pair.to_broker == sent[:1_504]
-    assert world.debts()[ETL] == pytest.approx(0.5)
+    assert pair.to_broker == sent[:30_000]
+    assert world.reserved() == {ETL: LEAST_PORTION - (30_000 - 25_004)}
     while len(pair.to_broker) < len(sent):
         pair.client_sends(sent[len(pair.to_broker) : len(pair.to_broker) + 3_000])
         pass_holds(world)
     assert pair.to_broker == sent
-    pair.hang_up()
-    assert world.debts()[ETL] == pytest.approx(((len(sent) - 1_504) % 3_000) / 1000)
+    assert world.reserved() == {}
 
 
 def test_the_rest_is_charged_once_for_a_request_that_is_read() -> None:
     """A walk passes less of a read than has come: what it leaves is not charged again."""
-    world = World([quota(f"{PRODUCE}=1000000"), parse_spec("topic=other,bytes_in_rate=1GB")])
     records: dict[frames.Topic, list[bytes | None]] = {f"topic-{number}": [batch(1, 61)] for number in range(2_000)}
     sent = produce_records(1, records, 9)
     for cuts in ([], [1_000], [37]):
+        world = World([quota(f"{PRODUCE}=1000000"), parse_spec("topic=other,bytes_in_rate=1GB")])
         pair = Pair(world, cuts=cuts)
         pair.client_sends(sent[:70_000])
-        pair.request_stream.refund_rest(world.clock())
-        before = world.debts()[ETL]
+        lapse(world)
+        began_ns = world.clock()
         pair.client_sends(sent[70_000:])
         pass_holds(world)
         assert pair.to_broker == sent
-        world.clock.pass_seconds(1)
-        assert before < 0.1
-        assert not world.debts()
-    world = World([quota(f"{PRODUCE}=1000000"), parse_spec("topic=other,bytes_in_rate=1GB")])
-    pair = Pair(world, cuts=[37])
-    pair.client_sends(sent[:70_000])
-    pair.request_stream.refund_rest(world.clock())
-    began_ns = world.clock()
-    pair.client_sends(sent[70_000:])
-    pass_holds(world)
-    total = world.debts().get(ETL, 0.0) + (world.clock() - began_ns) / 1e9
-    assert total == pytest.approx((len(sent) - 4) / 1e6, rel=0.01)
+        total = world.debts().get(ETL, 0.0) + (world.clock() - began_ns) / 1e9
+        assert total == pytest.approx((len(sent) - 70_000) / 1e6, rel=0.01)
 
 
-def test_a_dry_run_refunds_what_never_came() -> None:
+def test_a_dry_run_charges_what_came() -> None:
     """A frame that would be held is charged as one that passes."""
     world = World([quota(f"{PRODUCE}=1000")], enforcement=EnforcementOptions(dry_run=True))
     first = Pair(world)
@@ -169,27 +126,6 @@ def test_a_dry_run_refunds_what_never_came() -> None:
     assert world.debts()[ETL] == pytest.approx(before + (len(long_frame()) - 4) / 1000)
     second.hang_up()
     assert world.debts()[ETL] == pytest.approx(before + 1.0)
-
-
-@given(st.integers(24, 3_000), st.lists(st.booleans(), max_size=4), st.sampled_from([[], [400], [99, 1]]))
-def test_whatever_stalls_what_arrived_is_what_is_charged(size: int, stalls: list[bool], cuts: list[int]) -> None:
-    """Any number of pauses in one frame, each with a refund: time and debt together are the bytes that came."""
-    world = World([quota(f"{PRODUCE}=1000")])
-    began_ns = world.clock()
-    pair = Pair(world, cuts=cuts)
-    sent = long_frame(3_500)
-    at = 0
-    for stall in stalls:
-        piece = sent[at : at + size // 3 + 24]
-        at += len(piece)
-        pair.client_sends(piece)
-        pass_holds(world)
-        if stall:
-            pair.request_stream.refund_rest(world.clock())
-    pair.hang_up()
-    passed_seconds = (world.clock() - began_ns) / 1e9
-    total = world.debts().get(ETL, 0.0) + passed_seconds
-    assert total == pytest.approx(max(0, at - 4) / 1000, abs=0.001) or at > len(sent)
 
 
 # ---- request_rate
@@ -339,12 +275,12 @@ def test_a_held_long_request_counts_once() -> None:
 
 
 def test_a_stalled_request_counts_once() -> None:
-    """Charged as it comes, and in debt after each piece."""
+    """It asks for each portion, and leaves debt after each piece."""
     world = World([quota(f"{PRODUCE}=1000000")])
     pair = Pair(world)
     sent = long_frame(50_000)
     pair.client_sends(sent[:100])
-    pair.request_stream.refund_rest(world.clock())
+    lapse(world)
     for at in range(100, len(sent), 5_000):
         pair.client_sends(sent[at : at + 5_000])
         pass_holds(world)
@@ -415,7 +351,8 @@ def test_a_refusal_names_topics_where_the_rest_could_pass(limits: list[str], nam
     pair.client_sends(produce_records(1, records))
     usage = pair.connection.usage
     assert usage is not None
-    assert usage.admit(500, world.clock(), None).topics == named
+    refused = admit_all(usage.charges(500, world.clock()), world.clock())
+    assert usage.with_topics(refused, world.clock()).topics == named
 
 
 def test_topics_without_a_known_name_are_named_in_no_refusal() -> None:
@@ -424,8 +361,9 @@ def test_topics_without_a_known_name_are_named_in_no_refusal() -> None:
     pair.client_sends(produce_records(1, {frames.TOPIC_ID: [batch(1, 100)]}, 13))
     usage = pair.connection.usage
     assert usage is not None
-    refused = usage.admit(500, world.clock(), None)
-    assert (refused.admitted, refused.topics) == (False, ())
+    refused = admit_all(usage.charges(500, world.clock()), world.clock())
+    assert not refused.admitted
+    assert usage.with_topics(refused, world.clock()).topics == ()
 
 
 def test_the_limits_of_a_topic_are_looked_up_again_after_a_change_and_an_idle_hour() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.apis import FETCH, SHARE_FETCH
 from proxy.streams.steps import FULL
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
@@ -56,10 +58,13 @@ def converse(pair: Pair, said: list[Exchange], *, in_turn: bool) -> None:
 def answer_what_came(pair: Pair, said: list[Exchange]) -> None:
     """The broker answers what has reached it and has no response yet."""
     responses = {each.correlation_id: each.response for each in said}
+    fetched = {each.response for each in said if int.from_bytes(each.request[4:6]) in (FETCH, SHARE_FETCH)}
     sent = correlation_ids(pair.sent(), requests=True)
     answered = len(pair.responses.out) and set(correlation_ids(pair.received(), requests=False))
     due = [responses[number] for number in sent if not answered or number not in answered]
-    pair.broker_sends(*due)
+    after_fetches = [at + 1 for at, each in enumerate(due) if each in fetched]
+    for start, end in pairwise([0, *after_fetches, len(due)]):
+        pair.broker_sends(*due[start:end])  # the next fetch passes when the response to the one before has arrived
     while pair.response_stream.delay is not None:
         pair.end_delay()
 
@@ -72,6 +77,7 @@ def outcome(pair: Pair) -> dict[str, Any]:
         "in flight": len(pair.connection.in_flight),
         "owed": pair.connection.owed_bytes,
         "levels": world.levels(),
+        "reserved": world.reserved(),
         "counts": world.counts(),
         "time": world.clock(),
     }

@@ -142,12 +142,14 @@ def test_control_requests_and_renewals_of_locks_are_never_held(mode: str) -> Non
     ]
     pair.client_sends(*sent)
     assert pair.sent()[1:] == sent
+    pair.broker_sends(share_fetched(2, 2))
+    while pair.response_stream.delay is not None:
+        pair.end_delay()
     pair.client_sends(share_fetch(3, 2))
     assert pair.held is not None
 
 
-def test_debt_of_the_rest_of_a_held_request_delays_its_own_response() -> None:
-    """A long request is charged in parts after its hold; its response is in flight meanwhile."""
+def test_debt_of_a_long_held_request_delays_its_own_response() -> None:
     pair = answered(3, 1_000)
     pair.client_sends(produce(2, 130_000, 3))
     assert pair.held is not None

@@ -22,9 +22,16 @@ HEAD = len(fetched(1, size=0))
 class Consumer:
     """One client with a connection to each of some brokers, which have as many batches as it wants."""
 
-    def __init__(self, rate: int, batches: list[int], latency_ns: int) -> None:
-        """`batches`: the size of a batch at each broker."""
-        self.world = World([parse_spec(f"client-id=etl,consumer_byte_rate={rate},burst_seconds=0.1")])
+    def __init__(
+        self, rate: int, batches: list[int], latency_ns: int, burst_seconds: float = 0.1, first: int = 0
+    ) -> None:
+        """`batches`: the size of a batch at each broker; `first`: of the first response, if it is another."""
+        spec = f"client-id=etl,consumer_byte_rate={rate},burst_seconds={burst_seconds}"
+        self.world = World([parse_spec(spec)])
+        self.first = first
+        #: Since when each connection waits for its fetch to pass, and how long one has waited at most.
+        self.asked_ns = [0] * len(batches)
+        self.longest_ns = 0
         self.began_ns = self.world.clock()
         self.batches = batches
         self.latency_ns = latency_ns
@@ -44,11 +51,13 @@ class Consumer:
 
     def ask(self, at: int) -> None:
         self.numbers[at] += 1
+        self.asked_ns[at] = self.world.clock()
         self.pairs[at].client_sends(fetch(self.numbers[at]))
         self.see_forwarded(at)
 
     def see_forwarded(self, at: int) -> None:
         if self.pairs[at].connection.in_flight:
+            self.longest_ns = max(self.longest_ns, self.world.clock() - self.asked_ns[at])
             heappush(self.due, (self.world.clock() + self.latency_ns, at))
 
     def step(self) -> None:
@@ -69,7 +78,8 @@ class Consumer:
         pair, batch = self.pairs[at], self.batches[at]
         budget = fetch_max_bytes(pair.sent()[-1])
         pair.to_broker.clear()
-        size = max(batch, budget // batch * batch)
+        size = self.first or max(batch, budget // batch * batch)
+        self.first = 0
         self.arrived.append((world.clock() - self.began_ns, size + HEAD))
         pair.broker_sends(fetched(self.numbers[at], size=size))
         pair.to_client.clear()
@@ -119,3 +129,15 @@ def test_open_fetches_together_overdraw_by_one_batch(rate: int, batches: list[in
     assert over <= sum(largest)
     if len(set(batches)) == 1:
         assert over <= largest[0] + HEAD * len(batches)
+
+
+@pytest.mark.parametrize("connections", [8, 16, 32])
+@pytest.mark.parametrize("batch", [16_000, 100_000])
+def test_no_connection_waits_for_a_response_of_burst_size_again(connections: int, batch: int) -> None:
+    """The first connection receives 5 MB at 5 MB/s: none waits longer than that, and two fair rounds."""
+    rate = 5_000_000
+    consumer = Consumer(rate, [batch] * connections, 3_000_000, burst_seconds=1, first=rate)
+    consumer.run(40)
+    round_ns = connections * max(batch, rate // 100) * SECOND // rate
+    assert consumer.longest_ns <= SECOND + 2 * round_ns
+    assert min(consumer.numbers) > 10

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.streams.steps import HOLD
+from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
 from tests.proxy import frames
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import batch, produce, produce_records
-from tests.proxy.streams.pair import Pair, World, pass_holds, pass_one_hold
+from tests.proxy.streams.pair import Pair, World, lapse, pass_holds, release
 
 RATE = "producer_byte_rate"
 
@@ -32,28 +37,23 @@ def limit_of(rate: int, entity: str = "client-id=etl") -> QuotaEntry:
 )
 def test_the_rest_of_a_held_request_waits_for_the_limits_of_now(after: list[QuotaEntry], most_seconds: float) -> None:
     world = World([limit_of(10_000)])
-    pair = Pair(world)
-    sent = produce(1, 10_000) + produce(2, 1_000_000)
-    pair.client_sends(sent)
-    pass_one_hold(world)
-    assert pair.held is not None, "the first part has passed"
+    pair, sent = held_in_its_middle(world)
     world.registry.replace(after, world.clock())
     decide_again(world)
     began_ns = world.clock()
     pass_holds(world)
     assert pair.to_broker == sent
-    assert pair.connection.turn is None
+    assert pair.connection.frame is None
     assert (world.clock() - began_ns) / 1e9 <= most_seconds
+    assert world.reserved() == {}
 
 
 def test_the_rest_of_a_held_request_waits_for_no_forgotten_debt() -> None:
     """The debt of a dry run or of the time without enforcement is forgotten when enforcement begins."""
-    world = World([limit_of(1_000_000)])
-    pair = Pair(world)
-    sent = produce(1, 10_000) + produce(2, 1_000_000)
-    pair.client_sends(sent)
-    pass_one_hold(world)
+    world = World([limit_of(100_000)])
+    pair, sent = held_in_its_middle(world)
     assert pair.held is not None
+    assert pair.held.limit is not None
     pair.held.limit.algorithm.record(100_000_000, world.clock())
     world.registry.forget_debts(world.clock(), most=100)
     decide_again(world)
@@ -63,15 +63,25 @@ def test_the_rest_of_a_held_request_waits_for_no_forgotten_debt() -> None:
     assert world.clock() - began_ns < 2_000_000_000
 
 
+def held_in_its_middle(world: World) -> tuple[Pair, bytes]:
+    """A request that stalled and asks for its rest, and its bytes."""
+    pair, sent = Pair(world), produce(1, 1_000_000)
+    pair.client_sends(sent[:500_000])
+    lapse(world)
+    pair.client_sends(sent[500_000:])
+    assert pair.held is not None
+    assert pair.to_broker == sent[:500_000]
+    return pair, sent
+
+
 def decide_again(world: World) -> None:
     """What the shell does after a change of limits."""
     for limit in list(world.holds.limits):
-        for hold in world.holds.take_all(limit):
-            assert hold.waiter is not None
-            hold.waiter.release(hold)
+        for frame in world.holds.take_all(limit):
+            release(frame)
 
 
-# ---- records that are charged before they arrive
+# ---- records that are announced and do not arrive
 
 
 @cache
@@ -90,7 +100,7 @@ RECORD_LIMITS = (
 
 @pytest.mark.parametrize("spec", RECORD_LIMITS)
 @pytest.mark.parametrize("is_known", [False, True])
-def test_records_that_never_arrive_are_refunded(spec: str, is_known: bool) -> None:
+def test_records_that_never_arrive_are_not_charged(spec: str, is_known: bool) -> None:
     """Also where an earlier request with the same topic makes it pass in a batch (`is_known`)."""
     world = World([parse_spec(f"{spec},burst_seconds=10") if is_known else without_burst(spec)])
     pair = Pair(world)
@@ -111,38 +121,23 @@ def test_records_that_never_arrive_are_refunded(spec: str, is_known: bool) -> No
 
 
 @pytest.mark.parametrize("spec", RECORD_LIMITS)
-def test_a_request_does_not_wait_for_records_that_have_not_arrived(spec: str) -> None:
+@pytest.mark.parametrize("is_late", [False, True])
+def test_others_wait_a_second_for_records_that_do_not_arrive(spec: str, is_late: bool) -> None:
+    """Also for those of a later partition, which are announced when another request waits already."""
     world = World([without_burst(spec)])
     first, second = Pair(world), Pair(world)
-    first.client_sends(long_records()[:70_000])
+    sent = produce_records(1, {"rows": [batch(14, 70_000), batch(1_000, 5_000_000)]}) if is_late else long_records()
+    first.client_sends(sent[:70_000])
     began_ns = world.clock()
     second.client_sends(produce_records(2, {"rows": [batch(1, 100)]}))
     assert second.requests.stopped == HOLD
+    first.client_sends(sent[70_000:72_000])
     pass_holds(world)
     assert len(second.sent()) == 1
-    assert world.clock() - began_ns < 80_000_000
+    assert world.clock() - began_ns <= 1_100_000_000
+    assert world.reserved() == {}
     first.hang_up()
     second.hang_up()
-    assert world.holds._overdrafts == {}
-
-
-@pytest.mark.parametrize("spec", RECORD_LIMITS)
-def test_waiters_do_not_wait_for_what_is_announced_after_them(spec: str) -> None:
-    """The second partition of the first request is announced when another request waits already."""
-    world = World([without_burst(spec)])
-    debtor, first, second = Pair(world), Pair(world), Pair(world)
-    debtor.client_sends(produce_records(1, {"rows": [batch(1, 1_000)]}))
-    sent = produce_records(1, {"rows": [batch(14, 70_000), batch(1_000, 5_000_000)]})
-    first.client_sends(sent[:68_000])
-    second.client_sends(produce_records(2, {"rows": [batch(15, 75_000)]}))
-    began_ns = world.clock()
-    while first.held is not None:
-        pass_one_hold(world)
-    assert second.held is not None
-    first.client_sends(sent[68_000:72_000])
-    pass_holds(world)
-    assert len(second.sent()) == 1
-    assert world.clock() - began_ns < 100_000_000
 
 
 SEVERAL: dict[frames.Topic, list[bytes | None]] = {
@@ -156,10 +151,10 @@ SEVERAL: dict[frames.Topic, list[bytes | None]] = {
     st.lists(st.tuples(st.integers(1, 4_000), st.booleans()), max_size=8),
     st.booleans(),
 )
-def test_each_record_is_charged_once_however_often_it_is_refunded(
+def test_each_record_is_charged_once_however_often_a_request_lapses(
     version: int, pieces: list[tuple[int, bool]], is_late: bool
 ) -> None:
-    """Refunds at any place change nothing of what a whole request is charged, and a part never costs more."""
+    """At any place: what a whole request is charged, and a part never costs more."""
     specs = [
         "topic=rows,bytes_in_rate=1000",
         "topic=cols,messages_in_rate=10",
@@ -168,21 +163,44 @@ def test_each_record_is_charged_once_however_often_it_is_refunded(
     ]
     limits = [without_burst(spec) for spec in specs]
     records = SEVERAL | ({"late": [batch(5, 70_000), batch(3, 900)]} if is_late else {})
-    whole, cut = World(limits), World(limits)
     sent = produce_records(1, records, version)
-    Pair(whole).client_sends(sent)
+    with charges() as of_whole:
+        Pair(World(limits)).client_sends(sent)
+    cut = World(limits)
     pair = Pair(cut)
     at = 66_000 if is_late else 0
-    pair.client_sends(sent[:at])
-    for size, is_refunded in pieces:
-        pair.client_sends(sent[at : at + size])
-        at += size
-        if is_refunded:
-            pair.request_stream.refund_rest(cut.clock())
-            assert all(debt <= whole.debts()[key] for key, debt in cut.debts().items())
-    pair.client_sends(sent[at:])
+    with charges() as of_cut:
+        pair.client_sends(sent[:at])
+        for size, is_stall in pieces:
+            pair.client_sends(sent[at : at + size])
+            at += size
+            if is_stall:
+                lapse(cut)
+                assert sum(of_cut.values()) <= sum(of_whole.values())
+        pair.client_sends(sent[at:])
+        pass_holds(cut)
     assert pair.to_broker == sent
-    assert cut.debts() == whole.debts()
+    assert sorted(of_cut.values()) == sorted(of_whole.values())
+    assert cut.reserved() == {}
+
+
+@contextmanager
+def charges() -> Iterator[Counter[TokenBucket]]:
+    """What each bucket is charged meanwhile."""
+    charged: Counter[TokenBucket] = Counter()
+    record, spend = TokenBucket.record, TokenBucket.spend
+
+    def recorded(bucket: TokenBucket, amount: int, now_ns: int) -> int:
+        charged[bucket] += amount
+        return record(bucket, amount, now_ns)
+
+    def spent(bucket: TokenBucket, amount: int, beside: int, now_ns: int) -> int:
+        left = spend(bucket, amount, beside, now_ns)
+        charged[bucket] += amount if left >= 0 else 0
+        return left
+
+    with patch.object(TokenBucket, "record", recorded), patch.object(TokenBucket, "spend", spent):
+        yield charged
 
 
 # ---- counts

@@ -7,8 +7,8 @@ import struct
 import pytest
 
 from proxy.config.config import EnforcementOptions
-from proxy.enforcement.measures import SOFT_NS
 from proxy.enforcement.report import SOFT
+from quotas.admission.limit import SOFT_NS
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import (
