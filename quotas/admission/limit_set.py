@@ -92,7 +92,8 @@ def admit_part(
     amounts: Mapping[Limit, int], size: int, arrived: int, now_ns: int, ticket: Ticket | None = None
 ) -> tuple[Decision, Passage | None]:
     """As `admit_all`, for a frame of `size` bytes of which `arrived` are forwarded now: these are charged, and the rest
-    is reserved by the passage. New producer ids are charged whole. The decision contains the debts as if all of it was charged. No passage if refused.
+    is reserved by the passage. New producer ids are charged whole. The decision contains the debts as if all of it was
+    charged. No passage if refused.
     """
     refused = _refused(amounts, now_ns, ticket)
     if refused is not None:

@@ -59,19 +59,17 @@ async def test_its_timer_ends_it(open_stage: OpenStage) -> None:
     assert stage.waiting() == []
 
 
-@pytest.mark.parametrize(
-    "how", ["a drain", "the end of its client's stream", "a raised limit", "no limit", "no memory"]
-)
+@pytest.mark.parametrize("how", ["drain", "end of stream", "raised limit", "no limit", "no memory"])
 async def test_it_ends_early(open_stage: OpenStage, how: str) -> None:
     stage = open_stage(quotas=[QUOTA], security=SecurityOptions(max_buffered_bytes=4_000_000))
-    client, broker, debt_ms = await answered_late(stage, 3)
+    client, _, debt_ms = await answered_late(stage, 3)
     session = stage.session_of(client)
     session.sweep(stage.clock())
     assert session.throttles.delay is not None
     others = Holding()
-    if how == "a drain":
+    if how == "drain":
         session.drain()
-    elif how == "the end of its client's stream":
+    elif how == "end of stream":
         client.end()
     elif how == "no memory":
         stage.memory.update(others, 0, 3_000_000, 0)

@@ -297,7 +297,7 @@ async def test_requests_with_many_topics_take_turns_and_keep_few_bytes(
     stage = open_stage(quotas=[ANY_TOPIC], work_clock=WorkClock(step_ns))
     pairs = [await stage.pair() for _ in range(3)]
     work = Work(monkeypatch)
-    await all_at_once(pairs, dense(1, 60_000))
+    await all_at_once(pairs, dense(1, 20_000))
     assert max(turn.steps for turn in work.turns) <= 4
     assert max(work.used_in_rounds(heavy_only=True)) <= HEAVY_ROUND_NS + TURN_NS + 2 * step_ns
     late = [turn.size for turn in work.turns[len(work.turns) // 2 :]]

@@ -11,8 +11,6 @@ from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import (
     batch,
-    fetch,
-    fetched,
     heartbeat,
     produce,
     produce_records,
@@ -139,17 +137,6 @@ def test_a_limit_of_topics_that_is_set_while_the_head_of_a_frame_waits() -> None
     assert pair.sent() == [ROWS[1], long]
     assert world.debts()["topic:rows", "bytes_in_rate"] == 29_999, "with the burst of a second that it began with"
     assert world.throttled()["etl", "producer_byte_rate", "pause"] == 1, "its hold"
-
-
-def test_a_fetch_that_waits() -> None:
-    world = World([without_burst("client-id=etl,consumer_byte_rate=1")])
-    pair = Pair(world)
-    pair.client_sends(fetch(1))
-    pair.broker_sends(fetched(1))
-    pair.client_sends(fetch(2))
-    assert pair.is_held
-    replace_quotas(world, [])
-    assert pair.sent()[1] == fetch(2), "with the budget that it asks for"
 
 
 LONG_NOTICES = EnforcementOptions(max_throttle_ms=1_000_000)

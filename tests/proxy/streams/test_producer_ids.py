@@ -120,14 +120,6 @@ def test_ids_of_a_request_that_never_arrives_whole_count(dry_run: bool, lapses: 
     assert counted(world) == 2
 
 
-def test_other_users_are_not_throttled() -> None:
-    world = World(QuotaOptions(entries=(TWO,), principal="alice"))
-    pair = Pair(world)
-    pair.client_sends(*(of(number, number) for number in range(5)))
-    assert len(pair.sent()) == 5
-    assert list(world.registry.limits_in_use()) == []
-
-
 def test_a_default_counts_each_user_apart() -> None:
     pair = Pair(World(QuotaOptions(entries=(parse_spec("user=<default>,producer_ids_rate=1"),), principal="alice")))
     pair.client_sends(of(1, 1), of(2, 2))

@@ -21,7 +21,7 @@ from tests.proxy.frames import (
     request,
 )
 from tests.proxy.streams.pair import Pair, World, correlation_ids
-from tests.proxy.streams.waiting import CUTS, holder, replace_quotas, wait
+from tests.proxy.streams.waiting import CUTS, holder, wait
 
 #: A second of debt for each request.
 SLOW = without_burst("client-id=etl,request_rate=1")
@@ -99,13 +99,6 @@ def test_control_requests_leave_a_bounded_debt(algorithm: str, seconds: float) -
     assert max(owed) == seconds
 
 
-def test_the_brokers_own_longer_wait_stands() -> None:
-    pair = Pair(World([FAST]))
-    pair.client_sends(heartbeat(1))
-    pair.broker_sends(heartbeat_answer(1, throttle_ms=7))
-    assert pair.to_client == heartbeat_answer(1, throttle_ms=7)
-
-
 @pytest.mark.parametrize("version", range(4, 14))
 def test_its_debt_is_in_data_responses(version: int) -> None:
     world = World([FAST], enforcement=EnforcementOptions(throttle_mode="notify"))
@@ -138,12 +131,3 @@ def test_a_fetch_is_counted_at_its_request() -> None:
     assert world.debts() == {OWED: 1}
     pair.broker_sends(fetched(1, size=5_000))
     assert world.debts() == {OWED: 1}
-
-
-def test_a_removed_rate_releases_at_once() -> None:
-    world = World([SLOW])
-    pair = Pair(world)
-    pair.client_sends(heartbeat(1), produce(2))
-    assert pair.is_held
-    replace_quotas(world, [])
-    assert pair.sent() == [heartbeat(1), produce(2)]

@@ -75,15 +75,6 @@ def test_a_topic_below_its_share_passes_though_the_total_is_above() -> None:
     assert counts(pair.world) == (11_000, 0, 100), "only the refused topic's bytes are throttled"
 
 
-def test_a_topic_above_its_threshold_passes_while_the_total_is_not() -> None:
-    world = World([TOTAL, ROWS])
-    pair = Pair(world)
-    accept(pair, 1, 4_500)
-    world.clock.pass_seconds(5)
-    assert world.registry.thresholds[BYTES_THRESHOLD].accepted.one_minute_rate(world.clock()) == 900
-    accept(pair, 2, 500)
-
-
 def test_messages_have_thresholds_of_their_own() -> None:
     world = World([parse_spec("total=true,total.messages.in.per.sec.threshold=10")])
     pair = Pair(world)

@@ -15,7 +15,7 @@ from proxy.streams.produce_usage import LOOKAHEAD
 from quotas.parsing.parse import parse_spec
 from tests.protocol.kafka_messages import set_entry
 from tests.proxy.conversation import lines_of, without_burst
-from tests.proxy.frames import batch, noise, produce, produce_records, produced
+from tests.proxy.frames import batch, noise, produce, produce_records
 from tests.proxy.streams.pair import Pair, World
 from tests.proxy.streams.waiting import CUTS, holder, wait
 
@@ -40,14 +40,6 @@ def test_a_request_that_finds_its_topic_in_debt_waits(cuts: list[int], version: 
     wait(world, 0.000_001)
     assert pair.sent() == [first, second]
     assert world.debts() == {ROWS: 0.0002}
-
-
-@pytest.mark.parametrize("cuts", CUTS)
-def test_its_response_contains_the_wait(cuts: list[int]) -> None:
-    pair = Pair(World([FAST]), cuts=cuts)
-    pair.client_sends(produce_records(1, {"rows": [batch(1, 300), batch(1, 1_700)]}))
-    pair.broker_sends(produced(1))
-    assert pair.to_client == produced(1, throttle_ms=2)
 
 
 @pytest.mark.parametrize(
