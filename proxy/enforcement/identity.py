@@ -50,7 +50,7 @@ class Notice:
         return throttle_time_ms(remaining_ns, self._most_ns)
 
     def renew(self, registry: Registry, now_ns: int) -> None:
-        """Apply changed limits or refunds: the wait becomes the present debt of the limit, at most the wait before."""
+        """Apply changed limits: the wait becomes the present debt of the limit, at most the wait before."""
         limit = self.limit
         if limit is None or not self.until_ns:
             return

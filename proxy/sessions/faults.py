@@ -26,7 +26,7 @@ class ClosedMidFrame(ProtocolError):
 
 @final
 class Faults:
-    """Shared by all sessions. See the module."""
+    """Counts and logs what breaks connections; shared by all sessions."""
 
     __slots__ = ("_clock", "_lines", "_metrics")
 

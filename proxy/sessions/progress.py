@@ -9,7 +9,7 @@ from proxy.streams.response_stream import ResponseStream
 
 @final
 class Progress:
-    """See the module.
+    """The progress of one connection.
 
     held       bytes in memory, unchanged since `since_ns`
     """

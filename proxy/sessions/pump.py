@@ -128,7 +128,7 @@ class PumpSet:
 
 @final
 class Pump(Turn):
-    """See the module.
+    """Moves the bytes of one direction as its stream decides.
 
     stream      decides what happens to the bytes
     kept        bytes that were read and not forwarded: an incomplete header, or what follows a boundary

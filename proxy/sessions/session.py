@@ -73,7 +73,7 @@ class Keeper(Protocol):
 
 @final
 class Session(Owner, FrameOwner):
-    """See the module.
+    """One client connection, from its first byte until both sides are closed.
 
     These exist once a broker is connected (`upstream`):
 

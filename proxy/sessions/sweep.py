@@ -27,7 +27,7 @@ _log = logging.getLogger("proxy.sessions.sweep")
 
 
 class Sweep:
-    """See the module. Stalled sessions are closed while memory is short only.
+    """Closes sessions that exceed a timeout. Stalled sessions are closed while memory is short only.
 
     A session is stalled when the number of its bytes in memory has not changed for `--stalled-client-timeout`. The one
     with most bytes is closed first, until a quarter of the pool is free.

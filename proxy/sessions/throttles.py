@@ -13,7 +13,7 @@ _BLOCKED_NS: Final = 100_000_000
 
 @final
 class Throttles:
-    """See the module. A delay ends by a timer, or early."""
+    """The delay and the notices of one connection. A delay ends by a timer, or early."""
 
     __slots__ = ("_requests", "_responses", "_stream", "_wakeups")
 

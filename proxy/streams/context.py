@@ -14,7 +14,7 @@ from quotas.registry.registry import Registry
 
 @dataclass(slots=True, eq=False)
 class Context:
-    """See the module."""
+    """One for all connections of a proxy."""
 
     config: Config
     metrics: Metrics

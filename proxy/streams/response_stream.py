@@ -38,7 +38,7 @@ _length = Struct(">i").pack
 
 @final
 class ResponseStream(Responses):
-    """See the module, and `Stream`."""
+    """The responses of one connection; a `Stream`."""
 
     __slots__ = (
         "_longest",

@@ -67,8 +67,8 @@ class _Entry:
 
 
 class RefusedSequences:
-    """See the module. A partition is one of a producer. Sequences are 0 or more; `now_ns` is a monotonic time in
-    nanoseconds. `most`: partitions; `most_of_client`: those of one client.
+    """The refused sequences of all partitions; each producer has its own. Sequences are 0 or more; `now_ns` is a
+    monotonic time in nanoseconds. `most`: partitions; `most_of_client`: those of one client.
     """
 
     __slots__ = ("_counts", "_entries", "_most", "_most_of_client")

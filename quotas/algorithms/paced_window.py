@@ -21,7 +21,7 @@ NS_PER_SECOND: Final = 1_000_000_000
 
 
 class PacedWindow(SampledWindow):
-    """See the module and `SampledWindow`. Only the methods that limits on connections use count in the bucket."""
+    """A `SampledWindow` with a token bucket before it. Only what limits on connections call counts in the bucket."""
 
     __slots__ = ("_bucket", "_window_ns")
 

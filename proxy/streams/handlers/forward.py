@@ -1,8 +1,8 @@
 """Requests that are forwarded after their header was parsed, and their responses.
 
-They count for `request_rate` and are never held. What would bring its debt above a cap is not charged, so that a
-client's own heartbeats cannot hold its data without end; while there is debt, responses contain `throttle_time_ms`
-where their version has the field at a fixed place.
+They are never held. `request_rate` counts them only while it is out of debt, so that a client's own heartbeats cannot
+hold its data without end; while there is debt, responses contain `throttle_time_ms` where their version has the field
+at a fixed place.
 """
 
 from protocol.errors import MalformedFrame
@@ -12,7 +12,7 @@ from proxy.streams.steps import NEED, PASS
 
 
 class Forward(Handler):
-    """See the module. The base of all handlers whose requests are not data."""
+    """Counts requests and forwards them. The base of all handlers whose requests are not data."""
 
     __slots__ = ()
 

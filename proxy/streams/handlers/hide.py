@@ -10,7 +10,7 @@ from proxy.streams.steps import PASS
 
 @final
 class Hide(Forward):
-    """See the module."""
+    """Hides node endpoints; the request is forwarded as it is."""
 
     __slots__ = ()
 

@@ -14,7 +14,7 @@ LEARNING_READ_SIZE: Final = 65_536
 
 @final
 class Metadata(Rewriting):
-    """See the module."""
+    """Replaces the brokers, and reads the topics."""
 
     __slots__ = ()
 

@@ -30,7 +30,7 @@ _length = Struct(">i").pack
 
 @final
 class Negotiate(Forward):
-    """See the module."""
+    """Cuts the version ranges; refuses versions that the table does not list."""
 
     __slots__ = ()
 

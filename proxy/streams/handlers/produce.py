@@ -55,7 +55,7 @@ class CountedProduce(Awaited):
 
 @final
 class Produce(DataHandler):
-    """See the module."""
+    """Charges, holds and refuses Produce requests."""
 
     __slots__ = ("_refusals",)
 

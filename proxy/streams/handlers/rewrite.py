@@ -58,7 +58,7 @@ class Rewriting(Forward):
 
 @final
 class Rewrite(Rewriting):
-    """See the module."""
+    """Replaces or removes the addresses of brokers."""
 
     __slots__ = ()
 
