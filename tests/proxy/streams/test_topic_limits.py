@@ -15,7 +15,7 @@ from proxy.streams.produce_usage import LOOKAHEAD
 from quotas.parsing.parse import parse_spec
 from tests.protocol.kafka_messages import set_entry
 from tests.proxy.conversation import lines_of, without_burst
-from tests.proxy.frames import batch, noise, produce, produce_records
+from tests.proxy.frames import batch, noise, produce, produce_records, produce_throttle_ms, produced
 from tests.proxy.streams.pair import Pair, World
 from tests.proxy.streams.waiting import CUTS, holder, wait
 
@@ -40,6 +40,13 @@ def test_a_request_that_finds_its_topic_in_debt_waits(cuts: list[int], version: 
     wait(world, 0.000_001)
     assert pair.sent() == [first, second]
     assert world.debts() == {ROWS: 0.0002}
+
+
+def test_its_response_contains_the_wait() -> None:
+    pair = Pair(World([FAST]))
+    pair.client_sends(produce_records(1, {"rows": [batch(3, 5_000)]}, 9))
+    pair.broker_sends(produced(1))
+    assert produce_throttle_ms(pair.received()[0], 9) == 5
 
 
 @pytest.mark.parametrize(
