@@ -11,6 +11,7 @@ from pyspark.sql import functions as f
 from pipeline.usage.page.charts import COLOURS, bars, duration_text, line, number_text, stacked_bars
 from pipeline.usage.page.layout import page, section, table
 from pipeline.usage.tables import Warehouse
+from pipeline.usage.transforms.sums import total
 
 _REST: Final = "all others"
 _WIDTH: Final = {"day": 10, "hour": 16}
@@ -45,10 +46,10 @@ def render(warehouse: Warehouse) -> str:
     # A series that is idle has rows of 0 bytes.
     used = f.when(f.col("bytes") > 0, f.col("hour"))
     totals = hourly.agg(
-        _time(f.min(used), "hour"), _time(f.max(used), "hour"), f.sum("bytes"), f.countDistinct("client_id")
+        _time(f.min(used), "hour"), _time(f.max(used), "hour"), total("bytes"), f.countDistinct("client_id")
     ).first()
     first, last = totals[0], totals[1]
-    waited_s = (throttling.agg(f.sum("throttled_ms")).first()[0] or 0) / 1000
+    waited_s = (throttling.agg(total("throttled_ms")).first()[0] or 0) / 1000
     money = charges.groupBy("currency").agg(f.sum("amount")).orderBy("currency").collect()
     tiles = [
         (number_text(totals[2] or 0, "B"), "passed the sidecars"),
@@ -78,7 +79,7 @@ def _between(first: str | None, last: str | None) -> str:
 
 def _axes(hourly: DataFrame, first: str | None, last: str | None) -> Axes:
     by = "team" if hourly.select("team").distinct().limit(2).count() > 1 else "client_id"
-    largest = [row[0] for row in _top(hourly.where(f.col(by).isNotNull()), [by], f.sum("bytes"))[: COLOURS - 1]]
+    largest = [row[0] for row in _top(hourly.where(f.col(by).isNotNull()), [by], total("bytes"))[: COLOURS - 1]]
     if first is None or last is None:
         return Axes("hour", (), by, largest)
     days = _times(first[:10], last[:10], "day")
@@ -98,20 +99,20 @@ def _times(first: str, last: str, bucket: str) -> list[str]:
 def _usage(hourly: DataFrame, axes: Axes) -> str:
     parts = []
     for direction, title in (("produce", "Produced"), ("fetch", "Fetched")):
-        parts.append(_amounts(hourly.where(f.col("direction") == direction), f.sum("bytes"), "B", title, axes))
-    top = _top(hourly, ["team", "user", "client_id", "direction"], f.sum("bytes"))
+        parts.append(_amounts(hourly.where(f.col("direction") == direction), total("bytes"), "B", title, axes))
+    top = _top(hourly, ["team", "user", "client_id", "direction"], total("bytes"))
     rows = [[*row[:4], number_text(row[4], "B")] for row in top]
     found = table(["team", "user", "client id", "direction", "bytes"], rows, "No usage.")
     return section("Usage", "Who used what?", *parts, found)
 
 
 def _throttling(throttling: DataFrame, axes: Axes) -> str:
-    top = _top(throttling, ["team", "client_id", "limit", "entity"], f.sum("throttled_ms"))
+    top = _top(throttling, ["team", "client_id", "limit", "entity"], total("throttled_ms"))
     rows = [[*row[:4], f"{row[4] / 1000:,.1f}"] for row in top]
     found = table(["team", "client id", "limit", "entity", "throttled s"], rows, "Nothing was throttled.")
     figure = ""
     if rows and len(axes.times) > 1:
-        by_time = throttling.groupBy(_time(f.col("hour"), axes.bucket).alias("time")).agg(f.sum("throttled_ms"))
+        by_time = throttling.groupBy(_time(f.col("hour"), axes.bucket).alias("time")).agg(total("throttled_ms"))
         seconds = {row[0]: row[1] / 1000 for row in by_time.collect()}  # one row for each time of the axis
         values = [seconds.get(time, 0.0) for time in axes.times]
         figure = line(axes.times, values, "s", f"Throttled time by {axes.bucket}")
@@ -125,7 +126,7 @@ def _neighbours(noisy: DataFrame) -> str:
     figure = bars(names, seconds, [*map(duration_text, seconds)], "Waiting, by the team that caused it")
     top = (
         noisy.groupBy("limit", "entity", "team", "client_id")
-        .agg(f.sum("caused_throttled_ms").alias("caused"), f.avg("share"), f.max("victims"), f.sum("own_throttled_ms"))
+        .agg(f.sum("caused_throttled_ms").alias("caused"), f.avg("share"), f.max("victims"), total("own_throttled_ms"))
         .orderBy(f.desc("caused"))
         .limit(ROWS)
     )
@@ -189,7 +190,7 @@ def _recommendations(found: DataFrame) -> str:
 
 def _bypass(found: DataFrame) -> str:
     top = found.groupBy("topic", "measure").agg(
-        f.sum("broker_count").alias("broker"), f.sum("seen_count").alias("seen"), f.sum("unseen_count").alias("unseen")
+        total("broker_count").alias("broker"), total("seen_count").alias("seen"), total("unseen_count").alias("unseen")
     )
     rows = [
         [row[0], row[1], *(number_text(each) for each in row[2:5]), f"{100 * row[4] / row[2]:.1f} %" if row[2] else ""]
