@@ -21,7 +21,7 @@ FIXED = "fixed"
 CORRECTION = "Correction"
 _QUANTITY = "decimal(19,0)"
 """Up to `MOST`: sums are bounded."""
-_MOST_COST = 10**12
+_MOST_COST = 9 * 10**15
 """Of one row: what no cluster costs in a day, with a price that is absurd."""
 
 
@@ -68,7 +68,7 @@ def chargeback_daily(measured: DataFrame, prices: PriceList, others: DataFrame |
     # The cents of a month and axis: the rounded sum of its costs.
     group = ["month", "axis", "source"]
     rows = rows.withColumn("month", f.trunc("date", "month"))
-    wholes = rows.groupBy(*group).agg(f.round(f.sum("cost"), 2).cast(AMOUNT).alias("whole"))
+    wholes = rows.groupBy(*group).agg(f.least(f.round(f.sum("cost"), 2), f.lit(_MOST_COST)).cast(AMOUNT).alias("whole"))
     # Few rows. A shuffle by these keys would put all rows of an axis and a month into one task.
     rows = in_cents(rows.join(f.broadcast(wholes), group), group).drop("month")
     for invoice in prices.invoices:
@@ -102,7 +102,7 @@ def in_cents(rows: DataFrame, group: Sequence[str]) -> DataFrame:
 def _largest_remainders(rows: DataFrame, group: list[str], ties: list[str]) -> DataFrame:
     window = Window.partitionBy(*group)
     down = f.floor(f.col("cost") * 100)
-    missing = (f.col("whole") * 100).cast("bigint") - f.sum("down").over(window)
+    missing = (f.col("whole") * 100).cast("bigint") - f.try_sum("down").over(window)
     rest = f.col("cost") * 100 - f.col("down")
     rank = f.row_number().over(window.orderBy(f.desc(rest), *(f.asc_nulls_first(each) for each in ties)))
     count = f.count("*").over(window)
@@ -135,8 +135,8 @@ def corrections(frozen: DataFrame, now: DataFrame, period: str) -> DataFrame:
 
 
 def _bounded(amount: Column, kind: str = _QUANTITY) -> Column:
-    """At most `MOST`: a sum that no input can make fail."""
-    return f.least(amount, f.lit(MOST)).cast(kind)
+    """At most `MOST`: a sum that no input can make fail. Null stays null, which least() skips."""
+    return f.when(amount > MOST, f.lit(MOST)).otherwise(amount).cast(kind)
 
 
 def _by_day(usage: DataFrame, zone: str) -> DataFrame:
