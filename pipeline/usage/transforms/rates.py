@@ -55,13 +55,13 @@ def intervals(records: DataFrame) -> DataFrame:
     """Records to the intervals between two of them: start_ms, end_ms, bytes, requests, with the columns of the series.
 
     A series that does not change is sent every 10 minutes only. So what is new after at most that came since the
-    reading before (`pace`). Give all records of some dates: the first interval of a series that began before them
-    is left out. Records that are repeated or out of order change nothing.
+    reading before (`pace`). Give all records of some dates: the first interval of a series on a date is
+    left out if it began before. Records that are repeated or out of order change nothing.
     """
     # The hash first, as in `deltas`.
-    series = Window.partitionBy("series_hash", *USAGE_KIND.series)
+    series = Window.partitionBy("series_hash", "date", *USAGE_KIND.series)
     before = series.orderBy("time_ms").rowsBetween(Window.unboundedPreceding, -1)
-    begins_here = f.col("start_time_ms") >= f.unix_millis(f.min("date").over(series).cast("timestamp"))
+    begins_here = f.col("start_time_ms") >= f.unix_millis(f.col("date").cast("timestamp"))
     began = f.when(begins_here, f.col("start_time_ms"))
     rows = (
         of_clients(records.where(f.col("kind") == USAGE_KIND.name))

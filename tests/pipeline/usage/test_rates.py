@@ -29,7 +29,7 @@ EMPTY = (
 
 def recorded(loads: dict[str, Load], hours: int) -> list[dict[str, Any]]:
     """What a sidecar sends: a record each 10 s where something changed, else every 10 minutes."""
-    made = []
+    made: list[dict[str, Any]] = []
     for client, load_of in loads.items():
         total = sent_at = 0.0
         before = -1.0
