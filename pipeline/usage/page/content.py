@@ -61,10 +61,11 @@ def render(warehouse: Warehouse) -> str:
     sections = [
         _usage(hourly, axes),
         _throttling(throttling, axes),
-        _neighbours(warehouse.read("noisy_neighbours")),
+        _neighbours(warehouse.read("noisy_neighbours"), warehouse.read("waiting_cost")),
         _charges(charges, axes),
         _recommendations(warehouse.read("quota_recommendations")),
         _bypass(warehouse.read("bypass_check")),
+        _missing(warehouse.read("sidecars"), warehouse.read("topic_holes")),
     ]
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
     return page("Kafka usage", f"{_between(first, last)}; made {made}; times are UTC", tiles, sections)
@@ -119,7 +120,7 @@ def _throttling(throttling: DataFrame, axes: Axes) -> str:
     return section("Throttling", "Who was throttled, and by which limit?", figure, found)
 
 
-def _neighbours(noisy: DataFrame) -> str:
+def _neighbours(noisy: DataFrame, waiting: DataFrame) -> str:
     by_team = _top(noisy, ["team"], f.sum("caused_throttled_ms"))
     seconds = [row[1] / 1000 for row in by_team]
     names = [row[0] for row in by_team]
@@ -136,6 +137,14 @@ def _neighbours(noisy: DataFrame) -> str:
     ]
     headers = ["limit", "entity", "team", "client id", "mean share", "others delayed", "caused s", "own s"]
     found = table(headers, rows, "No shared limit delayed anyone.")
+    others = waiting.where("caused_by <> team").groupBy("caused_by", "team", "limit", "entity", "currency")
+    pairs = others.agg(f.sum("waited_ms").alias("ms"), f.sum("cost").alias("cost")).orderBy(f.desc("ms")).limit(ROWS)
+    by_pair = [
+        [*row[:4], f"{row['ms'] / 1000:,.1f}", "" if row["cost"] is None else f"{row['cost']:,.2f} {row['currency']}"]
+        for row in pairs.collect()
+    ]
+    if by_pair:
+        found += table(["caused by", "who waited", "limit", "entity", "s", "cost"], by_pair, "")
     return section("Noisy neighbours", "Who delayed whom on a shared limit?", figure if by_team else "", found)
 
 
@@ -173,23 +182,39 @@ def _recommendations(found: DataFrame) -> str:
     rows = [
         [
             row["client_id"],
+            row["entity"],
+            f"{100 * row['part']:.0f} %",
             row["limit"],
             _rate(row["current_limit"]),
             _rate(row["used_p50"]),
             _rate(row["used_p99"]),
-            ("≥ " if row["demand_is_lower_bound"] else "") + _rate(row["demand_p99"]),
+            _rate(row["peak"]),
+            ("≥ " if row["demand_is_lower_bound"] else "") + _rate(row["need"]),
             _rate(row["proposed"]),
             f"{100 * row['throttled_intervals'] / row['intervals']:.0f} %",
             row["confidence"],
         ]
         for row in top
     ]
-    headers = ["client id", "limit", "now", "used p50", "used p99", "demand p99", "proposed", "throttled", "confidence"]
+    headers = [
+        "client id",
+        "entity",
+        "part",
+        "limit",
+        "now",
+        "used p50",
+        "used p99",
+        "peak",
+        "need",
+        "proposed",
+        "throttled",
+        "confidence",
+    ]
     return section("Quotas", "What should each quota be?", table(headers, rows, empty))
 
 
 def _bypass(found: DataFrame) -> str:
-    top = found.groupBy("topic", "measure").agg(
+    top = found.where(f.coalesce("is_certain", f.lit(True))).groupBy("topic", "measure").agg(
         total("broker_count").alias("broker"), total("seen_count").alias("seen"), total("unseen_count").alias("unseen")
     )
     rows = [
@@ -200,6 +225,21 @@ def _bypass(found: DataFrame) -> str:
     return section(
         "Bypass", "Which topics get data round the proxy?", table(headers, rows, "No broker counts were given.")
     )
+
+
+def _missing(sidecars: DataFrame, holes: DataFrame) -> str:
+    lost = sidecars.where("missing_records > 0 or ended_cleanly = false").orderBy(f.desc("last_record")).limit(ROWS)
+    columns = ("sidecar", "incarnation", "state", "missing_records", "estimated_missing_bytes")
+    shown = lost.select(_time(f.col("last_record"), "hour").alias("last"), *columns).collect()
+    rows = [[*row[1:5], number_text(row["estimated_missing_bytes"], "B"), row["last"]] for row in shown]
+    headers = ["sidecar", "run", "state", "records missing", "bytes missing, about", "last record"]
+    parts = [table(headers, rows, "All records arrived.")]
+    deleted = [
+        list(row) for row in holes.drop("found_at").orderBy("kafka_partition", "first_offset").limit(ROWS).collect()
+    ]
+    if deleted:
+        parts.append(table(["partition of the usage topic", "first offset never read", "last"], deleted, ""))
+    return section("Data quality", "Which records are missing?", *parts)
 
 
 def _amounts(rows: DataFrame, amount: Column, unit: str, title: str, axes: Axes) -> str:
