@@ -214,8 +214,14 @@ def _recommendations(found: DataFrame) -> str:
 
 
 def _bypass(found: DataFrame) -> str:
-    top = found.where(f.coalesce("is_certain", f.lit(True))).groupBy("topic", "measure").agg(
-        total("broker_count").alias("broker"), total("seen_count").alias("seen"), total("unseen_count").alias("unseen")
+    top = (
+        found.where(f.coalesce("is_certain", f.lit(True)))
+        .groupBy("topic", "measure")
+        .agg(
+            total("broker_count").alias("broker"),
+            total("seen_count").alias("seen"),
+            total("unseen_count").alias("unseen"),
+        )
     )
     rows = [
         [row[0], row[1], *(number_text(each) for each in row[2:5]), f"{100 * row[4] / row[2]:.1f} %" if row[2] else ""]
