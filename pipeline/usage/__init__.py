@@ -2,18 +2,21 @@
 
     Kafka topic ─ jobs.ingest ─▶ records, quarantine
                   jobs.report ─▶ samples ▶ deltas ▶ usage_hourly, throttling_hourly ▶ chargeback_daily,
-                                 noisy_neighbours, quota_recommendations, bypass_check ▶ HTML, CSV, Parquet, FOCUS
+                                 noisy_neighbours, waiting_cost, bypass_check
+                               ▶ rates_quarterly ▶ quota_recommendations
+                               ▶ sidecars, topic_holes ▶ HTML, CSV, Parquet, FOCUS
 
 records      the published record format: a JSON Schema, and its validator
 schemas      every Delta table: columns, partitions, retention
 transforms/  DataFrame in, DataFrame out; no input or output, no action
 tables       reads and writes Delta tables; makes each write idempotent
-jobs/        what runs on a cluster: ingest, report, close, simulate, snapshots, import
-owners, price_list, quotas_file
+isolation    a step without the clients that it fails for
+jobs/        what runs on a cluster: ingest, report, close, simulate, snapshots
+owners, price_list, quotas_in_force
              TOML that people write
 page/        the self-contained HTML report
 fleet        generates the usage of a fleet that does not exist, for the demo, tests and benchmarks
 session, cli how it starts: `python -m pipeline.usage`, or spark-submit
 
-Nothing here imports the proxy. Only `jobs.simulate` imports `quotas`.
+Nothing here imports the proxy. Only `jobs.simulate` and `quotas_in_force` import `quotas`.
 """

@@ -14,11 +14,14 @@ from pipeline.brokers import BrokersError, client_settings, require_topic
 from pipeline.failures import JobFailedError
 from pipeline.options import count, heap, key_value, positive
 from pipeline.spark_session import SparkStartError
-from pipeline.usage import owners, price_list
-from pipeline.usage.jobs import apply, broker_history, closing, demo, export, ingest, maintain, report, snapshots
+from pipeline.usage import owners, price_list, quotas_in_force
+from pipeline.usage.jobs import apply, closing, demo, export, ingest, maintain, report, runs, snapshots
 from pipeline.usage.page.content import render
 from pipeline.usage.session import session
 from pipeline.usage.tables import Warehouse
+
+INCOMPLETE = 3
+"""Exit code of a report that was made, from records of which some are missing."""
 
 
 class EmptyWarehouseError(Exception):
@@ -29,8 +32,8 @@ ERRORS = (
     owners.OwnersError,
     price_list.PriceListError,
     closing.ClosingError,
-    apply.ApplyError,
     demo.DemoError,
+    quotas_in_force.QuotasError,
     OSError,
 )
 SETUP_ERRORS = (BrokersError, SparkStartError, EmptyWarehouseError)
@@ -49,7 +52,7 @@ docs: docs/pipeline/README.md; for a cluster, with spark-submit: docs/pipeline/R
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 2 for a wrong file or option, 1 for a job that failed; one line on stderr."""
+    """Returns the exit code: 2 for a wrong file or option, 1 for a job that failed, INCOMPLETE; lines on stderr."""
     given = parser().parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = given.run
     try:
@@ -154,6 +157,7 @@ def _add_report(commands: argparse._SubParsersAction) -> None:  # type: ignore[t
     _warehouse(command)
     command.add_argument("--owners", type=Path, metavar="FILE.toml", help="which team a client belongs to")
     command.add_argument("--prices", type=Path, metavar="FILE.toml", help="prices or invoices; without it no charges")
+    command.add_argument("--quotas", type=Path, metavar="FILE.toml", help="the quotas in force: who shares which limit")
     command.add_argument(
         "--from",
         dest="since",
@@ -212,14 +216,12 @@ def _add_quotas(commands: argparse._SubParsersAction) -> None:  # type: ignore[t
     command = _command(
         commands,
         "apply",
-        "show the recommended quotas as a diff of a quotas file; write it only with --write",
-        "apply --warehouse /data/usage quotas.toml --write proposed.toml",
+        "show the recommended quotas as entries of a quotas file; write them only with --write",
+        "apply --warehouse /data/usage --confidence high --write proposed.toml",
     )
     _warehouse(command)
-    command.add_argument("quotas", type=Path, metavar="QUOTAS.toml", help="the file in force; may be missing")
     command.add_argument("--confidence", choices=apply.CONFIDENCES, default="medium", help="at least (default: medium)")
-    command.add_argument("--write", type=Path, metavar="FILE", help="write the proposal there")
-    command.add_argument("--kafka-configs", metavar="HOST:PORT", help="print kafka-configs.sh commands instead")
+    command.add_argument("--write", type=Path, metavar="FILE", help="write the entries there")
     command.set_defaults(run=_apply)
     command = _command(
         commands,
@@ -273,18 +275,6 @@ def _add_brokers(commands: argparse._SubParsersAction) -> None:  # type: ignore[
         help="of Kafka's Admin client, repeatable: security.protocol=SASL_PLAINTEXT",
     )
     command.set_defaults(run=_snapshot)
-    command = _command(
-        commands,
-        "import",
-        "import brokers' byte counters from a Prometheus range query, for usage before the proxy",
-        "import --warehouse /data/usage bytes_in.json",
-    )
-    _warehouse(command)
-    command.add_argument("file", metavar="FILE.json", help="the answer of /api/v1/query_range")
-    command.add_argument(
-        "--direction", choices=("produce", "fetch"), default="produce", help="what it counts (default: %(default)s)"
-    )
-    command.set_defaults(run=_import)
 
 
 def _add_demo(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
@@ -323,12 +313,19 @@ def _report(given: argparse.Namespace) -> int:
     rules = report.Rules(
         owners.load(given.owners) if given.owners else (),
         price_list.parse(given.prices.read_text(encoding="utf-8")) if given.prices else None,
+        quotas=given.quotas.read_text(encoding="utf-8") if given.quotas else "",
     )
     with session(cores=given.cores, memory=given.memory) as spark:
         warehouse = _filled(Warehouse(spark, given.warehouse), "ingest", "records", "storage_snapshots")
         dates = report.report(warehouse, rules, since=given.since)
+        old = runs.outdated(warehouse, rules.fingerprint)
+        missing = report.warnings(warehouse, dates) if dates else []
     print(f"computed {len(dates)} dates: {dates[0]} to {dates[-1]}" if dates else "nothing new since the last report")
-    return 0
+    if old is not None:
+        print(f"the owners, prices or quotas changed: dates from {old} on have the old ones; report --from {old}")
+    for line in missing:
+        print(f"warning: {line}", file=sys.stderr)
+    return INCOMPLETE if missing else 0
 
 
 def _close(given: argparse.Namespace) -> int:
@@ -336,7 +333,7 @@ def _close(given: argparse.Namespace) -> int:
     with session(cores=given.cores, memory=given.memory) as spark:
         warehouse = _filled(Warehouse(spark, given.warehouse), "report", "usage_deltas")
         closed = closing.close(warehouse, given.period, prices, given.owners.read_text(encoding="utf-8"))
-    print(f"{closed.period} is closed at version {closed.usage_version} of usage_deltas")
+    print(f"{closed.period} is closed")
     return 0
 
 
@@ -371,35 +368,25 @@ def _apply(given: argparse.Namespace) -> int:
     with session(cores=given.cores, memory=given.memory) as spark:
         warehouse = _filled(Warehouse(spark, given.warehouse), "report", "quota_recommendations")
         found = apply.recommended(warehouse, given.confidence)
-    if given.kafka_configs:
-        print(apply.kafka_configs(found, given.kafka_configs), end="")
-        return 0
-    before = given.quotas.read_text(encoding="utf-8") if given.quotas.exists() else ""
-    after = apply.quotas_toml(found, before)
-    same = "no change" if found else f"no change: no recommendation has confidence {given.confidence} or a higher one"
-    print(apply.diff(before, after, str(given.quotas)) or same)
+    text = apply.quotas_toml(found)
+    print(text or f"no recommendation has confidence {given.confidence} or a higher one", end="" if text else "\n")
     if given.write:
-        given.write.write_text(after, encoding="utf-8")
+        given.write.write_text(text, encoding="utf-8")
         print(f"wrote {given.write}; the proxy reads it when --quotas-file names it", file=sys.stderr)
     return 0
 
 
 def _simulate(given: argparse.Namespace) -> int:
     # Here, since clusters that never simulate need no `quotas`.
-    from pipeline.usage.jobs.simulate import QuotasError, simulate
+    from pipeline.usage.jobs.simulate import simulate
 
     text = given.quotas.read_text(encoding="utf-8")
     with session(cores=given.cores, memory=given.memory) as spark:
-        usage = _filled(Warehouse(spark, given.warehouse), "report", "usage_deltas").read("usage_deltas")
-        if given.since:
-            usage = usage.where(f"time >= timestamp'{given.since}'")
-        if given.until:
-            usage = usage.where(f"time < timestamp'{given.until}'")
-        try:
-            found = simulate(usage, text)
-        except QuotasError as error:
-            print(f"error: {given.quotas}: {error}", file=sys.stderr)
-            return 2
+        warehouse = _filled(Warehouse(spark, given.warehouse), "ingest", "records")
+        chosen = " and ".join(
+            f"date {operator} date'{day}'" for operator, day in ((">=", given.since), ("<", given.until)) if day
+        )
+        found = simulate(warehouse.read("records").where(chosen or "true"), text)
         columns = [
             "hour",
             "sidecar",
@@ -411,7 +398,7 @@ def _simulate(given: argparse.Namespace) -> int:
             "throttled_ms",
             "delayed_bytes",
         ]
-        print("Replayed by quarter hour: bursts below that are not seen.")
+        print("Replayed record by record: bursts between two records of a sidecar are not seen.")
         found.select(columns).orderBy("throttled_ms", ascending=False).show(given.rows, truncate=False)
     return 0
 
@@ -430,13 +417,6 @@ def _snapshot(given: argparse.Namespace) -> int:
     with session(cores=given.cores, memory=given.memory) as spark:
         found = snapshots.snapshot(Warehouse(spark, given.warehouse), given.bootstrap_servers, dict(given.option))
         print(f"{found.count()} topics were noted")
-    return 0
-
-
-def _import(given: argparse.Namespace) -> int:
-    with session(cores=given.cores, memory=given.memory) as spark:
-        count = broker_history.import_range(Warehouse(spark, given.warehouse), given.file, given.direction)
-    print(f"{count} hours of topics were imported, with source = brokers")
     return 0
 
 

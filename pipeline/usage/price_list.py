@@ -6,7 +6,7 @@ provider = "Platform team"        # for FOCUS: ProviderName
 account = "kafka-prod"
 
 [[price]]
-axis = "network_in"               # network_in, network_out, requests, storage, partitions
+axis = "network_in"               # network_in, network_out, requests, storage, partitions; or waiting
 amount = "0.09"                   # in quotes: a decimal, not a double
 per = "GB"
 from = 2026-01-01                 # first day
@@ -31,17 +31,22 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 AXES: Final = ("network_in", "network_out", "requests", "storage", "partitions")
+"""What is charged."""
+WAITING: Final = "waiting"
+"""An axis of prices: what waiting for others costs. Shown, and not charged."""
 UNITS: Final = {
     "network_in": ("B", "MB", "GB", "TB", "MiB", "GiB", "TiB"),
     "network_out": ("B", "MB", "GB", "TB", "MiB", "GiB", "TiB"),
     "requests": ("request", "million requests"),
     "storage": ("GB-hour", "GiB-hour", "TB-hour"),
     "partitions": ("partition-hour",),
+    WAITING: ("second", "minute", "hour"),
 }
 SIZES: Final = {
     "B": 1, "MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
     "request": 1, "million requests": 10**6,
     "GB-hour": 10**9, "GiB-hour": 2**30, "TB-hour": 10**12, "partition-hour": 1,
+    "second": 1_000, "minute": 60_000, "hour": 3_600_000,
 }  # fmt: skip
 _TOP: Final = {"currency", "zone", "provider", "account", "price", "invoice"}
 
@@ -115,7 +120,7 @@ def parse(text: str) -> PriceList:
 
 
 def _price(place: str, table: Mapping[str, Any]) -> Price:
-    axis = _axis(place, table)
+    axis = _axis(place, table, (*AXES, WAITING))
     per = table.get("per")
     if per not in UNITS[axis]:
         raise PriceListError(f"{place}.per: {per!r} is no unit of {axis}; allowed: {', '.join(UNITS[axis])}")
@@ -139,10 +144,10 @@ def _invoice(place: str, table: Mapping[str, Any]) -> Invoice:
     return Invoice(table["id"], _axis(place, table), total, fixed, first, until)
 
 
-def _axis(place: str, table: Mapping[str, Any]) -> str:
+def _axis(place: str, table: Mapping[str, Any], allowed: tuple[str, ...] = AXES) -> str:
     axis = table.get("axis")
-    if axis not in AXES:
-        raise PriceListError(f"{place}.axis: {axis!r} is none; allowed: {', '.join(AXES)}")
+    if axis not in allowed:
+        raise PriceListError(f"{place}.axis: {axis!r} is none; allowed: {', '.join(allowed)}")
     return str(axis)
 
 

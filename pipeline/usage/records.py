@@ -17,6 +17,8 @@ USAGE: Final = "usage"
 THROTTLE: Final = "throttle"
 MAX_COUNT: Final = 2**53 - 1
 """The largest counter: JSON readers that use doubles keep it exact."""
+MAX_LIMIT: Final = 2.0**63
+"""The largest limit: Kafka's own default of 2^63 - 1, as a double."""
 MAX_TEXT: Final = 1024
 MAX_LABELS: Final = 32
 

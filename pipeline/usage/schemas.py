@@ -5,7 +5,10 @@ Times are UTC timestamps, except the raw `_ms` columns of records.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
+
+from pyspark.sql.types import StructType
 
 from pipeline.usage.records import THROTTLE, USAGE
 
@@ -41,11 +44,11 @@ class Kind:
 
     @property
     def delta_keys(self) -> tuple[str, ...]:
-        """What a delta keeps of its series: all but the run of the process and its listener."""
-        return ("sidecar", "labels", "user", "client_id", *self.own)
+        """What a delta keeps of its series: all but its start and its listener."""
+        return ("sidecar", "incarnation", "labels", "user", "client_id", *self.own)
 
 
-USAGE_KIND: Final = Kind(USAGE, ("topic", "direction"), ("bytes", "record_bytes", "requests", "messages"))
+USAGE_KIND: Final = Kind(USAGE, ("topic", "direction", "has_total"), ("bytes", "record_bytes", "requests", "messages"))
 THROTTLE_KIND: Final = Kind(
     THROTTLE,
     ("limit", "entity"),
@@ -56,9 +59,10 @@ KINDS: Final = (USAGE_KIND, THROTTLE_KIND)
 
 _RECORD_FIELDS: Final = (
     "schema int, kind string, sidecar string, incarnation string, seq bigint, time_ms bigint, start_time_ms bigint, "
-    "listener string, labels {labels}, user string, client_id string, topic string, direction string, bytes bigint, "
+    "listener string, labels {labels}, user string, client_id string, topic string, direction string, "
+    "has_total boolean, bytes bigint, "
     "record_bytes bigint, requests bigint, messages bigint, limit string, entity string, throttled_ms bigint, "
-    "delayed_bytes bigint, refused_bytes bigint, would_have_bytes bigint, limit_value double"
+    "delayed_bytes bigint, refused_bytes bigint, would_have_bytes bigint, limit_value double, final boolean"
 )
 JSON_RECORD: Final = _RECORD_FIELDS.format(labels="map<string,string>")
 """A record as `from_json` reads it."""
@@ -78,12 +82,17 @@ def _ranges(counters: tuple[str, ...]) -> str:
     return ", ".join(f"first_{name} bigint, last_{name} bigint" for name in counters)
 
 
+@cache
+def _schema(ddl: str) -> StructType:
+    return StructType.fromDDL(ddl)
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """One table. columns: DDL; by: its partition columns.
 
-    is_source: the report reads which of its dates changed since a version. is_pinned: a closed period is computed from
-    an old version, so versions are kept for PINNED_RETENTION.
+    is_source: the report reads which of its dates changed since a version. Rows of partitioned tables are kept for
+    KEPT_DAYS, but for those of KEPT_FOREVER.
     """
 
     name: str
@@ -91,11 +100,20 @@ class Table:
     by: tuple[str, ...] = ()
     comment: str = ""
     is_source: bool = False
-    is_pinned: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """Of its columns."""
+        return [field.name for field in self.schema]
+
+    @property
+    def schema(self) -> StructType:
+        return _schema(self.columns)
 
 
 def _samples(kind: Kind, own: str, gauges: str = "") -> Table:
-    columns = f"date date, quarter bigint, {_SERIES}, {own}, first_ms bigint, last_ms bigint, {_ranges(kind.counters)}"
+    columns = f"date date, quarter bigint, {_SERIES}, {own}, first_ms bigint, last_ms bigint"
+    columns = f"{columns}, {_ranges(kind.counters)}"
     return Table(f"{kind.name}_samples", columns + gauges, ("date",), "series by quarter hour: first and last counter")
 
 
@@ -110,8 +128,9 @@ def _series_daily(kind: Kind, own: str) -> Table:
 
 
 _DELTA_END: Final = "split_bytes bigint, longest_gap_ms bigint"
-_USAGE_OWN: Final = "topic string, direction string"
+_USAGE_OWN: Final = "topic string, direction string, has_total boolean"
 _THROTTLE_OWN: Final = "limit string, entity string"
+_DELTA_SERIES: Final = "sidecar string, incarnation string, labels string, user string, client_id string"
 
 TABLES: Final = {
     table.name: table
@@ -124,23 +143,22 @@ TABLES: Final = {
         _series_daily(THROTTLE_KIND, _THROTTLE_OWN),
         Table(
             "usage_deltas",
-            f"source_date date, time timestamp, sidecar string, labels string, user string, client_id string, "
-            f"{_USAGE_OWN}, {_USAGE_SUMS}, {_DELTA_END}",
+            f"source_date date, time timestamp, {_DELTA_SERIES}, {_USAGE_OWN}, {_USAGE_SUMS}, {_DELTA_END}",
             ("source_date",),
             "usage by quarter hour and sidecar; source_date is that of the record which ended the delta",
-            is_pinned=True,
         ),
         Table(
             "throttle_deltas",
-            f"source_date date, time timestamp, sidecar string, labels string, user string, client_id string, "
-            f"{_THROTTLE_OWN}, {_THROTTLE_SUMS}, limit_value double, split_throttled_ms bigint, longest_gap_ms bigint",
+            f"source_date date, time timestamp, {_DELTA_SERIES}, {_THROTTLE_OWN}, {_THROTTLE_SUMS}, "
+            "limit_value double, split_throttled_ms bigint, longest_gap_ms bigint",
             ("source_date",),
             "throttling by quarter hour and sidecar",
         ),
         Table(
             "usage_hourly",
-            f"date date, hour timestamp, team string, user string, client_id string, {_USAGE_OWN}, {_USAGE_SUMS}, "
-            "split_bytes bigint, longest_gap_ms bigint, source string",
+            f"date date, hour timestamp, team string, user string, client_id string, topic string, direction string, "
+            f"{_USAGE_SUMS}, "
+            "split_bytes bigint, longest_gap_ms bigint",
             ("date",),
             "who used what, by hour",
         ),
@@ -154,21 +172,63 @@ TABLES: Final = {
         Table(
             "noisy_neighbours",
             "date date, hour timestamp, limit string, entity string, sidecar string, team string, user string, "
-            "client_id string, bytes bigint, share double, own_throttled_ms bigint, victims bigint, "
-            "victims_throttled_ms bigint, caused_throttled_ms double",
+            "client_id string, bytes bigint, share double, fair_bytes double, own_throttled_ms bigint, victims bigint, "
+            "victims_throttled_ms double, caused_throttled_ms double",
             ("date",),
-            "of each shared limit: who took which share of it, and whom that delayed",
+            "of each shared limit: who took more than its fair share, and whom that delayed",
+        ),
+        Table(
+            "waiting_cost",
+            f"date date, limit string, entity string, caused_by string, team string, waited_ms double, cost {COST}, "
+            "currency string",
+            ("date",),
+            "which team caused the waiting of which team on shared limits, and what it cost",
+        ),
+        Table(
+            "rates_quarterly",
+            "date date, time timestamp, sidecar string, limit string, entity string, mean double, p99 double, "
+            "peak double, interval_s double, "
+            "bins array<struct<step:int,seconds:double,bytes:double,top:double>>",
+            ("date",),
+            "how fast each client and limit was by quarter hour: mean, 99th percentile, peak, and seconds by rate",
+        ),
+        Table(
+            "sidecar_days",
+            "date date, sidecar string, incarnation string, first_ms bigint, last_ms bigint, first_seq bigint, "
+            "last_seq bigint, records bigint, repeated bigint, least_lag_ms bigint, most_lag_ms bigint, final boolean, "
+            "bytes bigint, pace_ms bigint, gaps array<struct<from_ms:bigint,until_ms:bigint,records:bigint>>",
+            ("date",),
+            "the records of each run of a proxy, by day",
+        ),
+        Table(
+            "sidecars",
+            "sidecar string, incarnation string, first_record timestamp, last_record timestamp, state string, "
+            "ended_cleanly boolean, records bigint, repeated bigint, missing_records bigint, lag_ms bigint, "
+            "clock_offset_ms bigint, bytes bigint, estimated_missing_bytes bigint",
+            (),
+            "each run of a proxy: whether all of its records arrived, and how it ended",
+        ),
+        Table(
+            "topic_holes",
+            "found_at timestamp, kafka_partition int, first_offset bigint, last_offset bigint",
+            (),
+            "offsets of the usage topic that were never read: deleted before ingest came to them",
+        ),
+        Table(
+            "isolated",
+            "at timestamp, step string, sidecar string, user string, client_id string, reason string",
+            (),
+            "clients that a step of the report could not compute, and left out",
         ),
         Table(
             "quota_recommendations",
             "team string, user string, client_id string, limit string, entity string, current_limit double, "
             "used_p50 double, used_p95 double, used_p99 double, demand_p99 double, demand_is_lower_bound boolean, "
-            "by_hour array<struct<hour:int,p50:double,p95:double,p99:double,throttled_share:double>>, "
-            "headroom double, proposed double, why string, confidence string, intervals bigint, "
-            "throttled_intervals bigint, days bigint, "
-            "mean_record_bytes double, max_offsets_per_trigger bigint, buffer_drain_s double, buffer_fits boolean",
+            "peak double, need double, headroom double, proposed double, part double, why string, confidence string, "
+            "intervals bigint, throttled_intervals bigint, days bigint, interval_s double, "
+            "mean_record_bytes double, max_offsets_per_trigger bigint, buffer_drain_s double",
             (),
-            "what each quota should be, and why",
+            "what the quota of each entity should be, and why; a row for each of its clients",
         ),
         Table(
             "chargeback_daily",
@@ -180,10 +240,10 @@ TABLES: Final = {
         ),
         Table(
             "closed_periods",
-            "period string, first_day date, end_day date, usage_deltas_version bigint, storage_version bigint, "
-            f"price_list string, owners string, total {AMOUNT}, rows bigint, fingerprint bigint, closed_at timestamp",
+            "period string, first_day date, end_day date, price_list string, owners string, "
+            f"total {AMOUNT}, rows bigint, closed_at timestamp",
             (),
-            "billing periods that are closed, with the table versions they are computed from",
+            "billing periods that are closed, with their prices and owners",
         ),
         Table(
             "storage_snapshots",
@@ -191,7 +251,6 @@ TABLES: Final = {
             ("date",),
             "partitions, bytes on disk and log end offsets of each topic at one time",
             is_source=True,
-            is_pinned=True,
         ),
         Table(
             "broker_topic_hourly",
@@ -203,14 +262,16 @@ TABLES: Final = {
         Table(
             "bypass_check",
             "date date, hour timestamp, topic string, measure string, broker_count bigint, seen_count bigint, "
-            "unseen_count bigint, unseen_share double",
+            "unseen_count bigint, unseen_share double, lost_sidecars bigint, is_certain boolean",
             ("date",),
             "which topics get data that no sidecar saw",
         ),
         Table(
             "report_runs",
             "run_id string, at timestamp, records_version bigint, storage_snapshots_version bigint, "
-            "broker_topic_hourly_version bigint, first_date date, last_date date, dates bigint",
+            "broker_topic_hourly_version bigint, first_date date, last_date date, dates bigint, since date, "
+            "rules string, "
+            "offsets map<int,bigint>",
             (),
             "every run of the report, and up to which version of its sources it has read",
         ),
@@ -219,5 +280,7 @@ TABLES: Final = {
 
 RETENTION: Final = "interval 30 days"
 """For how long Delta keeps its log and removed files. The report has to run once in this time, or with `--from`."""
-PINNED_RETENTION: Final = "interval 400 days"
-"""13 months, so that a closed period can be computed again."""
+KEPT_DAYS: Final = 400
+"""For how long rows are kept. Ingest takes no records that are older."""
+KEPT_FOREVER: Final = ("chargeback_daily",)
+"""Closed months are in it."""

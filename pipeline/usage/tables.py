@@ -4,16 +4,44 @@ A folder on an object store without atomic rename (S3) takes a single writer at 
 LogStore lifts that.
 """
 
+import time
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
-from functools import cache
+from threading import Lock
+from typing import Final
 
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
 
-from pipeline.usage.schemas import PINNED_RETENTION, RETENTION, TABLES
+from pipeline.usage.schemas import RETENTION, TABLES
+
+ATTEMPTS: Final = 8
+"""Of one write, when another run writes the same table."""
+MOST_WRITES: Final = 1_000
+"""Of one run and table."""
+
+
+class Fence:
+    """Keeps an earlier run of the report from writing a table that a later one has written.
+
+    Delta skips a write with a transaction number that is not above the last one of its application id.
+    """
+
+    def __init__(self, app_id: str, run: int) -> None:
+        """app_id: the same for all runs. run: larger for each later run."""
+        self._app_id = app_id
+        self._run = run
+        self._writes: Counter[str] = Counter()
+        self._lock = Lock()
+
+    def options(self, name: str) -> dict[str, str]:
+        """Options of one attempt to write a table."""
+        with self._lock:
+            self._writes[name] += 1
+            return {"txnAppId": self._app_id, "txnVersion": f"{self._run * MOST_WRITES + self._writes[name]}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,30 +50,38 @@ class Warehouse:
 
     spark: SparkSession
     root: str
+    fence: "Fence | None" = None
+    created: set[str] = field(default_factory=set, compare=False)
+    """Tables that exist for sure: no look at the folder for each of their reads."""
 
     def path(self, name: str) -> str:
         """The folder of a table. Raises KeyError for a table that `schemas` does not have."""
         return f"{self.root.rstrip('/')}/{TABLES[name].name}"
 
     def exists(self, name: str) -> bool:
-        tables = self.spark._jvm.io.delta.tables.DeltaTable
-        return bool(tables.isDeltaTable(self.spark._jsparkSession, self.path(name)))
+        if name not in self.created:
+            try:
+                _ = self.spark.read.format("delta").load(self.path(name)).columns
+            except AnalysisException:
+                return False
+            self.created.add(name)
+        return True
 
     def create(self, name: str) -> None:
         """Create the table if it is missing."""
-        if self.exists(name):
+        if name in self.created:
             return
         table = TABLES[name]
         partitions = f" partitioned by ({', '.join(table.by)})" if table.by else ""
-        kept = PINNED_RETENTION if table.is_pinned else RETENTION
         self.spark.sql(
             f"create table if not exists delta.`{self.path(name)}` ({table.columns}) using delta{partitions} "
             f"comment '{table.comment}' tblproperties ("
-            f"'delta.deletedFileRetentionDuration' = '{kept}', 'delta.logRetentionDuration' = '{kept}', "
+            f"'delta.deletedFileRetentionDuration' = '{RETENTION}', 'delta.logRetentionDuration' = '{RETENTION}', "
             f"'delta.enableChangeDataFeed' = '{str(table.is_source).lower()}', "
             # Files are found by partition. Minima and maxima of each column would be computed row by row.
             "'delta.dataSkippingNumIndexedCols' = '0')"
         )
+        self.created.add(name)
 
     def read(self, name: str, version: int | None = None) -> DataFrame:
         """The table, empty if it does not exist yet; `version` reads it as it was (time travel), empty for -1."""
@@ -54,7 +90,10 @@ class Warehouse:
         reader = self.spark.read.format("delta")
         if version is not None:
             reader = reader.option("versionAsOf", version)
-        return reader.load(self.path(name))
+        rows = reader.load(self.path(name))
+        # Columns that are newer than the table.
+        missing = [each for each in TABLES[name].schema if each.name not in rows.columns]
+        return rows.withColumns({each.name: f.lit(None).cast(each.dataType) for each in missing}) if missing else rows
 
     def read_dates(self, name: str, dates: Iterable[date], column: str = "date") -> DataFrame:
         """The rows of these dates, found by partition."""
@@ -67,25 +106,26 @@ class Warehouse:
             self._ordered(name, rows)
             .write.format("delta")
             .mode("append")
+            .option("mergeSchema", "true")
             .option("txnAppId", app_id)
             .option("txnVersion", version)
             .save(self.path(name))
         )
 
-    def append(self, name: str, rows: DataFrame) -> None:
+    def append(self, name: str, rows: DataFrame, **options: str) -> None:
+        """options: of Delta's writer."""
         self.create(name)
-        self._ordered(name, rows).write.format("delta").mode("append").save(self.path(name))
+        self._write(name, rows, "append", **options)
 
     def replace(self, name: str, rows: DataFrame) -> None:
         """Put these rows in place of the whole table."""
         self.create(name)
-        self._ordered(name, rows).write.format("delta").mode("overwrite").save(self.path(name))
+        self._write(name, rows, "overwrite")
 
     def replace_where(self, name: str, rows: DataFrame, condition: str) -> None:
         """Put these rows in place of those that meet the condition. Raises when a new row does not meet it."""
         self.create(name)
-        writer = self._ordered(name, rows).write.format("delta").mode("overwrite")
-        writer.option("replaceWhere", condition).save(self.path(name))
+        self._write(name, rows, "overwrite", replaceWhere=condition)
 
     def replace_dates(self, name: str, rows: DataFrame, dates: Iterable[date], column: str = "date") -> None:
         """Put these rows in place of all rows of these dates."""
@@ -103,27 +143,49 @@ class Warehouse:
 
         `version` is not the newest one.
         """
-        feed = self.spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", version + 1)
-        rows = feed.load(self.path(name)).select("date").distinct().collect()  # one row for each date
+        rows = self.added_since(name, version).select("date").distinct().collect()  # one row for each date
         return sorted(row["date"] for row in rows)
+
+    def added_since(self, name: str, version: int) -> DataFrame:
+        """The rows added after `version`, which is not the newest one."""
+        feed = self.spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", version + 1)
+        return feed.load(self.path(name)).where("_change_type = 'insert'")
 
     def compact(self, name: str) -> None:
         """Join small files of each partition. Readers are not disturbed; no row changes."""
         self.spark.sql(f"optimize delta.`{self.path(name)}`")
 
+    def delete(self, name: str, condition: str) -> None:
+        """Delete the rows that meet the condition."""
+        self.spark.sql(f"delete from delta.`{self.path(name)}` where {condition}")  # noqa: S608 - not from users
+
     def vacuum(self, name: str) -> None:
         """Delete files that no version within the table's retention needs."""
         self.spark.sql(f"vacuum delta.`{self.path(name)}`")
 
+    def _write(self, name: str, rows: DataFrame, mode: str, **options: str) -> None:
+        """Again after a conflict with another writer, and not at all if a later run has written the table: `Fence`."""
+        for attempt in range(ATTEMPTS):
+            fenced = {} if self.fence is None else self.fence.options(name)
+            try:
+                (
+                    self._ordered(name, rows)
+                    .write.format("delta")
+                    .mode(mode)
+                    .options(mergeSchema="true", **options, **fenced)
+                    .save(self.path(name))
+                )
+            except PySparkException as error:
+                if attempt == ATTEMPTS - 1 or "Concurrent" not in str(error):
+                    raise
+                time.sleep(1 + attempt)
+            else:
+                return
+
     def _ordered(self, name: str, rows: DataFrame) -> DataFrame:
         """The table's columns in the table's order, whatever else the rows have."""
-        columns = _columns(TABLES[name].columns)
+        columns = TABLES[name].schema
         return rows.select(*(f.col(field.name).cast(field.dataType).alias(field.name) for field in columns))
-
-
-@cache
-def _columns(ddl: str) -> StructType:
-    return StructType.fromDDL(ddl)
 
 
 def in_dates(dates: Iterable[date], column: str = "date") -> str:

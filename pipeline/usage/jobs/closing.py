@@ -1,14 +1,14 @@
 """Closing a billing period: its charges stay as they were billed, and what arrives later becomes corrections.
 
-A closed period notes the versions of the tables, the price list and the owners it was computed with. `recompute` gives
-the same rows from these, bit by bit; `correct` writes the difference to what is known now.
+A closed period notes the price list and the owners it was computed with. Its rows of chargeback_daily are not written
+any more; `correct` writes the difference of what is known now to them.
 """
 
 import calendar
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from pipeline.usage import owners, price_list
@@ -18,7 +18,7 @@ from pipeline.usage.transforms.chargeback import chargeback_daily, corrections, 
 
 
 class ClosingError(Exception):
-    """A period cannot be closed, or one that is closed cannot be computed again."""
+    """A period cannot be closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,8 @@ class ClosedPeriod:
     period: str
     first: date
     end: date
-    usage_version: int
-    storage_version: int
     price_list: str
     owners: str
-    fingerprint: int
 
     def contains(self, day: date) -> bool:
         return self.first <= day < self.end
@@ -48,9 +45,8 @@ def month(text: str) -> tuple[date, date]:
 
 
 def closed_periods(warehouse: Warehouse) -> list[ClosedPeriod]:
-    names = ["period", "first_day", "end_day", "usage_deltas_version", "storage_version", "price_list", "owners"]
-    rows = warehouse.read("closed_periods").select(*names, "fingerprint").orderBy("period").collect()
-    return [ClosedPeriod(*row) for row in rows]
+    rows = warehouse.read("closed_periods").select("period", "first_day", "end_day", "price_list", "owners")
+    return [ClosedPeriod(*row) for row in rows.orderBy("period").collect()]
 
 
 def close(warehouse: Warehouse, period: str, prices: price_list.PriceList, owners_text: str) -> ClosedPeriod:
@@ -58,64 +54,45 @@ def close(warehouse: Warehouse, period: str, prices: price_list.PriceList, owner
     first, end = month(period)
     if any(each.period == period for each in closed_periods(warehouse)):
         raise ClosingError(f"{period} is closed already")
-    made = ClosedPeriod(
-        period,
-        first,
-        end,
-        warehouse.version("usage_deltas"),
-        warehouse.version("storage_snapshots"),
-        prices.text,
-        owners_text,
-        0,
-    )
-    rows = recompute(warehouse, made)
-    warehouse.replace_where(
-        "chargeback_daily", rows, f"date >= date'{first}' and date < date'{end}' and closed_period is null"
-    )
-    row = rows.agg(f.sum("amount").alias("total"), f.count("*").alias("rows"), fingerprint()).select(
-        f.lit(period).alias("period"),
-        f.lit(first).alias("first_day"),
-        f.lit(end).alias("end_day"),
-        f.lit(made.usage_version).alias("usage_deltas_version"),
-        f.lit(made.storage_version).alias("storage_version"),
-        f.lit(prices.text).alias("price_list"),
-        f.lit(owners_text).alias("owners"),
-        "total",
-        "rows",
-        "fingerprint",
-        f.current_timestamp().alias("closed_at"),
+    made = ClosedPeriod(period, first, end, prices.text, owners_text)
+    warehouse.replace_where("chargeback_daily", _charges(warehouse, made), f"{_days(made)} and closed_period is null")
+    closed = _frozen(warehouse, made).agg(f.sum("amount").alias("total"), f.count("*").alias("rows"))
+    row = closed.withColumns(
+        {
+            "period": f.lit(period),
+            "first_day": f.lit(first),
+            "end_day": f.lit(end),
+            "price_list": f.lit(prices.text),
+            "owners": f.lit(owners_text),
+            "closed_at": f.current_timestamp(),
+        }
     )
     warehouse.append("closed_periods", row)
-    return next(each for each in closed_periods(warehouse) if each.period == period)
-
-
-def recompute(warehouse: Warehouse, period: ClosedPeriod, *, as_of_now: bool = False) -> DataFrame:
-    """chargeback_daily of a period from the versions that are pinned, or with as_of_now from the newest ones."""
-    usage_version = None if as_of_now else period.usage_version
-    storage_version = None if as_of_now else period.storage_version
-    prices = price_list.parse(period.price_list)
-    first, end = period.first - timedelta(days=1), period.end + timedelta(days=LOOKBACK_DAYS + 2)
-    measured = quantities(
-        warehouse.read("usage_deltas", usage_version).where(f.col("source_date").between(first, end)),
-        warehouse.read("storage_snapshots", storage_version).where(f.col("date").between(first, end)),
-        owners.team_of(owners.parse(period.owners)),
-        prices.zone,
-    )
-    inside = (f.col("date") >= f.lit(period.first)) & (f.col("date") < f.lit(period.end))
-    return chargeback_daily(measured.where(inside), prices).where(inside)
+    return made
 
 
 def correct(warehouse: Warehouse, period: ClosedPeriod) -> None:
     """Write what arrived since the period was closed as rows of class Correction, in place of earlier ones."""
-    rows = corrections(recompute(warehouse, period), recompute(warehouse, period, as_of_now=True), period.period)
-    warehouse.replace_where(
-        "chargeback_daily",
-        rows,
-        f"date >= date'{period.first}' and date < date'{period.end}' and closed_period = '{period.period}'",
+    rows = corrections(_frozen(warehouse, period), _charges(warehouse, period), period.period)
+    warehouse.replace_where("chargeback_daily", rows, f"{_days(period)} and closed_period = '{period.period}'")
+
+
+def _charges(warehouse: Warehouse, period: ClosedPeriod) -> DataFrame:
+    """chargeback_daily of a period by what is known now, with its own prices and owners."""
+    prices = price_list.parse(period.price_list)
+    first, end = period.first - timedelta(days=1), period.end + timedelta(days=LOOKBACK_DAYS + 2)
+    measured = quantities(
+        warehouse.read("usage_deltas").where(f.col("source_date").between(first, end)),
+        warehouse.read("storage_snapshots").where(f.col("date").between(first, end)),
+        owners.team_of(owners.parse(period.owners)),
+        prices.zone,
     )
+    return chargeback_daily(measured.where(_days(period)), prices).where(_days(period))
 
 
-def fingerprint() -> Column:
-    """A hash over all rows, whatever their order."""
-    columns = ("date", "team", "user", "client_id", "topic", "axis", "quantity", "cost", "amount", "source")
-    return f.bit_xor(f.xxhash64(*columns)).alias("fingerprint")
+def _frozen(warehouse: Warehouse, period: ClosedPeriod) -> DataFrame:
+    return warehouse.read("chargeback_daily").where(f"{_days(period)} and closed_period is null")
+
+
+def _days(period: ClosedPeriod) -> str:
+    return f"date >= date'{period.first}' and date < date'{period.end}'"

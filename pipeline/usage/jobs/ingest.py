@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from threading import Thread
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -104,15 +105,15 @@ def write_batch(warehouse: Warehouse, batch: DataFrame, app_id: str, number: int
 
 
 def _read_observation(observation: Observation) -> dict[str, int]:
-    """What a write has counted; empty if it was skipped. `Observation.get` would wait for it without end.
+    """What a write has counted; empty if it was skipped, where `Observation.get` waits for it without end.
 
     Spark reports the counts shortly after the write.
     """
-    for _ in range(50):
-        if observation._jo.future().isCompleted():
-            return dict(observation.get)
-        time.sleep(0.02)
-    return {}
+    found: dict[str, int] = {}
+    reader = Thread(target=lambda: found.update(observation.get), daemon=True)
+    reader.start()
+    reader.join(1)
+    return found
 
 
 def stream_id(spark: SparkSession, checkpoint: str) -> str:

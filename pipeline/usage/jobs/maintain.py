@@ -1,8 +1,10 @@
-"""What a warehouse needs once a day: small files joined, old ones deleted, quarantined values parsed again."""
+"""Once a day: old rows and files deleted, small files joined, quarantined values parsed again."""
+
+from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import functions as f
 
-from pipeline.usage.schemas import TABLES
+from pipeline.usage.schemas import KEPT_DAYS, KEPT_FOREVER, TABLES
 from pipeline.usage.tables import Warehouse
 from pipeline.usage.transforms.parsing import invalid, parsed, valid
 
@@ -10,8 +12,11 @@ from pipeline.usage.transforms.parsing import invalid, parsed, valid
 def maintain(warehouse: Warehouse, now_ms: int) -> int:
     """Returns how many quarantined values became records. Safe beside the stream: Delta refuses what would conflict."""
     found = retry_quarantine(warehouse, now_ms) if warehouse.exists("quarantine") else 0
-    for name in TABLES:
+    oldest = datetime.fromtimestamp(now_ms / 1000, UTC).date() - timedelta(days=KEPT_DAYS)
+    for name, table in TABLES.items():
         if warehouse.exists(name):
+            if table.by and name not in KEPT_FOREVER:
+                warehouse.delete(name, f"{table.by[0]} < date'{oldest}'")
             warehouse.compact(name)
             warehouse.vacuum(name)
     return found

@@ -1,32 +1,37 @@
 """Replays recorded usage against a quotas file through the proxy's own engine: the waits of each client.
 
-The recorded volume of a client in one quarter hour (or one record's interval) is offered evenly over it, as requests of
-its mean size. Bursts within an interval are not seen. A sidecar has buckets of its own, so each sidecar is replayed by
-itself; within it, clients that share a limit are one group, and a group is replayed in order of time by one task. A
-limit of the total makes one group of all clients of a sidecar.
+What a client counted between two records is offered evenly over that time, as requests of its mean size: bursts between
+two records are not seen. A sidecar has buckets of its own, so each sidecar is replayed by itself; within it, clients
+that share a limit are one group, and a group is replayed in order of time by one task. A limit of the total makes one
+group of all clients of a sidecar.
 
-The only module of `pipeline.usage` that imports `quotas`; the package has to be there on every executor.
+Spark sorts the rows of a group and streams them through Python: memory is bounded by the clients of a group.
 """
 
 import heapq
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any, Final, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.functions import udtf
 
-from pipeline.usage.schemas import QUARTER_MS
+from pipeline.usage.quotas_in_force import load
+from pipeline.usage.transforms.rates import intervals
 from quotas.admission.limit_set import LimitSet
 from quotas.entry import QuotaEntry
-from quotas.parsing.parse import load_quotas
 from quotas.registry.registry import Registry
 
+_Name: TypeAlias = tuple[str, str, str]
+"""User, client id, direction."""
 NS_PER_MS: Final = 1_000_000
+NS_PER_HOUR: Final = 3_600_000 * NS_PER_MS
 MAX_REQUESTS: Final = 30
-"""Of one client and interval: a quarter hour is replayed in steps of 30 seconds or longer."""
+"""Of one client and interval."""
 MAX_WAIT_MS: Final = 86_400_000
 """A request that would wait for longer is dropped: its client offers more than its limit for days."""
 RESULT: Final = (
@@ -35,51 +40,35 @@ RESULT: Final = (
 )
 
 
-class QuotasError(Exception):
-    """A proposed quotas file has errors; the text lists them."""
-
-
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What one client wants to send or to fetch in one interval."""
+    """What one client wants to send or to fetch from start_ms to end_ms."""
 
     start_ms: int
+    end_ms: int
     user: str
     client_id: str
     direction: str
     size: int
+    requests: int = MAX_REQUESTS
 
 
-def load(text: str) -> tuple[QuotaEntry, ...]:
-    """The entries of a quotas file's text. Raises QuotasError."""
-    try:
-        found = load_quotas(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise QuotasError(f"not TOML: {error}") from error
-    if found.errors:
-        raise QuotasError("; ".join(str(error) for error in found.errors))
-    return tuple(placed.entry for placed in found.placed if placed.entry is not None)
+def simulate(records: DataFrame, quotas_text: str) -> DataFrame:
+    """`records` of some dates to one row for each hour, client and limit that would have held it:
+    columns of RESULT.
 
-
-def simulate(usage_deltas: DataFrame, quotas_text: str) -> DataFrame:
-    """usage_deltas to one row for each hour, client and limit that would have held it: columns of RESULT.
-
-    Raises QuotasError. The rows of a group are sorted by Spark and streamed through Python: memory is bounded by the
-    clients of a group.
+    throttled_ms: time for which the client's oldest request was held. delayed_bytes: of all requests that were held or
+    queued. Raises QuotasError.
     """
-    load(quotas_text)  # errors here, not in a task
-    spark = usage_deltas.sparkSession
-    offers = usage_deltas.groupBy("time", "sidecar", "user", "client_id", "direction").agg(
-        f.sum("bytes").alias("bytes")
+    entries = load(quotas_text)  # errors here, not in a task
+    keys = ["sidecar", "user", "client_id", "direction"]
+    offers = intervals(records).where(f.col("bytes") > 0)
+    grouped = offers.join(f.broadcast(_groups(records.sparkSession, offers, entries)), ["user", "client_id"])
+    rows = grouped.select("group", "start_ms", "end_ms", *keys, "bytes", "requests")
+    replayed = udtf(_replayer(quotas_text), returnType=RESULT)
+    return replayed(
+        rows.asTable().partitionBy("sidecar", "group").orderBy("start_ms", "user", "client_id", "direction")
     )
-    offers = offers.where(f.col("bytes") > 0)
-    grouped = offers.join(f.broadcast(_groups(spark, offers, quotas_text)), ["user", "client_id"])
-    ordered = grouped.repartition("sidecar", "group").sortWithinPartitions(
-        "sidecar", "group", "time", "user", "client_id"
-    )
-    columns = ("sidecar", "group", f.unix_millis("time").alias("ms"), "user", "client_id", "direction", "bytes")
-    rows = ordered.select(*columns).rdd.mapPartitions(lambda part: _replay_part(part, quotas_text))
-    return spark.createDataFrame(rows, RESULT)
 
 
 def replay(offers: Iterable[Offer], entries: Iterable[QuotaEntry]) -> Iterator[tuple[Any, ...]]:
@@ -88,82 +77,140 @@ def replay(offers: Iterable[Offer], entries: Iterable[QuotaEntry]) -> Iterator[t
     Yields (hour_ms, user, client_id, direction, limit, entity, offered_bytes, throttled_ms, delayed_bytes) for each
     hour, client and limit that held it.
     """
-    registry = Registry(entries)
-    limits: dict[tuple[str, str, str], LimitSet] = {}
-    busy_until_ns: dict[tuple[str, str, str], int] = {}
-    found: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
-    queue: list[tuple[int, int, int, tuple[str, str, str], int]] = []
-    number = 0
+    engine = Engine(entries)
     for offer in offers:
+        yield from engine.add(offer)
+    yield from engine.end()
+
+
+class Engine:
+    """Limits and queues of one group of clients."""
+
+    def __init__(self, entries: Iterable[QuotaEntry]) -> None:
+        self._registry = Registry(entries)
+        self._clients: dict[_Name, _Client] = {}
+        self._events: list[tuple[int, int, _Client]] = []
+        self._found: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
+        self._numbers = count()
+
+    def add(self, offer: Offer) -> Iterator[tuple[Any, ...]]:
+        """Offers come in order of start_ms. Yields the hours that are complete."""
         start_ns = offer.start_ms * NS_PER_MS
-        yield from _serve(queue, start_ns, limits, busy_until_ns, found)
-        client = (offer.user, offer.client_id, offer.direction)
-        if client not in limits:
-            own = registry.resolve(offer.user, offer.client_id)
-            limits[client] = own.produce if offer.direction == "produce" else own.fetch
-        count = min(MAX_REQUESTS, offer.size)
-        for part in range(count):
-            size = offer.size * (part + 1) // count - offer.size * part // count
-            due_ns = start_ns + part * QUARTER_MS * NS_PER_MS // count
-            heapq.heappush(queue, (due_ns, number, due_ns, client, size))
-            number += 1
-    yield from _serve(queue, None, limits, busy_until_ns, found)
-    yield from _rows(found, None)
+        self._serve(start_ns)
+        yield from self._rows(start_ns // NS_PER_HOUR)
+        name = (offer.user, offer.client_id, offer.direction)
+        client = self._clients.get(name)
+        if client is None:
+            own = self._registry.resolve(offer.user, offer.client_id)
+            client = self._clients[name] = _Client(name, own.produce if offer.direction == "produce" else own.fetch)
+        if not client.limits.limits:
+            return
+        requests = max(1, min(MAX_REQUESTS, offer.requests, offer.size))
+        length_ns = (offer.end_ms - offer.start_ms) * NS_PER_MS
+        for part in range(requests):
+            size = offer.size * (part + 1) // requests - offer.size * part // requests
+            heapq.heappush(client.queue, (start_ns + part * length_ns // requests, next(self._numbers), size))
+        self._schedule(client)
+
+    def end(self) -> Iterator[tuple[Any, ...]]:
+        """Serve what is queued. Yields the hours that are left."""
+        self._serve(None)
+        yield from self._rows(None)
+
+    def _schedule(self, client: "_Client") -> None:
+        """The client's oldest request is next when it is offered and no earlier one is held."""
+        due_ns = max(client.queue[0][0], client.held_until_ns)
+        if client.due_ns is None or due_ns < client.due_ns:
+            client.due_ns = due_ns
+            heapq.heappush(self._events, (due_ns, next(self._numbers), client))
+
+    def _serve(self, before_ns: int | None) -> None:
+        """Let requests pass or wait, in order of time."""
+        while self._events and (before_ns is None or self._events[0][0] < before_ns):
+            now_ns, _, client = heapq.heappop(self._events)
+            if client.due_ns != now_ns:  # an earlier event replaced it
+                continue
+            client.due_ns = None
+            self._serve_one(client, now_ns)
+            if client.queue:
+                self._schedule(client)
+
+    def _serve_one(self, client: "_Client", now_ns: int) -> None:
+        offered_ns, _, size = client.queue[0]
+        decision = client.limits.admit(size, now_ns)
+        if decision.limit is not None and not decision.admitted:
+            wait_ns = max(decision.wait_ns, NS_PER_MS)
+            client.held_by = (*client.name, decision.limit.name, str(decision.limit.entity))
+            self._found[now_ns // NS_PER_HOUR, *client.held_by][1] += wait_ns // NS_PER_MS
+            client.held_until_ns = now_ns + wait_ns
+            self._note_late(client, now_ns)
+            if now_ns + wait_ns - offered_ns < MAX_WAIT_MS * NS_PER_MS:
+                return
+        self._note_late(client, now_ns)
+        heapq.heappop(client.queue)
+        client.noted = -1
+
+    def _note_late(self, client: "_Client", now_ns: int) -> None:
+        """Count the oldest request once, if it is held or was queued after one that was."""
+        offered_ns, number, size = client.queue[0]
+        is_held = client.held_until_ns > now_ns
+        if client.noted != number and (is_held or offered_ns < client.held_until_ns):
+            client.noted = number
+            entry = self._found[now_ns // NS_PER_HOUR, *client.held_by]
+            entry[0] += size
+            entry[2] += size
+
+    def _rows(self, before_hour: int | None) -> Iterator[tuple[Any, ...]]:
+        done = [key for key in self._found if before_hour is None or key[0] < before_hour]
+        for key in done:
+            hour, *names = key
+            yield (hour * 3_600_000, *names, *self._found.pop(key))
 
 
-def _serve(
-    queue: list[tuple[int, int, int, tuple[str, str, str], int]],
-    before_ns: int | None,
-    limits: dict[tuple[str, str, str], LimitSet],
-    busy_until_ns: dict[tuple[str, str, str], int],
-    found: dict[tuple[Any, ...], list[int]],
-) -> Iterator[tuple[Any, ...]]:
-    """Let requests pass or wait, in order of time, up to `before_ns`; yields the hours that are complete."""
-    while queue and (before_ns is None or queue[0][0] < before_ns):
-        now_ns, number, offered_ns, client, size = heapq.heappop(queue)
-        free_ns = busy_until_ns.get(client, 0)
-        if free_ns > now_ns:  # the client's earlier request is held: first come, first served
-            heapq.heappush(queue, (free_ns, number, offered_ns, client, size))
-            continue
-        decision = limits[client].admit(size, now_ns)
-        if decision.limit is None:
-            continue
-        waits_ns = max(decision.wait_ns, NS_PER_MS)
-        if not decision.admitted and now_ns + waits_ns - offered_ns < MAX_WAIT_MS * NS_PER_MS:
-            busy_until_ns[client] = now_ns + waits_ns
-            heapq.heappush(queue, (now_ns + waits_ns, number, offered_ns, client, size))
-        if not decision.admitted:
-            entry = found[now_ns // (3_600_000 * NS_PER_MS), *client, decision.limit.name, str(decision.limit.entity)]
-            entry[1] += waits_ns // NS_PER_MS
-            if now_ns == offered_ns:
-                entry[0] += size
-                entry[2] += size
-    if before_ns is not None:
-        yield from _rows(found, before_ns // (3_600_000 * NS_PER_MS))
+class _Client:
+    """due_ns: of its event. noted: the number of the request that was counted as late."""
+
+    __slots__ = ("due_ns", "held_by", "held_until_ns", "limits", "name", "noted", "queue")
+
+    def __init__(self, name: _Name, limits: LimitSet) -> None:
+        self.name = name
+        self.limits = limits
+        self.queue: list[tuple[int, int, int]] = []  # offered_ns, number, size
+        self.held_until_ns = 0
+        self.held_by: tuple[str, ...] = ()
+        self.due_ns: int | None = None
+        self.noted = -1
 
 
-def _rows(found: dict[tuple[Any, ...], list[int]], before_hour: int | None) -> Iterator[tuple[Any, ...]]:
-    done = [key for key in found if before_hour is None or key[0] < before_hour]
-    for key in done:
-        hour, *names = key
-        yield (hour * 3_600_000, *names, *found.pop(key))
+def _replayer(quotas_text: str) -> type:
+    """The table function for Spark: one instance for each group, its rows in order."""
+
+    class Replayer:
+        def __init__(self) -> None:
+            self._engine = Engine(load(quotas_text))
+            self._sidecar = ""
+
+        def eval(self, row: Any) -> Iterator[tuple[Any, ...]]:
+            self._sidecar = row["sidecar"]
+            offer = Offer(
+                row["start_ms"], row["end_ms"], row["user"], row["client_id"], row["direction"], row["bytes"],
+                row["requests"] or MAX_REQUESTS,
+            )  # fmt: skip
+            yield from self._named(self._engine.add(offer))
+
+        def terminate(self) -> Iterator[tuple[Any, ...]]:
+            yield from self._named(self._engine.end())
+
+        def _named(self, rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+            for hour_ms, *rest in rows:
+                yield (datetime.fromtimestamp(hour_ms / 1000, UTC), self._sidecar, *rest)
+
+    return Replayer
 
 
-def _replay_part(part: Iterable[Any], quotas_text: str) -> Iterator[tuple[Any, ...]]:
-    """The rows of one Spark partition: some groups, one after the other, each sorted by time."""
-    from datetime import UTC, datetime
-    from itertools import groupby
-
-    entries = load(quotas_text)
-    for (sidecar, _), rows in groupby(part, key=lambda row: (row[0], row[1])):
-        offers = (Offer(row[2], row[3], row[4], row[5], row[6]) for row in rows)
-        for hour_ms, *rest in replay(offers, entries):
-            yield (datetime.fromtimestamp(hour_ms / 1000, UTC), sidecar, *rest)
-
-
-def _groups(spark: SparkSession, offers: DataFrame, quotas_text: str) -> DataFrame:
+def _groups(spark: SparkSession, offers: DataFrame, entries: Iterable[QuotaEntry]) -> DataFrame:
     """user, client_id, group: clients that share a limit, directly or through others, have the same group."""
-    registry = Registry(load(quotas_text))
+    registry = Registry(entries)
     clients = [(row[0], row[1]) for row in offers.select("user", "client_id").distinct().collect()]  # a row a client
     parents: dict[Any, Any] = {}
 

@@ -11,6 +11,7 @@ from pyspark.sql import functions as f
 from pipeline.usage.page.charts import COLOURS, bars, duration_text, line, number_text, stacked_bars
 from pipeline.usage.page.layout import page, section, table
 from pipeline.usage.tables import Warehouse
+from pipeline.usage.transforms.sums import total
 
 _REST: Final = "all others"
 _WIDTH: Final = {"day": 10, "hour": 16}
@@ -45,10 +46,10 @@ def render(warehouse: Warehouse) -> str:
     # A series that is idle has rows of 0 bytes.
     used = f.when(f.col("bytes") > 0, f.col("hour"))
     totals = hourly.agg(
-        _time(f.min(used), "hour"), _time(f.max(used), "hour"), f.sum("bytes"), f.countDistinct("client_id")
+        _time(f.min(used), "hour"), _time(f.max(used), "hour"), total("bytes"), f.countDistinct("client_id")
     ).first()
     first, last = totals[0], totals[1]
-    waited_s = (throttling.agg(f.sum("throttled_ms")).first()[0] or 0) / 1000
+    waited_s = (throttling.agg(total("throttled_ms")).first()[0] or 0) / 1000
     money = charges.groupBy("currency").agg(f.sum("amount")).orderBy("currency").collect()
     tiles = [
         (number_text(totals[2] or 0, "B"), "passed the sidecars"),
@@ -60,10 +61,11 @@ def render(warehouse: Warehouse) -> str:
     sections = [
         _usage(hourly, axes),
         _throttling(throttling, axes),
-        _neighbours(warehouse.read("noisy_neighbours")),
+        _neighbours(warehouse.read("noisy_neighbours"), warehouse.read("waiting_cost")),
         _charges(charges, axes),
         _recommendations(warehouse.read("quota_recommendations")),
         _bypass(warehouse.read("bypass_check")),
+        _missing(warehouse.read("sidecars"), warehouse.read("topic_holes")),
     ]
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
     return page("Kafka usage", f"{_between(first, last)}; made {made}; times are UTC", tiles, sections)
@@ -78,7 +80,7 @@ def _between(first: str | None, last: str | None) -> str:
 
 def _axes(hourly: DataFrame, first: str | None, last: str | None) -> Axes:
     by = "team" if hourly.select("team").distinct().limit(2).count() > 1 else "client_id"
-    largest = [row[0] for row in _top(hourly.where(f.col(by).isNotNull()), [by], f.sum("bytes"))[: COLOURS - 1]]
+    largest = [row[0] for row in _top(hourly.where(f.col(by).isNotNull()), [by], total("bytes"))[: COLOURS - 1]]
     if first is None or last is None:
         return Axes("hour", (), by, largest)
     days = _times(first[:10], last[:10], "day")
@@ -98,34 +100,34 @@ def _times(first: str, last: str, bucket: str) -> list[str]:
 def _usage(hourly: DataFrame, axes: Axes) -> str:
     parts = []
     for direction, title in (("produce", "Produced"), ("fetch", "Fetched")):
-        parts.append(_amounts(hourly.where(f.col("direction") == direction), f.sum("bytes"), "B", title, axes))
-    top = _top(hourly, ["team", "user", "client_id", "direction"], f.sum("bytes"))
+        parts.append(_amounts(hourly.where(f.col("direction") == direction), total("bytes"), "B", title, axes))
+    top = _top(hourly, ["team", "user", "client_id", "direction"], total("bytes"))
     rows = [[*row[:4], number_text(row[4], "B")] for row in top]
     found = table(["team", "user", "client id", "direction", "bytes"], rows, "No usage.")
     return section("Usage", "Who used what?", *parts, found)
 
 
 def _throttling(throttling: DataFrame, axes: Axes) -> str:
-    top = _top(throttling, ["team", "client_id", "limit", "entity"], f.sum("throttled_ms"))
+    top = _top(throttling, ["team", "client_id", "limit", "entity"], total("throttled_ms"))
     rows = [[*row[:4], f"{row[4] / 1000:,.1f}"] for row in top]
     found = table(["team", "client id", "limit", "entity", "throttled s"], rows, "Nothing was throttled.")
     figure = ""
     if rows and len(axes.times) > 1:
-        by_time = throttling.groupBy(_time(f.col("hour"), axes.bucket).alias("time")).agg(f.sum("throttled_ms"))
+        by_time = throttling.groupBy(_time(f.col("hour"), axes.bucket).alias("time")).agg(total("throttled_ms"))
         seconds = {row[0]: row[1] / 1000 for row in by_time.collect()}  # one row for each time of the axis
         values = [seconds.get(time, 0.0) for time in axes.times]
         figure = line(axes.times, values, "s", f"Throttled time by {axes.bucket}")
     return section("Throttling", "Who was throttled, and by which limit?", figure, found)
 
 
-def _neighbours(noisy: DataFrame) -> str:
+def _neighbours(noisy: DataFrame, waiting: DataFrame) -> str:
     by_team = _top(noisy, ["team"], f.sum("caused_throttled_ms"))
     seconds = [row[1] / 1000 for row in by_team]
     names = [row[0] for row in by_team]
     figure = bars(names, seconds, [*map(duration_text, seconds)], "Waiting, by the team that caused it")
     top = (
         noisy.groupBy("limit", "entity", "team", "client_id")
-        .agg(f.sum("caused_throttled_ms").alias("caused"), f.avg("share"), f.max("victims"), f.sum("own_throttled_ms"))
+        .agg(f.sum("caused_throttled_ms").alias("caused"), f.avg("share"), f.max("victims"), total("own_throttled_ms"))
         .orderBy(f.desc("caused"))
         .limit(ROWS)
     )
@@ -135,6 +137,14 @@ def _neighbours(noisy: DataFrame) -> str:
     ]
     headers = ["limit", "entity", "team", "client id", "mean share", "others delayed", "caused s", "own s"]
     found = table(headers, rows, "No shared limit delayed anyone.")
+    others = waiting.where("caused_by <> team").groupBy("caused_by", "team", "limit", "entity", "currency")
+    pairs = others.agg(f.sum("waited_ms").alias("ms"), f.sum("cost").alias("cost")).orderBy(f.desc("ms")).limit(ROWS)
+    by_pair = [
+        [*row[:4], f"{row['ms'] / 1000:,.1f}", "" if row["cost"] is None else f"{row['cost']:,.2f} {row['currency']}"]
+        for row in pairs.collect()
+    ]
+    if by_pair:
+        found += table(["caused by", "who waited", "limit", "entity", "s", "cost"], by_pair, "")
     return section("Noisy neighbours", "Who delayed whom on a shared limit?", figure if by_team else "", found)
 
 
@@ -172,24 +182,46 @@ def _recommendations(found: DataFrame) -> str:
     rows = [
         [
             row["client_id"],
+            row["entity"],
+            f"{100 * row['part']:.0f} %",
             row["limit"],
             _rate(row["current_limit"]),
             _rate(row["used_p50"]),
             _rate(row["used_p99"]),
-            ("≥ " if row["demand_is_lower_bound"] else "") + _rate(row["demand_p99"]),
+            _rate(row["peak"]),
+            ("≥ " if row["demand_is_lower_bound"] else "") + _rate(row["need"]),
             _rate(row["proposed"]),
             f"{100 * row['throttled_intervals'] / row['intervals']:.0f} %",
             row["confidence"],
         ]
         for row in top
     ]
-    headers = ["client id", "limit", "now", "used p50", "used p99", "demand p99", "proposed", "throttled", "confidence"]
+    headers = [
+        "client id",
+        "entity",
+        "part",
+        "limit",
+        "now",
+        "used p50",
+        "used p99",
+        "peak",
+        "need",
+        "proposed",
+        "throttled",
+        "confidence",
+    ]
     return section("Quotas", "What should each quota be?", table(headers, rows, empty))
 
 
 def _bypass(found: DataFrame) -> str:
-    top = found.groupBy("topic", "measure").agg(
-        f.sum("broker_count").alias("broker"), f.sum("seen_count").alias("seen"), f.sum("unseen_count").alias("unseen")
+    top = (
+        found.where(f.coalesce("is_certain", f.lit(True)))
+        .groupBy("topic", "measure")
+        .agg(
+            total("broker_count").alias("broker"),
+            total("seen_count").alias("seen"),
+            total("unseen_count").alias("unseen"),
+        )
     )
     rows = [
         [row[0], row[1], *(number_text(each) for each in row[2:5]), f"{100 * row[4] / row[2]:.1f} %" if row[2] else ""]
@@ -199,6 +231,21 @@ def _bypass(found: DataFrame) -> str:
     return section(
         "Bypass", "Which topics get data round the proxy?", table(headers, rows, "No broker counts were given.")
     )
+
+
+def _missing(sidecars: DataFrame, holes: DataFrame) -> str:
+    lost = sidecars.where("missing_records > 0 or ended_cleanly = false").orderBy(f.desc("last_record")).limit(ROWS)
+    columns = ("sidecar", "incarnation", "state", "missing_records", "estimated_missing_bytes")
+    shown = lost.select(_time(f.col("last_record"), "hour").alias("last"), *columns).collect()
+    rows = [[*row[1:5], number_text(row["estimated_missing_bytes"], "B"), row["last"]] for row in shown]
+    headers = ["sidecar", "run", "state", "records missing", "bytes missing, about", "last record"]
+    parts = [table(headers, rows, "All records arrived.")]
+    deleted = [
+        list(row) for row in holes.drop("found_at").orderBy("kafka_partition", "first_offset").limit(ROWS).collect()
+    ]
+    if deleted:
+        parts.append(table(["partition of the usage topic", "first offset never read", "last"], deleted, ""))
+    return section("Data quality", "Which records are missing?", *parts)
 
 
 def _amounts(rows: DataFrame, amount: Column, unit: str, title: str, axes: Axes) -> str:

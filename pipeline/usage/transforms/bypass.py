@@ -5,24 +5,29 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
+from pipeline.usage.transforms.sums import total
 
-def bypass_check(usage_hourly: DataFrame, brokers: DataFrame) -> DataFrame:
-    """usage_hourly and broker_topic_hourly to bypass_check.
+
+def bypass_check(usage_hourly: DataFrame, brokers: DataFrame, lost: DataFrame) -> DataFrame:
+    """usage_hourly, broker_topic_hourly and `sidecars.lost_hours` to bypass_check.
+
+    In an hour of which records of sidecars are missing, what they did not count is no traffic round the proxy:
+    is_certain is false.
 
     Compares record bytes (batches as in the log, on both sides) and messages where both are known. A negative
     unseen_count means that sidecars counted more: appends that brokers refused, or clocks apart at the hour's end.
     """
     seen = (
-        usage_hourly.where(
-            (f.col("direction") == "produce") & f.col("topic").isNotNull() & (f.col("source") == "proxy")
-        )
+        usage_hourly.where((f.col("direction") == "produce") & f.col("topic").isNotNull())
         .groupBy("hour", "topic")
-        .agg(f.sum("record_bytes").alias("seen_record_bytes"), f.sum("messages").alias("seen_messages"))
+        .agg(total("record_bytes").alias("seen_record_bytes"), total("messages").alias("seen_messages"))
     )
     known = brokers.groupBy("date", "hour", "topic").agg(
-        f.sum("record_bytes").alias("record_bytes"), f.sum("messages").alias("messages")
+        total("record_bytes").alias("record_bytes"), total("messages").alias("messages")
     )
-    both = known.join(seen, ["hour", "topic"], "left")
+    both = (
+        known.join(seen, ["hour", "topic"], "left").join(f.broadcast(lost), "hour", "left").fillna(0, ["lost_sidecars"])
+    )
     return reduce(DataFrame.unionByName, [_compared(both, measure) for measure in ("record_bytes", "messages")])
 
 
@@ -37,13 +42,8 @@ def _compared(both: DataFrame, measure: str) -> DataFrame:
         seen.alias("seen_count"),
         (broker - seen).alias("unseen_count"),
         f.when(broker > 0, (broker - seen) / broker).alias("unseen_share"),
-    )
-
-
-def from_counters(samples: DataFrame) -> DataFrame:
-    """Samples of brokers' cumulative counters (time, broker, topic, bytes) to broker_topic_hourly, as record bytes."""
-    return _by_hour(samples, ["broker", "topic"], "bytes", "record_bytes").withColumn(
-        "messages", f.lit(None).cast("bigint")
+        "lost_sidecars",
+        (f.col("lost_sidecars") == 0).alias("is_certain"),
     )
 
 
@@ -73,7 +73,7 @@ def _by_hour(samples: DataFrame, keys: list[str], counter: str, measure: str) ->
     first, last = (f.date_trunc("hour", each) for each in ("since", "time"))
     spread = grown.withColumn("hour", f.explode(f.sequence(first, last, hour)))
     part = (_until(f.col("hour") + hour) - _until(f.col("hour"))).alias(measure)
-    return spread.groupBy(f.to_date("hour").alias("date"), "hour", "topic").agg(f.sum(part).alias(measure))
+    return spread.groupBy(f.to_date("hour").alias("date"), "hour", "topic").agg(total(part).alias(measure))
 
 
 def _until(boundary: Column) -> Column:

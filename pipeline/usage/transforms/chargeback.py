@@ -1,8 +1,8 @@
 """Quantities to decimal costs, and costs to cents that add up to the whole.
 
-Decimals from end to end. A row's cost has 10 places; what is billed has 2, by largest remainders in two steps: the
-cents of a date and axis go to teams, a team's cents to its rows. So each sum of amounts is the rounded sum of the
-costs, and an invoice's total is reached to the cent.
+Decimals from end to end. A row's cost has 10 places; what is billed has 2, by largest remainders in three steps: the
+cents of a month and axis go to teams, a team's cents to days, a day's cents to its rows. So the month of a team is its
+exact share to the cent, each sum of a month is the rounded sum of its costs, and an invoice's total is reached.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,16 @@ from pyspark.sql import functions as f
 
 from pipeline.usage.price_list import Invoice, Price, PriceList
 from pipeline.usage.schemas import AMOUNT, COST, UNALLOCATED
+from pipeline.usage.transforms.sums import MOST, total
+from pipeline.usage.transforms.topics import split_totals
 
 ROW = ("team", "user", "client_id", "topic")
 FIXED = "fixed"
 CORRECTION = "Correction"
-_QUANTITY = "decimal(18,0)"
+_QUANTITY = "decimal(19,0)"
+"""Up to `MOST`: sums are bounded."""
+_MOST_COST = 9 * 10**15
+"""Of one row: what no cluster costs in a day, with a price that is absurd."""
 
 
 def quantities(usage: DataFrame, storage: DataFrame, team: Column, zone: str) -> DataFrame:
@@ -26,12 +31,12 @@ def quantities(usage: DataFrame, storage: DataFrame, team: Column, zone: str) ->
     Units: bytes, requests, byte-hours, partition-hours. A day of storage is the mean of its snapshots over the day's 23
     to 25 hours.
     """
-    used = _dated(usage, zone, team)
+    used = _by_day(usage, zone).withColumn("team", team)
     bytes_in = f.when(f.col("direction") == "produce", f.col("bytes"))
     bytes_out = f.when(f.col("direction") == "fetch", f.col("bytes"))
     summed = used.groupBy("date", *ROW).agg(
         *(
-            f.sum(amount.cast(_QUANTITY)).alias(axis)
+            _bounded(f.sum(amount.cast(_QUANTITY))).alias(axis)
             for axis, amount in (("network_in", bytes_in), ("network_out", bytes_out), ("requests", f.col("requests")))
         )
     )
@@ -42,7 +47,7 @@ def quantities(usage: DataFrame, storage: DataFrame, team: Column, zone: str) ->
         .groupBy("date", *ROW)
         .agg(
             *(
-                f.round(f.avg(f.col(column).cast("decimal(20,0)")) * _hours("date", zone)).cast(_QUANTITY).alias(axis)
+                _bounded(f.round(f.avg(f.col(column).cast("decimal(20,0)")) * _hours("date", zone))).alias(axis)
                 for axis, column in (("storage", "size_bytes"), ("partitions", "partitions"))
             )
         )
@@ -52,14 +57,20 @@ def quantities(usage: DataFrame, storage: DataFrame, team: Column, zone: str) ->
     return long.unionByName(more).where(f.col("quantity") > 0)
 
 
-def chargeback_daily(measured: DataFrame, prices: PriceList) -> DataFrame:
-    """`quantities` to chargeback_daily, by the price list's prices and invoices. Rows without a price cost nothing."""
+def chargeback_daily(measured: DataFrame, prices: PriceList, others: DataFrame | None = None) -> DataFrame:
+    """`quantities` to chargeback_daily, by the price list's prices and invoices. Rows without a price cost nothing.
+
+    others: chargeback_daily of the other days of the same months: their cents are dealt again with those of `measured`.
+    """
     rows = _priced(measured, prices.prices)
-    # The cents of a date and axis: the rounded sum of its costs.
-    group = ["date", "axis", "source"]
-    wholes = rows.groupBy(*group).agg(f.round(f.sum("cost"), 2).cast(AMOUNT).alias("whole"))
-    # Few rows. A shuffle by these keys would put all rows of an axis and a day into one task.
-    rows = in_cents(rows.join(f.broadcast(wholes), group), group)
+    if others is not None:
+        rows = rows.unionByName(others.where(f.col("source") == "price").select(rows.columns))
+    # The cents of a month and axis: the rounded sum of its costs.
+    group = ["month", "axis", "source"]
+    rows = rows.withColumn("month", f.trunc("date", "month"))
+    wholes = rows.groupBy(*group).agg(f.least(f.round(f.sum("cost"), 2), f.lit(_MOST_COST)).cast(AMOUNT).alias("whole"))
+    # Few rows. A shuffle by these keys would put all rows of an axis and a month into one task.
+    rows = in_cents(rows.join(f.broadcast(wholes), group), group).drop("month")
     for invoice in prices.invoices:
         rows = rows.unionByName(_shared_out(measured, invoice))
     return rows.withColumns(
@@ -74,20 +85,24 @@ def chargeback_daily(measured: DataFrame, prices: PriceList) -> DataFrame:
 def in_cents(rows: DataFrame, group: Sequence[str]) -> DataFrame:
     """Add `amount`: each `whole` (the same in all rows of a group, with 2 places) shared out by largest remainders.
 
-    The costs of a group add up to its whole, but for rounding. First the cents go to each (date, team) of the group,
-    then to their rows, so that no window holds more than the rows of one team and day. Ties go by name. Drops `whole`.
+    The costs of a group add up to its whole, but for rounding. The cents go to its teams, then to their days, then to
+    rows, so that no window holds more than the rows of one team and day. Ties go by name. Drops `whole`.
     """
-    team = [*dict.fromkeys([*group, "date", "team"])]
-    by_team = rows.groupBy(*team).agg(f.sum("cost").cast(COST).alias("cost"), f.first("whole").alias("whole"))
-    teams = _largest_remainders(by_team, list(group), ["date", "team"]).select(*team, f.col("amount").alias("whole"))
-    shared = rows.drop("whole").join(f.broadcast(teams), team)
-    return _largest_remainders(shared, team, ["user", "client_id", "topic"]).drop("whole")
+    wholes = rows.select(*group, "whole").distinct()
+    inner = [*group]
+    for name in ("team", "date"):
+        outer, inner = inner, [*inner, name]
+        costs = rows.groupBy(*inner).agg(f.sum("cost").cast(COST).alias("cost"))
+        dealt = _largest_remainders(costs.join(f.broadcast(wholes), outer), outer, [name])
+        wholes = dealt.select(*inner, f.col("amount").alias("whole"))
+    shared = rows.drop("whole").join(f.broadcast(wholes), inner)
+    return _largest_remainders(shared, inner, ["user", "client_id", "topic"]).drop("whole")
 
 
 def _largest_remainders(rows: DataFrame, group: list[str], ties: list[str]) -> DataFrame:
     window = Window.partitionBy(*group)
     down = f.floor(f.col("cost") * 100)
-    missing = (f.col("whole") * 100).cast("bigint") - f.sum("down").over(window)
+    missing = (f.col("whole") * 100).cast("bigint") - f.try_sum("down").over(window)
     rest = f.col("cost") * 100 - f.col("down")
     rank = f.row_number().over(window.orderBy(f.desc(rest), *(f.asc_nulls_first(each) for each in ties)))
     count = f.count("*").over(window)
@@ -119,8 +134,27 @@ def corrections(frozen: DataFrame, now: DataFrame, period: str) -> DataFrame:
     )
 
 
+def _bounded(amount: Column, kind: str = _QUANTITY) -> Column:
+    """At most `MOST`: a sum that no input can make fail. Null stays null, which least() skips."""
+    return f.when(amount > MOST, f.lit(MOST)).otherwise(amount).cast(kind)
+
+
+def _by_day(usage: DataFrame, zone: str) -> DataFrame:
+    """Bytes and requests of each date of the zone (and day of UTC, for owners), each byte once."""
+    keys = ("date", "time", "labels", "user", "client_id", "direction")
+    dated = usage.withColumn("date", _date(zone)).withColumn("time", f.date_trunc("day", "time"))
+    summed = dated.groupBy(*keys, "topic", "has_total").agg(
+        total("bytes").alias("bytes"), total("requests").alias("requests")
+    )
+    return split_totals(summed, keys)
+
+
+def _date(zone: str) -> Column:
+    return f.to_date(f.from_utc_timestamp("time", zone))
+
+
 def _dated(rows: DataFrame, zone: str, team: Column) -> DataFrame:
-    return rows.withColumns({"team": team, "date": f.to_date(f.from_utc_timestamp("time", zone))})
+    return rows.withColumns({"team": team, "date": _date(zone)})
 
 
 def _hours(day: str, zone: str) -> Column:
@@ -133,14 +167,14 @@ def _hours(day: str, zone: str) -> Column:
 def _priced(measured: DataFrame, prices: Sequence[Price]) -> DataFrame:
     """Add cost. Rows without a price cost 0 and stay: the quantities add up to what was measured.
 
-    quantity(18,0) x amount(12,6) is exact in 31 digits; divided by the unit's size it is rounded at 13 places.
+    quantity(19,0) x amount(12,6) is exact in 32 digits; divided by the unit's size it is rounded at 12 places.
     """
     amount, size = f.lit(0).cast("decimal(12,6)"), f.lit(1).cast("decimal(13,0)")
     for price in prices:
         applies = (f.col("axis") == price.axis) & _within(price.first, price.until)
         amount = f.when(applies, f.lit(price.amount).cast("decimal(12,6)")).otherwise(amount)
         size = f.when(applies, f.lit(price.size).cast("decimal(13,0)")).otherwise(size)
-    cost = (f.col("quantity").cast(_QUANTITY) * amount / size).cast(COST)
+    cost = f.least(f.col("quantity").cast(_QUANTITY) * amount / size, f.lit(_MOST_COST)).cast(COST)
     return measured.withColumns({"cost": cost, "source": f.lit("price")})
 
 
@@ -158,10 +192,10 @@ def _shared_out(measured: DataFrame, invoice: Invoice) -> DataFrame:
     )
     used = own.unionByName(nobody.join(own.select(f.lit(1).alias("any")).limit(1), how="left_anti", on=f.lit(True)))
     weight = f.greatest(f.col("quantity"), f.lit(1)).cast(_QUANTITY)
-    total = f.broadcast(used.agg(f.sum(weight).cast("decimal(20,0)").alias("total")))
-    # 18 digits x 10 digits / 20 digits keeps 11 places.
+    whole = f.broadcast(used.agg(_bounded(f.sum(weight), "decimal(20,0)").alias("total")))
+    # 19 digits x 10 digits / 20 digits keeps 10 places.
     share = (weight * f.lit(variable).cast("decimal(10,2)") / f.col("total")).cast(COST)
-    by_use = used.crossJoin(total).withColumns({"cost": share, "source": source, "whole": f.lit(variable).cast(AMOUNT)})
+    by_use = used.crossJoin(whole).withColumns({"cost": share, "source": source, "whole": f.lit(variable).cast(AMOUNT)})
     evenly = used.groupBy("date", "team").agg(f.lit(0).cast(_QUANTITY).alias("quantity"))
     evenly = evenly.withColumns(
         {name: f.lit(None).cast("string") for name in ROW[1:]}

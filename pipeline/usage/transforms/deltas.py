@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from pipeline.usage.schemas import DAY_MS, LOOKBACK_DAYS, QUARTER_MS, Kind
+from pipeline.usage.transforms.sums import total
 
 _MAX_SPLIT_MS = LOOKBACK_DAYS * DAY_MS
 
@@ -34,7 +35,12 @@ def samples(records: DataFrame, kind: Kind) -> DataFrame:
     return (
         records.where(f.col("kind") == kind.name)
         .groupBy(f.col("date"), quarter.alias("quarter"), *kind.series)
-        .agg(f.min("time_ms").alias("first_ms"), f.max("time_ms").alias("last_ms"), *ranges, *gauges)
+        .agg(
+            f.min("time_ms").alias("first_ms"),
+            f.max("time_ms").alias("last_ms"),
+            *ranges,
+            *gauges,
+        )
     )
 
 
@@ -138,8 +144,8 @@ def _by_quarter(steps: DataFrame, kind: Kind) -> DataFrame:
         *kind.gauges,
     )
     return pieces.groupBy("source_date", "time", *kind.delta_keys).agg(
-        *(f.sum(counter).alias(counter) for counter in kind.counters),
-        f.sum("split").alias(f"split_{first}"),
+        *(total(counter).alias(counter) for counter in kind.counters),
+        total("split").alias(f"split_{first}"),
         f.max("gap_ms").alias("longest_gap_ms"),
         *(f.max(gauge).alias(gauge) for gauge in kind.gauges),
     )

@@ -1,78 +1,148 @@
-"""Shared limits: the share of each client, the delays of others, and their cost by the team that caused them.
+"""Shared limits: who took more than its fair share, whom that delayed, and what the waiting cost.
 
-A limit is shared where one entity has throttle records of more than one client in the same sidecar (each sidecar has
-buckets of its own). In a quarter hour, the waiting of all clients of the limit, W, was caused by each in proportion to
-its share of the bytes: client c caused share(c) x (W - own waiting of c) to others. No join of pairs is needed.
+Max-min fairness, by quarter hour and sidecar (each sidecar has buckets of its own). What the members of a limit used
+is shared out anew: a member that did not wait gets at most what it used, since it wanted no more; a member that waited
+wanted more than it got. All get up to the same level, the fair share. The waiting of members up to the fair share was
+caused by those above it, in proportion to their excess. The waiting of a member above it is its own, and so is all
+waiting where none is above.
 """
+
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-_FETCH_LIMITS = ("consumer_byte_rate",)
-_WINDOW = ("time", "sidecar", "limit", "entity")
+from pipeline.usage.price_list import WAITING, Price, PriceList
+from pipeline.usage.schemas import COST
+from pipeline.usage.transforms.members import members
+from pipeline.usage.transforms.rates import of_clients
+from pipeline.usage.transforms.sums import total
+
+TOLERANCE: Final = 1.01
+"""A member is above its fair share from 1 % on: it has to be more than rounding."""
+_LIMIT = ("time", "sidecar", "limit", "entity")
+_MEMBER = ("user", "client_id", "labels")
 
 
-def noisy_neighbours(usage: DataFrame, throttled: DataFrame, team: Column) -> DataFrame:
-    """usage_deltas and throttle_deltas of the same dates to noisy_neighbours, by hour.
+def noisy_neighbours(waiting: DataFrame) -> DataFrame:
+    """`shared_waiting` to noisy_neighbours, by hour.
 
-    Clients of a limit are those with a throttle record of it on the date. An entity `total` has all clients.
-    Columns: victims counts clients that waited in the hour, other than this one.
+    victims: the largest number of members that one of its quarter hours delayed.
     """
-    waits = throttled.groupBy(*_WINDOW, "user", "client_id", "labels").agg(
-        f.sum("throttled_ms").alias("own_throttled_ms")
+    return (
+        waiting.withColumn("hour", f.date_trunc("hour", "time"))
+        .groupBy("date", "hour", "limit", "entity", "sidecar", "team", "user", "client_id")
+        .agg(
+            total("bytes").alias("bytes"),
+            (f.sum(f.col("bytes").cast("double")) / f.greatest(f.sum("all_bytes"), f.lit(1.0))).alias("share"),
+            f.sum("fair_bytes").alias("fair_bytes"),
+            total("own_throttled_ms").alias("own_throttled_ms"),
+            f.max(f.when(f.col("caused_share") > 0, f.col("victims")).otherwise(0)).alias("victims"),
+            f.sum("victim_ms").alias("victims_throttled_ms"),
+            f.sum(f.col("caused_share") * f.col("victim_ms")).alias("caused_throttled_ms"),
+        )
+    )  # fmt: skip
+
+
+def waiting_cost(waiting: DataFrame, prices: PriceList | None) -> DataFrame:
+    """`shared_waiting` to waiting_cost: by date, limit, team that caused it and team that waited."""
+    keys = ["date", *_LIMIT]
+    causing = (
+        waiting.where(f.col("caused_share") > 0)
+        .groupBy(*keys, f.col("team").alias("caused_by"))
+        .agg(f.sum("caused_share").alias("part"))
     )
-    members = _members(usage, throttled)
-    used = (
-        _bytes_by_client(usage)
-        .join(members, ["date", "sidecar", "user", "client_id", "labels", "direction"])
-        .join(waits, [*_WINDOW, "user", "client_id", "labels"], "left")
+    waited = waiting.where(f.col("own_throttled_ms") > 0)
+    suffered = waited.where("is_victim").groupBy(*keys, "team").agg(f.sum("own_throttled_ms").alias("ms"))
+    by_others = suffered.join(causing, keys).select(
+        "date", "limit", "entity", "caused_by", "team", (f.col("ms") * f.col("part")).alias("waited_ms")
+    )
+    own = waited.where(~f.col("is_victim")).select(
+        "date", "limit", "entity", f.col("team").alias("caused_by"), "team",
+        f.col("own_throttled_ms").cast("double").alias("waited_ms"),
+    )  # fmt: skip
+    summed = by_others.unionByName(own).groupBy("date", "limit", "entity", "caused_by", "team")
+    rows = summed.agg(f.sum("waited_ms").alias("waited_ms"))
+    return rows.withColumns(
+        {
+            "cost": _cost([] if prices is None else [each for each in prices.prices if each.axis == WAITING]),
+            "currency": f.lit(None if prices is None else prices.currency).cast("string"),
+        }
+    )
+
+
+def shared_waiting(
+    usage: DataFrame, throttled: DataFrame, team: Column, in_force: DataFrame | None = None
+) -> DataFrame:
+    """usage_deltas and throttle_deltas of the same dates to one row for each member of a shared limit and quarter hour
+    in which one of them waited.
+
+    Columns: all_bytes and fair_bytes (of all members, and the fair share), is_victim (it waited, and others caused it),
+    victims and victim_ms (how many members of the limit, and their waiting), caused_share (its part of that: 0 to 1).
+    """
+    waits = throttled.groupBy(*_LIMIT, *_MEMBER).agg(total("throttled_ms").alias("own_throttled_ms"))
+    used = of_clients(usage).groupBy("time", "sidecar", *_MEMBER, "direction").agg(total("bytes").alias("bytes"))
+    known = members(usage, throttled, in_force)
+    rows = (
+        used.join(f.broadcast(known), ["user", "client_id", "direction"])
+        .join(waits, [*_LIMIT, *_MEMBER], "left")
         .fillna(0, ["own_throttled_ms"])
     )
-    window = Window.partitionBy(*_WINDOW)
-    shared = (
-        used.withColumns(
+    group = Window.partitionBy(*_LIMIT)
+    waited = f.col("own_throttled_ms") > 0
+    rows = (
+        rows.withColumns(
             {
-                "all_bytes": f.sum("bytes").over(window),
-                "all_ms": f.sum("own_throttled_ms").over(window),
-                "waiting": f.sum((f.col("own_throttled_ms") > 0).cast("int")).over(window),
-                "clients": f.count("*").over(window),
+                "waiting": f.sum(waited.cast("int")).over(group),
+                "members": f.count("*").over(group),
+                "all_bytes": f.sum(f.col("bytes").cast("double")).over(group),
             }
         )
-        .where((f.col("all_ms") > 0) & (f.col("clients") > 1))
-        .withColumn("topic", f.lit(None).cast("string"))
+        .where((f.col("waiting") > 0) & (f.col("members") > 1))
+        .withColumn("level", _level(waited))
+        .withColumn("fair_bytes", f.max("level").over(group))
     )
-    others_ms = f.col("all_ms") - f.col("own_throttled_ms")
-    others = f.col("waiting") - (f.col("own_throttled_ms") > 0).cast("int")
-    share = f.col("bytes") / f.greatest(f.col("all_bytes"), f.lit(1))
-    hour = f.date_trunc("hour", "time")
-    return (
-        shared.withColumns({"share": share, "others_ms": others_ms, "others": others, "caused": share * others_ms})
-        .groupBy("date", hour.alias("hour"), "limit", "entity", "sidecar", team.alias("team"), "user", "client_id")
-        .agg(
-            f.sum("bytes").alias("bytes"),
-            (f.sum("bytes") / f.greatest(f.sum("all_bytes"), f.lit(1))).alias("share"),
-            f.sum("own_throttled_ms").alias("own_throttled_ms"),
-            f.max("others").alias("victims"),
-            f.sum("others_ms").alias("victims_throttled_ms"),
-            f.sum("caused").alias("caused_throttled_ms"),
-        )
+    excess = f.when(f.col("bytes") > f.col("fair_bytes") * TOLERANCE, f.col("bytes") - f.col("fair_bytes")).otherwise(
+        0.0
     )
+    rows = rows.withColumn("excess", excess)
+    rows = rows.withColumn("all_excess", f.sum("excess").over(group))
+    rows = rows.withColumn("is_victim", waited & (f.col("excess") == 0) & (f.col("all_excess") > 0))
+    return rows.withColumns(
+        {
+            "date": f.to_date("time"),
+            "victims": f.sum(f.col("is_victim").cast("int")).over(group),
+            "victim_ms": f.coalesce(
+                f.sum(f.when(f.col("is_victim"), f.col("own_throttled_ms").cast("double"))).over(group), f.lit(0.0)
+            ),
+            "caused_share": f.when(f.col("all_excess") > 0, f.col("excess") / f.col("all_excess")).otherwise(0.0),
+            "topic": f.lit(None).cast("string"),
+        }
+    ).withColumn("team", team)
 
 
-def _bytes_by_client(usage: DataFrame) -> DataFrame:
-    return usage.groupBy(
-        f.to_date("time").alias("date"), "time", "sidecar", "user", "client_id", "labels", "direction"
-    ).agg(f.sum("bytes").alias("bytes"))
+def _level(waited: Column) -> Column:
+    """Of a member that is not satisfied: the largest one of a limit is the level of max-min fairness.
+
+    Members in rising order of demand: number k of n, with s bytes taken by those before it, is satisfied if it wants at
+    most (all - s) / (n - k + 1). The first one that is not has the level; those after it got more of the rest. A member
+    that did not wait wants what it used; one that waited wants any amount, and comes last.
+    """
+    group = Window.partitionBy(*_LIMIT)
+    wants = f.when(waited, f.lit(float("inf"))).otherwise(f.col("bytes").cast("double"))
+    ordered = group.orderBy(wants, *_MEMBER)
+    before = ordered.rowsBetween(Window.unboundedPreceding, -1)
+    satisfied = f.coalesce(f.sum(f.when(~waited, f.col("bytes").cast("double"))).over(before), f.lit(0.0))
+    number = f.when(waited, f.rank().over(group.orderBy(wants))).otherwise(f.row_number().over(ordered))
+    left = (f.col("all_bytes") - satisfied) / (f.col("members") - number + 1)
+    return f.when(wants > left * (1 + 1e-9), left)
 
 
-def _members(usage: DataFrame, throttled: DataFrame) -> DataFrame:
-    direction = f.when(f.col("limit").isin(*_FETCH_LIMITS), "fetch").otherwise("produce")
-    keys = ["date", "sidecar", "user", "client_id", "labels", "direction", "limit", "entity"]
-    limits = throttled.withColumns({"date": f.to_date("time"), "direction": direction})
-    named = limits.where(f.col("entity") != "total").select(*keys)
-    totals = (
-        limits.where(f.col("entity") == "total").select("date", "sidecar", "direction", "limit", "entity").distinct()
-    )
-    clients = usage.select(f.to_date("time").alias("date"), "sidecar", "user", "client_id", "labels", "direction")
-    everyone = clients.distinct().join(totals, ["date", "sidecar", "direction"]).select(*keys)
-    return named.unionByName(everyone).distinct()
+def _cost(prices: list[Price]) -> Column:
+    """waited_ms in money; null without a price for the day."""
+    cost = f.lit(None).cast(COST)
+    for price in prices:
+        hours = f.least(f.col("waited_ms"), f.lit(1e15)).cast("decimal(22,6)") / f.lit(price.size)
+        within = (f.col("date") >= f.lit(price.first)) & (f.col("date") < f.lit(price.until))
+        cost = f.when(within, (hours * f.lit(price.amount)).cast(COST)).otherwise(cost)
+    return cost

@@ -5,15 +5,17 @@ the tables keep. Differences from the schema: an unknown field is ignored, and a
 a whole number here.
 """
 
+from datetime import UTC, datetime
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from pipeline.usage.records import MAX_COUNT, MAX_LABELS, MAX_TEXT, SCHEMA_VERSION
-from pipeline.usage.schemas import JSON_RECORD, THROTTLE_KIND, USAGE_KIND
+from pipeline.usage.records import MAX_COUNT, MAX_LABELS, MAX_LIMIT, MAX_TEXT, SCHEMA_VERSION
+from pipeline.usage.schemas import DAY_MS, JSON_RECORD, KEPT_DAYS, THROTTLE_KIND, USAGE_KIND
 
 CLOCK_AHEAD_MS = 600_000
 """A record may be this far ahead of the clock of the ingesting driver."""
-OLDEST_DAYS = 400
+OLDEST_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 MAX_BYTES_PER_S = 125_000_000_000
 """1 Tbit/s: a counter that grew faster than any network card is not believed."""
 _CORRUPT = "_corrupt_record"
@@ -42,14 +44,21 @@ def parsed(kafka: DataFrame) -> DataFrame:
         f.monotonically_increasing_id().alias("row"),
     )
     flat = read.select("*", "record.*").drop("record")
-    labels = f.when(f.size("labels") == 0, f.lit("{}")).otherwise(
-        f.to_json(f.map_from_entries(f.array_sort(f.map_entries("labels"))))
+    # Of valid records only: Spark computes these for every row, and a label that is there twice, or a time after the
+    # year 294247, is an error that would end the stream.
+    is_valid = f.col("reason").isNull()
+    labels = f.when(
+        is_valid,
+        f.when(f.size("labels") == 0, f.lit("{}")).otherwise(
+            f.to_json(f.map_from_entries(f.array_sort(f.map_entries("labels"))))
+        ),
     )
     return (
         flat.withColumn("reason", reason())
-        .withColumns({name: f.when(f.col("reason").isNotNull(), f.col(name)) for name in ("value", "key")})
+        .withColumns({name: f.when(~is_valid, f.col(name)) for name in ("value", "key")})
         .withColumn("labels", labels)
-        .withColumn("date", f.to_date(f.timestamp_millis(f.col("time_ms"))))
+        .withColumn("date", f.when(is_valid, f.to_date(f.timestamp_millis(f.col("time_ms")))))
+        .withColumn("kafka_time", f.when(_is_sane("kafka_time"), f.col("kafka_time")))
     )
 
 
@@ -59,9 +68,12 @@ def valid(rows: DataFrame) -> DataFrame:
 
 
 def invalid(rows: DataFrame) -> DataFrame:
-    """Of `parsed`: the rows of `quarantine`; their date is the one on which Kafka got them."""
+    """Of `parsed`: the rows of `quarantine`; their date is the one on which Kafka got them, or of `now_ms` where
+    Kafka's time is before 2000 or after tomorrow.
+    """
+    got = f.coalesce("kafka_time", f.timestamp_millis("now_ms"))
     return rows.where(f.col("reason").isNotNull() & (f.col("row") >= 0)).select(
-        f.to_date("kafka_time").alias("date"),
+        f.to_date(got).alias("date"),
         "reason",
         "value",
         "key",
@@ -85,12 +97,13 @@ def reason() -> Column:
         *((_bad_name(name), f"{name} is missing or empty or too long") for name in ("sidecar", "incarnation")),
         *((_bad_text(name), f"{name} is missing or too long") for name in ("listener", "user", "client_id")),
         (_bad_labels(), "labels are missing or too many or too long"),
+        (f.size(f.array_distinct(f.map_keys("labels"))) < f.size("labels"), "labels have a name twice"),
         *(
             (_bad_count(name), f"{name} is missing or negative or absurd")
             for name in ("seq", "time_ms", "start_time_ms")
         ),
         (f.col("time_ms") > f.col("now_ms") + CLOCK_AHEAD_MS, "time_ms is in the future"),
-        (f.col("time_ms") < f.col("now_ms") - OLDEST_DAYS * 86_400_000, f"time_ms is more than {OLDEST_DAYS} days ago"),
+        (f.col("time_ms") < f.col("now_ms") - KEPT_DAYS * DAY_MS, f"time_ms is more than {KEPT_DAYS} days ago"),
         (f.col("start_time_ms") > f.col("time_ms"), "start_time_ms is after time_ms"),
         *_usage_checks(),
         *_throttle_checks(),
@@ -120,7 +133,14 @@ def _throttle_checks() -> list[tuple[Column, str]]:
         *((throttle & _bad_name(name), f"{name} is missing or empty or too long") for name in ("limit", "entity")),
         *((throttle & _bad_count(name), f"{name} is missing or negative or absurd") for name in THROTTLE_KIND.counters),
         (throttle & (f.coalesce(value, f.lit(0.0)) < 0), "limit_value is negative"),
+        # NaN is above all numbers.
+        (throttle & (f.coalesce(value, f.lit(0.0)) > MAX_LIMIT), "limit_value is absurd"),
     ]
+
+
+def _is_sane(name: str) -> Column:
+    """A time that a producer has set: from 2000 to tomorrow."""
+    return f.col(name).between(f.lit(OLDEST_TIME), f.timestamp_millis(f.col("now_ms") + DAY_MS))
 
 
 def _differs(name: str, expected: int) -> Column:

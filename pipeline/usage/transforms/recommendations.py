@@ -1,75 +1,165 @@
-"""What each quota should be, from what was used and from what throttling hid.
+"""What each quota should be, from what was used and from what throttling hid. One proposal for each entity.
 
-A sample is a client's mean rate over a quarter hour: bursts within it are not seen. A quarter hour in which the client
-was throttled says only that its demand was at least what it used: it is right-censored. Percentiles of demand are
-Kaplan-Meier's: at each uncensored rate, in rising order, the share that survives is multiplied by 1 - 1 / (samples at
-or above it). Leaving the censored samples out, or taking them as they are, would propose too little.
+The need is the lowest limit that would hold the entity back for at most `HELD_SHARE` of the time. Of all seconds, let A
+be those in which the rate is above a limit R, B the bytes of these seconds, and m the mean rate of the others. At R, a
+queue begins when the rate is above it, and drains with R - m: it holds for A + (B - A R) / (R - m) seconds. Between two
+rates that occurred A, B and m are constant, so the smallest R is a quotient.
+
+A quarter hour in which a client of the entity was throttled says only that its demand was at least what it used: it is
+right-censored. The 99th percentile of the quarter hours' demand is Kaplan-Meier's: at each uncensored rate, in rising
+order, the share that survives is multiplied by 1 - 1 / (samples at or above it). If censoring hides it, the demand is a
+lower bound, and the proposal goes up in steps.
 """
+
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from pipeline.usage.schemas import QUARTER_MS, THROTTLE_KIND
+from pipeline.usage.schemas import QUARTER_MS
+from pipeline.usage.transforms.members import DIRECTIONS
+from pipeline.usage.transforms.rates import of_clients, own_entity
+from pipeline.usage.transforms.sums import MOST, total
 
-HEADROOM = 1.2
-"""Proposed is the demand's 99th percentile times this."""
-ACCURACY = 10_000
-"""Of `percentile_approx`: the rank is off by at most 1 / 10,000 of the samples."""
-TRIGGER_S = 60
+HEADROOM: Final = 1.2
+"""Proposed is the need times this."""
+HELD_SHARE: Final = 0.006
+"""Of the time. The promise is 1 %: the rest is for bursts between two records."""
+CENSORED_MS: Final = QUARTER_MS // 100
+"""A quarter hour in which a client was throttled for longer is censored."""
+TRIGGER_S: Final = 60
 """Seconds between two micro-batches, for `maxOffsetsPerTrigger`."""
-BUFFER_MEMORY = 33_554_432
-DELIVERY_TIMEOUT_S = 120
-"""Defaults of Kafka's Java producer."""
-_LIMITS = {"producer_byte_rate": "produce", "consumer_byte_rate": "fetch"}
+BUFFER_MEMORY: Final = 33_554_432
+"""Default of Kafka's Java producer."""
+FINE_S: Final = 15.0
+COARSE_S: Final = 90.0
+"""Records that are this far apart do not show bursts."""
 _ROUNDING = 1e-9
 """Of a product of doubles."""
-_CLIENT = ("team", "user", "client_id", "limit", "entity")
+_ENTITY = ("limit", "entity")
 _QUARTERS_PER_DAY = 86_400_000 // QUARTER_MS
 
 
-def quota_recommendations(sampled: DataFrame) -> DataFrame:
-    """`rates` of some weeks to quota_recommendations: one row for each client and byte rate."""
-    summary = sampled.groupBy(*_CLIENT).agg(
-        # The last one that is known: a quarter hour without a record of the throttle has none.
+def quota_recommendations(
+    rates: DataFrame, throttled: DataFrame, parts: DataFrame, in_force: DataFrame | None = None
+) -> DataFrame:
+    """rates_quarterly and throttle_deltas of some weeks, and `parts`, to quota_recommendations.
+
+    One row for each client of each entity; all rows of an entity have its proposal. in_force: the limits of a quotas
+    file (`members.IN_FORCE`), which replace those of throttle records.
+    """
+    sampled = samples(rates, throttled)
+    summary = sampled.groupBy(*_ENTITY).agg(
         f.max_by("limit_value", f.when(f.col("limit_value").isNotNull(), f.col("time"))).alias("current_limit"),
-        *_percentiles("used"),
         f.count("*").alias("intervals"),
         f.sum("censored").alias("throttled_intervals"),
         f.countDistinct(f.to_date("time")).alias("days"),
-        (f.sum("record_bytes") / f.sum("messages")).alias("mean_record_bytes"),
+        f.percentile_approx("interval_s", 0.5, 100).alias("interval_s"),
     )
-    joined = summary.join(demand(sampled), list(_CLIENT), "left").join(_by_hour(sampled), list(_CLIENT))
-    return _proposals(joined)
+    found = summary.join(demand(sampled), list(_ENTITY)).join(needs(rates), list(_ENTITY))
+    if in_force is not None:
+        known = in_force.groupBy(*_ENTITY).agg(f.max("limit_value").alias("in_force"))
+        found = found.join(known, list(_ENTITY), "left").withColumn(
+            "current_limit", f.coalesce("in_force", "current_limit")
+        )
+    return _for_clients(_proposals(found).join(parts, list(_ENTITY)))
 
 
-def rates(usage: DataFrame, throttled: DataFrame, team: Column) -> DataFrame:
-    """usage_deltas and throttle_deltas to one row for each client, limit and quarter hour: rate (bytes/s), censored (0
-    or 1).
+def samples(rates: DataFrame, throttled: DataFrame) -> DataFrame:
+    """One row for each entity and quarter hour: rate (p99 of its busiest sidecar), censored (0 or 1), limit_value.
 
     A sidecar has buckets of its own, so a sample is the busiest sidecar's rate, against the limit of one sidecar.
     """
-    direction = f.create_map(*(f.lit(each) for pair in _LIMITS.items() for each in pair))
-    keys = ["time", "sidecar", "user", "client_id", "labels", "direction"]
-    used = usage.groupBy(*keys).agg(*(f.sum(name).alias(name) for name in ("bytes", "record_bytes", "messages")))
-    held = (
-        throttled.where(f.col("limit").isin(*_LIMITS))
-        .withColumn("direction", direction[f.col("limit")])
-        .groupBy(*keys, *THROTTLE_KIND.own)
-        .agg(f.sum("throttled_ms").alias("throttled_ms"), f.max("limit_value").alias("limit_value"))
+    scope = ["time", "sidecar", *_ENTITY]
+    held = throttled.groupBy(*scope).agg(
+        f.max("throttled_ms").alias("throttled_ms"), f.max("limit_value").alias("limit_value")
     )
-    known = held.select("user", "client_id", "labels", "direction", "limit", "entity").distinct()
-    joined = (
-        used.join(f.broadcast(known), ["user", "client_id", "labels", "direction"])
-        .join(held, [*keys, *THROTTLE_KIND.own], "left")
-        .withColumn("topic", f.lit(None).cast("string"))
+    return (
+        rates.join(held, scope, "left")
+        .groupBy("time", *_ENTITY)
+        .agg(
+            f.max("p99").alias("rate"),
+            f.max((f.coalesce(f.col("throttled_ms"), f.lit(0)) > CENSORED_MS).cast("int")).alias("censored"),
+            f.max("limit_value").alias("limit_value"),
+            f.min("interval_s").alias("interval_s"),
+        )
     )
-    return joined.groupBy("time", team.alias("team"), "user", "client_id", *THROTTLE_KIND.own).agg(
-        (f.max("bytes") * 1000 / QUARTER_MS).alias("rate"),
-        f.max((f.coalesce(f.col("throttled_ms"), f.lit(0)) > 0).cast("int")).alias("censored"),
-        f.max("limit_value").alias("limit_value"),
-        f.sum("record_bytes").alias("record_bytes"),
-        f.sum("messages").alias("messages"),
+
+
+def parts(usage: DataFrame, members: DataFrame, team: Column) -> DataFrame:
+    """usage_deltas to each client of each entity: part (its share of the entity's bytes), mean_record_bytes.
+
+    The size of a consumer's records is that of the producers of its topics: fetched records are not counted.
+    """
+    keys = ["user", "client_id", "direction"]
+    used = of_clients(usage).groupBy(*keys, "labels").agg(total("bytes").alias("bytes"))
+    known = f.broadcast(members.where(f.col("limit").isin(*DIRECTIONS)).select(*keys, *_ENTITY))
+    limited = used.join(known, keys)
+    names = f.create_map(*(f.lit(each) for limit, way in DIRECTIONS.items() for each in (way, limit)))
+    free = used.join(known.select(*keys).distinct(), keys, "left_anti")
+    both = limited.unionByName(free.withColumns({"limit": names[f.col("direction")], "entity": own_entity()}))
+    nothing = {"topic": f.lit(None).cast("string"), "time": f.lit(None).cast("timestamp")}
+    rows = (
+        both.withColumns(nothing)
+        .groupBy(team.alias("team"), *keys, *_ENTITY)
+        .agg(f.sum(f.col("bytes").cast("double")).alias("bytes"))
     )
+    whole = f.sum("bytes").over(Window.partitionBy(*_ENTITY))
+    share = f.when(whole > 0, f.col("bytes") / whole).otherwise(0.0)
+    return rows.withColumn("part", share).join(f.broadcast(_record_sizes(usage)), keys, "left")
+
+
+def _record_sizes(usage: DataFrame) -> DataFrame:
+    """user, client_id, direction → mean_record_bytes, where topics are counted."""
+    produced = usage.where((f.col("direction") == "produce") & f.col("topic").isNotNull()).groupBy("topic")
+    sizes = produced.agg(
+        f.try_divide(f.sum(f.col("record_bytes").cast("double")), f.sum(f.col("messages").cast("double"))).alias("size")
+    ).where(f.col("size") > 0)
+    by_topic = usage.where(f.col("topic").isNotNull()).join(f.broadcast(sizes), "topic")
+    weight = f.col("bytes").cast("double")
+    return by_topic.groupBy("user", "client_id", "direction").agg(
+        f.try_divide(f.sum(weight), f.sum(weight / f.col("size"))).alias("mean_record_bytes")
+    )
+
+
+def needs(rates: DataFrame) -> DataFrame:
+    """By entity, of its busiest sidecar: need, used_p50, used_p95, used_p99, peak, in bytes per second.
+
+    Percentiles are of seconds, idle ones too.
+    """
+    bins = (
+        rates.select("sidecar", *_ENTITY, f.explode("bins").alias("bin"))
+        .groupBy("sidecar", *_ENTITY, "bin.step")
+        .agg(
+            f.sum("bin.seconds").alias("seconds"), f.sum("bin.bytes").alias("bytes"), f.max("bin.top").alias("top")
+        )
+    )  # fmt: skip
+    scope = Window.partitionBy("sidecar", *_ENTITY)
+    above = scope.orderBy(f.desc("step")).rowsBetween(Window.unboundedPreceding, -1)
+    rows = bins.withColumns(
+        {
+            "all_seconds": f.sum("seconds").over(scope),
+            "all_bytes": f.sum("bytes").over(scope),
+            "a": f.coalesce(f.sum("seconds").over(above), f.lit(0.0)),
+            "b": f.coalesce(f.sum("bytes").over(above), f.lit(0.0)),
+            "next": f.min("top").over(above),
+        }
+    )
+    allowed = f.col("all_seconds") * HELD_SHARE
+    mean = (f.col("all_bytes") - f.col("b")) / (f.col("all_seconds") - f.col("a"))
+    limit = f.greatest(f.col("top"), (f.col("b") + (allowed - f.col("a")) * mean) / allowed)
+    # Between this bin's rates and those of the next one above it.
+    rows = rows.withColumn("fits", f.when((f.col("a") <= allowed) & (limit <= f.coalesce("next", limit)), limit))
+    percentiles = {
+        name: f.max(f.when(f.col("a") + f.col("seconds") > f.col("all_seconds") * (1 - share), f.col("top"))).alias(
+            name
+        )
+        for name, share in (("used_p50", 0.5), ("used_p95", 0.95), ("used_p99", 0.99))
+    }
+    of_sidecar = rows.groupBy("sidecar", *_ENTITY).agg(
+        f.min("fits").alias("need"), *percentiles.values(), f.max("top").alias("peak")
+    )
+    return of_sidecar.groupBy(*_ENTITY).agg(*(f.max(name).alias(name) for name in ("need", *percentiles, "peak")))
 
 
 def demand(sampled: DataFrame) -> DataFrame:
@@ -78,12 +168,12 @@ def demand(sampled: DataFrame) -> DataFrame:
     Where censoring leaves more than 1 % above the largest uncensored rate, demand_p99 is the largest rate seen, and
     demand_is_lower_bound is true: demand is at least that.
     """
-    by_rate = sampled.groupBy(*_CLIENT, "rate").agg(
+    by_rate = sampled.groupBy(*_ENTITY, "rate").agg(
         f.sum(1 - f.col("censored")).alias("events"), f.count("*").alias("samples")
     )
-    client = Window.partitionBy(*_CLIENT)
-    upwards = client.orderBy("rate")
-    at_risk = f.sum("samples").over(client.orderBy(f.desc("rate")))
+    scope = Window.partitionBy(*_ENTITY)
+    upwards = scope.orderBy("rate")
+    at_risk = f.sum("samples").over(scope.orderBy(f.desc("rate")))
     rows = by_rate.withColumn("at_risk", at_risk)
     left = 1 - f.col("events") / f.col("at_risk")
     # A product of shares as a sum of logarithms; a share of 0 ends it.
@@ -92,75 +182,65 @@ def demand(sampled: DataFrame) -> DataFrame:
     )
     reached = (
         rows.withColumn("survives", survives)
-        .groupBy(*_CLIENT)
+        .groupBy(*_ENTITY)
         .agg(
             f.min(f.when(f.col("survives") <= 0.01 + _ROUNDING, f.col("rate"))).alias("reached"),
             f.max("rate").alias("largest"),
         )
     )
     return reached.select(
-        *_CLIENT,
+        *_ENTITY,
         f.coalesce("reached", "largest").alias("demand_p99"),
         f.col("reached").isNull().alias("demand_is_lower_bound"),
     )
 
 
-def _percentiles(prefix: str) -> list[Column]:
-    return [
-        f.percentile_approx("rate", share, ACCURACY).alias(f"{prefix}_{name}")
-        for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
-    ]
-
-
-def _by_hour(sampled: DataFrame) -> DataFrame:
-    hours = sampled.groupBy(*_CLIENT, f.hour("time").alias("hour")).agg(
-        *_percentiles("used"), f.avg("censored").alias("throttled_share")
-    )
-    entry = f.struct(
-        "hour",
-        f.col("used_p50").alias("p50"),
-        f.col("used_p95").alias("p95"),
-        f.col("used_p99").alias("p99"),
-        "throttled_share",
-    )
-    return hours.groupBy(*_CLIENT).agg(f.sort_array(f.collect_list(entry)).alias("by_hour"))
-
-
-def _proposals(joined: DataFrame) -> DataFrame:
-    wanted = f.col("demand_p99") * HEADROOM
+def _proposals(found: DataFrame) -> DataFrame:
+    wanted = f.greatest(f.col("need") * HEADROOM, f.lit(1.0))
     # Two significant digits, rounded up.
-    step = f.pow(f.lit(10.0), f.floor(f.log10(f.greatest(wanted, f.lit(1.0)))) - 1)
+    step = f.pow(f.lit(10.0), f.floor(f.log10(wanted)) - 1)
     proposed = f.greatest(f.ceil(wanted / step) * step, f.lit(1.0))
     # Measured only below the limit: the demand may be anything above, so go up in steps.
     at_least = f.greatest(proposed, f.col("current_limit") * 1.5)
-    rows = joined.withColumn("proposed", f.when(f.col("demand_is_lower_bound"), at_least).otherwise(proposed))
-    rate = f.col("proposed")
-    drain = BUFFER_MEMORY / rate
-    is_produce = f.col("limit") == "producer_byte_rate"
-    offsets = f.floor(rate * TRIGGER_S / f.col("mean_record_bytes")).cast("bigint")
-    return rows.withColumns(
+    return found.withColumns(
         {
-            "headroom": f.when(f.col("current_limit") > 0, 1 - f.col("demand_p99") / f.col("current_limit")),
+            "proposed": f.when(f.col("demand_is_lower_bound"), at_least).otherwise(proposed),
+            "headroom": f.when(f.col("current_limit") > 0, 1 - f.col("need") / f.col("current_limit")),
             "why": _why(),
             "confidence": _confidence(),
-            "max_offsets_per_trigger": f.when(~is_produce & (f.col("mean_record_bytes") > 0), offsets),
-            "buffer_drain_s": f.when(is_produce, drain),
-            "buffer_fits": f.when(is_produce, drain < DELIVERY_TIMEOUT_S),
+        }
+    )
+
+
+def _for_clients(rows: DataFrame) -> DataFrame:
+    """What a client can do with its part of the entity's limit."""
+    own = f.greatest(f.col("proposed") * f.col("part"), f.lit(1.0))
+    offsets = f.least(f.floor(f.try_divide(own * TRIGGER_S, f.col("mean_record_bytes"))), f.lit(float(MOST // 2)))
+    is_produce = f.col("direction") == "produce"
+    return rows.withColumns(
+        {
+            "max_offsets_per_trigger": f.when(~is_produce, offsets.cast("bigint")),
+            "buffer_drain_s": f.when(is_produce, BUFFER_MEMORY / own),
         }
     )
 
 
 def _why() -> Column:
     share = f.format_number(100 * f.col("throttled_intervals") / f.col("intervals"), 1)
-    text = f.concat(share, f.lit(" % of the quarter hours were throttled; demand p99 "))
     bound = f.when(f.col("demand_is_lower_bound"), f.lit("≥ ")).otherwise(f.lit(""))
-    return f.concat(text, bound, f.format_number(f.col("demand_p99"), 0), f.lit(" bytes/s"))
+    return f.concat(
+        share, f.lit(" % of the quarter hours were throttled; needs "), bound, f.format_number("need", 0),
+        f.lit(" bytes/s, peak "), f.format_number("peak", 0),
+        f.lit(f" bytes/s; throttled below 1 % of the time at {HEADROOM} times that"),
+    )  # fmt: skip
 
 
 def _confidence() -> Column:
-    """high: a week or more, demand known; medium: two days or more; low: less, or the demand is a lower bound."""
-    return (
-        f.when(f.col("demand_is_lower_bound") | (f.col("intervals") < 2 * _QUARTERS_PER_DAY), "low")
-        .when(f.col("days") >= 7, "high")
-        .otherwise("medium")
+    """high: a week or more of records at most 15 s apart; medium: two days or more, at most 90 s apart; else low, and
+    where the demand is a lower bound.
+    """
+    is_low = (
+        f.col("demand_is_lower_bound") | (f.col("intervals") < 2 * _QUARTERS_PER_DAY) | (f.col("interval_s") > COARSE_S)
     )
+    is_high = (f.col("days") >= 7) & (f.col("interval_s") <= FINE_S)
+    return f.when(is_low, "low").when(is_high, "high").otherwise("medium")

@@ -30,7 +30,7 @@ def test_each_field_is_in_the_documentation_and_in_sparks_schema() -> None:
     for kind, own in zip(schemas.KINDS, records.schema()["oneOf"], strict=True):
         fields = common | set(own["properties"])
         assert fields == {*schemas.SERIES_COMMON, *kind.own, *kind.counters, *kind.gauges} | {
-            "schema", "kind", "seq", "time_ms",
+            "schema", "kind", "seq", "time_ms", "final",
         }  # fmt: skip
         for name in fields:
             assert f"| `{name}` |" in text, name

@@ -1,0 +1,109 @@
+"""The runs of the report: their numbers, what they have read, and with which rules."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from pipeline.usage.schemas import TABLES
+from pipeline.usage.tables import Fence, Warehouse
+from pipeline.usage.transforms.sidecars import topic_holes
+
+SOURCES: Final = tuple(table.name for table in TABLES.values() if table.is_source)
+"""What the report reads; `report_runs` notes their versions in this order."""
+_RUNS: Final = "report_runs"
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What no run has read. versions: of the sources. dates: of each source, those with new rows."""
+
+    versions: Mapping[str, int]
+    read: Mapping[str, int]
+    dates: Mapping[str, Sequence[date]]
+
+
+def news(warehouse: Warehouse, since: date | None) -> News:
+    """What is new in the sources; with `since` all their dates from then on."""
+    last = warehouse.read(_RUNS).agg(*(f.max(f"{name}_version").alias(name) for name in SOURCES)).first()
+    read = {name: -1 if last[name] is None else last[name] for name in SOURCES}
+    versions = {name: warehouse.version(name) for name in SOURCES}
+    if since is not None:
+        recent = {
+            name: warehouse.read(name).where(f.col("date") >= since).select("date").distinct() for name in SOURCES
+        }
+        return News(
+            versions, read, {name: sorted(row["date"] for row in rows.collect()) for name, rows in recent.items()}
+        )
+    changed = {
+        name: warehouse.dates_changed_since(name, read[name]) if version > read[name] else []
+        for name, version in versions.items()
+    }
+    return News(versions, read, changed)
+
+
+def begin(warehouse: Warehouse) -> Warehouse:
+    """The warehouse for one run: a run that began earlier writes no table that this one has written."""
+    run_id = str(uuid.uuid4())
+    warehouse.create(_RUNS)
+    row = warehouse.spark.createDataFrame([(run_id, datetime.now(UTC))], "run_id string, at timestamp")
+    row = row.withColumns({name: f.lit(None) for name in TABLES[_RUNS].names if name not in row.columns})
+    warehouse.append(_RUNS, row, userMetadata=run_id)
+    table = f"delta.`{warehouse.path(_RUNS)}`"
+    found = warehouse.spark.sql(f"describe history {table}").where(f.col("userMetadata") == run_id).first()
+    detail = warehouse.spark.sql(f"describe detail {table}").first()
+    # The number belongs to this table: one that was made anew begins at 0 again.
+    return replace(warehouse, fence=Fence(f"report-{detail['id']}", int(found["version"])))
+
+
+def note(warehouse: Warehouse, found: News, dates: Sequence[date], since: date | None, rules: str) -> None:
+    """Note what was read, last of all: a run that was killed is repeated as a whole. Also finds holes of the topic."""
+    offsets = _note_holes(warehouse, found)
+    row = (
+        str(uuid.uuid4()),
+        datetime.now(UTC),
+        *found.versions.values(),
+        min(dates),
+        max(dates),
+        len(dates),
+        since,
+        rules,
+    )
+    warehouse.append(_RUNS, warehouse.spark.createDataFrame([(*row, offsets)], TABLES[_RUNS].columns))
+
+
+def outdated(warehouse: Warehouse, rules: str) -> date | None:
+    """The first date that was computed with other rules than these, and not again since; None without one."""
+    ran = warehouse.read(_RUNS).where("first_date is not null").select("rules", "first_date", "last_date", "since")
+    first: date | None = None
+    for row in ran.orderBy("at").collect():  # one row for each run
+        if row["rules"] != rules:
+            first = row["first_date"] if first is None else min(first, row["first_date"])
+        elif row["since"] is not None and first is not None and row["since"] <= first:
+            first = None
+    return first
+
+
+def _note_holes(warehouse: Warehouse, found: News) -> dict[int, int]:
+    """Write the offsets between those read that were never read. Returns the last offset read of each partition."""
+    if found.versions["records"] <= found.read["records"]:
+        return {}
+    known = _last_offsets(warehouse)
+    columns = ("kafka_partition", "kafka_offset")
+    fresh = warehouse.added_since("records", found.read["records"]).select(*columns)
+    fresh = fresh.unionByName(warehouse.read("quarantine").select(*columns)).where(f.col("kafka_offset").isNotNull())
+    holes = topic_holes(fresh, known)
+    holes = holes.withColumn("found_at", f.current_timestamp())
+    if not holes.isEmpty():
+        warehouse.append("topic_holes", holes)
+    newest = fresh.groupBy("kafka_partition").agg(f.max("kafka_offset").alias("offset")).collect()
+    return {row["kafka_partition"]: row["offset"] for row in newest}  # one row for each partition
+
+
+def _last_offsets(warehouse: Warehouse) -> DataFrame:
+    ran = warehouse.read(_RUNS).select(f.explode("offsets").alias("kafka_partition", "offset"))
+    return ran.groupBy("kafka_partition").agg(f.max("offset").alias("last_offset"))

@@ -1,0 +1,43 @@
+"""The limits of each client by a quotas file, as the proxy resolves them. Needs the package `quotas`."""
+
+import tomllib
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+
+from pipeline.usage.transforms.members import IN_FORCE
+
+if TYPE_CHECKING:
+    from quotas.entry import QuotaEntry
+
+
+class QuotasError(Exception):
+    """A quotas file has errors; the text lists them."""
+
+
+def load(text: str) -> "tuple[QuotaEntry, ...]":
+    """The entries of a quotas file's text. Raises QuotasError."""
+    from quotas.parsing.parse import load_quotas  # not on clusters that give no quotas file
+
+    try:
+        found = load_quotas(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise QuotasError(f"not TOML: {error}") from error
+    if found.errors:
+        raise QuotasError("; ".join(str(error) for error in found.errors))
+    return tuple(placed.entry for placed in found.placed if placed.entry is not None)
+
+
+def in_force(clients: DataFrame, text: str) -> DataFrame:
+    """Clients (user, client_id) to each with each of its limits: columns of `members.IN_FORCE`. Raises QuotasError."""
+    from quotas.registry.registry import Registry
+
+    registry = Registry(load(text))
+    rows = []
+    for user, client_id in clients.select("user", "client_id").distinct().collect():  # one row for each client
+        own = registry.resolve(user, client_id)
+        rows += [
+            (user, client_id, limit.name, str(limit.entity), float(limit.rate))
+            for limit in (*own.produce.limits, *own.fetch.limits)
+        ]
+    return clients.sparkSession.createDataFrame(rows, IN_FORCE)

@@ -1,0 +1,170 @@
+"""What did not arrive: records that a run of a proxy numbered and nobody read, runs that ended without a last record.
+
+Numbers (`seq`, offsets of the topic) are collected as bits of words of 64: one hash aggregation, no sort of records.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+from pipeline.usage.transforms.rates import of_clients
+from pipeline.usage.transforms.sums import total
+
+SILENT_MS: Final = 1_200_000
+"""A sidecar with clients writes at least every 10 minutes."""
+MAX_GAPS: Final = 100
+"""That are named, of a run and day."""
+_RUN = ("sidecar", "incarnation")
+
+
+def sidecar_days(records: DataFrame, usage: DataFrame, paces: DataFrame) -> DataFrame:
+    """`records` and usage_deltas of some dates, and `rates.pace`, to sidecar_days.
+
+    least_lag_ms: Kafka's time minus that of the record, at least; negative where the sidecar's clock is ahead.
+    """
+    keys = ["date", *_RUN]
+    lag = f.unix_millis("kafka_time") - f.col("time_ms")
+    words = _words(records, keys, "seq").agg(
+        _bits("seq"),
+        f.count("*").alias("arrived"),
+        *(getattr(f, how)(name).alias(f"{how}_{name}") for name in ("seq", "time_ms") for how in ("min", "max")),
+        f.min(lag).alias("least_lag_ms"),
+        f.max(lag).alias("most_lag_ms"),
+        f.bool_or("final").alias("final"),
+    )
+    before = Window.partitionBy(*keys).orderBy("word")
+    since = f.coalesce(f.lag("max_seq").over(before) + 1, f.col("min_seq"))
+    missing = f.col("max_seq") + 1 - since - f.bit_count("bits")
+    from_ms = f.coalesce(f.lag("max_time_ms").over(before), f.col("min_time_ms"))
+    gap = f.struct(from_ms.alias("from_ms"), f.col("max_time_ms").alias("until_ms"), missing.alias("records"))
+    days = (
+        words.withColumns({"missing": missing, "gap": gap})
+        .groupBy(*keys)
+        .agg(
+            f.min("min_time_ms").alias("first_ms"),
+            f.max("max_time_ms").alias("last_ms"),
+            f.min("min_seq").alias("first_seq"),
+            f.max("max_seq").alias("last_seq"),
+            f.sum(f.bit_count("bits").cast("bigint")).alias("records"),
+            (f.sum("arrived") - f.sum(f.bit_count("bits").cast("bigint"))).alias("repeated"),
+            f.min("least_lag_ms").alias("least_lag_ms"),
+            f.max("most_lag_ms").alias("most_lag_ms"),
+            f.bool_or("final").alias("final"),
+            f.slice(f.sort_array(f.collect_list(f.when(f.col("missing") > 0, f.col("gap")))), 1, MAX_GAPS).alias(
+                "gaps"
+            ),
+        )
+    )
+    used = of_clients(usage).groupBy(f.col("source_date").alias("date"), *_RUN).agg(total("bytes").alias("bytes"))
+    pace = paces.groupBy(*_RUN).agg(f.min("pace_ms").alias("pace_ms"))
+    return days.join(used, keys, "left").join(pace, list(_RUN), "left").fillna(0, ["bytes"])
+
+
+def sidecars(days: DataFrame) -> DataFrame:
+    """sidecar_days of all dates to sidecars.
+
+    state: running; ended (it wrote a last record); replaced (a newer run of the sidecar); silent (no record for
+    SILENT_MS, and others wrote). ended_cleanly: null where that is not known. estimated_missing_bytes: one interval of
+    its last day's mean rate, if it did not end by itself.
+    """
+    rows = days.withColumn("next_seq", f.lag("last_seq").over(Window.partitionBy(*_RUN).orderBy("date")) + 1)
+    within = f.col("last_seq") + 1 - f.coalesce("next_seq", f.lit(0)) - f.col("records")
+    last = f.max_by(f.struct("bytes", "first_ms", "last_ms", "pace_ms"), "date")
+    runs = rows.groupBy(*_RUN).agg(
+        f.min("first_ms").alias("first_ms"),
+        f.max("last_ms").alias("last_ms"),
+        f.sum("records").alias("records"),
+        f.sum("repeated").alias("repeated"),
+        f.sum(f.greatest(within, f.lit(0))).alias("missing_records"),
+        f.min("least_lag_ms").alias("least_lag_ms"),
+        f.max("most_lag_ms").alias("lag_ms"),
+        f.bool_or("final").alias("final"),
+        total("bytes").alias("bytes"),
+        last.alias("last"),
+    )
+    newer = f.lead("incarnation").over(Window.partitionBy("sidecar").orderBy("first_ms", "incarnation")).isNotNull()
+    newest = f.max("last_ms").over(Window.partitionBy(f.lit(0)))
+    state = (
+        f.when(f.col("final"), "ended")
+        .when(newer, "replaced")
+        .when(f.col("last_ms") < newest - SILENT_MS, "silent")
+        .otherwise("running")
+    )
+    # A proxy that says how it ends says so in each record; of another one a silence is all there is.
+    is_lost = f.when(f.col("final").isNotNull(), state.isin("replaced", "silent")).otherwise(state == "silent")
+    ended = f.when(state == "ended", True).when(is_lost, False)
+    lived_ms = f.greatest(f.col("last.last_ms") - f.col("last.first_ms"), f.lit(1))
+    interval = f.least(f.coalesce("last.pace_ms", lived_ms), lived_ms)
+    estimate = f.floor(f.least(f.col("last.bytes") * (interval / lived_ms), f.lit(2.0**53))).cast("bigint")
+    return runs.withColumns({"state": state, "ended_cleanly": ended}).select(
+        *_RUN,
+        f.timestamp_millis("first_ms").alias("first_record"),
+        f.timestamp_millis("last_ms").alias("last_record"),
+        "state",
+        "ended_cleanly",
+        "records",
+        "repeated",
+        "missing_records",
+        "lag_ms",
+        f.col("least_lag_ms").alias("clock_offset_ms"),
+        "bytes",
+        f.when(f.col("ended_cleanly") == f.lit(False), estimate).otherwise(0).alias("estimated_missing_bytes"),
+    )
+
+
+def lost_hours(days: DataFrame, runs: DataFrame) -> DataFrame:
+    """The hours in which records of sidecars are missing: hour, lost_sidecars."""
+    hour_ms = f.lit(3_600_000)
+    gaps = days.select("sidecar", f.explode("gaps").alias("gap")).select("sidecar", "gap.from_ms", "gap.until_ms")
+    at_end = f.unix_millis("last_record")
+    ends = runs.where("ended_cleanly = false").select(
+        "sidecar", at_end.alias("from_ms"), (at_end + hour_ms).alias("until_ms")
+    )
+    hours = f.sequence(
+        f.date_trunc("hour", f.timestamp_millis("from_ms")), f.timestamp_millis("until_ms"), f.expr("interval 1 hour")
+    )
+    return (
+        gaps.unionByName(ends)
+        .select("sidecar", f.explode(hours).alias("hour"))
+        .groupBy("hour")
+        .agg(f.countDistinct("sidecar").alias("lost_sidecars"))
+    )
+
+
+def topic_holes(read: DataFrame, known: DataFrame) -> DataFrame:
+    """Offsets that were not read, between those that were: kafka_partition, first_offset, last_offset.
+
+    read: kafka_partition, kafka_offset of what was read since the last time, in any order. known: kafka_partition,
+    last_offset, up to which was read before.
+    """
+    fresh = read.where(f.col("kafka_offset").isNotNull()).join(f.broadcast(known), "kafka_partition", "left")
+    fresh = fresh.where(f.col("kafka_offset") > f.coalesce("last_offset", f.lit(-1)))
+    words = _words(fresh, ["kafka_partition", "last_offset"], "kafka_offset").agg(_bits("kafka_offset"))
+    base = f.col("word") * 64
+    set_bits = f.filter(
+        f.transform(f.sequence(f.lit(0), f.lit(63)), lambda n: f.when(f.getbit("bits", n) == 1, base + n)),
+        lambda each: each.isNotNull(),
+    )
+    # Full words are one range; only the others are looked at bit by bit.
+    offsets = f.when(f.bit_count("bits") == 64, f.array(base, base + 63)).otherwise(set_bits)
+    inner = f.zip_with(
+        f.slice(offsets, 1, f.size(offsets) - 1),
+        f.slice(offsets, 2, f.size(offsets)),
+        lambda left, right: f.struct((left + 1).alias("first_offset"), (right - 1).alias("last_offset")),
+    )
+    window = Window.partitionBy("kafka_partition").orderBy("word")
+    before = f.coalesce(f.lag(f.element_at("offsets", -1)).over(window), f.col("last_offset"))
+    outer = f.struct((f.col("before") + 1).alias("first_offset"), (f.element_at("offsets", 1) - 1).alias("last_offset"))
+    ranges = f.concat(f.array(outer), f.when(f.bit_count("bits") < 64, inner).otherwise(f.slice(inner, 1, 0)))
+    holes = words.withColumn("offsets", offsets).withColumn("before", before)
+    holes = holes.select("kafka_partition", f.explode(ranges).alias("hole"))
+    return holes.select("kafka_partition", "hole.*").where(f.col("first_offset") <= f.col("last_offset"))
+
+
+def _words(rows: DataFrame, keys: list[str], number: str):  # type: ignore[no-untyped-def]  # GroupedData
+    return rows.groupBy(*keys, f.floor(f.col(number) / 64).cast("bigint").alias("word"))
+
+
+def _bits(number: str) -> Column:
+    return f.bit_or(f.expr(f"shiftleft(1L, cast({number} % 64 as int))")).alias("bits")

@@ -1,0 +1,134 @@
+"""What did not arrive is shown: topics that are not split yet, lost sidecars, holes of the topic, other rules."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from pipeline.usage import owners
+from pipeline.usage.jobs import runs
+from pipeline.usage.jobs.report import Rules, report, warnings
+from pipeline.usage.schemas import TABLES
+from pipeline.usage.tables import Warehouse
+from pipeline.usage.transforms.hourly import usage_hourly
+from pipeline.usage.transforms.sidecars import sidecar_days, sidecars, topic_holes
+from tests.pipeline.usage.fleets import NOON_MS, usage_record
+from tests.pipeline.usage.test_deltas import all_deltas, records_frame
+
+INTERVAL_MS = 10_000
+NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
+
+
+def by_topic(frame: DataFrame) -> dict[str | None, int]:
+    rows = usage_hourly(frame, f.lit("t")).groupBy("topic").agg(f.sum("bytes")).collect()
+    return {row[0]: row[1] for row in rows}
+
+
+def test_what_is_not_split_by_topic_yet_is_topic_unknown(spark: SparkSession) -> None:
+    """A total each 10 s, its topics after 60 s: a kill after 85 s loses nothing that the total has."""
+    common = {"has_total": True, "start_time_ms": NOON_MS}
+    made = [usage_record(**common, time_ms=NOON_MS + n * INTERVAL_MS, bytes=1_000 * n) for n in range(1, 9)]
+    made += [
+        usage_record(**common, time_ms=NOON_MS + 60_000, topic=t, bytes=b) for t, b in (("a", 4_000), ("b", 1_500))
+    ]
+    assert by_topic(all_deltas(spark, made)) == {"a": 4_000, "b": 1_500, None: 2_500}
+    assert by_topic(all_deltas(spark, made[:5])) == {None: 5_000}
+
+
+def test_topics_are_no_more_than_their_total(spark: SparkSession) -> None:
+    """All came before 13:00, the split by topic after it: its part of the next hour is not counted again."""
+    before, after = NOON_MS + 3_599_000, NOON_MS + 3_600_000 + 30_000
+    common = {"has_total": True, "start_time_ms": before - 30_000}
+    made = [
+        usage_record(**common, time_ms=before, bytes=10_001),
+        usage_record(**common, time_ms=after, topic="a", bytes=9_001),
+        usage_record(**common, time_ms=after, topic="b", bytes=1_000),
+    ]
+    rows = usage_hourly(all_deltas(spark, made), f.lit("t")).collect()
+    assert sum(row["bytes"] for row in rows) == 10_001
+    assert min(row["bytes"] for row in rows) >= 0
+    assert sum(row["bytes"] for row in rows if row["hour"].hour == 12) == 10_001
+
+
+def test_records_of_older_proxies_count_each_byte_once(spark: SparkSession) -> None:
+    made = [usage_record(bytes=70), usage_record(topic="a", bytes=700)]
+    assert by_topic(all_deltas(spark, made)) == {None: 70, "a": 700}
+
+
+def readings(sidecar: str, count: int, *, start: int = 0, **more: Any) -> list[dict[str, Any]]:
+    """One record each 10 s from noon on."""
+    return [
+        usage_record(
+            sidecar=sidecar, seq=n, time_ms=NOON_MS + (start + n) * INTERVAL_MS, start_time_ms=NOON_MS,
+            bytes=1_000 * (n + 1), **more,
+        )
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def runs_of(spark: SparkSession, made: list[dict[str, Any]]) -> dict[tuple[str, str], Any]:
+    columns = "sidecar string, incarnation string, pace_ms bigint"
+    paces = spark.createDataFrame([(each["sidecar"], each["incarnation"], INTERVAL_MS) for each in made], columns)
+    days = sidecar_days(records_frame(spark, made), all_deltas(spark, made), paces.distinct())
+    return {(row["sidecar"], row["incarnation"]): row for row in sidecars(days).collect()}
+
+
+def test_each_run_of_a_proxy_says_what_is_missing(spark: SparkSession) -> None:
+    complete = readings("complete", 300)
+    gaps = [each for each in readings("gaps", 300) if not 130 <= each["seq"] < 140 and each["seq"] != 7]
+    silent = readings("silent", 30)
+    killed = readings("killed", 20, final=False) + readings("killed", 270, start=21, incarnation="run-2", final=False)
+    ended = [*readings("ended", 9), usage_record(sidecar="ended", seq=9, time_ms=NOON_MS + 95_000, final=True)]
+    found = runs_of(spark, [*complete, *complete[:5], *gaps, *silent, *killed, *ended])
+    shown = {
+        name: (row["state"], row["ended_cleanly"], row["missing_records"], row["repeated"])
+        for name, row in found.items()
+    }
+    assert shown == {
+        ("complete", "run-1"): ("running", None, 0, 5),
+        ("gaps", "run-1"): ("running", None, 11, 0),
+        ("silent", "run-1"): ("silent", False, 0, 0),
+        ("killed", "run-1"): ("replaced", False, 0, 0),
+        ("killed", "run-2"): ("running", None, 0, 0),
+        ("ended", "run-1"): ("ended", True, 0, 0),
+    }
+    # 20,000 bytes in 190 s: about 1,000 in the interval that was lost.
+    assert found["killed", "run-1"]["bytes"] == 20_000
+    assert found["killed", "run-1"]["estimated_missing_bytes"] == pytest.approx(1_000, rel=0.1)
+    assert found["complete", "run-1"]["estimated_missing_bytes"] == 0
+
+
+def test_holes_of_the_topic_are_named_by_their_offsets(spark: SparkSession) -> None:
+    offsets = [n for n in range(50, 400) if n not in (60, 61, 128) and not 191 <= n < 320]
+    read = spark.createDataFrame([(0, n) for n in offsets] + [(1, 5)], "kafka_partition int, kafka_offset bigint")
+    known = spark.createDataFrame([(0, 40)], "kafka_partition int, last_offset bigint")
+    found = topic_holes(read.unionByName(read.limit(9)), known).orderBy("first_offset").collect()
+    assert [tuple(row) for row in found] == [(0, 41, 49), (0, 60, 61), (0, 128, 128), (0, 191, 319)]
+
+
+OWNERS = '[[owner]]\nteam = "search"\nclient-id = "etl"\n'
+
+
+@pytest.mark.timeout(600)
+def test_the_report_warns_of_what_is_missing_and_of_other_rules(spark: SparkSession, warehouse: Warehouse) -> None:
+    made = [each for each in readings("pod-1", 200) if each["seq"] != 100]
+    warehouse.append("records", records_frame(spark, made))
+    rules = Rules()
+    dates = report(warehouse, rules)
+    assert warnings(warehouse, dates) == ["sidecar pod-1, run run-1: 1 records are missing"]
+    assert runs.outdated(warehouse, rules.fingerprint) is None
+    newer = Rules(owners.parse(OWNERS))
+    assert report(warehouse, newer) == []
+    assert runs.outdated(warehouse, newer.fingerprint) == dates[0]
+    report(warehouse, newer, since=dates[0])
+    assert runs.outdated(warehouse, newer.fingerprint) is None
+    assert {row["team"] for row in warehouse.read("usage_hourly").collect()} == {"search"}
+    recommended = warehouse.read("quota_recommendations").collect()
+    # Old days come late: the recommendations stay those of the newest days.
+    old = usage_record(time_ms=NOON_MS - 60 * 86_400_000, start_time_ms=NOON_MS - 60 * 86_400_000 - 1, bytes=7)
+    warehouse.append("records", records_frame(spark, [old]))
+    assert report(warehouse, newer) == [(NOON - timedelta(days=60)).date()]
+    assert warehouse.read("quota_recommendations").collect() == recommended
+    assert set(TABLES["sidecars"].names) == set(warehouse.read("sidecars").columns)

@@ -1,0 +1,140 @@
+"""Whoever may write to the usage topic cannot stop ingest or report: bytes of any kind, and records of any size."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from pipeline.usage import fleet, owners, price_list
+from pipeline.usage.isolation import isolate
+from pipeline.usage.jobs.ingest import write_batch
+from pipeline.usage.jobs.report import Rules, report
+from pipeline.usage.page.content import render
+from pipeline.usage.tables import Warehouse
+from pipeline.usage.transforms.sums import total
+from tests.pipeline.usage.fleets import KAFKA_COLUMNS, NOON_MS, kafka_row, raw_row, throttle_record, usage_record
+
+RULES = Rules(owners.parse(fleet.EXAMPLE_OWNERS), price_list.parse(fleet.EXAMPLE_PRICES))
+LARGEST = 2**53 - 1
+SPARK = settings(max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+
+
+def with_text(record: dict[str, Any], field: str, text: str) -> bytes:
+    """The record with this JSON in place of a field's."""
+    return json.dumps({**record, field: "@"}).replace('"@"', text).encode()
+
+
+def planted() -> Iterator[tuple[bytes, str]]:
+    """Values that once ended the stream, and their reason; "" for those that are records."""
+    yield with_text(usage_record(), "labels", '{"a":"1","a":"2"}'), "labels have a name twice"
+    yield with_text(usage_record(), "time_ms", str(2**63)), "broken JSON or a wrong type"
+    for name in ("time_ms", "start_time_ms", "seq", "bytes"):
+        for number in (-(2**63), 2**63 - 1, 2**53):
+            yield with_text(usage_record(), name, str(number)), f"{name} is missing or negative or absurd"
+    for text in ("1e308", "1e20", "NaN", "Infinity", '"Infinity"'):
+        yield with_text(throttle_record(), "limit_value", text), "limit_value is absurd"
+    yield with_text(throttle_record(), "limit_value", "-Infinity"), "limit_value is negative"
+    yield with_text(throttle_record(), "limit_value", "9223372036854775807"), ""
+    yield with_text(usage_record(messages=0, record_bytes=5, topic="t", direction="fetch"), "labels", '{"":""}'), ""
+    yield b"[" * 100_000, "broken JSON or a wrong type"
+
+
+def batch(spark: SparkSession, rows: list[Any]) -> DataFrame:
+    return spark.createDataFrame(rows, KAFKA_COLUMNS).withColumn("now_ms", f.lit(NOON_MS))
+
+
+@pytest.mark.timeout(600)
+def test_what_a_topic_can_hold_is_a_record_or_has_a_reason(spark: SparkSession, warehouse: Warehouse) -> None:
+    made = list(planted())
+    rows = [raw_row(raw, b"", offset) for offset, (raw, _) in enumerate(made)]
+    write_batch(warehouse, batch(spark, rows), "app", 0)
+    found = {row["kafka_offset"]: row["reason"] for row in warehouse.read("quarantine").collect()}
+    records = {row["kafka_offset"] for row in warehouse.read("records").collect()}
+    assert found == {offset: reason for offset, (_, reason) in enumerate(made) if reason}
+    assert records == {offset for offset, (_, reason) in enumerate(made) if not reason}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.nightly
+def test_sums_of_the_largest_counters_are_reported(spark: SparkSession, warehouse: Warehouse) -> None:
+    """1,100 series that counted 2^53 - 1 each, in the 21 hours that 1 Tbit/s takes for it: more than 64 bits."""
+    numbers = ("bytes", "requests", "record_bytes", "messages")
+    largest = {"start_time_ms": NOON_MS - 21 * 3_600_000, **dict.fromkeys(numbers, LARGEST)}
+    rows = [kafka_row(usage_record(incarnation=f"run-{n}", topic="t", **largest), n) for n in range(1_100)]
+    waits = {"throttled_ms": LARGEST, "delayed_bytes": LARGEST, "entity": "user:alice", "limit_value": 2.0**63}
+    rows += [kafka_row(throttle_record(incarnation=f"run-{n}", **waits), 1_100 + n) for n in range(1_100)]
+    write_batch(warehouse, batch(spark, rows), "app", 0)
+    assert warehouse.read("records").count() == 2_200
+    assert report(warehouse, RULES)
+    assert warehouse.read("usage_hourly").agg(f.sum(f.col("bytes").cast("double"))).first()[0] > 1e18
+    assert warehouse.read("chargeback_daily").where("amount > 0").count() > 0
+    assert "alice" in render(warehouse)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**64), 2**64) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+NUMBER = st.sampled_from([0, 1, 1.5, -1, LARGEST, 2**53, 2**63 - 1, -(2**63), 2**63, NOON_MS, NOON_MS + 1, None])
+FIELDS = {
+    **dict.fromkeys([*usage_record(), *throttle_record()], JSON),
+    **dict.fromkeys(
+        ("time_ms", "start_time_ms", "seq", "bytes", "requests", "messages", "throttled_ms", "limit_value"), NUMBER
+    ),
+    "has_total": st.booleans(),
+    "final": st.booleans(),
+    "entity": st.sampled_from(["total", "user:alice", "user:", 'client-id:"', "topic:x", ","]),
+}
+SHAPED = st.builds(
+    lambda make, changes: make(**changes),
+    st.sampled_from([usage_record, throttle_record]),
+    st.lists(st.sampled_from(sorted(FIELDS)), max_size=2, unique=True).flatmap(
+        lambda names: st.fixed_dictionaries({name: FIELDS[name] for name in names})
+    ),
+)
+VALUE = st.binary(max_size=40) | st.builds(lambda record: json.dumps(record).encode("utf-8", "replace"), SHAPED)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.nightly
+@SPARK
+@given(values=st.lists(VALUE, min_size=100, max_size=300), attempt=st.uuids())
+def test_random_values_are_read_and_reported(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, values: list[bytes], attempt: object
+) -> None:
+    warehouse = Warehouse(spark, str(tmp_path_factory.mktemp("warehouse")))
+    write_batch(warehouse, batch(spark, [raw_row(raw, b"", n) for n, raw in enumerate(values)]), "app", 0)
+    assert warehouse.read("records").count() + warehouse.read("quarantine").count() == len(values)
+    report(warehouse, RULES)
+    render(warehouse)
+
+
+@pytest.mark.timeout(300)
+def test_a_client_that_breaks_a_step_is_named_and_the_rest_is_computed(
+    spark: SparkSession, warehouse: Warehouse
+) -> None:
+    rows = spark.createDataFrame(
+        [("p", "u", f"c{n}") for n in range(5)], "sidecar string, user string, client_id string"
+    )
+    kept: list[set[str]] = []
+
+    def run(part: DataFrame) -> None:
+        checked = part.withColumn("zero", f.lit(1) / f.when(f.col("client_id") == "c3", 0).otherwise(1))
+        kept.append({row["client_id"] for row in checked.collect()})
+
+    isolate(warehouse, "step", rows, run)
+    assert kept[-1] == {"c0", "c1", "c2", "c4"}
+    (row,) = warehouse.read("isolated").collect()
+    assert (row["step"], row["client_id"], row["reason"][:16]) == ("step", "c3", "[DIVIDE_BY_ZERO]")
+
+
+def test_sums_are_bounded(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([(2**62,), (2**62,), (None,)], "value bigint")
+    found = rows.agg(total("value"), total(f.lit(None).cast("bigint")), total(f.lit(7))).first()
+    assert tuple(found) == (2**63 - 1, None, 21)

@@ -1,0 +1,159 @@
+"""What clients need: rates between two records, one bucket for a shared limit, and the engine as the judge."""
+
+import itertools
+import random
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.usage.jobs.simulate import Engine, Offer, simulate
+from pipeline.usage.quotas_in_force import load
+from pipeline.usage.transforms.members import members
+from pipeline.usage.transforms.rates import rates_quarterly
+from pipeline.usage.transforms.recommendations import needs
+from tests.pipeline.usage.fleets import usage_record
+from tests.pipeline.usage.test_deltas import records_frame
+
+START_MS = int(datetime(2026, 1, 5, tzinfo=UTC).timestamp() * 1000)
+HOUR_S = 3_600
+Load = Callable[[int], float]
+"""Bytes per second of one client at a second."""
+EMPTY = (
+    "time timestamp, sidecar string, user string, client_id string, limit string, entity string, throttled_ms bigint, "
+    "limit_value double"
+)
+
+
+def recorded(loads: dict[str, Load], hours: int) -> list[dict[str, Any]]:
+    """What a sidecar sends: a record each 10 s where something changed, else every 10 minutes."""
+    made: list[dict[str, Any]] = []
+    for client, load_of in loads.items():
+        total = sent_at = 0.0
+        before = -1.0
+        for second in range(0, hours * HOUR_S, 10):
+            total += sum(load_of(each) for each in range(second, second + 10))
+            if total != before or second - sent_at >= 600:
+                made.append(
+                    usage_record(
+                        client_id=client, seq=len(made), start_time_ms=START_MS,
+                        time_ms=START_MS + (second + 10) * 1000,
+                        bytes=int(total), requests=int(total) // 16_384,
+                    )
+                )  # fmt: skip
+                before, sent_at = total, second
+    return made
+
+
+def arrivals(loads: dict[str, Load], hours: int) -> Iterable[Offer]:
+    """The same traffic, second by second: what the engine would really get."""
+    for second in range(hours * HOUR_S):
+        for client, load_of in loads.items():
+            size = int(load_of(second))
+            if size:
+                start = START_MS + second * 1000
+                yield Offer(start, start + 1000, "alice", client, "produce", size, 4)
+
+
+def held_s(offers: Iterable[Offer], entity: str, rate: float) -> float:
+    """Seconds for which the clients of a limit were held, as the engine does it; the longest of them."""
+    user, _, client = entity.partition(",client-id:")
+    keys = f'user = "{user.removeprefix("user:")}"\n' + (f'client-id = "{client}"\n' if client else "")
+    engine = Engine(load(f"[[quota]]\n{keys}producer_byte_rate = {int(rate)}\n"))
+    rows = [row for offer in offers for row in engine.add(offer)]
+    by_client: dict[str, float] = {}
+    for row in itertools.chain(rows, engine.end()):
+        by_client[row[2]] = by_client.get(row[2], 0) + row[7] / 1000
+    return max(by_client.values(), default=0.0)
+
+
+def rates(spark: SparkSession, made: list[dict[str, Any]], entity: str | None) -> DataFrame:
+    frame = records_frame(spark, made).localCheckpoint()
+    held = [] if entity is None else [(None, "pod-1", "alice", "c0", "producer_byte_rate", entity, 0, 1.0)]
+    known = members(frame, spark.createDataFrame(held, EMPTY))
+    return rates_quarterly(frame, known).localCheckpoint()
+
+
+def minute_an_hour(second: int) -> float:
+    return 5e6 if second % HOUR_S < 60 else 0.0
+
+
+def test_a_minute_an_hour_has_its_own_rate_and_not_the_mean_of_a_quarter(spark: SparkSession) -> None:
+    found = rates(spark, recorded({"c0": minute_an_hour}, 3), None)
+    rows = found.orderBy("time").collect()
+    assert {row["entity"] for row in rows} == {"user:alice,client-id:c0"}
+    assert [row["peak"] for row in rows[::4]] == pytest.approx([5e6] * 3, rel=0.02)
+    assert [row["p99"] for row in rows[::4]] == pytest.approx([5e6] * 3, rel=0.02)
+    need = needs(found).first()
+    assert need["need"] == pytest.approx(5e6, rel=0.1)
+    assert (need["used_p50"], need["peak"]) == (0.0, pytest.approx(5e6, rel=0.02))
+
+
+@pytest.mark.parametrize(
+    ("offset", "expected"), [(0, 5e6), (60, 1e6)], ids=["all at the same time", "one after the other"]
+)
+def test_a_shared_limit_is_one_bucket(spark: SparkSession, offset: int, expected: float) -> None:
+    """Five clients of 1 MB/s for a minute: their sum at each moment, and not the sum of their peaks."""
+    loads: dict[str, Load] = {
+        f"c{n}": lambda second, n=n: 1e6 if 0 <= second % 900 - n * offset < 60 else 0.0  # type: ignore[misc]
+        for n in range(5)
+    }
+    found = rates(spark, recorded(loads, 2), "user:alice")
+    assert {row["entity"] for row in found.select("entity").distinct().collect()} == {"user:alice"}
+    assert needs(found).first()["need"] == pytest.approx(expected, rel=0.1)
+
+
+RANDOM = random.Random(7)
+NOISE = [RANDOM.choice([0.2, 0.5, 1, 2]) for _ in range(2_000)]
+LOADS: list[Any] = [
+    pytest.param({"c0": lambda second: 2e6}, None, id="steady"),
+    pytest.param({"c0": minute_an_hour}, None, id="a minute an hour"),
+    pytest.param({"c0": lambda second: 5e6 if second % HOUR_S < 6 else 1e4}, None, id="six seconds an hour"),
+    pytest.param({"c0": lambda second: 1e6 * NOISE[second // 20 % 2_000]}, None, id="noise"),
+    pytest.param(
+        {f"c{n}": lambda second, n=n: 1e6 if (second // 60 + n) % 5 < 2 else 1e5 for n in range(5)},
+        "user:alice",
+        id="shared",
+    ),
+    pytest.param({"c0": lambda second: 1e6 * (1 + second / (8 * HOUR_S))}, None, id="growing"),
+    pytest.param(
+        {"c0": lambda second: 3e6 if 2 <= second // HOUR_S < 6 and second % 900 < 300 else 2e4},
+        None,
+        id="working hours",
+    ),
+]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("loads", "shared"), LOADS)
+def test_the_engine_holds_a_client_at_its_proposal_for_less_than_one_percent(
+    spark: SparkSession, loads: dict[str, Load], shared: str | None
+) -> None:
+    """And at a third of it for more: no proposal is above three times what that took."""
+    hours = 8
+    row = needs(rates(spark, recorded(loads, hours), shared)).first()
+    proposed = row["need"] * 1.2
+    allowed_s = 0.01 * hours * HOUR_S
+    assert held_s(arrivals(loads, hours), row["entity"], proposed) < allowed_s
+    assert held_s(arrivals(loads, hours), row["entity"], proposed / 3) > allowed_s
+
+
+BURSTS: list[Any] = [
+    (lambda second: 4e6 if second % HOUR_S < 60 else 1e5, 1e6),
+    (lambda second: 8e6 if second % 1_800 < 50 else 0.0, 1e6),
+    (lambda second: 3e6 if second % 600 < 40 else 2e5, 1.2e6),
+]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("load_of", "limit"), BURSTS)
+def test_a_simulation_of_records_is_near_the_engine(spark: SparkSession, load_of: Load, limit: float) -> None:
+    frame = records_frame(spark, recorded({"c0": load_of}, 3)).localCheckpoint()
+    quotas = f'[[quota]]\nuser = "alice"\nclient-id = "c0"\nproducer_byte_rate = {int(limit)}\n'
+    rows = simulate(frame, quotas).collect()
+    true_s = held_s(arrivals({"c0": load_of}, 3), "user:alice,client-id:c0", limit)
+    assert true_s > 300
+    assert sum(row["throttled_ms"] for row in rows) / 1000 == pytest.approx(true_s, rel=0.1)
+    assert sum(row["delayed_bytes"] for row in rows) > 0.5 * 3 * 60 * limit
