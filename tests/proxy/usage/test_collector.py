@@ -413,7 +413,7 @@ def test_a_clock_that_goes_back_by_more_begins_all_series_anew() -> None:
 
 
 def test_a_turn_does_not_grow_with_the_number_of_series() -> None:
-    """In calls of functions."""
+    """In calls of functions, some of which compare keys whose hashes collide."""
     longest = []
     for number in (1_000, 3_000):
         scene = Scene(max_series=number, max_entities=number)
@@ -424,7 +424,7 @@ def test_a_turn_does_not_grow_with_the_number_of_series() -> None:
             scene.pass_time(10_000)
             turns += calls_by_step(scene.collector.collect(scene.now_ms, is_last=is_last))
         longest.append(max(turns))
-    assert longest[0] == longest[1] < 5_000
+    assert longest[1] < 1.1 * longest[0] < 5_000
 
 
 def calls_by_step(steps: Iterator[None]) -> list[int]:
