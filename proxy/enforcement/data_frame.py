@@ -124,6 +124,7 @@ class DataFrame(Reserving):
     ticket     what it keeps while it waits for one limit after another
     passage    its reservation; None: nothing of it passes yet
     rest       what it is charged for the `rest_bytes` that are not reserved
+    late       what was found in it last, after it began to pass; also in `passage` or `rest`
     least      bytes of it that must arrive in a second, or its reservation lapses
     owner      its connection, while it is held
     """
@@ -133,6 +134,7 @@ class DataFrame(Reserving):
         "answered",
         "counted_by",
         "held_ns",
+        "late",
         "least",
         "limit",
         "owner",
@@ -161,6 +163,7 @@ class DataFrame(Reserving):
         self.passage: Passage | None = None
         self.rest: dict[Limit, int] = {}
         self.rest_bytes = 0
+        self.late: Mapping[Limit, int] = {}
         self.least = 0
         self._left_then = 0
         self.owner: FrameOwner | None = None
@@ -208,13 +211,26 @@ class DataFrame(Reserving):
         self.on(FrameEvent.LAPSE)
         return limits
 
-    def add(self, amounts: Mapping[Limit, int]) -> None:
-        """More was found in what has not been forwarded."""
-        if self.passage is not None and not self.rest_bytes:
-            self.passage.add(amounts)
+    def add(self, amounts: Mapping[Limit, int], now_ns: int) -> None:
+        """More was found late in it. What was found before has arrived, so it is charged now: a frame of many topics
+        keeps few of their limits.
+        """
+        passage, rest = self.passage, self.rest
+        for limit, units in self.late.items():
+            part = min(units, rest.get(limit, 0))
+            if part:
+                limit.algorithm.record(part, now_ns)
+                rest[limit] -= part
+            if not rest.get(limit, 1):
+                del rest[limit]
+            if passage is not None:
+                passage.charge(limit, units - part, now_ns)
+        self.late = amounts
+        if passage is not None and not self.rest_bytes:
+            passage.add(amounts)
             return
         for limit, units in amounts.items():
-            self.rest[limit] = self.rest.get(limit, 0) + units
+            rest[limit] = rest.get(limit, 0) + units
 
     def portion(self, size: int) -> dict[Limit, int]:
         """What the next `size` bytes of the rest are charged."""

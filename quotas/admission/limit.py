@@ -204,7 +204,8 @@ class Ticket:
                 self._drop(limit)
 
     def release(self) -> None:
-        """Drop the reservations."""
+        """The frame passes, or never will: drop the reservations, and its turn."""
+        self.at_limit = None
         for limit in list(self.reserved):
             self._drop(limit)
 

@@ -40,6 +40,16 @@ class Passage:
             left[limit] = left.get(limit, 0) + amount
             limit.reserved += amount
 
+    def charge(self, limit: Limit, most: int, now_ns: int) -> None:
+        """Charge at most these units of what is left, without bytes: those that they belong to have passed."""
+        left = self.left.pop(limit, 0)
+        part = min(most, left)
+        if part:
+            limit.reserved -= part
+            limit.algorithm.record(part, now_ns)
+        if left > part:
+            self.left[limit] = left - part
+
     def passed(self, size: int, now_ns: int) -> None:
         """Charge each limit for `size` bytes that were forwarded, at most those left: their part of what is left,
         rounded down; all of it with the last byte.

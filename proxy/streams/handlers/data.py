@@ -83,9 +83,8 @@ class DataHandler(Handler):
         if frame.state is Life.PASSING:
             holds.forget(frame)
             holds.credit_returned(frame.lapse())
-        size = min(
-            frame.rest_bytes, max(arrived, LEAST_PORTION, _earned(frame.rest, frame.rest_bytes, LEAST_PORTION_NS))
-        )
+        earned = min(_earned(frame.rest, frame.rest_bytes, LEAST_PORTION_NS), default=0)
+        size = min(frame.rest_bytes, max(arrived, LEAST_PORTION, earned))
         whole = frame.portion(size)
         portion = {limit: units for limit, units in whole.items() if registry.is_in_use(limit)}
         requests.is_counted = True
@@ -106,19 +105,15 @@ class DataHandler(Handler):
     def passes(self, frame: DataFrame, passage: Passage, now_ns: int) -> None:
         """A frame passes that has not arrived whole."""
         frame.pass_on(passage, now_ns)
-        frame.least = max(LEAST_PORTION, _earned(passage.left, passage.left_bytes, SECOND_NS))
+        # As fast as the fastest of its limits earns: at the others, which earn less, nobody waits for it longer either.
+        frame.least = max(LEAST_PORTION, *_earned(passage.left, passage.left_bytes, SECOND_NS), 0)
         self.context.holds.reserve(frame, now_ns)
 
 
-def _earned(amounts: Mapping[Limit, int], size: int, span_ns: int) -> int:
-    """Of `size` bytes that are charged these amounts: how many the slowest limit on bytes or records earns in this
-    time; 0 without one.
-    """
-    return min(
-        (
-            int(limit.algorithm.rate * span_ns * size // (units * SECOND_NS))
-            for limit, units in amounts.items()
-            if units and limit.name not in COUNTS_REQUESTS
-        ),
-        default=0,
-    )
+def _earned(amounts: Mapping[Limit, int], size: int, span_ns: int) -> list[int]:
+    """Of `size` bytes that are charged these amounts: how many each limit on bytes or records earns in this time."""
+    return [
+        int(limit.algorithm.rate * span_ns * size // (units * SECOND_NS))
+        for limit, units in amounts.items()
+        if units and limit.name not in COUNTS_REQUESTS
+    ]

@@ -254,7 +254,7 @@ class Produce(DataHandler):
             return
         amounts = usage.charges_late(seen, now_ns)
         if connection.frame is not None:
-            connection.frame.add(charge_producer_ids(amounts, now_ns))
+            connection.frame.add(charge_producer_ids(amounts, now_ns), now_ns)
         else:
             charge_all(amounts, now_ns)
         decision = debt_of(amounts, now_ns)

@@ -138,9 +138,12 @@ def test_what_is_found_late_is_reserved_or_belongs_to_the_rest(is_rest: bool) ->
     frame.pass_on(Passage({first: 50}, 50), 0)
     if is_rest:
         frame.rest_bytes = 50  # a portion passes, more is to come
-    frame.add({first: 3, second: 4})
+    frame.add({first: 3, second: 4}, 0)
     assert (first.reserved, second.reserved) == ((50, 0) if is_rest else (53, 4))
     assert frame.rest == ({first: 3, second: 4} if is_rest else {})
+    frame.add({first: 1}, 0)
+    assert second not in frame.rest, "what was found before has arrived"
+    assert (first.reserved, second.reserved, charged(first), charged(second)) == (50 if is_rest else 51, 0, 3, 4)
     frame.end(E.CLOSE)
     assert (first.reserved, second.reserved) == (0, 0)
 
@@ -165,7 +168,7 @@ def test_the_portions_are_the_rest(size: int, units: tuple[int, int], steps: lis
         passage = Passage(portion, taken)
         frame.pass_on(passage, 0)
         if late and frame.rest_bytes:
-            frame.add({second: late})
+            frame.add({second: late}, 0)
             found += late
         passed_bytes += min(passing, taken)
         passage.passed(passing, 0)

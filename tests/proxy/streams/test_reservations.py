@@ -17,7 +17,17 @@ from tests.protocol.fetch_responses import Partitions, fetch_response, record_by
 from tests.proxy import frames
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import batch, fetch, fetched, heartbeat, heartbeat_answer, produce_records
-from tests.proxy.streams.pair import Pair, World, pass_holds, pass_time, release, release_due, run_until
+from tests.proxy.streams.pair import (
+    Pair,
+    World,
+    lapse,
+    pass_holds,
+    pass_one_hold,
+    pass_time,
+    release,
+    release_due,
+    run_until,
+)
 
 SECOND = 1_000_000_000
 MB = 1_000_000
@@ -226,6 +236,38 @@ def test_others_wait_a_second_for_a_request_that_comes_slower_than_the_limit(spe
         run_until(world, world.clock() + SECOND // 10)
         waited_ns = wait_of(world, other, number)
         assert waited_ns <= (1_200_000_000 if number == 0 else 200_000_000)
+
+
+def test_a_client_with_a_small_limit_keeps_the_total_for_a_second() -> None:
+    """What it sends is more than its own limit earns, and a small part of what it has announced to the total."""
+    world = World([parse_spec("total,producer_byte_rate=10MB"), parse_spec("client-id=slow,producer_byte_rate=32768")])
+    slow, pair = Pair(world), Pair(world)
+    request = frames.produce(1, 100 * MB, client_id="slow")
+    slow.client_sends(request[:1_000])
+    pair.client_sends(frames.produce(1, 1_000, client_id="other"))
+    assert pair.is_held
+    for at in range(1_000, 51_000, 4_000):
+        slow.client_sends(request[at : at + 4_000])
+        run_until(world, world.clock() + SECOND // 10)
+    assert not pair.is_held
+
+
+def test_a_frame_that_lapsed_waits_in_its_turn_each_time() -> None:
+    world = World([parse_spec(PRODUCE)])
+    long, others = Pair(world), [Pair(world) for _ in range(3)]
+    request = frames.produce(1, 50 * MB)
+    long.client_sends(request[:1_000])
+    lapse(world)
+    for other in others:
+        other.client_sends(*[frames.produce(number, 30_000) for number in range(300)])
+    at, ends_ns = 1_000, world.clock() + 20 * SECOND
+    while world.clock() < ends_ns:
+        if not long.is_held:
+            long.client_sends(request[at : at + 40_000])
+            at += 40_000
+        pass_one_hold(world)
+    passed = [len(each.to_broker) for each in (long, *others)]
+    assert min(passed) >= max(passed) / 2, passed
 
 
 def wait_of(world: World, pair: Pair, number: int) -> int:
