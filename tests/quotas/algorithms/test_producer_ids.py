@@ -4,7 +4,7 @@ import tracemalloc
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quotas.admission.limit import Limit
@@ -113,6 +113,8 @@ events = st.lists(
 )
 
 
+@example(2, 5, [([0], -12 * MINUTE), *[([0], 15 * MINUTE)] * 4])
+@example(1, 5, [([1], -12 * MINUTE), *[([0], 15 * MINUTE)] * 3, ([1], 15 * MINUTE)])
 @given(st.integers(1, 30), st.integers(1, 6), events)
 def test_against_a_dict_of_ids_and_a_list_of_what_passed(
     ids_per_window: int, window_count: int, frames: list[tuple[list[int], int]]
@@ -121,7 +123,7 @@ def test_against_a_dict_of_ids_and_a_list_of_what_passed(
     step_ns = -(-WINDOW // window_count)
     last_seen_ns: dict[int, int] = {}
     counted: list[tuple[int, int]] = []
-    now_ns = latest_ns = 0
+    now_ns, latest_ns = 0, -(2**63)  # the first time may be below zero
     for producer_ids, elapsed_ns in frames:
         now_ns += elapsed_ns
         latest_ns = max(latest_ns, now_ns)
