@@ -1,11 +1,10 @@
 """One client connection and its connection to a broker: carries out what streams decide."""
 
 import socket
-from abc import abstractmethod
 from asyncio import TimerHandle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from protocol.errors import ProtocolError
 from protocol.request_header import may_contain_produce
@@ -57,23 +56,9 @@ class Origin:
     listener: tuple[str, ...]
 
 
-class Keeper(Protocol):
-    """What a session calls of its creator."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def on_closed(self, session: "Session") -> None:
-        """The session has closed. Called once."""
-
-    @abstractmethod
-    def on_abandoned(self, session: "Session") -> None:
-        """Its client has gone, and acks=0 data is still to be delivered. Called once at most."""
-
-
 @final
 class Session(Owner, FrameOwner):
-    """One client connection, from its first byte until both sides are closed.
+    """One client connection, from its first byte until both sides are closed: then it calls `on_closed`, once.
 
     These exist once a broker is connected (`upstream`):
 
@@ -84,12 +69,11 @@ class Session(Owner, FrameOwner):
 
     __slots__ = (
         "_attempt",
-        "_keeper",
+        "_on_closed",
         "_shared",
         "_timer",
         "client",
         "connection",
-        "is_abandoned",
         "origin",
         "progress",
         "requests",
@@ -104,11 +88,13 @@ class Session(Owner, FrameOwner):
     throttles: Throttles
     progress: Progress
 
-    def __init__(self, shared: Shared, client: socket.socket, origin: Origin, keeper: Keeper) -> None:
+    def __init__(
+        self, shared: Shared, client: socket.socket, origin: Origin, on_closed: Callable[["Session"], None]
+    ) -> None:
         self._shared = shared
         self.client = shared.wire_to_client(shared.loop, client)
         self.origin = origin
-        self._keeper = keeper
+        self._on_closed = on_closed
         context = shared.context
         peer = format_address((origin.ip, origin.port))
         self.connection = Connection(
@@ -116,8 +102,6 @@ class Session(Owner, FrameOwner):
         )
         self.state = State.CONNECTING
         self.upstream: Wire | None = None
-        #: The client has gone; only acks=0 data is still to be delivered.
-        self.is_abandoned = False
         self._attempt: Attempt | None = None
         self._timer: TimerHandle | None = None
 
@@ -212,8 +196,8 @@ class Session(Owner, FrameOwner):
         )
 
     def drain(self) -> None:
-        """Begin no new request; close when requests in flight are done. A held frame that is retried is dropped; one
-        that is partly forwarded goes on, unless its client is slow.
+        """Begin no new request; close when requests in flight are done. A held frame that the client would send again
+        is dropped; one with acks=0 is delivered. One that is partly forwarded is cut: its connections close at once.
         """
         self.connection.close()
         frame = self.held
@@ -242,9 +226,20 @@ class Session(Owner, FrameOwner):
         self.requests.pause(END_OF_STREAM)
         self.request_stream.end(self._shared.clock())
         self._shared.wakeups.rearm()
-        self._timer = self._shared.loop.call_later(FLUSH_TIMEOUT_SECONDS, self._on, Event.TIMED_OUT)
+        self._limit_flush()
         self.connection.attention = True
         self._end_requests()
+
+    def _limit_flush(self) -> None:
+        """The client sends no more: what it sent is delivered within `FLUSH_TIMEOUT_SECONDS` from the first call."""
+        if self._timer is None:
+            self._timer = self._shared.loop.call_later(FLUSH_TIMEOUT_SECONDS, self._on_timed_out)
+
+    def _on_timed_out(self) -> None:
+        frame = self.held
+        if frame is not None:
+            self._shared.faults.dropped(self.identity, frame)
+        self._on(Event.TIMED_OUT)
 
     def _end_requests(self) -> None:
         """Tell the broker that no request follows, once the client has all responses or cannot read them.
@@ -283,7 +278,7 @@ class Session(Owner, FrameOwner):
         self.connection.cancel_all(now_ns)
         shared.pumps.memory_returned()
         shared.wakeups.rearm()
-        self._keeper.on_closed(self)
+        self._on_closed(self)
 
     # ---- holds
 
@@ -438,14 +433,14 @@ class Session(Owner, FrameOwner):
             if frame.answered:
                 self._drop_held_frame(frame)
             else:
-                self._abandon()
+                self._limit_flush()
         elif self.requests.paused & (_STANDING | DRAIN):
             stream = self.request_stream
             if stream.is_answered or self.requests.paused & DRAIN:
                 self.requests.drop_kept()
                 self._on(Event.CLIENT_ENDED)
             else:
-                self._abandon()
+                self._limit_flush()
 
     def _give_up_if_broken(self) -> None:
         """The client cannot read responses any more: close, unless acks=0 data is still to be delivered."""
@@ -455,12 +450,6 @@ class Session(Owner, FrameOwner):
                 self._end_requests()
             else:
                 self.close()
-
-    def _abandon(self) -> None:
-        """The client has gone, and what it sent last (acks=0) is still to be delivered."""
-        if not self.is_abandoned:
-            self.is_abandoned = True
-            self._keeper.on_abandoned(self)
 
     # ---- errors
 
