@@ -28,7 +28,7 @@ from quotas.parsing.names import (
     entity_name,
 )
 from quotas.parsing.options import OPTION_KEYS, REJECT, Options
-from quotas.resource_groups import ResourceGroup, group_problems, pattern_problem
+from quotas.resource_groups import GroupError, ResourceGroup, pattern_problem
 
 _KEYS: Final = (*LIMIT_NAMES, *ENTITY_KEYS, *OPTION_KEYS, *EXEMPT_KEYS)
 _NO_LIMITS: Final = frozenset((*ENTITY_KEYS, *OPTION_KEYS, *EXEMPT_KEYS))
@@ -167,10 +167,14 @@ class _Reader:
             return None
         members = tuple(tuple(text for _, text in self._members[key]) for key in MEMBER_KEYS)
         places = {f"{key}[{at}]": place for key in MEMBER_KEYS for at, (place, _) in enumerate(self._members[key])}
-        for problem in group_problems(RESOURCE_GROUP, *members):
-            if problem.key or self._keys.isdisjoint(MEMBER_KEYS):
-                self._refuse(places.get(problem.key, ""), Refusal(problem.message))
-        return None if self.errors else ResourceGroup(str(self._names[RESOURCE_GROUP]), *members)
+        try:
+            group = ResourceGroup(str(self._names.get(RESOURCE_GROUP, RESOURCE_GROUP)), *members)
+        except GroupError as error:
+            for problem in error.problems:
+                if problem.key or self._keys.isdisjoint(MEMBER_KEYS):
+                    self._refuse(places.get(problem.key, ""), Refusal(problem.message))
+            return None
+        return None if self.errors else group
 
     def _take(self, item: Item) -> None:
         key, value = item.key, item.value
