@@ -213,6 +213,24 @@ def _by_reason(name: str, text: str, counts: Mapping[str, int], kind: type[_Simp
 def _of_clients(clients: Sequence[EntityMetrics]) -> Iterator[Metric]:
     """The families with a client in their labels, each in slices."""
     slices = list(_sliced(clients, SLICE))
+    yield from _counts_of_clients(slices)
+    for part in _sliced([client for client in clients if client.throttles], HISTOGRAM_SLICE):
+        text = "How long throttled requests were throttled."
+        family = HistogramMetricFamily(PREFIX + "throttle_seconds", text, labels=_THROTTLE_LABELS)
+        for labels, histogram in _throttles(part):
+            family.add_metric(labels, _buckets(histogram), histogram.sum_seconds)
+        yield family
+    for part in slices:
+        text = "Largest throttle time of a data request in the last 30 s; 0: none was throttled."
+        largest = ((_name(client), client.window.max_and_mean(client.requests)[0]) for client in part)
+        yield _family("throttle_time_max_seconds", text, _CLIENT, largest, GaugeMetricFamily)
+    for part in slices:
+        text = "Mean throttle time over all data requests of the last 30 s; 0: none was throttled."
+        mean = ((_name(client), client.window.max_and_mean(client.requests)[1]) for client in part)
+        yield _family("throttle_time_avg_seconds", text, _CLIENT, mean, GaugeMetricFamily)
+
+
+def _counts_of_clients(slices: Sequence[Sequence[EntityMetrics]]) -> Iterator[Metric]:
     for part in slices:
         text, labels = "Bytes charged to quotas.", ["direction", *_CLIENT]
         produced = ((["produce", *_name(client)], client.produce_bytes) for client in part)
@@ -229,20 +247,6 @@ def _of_clients(clients: Sequence[EntityMetrics]) -> Iterator[Metric]:
         text = "Data requests that found debt before a throttle time was over, those on their way included."
         during = ((_name(client), client.data_during_notice) for client in part)
         yield _family("data_during_notice", text, _CLIENT, during)
-    for part in _sliced([client for client in clients if client.throttles], HISTOGRAM_SLICE):
-        text = "How long throttled requests were throttled."
-        family = HistogramMetricFamily(PREFIX + "throttle_seconds", text, labels=_THROTTLE_LABELS)
-        for labels, histogram in _throttles(part):
-            family.add_metric(labels, _buckets(histogram), histogram.sum_seconds)
-        yield family
-    for part in slices:
-        text = "Largest throttle time of a data request in the last 30 s; 0: none was throttled."
-        largest = ((_name(client), client.window.max_and_mean(client.requests)[0]) for client in part)
-        yield _family("throttle_time_max_seconds", text, _CLIENT, largest, GaugeMetricFamily)
-    for part in slices:
-        text = "Mean throttle time over all data requests of the last 30 s; 0: none was throttled."
-        mean = ((_name(client), client.window.max_and_mean(client.requests)[1]) for client in part)
-        yield _family("throttle_time_avg_seconds", text, _CLIENT, mean, GaugeMetricFamily)
 
 
 def _name(client: EntityMetrics) -> tuple[str, str]:
