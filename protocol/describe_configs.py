@@ -17,7 +17,6 @@ A request, after its header:
 """
 
 from protocol.apis import APIS, DESCRIBE_CONFIGS
-from protocol.errors import UnsupportedVersion
 from protocol.rewriting_walk import RewritingWalk
 from protocol.walk import Collecting, FrameWalk, Steps
 from protocol.wire import NOT_AT_HAND, compact_string_end, plain_string_end
@@ -173,16 +172,10 @@ class DescribeConfigsRequestWalk(FrameWalk):
         Args:
             frame_length: bytes of the request from its API key on.
             body_start: bytes of the frame before the body: `RequestHeader.body_offset` less the four of the length.
-
-        Raises:
-            UnsupportedVersion: the version is outside of the table.
         """
-        api = APIS[DESCRIBE_CONFIGS]
-        if not api.covers(version):
-            raise UnsupportedVersion(api.name, version)
         super().__init__(frame_length, body_start)
         self._version = version
-        self._compact = api.is_flexible(version)
+        self._compact = APIS[DESCRIBE_CONFIGS].is_flexible(version)
         self._string_end = compact_string_end if self._compact else plain_string_end
         self.names_broker = False
         """Whether a resource is a broker. Valid when the walk is over."""

@@ -16,8 +16,7 @@ from fractions import Fraction
 from struct import Struct
 from typing import NamedTuple
 
-from protocol.apis import APIS, PRODUCE
-from protocol.errors import MalformedFrame, UnsupportedVersion
+from protocol.errors import MalformedFrame
 from protocol.node_endpoints import EndpointsWalk
 from protocol.throttle_time import INT32, raise_int32
 from protocol.topics import LONGEST_NAME, TOPIC_ID_SIZE, Topic
@@ -212,13 +211,7 @@ class ProduceResponseWalk(EndpointsWalk):
             frame_length: bytes of the response from its correlation id on.
             throttle_time_ms: the proxy's; the response then contains the larger of this and the broker's.
             counts_errors: whether `refused_shares` is called when the walk is over.
-
-        Raises:
-            UnsupportedVersion: the version is outside of the table's range.
         """
-        api = APIS[PRODUCE]
-        if not api.covers(version):
-            raise UnsupportedVersion(api.name, version)
         super().__init__(frame_length)
         self._version = version
         self._throttle_time_ms = throttle_time_ms
