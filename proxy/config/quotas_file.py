@@ -16,9 +16,11 @@ from proxy.config.host_names import addresses_of
 from proxy.config.toml_file import read_toml
 from proxy.config.values import InvalidValue, parse_fraction, parse_switch
 from quotas.entity import DEFAULT_NAME, AnyEntity, Default, Kind, Named
-from quotas.parsing.batch import Wrong
+from quotas.entry import QuotaEntry
+from quotas.parsing.batch import Wrong, duplicates, threshold_errors
+from quotas.parsing.errors import SpecError
+from quotas.parsing.file import Placed, load_quotas
 from quotas.parsing.names import BOOTSTRAP
-from quotas.parsing.parse import Placed, QuotaEntry, SpecError, duplicates, load_quotas, threshold_errors
 from quotas.registry.configured import Configured
 
 FLAG: Final = "--quota"

@@ -28,6 +28,7 @@ from quotas.parsing.names import (
     entity_name,
 )
 from quotas.parsing.options import OPTION_KEYS, REJECT, Options
+from quotas.parsing.text import Item
 from quotas.resource_groups import GroupError, ResourceGroup, pattern_problem
 
 _KEYS: Final = (*LIMIT_NAMES, *ENTITY_KEYS, *OPTION_KEYS, *EXEMPT_KEYS)
@@ -36,24 +37,6 @@ _REQUEST_PERCENTAGE: Final = (
     "request_percentage is a share of the broker's threads, which a proxy cannot measure; "
     f"use {REQUEST_RATE}, which counts requests"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One key and its value.
-
-    real_name   the value is a name even if it is <default>
-    label       the key in the file, if another: "client-id[2]" for the third of a list
-    """
-
-    key: str
-    value: object
-    real_name: bool = False
-    label: str = ""
-
-    @property
-    def place(self) -> str:
-        return self.label or self.key
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ from typing import Final, NamedTuple
 
 from quotas.entity import DEFAULT_NAME, AnyEntity, Kind, Named
 from quotas.entry import QuotaEntry
-from quotas.parsing.entry import Item, read_entry
+from quotas.parsing.entry import read_entry
 from quotas.parsing.errors import Refusal, SpecError, closest
 from quotas.parsing.names import EXEMPT_KEYS, MEMBER_KEYS, RESOURCE_GROUP, TOTAL_KEY, Resolve
+from quotas.parsing.text import Item
 
 QUOTA: Final = "quota"
 _SECTIONS: Final = (QUOTA, RESOURCE_GROUP)
