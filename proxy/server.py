@@ -40,7 +40,7 @@ from proxy.sessions.sweep import Sweep
 from proxy.sessions.turns import Turns
 from proxy.sessions.wakeups import NS_PER_SECOND, Wakeups
 from proxy.streams.context import Context
-from proxy.streams.handlers.table import Handlers
+from proxy.streams.handlers.table import handlers_of
 from proxy.streams.kinds import Kinds
 from proxy.streams.memory import MemoryPool
 from proxy.ticks import Ticks, settle_garbage_collection
@@ -209,7 +209,7 @@ class Server:
             loop=loop,
             clock=self._clock,
             context=self.context,
-            kinds=Kinds(Handlers(self.context), metrics),
+            kinds=Kinds(handlers_of(self.context), metrics),
             pumps=PumpSet(memory, Turns(loop, self._work_clock), self._clock, metrics.connections.paused),
             wakeups=Wakeups(loop, holds, self._clock),
             upstream=Upstream(loop, self._clock),

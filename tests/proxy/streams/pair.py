@@ -29,7 +29,7 @@ from proxy.enforcement.report import Report
 from proxy.observability.metrics import Metrics
 from proxy.streams.connection import Connection, Stream
 from proxy.streams.context import Context
-from proxy.streams.handlers.table import Handlers
+from proxy.streams.handlers.table import handlers_of
 from proxy.streams.kinds import Kinds
 from proxy.streams.memory import READ_SIZE, MemoryPool
 from proxy.streams.request_stream import RequestStream
@@ -93,8 +93,7 @@ class World:
             holds=self.holds,
             measures=Measures(self.report, enforcement.throttle_mode, enforces=not enforcement.dry_run),
         )
-        self.handlers = Handlers(self.context)
-        self.kinds = Kinds(self.handlers, self.metrics)
+        self.kinds = Kinds(handlers_of(self.context), self.metrics)
 
     def debts(self) -> dict[tuple[str, str], float]:
         """By entity and limit, in seconds; of limits that owe something."""
