@@ -176,7 +176,6 @@ class DescribeConfigsRequestWalk(FrameWalk):
         super().__init__(frame_length, body_start)
         self._version = version
         self._compact = APIS[DESCRIBE_CONFIGS].is_flexible(version)
-        self._string_end = compact_string_end if self._compact else plain_string_end
         self.names_broker = False
         """Whether a resource is a broker. Valid when the walk is over."""
 
@@ -190,37 +189,15 @@ class DescribeConfigsRequestWalk(FrameWalk):
             yield from self._skip(1, "resource type")
             yield from self._skip_string("resource name")
             names = yield from self._items(compact, 1 if compact else 2, "config names")
-            yield from self._skip_strings(names)
+            for _ in range(names):
+                yield from self._skip_string("config name")
+                yield from self._pause()
             if compact:
                 yield from self._skip_tags()
             yield from self._pause(5)
         yield from self._skip(2 if self._version >= FIRST_WITH_DOCUMENTATION else 1, "include synonyms")
         if compact:
             yield from self._skip_tags()
-
-    def _skip_strings(self, left: int) -> Steps:
-        while left:
-            left = self._skip_at_hand(left)
-            if self.work_left <= 0 and self._pos < self._end:
-                yield
-            elif left:
-                yield from self._skip_string("config name")
-                self.work_left -= 3
-                left -= 1
-
-    def _skip_at_hand(self, left: int) -> int:
-        """Skips strings that have arrived whole. Returns how many are left."""
-        buf, pos, end, string_end, work_left = self._buf, self._pos, self._end, self._string_end, self.work_left
-        while left and work_left > 0:
-            after = string_end(buf, pos, end)
-            if after > end:
-                break
-            pos = after
-            left -= 1
-            work_left -= 1
-        self._pos = pos
-        self.work_left = work_left
-        return left
 
     def _skip_string(self, what: str) -> Steps:
         size = yield from self._string_size(self._compact, what)
