@@ -4,8 +4,6 @@ While enforcement is off the proxy behaves as with `--dry-run`: held frames are 
 Enforcement begins without the debts of that time: other clients would wait for these, too.
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Final
 

@@ -15,8 +15,6 @@
 "client" is a user, a client id, or both, by Kafka's eight levels (`quotas.registry.precedence`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final

@@ -17,8 +17,6 @@ Membership is a union: a client is in a group if its user or its client id match
 name does. The limits of all groups of a client or topic apply.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple

@@ -3,8 +3,6 @@
 So `proxy.config.checks` can list every error at once, where click stops at the first.
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 import textwrap

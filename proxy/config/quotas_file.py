@@ -1,7 +1,5 @@
 """The file of `--quotas-file`: read or refused as a whole; its entries replace entries of the flags."""
 
-from __future__ import annotations
-
 import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -81,7 +79,7 @@ class Listeners:
     brokers: tuple[range, ...]
 
     @classmethod
-    def of(cls, address: Address, broker_ports: range | None, node_ports: Mapping[int, int]) -> Listeners:
+    def of(cls, address: Address, broker_ports: range | None, node_ports: Mapping[int, int]) -> "Listeners":
         """The listeners of a configuration (see `ListeningOptions`)."""
         if broker_ports is None:
             return cls(address[1], ())

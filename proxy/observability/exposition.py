@@ -3,8 +3,6 @@
 Names, labels and units are a contract: prefix `kafka_quota_proxy_`, base units, `_total` for counters.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import platform

@@ -4,8 +4,6 @@ The hot path increments plain integers (`Cell.value`, `EntityMetrics.produce_byt
 Prometheus families at a scrape.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable

@@ -11,8 +11,6 @@ A limit with waiters counts as in debt for all other frames, so new frames queue
     session ends:           limit.waiters.discard(session); ticket.release()
 """
 
-from __future__ import annotations
-
 from collections.abc import Container
 from itertools import count
 from typing import Any, Final, NoReturn

@@ -3,8 +3,6 @@
 A limit is out of debt if it is so with what is reserved of it (`Limit.reserved`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from operator import itemgetter
 from typing import Final

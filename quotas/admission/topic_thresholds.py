@@ -16,8 +16,6 @@ exceeded and the topic exceeds its threshold.
 A rate changes only when its meter ticks, so what passes between two ticks is unbounded (see `quotas.algorithms.ewma`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from fractions import Fraction
 
@@ -129,7 +127,7 @@ class Thresholds:
         explicit = self._explicit.get(topic)
         return self.share if explicit is None else explicit
 
-    def topic(self, name: str) -> TopicThreshold:
+    def topic(self, name: str) -> "TopicThreshold":
         """This topic, known from now on."""
         known = self._known.get(name)
         if known is None:

@@ -1,7 +1,5 @@
 """Parses one entry, from a SPEC or a table of a file: the entry, or every error in it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction

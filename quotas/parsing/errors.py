@@ -1,7 +1,5 @@
 """The errors of a SPEC or a quotas file, each with its place."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

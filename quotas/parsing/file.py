@@ -1,7 +1,5 @@
 """The quotas file: `[[quota]]` and `[[resource-group]]` tables, as TOML gives them, to entries and every error."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from types import MappingProxyType

@@ -14,8 +14,6 @@ Other entries of a file are `[[quota]]` tables; there `'"<default>"'` is the rea
 refused: an accepted limit is enforced.
 """
 
-from __future__ import annotations
-
 from quotas.entry import QuotaEntry
 from quotas.parsing.entry import read_entry
 from quotas.parsing.errors import Refusal, SpecErrors

@@ -1,7 +1,5 @@
 """The syntax of SPEC: `key=value[,key="value, with a comma"...]`. `total` alone is short for `total=true`."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Final

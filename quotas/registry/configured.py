@@ -1,7 +1,5 @@
 """All configured entries, found by entity in O(1)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Final

@@ -11,8 +11,6 @@ Two kinds of state, with two ways to end:
 affected sessions.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """The limits of records of each topic: its own rates, its groups', the total's, and seed 004's thresholds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import reduce
 from operator import or_
