@@ -187,10 +187,10 @@ class DescribeConfigsRequestWalk(FrameWalk):
             if self._buf[self._pos] == BROKER_RESOURCE:
                 self.names_broker = True
             yield from self._skip(1, "resource type")
-            yield from self._skip_string("resource name")
+            yield from self._skip_string(compact, "resource name")
             names = yield from self._items(compact, 1 if compact else 2, "config names")
             for _ in range(names):
-                yield from self._skip_string("config name")
+                yield from self._skip_string(compact, "config name")
                 yield from self._pause()
             if compact:
                 yield from self._skip_tags()
@@ -198,7 +198,3 @@ class DescribeConfigsRequestWalk(FrameWalk):
         yield from self._skip(2 if self._version >= FIRST_WITH_DOCUMENTATION else 1, "include synonyms")
         if compact:
             yield from self._skip_tags()
-
-    def _skip_string(self, what: str) -> Steps:
-        size = yield from self._string_size(self._compact, what)
-        yield from self._skip(max(0, size), what)

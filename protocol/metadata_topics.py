@@ -75,8 +75,7 @@ class MetadataTopicsWalk(FrameWalk):
     def _walk(self) -> Steps:
         version, compact = self._version, self._compact
         if version >= FIRST_WITH_CLUSTER_ID:
-            size = yield from self._string_size(compact, "cluster id")
-            yield from self._skip(max(0, size), "cluster id")
+            yield from self._skip_string(compact, "cluster id")
         if version >= FIRST_WITH_CONTROLLER:
             yield from self._skip(4, "controller id")
         topics = yield from self._items(compact, _SMALLEST_TOPIC, "topic count")

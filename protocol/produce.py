@@ -372,18 +372,14 @@ class ProduceResponseWalk(EndpointsWalk):
             errors = yield from self._items(self._compact, 4, "record error count")
             for _ in range(errors):
                 yield from self._walk_record_error()
-            yield from self._skip_message("partition error message")
+            yield from self._skip_string(self._compact, "partition error message")
         if self._compact:
             yield from self._skip_tags()
 
     def _walk_record_error(self) -> Steps:
         yield from self._skip(4, "batch index")
-        yield from self._skip_message("record error message")
+        yield from self._skip_string(self._compact, "record error message")
         if self._compact:
             yield from self._skip_tags()
         self._uncounted = max(0, self._uncounted - 1)
         yield from self._pause()
-
-    def _skip_message(self, what: str) -> Steps:
-        size = yield from self._string_size(self._compact, what)
-        yield from self._skip(max(0, size), what)

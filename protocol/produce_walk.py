@@ -213,8 +213,7 @@ class ProduceRequestWalk(FrameWalk):
     def _walk(self) -> Steps:
         compact = self._compact
         if self._version >= FIRST_WITH_TRANSACTIONAL_ID:
-            size = yield from self._string_size(compact, "transactional id")
-            yield from self._skip(max(0, size), "transactional id")
+            yield from self._skip_string(compact, "transactional id")
         yield from self._skip(ACKS_AND_TIMEOUT, "acks, timeout")
         smallest = TOPIC_ID_SIZE + 2 if self._by_id else 3 if compact else 6
         self.topics_left = topics = yield from self._items(compact, smallest, "topic count")

@@ -236,6 +236,11 @@ class FrameWalk:
             if size:
                 yield
 
+    def _skip_string(self, compact: bool, what: str) -> Steps:
+        """A string, nullable or not."""
+        size = yield from self._string_size(compact, what)
+        yield from self._skip(max(0, size), what)
+
     def _skip_compact(self, what: str) -> Steps:
         """A compact string, bytes or records, nullable or not."""
         size = yield from self._varint(what)
