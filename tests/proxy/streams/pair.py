@@ -21,7 +21,7 @@ from typing import Any, cast
 from proxy.brokers.nodes import Nodes
 from proxy.brokers.topics import Topics
 from proxy.config.config import Config, QuotaOptions
-from proxy.enforcement.data_frame import DataFrame, FrameEvent, FrameOwner, Life
+from proxy.enforcement.data_frame import DataFrame, FrameEvent, Life
 from proxy.enforcement.holds import LAPSE_NS, Holds
 from proxy.enforcement.identity import Identity
 from proxy.enforcement.measures import Measures
@@ -252,7 +252,7 @@ class Flow:
         self.pair.world.memory.update(holding, len(kept), 0, holding.reserved)
 
 
-class Pair(FrameOwner):
+class Pair:
     """A client, a broker, and the streams between them."""
 
     def __init__(self, world: World, *, cuts: Sequence[int] = (), breaks: bool = False, peer: str = "peer:1") -> None:
