@@ -30,7 +30,6 @@ No sockets, no clock, no asyncio. It needs only the standard library and `kio` (
     topic_mutations   CreateTopics, DeleteTopics, CreatePartitions: partitions counted, the response that refuses all
     topics            types of topics: by name or by id
     node_endpoints    how broker addresses at the end of data responses are hidden without a change of length
-    structs_walk      arrays of structs of a fixed size, skipped while bytes arrive
     walk              the base of the walks, which process a frame while its bytes arrive
     messages          kio, after a check of every length: kio aborts the process on impossible counts
     wire              varints, strings and tag buffers, bounded

@@ -17,7 +17,6 @@ A request, after its header:
 """
 
 from protocol.apis import APIS, DESCRIBE_CONFIGS
-from protocol.errors import UnsupportedVersion
 from protocol.rewriting_walk import RewritingWalk
 from protocol.walk import Collecting, FrameWalk, Steps
 from protocol.wire import NOT_AT_HAND, compact_string_end, plain_string_end
@@ -173,17 +172,10 @@ class DescribeConfigsRequestWalk(FrameWalk):
         Args:
             frame_length: bytes of the request from its API key on.
             body_start: bytes of the frame before the body: `RequestHeader.body_offset` less the four of the length.
-
-        Raises:
-            UnsupportedVersion: the version is outside of the table.
         """
-        api = APIS[DESCRIBE_CONFIGS]
-        if not api.covers(version):
-            raise UnsupportedVersion(api.name, version)
         super().__init__(frame_length, body_start)
         self._version = version
-        self._compact = api.is_flexible(version)
-        self._string_end = compact_string_end if self._compact else plain_string_end
+        self._compact = APIS[DESCRIBE_CONFIGS].is_flexible(version)
         self.names_broker = False
         """Whether a resource is a broker. Valid when the walk is over."""
 
@@ -195,40 +187,14 @@ class DescribeConfigsRequestWalk(FrameWalk):
             if self._buf[self._pos] == BROKER_RESOURCE:
                 self.names_broker = True
             yield from self._skip(1, "resource type")
-            yield from self._skip_string("resource name")
+            yield from self._skip_string(compact, "resource name")
             names = yield from self._items(compact, 1 if compact else 2, "config names")
-            yield from self._skip_strings(names)
+            for _ in range(names):
+                yield from self._skip_string(compact, "config name")
+                yield from self._pause()
             if compact:
                 yield from self._skip_tags()
             yield from self._pause(5)
         yield from self._skip(2 if self._version >= FIRST_WITH_DOCUMENTATION else 1, "include synonyms")
         if compact:
             yield from self._skip_tags()
-
-    def _skip_strings(self, left: int) -> Steps:
-        while left:
-            left = self._skip_at_hand(left)
-            if self.work_left <= 0 and self._pos < self._end:
-                yield
-            elif left:
-                yield from self._skip_string("config name")
-                self.work_left -= 3
-                left -= 1
-
-    def _skip_at_hand(self, left: int) -> int:
-        """Skips strings that have arrived whole. Returns how many are left."""
-        buf, pos, end, string_end, work_left = self._buf, self._pos, self._end, self._string_end, self.work_left
-        while left and work_left > 0:
-            after = string_end(buf, pos, end)
-            if after > end:
-                break
-            pos = after
-            left -= 1
-            work_left -= 1
-        self._pos = pos
-        self.work_left = work_left
-        return left
-
-    def _skip_string(self, what: str) -> Steps:
-        size = yield from self._string_size(self._compact, what)
-        yield from self._skip(max(0, size), what)

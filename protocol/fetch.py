@@ -32,9 +32,8 @@ from struct import Struct
 
 from protocol.errors import MalformedFrame, ReplicaFetch, TruncatedFrame, UnsupportedVersion
 from protocol.records_walk import RecordsWalk
-from protocol.structs_walk import StructsWalk
 from protocol.topics import TOPIC_ID_SIZE
-from protocol.walk import Reading, Steps
+from protocol.walk import FrameWalk, Reading, Steps
 
 FIRST_WITH_NODE_ENDPOINTS = 16
 FIRST_WITH_REPLICA_STATE = 15
@@ -139,7 +138,7 @@ def _skip_plain_topics(buf: bytearray, pos: int, end: int, most: int) -> tuple[i
     return pos, skipped
 
 
-class FetchRequestWalk(StructsWalk):
+class FetchRequestWalk(FrameWalk):
     """Walks the body of a Fetch request of version 15 to 18 for the sender. It changes no byte."""
 
     def __init__(self, version: int, frame_length: int, body_start: int) -> None:

@@ -20,7 +20,7 @@ from protocol.apis import FIND_COORDINATOR
 from protocol.errors import MalformedFrame
 from protocol.rewriting_walk import RewritingWalk
 from protocol.walk import Steps
-from protocol.wire import compact_string_end, encode_string
+from protocol.wire import encode_string
 
 FIRST_WITH_THROTTLE = 1
 FIRST_WITH_MESSAGE = 1
@@ -55,47 +55,14 @@ class FindCoordinatorWalk(RewritingWalk):
         yield from self._drop_tags()
 
     def _rewrite_coordinators(self) -> Steps:
-        left = yield from self._copy_count(_SMALLEST_COORDINATOR, "coordinator count")
-        while left:
-            left = self._rewrite_at_hand(left)
-            if self.work_left <= 0 and self._pos < self._end:
-                yield
-            elif left:
-                yield from self._copy_string("key")
-                yield from self._rewrite_address()
-                yield from self._copy(2, "error code")
-                yield from self._copy_string("error message")
-                yield from self._drop_tags()
-                self.work_left -= 6
-                left -= 1
-
-    def _rewrite_at_hand(self, left: int) -> int:
-        """Rewrites coordinators that have arrived whole and have no tags. Returns how many are left."""
-        buf, pos, end, out, work_left = self._buf, self._pos, self._end, self.out, self.work_left
-        remembered = self._remembered
-        while left and work_left > 0:
-            key_end = compact_string_end(buf, pos, end)
-            host_end = compact_string_end(buf, key_end + 4, end)
-            after = compact_string_end(buf, host_end + 6, end)
-            if after >= end or buf[after]:
-                break
-            replaced = remembered.get(bytes(buf[key_end : host_end + 4]))
-            if replaced is None:
-                if buf[key_end + 4] >= 0x80 or not buf[key_end + 4]:  # a long host, or null
-                    break
-                try:
-                    replaced = self._replaced(bytes(buf[key_end : host_end + 4]), 5)
-                except UnicodeDecodeError:
-                    break
-            out += buf[pos:key_end]
-            out += replaced
-            out += buf[host_end + 4 : after + 1]
-            pos = after + 1
-            left -= 1
-            work_left -= 1
-        self._pos = pos
-        self.work_left = work_left
-        return left
+        coordinators = yield from self._copy_count(_SMALLEST_COORDINATOR, "coordinator count")
+        for _ in range(coordinators):
+            yield from self._copy_string("key")
+            yield from self._rewrite_address()
+            yield from self._copy(2, "error code")
+            yield from self._copy_string("error message")
+            yield from self._drop_tags()
+            yield from self._pause(3)
 
     def _rewrite_address(self) -> Steps:
         node_id = yield from self._collect(4, "node id")

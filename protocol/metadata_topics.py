@@ -16,7 +16,7 @@ shape, so these are skipped many at once.
 from struct import Struct
 
 from protocol.apis import APIS, METADATA
-from protocol.errors import MalformedFrame, UnsupportedVersion
+from protocol.errors import MalformedFrame
 from protocol.topics import NO_TOPIC_ID, TOPIC_ID_SIZE, TopicPartitions
 from protocol.walk import FrameWalk, Reading, Steps
 
@@ -51,12 +51,9 @@ class MetadataTopicsWalk(FrameWalk):
             frame_length: bytes of the response from its correlation id on, as the broker sent it.
             start: how many of them `MetadataPrefix.rewrite` replaced: the walk begins after them.
         """
-        api = APIS[METADATA]
-        if not api.covers(version):
-            raise UnsupportedVersion(api.name, version)
         super().__init__(frame_length, start)
         self._version = version
-        self._compact = api.is_flexible(version)
+        self._compact = APIS[METADATA].is_flexible(version)
         self._fixed = 14 if version >= FIRST_WITH_LEADER_EPOCH else 10  # bytes of a partition before its arrays
         self._arrays = 3 if version >= FIRST_WITH_OFFLINE_REPLICAS else 2
         self._smallest_partition = self._fixed + (self._arrays + 1 if self._compact else 4 * self._arrays)
@@ -78,8 +75,7 @@ class MetadataTopicsWalk(FrameWalk):
     def _walk(self) -> Steps:
         version, compact = self._version, self._compact
         if version >= FIRST_WITH_CLUSTER_ID:
-            size = yield from self._string_size(compact, "cluster id")
-            yield from self._skip(max(0, size), "cluster id")
+            yield from self._skip_string(compact, "cluster id")
         if version >= FIRST_WITH_CONTROLLER:
             yield from self._skip(4, "controller id")
         topics = yield from self._items(compact, _SMALLEST_TOPIC, "topic count")

@@ -9,8 +9,7 @@ before KIP-951. The bytes that such a tag covers are set to zero.
 """
 
 from protocol.errors import TruncatedFrame
-from protocol.structs_walk import StructsWalk
-from protocol.walk import Steps
+from protocol.walk import FrameWalk, Steps
 from protocol.wire import encode_varint, varint_size
 
 NODE_ENDPOINTS_TAG = 0
@@ -39,7 +38,7 @@ def swallowing(size: int) -> bytes:
     raise ValueError(f"{size} bytes are too few for a tag")
 
 
-class EndpointsWalk(StructsWalk):
+class EndpointsWalk(FrameWalk):
     """Walks a response that ends with node endpoints."""
 
     def _hide_tagged_endpoints(self) -> Steps:

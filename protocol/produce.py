@@ -16,8 +16,7 @@ from fractions import Fraction
 from struct import Struct
 from typing import NamedTuple
 
-from protocol.apis import APIS, PRODUCE
-from protocol.errors import MalformedFrame, UnsupportedVersion
+from protocol.errors import MalformedFrame
 from protocol.node_endpoints import EndpointsWalk
 from protocol.throttle_time import INT32, raise_int32
 from protocol.topics import LONGEST_NAME, TOPIC_ID_SIZE, Topic
@@ -212,13 +211,7 @@ class ProduceResponseWalk(EndpointsWalk):
             frame_length: bytes of the response from its correlation id on.
             throttle_time_ms: the proxy's; the response then contains the larger of this and the broker's.
             counts_errors: whether `refused_shares` is called when the walk is over.
-
-        Raises:
-            UnsupportedVersion: the version is outside of the table's range.
         """
-        api = APIS[PRODUCE]
-        if not api.covers(version):
-            raise UnsupportedVersion(api.name, version)
         super().__init__(frame_length)
         self._version = version
         self._throttle_time_ms = throttle_time_ms
@@ -379,18 +372,14 @@ class ProduceResponseWalk(EndpointsWalk):
             errors = yield from self._items(self._compact, 4, "record error count")
             for _ in range(errors):
                 yield from self._walk_record_error()
-            yield from self._skip_message("partition error message")
+            yield from self._skip_string(self._compact, "partition error message")
         if self._compact:
             yield from self._skip_tags()
 
     def _walk_record_error(self) -> Steps:
         yield from self._skip(4, "batch index")
-        yield from self._skip_message("record error message")
+        yield from self._skip_string(self._compact, "record error message")
         if self._compact:
             yield from self._skip_tags()
         self._uncounted = max(0, self._uncounted - 1)
         yield from self._pause()
-
-    def _skip_message(self, what: str) -> Steps:
-        size = yield from self._string_size(self._compact, what)
-        yield from self._skip(max(0, size), what)

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
-from protocol.apis import APIS, PRODUCE
-from protocol.errors import UnsupportedVersion
 from protocol.produce import (
     FIRST_FLEXIBLE,
     FIRST_WITH_APPEND_TIME,
@@ -43,13 +41,7 @@ def refused_produce_response(
     Args:
         refused: in the order of the request.
         throttle_time_ms: of other limits; 0 where there are none.
-
-    Raises:
-        UnsupportedVersion: the table does not let this version pass.
     """
-    api = APIS[PRODUCE]
-    if not api.covers(version):
-        raise UnsupportedVersion(api.name, version)
     compact = version >= FIRST_FLEXIBLE
     count, topics = _topics(version, refused)
     head = _INT32.pack(correlation_id) + (b"\x00" if compact else b"")

@@ -20,8 +20,7 @@ Records that are not batches are no error here: brokers answer them with an erro
 from struct import Struct
 from typing import Final, NamedTuple
 
-from protocol.apis import APIS, PRODUCE
-from protocol.errors import TruncatedFrame, UnsupportedVersion
+from protocol.errors import TruncatedFrame
 from protocol.record_batch import (
     BATCH_HEADER,
     BEFORE_SIZE,
@@ -58,7 +57,6 @@ _SMALLEST_COMPACT_PARTITION = _INDEX + 1 + 1
 _SET_ENTRY_MIN = 14  # crc, magic, attributes, and the lengths of key and value
 _UP_TO_ATTRIBUTES = 18
 
-_API = APIS[PRODUCE]
 _ONE = b"\x00\x00\x00\x01"
 _NO_TAGS: Final = b"\x00"
 
@@ -148,8 +146,6 @@ class ProduceRequestWalk(FrameWalk):
 
     def __init__(self, version: int, frame_length: int, body_start: int) -> None:
         """body_start: bytes of the frame before its body: `RequestHeader.body_offset` less the four of the length."""
-        if not _API.covers(version):
-            raise UnsupportedVersion(_API.name, version)
         super().__init__(frame_length, body_start)
         self._version = version
         self._compact = version >= FIRST_FLEXIBLE
@@ -217,8 +213,7 @@ class ProduceRequestWalk(FrameWalk):
     def _walk(self) -> Steps:
         compact = self._compact
         if self._version >= FIRST_WITH_TRANSACTIONAL_ID:
-            size = yield from self._string_size(compact, "transactional id")
-            yield from self._skip(max(0, size), "transactional id")
+            yield from self._skip_string(compact, "transactional id")
         yield from self._skip(ACKS_AND_TIMEOUT, "acks, timeout")
         smallest = TOPIC_ID_SIZE + 2 if self._by_id else 3 if compact else 6
         self.topics_left = topics = yield from self._items(compact, smallest, "topic count")

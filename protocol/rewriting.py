@@ -20,7 +20,6 @@ def rewriting_walk(api_key: int, version: int, frame_length: int, addresses: Nod
 
     Raises:
         UnknownApi: another API.
-        UnsupportedVersion: the table does not let this version pass.
     """
     if api_key == METADATA:
         return MetadataWalk(version, frame_length, addresses)

@@ -8,7 +8,7 @@ unchanged.
 from struct import Struct
 
 from protocol.apis import APIS
-from protocol.errors import MalformedFrame, UnsupportedVersion
+from protocol.errors import MalformedFrame
 from protocol.walk import Collecting, FrameWalk, Reading, Steps
 from protocol.wire import compact_string_end, encode_varint, plain_string_end, varint_size
 
@@ -35,18 +35,12 @@ class RewritingWalk(FrameWalk):
         Args:
             version: of the request that is answered.
             frame_length: bytes of the response from its correlation id on.
-
-        Raises:
-            UnsupportedVersion: the table does not let this version pass.
         """
-        api = APIS[api_key]
-        if not api.covers(version):
-            raise UnsupportedVersion(api.name, version)
         super().__init__(frame_length)
         self.out = bytearray()
         """The response from its correlation id on, as far as it has been written."""
         self._version = version
-        self._compact = api.is_flexible(version)
+        self._compact = APIS[api_key].is_flexible(version)
         self._string_end = compact_string_end if self._compact else plain_string_end
 
     def _whole(self) -> Steps:
@@ -119,7 +113,7 @@ class RewritingWalk(FrameWalk):
         """Copies a compact array of structs that are `size` bytes and a tag buffer each."""
         left = yield from self._copy_count(size + 1, what)
         while left:
-            here = self._structs_at_hand(left, size)
+            here = self._plain_structs(left, size)
             if here:
                 yield from self._copy(here * (size + 1), what)
                 left -= here

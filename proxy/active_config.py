@@ -4,8 +4,6 @@ While enforcement is off the proxy behaves as with `--dry-run`: held frames are 
 Enforcement begins without the debts of that time: other clients would wait for these, too.
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Final
 
@@ -14,8 +12,6 @@ from proxy.config.quotas_file import Quotas
 from proxy.observability import logs
 from proxy.sessions.shared import Shared
 
-DRY_RUN: Final = "dry-run"
-"""Not a throttle mode: what a dry run does in place of any."""
 #: Limits that are updated in one turn: about 2 ms.
 MOST_REFRESHED: Final = 100
 
@@ -26,27 +22,21 @@ class ActiveConfig:
     """Applies changes to all connections. Everything here is called in the event loop.
 
     quotas   those that apply
-    mode     the throttle mode; `DRY_RUN` while enforcement is off
     """
 
     def __init__(self, config: Config, quotas: Quotas, shared: Shared) -> None:
         self.quotas = quotas
-        self.mode = mode_of(config, quotas)
-        self._throttle_mode = config.enforcement.throttle_mode
         self._observability = config.observability
         self._shared = shared
         self._is_refreshing = False
-        self._publish_mode()
+        shared.context.metrics.enforcement_enabled = not quotas.dry_run
 
     def apply(self, config: Config, quotas: Quotas) -> None:
         """Apply what may change of a configuration: quotas, dry run, throttle mode and log level."""
         if config.observability != self._observability:
             self._observability = config.observability
             logs.configure(self._observability.log_format, self._observability.log_level)
-        self._throttle_mode = throttle_mode = config.enforcement.throttle_mode
-        measures = self._shared.context.measures
-        measures.change(throttle_mode, enforces=measures.enforces)
-        self._change_mode(mode_of(config, quotas), by="file")
+        self._change(config.enforcement.throttle_mode, enforces=not quotas.dry_run, by="file")
         if quotas is not self.quotas:
             self.replace_quotas(quotas)
 
@@ -59,27 +49,24 @@ class ActiveConfig:
 
     def toggle(self) -> None:
         """Switch enforcement off, or on if it is off, until the next call or `apply`."""
-        self._change_mode(self._throttle_mode if self.mode == DRY_RUN else DRY_RUN, by="SIGUSR2")
+        measures = self._shared.context.measures
+        self._change(measures.mode, enforces=not measures.enforces, by="SIGUSR2")
 
-    def _change_mode(self, mode: str, by: str) -> None:
+    def _change(self, mode: str, *, enforces: bool, by: str) -> None:
         """Change the measures of all connections. Held frames are decided again by these."""
-        before = self.mode
-        if mode == before:
-            return
-        self.mode = mode
-        self._publish_mode()
         context = self._shared.context
-        context.measures.change(self._throttle_mode, enforces=mode != DRY_RUN)
-        if DRY_RUN in {before, mode}:
-            logs.event(_log, logging.WARNING, "enforcement_off" if mode == DRY_RUN else "enforcement_on", by=by)
-        if before == DRY_RUN:
+        measures, was_enforcing = context.measures, context.measures.enforces
+        if (mode, enforces) == (measures.mode, was_enforcing):
+            return
+        measures.change(mode, enforces=enforces)
+        context.metrics.enforcement_enabled = enforces
+        if enforces != was_enforcing:
+            logs.event(_log, logging.WARNING, "enforcement_on" if enforces else "enforcement_off", by=by)
+        if enforces and not was_enforcing:
             context.registry.forget_debts(self._shared.clock(), MOST_REFRESHED)
             self._begin_refresh()
         for observer in context.registry.observers:
             observer()
-
-    def _publish_mode(self) -> None:
-        self._shared.context.metrics.enforcement_enabled = self.mode != DRY_RUN
 
     def _begin_refresh(self) -> None:
         """Update the limits in use, some in each round of the loop. A change meanwhile is part of these rounds."""
@@ -91,8 +78,3 @@ class ActiveConfig:
         self._is_refreshing = self._shared.context.registry.refresh(MOST_REFRESHED)
         if self._is_refreshing:
             self._shared.loop.call_soon(self._refresh)
-
-
-def mode_of(config: Config, quotas: Quotas) -> str:
-    """The throttle mode of a configuration, or `DRY_RUN`."""
-    return DRY_RUN if quotas.dry_run else config.enforcement.throttle_mode

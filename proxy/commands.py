@@ -4,8 +4,6 @@ Exit codes: 0 after a clean drain, 2 for a bad configuration, 1 for anything els
 Slow imports (the server, HTTP, Kafka's schemas) are made only by the command that needs them.
 """
 
-from __future__ import annotations
-
 import difflib
 import logging
 import os

@@ -10,8 +10,6 @@ A file whose only problem is a host name that does not resolve may become valid 
 seconds, and its problems are logged again only when they change.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

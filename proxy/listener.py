@@ -4,7 +4,8 @@ import errno
 import logging
 import socket
 from asyncio import AbstractEventLoop, TimerHandle
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from proxy.config.config import Address
 from proxy.observability.logs import event
@@ -26,8 +27,7 @@ _EXHAUSTED = {
 _log = logging.getLogger("proxy.listener")
 
 
-class Accepted(Protocol):
-    def __call__(self, client: socket.socket, peer: tuple[Any, ...], port: int) -> None: ...
+Accepted = Callable[[socket.socket, tuple[Any, ...], int], None]
 
 
 class Listener:

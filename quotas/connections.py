@@ -9,8 +9,6 @@ connection is refused and recorded nowhere, so it does not lengthen the wait of 
 connection in the maximum wait refuses only while it is in debt, otherwise it would refuse all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final

@@ -4,8 +4,6 @@
 "<default>" (Kafka: a null name and `%3Cdefault%3E`).
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from enum import Enum

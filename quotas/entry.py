@@ -1,7 +1,5 @@
 """One configured quota, from a flag or the quotas file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction

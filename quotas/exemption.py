@@ -1,7 +1,5 @@
 """The clients that the limits of a topic, a resource group or the total neither charge nor hold."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,7 +17,7 @@ class Exemption:
         """Whether this client is exempt. O(patterns)."""
         return _matches(_parsed(self.users), user) or _matches(_parsed(self.client_ids), client_id)
 
-    def __or__(self, other: Exemption) -> Exemption:
+    def __or__(self, other: "Exemption") -> "Exemption":
         return Exemption(self.users + other.users, self.client_ids + other.client_ids)
 
     def __str__(self) -> str:

@@ -15,8 +15,6 @@
 "client" is a user, a client id, or both, by Kafka's eight levels (`quotas.registry.precedence`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -84,31 +82,11 @@ _PLACES: Final = (Kind.IP, Kind.LISTENER, Kind.TOTAL)
 LIMIT_KINDS: Final = {
     kind.name: kind
     for kind in (
+        LimitKind(PRODUCER_BYTE_RATE, "bytes of Produce requests per second", _TRAFFIC, Measure.BYTES),
+        LimitKind(CONSUMER_BYTE_RATE, "bytes of Fetch responses per second", _TRAFFIC, Measure.BYTES),
+        LimitKind(REQUEST_RATE, "requests of every kind per second", _TRAFFIC, Measure.RATE, whole=False),
         LimitKind(
-            PRODUCER_BYTE_RATE,
-            "bytes of Produce requests per second",
-            _TRAFFIC,
-            Measure.BYTES,
-        ),
-        LimitKind(
-            CONSUMER_BYTE_RATE,
-            "bytes of Fetch responses per second",
-            _TRAFFIC,
-            Measure.BYTES,
-        ),
-        LimitKind(
-            REQUEST_RATE,
-            "requests of every kind per second",
-            _TRAFFIC,
-            Measure.RATE,
-            whole=False,
-        ),
-        LimitKind(
-            CONTROLLER_MUTATION_RATE,
-            "partitions created or deleted per second",
-            _TRAFFIC,
-            Measure.RATE,
-            whole=False,
+            CONTROLLER_MUTATION_RATE, "partitions created or deleted per second", _TRAFFIC, Measure.RATE, whole=False
         ),
         LimitKind(
             PRODUCER_IDS_RATE,
@@ -116,19 +94,8 @@ LIMIT_KINDS: Final = {
             (Client.USER,),
             Measure.OWN,
         ),
-        LimitKind(
-            BYTES_IN_RATE,
-            "bytes of records produced per second",
-            _RECORDS,
-            Measure.BYTES,
-        ),
-        LimitKind(
-            MESSAGES_IN_RATE,
-            "records produced per second",
-            _RECORDS,
-            Measure.RATE,
-            whole=False,
-        ),
+        LimitKind(BYTES_IN_RATE, "bytes of records produced per second", _RECORDS, Measure.BYTES),
+        LimitKind(MESSAGES_IN_RATE, "records produced per second", _RECORDS, Measure.RATE, whole=False),
         LimitKind(
             BYTES_THRESHOLD,
             "bytes of records per second, enforced while all topics together exceed the total",
@@ -153,18 +120,8 @@ LIMIT_KINDS: Final = {
             (Kind.TOTAL,),
             Measure.OWN,
         ),
-        LimitKind(
-            CONNECTION_CREATION_RATE,
-            "new connections per second",
-            _PLACES,
-            Measure.CONNECTION_RATE,
-        ),
-        LimitKind(
-            CONNECTIONS,
-            "connections at a time",
-            _PLACES,
-            Measure.OWN,
-        ),
+        LimitKind(CONNECTION_CREATION_RATE, "new connections per second", _PLACES, Measure.CONNECTION_RATE),
+        LimitKind(CONNECTIONS, "connections at a time", _PLACES, Measure.OWN),
     )
 }
 """In Kafka's spelling, if Kafka has the limit."""

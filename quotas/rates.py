@@ -1,7 +1,5 @@
 """Parses numbers exactly: "5MB", "1.5 MiB/s", 5000000, 0.1 (one tenth, not the nearest double)."""
 
-from __future__ import annotations
-
 import math
 import re
 from contextlib import suppress

@@ -17,11 +17,7 @@ Membership is a union: a client is in a group if its user or its client id match
 name does. The limits of all groups of a client or topic apply.
 """
 
-from __future__ import annotations
-
-from bisect import bisect_left, insort
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -98,25 +94,6 @@ def pattern_problem(text: str) -> str | None:
     return None
 
 
-def group_problems(
-    name: str, users: Iterable[str] = (), client_ids: Iterable[str] = (), topics: Iterable[str] = ()
-) -> tuple[Problem, ...]:
-    """Every error of a group of this name and these patterns."""
-    problems = [] if name else [Problem("name", "a resource group needs a name")]
-    members = [
-        (f"{key}[{index}]", text)
-        for key, texts in (("user", users), ("client-id", client_ids), ("topic", topics))
-        for index, text in enumerate(texts)
-    ]
-    if not members:
-        problems.append(Problem("", "a resource group without members: give it a user, a client-id or a topic"))
-    for place, text in members:
-        message = pattern_problem(text)
-        if message is not None:
-            problems.append(Problem(place, message))
-    return tuple(problems)
-
-
 @dataclass(frozen=True, slots=True)
 class ResourceGroup:
     """A name and the patterns of its members, as written. Raises GroupError."""
@@ -127,100 +104,60 @@ class ResourceGroup:
     topics: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        problems = group_problems(self.name, self.users, self.client_ids, self.topics)
+        problems = [] if self.name else [Problem("name", "a resource group needs a name")]
+        if not (self.users or self.client_ids or self.topics):
+            problems.append(Problem("", "a resource group without members: give it a user, a client-id or a topic"))
+        for key, texts in (("user", self.users), ("client-id", self.client_ids), ("topic", self.topics)):
+            for index, text in enumerate(texts):
+                message = pattern_problem(text)
+                if message is not None:
+                    problems.append(Problem(f"{key}[{index}]", message))
         if problems:
-            raise GroupError(problems)
+            raise GroupError(tuple(problems))
 
 
 class GroupIndex:
-    """All groups, found by member.
+    """All groups, found by member, in order. Of two groups of one name the later counts, in the place of the first.
 
     A look-up costs one dict access for the name, one for each prefix length up to the name's, and its results,
-    independent of the number of groups. Adding, replacing and removing cost O(patterns of that group). Groups are
-    ordered by their addition; a replaced one keeps its place.
-
-    Raises ValueError if two groups have one name.
+    independent of the number of groups.
     """
 
-    __slots__ = ("_client_ids", "_groups", "_next_place", "_places", "_topics", "_users")
+    __slots__ = ("_client_ids", "_names", "_topics", "_users")
 
     def __init__(self, groups: Iterable[ResourceGroup] = ()) -> None:
-        self._places: dict[str, int] = {}
-        self._groups: dict[int, ResourceGroup] = {}  # by place, in that order
-        self._next_place = 0
-        self._users = _Members()
-        self._client_ids = _Members()
-        self._topics = _Members()
-        for group in groups:
-            self.add(group)
-
-    def __len__(self) -> int:
-        return len(self._groups)
-
-    def __iter__(self) -> Iterator[ResourceGroup]:
-        """Every group, in order."""
-        return iter(self._groups.values())
-
-    def __getitem__(self, name: str) -> ResourceGroup:
-        """The group of this name. Raises KeyError."""
-        return self._groups[self._places[name]]
-
-    def add(self, group: ResourceGroup) -> None:
-        """Add this group after all others. Raises ValueError for a known name."""
-        if group.name in self._places:
-            raise ValueError(f"there is a resource group {group.name!r} already")
-        self._places[group.name] = self._next_place
-        self._put(group, self._next_place)
-        self._next_place += 1
-
-    def replace(self, group: ResourceGroup) -> None:
-        """Replace the group of the same name. Raises KeyError."""
-        place = self._places[group.name]
-        self._drop(self._groups[place], place)
-        self._put(group, place)
-
-    def remove(self, name: str) -> None:
-        """Remove this group. Raises KeyError."""
-        place = self._places.pop(name)
-        self._drop(self._groups.pop(place), place)
+        by_name = {group.name: group for group in groups}
+        self._names = tuple(by_name)
+        self._users = _Members(group.users for group in by_name.values())
+        self._client_ids = _Members(group.client_ids for group in by_name.values())
+        self._topics = _Members(group.topics for group in by_name.values())
 
     def groups_of_client(self, user: str, client_id: str) -> tuple[str, ...]:
         """The names of the groups that contain the user or the client id, in order."""
-        return self._names(self._users.places_of(user) | self._client_ids.places_of(client_id))
+        return self._in_order(self._users.places_of(user) | self._client_ids.places_of(client_id))
 
     def groups_of_topic(self, topic: str) -> tuple[str, ...]:
         """The names of the groups that contain the topic, in order."""
-        return self._names(self._topics.places_of(topic))
+        return self._in_order(self._topics.places_of(topic))
 
-    def _names(self, places: set[int]) -> tuple[str, ...]:
-        return tuple(self._groups[place].name for place in sorted(places))
-
-    def _put(self, group: ResourceGroup, place: int) -> None:
-        self._groups[place] = group
-        for members, texts in self._members_of(group):
-            for text in texts:
-                members.add(parse_pattern(text), place)
-
-    def _drop(self, group: ResourceGroup, place: int) -> None:
-        for members, texts in self._members_of(group):
-            for text in texts:
-                members.discard(parse_pattern(text), place)
-
-    def _members_of(self, group: ResourceGroup) -> tuple[tuple[_Members, tuple[str, ...]], ...]:
-        return (self._users, group.users), (self._client_ids, group.client_ids), (self._topics, group.topics)
+    def _in_order(self, places: set[int]) -> tuple[str, ...]:
+        return tuple([self._names[place] for place in sorted(places)])
 
 
 class _Members:
     """The patterns of one kind of member, and the places of the groups that have them."""
 
-    __slots__ = ("_counts", "_exact", "_lengths", "_prefixes")
+    __slots__ = ("_exact", "_lengths", "_prefixes")
 
-    def __init__(self) -> None:
+    def __init__(self, members: Iterable[tuple[str, ...]]) -> None:
+        """The patterns of each group."""
         self._exact: dict[str, set[int]] = {}
         self._prefixes: dict[str, set[int]] = {}
-        # Lengths of the prefixes, shortest first, and how many prefixes have each.
-        self._lengths: list[int] = []
-        self._counts: Counter[int] = Counter()
+        for place, texts in enumerate(members):
+            for pattern in map(parse_pattern, texts):
+                found = self._prefixes if pattern.is_prefix else self._exact
+                found.setdefault(pattern.text, set()).add(place)
+        self._lengths = sorted({len(text) for text in self._prefixes})
 
     def places_of(self, name: str) -> set[int]:
         """A new set."""
@@ -230,32 +167,3 @@ class _Members:
                 break
             places.update(self._prefixes.get(name[:length], ()))
         return places
-
-    def add(self, pattern: Pattern, place: int) -> None:
-        if not pattern.is_prefix:
-            self._exact.setdefault(pattern.text, set()).add(place)
-            return
-        if pattern.text not in self._prefixes:
-            self._prefixes[pattern.text] = set()
-            length = len(pattern.text)
-            if not self._counts[length]:
-                insort(self._lengths, length)
-            self._counts[length] += 1
-        self._prefixes[pattern.text].add(place)
-
-    def discard(self, pattern: Pattern, place: int) -> None:
-        """Does nothing if it is not there: a group may contain one member twice."""
-        by_text = self._prefixes if pattern.is_prefix else self._exact
-        places = by_text.get(pattern.text)
-        if places is None:
-            return
-        places.discard(place)
-        if places:
-            return
-        del by_text[pattern.text]
-        if pattern.is_prefix:
-            length = len(pattern.text)
-            self._counts[length] -= 1
-            if not self._counts[length]:
-                del self._counts[length]
-                del self._lengths[bisect_left(self._lengths, length)]

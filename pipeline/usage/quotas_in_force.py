@@ -17,7 +17,7 @@ class QuotasError(Exception):
 
 def load(text: str) -> "tuple[QuotaEntry, ...]":
     """The entries of a quotas file's text. Raises QuotasError."""
-    from quotas.parsing.parse import load_quotas  # not on clusters that give no quotas file
+    from quotas.parsing.file import load_quotas  # not on clusters that give no quotas file
 
     try:
         found = load_quotas(tomllib.loads(text))

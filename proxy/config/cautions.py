@@ -1,7 +1,5 @@
 """Warnings about a valid configuration that is probably wrong: one log event each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Final
 

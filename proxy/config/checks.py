@@ -3,8 +3,6 @@
 `proxy.config.values` checks single values; this module checks them together.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path

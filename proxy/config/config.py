@@ -4,8 +4,6 @@ The rest of the shell reads only `Config`, no flag, environment variable or file
 `--config` and `--quotas-file` change, `proxy.config_watch` makes another `Config` and `proxy.active_config` applies it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_address

@@ -5,8 +5,6 @@ StartError
 └── BindError      an address cannot be bound; names its flag             exit code 1
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The exemptions in force, for `check-config` and `/throttles`: one line for each entry with some."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Final

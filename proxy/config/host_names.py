@@ -1,7 +1,5 @@
 """Host names to addresses, for quotas of an `ip` that is written as a name."""
 
-from __future__ import annotations
-
 import socket
 
 from proxy.config.values import InvalidValue, parse_host

@@ -1,7 +1,5 @@
 """The part of `run --help` about SPEC: the keys of scopes, limits and options."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import click

@@ -3,8 +3,6 @@
 So `proxy.config.checks` can list every error at once, where click stops at the first.
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 import textwrap
@@ -135,7 +133,8 @@ def one_of(*allowed: str) -> Checked:
 def quota_spec(value: object) -> object:
     # Imported only by a run with quotas.
     from proxy.config.host_names import addresses_of
-    from quotas.parsing.parse import SpecErrors, parse_spec
+    from quotas.parsing.errors import SpecErrors
+    from quotas.parsing.parse import parse_spec
 
     if isinstance(value, dict):
         raise InvalidValue(_SPEC_EXPECTED, QUOTA_TABLES_ELSEWHERE)

@@ -4,8 +4,6 @@ Each function reads the parsed options in `given`, by name, sets values derived 
 problems.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """The file of `--quotas-file`: read or refused as a whole; its entries replace entries of the flags."""
 
-from __future__ import annotations
-
 import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,9 +14,11 @@ from proxy.config.host_names import addresses_of
 from proxy.config.toml_file import read_toml
 from proxy.config.values import InvalidValue, parse_fraction, parse_switch
 from quotas.entity import DEFAULT_NAME, AnyEntity, Default, Kind, Named
-from quotas.parsing.batch import Wrong
+from quotas.entry import QuotaEntry
+from quotas.parsing.batch import Wrong, duplicates, threshold_errors
+from quotas.parsing.errors import SpecError
+from quotas.parsing.file import Placed, load_quotas
 from quotas.parsing.names import BOOTSTRAP
-from quotas.parsing.parse import Placed, QuotaEntry, SpecError, duplicates, load_quotas, threshold_errors
 from quotas.registry.configured import Configured
 
 FLAG: Final = "--quota"
@@ -79,7 +79,7 @@ class Listeners:
     brokers: tuple[range, ...]
 
     @classmethod
-    def of(cls, address: Address, broker_ports: range | None, node_ports: Mapping[int, int]) -> Listeners:
+    def of(cls, address: Address, broker_ports: range | None, node_ports: Mapping[int, int]) -> "Listeners":
         """The listeners of a configuration (see `ListeningOptions`)."""
         if broker_ports is None:
             return cls(address[1], ())

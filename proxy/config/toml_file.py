@@ -1,7 +1,5 @@
 """The file of `--config`: its keys become click's default map, and its problems are collected in the context."""
 
-from __future__ import annotations
-
 import difflib
 import re
 import tomllib

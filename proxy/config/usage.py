@@ -3,8 +3,6 @@
 Each function reads the parsed options in `given`, by name, sets values derived from them, and yields problems.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ Each `parse_*` takes a str (or, from TOML, also a number) and raises `InvalidVal
 its hint the correction.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address, ip_network

@@ -3,8 +3,6 @@
 It decides nothing. The server passes callables that return the state, and this module puts it into HTTP.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence

@@ -4,8 +4,6 @@ After `max_entities` clients, further ones are counted as `other`, and the log r
 names themselves.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -3,14 +3,13 @@
 Names, labels and units are a contract: prefix `kafka_quota_proxy_`, base units, `_total` for counters.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from typing import Final, NamedTuple, TypeVar
 
 from prometheus_client.exposition import choose_encoder
@@ -23,14 +22,20 @@ from proxy.observability.metrics import LimitInUse, Metrics, UsageMetrics
 from proxy.observability.tallies import EntityMetrics, Histogram
 
 T = TypeVar("T")
+_Simple = CounterMetricFamily | GaugeMetricFamily
+_Row = tuple[Sequence[str], float]
+"""The labels of a sample, and its value."""
 
 PREFIX: Final = "kafka_quota_proxy_"
 SLICE: Final = 50
-"""Entities per step: the event loop runs between two steps, after 1 to 2 ms."""
+"""Clients per step: the event loop runs between two steps, after 1 to 2 ms."""
 HISTOGRAM_SLICE: Final = 5
-"""The same for histograms: an entity has about 15 lines for each limit that throttled it."""
+"""The same for histograms: a client has about 15 lines for each limit that throttled it."""
 SUM_SLICE: Final = 1_000
 """The same for limits that are only added up."""
+
+_CLIENT: Final = ("user", "client_id")
+_THROTTLE_LABELS: Final = ("limit", *_CLIENT, "mode")
 
 _log = logging.getLogger("proxy.observability.exposition")
 
@@ -81,20 +86,19 @@ def families(metrics: Metrics) -> Iterator[Metric]:
     """Every family. A large one comes in slices: several families of one name in a row."""
     metrics.entities.tick(metrics.clock_ns())
     yield from _whole_process(metrics)
-    yield _requests(metrics)
-    entities = list(metrics.entities)
-    slices = list(_sliced(entities, SLICE))
-    yield from map(_bytes, slices)
-    yield from map(_excess, slices)
-    yield from map(_throttled, slices)
-    yield from map(_data_during_notice, slices)
-    yield from map(_throttle_seconds, _sliced([entity for entity in entities if entity.throttles], HISTOGRAM_SLICE))
-    yield from map(_throttle_time_max, slices)
-    yield from map(_throttle_time_avg, slices)
+    yield from _of_clients(list(metrics.entities))
     yield from _limits(metrics)
-    yield _produced(metrics)
     yield from _usage(metrics.usage)
     yield from _process(metrics)
+
+
+def _family(
+    name: str, text: str, labels: Sequence[str], rows: Iterable[_Row], kind: type[_Simple] = CounterMetricFamily
+) -> Metric:
+    family = kind(PREFIX + name, text, labels=labels)
+    for values, value in rows:
+        family.add_metric(values, value)
+    return family
 
 
 def _process(metrics: Metrics) -> Iterator[Metric]:
@@ -114,28 +118,14 @@ def _process(metrics: Metrics) -> Iterator[Metric]:
             yield from found
 
 
-def _produced(metrics: Metrics) -> Metric:
-    family = GaugeMetricFamily(
-        PREFIX + "produced_rate",
-        "One-minute rate of records produced, in bytes or messages per second, by outcome; needs a total threshold.",
-        labels=["unit", "outcome"],
-    )
-    for unit, outcome, rate in metrics.produced():
-        family.add_metric([unit, outcome], rate)
-    return family
-
-
 def _usage(usage: UsageMetrics) -> Iterator[Metric]:
     yield _counter("usage_records_sent", "Usage records that were written.", usage.sent)
     yield _counter("usage_records_lost", "Usage records that were dropped before they were written.", usage.lost)
     yield _by_reason("usage_errors", "Attempts to write usage records that failed.", usage.errors)
     yield _gauge("usage_series", "Series of usage records.", usage.series)
     yield _gauge("usage_records_pending", "Usage records that are not written yet.", usage.pending)
-    yield _gauge(
-        "usage_last_success_timestamp_seconds",
-        "When usage records were written last, in seconds since 1970; 0: not yet.",
-        usage.last_success_seconds,
-    )
+    text = "When usage records were written last, in seconds since 1970; 0: not yet."
+    yield _gauge("usage_last_success_timestamp_seconds", text, usage.last_success_seconds)
 
 
 def _counter(name: str, text: str, value: float) -> Metric:
@@ -160,163 +150,116 @@ def _whole_process(metrics: Metrics) -> Iterator[Metric]:
     )
     build.add_metric(list(info.values()), 1)
     yield build
-    connections = metrics.connections
-    yield _gauge("connections", "Open client connections.", connections.open)
-    yield _paused(connections.paused)
-    yield _gauge("in_flight_requests", "Requests forwarded to a broker and not answered yet.", connections.in_flight())
-    yield _gauge(
-        "buffered_bytes",
-        "Bytes in memory that their receiver has not taken yet.",
-        connections.buffered_bytes,
-    )
-    yield _gauge(
-        "memory_paused",
-        "1: connections are not read because --max-buffered-bytes is used up; 0: they are.",
-        int(connections.memory_paused),
-    )
-    yield _by_reason(
-        "connections_closed",
-        "Client connections closed by --stalled-client-timeout (while memory was used up), --handshake-timeout or "
-        "--connections-max-idle; abandoned: connections of clients that had gone, dropped with acks=0 data.",
-        connections.closed,
-    )
-    yield _by_reason(
-        "connections_rejected", "Client connections closed right after being accepted.", connections.rejected
-    )
-    yield _by_reason(
-        "throttle_reasons", "Throttled requests and connections, by reason.", metrics.entities.throttle_reasons
-    )
-    yield _by_reason("accept_errors", "Attempts to accept a client connection that failed.", metrics.errors.accept)
-    yield _by_reason("upstream_errors", "Connections to a broker that failed.", metrics.errors.upstream)
-    yield _by_reason(
-        "protocol_errors", "Connections closed because their bytes cannot be parsed.", metrics.errors.protocol
-    )
-    yield _counter(
-        "dropped_frames",
-        "Held requests that were dropped because their client hung up; clients send such requests again.",
-        connections.dropped_frames,
-    )
+    connections, errors = metrics.connections, metrics.errors
+    for name, text, value in (
+        ("connections", "Open client connections.", connections.open),
+        ("in_flight_requests", "Requests forwarded to a broker and not answered yet.", connections.in_flight()),
+        ("buffered_bytes", "Bytes in memory that their receiver has not taken yet.", connections.buffered_bytes),
+        (
+            "memory_paused",
+            "1: connections are not read because --max-buffered-bytes is used up; 0: they are.",
+            connections.memory_paused,
+        ),
+        (
+            "config_last_reload_successful",
+            "1: configuration and quotas file were applied when last read; 0: refused, and what was in force before "
+            "stays.",
+            metrics.reload_ok,
+        ),
+        (
+            "enforcement_enabled",
+            "1: quotas are enforced; 0: a dry run, or enforcement is switched off.",
+            metrics.enforcement_enabled,
+        ),
+    ):
+        yield _gauge(name, text, value)
+    text = "Connections that are not read now, by reason; a connection may have several reasons."
+    yield _by_reason("paused_connections", text, connections.paused, GaugeMetricFamily)
+    closed = "by --stalled-client-timeout (while memory was used up), --handshake-timeout or --connections-max-idle"
+    for name, text, counts in (
+        ("connections_closed", f"Client connections closed {closed}.", connections.closed),
+        ("connections_rejected", "Client connections closed right after being accepted.", connections.rejected),
+        ("throttle_reasons", "Throttled requests and connections, by reason.", metrics.entities.throttle_reasons),
+        ("accept_errors", "Attempts to accept a client connection that failed.", errors.accept),
+        ("upstream_errors", "Connections to a broker that failed.", errors.upstream),
+        ("protocol_errors", "Connections closed because their bytes cannot be parsed.", errors.protocol),
+    ):
+        yield _by_reason(name, text, counts)
+    text = "Held requests that were dropped because their client hung up; all but those of acks=0 are sent again."
+    yield _counter("dropped_frames", text, connections.dropped_frames)
     yield HistogramMetricFamily(
         PREFIX + "event_loop_lag_seconds",
         "How late a timer of the event loop fired.",
         buckets=_buckets(metrics.loop_lag),
         sum_value=metrics.loop_lag.sum_seconds,
     )
-    yield _gauge(
-        "config_last_reload_successful",
-        "1: configuration and quotas file were applied when last read; 0: refused, and what was in force before stays.",
-        int(metrics.reload_ok),
-    )
-    yield _gauge(
-        "enforcement_enabled",
-        "1: quotas are enforced; 0: a dry run, or enforcement is switched off.",
-        int(metrics.enforcement_enabled),
-    )
+    requests = ((labels, cell.value) for labels, cell in metrics.requests.items())
+    yield _family("requests", "Requests received, by Kafka API and version.", ["api", "version"], requests)
+    text = "One-minute rate of records produced, in bytes or messages per second, by outcome; needs a total threshold."
+    rates = (((unit, outcome), rate) for unit, outcome, rate in metrics.produced())
+    yield _family("produced_rate", text, ["unit", "outcome"], rates, GaugeMetricFamily)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(PREFIX + name, text, value=value)
 
 
-def _paused(paused: Mapping[str, int]) -> Metric:
-    family = GaugeMetricFamily(
-        PREFIX + "paused_connections",
-        "Connections that are not read now, by reason; a connection may have several reasons.",
-        labels=["reason"],
-    )
-    for reason, count in paused.items():
-        family.add_metric([reason], count)
-    return family
+def _by_reason(name: str, text: str, counts: Mapping[str, int], kind: type[_Simple] = CounterMetricFamily) -> Metric:
+    return _family(name, text, ["reason"], (([reason], count) for reason, count in counts.items()), kind)
 
 
-def _by_reason(name: str, text: str, counts: Mapping[str, int]) -> Metric:
-    family = CounterMetricFamily(PREFIX + name, text, labels=["reason"])
-    for reason, count in counts.items():
-        family.add_metric([reason], count)
-    return family
-
-
-def _requests(metrics: Metrics) -> Metric:
-    family = CounterMetricFamily(
-        PREFIX + "requests", "Requests received, by Kafka API and version.", labels=["api", "version"]
-    )
-    for key, cell in metrics.requests.items():
-        family.add_metric(key, cell.value)
-    return family
-
-
-def _bytes(entities: Sequence[EntityMetrics]) -> Metric:
-    family = CounterMetricFamily(
-        PREFIX + "bytes", "Bytes charged to quotas.", labels=["direction", "user", "client_id"]
-    )
-    for entity in entities:
-        family.add_metric(["produce", entity.user, entity.client_id], entity.produce_bytes)
-        family.add_metric(["fetch", entity.user, entity.client_id], entity.fetch_bytes)
-    return family
-
-
-def _excess(entities: Sequence[EntityMetrics]) -> Metric:
-    family = CounterMetricFamily(
-        PREFIX + "excess_bytes",
-        "Bytes of data requests and fetch responses over a limit: held, or in a dry run forwarded.",
-        labels=["limit", "user", "client_id"],
-    )
-    for entity in entities:
-        for limit, size in entity.excess.items():
-            family.add_metric([limit, entity.user, entity.client_id], size)
-    return family
-
-
-_THROTTLE_LABELS: Final = ("limit", "user", "client_id", "mode")
-
-
-def _throttled(entities: Sequence[EntityMetrics]) -> Metric:
-    family = CounterMetricFamily(PREFIX + "throttled", "Requests that were throttled.", labels=_THROTTLE_LABELS)
-    for entity in entities:
-        for (limit, mode), histogram in entity.throttles.items():
-            family.add_metric([limit, entity.user, entity.client_id, mode], histogram.count)
-    return family
-
-
-def _data_during_notice(entities: Sequence[EntityMetrics]) -> Metric:
-    text = "Data requests that found debt before a throttle time was over, those on their way included."
-    family = CounterMetricFamily(PREFIX + "data_during_notice", text, labels=["user", "client_id"])
-    for entity in entities:
-        family.add_metric([entity.user, entity.client_id], entity.data_during_notice)
-    return family
-
-
-def _throttle_seconds(entities: Sequence[EntityMetrics]) -> Metric:
-    family = HistogramMetricFamily(
-        PREFIX + "throttle_seconds", "How long throttled requests were throttled.", labels=_THROTTLE_LABELS
-    )
-    for entity in entities:
-        for (limit, mode), histogram in entity.throttles.items():
-            labels = [limit, entity.user, entity.client_id, mode]
+def _of_clients(clients: Sequence[EntityMetrics]) -> Iterator[Metric]:
+    """The families with a client in their labels, each in slices."""
+    slices = list(_sliced(clients, SLICE))
+    yield from _counts_of_clients(slices)
+    for part in _sliced([client for client in clients if client.throttles], HISTOGRAM_SLICE):
+        text = "How long throttled requests were throttled."
+        family = HistogramMetricFamily(PREFIX + "throttle_seconds", text, labels=_THROTTLE_LABELS)
+        for labels, histogram in _throttles(part):
             family.add_metric(labels, _buckets(histogram), histogram.sum_seconds)
-    return family
+        yield family
+    for part in slices:
+        text = "Largest throttle time of a data request in the last 30 s; 0: none was throttled."
+        largest = ((_name(client), client.window.max_and_mean(client.requests)[0]) for client in part)
+        yield _family("throttle_time_max_seconds", text, _CLIENT, largest, GaugeMetricFamily)
+    for part in slices:
+        text = "Mean throttle time over all data requests of the last 30 s; 0: none was throttled."
+        mean = ((_name(client), client.window.max_and_mean(client.requests)[1]) for client in part)
+        yield _family("throttle_time_avg_seconds", text, _CLIENT, mean, GaugeMetricFamily)
+
+
+def _counts_of_clients(slices: Sequence[Sequence[EntityMetrics]]) -> Iterator[Metric]:
+    for part in slices:
+        text, labels = "Bytes charged to quotas.", ["direction", *_CLIENT]
+        produced = ((["produce", *_name(client)], client.produce_bytes) for client in part)
+        fetched = ((["fetch", *_name(client)], client.fetch_bytes) for client in part)
+        yield _family("bytes", text, labels, chain(produced, fetched))
+    for part in slices:
+        text = "Bytes of data requests and fetch responses over a limit: held, or in a dry run forwarded."
+        sizes = (([limit, *_name(client)], size) for client in part for limit, size in client.excess.items())
+        yield _family("excess_bytes", text, ["limit", *_CLIENT], sizes)
+    for part in slices:
+        throttled = ((labels, histogram.count) for labels, histogram in _throttles(part))
+        yield _family("throttled", "Requests that were throttled.", _THROTTLE_LABELS, throttled)
+    for part in slices:
+        text = "Data requests that found debt before a throttle time was over, those on their way included."
+        during = ((_name(client), client.data_during_notice) for client in part)
+        yield _family("data_during_notice", text, _CLIENT, during)
+
+
+def _name(client: EntityMetrics) -> tuple[str, str]:
+    return client.user, client.client_id
+
+
+def _throttles(clients: Iterable[EntityMetrics]) -> Iterator[tuple[list[str], Histogram]]:
+    """The histograms of clients, with the labels of `_THROTTLE_LABELS`."""
+    for client in clients:
+        for (limit, mode), histogram in client.throttles.items():
+            yield [limit, *_name(client), mode], histogram
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
     return [("+Inf" if bound == float("inf") else str(bound), count) for bound, count in histogram.cumulative()]
-
-
-def _throttle_time_max(entities: Sequence[EntityMetrics]) -> Metric:
-    text = "Largest throttle time of a data request in the last 30 s; 0: none was throttled."
-    return _throttle_time("throttle_time_max_seconds", text, entities, 0)
-
-
-def _throttle_time_avg(entities: Sequence[EntityMetrics]) -> Metric:
-    text = "Mean throttle time over all data requests of the last 30 s; 0: none was throttled."
-    return _throttle_time("throttle_time_avg_seconds", text, entities, 1)
-
-
-def _throttle_time(name: str, text: str, entities: Sequence[EntityMetrics], index: int) -> Metric:
-    """`index`: of the value in `ThrottleWindow.max_and_mean`."""
-    family = GaugeMetricFamily(PREFIX + name, text, labels=["user", "client_id"])
-    for entity in entities:
-        family.add_metric([entity.user, entity.client_id], entity.window.max_and_mean(entity.requests)[index])
-    return family
 
 
 _LIMIT_TEXT: Final = "The rate that a limit allows, in its unit per second (other: the sum)."

@@ -4,8 +4,6 @@ This is the part of HTTP that GET and HEAD of a few pages need. Bodies are not r
 answered, and its connection is closed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from dataclasses import dataclass

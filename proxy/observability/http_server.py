@@ -5,8 +5,6 @@ and the time for a response. Its import and its memory are a fraction of a web f
 it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection

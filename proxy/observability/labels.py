@@ -5,8 +5,6 @@ format disagree about control characters, so none is written. Two names may give
 series up, and never write one series twice.
 """
 
-from __future__ import annotations
-
 import zlib
 from typing import Final
 

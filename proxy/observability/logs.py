@@ -6,18 +6,14 @@ Client ids, principals and error texts come from the wire. A value is quoted and
 several values, a second line or a terminal command, and a long value is cut. No input can forge a line.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys
 import traceback
 from collections import OrderedDict
+from collections.abc import Hashable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, TextIO
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+from typing import Final, TextIO
 
 MAX_VALUE_CHARS: Final = 512
 """Longer values are cut: a client id may have 32,767 bytes."""

@@ -1,7 +1,5 @@
 """The plain counters of the metrics: integers that the hot path increments, and sums over a sliding window."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence

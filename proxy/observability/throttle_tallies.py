@@ -1,7 +1,5 @@
 """What each limit did to each client, for usage records: kept only while they are written, and bounded in number."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from proxy.observability.labels import OTHER, entity_label, label_value

@@ -4,8 +4,6 @@ Only with `--usage-by-topic`. The number of series (a client and a topic) is bou
 process: further topics of a client are counted together, as `other`. A series ends with the counters of its client.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 OTHER_TOPICS: Final = "other"

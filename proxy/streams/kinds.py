@@ -4,13 +4,14 @@ Consecutive requests of a client mostly have the same API, version and client id
 the client id on. The parsed header of the first one is kept, for all connections together.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from protocol.apis import Treatment
 from protocol.request_header import PREFIX_SIZE, RequestHeader
 from proxy.observability.metrics import Metrics
-from proxy.streams.connection import RequestKind
-from proxy.streams.handlers.table import Handlers
+from proxy.streams.connection import Handler, RequestKind
 
 #: Number of kinds kept, and the longest header of one. Together they bound the memory: a client with another client id
 #: or header tags in each request slows down only itself.
@@ -25,7 +26,7 @@ class Kinds:
 
     __slots__ = ("_handlers", "_known", "_metrics")
 
-    def __init__(self, handlers: Handlers, metrics: Metrics) -> None:
+    def __init__(self, handlers: Mapping[Treatment, Handler], metrics: Metrics) -> None:
         self._handlers = handlers
         self._metrics = metrics
         self._known: dict[tuple[int, int, bytes], RequestKind] = {}
@@ -37,7 +38,7 @@ class Kinds:
         kind = self._known.get(key)
         if kind is None:
             counter = self._metrics.request_cell(header.api.name, header.version)
-            handler = self._handlers.of(header)
+            handler = self._handlers[header.api.treatment]
             if len(tail) > MAX_TAIL_BYTES:  # it stays while its request is in flight, so it must not keep the head
                 kind = RequestKind(replace(header, client_id=""), b"", handler, counter)
                 kind.key = _NO_KEY

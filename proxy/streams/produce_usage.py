@@ -219,7 +219,7 @@ class ProduceUsage:
         for usage in seen:
             name = name_of(self._context, usage.topic)
             if name is not None:
-                self._context.registry.records_accepted(name, usage.record_bytes, usage.messages, now_ns)
+                self._context.registry.topics.accepted(name, usage.record_bytes, usage.messages, now_ns)
 
     def charges_late(self, seen: list[TopicUsage], now_ns: int) -> dict[Limit, int]:
         """More of the current request has been read: what that is charged."""
@@ -323,7 +323,7 @@ class ProduceUsage:
         client = self._identity.limits
         name = name_of(self._context, topic)
         if name is None:
-            return TopicCharges(client, registry.records_of_unknown_topic())
+            return TopicCharges(client, registry.topics.unknown_topic())
         exists = self._context.topics.partitions_of(name) is not None
         charges = TopicCharges(client, registry.topic(name, now_ns, exists=exists))
         if charges.topic.name:  # else there are too many topics, for now
@@ -373,7 +373,7 @@ class ProduceUsage:
         if self._generation != identity.generation or self._client is not identity.limits:
             self._generation, self._client = identity.generation, identity.limits
             self._charges.clear()
-            thresholds = self._context.registry.thresholds.values()
+            thresholds = self._context.registry.topics.thresholds.values()
             self._counts_errors = any(each.total is not None for each in thresholds)
 
 

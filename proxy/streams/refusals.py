@@ -205,4 +205,4 @@ def _count_throttled(charges: TopicCharges, data: PartitionData, now_ns: int) ->
     charges.add_to(amounts, data.record_bytes, data.messages)
     for limit in charges.rejecting:
         if isinstance(limit.algorithm, TopicThreshold):
-            limit.algorithm.record_throttled(amounts[limit], now_ns)
+            limit.algorithm.thresholds.throttled.record(amounts[limit], now_ns)

@@ -3,8 +3,6 @@
 Quotas and metrics use client ids as they are. docs/pipeline/records.md has the table of rules with examples.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

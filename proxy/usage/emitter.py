@@ -3,8 +3,6 @@
 Reading and writing are two tasks: while the broker is away, readings go on, and later samples replace earlier ones.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from asyncio import AbstractEventLoop, Task

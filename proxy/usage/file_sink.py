@@ -3,8 +3,6 @@
 The file is opened for each write, so it may be renamed, removed or truncated at any time, as log rotation does.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Sequence

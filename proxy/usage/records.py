@@ -1,7 +1,5 @@
 """One usage record: a JSON object in UTF-8, as pipeline/usage/record_v1.schema.json has it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, Final, NamedTuple
 

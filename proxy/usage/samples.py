@@ -1,7 +1,5 @@
 """Samples of series that are not written yet: the latest of each series and hour, bounded in number."""
 
-from __future__ import annotations
-
 from typing import Final
 
 MS_PER_HOUR: Final = 3_600_000

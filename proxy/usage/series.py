@@ -1,7 +1,5 @@
 """The series of usage records: cumulative counters by key, bounded in number, forgotten when idle for an hour."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import count
 from typing import Final, NamedTuple
@@ -25,7 +23,7 @@ class UsageKey(NamedTuple):
     topic: str | None
     direction: str
 
-    def merged(self, stamped: Labels) -> UsageKey:
+    def merged(self, stamped: Labels) -> "UsageKey":
         """The series that counts it after the bound on series."""
         return UsageKey(OTHER, OTHER, stamped, None, self.direction)
 
@@ -39,7 +37,7 @@ class ThrottleKey(NamedTuple):
     limit: str
     entity: str
 
-    def merged(self, stamped: Labels) -> ThrottleKey:
+    def merged(self, stamped: Labels) -> "ThrottleKey":
         """As `UsageKey.merged`."""
         return ThrottleKey(OTHER, OTHER, stamped, self.limit, OTHER)
 

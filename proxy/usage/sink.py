@@ -4,8 +4,6 @@ SinkFailed          records could not be written now, and are kept
 └── SinkRefused     the sink refuses them: they are lost
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """From the configuration to an emitter. aiokafka is imported here, if a topic is configured."""
 
-from __future__ import annotations
-
 import secrets
 import socket
 import time

@@ -3,8 +3,6 @@
 A compacted topic keeps the last record of each key, and the key is the process: it would lose all series but one.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from typing import Any, Final

@@ -3,8 +3,6 @@
 All records of a process have one key and so one partition. A batch is sent when the one before is acknowledged.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The limits of one client and of one topic, looked up once and shared by all sessions."""
 
-from __future__ import annotations
-
 from typing import Final, final
 
 from quotas.admission.limit import Limit, limits_for

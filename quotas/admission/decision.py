@@ -1,7 +1,5 @@
 """The result of the engine: a frozen value. See `limit_set`."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from quotas.admission.limit import Limit

@@ -19,8 +19,6 @@ bytes and one frame of its own, so no frame starves.
 All operations are O(log n), amortised; the state is the waiting frames.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Hashable, Iterator
 from heapq import heapify, heappop, heappush

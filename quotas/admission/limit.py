@@ -11,8 +11,6 @@ A limit with waiters counts as in debt for all other frames, so new frames queue
     session ends:           limit.waiters.discard(session); ticket.release()
 """
 
-from __future__ import annotations
-
 from collections.abc import Container
 from itertools import count
 from typing import Any, Final, NoReturn
@@ -188,6 +186,7 @@ class Ticket:
         if limit is None or limit in self.reserved:
             return
         waiters, burst = limit._own_waiters(), limit.burst
+        amount = max(1, amount)  # else one larger than the burst reserves beside an empty frame, which loses its own
         if waiters.held + amount > burst and not self._make_room(waiters, limit, burst - amount):
             return
         waiters.holders[self] = amount

@@ -3,8 +3,6 @@
 A limit is out of debt if it is so with what is reserved of it (`Limit.reserved`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from operator import itemgetter
 from typing import Final
@@ -228,14 +226,6 @@ class _NoLimit(LimitSet):
 
     __slots__ = ()
 
-    def admit(self, amount: int, now_ns: int, ticket: Ticket | None = None) -> Decision:
-        if ticket is not None:
-            ticket.release()
-        return ADMITTED
-
-    def check(self, now_ns: int) -> Decision:
-        return ADMITTED
-
     def charge(self, amount: int, now_ns: int) -> Decision:
         return ADMITTED
 
@@ -245,12 +235,9 @@ class _NoLimit(LimitSet):
     def spend(self, amount: int, now_ns: int, beside: int = 0) -> int:
         return UNLIMITED
 
-    def headroom(self, now_ns: int) -> int:
-        return UNLIMITED
-
 
 class _OneLimit(LimitSet):
-    """Exactly one limit: check and charge are one call."""
+    """Exactly one limit."""
 
     __slots__ = ("_bucket", "_limit")
 
@@ -258,18 +245,6 @@ class _OneLimit(LimitSet):
         super().__init__(limits)
         self._limit: Final = limits[0]
         self._bucket: Final = limits[0].algorithm
-
-    def admit(self, amount: int, now_ns: int, ticket: Ticket | None = None) -> Decision:
-        if ticket is not None:
-            return admit_all({self._limit: amount}, now_ns, ticket)
-        limit, bucket = self._limit, self._bucket
-        debt_ns = bucket.debt_ns(now_ns, limit.reserved)
-        if debt_ns or limit.waiters.waiting:
-            return Decision(False, debt_ns, limit, self.limits)
-        debt_ns = bucket.record(amount, now_ns)
-        if limit.reserved:
-            debt_ns = _debt_of_client(limit, now_ns)
-        return Decision(True, debt_ns, limit, self.limits) if debt_ns else ADMITTED
 
     def charge(self, amount: int, now_ns: int) -> Decision:
         debt_ns = self._bucket.record(amount, now_ns)

@@ -1,7 +1,5 @@
 """What an admitted frame may still bring: reserved at its limits, and charged as its bytes pass."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import final
 

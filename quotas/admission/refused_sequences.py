@@ -13,8 +13,6 @@ sooner: no later batch is forwarded, and those that were forwarded before the re
 connections, since a producer may reconnect. It is bounded, and so is the part of each client: see `has_room`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Hashable
 from enum import Enum
@@ -30,13 +28,13 @@ SEQUENCES: Final = 1 << 31
 """Sequence numbers are modulo this (`DefaultRecordBatch.incrementSequence`)."""
 
 
-Client: TypeAlias = "tuple[str, str]"
+Client: TypeAlias = tuple[str, str]
 """User and client id."""
 
-Producer: TypeAlias = "tuple[Client, int]"
+Producer: TypeAlias = tuple[Client, int]
 """A client and one of its producer ids: these can be guessed, and one client must not stop another."""
 
-ProducerPartition: TypeAlias = "tuple[Producer, tuple[str, int]]"
+ProducerPartition: TypeAlias = tuple[Producer, tuple[str, int]]
 """A producer, and a partition of a topic."""
 
 

@@ -16,8 +16,6 @@ exceeded and the topic exceeds its threshold.
 A rate changes only when its meter ticks, so what passes between two ticks is unbounded (see `quotas.algorithms.ewma`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from fractions import Fraction
 
@@ -60,13 +58,14 @@ def check_thresholds(
     """The sum of these thresholds (by topic). Raises ThresholdError if they do not fit under the total, and ValueError
     for a value that is not above zero.
     """
-    if total is not None:
-        _check_value(f"total.{limit_name}", total)
-    for topic, value in explicit.items():
-        _check_value(f"{limit_name} of topic {topic!r}", value)
+    values = {} if total is None else {f"total.{limit_name}": total}
+    values |= {f"{limit_name} of topic {topic!r}": value for topic, value in explicit.items()}
+    for what, value in values.items():
+        if value <= 0:
+            raise ValueError(f"{what} must be above zero, not {value}")
     explicit_sum = sum(explicit.values())
-    if explicit:
-        _check_sum(limit_name, explicit_sum, total)
+    if explicit and (total is None or explicit_sum > total):
+        raise ThresholdError(limit_name, explicit_sum, total)
     return explicit_sum
 
 
@@ -76,7 +75,7 @@ class Thresholds:
     limit_name   the topics' limit ("bytes.in.per.sec.threshold"), for messages to users
     accepted     meter of what the responses accept
     erroneous    meter of what was answered with an error
-    throttled    meter of what was refused, each amount once (see `count_throttled`)
+    throttled    meter of what was refused or held, each amount once (see `count_throttled`)
     """
 
     __slots__ = (
@@ -128,7 +127,7 @@ class Thresholds:
         explicit = self._explicit.get(topic)
         return self.share if explicit is None else explicit
 
-    def topic(self, name: str) -> TopicThreshold:
+    def topic(self, name: str) -> "TopicThreshold":
         """This topic, known from now on."""
         known = self._known.get(name)
         if known is None:
@@ -159,14 +158,6 @@ class Thresholds:
         self._sharing = self._confirmed - sum(topic in known and known[topic].exists for topic in explicit)
         self._share = None
 
-    def record_error(self, amount: int, now_ns: int) -> None:
-        """Record an amount that was answered with an error."""
-        self.erroneous.record(amount, now_ns)
-
-    def record_throttled(self, amount: int, now_ns: int) -> None:
-        """Record an amount that was refused or held for the first time."""
-        self.throttled.record(amount, now_ns)
-
     def _add_confirmed(self, topic: str, number: int) -> None:
         self._confirmed += number
         if topic not in self._explicit:
@@ -189,10 +180,10 @@ class TopicThreshold:
     exists   see `Thresholds.confirm`
     """
 
-    __slots__ = ("_thresholds", "accepted", "exists", "topic")
+    __slots__ = ("accepted", "exists", "thresholds", "topic")
 
     def __init__(self, thresholds: Thresholds, topic: str) -> None:
-        self._thresholds = thresholds
+        self.thresholds = thresholds
         self.topic = topic
         self.accepted = Meter()
         self.exists = False
@@ -200,7 +191,7 @@ class TopicThreshold:
     @property
     def rate(self) -> int | Fraction:
         """The topic's threshold, in units per second; may be 0."""
-        return self._thresholds.threshold_of(self.topic)
+        return self.thresholds.threshold_of(self.topic)
 
     @property
     def burst_ns(self) -> int:
@@ -219,11 +210,7 @@ class TopicThreshold:
     def record_accepted(self, amount: int, now_ns: int) -> None:
         """Record an amount on topic and total that the broker has accepted."""
         self.accepted.record(amount, now_ns)
-        self._thresholds.accepted.record(amount, now_ns)
-
-    def record_throttled(self, amount: int, now_ns: int) -> None:
-        """Record an amount for this topic that was refused for the first time."""
-        self._thresholds.record_throttled(amount, now_ns)
+        self.thresholds.accepted.record(amount, now_ns)
 
     def spend(self, amount: int, beside: int, now_ns: int) -> int:
         """What is left of `headroom` after both; -1 if that is below zero, or in debt. Records nothing."""
@@ -232,7 +219,7 @@ class TopicThreshold:
 
     def debt_ns(self, now_ns: int, reserved: int = 0) -> int:
         """Nanoseconds until topic or total is within its threshold, if nothing more is recorded. Ignores `reserved`."""
-        thresholds = self._thresholds
+        thresholds = self.thresholds
         total = thresholds.total
         # Compared as floats, as in the meters, for the same result.
         if total is None or thresholds.accepted.one_minute_rate(now_ns) <= float(total):
@@ -249,7 +236,7 @@ class TopicThreshold:
         A rate that is above its threshold now has no room, even if the next tick will bring it below: sometimes too
         little, never too much. More may pass before the ticks (see the module).
         """
-        thresholds = self._thresholds
+        thresholds = self.thresholds
         total = thresholds.total
         if total is None:
             return UNLIMITED
@@ -276,17 +263,7 @@ def count_throttled(amounts: Mapping[Limit, int], refused: Decision, ticket: Tic
         key = limit.name, limit.entity
         if isinstance(limit.algorithm, TopicThreshold) and key not in ticket.reported:
             ticket.reported.add(key)
-            limit.algorithm.record_throttled(amounts[limit], now_ns)
-
-
-def _check_value(what: str, value: int | Fraction) -> None:
-    if value <= 0:
-        raise ValueError(f"{what} must be above zero, not {value}")
-
-
-def _check_sum(limit_name: str, explicit_sum: int | Fraction, total: int | Fraction | None) -> None:
-    if total is None or explicit_sum > total:
-        raise ThresholdError(limit_name, explicit_sum, total)
+            limit.algorithm.thresholds.throttled.record(amounts[limit], now_ns)
 
 
 def _written(number: int | Fraction) -> str:

@@ -1,7 +1,5 @@
 """The interface of all algorithms, and the choice of one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Protocol

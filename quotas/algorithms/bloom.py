@@ -5,8 +5,6 @@ The shape is that of Apache commons-collections 4.5 (`Shape.fromNP`); the bits o
 Performance"; the growing increment is Dillinger and Manolios's, and spares small filters most of the double hits).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from math import ceil, log
 from typing import Final

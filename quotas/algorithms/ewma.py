@@ -20,8 +20,6 @@ next tick. With C the most that can arrive per second, at least the bound, and P
 
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from fractions import Fraction

@@ -24,8 +24,6 @@ Where the seed is silent:
   size and grows by the previous rule, so a limit of 2**53 ids does not allocate unused memory.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Final
 

@@ -9,8 +9,6 @@ leaves none has no wait; otherwise see `sampled_window`. The examples of seed 00
 bucket: within a new client's first windows the windows hold more, and 40/s for a second is within its burst.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Final
 

@@ -22,8 +22,6 @@ Rules where KIP and seed are silent:
 - A limit below one id per window counts as one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from fractions import Fraction
 from math import floor

@@ -42,8 +42,6 @@ get shorter, and the rate rises. During the warm-up of the first-window rule it 
 
 """
 
-from __future__ import annotations
-
 from array import array
 from fractions import Fraction
 from functools import lru_cache

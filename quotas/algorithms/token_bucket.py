@@ -15,8 +15,6 @@ Rules and their sources:
 - A clock that goes back earns and costs nothing until it has caught up.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from functools import lru_cache
 from typing import Final

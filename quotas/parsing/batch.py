@@ -1,7 +1,5 @@
 """Checks of all entries together: each entity once, and thresholds that fit their total."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import TypeAlias
@@ -12,7 +10,7 @@ from quotas.entry import QuotaEntry
 from quotas.limit_kinds import THRESHOLDS
 from quotas.parsing.errors import SpecError
 
-Wrong: TypeAlias = "tuple[AnyEntity | None, Mapping[str, int | Fraction]]"
+Wrong: TypeAlias = tuple[AnyEntity | None, Mapping[str, int | Fraction]]
 """An entry with errors: its entity, None if unknown, and its limits that could be parsed."""
 
 

@@ -1,7 +1,5 @@
 """Parses one entry, from a SPEC or a table of a file: the entry, or every error in it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -28,7 +26,8 @@ from quotas.parsing.names import (
     entity_name,
 )
 from quotas.parsing.options import OPTION_KEYS, REJECT, Options
-from quotas.resource_groups import ResourceGroup, group_problems, pattern_problem
+from quotas.parsing.text import Item
+from quotas.resource_groups import GroupError, ResourceGroup, pattern_problem
 
 _KEYS: Final = (*LIMIT_NAMES, *ENTITY_KEYS, *OPTION_KEYS, *EXEMPT_KEYS)
 _NO_LIMITS: Final = frozenset((*ENTITY_KEYS, *OPTION_KEYS, *EXEMPT_KEYS))
@@ -36,24 +35,6 @@ _REQUEST_PERCENTAGE: Final = (
     "request_percentage is a share of the broker's threads, which a proxy cannot measure; "
     f"use {REQUEST_RATE}, which counts requests"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One key and its value.
-
-    real_name   the value is a name even if it is <default>
-    label       the key in the file, if another: "client-id[2]" for the third of a list
-    """
-
-    key: str
-    value: object
-    real_name: bool = False
-    label: str = ""
-
-    @property
-    def place(self) -> str:
-        return self.label or self.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +148,14 @@ class _Reader:
             return None
         members = tuple(tuple(text for _, text in self._members[key]) for key in MEMBER_KEYS)
         places = {f"{key}[{at}]": place for key in MEMBER_KEYS for at, (place, _) in enumerate(self._members[key])}
-        for problem in group_problems(RESOURCE_GROUP, *members):
-            if problem.key or self._keys.isdisjoint(MEMBER_KEYS):
-                self._refuse(places.get(problem.key, ""), Refusal(problem.message))
-        return None if self.errors else ResourceGroup(str(self._names[RESOURCE_GROUP]), *members)
+        try:
+            group = ResourceGroup(str(self._names.get(RESOURCE_GROUP, RESOURCE_GROUP)), *members)
+        except GroupError as error:
+            for problem in error.problems:
+                if problem.key or self._keys.isdisjoint(MEMBER_KEYS):
+                    self._refuse(places.get(problem.key, ""), Refusal(problem.message))
+            return None
+        return None if self.errors else group
 
     def _take(self, item: Item) -> None:
         key, value = item.key, item.value

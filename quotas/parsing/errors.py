@@ -1,10 +1,8 @@
 """The errors of a SPEC or a quotas file, each with its place."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +64,11 @@ class Refusal(ValueError):
         may_pass: bool = False,
     ) -> None:
         super().__init__(message)
-        self.message = message
-        self.suggestion = suggestion
-        self.allowed = allowed
-        self.advice = advice
-        self.may_pass = may_pass
+        self._error = SpecError("", message, suggestion, allowed, advice, may_pass)
 
     def at(self, place: str) -> SpecError:
         """This error at that place."""
-        return SpecError(place, self.message, self.suggestion, self.allowed, self.advice, self.may_pass)
+        return replace(self._error, place=place)
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:

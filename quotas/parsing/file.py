@@ -1,7 +1,5 @@
 """The quotas file: `[[quota]]` and `[[resource-group]]` tables, as TOML gives them, to entries and every error."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from types import MappingProxyType
@@ -9,9 +7,10 @@ from typing import Final, NamedTuple
 
 from quotas.entity import DEFAULT_NAME, AnyEntity, Kind, Named
 from quotas.entry import QuotaEntry
-from quotas.parsing.entry import Item, read_entry
+from quotas.parsing.entry import read_entry
 from quotas.parsing.errors import Refusal, SpecError, closest
 from quotas.parsing.names import EXEMPT_KEYS, MEMBER_KEYS, RESOURCE_GROUP, TOTAL_KEY, Resolve
+from quotas.parsing.text import Item
 
 QUOTA: Final = "quota"
 _SECTIONS: Final = (QUOTA, RESOURCE_GROUP)

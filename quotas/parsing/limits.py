@@ -1,7 +1,5 @@
 """Which limits an entry may have, by its entity keys, and the values of limits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction

@@ -8,8 +8,6 @@ resource-group    any text but the empty one; there is no default group
 total             no name: "true"
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from ipaddress import IPv6Address, ip_address

@@ -1,7 +1,5 @@
 """The options of an entry: their values, and whether each has an effect."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction

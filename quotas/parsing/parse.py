@@ -14,35 +14,20 @@ Other entries of a file are `[[quota]]` tables; there `'"<default>"'` is the rea
 refused: an accepted limit is enforced.
 """
 
-from __future__ import annotations
-
 from quotas.entry import QuotaEntry
-from quotas.parsing.batch import duplicates, threshold_errors
-from quotas.parsing.entry import Item, read_entry
-from quotas.parsing.errors import SpecError, SpecErrors
-from quotas.parsing.file import Placed, load_quotas
+from quotas.parsing.entry import read_entry
+from quotas.parsing.errors import Refusal, SpecErrors
 from quotas.parsing.names import Resolve
-from quotas.parsing.text import SpecSyntaxError, split_spec
-
-__all__ = [
-    "Placed",
-    "QuotaEntry",
-    "SpecError",
-    "SpecErrors",
-    "duplicates",
-    "load_quotas",
-    "parse_spec",
-    "threshold_errors",
-]
+from quotas.parsing.text import split_spec
 
 
 def parse_spec(text: str, resolve: Resolve | None = None) -> QuotaEntry:
     """Parse one SPEC. Raises SpecErrors, with empty places. `resolve` finds the address of a host name."""
     try:
         items = split_spec(text)
-    except SpecSyntaxError as error:
-        raise SpecErrors([SpecError("", error.message, advice=error.advice)]) from error
-    reading = read_entry("", [Item(item.key, item.value, item.quoted) for item in items], resolve)
+    except Refusal as error:
+        raise SpecErrors([error.at("")]) from error
+    reading = read_entry("", items, resolve)
     if reading.entry is None:
         raise SpecErrors(reading.errors)
     return reading.entry

@@ -1,9 +1,10 @@
 """The syntax of SPEC: `key=value[,key="value, with a comma"...]`. `total` alone is short for `total=true`."""
 
-from __future__ import annotations
-
 import re
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
+
+from quotas.parsing.errors import Refusal
 
 # A bare value ends at the comma and contains no quote; a quoted one escapes quotes and backslashes: \" and \\.
 _ITEM: Final = re.compile(
@@ -12,26 +13,26 @@ _ITEM: Final = re.compile(
 _ESCAPE: Final = re.compile(r"\\(.)")
 
 
-class Item(NamedTuple):
-    """One `key=value`; `quoted`: the value was in double quotes, which are removed."""
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One key and its value.
+
+    real_name   the value is a name even if it is <default>: it was in double quotes, which are removed
+    label       the key in the file, if another: "client-id[2]" for the third of a list
+    """
 
     key: str
-    value: str
-    quoted: bool
+    value: object
+    real_name: bool = False
+    label: str = ""
 
-
-class SpecSyntaxError(ValueError):
-    """A syntax error at `offset`; `advice` is how to correct it."""
-
-    def __init__(self, message: str, advice: str, offset: int) -> None:
-        super().__init__(message, advice, offset)
-        self.message = message
-        self.advice = advice
-        self.offset = offset
+    @property
+    def place(self) -> str:
+        return self.label or self.key
 
 
 def split_spec(text: str) -> list[Item]:
-    """The items of a SPEC in order. Raises SpecSyntaxError at the first error."""
+    """The items of a SPEC in order. Raises Refusal at the first error."""
     items: list[Item] = []
     position = 0
     while position < len(text) or text.endswith(",") or not items:
@@ -40,35 +41,27 @@ def split_spec(text: str) -> list[Item]:
             raise _error_at(text, position)
         quoted = found["quoted"]
         if found["alone"] is not None:
-            items.append(Item(found["alone"], "true", False))
+            items.append(Item(found["alone"], "true"))
         elif quoted is not None:
             items.append(Item(found["key"], _ESCAPE.sub(r"\1", quoted), True))
         else:
-            items.append(Item(found["key"], found["bare"].strip(), False))
+            items.append(Item(found["key"], found["bare"].strip()))
         position = found.end()
     return items
 
 
-def _error_at(text: str, position: int) -> SpecSyntaxError:
+def _error_at(text: str, position: int) -> Refusal:
     rest = text[position:].strip()
     if not rest:
         what = "a comma at the end" if position else "nothing to read"
-        return SpecSyntaxError(f"expected key=value, found {what}", "for example client-id=etl", position)
+        return Refusal(f"expected key=value, found {what}", advice="for example client-id=etl")
     if rest.count('"') % 2:
-        return SpecSyntaxError(
-            f"a double quote is missing in {rest!r}",
-            'put the whole value in double quotes, and write \\" for a quote within it',
-            position,
-        )
-    if '"' in rest.split(",", 1)[0]:
-        return SpecSyntaxError(
-            f"expected key=value, found {rest!r}",
-            'quotes go around the whole value, as in user="CN=etl,O=acme"',
-            position,
-        )
+        advice = 'put the whole value in double quotes, and write \\" for a quote within it'
+        return Refusal(f"a double quote is missing in {rest!r}", advice=advice)
     item = rest.split(",", 1)[0]
-    return SpecSyntaxError(
-        f"expected key=value, found {item!r}" if item else "expected key=value, found two commas in a row",
-        'put a value with a comma in double quotes, as in user="CN=etl,O=acme"',
-        position,
-    )
+    if '"' in item:
+        advice = 'quotes go around the whole value, as in user="CN=etl,O=acme"'
+        return Refusal(f"expected key=value, found {rest!r}", advice=advice)
+    found = repr(item) if item else "two commas in a row"
+    advice = 'put a value with a comma in double quotes, as in user="CN=etl,O=acme"'
+    return Refusal(f"expected key=value, found {found}", advice=advice)

@@ -9,8 +9,6 @@ A rotation is due after an hour, and when the newer table has `MAX_RECENT` clien
 causes earlier rotations, and never more than 2 * `MAX_RECENT` objects.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from quotas.admission.client_limits import ClientLimits

@@ -1,7 +1,5 @@
 """All configured entries, found by entity in O(1)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Final
@@ -18,7 +16,7 @@ from quotas.limit_kinds import (
 )
 from quotas.registry.override import Applies, Compactor, Override, apply, limits_of
 from quotas.registry.precedence import QuotaTable
-from quotas.resource_groups import GroupIndex
+from quotas.resource_groups import GroupIndex, ResourceGroup
 
 _OF_RECORDS: Final = frozenset((BYTES_IN_RATE, MESSAGES_IN_RATE, TOTAL_BYTES_THRESHOLD, TOTAL_MESSAGES_THRESHOLD))
 
@@ -33,20 +31,19 @@ class Configured:
 
     def __init__(self, entries: Iterable[QuotaEntry] = ()) -> None:
         self.clients = QuotaTable()
-        self.groups = GroupIndex()
         self._named: dict[Kind, dict[str, Override]] = {kind: {} for kind in Kind}
         self._defaults: dict[Kind, Override] = {}
         compactor = Compactor()
         limit_names: set[str] = set()
-        grouped = set()
+        groups: list[ResourceGroup] = []
         self.rejects = False
         for entry in entries:
             self.rejects |= _may_reject(entry)
             if entry.group is not None:
-                (self.groups.replace if entry.entity in grouped else self.groups.add)(entry.group)
-                grouped.add(entry.entity)
+                groups.append(entry.group)
             self._put(entry.entity, compactor.compact(entry))
             limit_names.update(entry.limits)
+        self.groups = GroupIndex(groups)
         self.counts_records = not limit_names.isdisjoint(_OF_RECORDS)
         self.counts_mutations = CONTROLLER_MUTATION_RATE in limit_names
 

@@ -3,8 +3,6 @@
 Kafka's quota sensors expire after an hour too (`INACTIVE_SENSOR_EXPIRATION_TIME_SECONDS`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 

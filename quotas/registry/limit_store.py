@@ -10,8 +10,6 @@ After a change of the configuration each limit is updated at its next look-up, o
 change costs little at once, however many limits are in use.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from fractions import Fraction

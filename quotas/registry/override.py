@@ -1,7 +1,5 @@
 """The compact form of configured entries, since there may be a million that are never looked up."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -28,7 +26,7 @@ class Shape:
 
 
 # The shape, then one rate for each of its names.
-Override: TypeAlias = "tuple[Shape, *tuple[int | Fraction, ...]]"
+Override: TypeAlias = tuple[Shape, *tuple[int | Fraction, ...]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,6 @@ level with a client id, and an empty user, which Kafka does not have, none with 
 A million overrides are compact values (`override`) in one dict per level with plain strings as keys.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Final
 

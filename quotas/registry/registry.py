@@ -11,17 +11,14 @@ Two kinds of state, with two ways to end:
 affected sessions.
 """
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 
 from quotas.admission.client_limits import ClientLimits, ProducerIdLimit, TopicLimits
 from quotas.admission.limit import Limit, limits_for
 from quotas.admission.limit_set import limit_set
 from quotas.admission.refused_sequences import RefusedSequences
-from quotas.admission.topic_thresholds import Thresholds
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.entity import Kind
@@ -53,6 +50,7 @@ class Registry:
     settings   the algorithms of entries without their own
     observers  called after each change of the configuration, so that held frames are checked again
     reads_topics  Produce requests of all clients are parsed for their topics, whether a limit needs it or not
+    topics     those in use, and seed 004's thresholds
     refused    batches that `action=reject` has refused. Their order is kept also when no limit refuses any more
 
     Raises ValueError if the share is not above zero, ThresholdError if thresholds of topics exceed their total.
@@ -71,7 +69,7 @@ class Registry:
         self.observers: list[Callable[[], None]] = []
         settings = AlgorithmSettings() if settings is None else settings
         self._store = LimitStore(Configured(entries), settings, _exact_share(share))
-        self._topics = TopicTable(self._store)
+        self.topics = TopicTable(self._store)
         self._clients = ClientTable()
         self.refused = RefusedSequences()
         #: Some clients are parsed for the sake of refused batches alone.
@@ -80,11 +78,6 @@ class Registry:
     @property
     def share(self) -> Fraction:
         return self._store.share
-
-    @property
-    def thresholds(self) -> Mapping[str, Thresholds]:
-        """Seed 004's thresholds, by the name of the topic's limit."""
-        return self._topics.thresholds
 
     @property
     def learns_topics(self) -> bool:
@@ -115,26 +108,8 @@ class Registry:
         return self._store.is_in_use(limit)
 
     def topic(self, name: str, now_ns: int, *, exists: bool = False) -> TopicLimits:
-        """The limits of records produced to this topic. `exists`: as `topic_exists`; False: not known."""
-        return self._topics.get(name, self.generation, now_ns, exists)
-
-    def topic_exists(self, name: str) -> None:
-        """A broker has reported this topic, or accepted records for it: it has a share of the thresholds from now on,
-        if it is in use.
-        """
-        self._topics.confirm(name)
-
-    def records_of_unknown_topic(self) -> TopicLimits:
-        """The limits of records of an unknown topic: the total's."""
-        return self._topics.unknown_topic()
-
-    def records_accepted(self, topic: str, record_bytes: int, messages: int, now_ns: int) -> None:
-        """Count records that a broker's response accepts, or that passed with acks=0: what thresholds measure."""
-        self._topics.accepted(topic, record_bytes, messages, now_ns)
-
-    def records_refused(self, topic: str, record_bytes: int, messages: int, now_ns: int) -> None:
-        """Count records that a broker's response refuses as erroneous."""
-        self._topics.refused(topic, record_bytes, messages, now_ns)
+        """The limits of records produced to this topic. `exists`: as `TopicTable.confirm`; False: not known."""
+        return self.topics.get(name, self.generation, now_ns, exists)
 
     def place_limit(self, limit_name: str, kind: Kind, *names: str) -> Limit | None:
         """The limit of an address, a listener (under any of its names) or the total; None without one."""
@@ -152,7 +127,7 @@ class Registry:
     def produced(self, now_ns: int) -> Iterator[tuple[str, str, float]]:
         """Records under a total threshold: unit, outcome, and the one-minute rate per second."""
         for unit, name in (("bytes", BYTES_THRESHOLD), ("messages", MESSAGES_THRESHOLD)):
-            thresholds = self.thresholds[name]
+            thresholds = self.topics.thresholds[name]
             if thresholds.total is not None:
                 yield unit, "accepted", thresholds.accepted.one_minute_rate(now_ns)
                 yield unit, "erroneous", thresholds.erroneous.one_minute_rate(now_ns)
@@ -177,11 +152,11 @@ class Registry:
         """
         new_share = self.share if share is None else _exact_share(share)
         configured = entries if isinstance(entries, Configured) else Configured(entries)
-        self._topics.check(configured)
+        self.topics.check(configured)
         self.generation += 1
         self._store.replace(configured, new_share, now_ns)
         self._store.refresh(most)
-        self._topics.replace()
+        self.topics.replace()
         for observer in self.observers:
             observer()
 
@@ -203,7 +178,7 @@ class Registry:
 
         Costs O(limits that are due for a check): each is checked once an hour.
         """
-        topics = self._topics.expire(now_ns)
+        topics = self.topics.expire(now_ns)
         forgotten = self._store.expire(now_ns)
         self.refused.expire(now_ns)
         keeps_order = self._keeps_order and len(self.refused) > 0

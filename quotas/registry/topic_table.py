@@ -1,8 +1,6 @@
 """The limits of records of each topic: its own rates, its groups', the total's, and seed 004's thresholds."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from operator import or_
 from typing import Final
@@ -65,7 +63,9 @@ class TopicTable:
         return topic
 
     def confirm(self, name: str) -> None:
-        """See `Registry.topic_exists`."""
+        """A broker has reported this topic, or accepted records for it: it has a share of the thresholds from now on,
+        if it is in use.
+        """
         for thresholds in self.thresholds.values():
             thresholds.confirm(name)
 
@@ -78,17 +78,21 @@ class TopicTable:
         return limits
 
     def accepted(self, topic: str, record_bytes: int, messages: int, now_ns: int) -> None:
-        """See `Registry.records_accepted`."""
+        """Count records that a broker's response accepts, or that passed with acks=0: what thresholds measure."""
+        for known, amount in self._known(topic, record_bytes, messages):
+            known.record_accepted(amount, now_ns)
+
+    def refused(self, topic: str, record_bytes: int, messages: int, now_ns: int) -> None:
+        """Count records that a broker's response refuses as erroneous."""
+        for known, amount in self._known(topic, record_bytes, messages):
+            known.thresholds.erroneous.record(amount, now_ns)
+
+    def _known(self, topic: str, record_bytes: int, messages: int) -> Iterator[tuple[TopicThreshold, int]]:
+        """The thresholds of a topic that is in use, with the amount for each."""
         for name, amount in ((BYTES_THRESHOLD, record_bytes), (MESSAGES_THRESHOLD, messages)):
             limit = self._store.find(name, Named(Kind.TOPIC, topic))
             if limit is not None and isinstance(limit.algorithm, TopicThreshold):
-                limit.algorithm.record_accepted(amount, now_ns)
-
-    def refused(self, topic: str, record_bytes: int, messages: int, now_ns: int) -> None:
-        """See `Registry.records_refused`."""
-        for name, amount in ((BYTES_THRESHOLD, record_bytes), (MESSAGES_THRESHOLD, messages)):
-            if self._store.find(name, Named(Kind.TOPIC, topic)) is not None:
-                self.thresholds[name].record_error(amount, now_ns)
+                yield limit.algorithm, amount
 
     def _threshold(self, name: str, topic: str, own: Mapping[str, Applies]) -> tuple[Limit, ...]:
         thresholds = self.thresholds[name]

@@ -11,11 +11,13 @@ from proxy.config.floor import FLOORS, JAVA, LIBRDKAFKA
 from proxy.config.quotas_file import read_quotas_file
 from proxy.config.values import parse_fraction
 from quotas.algorithms.algorithm import ALGORITHMS, NS_PER_SECOND, AlgorithmSettings
+from quotas.entry import QuotaEntry
 from quotas.limit_kinds import LIMIT_KINDS, PRODUCER_BYTE_RATE
+from quotas.parsing.batch import duplicates, threshold_errors
 from quotas.parsing.limits import scope_keys
 from quotas.parsing.names import ENTITY_KEYS
 from quotas.parsing.options import OPTION_KEYS
-from quotas.parsing.parse import QuotaEntry, duplicates, parse_spec, threshold_errors
+from quotas.parsing.parse import parse_spec
 from tests.docs.pages import LIMITS_PAGE, ROOT, blocks, rows
 
 PAGE = LIMITS_PAGE.read_text(encoding="utf-8")

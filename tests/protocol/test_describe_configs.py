@@ -12,7 +12,7 @@ from kio.static.constants import EntityType
 
 from protocol.apis import DESCRIBE_CONFIGS
 from protocol.describe_configs import BROKER_RESOURCE, DescribeConfigsRequestWalk
-from protocol.errors import MalformedFrame, TruncatedFrame, UnsupportedVersion
+from protocol.errors import MalformedFrame, TruncatedFrame
 from protocol.messages import decode, encode
 from tests.protocol.kafka_messages import REAL_HOST, chunk_sizes, parsed, requests, response_bytes, streamed
 from tests.protocol.rewriting import rewrite
@@ -111,12 +111,6 @@ def test_one_step_reads_few_items(names: bool) -> None:
         final = walk.advance(bytearray(body), pos, len(body))
         most, pos = max(most, final - pos), final
     assert most <= 80
-
-
-@pytest.mark.parametrize("version", [0, 5])
-def test_versions_outside_of_the_table(version: int) -> None:
-    with pytest.raises(UnsupportedVersion):
-        DescribeConfigsRequestWalk(version, 10, 0)
 
 
 # ---- responses

@@ -14,8 +14,8 @@ from kio.index import load_payload_module, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
-from protocol.apis import APIS, METADATA
-from protocol.errors import MalformedFrame, TruncatedFrame, UnsupportedVersion
+from protocol.apis import METADATA
+from protocol.errors import MalformedFrame, TruncatedFrame
 from protocol.messages import encode
 from protocol.metadata_topics import MetadataTopicsWalk
 from protocol.rewriting import rewriting_walk
@@ -237,9 +237,3 @@ def test_what_cannot_be(version: int, rest: bytes, offset: int) -> None:
         with pytest.raises(MalformedFrame) as caught:
             streamed(MetadataTopicsWalk(version, 40 + len(rest), 40), rest, [chunk] * len(rest))
         assert caught.value.offset == 40 + offset
-
-
-def test_versions_that_nobody_speaks() -> None:
-    for version in (-1, APIS[METADATA].max_version + 1):
-        with pytest.raises(UnsupportedVersion):
-            MetadataTopicsWalk(version, 100, 10)

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from protocol.apis import APIS, PRODUCE
-from protocol.errors import MalformedFrame, TruncatedFrame, UnsupportedVersion
+from protocol.errors import MalformedFrame, TruncatedFrame
 from protocol.messages import decode
 from protocol.produce import (
     FIRST_FLEXIBLE,
@@ -312,12 +312,6 @@ def test_bytes_after_the_last_field() -> None:
     with pytest.raises(MalformedFrame):
         walk_over(response, 13, 0)
     assert finish_usual(response, 13, 0) is None
-
-
-def test_versions_outside_of_the_table() -> None:
-    for version in (-1, VERSIONS[-1] + 1):
-        with pytest.raises(UnsupportedVersion):
-            ProduceResponseWalk(version, 100, 0, False)
 
 
 @given(unknown=st.lists(st.tuples(st.integers(1, 300), st.binary(max_size=200)), min_size=1, max_size=3))

@@ -12,7 +12,6 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from protocol.apis import PRODUCE
-from protocol.errors import UnsupportedVersion
 from protocol.produce_partitions import MAX_PARTITIONS, PartitionData, ProducePartitionsWalk, TooManyPartitions
 from protocol.produce_refusals import MAX_MESSAGE, Refused, refused_produce_response
 from protocol.topics import Topic
@@ -150,8 +149,3 @@ def test_a_message_is_at_most_500_bytes(version: int, message: str) -> None:
     else:
         assert message.startswith(found.error_message)
         assert min(len(message.encode()), MAX_MESSAGE - 1) <= len(found.error_message.encode()) <= MAX_MESSAGE
-
-
-def test_a_version_that_is_not_in_the_table() -> None:
-    with pytest.raises(UnsupportedVersion):
-        refused_produce_response(14, 1, refused_of(9, [(0, 0)]), 0)

@@ -15,8 +15,8 @@ from kio.index import load_payload_module
 from kio.static.constants import EntityType
 from kio.static.primitive import i16
 
-from protocol.apis import APIS, PRODUCE
-from protocol.errors import MalformedFrame, TruncatedFrame, UnsupportedVersion
+from protocol.apis import PRODUCE
+from protocol.errors import MalformedFrame, TruncatedFrame
 from protocol.messages import encode
 from protocol.produce_walk import ProduceRequestWalk, TopicUsage, one_partition
 from protocol.record_batch import BATCH_HEADER, PLAIN_WIDTH, TOO_WIDE, length_field, read_size, width_of
@@ -492,12 +492,6 @@ def test_when_it_is_over() -> None:
         over.append(walk.is_over)
     assert over == [False, False, False, True]
     assert not ProduceRequestWalk(12, 0, 0).is_over
-
-
-def test_versions_outside_of_the_table() -> None:
-    for version in (-1, APIS[PRODUCE].max_version + 1):
-        with pytest.raises(UnsupportedVersion):
-            ProduceRequestWalk(version, 100, 0)
 
 
 @given(st.integers(0, 2**31 - 2) | st.sampled_from([60, 61, 125, 126, 127, 16_382, 16_383, 2_097_150, 2_097_151]))

@@ -313,11 +313,11 @@ class Produce(DataHandler):
             if name is None:
                 continue
             if share < 1 and usage.topic in refused.seen:
-                registry.topic_exists(name)
+                registry.topics.confirm(name)
             record_bytes, messages = int(usage.record_bytes * share), int(usage.messages * share)
             if share:
-                registry.records_refused(name, record_bytes, messages, now_ns)
-            registry.records_accepted(name, usage.record_bytes - record_bytes, usage.messages - messages, now_ns)
+                registry.topics.refused(name, record_bytes, messages, now_ns)
+            registry.topics.accepted(name, usage.record_bytes - record_bytes, usage.messages - messages, now_ns)
 
 
 def _fitting(amounts: Mapping[Limit, int], length: int, now_ns: int) -> int:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from protocol.apis import Treatment
-from protocol.request_header import RequestHeader
 from proxy.streams.connection import Handler
 from proxy.streams.context import Context
 from proxy.streams.handlers.fetch import Fetch
@@ -29,16 +28,7 @@ HANDLERS: Final[Mapping[Treatment, type[Handler]]] = {
 }
 
 
-class Handlers:
-    """One of each, for all connections."""
-
-    __slots__ = ("_by_treatment", "context")
-
-    def __init__(self, context: Context) -> None:
-        self.context: Final = context
-        made = {handler: handler(context) for handler in set(HANDLERS.values())}
-        self._by_treatment = {treatment: made[handler] for treatment, handler in HANDLERS.items()}
-
-    def of(self, header: RequestHeader) -> Handler:
-        """The handler of a request."""
-        return self._by_treatment[header.api.treatment]
+def handlers_of(context: Context) -> Mapping[Treatment, Handler]:
+    """The handler of each treatment, for all connections."""
+    made = {handler: handler(context) for handler in set(HANDLERS.values())}
+    return {treatment: made[handler] for treatment, handler in HANDLERS.items()}

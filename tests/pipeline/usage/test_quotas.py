@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pipeline.usage.jobs import apply
 from pipeline.usage.jobs.simulate import Offer, replay, simulate
 from pipeline.usage.quotas_in_force import QuotasError, in_force, load
-from quotas.parsing.parse import load_quotas
+from quotas.parsing.file import load_quotas
 from tests.pipeline.usage.fleets import usage_record
 from tests.pipeline.usage.test_deltas import records_frame
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.enforcement.data_frame import DataFrame, FrameEvent, Reserving
+from proxy.enforcement.data_frame import DataFrame, FrameEvent
 from proxy.enforcement.holds import _CHECKED_AT_ONCE, LAPSE_NS, Holds
 from quotas.admission.limit import Limit
 from quotas.admission.passage import Passage
@@ -101,7 +101,7 @@ def test_credit_for_a_limit_without_waiters_changes_nothing() -> None:
 # ---- reservations that lapse
 
 
-class Reserved(Reserving):
+class Reserved:
     """Reserves of `limit` until it lapses; `keeps`: whether it keeps up."""
 
     def __init__(self, limit: Limit, *, keeps: bool) -> None:

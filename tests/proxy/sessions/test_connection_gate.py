@@ -13,7 +13,6 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from proxy.active_config import DRY_RUN
 from proxy.config.config import EnforcementOptions, QuotaOptions, SecurityOptions
 from proxy.enforcement.identity import Identity
 from proxy.sessions.gate import Gate
@@ -117,8 +116,8 @@ class Door:
     def change(self, *specs: str) -> None:
         self.world.registry.replace([parse_spec(spec) for spec in specs], self.clock())
 
-    def enforce(self, mode: str) -> None:
-        self.world.context.measures.change("auto", enforces=mode != "dry-run")
+    def enforce(self, enforces: bool) -> None:
+        self.world.context.measures.change("auto", enforces=enforces)
 
     def arrive(self, ip: str = "10.0.0.1", listener: tuple[str, ...] = BOOTSTRAP) -> Connection | None:
         """A new connection; None if it is closed at once."""
@@ -219,7 +218,7 @@ def test_a_wait_goes_on_when_enforcement_is_switched_off() -> None:
     door = Door(ONE)
     door.arrive()
     waiting = door.arrive()
-    door.enforce(DRY_RUN)
+    door.enforce(False)
     later = door.arrive()
     assert waiting is not None
     assert later is not None
@@ -250,9 +249,9 @@ class Connections(RuleBasedStateMachine):
         at_port = f"listener=9093,connections=2,{RATE}={rate}"
         self.door.change("ip=<default>,connections=4", at_port, f"total,connections={total}")
 
-    @rule(mode=st.sampled_from(["auto", DRY_RUN]))
-    def switch(self, mode: str) -> None:
-        self.door.enforce(mode)
+    @rule(enforces=st.booleans())
+    def switch(self, enforces: bool) -> None:
+        self.door.enforce(enforces)
 
     @rule(is_unreachable=st.booleans())
     def lose_brokers(self, is_unreachable: bool) -> None:

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from proxy.enforcement.data_frame import DataFrame, FrameOwner, Life
+from proxy.enforcement.data_frame import DataFrame, Life
 from proxy.enforcement.holds import Holds
 from proxy.sessions.wakeups import LONGEST_PASS_NS, MOST_AT_ONCE, Wakeups
 from quotas.admission.limit import Limit
@@ -40,7 +40,7 @@ class Rounds:
             callback()
 
 
-class Client(FrameOwner):
+class Client:
     """Its frame passes when it is decided again; `cost_ns` passes meanwhile."""
 
     def __init__(self, clock: list[int], cost_ns: int, released: list[Client]) -> None:

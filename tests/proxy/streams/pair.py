@@ -21,7 +21,7 @@ from typing import Any, cast
 from proxy.brokers.nodes import Nodes
 from proxy.brokers.topics import Topics
 from proxy.config.config import Config, QuotaOptions
-from proxy.enforcement.data_frame import DataFrame, FrameEvent, FrameOwner, Life
+from proxy.enforcement.data_frame import DataFrame, FrameEvent, Life
 from proxy.enforcement.holds import LAPSE_NS, Holds
 from proxy.enforcement.identity import Identity
 from proxy.enforcement.measures import Measures
@@ -29,7 +29,7 @@ from proxy.enforcement.report import Report
 from proxy.observability.metrics import Metrics
 from proxy.streams.connection import Connection, Stream
 from proxy.streams.context import Context
-from proxy.streams.handlers.table import Handlers
+from proxy.streams.handlers.table import handlers_of
 from proxy.streams.kinds import Kinds
 from proxy.streams.memory import READ_SIZE, MemoryPool
 from proxy.streams.request_stream import RequestStream
@@ -93,8 +93,7 @@ class World:
             holds=self.holds,
             measures=Measures(self.report, enforcement.throttle_mode, enforces=not enforcement.dry_run),
         )
-        self.handlers = Handlers(self.context)
-        self.kinds = Kinds(self.handlers, self.metrics)
+        self.kinds = Kinds(handlers_of(self.context), self.metrics)
 
     def debts(self) -> dict[tuple[str, str], float]:
         """By entity and limit, in seconds; of limits that owe something."""
@@ -253,7 +252,7 @@ class Flow:
         self.pair.world.memory.update(holding, len(kept), 0, holding.reserved)
 
 
-class Pair(FrameOwner):
+class Pair:
     """A client, a broker, and the streams between them."""
 
     def __init__(self, world: World, *, cuts: Sequence[int] = (), breaks: bool = False, peer: str = "peer:1") -> None:

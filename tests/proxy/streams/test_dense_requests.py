@@ -47,7 +47,7 @@ def pieces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def accepted(world: World) -> int:
-    return world.registry.thresholds[BYTES_THRESHOLD].accepted.count
+    return world.registry.topics.thresholds[BYTES_THRESHOLD].accepted.count
 
 
 @pytest.mark.parametrize("version", [3, 9, 12])

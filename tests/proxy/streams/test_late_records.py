@@ -209,7 +209,7 @@ def test_a_request_with_many_topics_keeps_little_state() -> None:
     assert len(usage._late) == MAX_REMEMBERED
     assert usage.counted is not None
     assert len(usage.counted.usages) == MAX_REMEMBERED
-    accepted = world.registry.thresholds[BYTES_THRESHOLD].accepted
+    accepted = world.registry.topics.thresholds[BYTES_THRESHOLD].accepted
     assert accepted.count == 70 * 501, "of which none is kept for the response"
     pair.broker_sends(produced(1))
     assert accepted.count == 70_000 + 70 * (MAX_REMEMBERED + 500), "all of them count"

@@ -25,7 +25,7 @@ TOO_LARGE = ErrorCode.message_too_large
 
 def counts(world: World) -> tuple[int, int, int]:
     """Accepted, erroneous and throttled bytes."""
-    thresholds = world.registry.thresholds[BYTES_THRESHOLD]
+    thresholds = world.registry.topics.thresholds[BYTES_THRESHOLD]
     return thresholds.accepted.count, thresholds.erroneous.count, thresholds.throttled.count
 
 

@@ -23,7 +23,7 @@ LONG = "x" * (LONGEST_NAME + 1)
 
 
 def shares(world: World, topic: str = "orders") -> float:
-    return float(world.registry.thresholds[BYTES_THRESHOLD].threshold_of(topic))
+    return float(world.registry.topics.thresholds[BYTES_THRESHOLD].threshold_of(topic))
 
 
 # ---- names that are too long

@@ -112,8 +112,8 @@ def test_thresholds_refuse_only_what_is_above_both() -> None:
         return amounts
 
     assert admit_all(amounts_of(vip=400, cheap=200), 0) is ADMITTED
-    registry.records_accepted("vip", 400, 1, 0)
-    registry.records_accepted("cheap", 200, 1, 0)
+    registry.topics.accepted("vip", 400, 1, 0)
+    registry.topics.accepted("cheap", 200, 1, 0)
     now_ns = 5 * SECOND  # the meters have ticked: 120/s in all, vip 80 of 90, cheap 40 of 10
     refused = admit_all(amounts_of(vip=1, cheap=1), now_ns)
     assert not refused.admitted
@@ -232,9 +232,9 @@ def test_a_threshold_counts_a_frame_as_throttled_once_also_when_it_refuses_it_on
         ]
     )
     client, topic = registry.resolve("alice", "etl"), registry.topic("orders", 0)
-    thresholds = registry.thresholds[BYTES_THRESHOLD]
+    thresholds = registry.topics.thresholds[BYTES_THRESHOLD]
     client.produce.charge(70, 0)  # holds for 6 s; the threshold is above its rate from the tick at 5 s on
-    registry.records_accepted("orders", 1000, 1, 0)
+    registry.topics.accepted("orders", 1000, 1, 0)
     amounts, ticket = client.amounts(40, 1), Ticket()
     TopicCharges(client, topic).add_to(amounts, 30, 1)
     refused = admit_all(amounts, SECOND)

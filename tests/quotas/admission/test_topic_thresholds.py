@@ -85,8 +85,8 @@ def test_accepted_erroneous_and_throttled_have_separate_meters() -> None:
     set_total(thresholds, 1000)
     topic = thresholds.topic("orders")
     topic.record_accepted(700, SECOND)
-    thresholds.record_error(340, SECOND)  # MESSAGE_TOO_LARGE
-    thresholds.record_throttled(5, SECOND)
+    thresholds.erroneous.record(340, SECOND)  # MESSAGE_TOO_LARGE
+    thresholds.throttled.record(5, SECOND)
     counts = (thresholds.accepted.count, thresholds.erroneous.count, thresholds.throttled.count)
     assert counts == (700, 340, 5)
     at_tick = 6 * SECOND
@@ -99,7 +99,7 @@ def test_errors_alone_hold_no_topic() -> None:
     topic = thresholds.topic("orders")
     for second in range(60):
         assert admit(topic, 1000, second * SECOND) == 0
-        thresholds.record_error(1000, second * SECOND + SECOND // 100)
+        thresholds.erroneous.record(1000, second * SECOND + SECOND // 100)
 
 
 def test_only_topics_that_exist_lower_the_share_of_others() -> None:

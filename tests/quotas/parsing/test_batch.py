@@ -4,8 +4,8 @@ import pytest
 
 from quotas.entity import TOTAL, Entity, Kind, Named
 from quotas.limit_kinds import BYTES_THRESHOLD, MESSAGES_THRESHOLD, TOTAL_BYTES_THRESHOLD, TOTAL_MESSAGES_THRESHOLD
-from quotas.parsing.batch import Wrong
-from quotas.parsing.parse import duplicates, parse_spec, threshold_errors
+from quotas.parsing.batch import Wrong, duplicates, threshold_errors
+from quotas.parsing.parse import parse_spec
 
 
 def test_duplicates_are_found_wherever_the_entries_came_from() -> None:

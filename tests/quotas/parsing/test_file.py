@@ -17,8 +17,7 @@ from quotas.limit_kinds import (
     TOTAL_BYTES_THRESHOLD,
     TOTAL_MESSAGES_THRESHOLD,
 )
-from quotas.parsing.file import FileEntries, Placed
-from quotas.parsing.parse import load_quotas
+from quotas.parsing.file import FileEntries, Placed, load_quotas
 from quotas.resource_groups import ResourceGroup
 
 ABOVE = "write it above the first table: below a table, TOML makes it part of that table"

@@ -21,7 +21,9 @@ from quotas.limit_kinds import (
     REQUEST_RATE,
     TOTAL_MESSAGES_THRESHOLD,
 )
-from quotas.parsing.parse import SpecError, SpecErrors, load_quotas, parse_spec
+from quotas.parsing.errors import SpecError, SpecErrors
+from quotas.parsing.file import load_quotas
+from quotas.parsing.parse import parse_spec
 from quotas.resource_groups import ResourceGroup
 
 OF_CLIENTS = "producer_byte_rate, consumer_byte_rate, request_rate, controller_mutation_rate"

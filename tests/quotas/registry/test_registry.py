@@ -162,7 +162,7 @@ def test_new_producer_ids_and_thresholds_of_a_dry_run_are_forgotten() -> None:
         known.record(3, now_ns)
         known.remember(range(3), now_ns)
         (topic,) = registry.topic("rows", now_ns).bytes_in
-        registry.records_accepted("rows", 10_000, 1, now_ns)
+        registry.topics.accepted("rows", 10_000, 1, now_ns)
     now_ns = 12 * SECOND
     assert known.debt_ns(now_ns)
     assert topic.debt_ns(now_ns)
@@ -170,7 +170,7 @@ def test_new_producer_ids_and_thresholds_of_a_dry_run_are_forgotten() -> None:
     assert (known.debt_ns(now_ns), topic.debt_ns(now_ns)) == (0, 0)
     assert known.unknown(range(4), now_ns) == (3,), "known ids stay known"
     for _ in range(2):
-        registry.records_accepted("rows", 10_000, 1, now_ns)
+        registry.topics.accepted("rows", 10_000, 1, now_ns)
         now_ns += 6 * SECOND
     assert topic.debt_ns(now_ns), "measured anew"
 

@@ -67,7 +67,7 @@ def test_a_topic_draws_on_its_own_limits_its_groups_and_the_total() -> None:
     assert entities(orders.messages_in) == [f"{MESSAGES_IN_RATE} total", f"{MESSAGES_THRESHOLD} topic:orders"]
     assert entities(clicks.bytes_in) == [f"{BYTES_IN_RATE} topic:clicks", names[2]]
     assert orders.bytes_in[-1] is clicks.bytes_in[-1]  # the total's bucket is one
-    nobody = registry.records_of_unknown_topic()
+    nobody = registry.topics.unknown_topic()
     assert (nobody.name, nobody.bytes_in, nobody.messages_in) == ("", orders.bytes_in[-1:], orders.messages_in[:1])
     assert registry.learns_topics
 
@@ -87,7 +87,7 @@ def test_a_topic_is_looked_up_once_for_each_change() -> None:
 def test_the_share_scales_thresholds(share: float | Fraction) -> None:
     registry = Registry([TOTAL_OF_100, QuotaEntry(ORDERS, {BYTES_THRESHOLD: 40})], share=share)
     exact = Fraction(str(share)) if isinstance(share, float) else Fraction(share)
-    bytes_in = registry.thresholds[BYTES_THRESHOLD]
+    bytes_in = registry.topics.thresholds[BYTES_THRESHOLD]
     assert [bytes_in.total, bytes_in.share] == [100 * exact, 60 * exact]
     assert threshold(registry, "orders").algorithm.rate == 40 * exact
     registry.replace([TOTAL_OF_100], 0, share=1)
@@ -103,7 +103,7 @@ def test_entries_that_do_not_fit_are_refused_and_change_nothing() -> None:
             Registry(too_much)
         with pytest.raises(ThresholdError):
             registry.replace(too_much, 0, share=0.1)
-    assert (registry.generation, registry.thresholds[BYTES_THRESHOLD].total) == (before, 100)
+    assert (registry.generation, registry.topics.thresholds[BYTES_THRESHOLD].total) == (before, 100)
     assert registry.share == 1
 
 
@@ -122,9 +122,9 @@ def test_a_name_takes_no_share_before_it_exists() -> None:
     registry = Registry([TOTAL_OF_100])
     orders, invented = threshold(registry, "orders"), threshold(registry, "invented", exists=False)
     assert (orders.rate, invented.rate) == (100, 100)
-    registry.topic_exists("never used")
+    registry.topics.confirm("never used")
     assert orders.rate == 100
-    registry.topic_exists("invented")
+    registry.topics.confirm("invented")
     assert (orders.rate, invented.rate) == (50, 50)
     assert threshold(registry, "invented", exists=False).rate == 50
 
@@ -165,8 +165,8 @@ def test_replacing_keeps_what_was_observed() -> None:
 def test_records_count_as_the_response_says() -> None:
     registry = Registry([QuotaEntry(TOTAL, {TOTAL_BYTES_THRESHOLD: 100, TOTAL_MESSAGES_THRESHOLD: 10})])
     registry.topic("orders", 0)
-    registry.records_accepted("orders", 100, 10, 0)
-    registry.records_refused("orders", 400, 40, 0)
+    registry.topics.accepted("orders", 100, 10, 0)
+    registry.topics.refused("orders", 400, 40, 0)
     assert list(registry.produced(6 * SECOND)) == [
         ("bytes", "accepted", 20),
         ("bytes", "erroneous", 80),
@@ -179,9 +179,9 @@ def test_records_count_as_the_response_says() -> None:
 
 def test_a_response_for_a_topic_without_a_threshold_counts_nothing_and_makes_no_topic_known() -> None:
     registry = Registry([TOTAL_OF_100])
-    registry.records_accepted("orders", 400, 40, 0)
-    registry.records_refused("orders", 400, 40, 0)
-    thresholds = registry.thresholds[BYTES_THRESHOLD]
+    registry.topics.accepted("orders", 400, 40, 0)
+    registry.topics.refused("orders", 400, 40, 0)
+    thresholds = registry.topics.thresholds[BYTES_THRESHOLD]
     assert (len(thresholds), thresholds.accepted.count, thresholds.erroneous.count) == (0, 0, 0)
 
 
@@ -197,7 +197,7 @@ def test_a_topic_without_records_for_an_hour_has_no_share() -> None:
     assert used.rate == 50
     accept(threshold(registry, "used", 30 * MINUTE), 1, 30 * MINUTE)
     registry.expire(IDLE_NS + MINUTE)
-    assert len(registry.thresholds[BYTES_THRESHOLD]) == 1
+    assert len(registry.topics.thresholds[BYTES_THRESHOLD]) == 1
     assert used.rate == 100
     assert [limit.entity for limit in registry.limits_in_use()] == [used.entity]
     assert threshold(registry, "gone", IDLE_NS + MINUTE) is not gone
@@ -212,7 +212,7 @@ def test_a_topic_in_use_is_not_forgotten_though_nothing_of_it_passes() -> None:
     for minute in range(0, 200, 10):
         assert threshold(registry, "held", minute * MINUTE).algorithm is limit.algorithm
         registry.expire(minute * MINUTE)
-    assert len(registry.thresholds[BYTES_THRESHOLD]) == 1
+    assert len(registry.topics.thresholds[BYTES_THRESHOLD]) == 1
 
 
 def test_a_topic_that_comes_back_while_its_old_limit_is_still_in_debt_is_known_again() -> None:
@@ -228,10 +228,10 @@ def test_a_topic_that_comes_back_while_its_old_limit_is_still_in_debt_is_known_a
         registry.expire(minute * MINUTE)
     now_ns = 62 * MINUTE
     assert old in list(registry.limits_in_use())
-    assert len(registry.thresholds[BYTES_THRESHOLD]) == 1
+    assert len(registry.topics.thresholds[BYTES_THRESHOLD]) == 1
     again = threshold(registry, "none", now_ns)
     assert again is not old
-    assert len(registry.thresholds[BYTES_THRESHOLD]) == 2
+    assert len(registry.topics.thresholds[BYTES_THRESHOLD]) == 2
     assert [limit for limit in registry.limits_in_use() if limit.entity == old.entity] == [again]
 
 
@@ -243,8 +243,8 @@ def test_ten_thousand_names_leave_nothing_behind() -> None:
     registry.expire(0)
     assert registry.expire(IDLE_NS + 2 * MINUTE) == 20_000
     assert list(registry.limits_in_use()) == []
-    assert len(registry.thresholds[BYTES_THRESHOLD]) == 0
-    assert registry._topics._topics == {}
+    assert len(registry.topics.thresholds[BYTES_THRESHOLD]) == 0
+    assert registry.topics._topics == {}
 
 
 @pytest.mark.pure
