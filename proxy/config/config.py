@@ -12,6 +12,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 from typing import Literal
 
+from proxy.config.client_settings import ClientSettings
 from quotas.entry import QuotaEntry
 
 Address = tuple[str, int]
@@ -166,10 +167,11 @@ class SecurityOptions:
 class Config:
     """The configuration of one proxy process, in the groups of `--help`. The defaults are those of the command line.
 
-    `file`: that of `--config`.
+    `upstream`: the file of `--command-config`. `file`: that of `--config`.
     """
 
     bootstrap_servers: tuple[Address, ...]
+    upstream: ClientSettings = field(default_factory=ClientSettings)
     listening: ListeningOptions = ListeningOptions()
     quotas: QuotaOptions = QuotaOptions()
     enforcement: EnforcementOptions = EnforcementOptions()
