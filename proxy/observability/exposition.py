@@ -208,6 +208,19 @@ def _whole_process(metrics: Metrics) -> Iterator[Metric]:
         int(metrics.reload_ok),
     )
     yield _gauge(
+        "certificates_last_reload_successful",
+        "1: certificates, keys and the file of --command-config were used when last read; 0: refused, as above.",
+        int(metrics.tls_reload_ok),
+    )
+    family = GaugeMetricFamily(
+        PREFIX + "certificate_not_after_timestamp_seconds",
+        "When the first certificate of the chain that is shown to clients, or to brokers, expires.",
+        labels=("side",),
+    )
+    for side, seconds in metrics.certificates.items():
+        family.add_metric((side,), seconds)
+    yield family
+    yield _gauge(
         "enforcement_enabled",
         "1: quotas are enforced; 0: a dry run, or enforcement is switched off.",
         int(metrics.enforcement_enabled),
