@@ -16,6 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from deploy.local.cluster import KafkaCluster
 from deploy.local.errors import PlaygroundError
+from deploy.local.security import Security
 
 # No deadline: other work on the machine would make examples "too slow" that are not.
 settings.register_profile("default", deadline=None)
@@ -82,6 +83,18 @@ def kafka_cluster() -> Iterator[KafkaCluster]:
 def kafka_cluster3() -> Iterator[KafkaCluster]:
     """Three brokers, Kafka 4.3.1, on 127.0.0.2 to .4. Whoever stops one starts it again before the test ends."""
     yield from _running(KafkaCluster(3))
+
+
+@pytest.fixture(scope="session")
+def security() -> Security:
+    """The CA and the users of `secured_cluster`."""
+    return Security()
+
+
+@pytest.fixture(scope="session")
+def secured_cluster(security: Security) -> Iterator[KafkaCluster]:
+    """One broker that also listens with SSL, SASL_SSL and SASL_PLAINTEXT (`secure_addresses`)."""
+    yield from _running(KafkaCluster(1, security=security))
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from deploy.local import probe
 from deploy.local.artifacts import BROKERS, class_path
 from deploy.local.errors import BrokerFailed, PlaygroundError
 from deploy.local.node import BrokerNode, PortReservation
+from deploy.local.security import PROTOCOLS, Security
 from deploy.local.settings import Address, NodeAddressing, server_properties
 
 _POLL_SECONDS = 0.05
@@ -28,6 +29,7 @@ class KafkaCluster:
     brokers: 1 or 3. version: a key of artifacts.BROKERS. overrides: settings for every broker, last in its properties.
     advertised: told a node id and the port it really listens on, says which address clients shall be told, for a tap or
     a proxy in between; by default the real one. Replication between brokers never goes there.
+    security: adds a listener for each of SSL, SASL_SSL and SASL_PLAINTEXT (`secure_addresses`).
 
     Node N (1, 2, 3) listens on 127.0.0.(N+1): a test recognises a leaked broker address by that.
     Everything raises PlaygroundError: DownloadFailed, JavaMissing, BrokerFailed.
@@ -40,6 +42,7 @@ class KafkaCluster:
         overrides: Mapping[str, str] | None = None,
         advertised: Callable[[int, int], Address] | None = None,
         start_timeout_seconds: float = 120.0,
+        security: Security | None = None,
     ) -> None:
         if brokers not in (1, 3):
             raise PlaygroundError(f"a cluster has 1 or 3 brokers, not {brokers}")
@@ -50,6 +53,7 @@ class KafkaCluster:
         self._overrides = dict(overrides or {})
         self._advertised = advertised
         self._start_timeout_seconds = start_timeout_seconds
+        self._security = security
         self._reservations: list[PortReservation] = []
         self._directory: Path | None = None
         self._nodes: dict[int, BrokerNode] = {}
@@ -68,6 +72,12 @@ class KafkaCluster:
     def bootstrap_servers(self) -> str:
         """The advertised addresses as Kafka clients take them: `host:port,host:port`."""
         return ",".join(f"{host}:{port}" for host, port in self.advertised_addresses.values())
+
+    def secure_addresses(self, protocol: str) -> str:
+        """`host:port,...` of the listeners of a security protocol: SSL, SASL_SSL or SASL_PLAINTEXT."""
+        return ",".join(
+            f"{host}:{port}" for host, port in (node.addressing.more[protocol] for node in self._nodes.values())
+        )
 
     def log_path(self, node: int) -> Path:
         """The file with everything that broker has printed, over all its starts."""
@@ -131,9 +141,14 @@ class KafkaCluster:
             self._nodes[node] = BrokerNode(node, self._directory / f"node-{node}", jars, own)
         cluster_id = new_cluster_id()
 
+        overrides = self._overrides
+        if self._security is not None:
+            overrides = self._security.server_properties(self._directory) | overrides
+        scram = () if self._security is None else self._security.scram_credentials()
+
         def format_storage(broker: BrokerNode) -> None:
             data = broker.directory / "data"
-            broker.format(cluster_id, server_properties(broker.node, addressing, data, self._overrides))
+            broker.format(cluster_id, server_properties(broker.node, addressing, data, overrides), scram)
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(format_storage, self._nodes.values()))
@@ -145,7 +160,8 @@ class KafkaCluster:
         host = f"127.0.0.{node + 1}"
         client, internal, controller = (self._reserve(host) for _ in range(3))
         advertised = self._advertised(node, client[1]) if self._advertised else client
-        return NodeAddressing(client=client, advertised=advertised, internal=internal, controller=controller)
+        more = {} if self._security is None else {protocol: self._reserve(host) for protocol in PROTOCOLS}
+        return NodeAddressing(client=client, advertised=advertised, internal=internal, controller=controller, more=more)
 
     def _reserve(self, host: str) -> Address:
         reservation = PortReservation(host)

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from deploy.local import probe
@@ -66,12 +66,13 @@ class BrokerNode:
         self._properties_path = directory / "server.properties"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def format(self, cluster_id: str, properties: Mapping[str, str]) -> None:
-        """Writes `server.properties` and formats the storage. Raises BrokerFailed."""
+    def format(self, cluster_id: str, properties: Mapping[str, str], scram: Sequence[str] = ()) -> None:
+        """Writes `server.properties` and formats the storage, with the SCRAM credentials. Raises BrokerFailed."""
         self.directory.mkdir(parents=True)
         self._properties_path.write_text(properties_text(properties), encoding="utf-8")
         command = [find_java(), *_TOOL_JVM, "-cp", self._class_path, "kafka.tools.StorageTool", "format"]
         command += ["--cluster-id", cluster_id, "--config", str(self._properties_path)]
+        command += [part for each in scram for part in ("--add-scram", each)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         if done.returncode != 0:
             raise BrokerFailed(

@@ -1,7 +1,7 @@
 """`server.properties` of one node of a cluster that lives on a single machine."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 Address = tuple[str, int]
@@ -12,13 +12,15 @@ class NodeAddressing:
     """The listen address of one node and its advertised address.
 
     client: the listener that clients use; advertised: what Metadata says of it; internal: replication between brokers,
-    kept apart so that a tap in front of `client` sees clients only; controller: the KRaft quorum.
+    kept apart so that a tap in front of `client` sees clients only; controller: the KRaft quorum; more: further
+    listeners of clients, by the name of their security protocol.
     """
 
     client: Address
     advertised: Address
     internal: Address
     controller: Address
+    more: Mapping[str, Address] = field(default_factory=dict)
 
 
 def server_properties(
@@ -28,17 +30,19 @@ def server_properties(
     own = cluster[node]
     replicas = min(3, len(cluster))
     in_sync = max(1, replicas - 1)
+    more = "".join(f",{name}://{_text(at)}" for name, at in own.more.items())
     properties = {
         "process.roles": "broker,controller",
         "node.id": f"{node}",
         "controller.quorum.voters": ",".join(f"{each}@{_text(at.controller)}" for each, at in cluster.items()),
         "controller.listener.names": "CONTROLLER",
         "listeners": (
-            f"PLAINTEXT://{_text(own.client)},INTERNAL://{_text(own.internal)},CONTROLLER://{_text(own.controller)}"
+            f"PLAINTEXT://{_text(own.client)},INTERNAL://{_text(own.internal)},CONTROLLER://{_text(own.controller)}{more}"
         ),
-        "advertised.listeners": f"PLAINTEXT://{_text(own.advertised)},INTERNAL://{_text(own.internal)}",
+        "advertised.listeners": f"PLAINTEXT://{_text(own.advertised)},INTERNAL://{_text(own.internal)}{more}",
         "inter.broker.listener.name": "INTERNAL",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT"
+        + "".join(f",{name}:{name}" for name in own.more),
         "log.dirs": f"{data}",
         "num.partitions": "1",
         "default.replication.factor": f"{replicas}",
