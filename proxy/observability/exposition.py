@@ -177,7 +177,7 @@ def _whole_process(metrics: Metrics) -> Iterator[Metric]:
     yield _by_reason(
         "connections_closed",
         "Client connections closed by --stalled-client-timeout (while memory was used up), --handshake-timeout or "
-        "--connections-max-idle; abandoned: connections of clients that had gone, dropped with acks=0 data.",
+        "--connections-max-idle.",
         connections.closed,
     )
     yield _by_reason(
@@ -193,7 +193,7 @@ def _whole_process(metrics: Metrics) -> Iterator[Metric]:
     )
     yield _counter(
         "dropped_frames",
-        "Held requests that were dropped because their client hung up; clients send such requests again.",
+        "Held requests that were dropped because their client hung up; it sends them again, unless they are of acks=0.",
         connections.dropped_frames,
     )
     yield HistogramMetricFamily(

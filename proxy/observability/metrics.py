@@ -43,12 +43,7 @@ PAUSE_REASONS: Final = (
 )
 PROXY_HEADER_TIMEOUT: Final = "proxy_header_timeout"
 REJECTION_REASONS: Final = ("max_connections", CONNECTIONS, CONNECTION_CREATION_RATE, PROXY_HEADER_TIMEOUT)
-STALLED, HANDSHAKE_TIMEOUT, MAX_IDLE, ABANDONED = CLOSING_REASONS = (
-    "stalled",
-    "handshake_timeout",
-    "max_idle",
-    "abandoned",
-)
+STALLED, HANDSHAKE_TIMEOUT, MAX_IDLE = CLOSING_REASONS = ("stalled", "handshake_timeout", "max_idle")
 USAGE_ERROR_REASONS: Final = (
     "unreachable",
     "timeout",
