@@ -24,6 +24,12 @@ class ClosedMidFrame(ProtocolError):
         self.missing = missing
 
 
+class HandshakeFailed(ProtocolError):
+    """The client's TLS handshake failed."""
+
+    reason = "tls_handshake"
+
+
 @final
 class Faults:
     """Counts and logs what breaks connections; shared by all sessions."""

@@ -4,6 +4,7 @@ import socket
 from asyncio import TimerHandle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, final
 
 from protocol.errors import ProtocolError
@@ -15,7 +16,7 @@ from proxy.enforcement.holds import Delay
 from proxy.enforcement.identity import Identity
 from proxy.enforcement.report import throttle_status
 from proxy.observability.admin import ThrottleStatus
-from proxy.sessions.faults import ClosedMidFrame
+from proxy.sessions.faults import ClosedMidFrame, HandshakeFailed
 from proxy.sessions.lifecycle import Event, State, next_state
 from proxy.sessions.progress import Progress
 from proxy.sessions.pump import (
@@ -51,11 +52,14 @@ _STANDING: Final = WRITE_BACKPRESSURE | MEMORY | RESPONSE_MEMORY | IN_FLIGHT
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Address of a client, and the names of the `listener` that it connected to."""
+    """Address of a client, and the names of the `listener` that it connected to. `header_ns`: how long its PROXY header
+    took.
+    """
 
     ip: str
     port: int
     listener: tuple[str, ...]
+    header_ns: int = 0
 
 
 @final
@@ -75,6 +79,7 @@ class Session(Owner, FrameOwner):
         "_timer",
         "client",
         "connection",
+        "opening_ns",
         "origin",
         "progress",
         "request_stream",
@@ -95,7 +100,7 @@ class Session(Owner, FrameOwner):
         self, shared: Shared, client: socket.socket, origin: Origin, on_closed: Callable[["Session"], None]
     ) -> None:
         self._shared = shared
-        self.client = shared.wire_to_client(shared.loop, client)
+        self.client = shared.wire_to_client(client)
         self.origin = origin
         self._on_closed = on_closed
         context = shared.context
@@ -105,7 +110,9 @@ class Session(Owner, FrameOwner):
         )
         self.state = State.CONNECTING
         self.upstream: Wire | None = None
-        self._attempt: Attempt | None = None
+        #: Since when its TLS handshake is under way.
+        self.opening_ns: int | None = None
+        self._attempt: Attempt[Wire] | None = None
         self._timer: TimerHandle | None = None
 
     @property
@@ -144,25 +151,39 @@ class Session(Owner, FrameOwner):
     # ---- opening
 
     def connect(self, candidates: Sequence[Address]) -> None:
-        """Begin to connect to the first of ``candidates`` that answers."""
-        attempt = self._shared.upstream.connect(
+        """Open the client's wire, then connect to the first of ``candidates`` that answers."""
+        self.opening_ns = self._shared.clock() - self.origin.header_ns
+        self.client.open(partial(self._on_open, candidates), self._on_not_open)
+
+    def _on_open(self, candidates: Sequence[Address]) -> None:
+        shared = self._shared
+        assert self.opening_ns is not None  # noqa: S101 - for the type checker
+        spent_ns = shared.clock() - self.opening_ns
+        self.opening_ns = None
+        attempt = shared.upstream.connect(
             candidates,
-            self._on_connected,
-            self._shared.faults.unreachable,
+            shared.wire_to_broker,
+            partial(self._on_connected, spent_ns),
+            shared.faults.unreachable,
             lambda: self._on(Event.BROKER_UNREACHABLE),
         )
         if self.state is State.CONNECTING:
             self._attempt = attempt
 
-    def _on_connected(self, upstream: socket.socket) -> None:
+    def _on_not_open(self, reason: str, detail: str) -> None:
+        if reason:
+            self._shared.faults.protocol(self.identity, HandshakeFailed(detail, -1))
+        self._on(Event.FAILED)
+
+    def _on_connected(self, spent_ns: int, upstream: Wire) -> None:
         self._attempt = None
+        self.upstream = upstream
         shared = self._shared
-        wire = self.upstream = shared.wire_to_broker(shared.loop, upstream)
         to_broker = self.request_stream = RequestStream(self.connection, shared.kinds)
         to_client = self.response_stream = ResponseStream(self.connection)
-        self.requests = Pump(shared.pumps, self, to_broker, self.client, wire)
-        self.responses = Pump(shared.pumps, self, to_client, wire, self.client)
-        self.progress = Progress(self.requests, self.responses, to_broker, to_client, shared.clock())
+        self.requests = Pump(shared.pumps, self, to_broker, self.client, upstream)
+        self.responses = Pump(shared.pumps, self, to_client, upstream, self.client)
+        self.progress = Progress(self.requests, self.responses, to_broker, to_client, shared.clock(), spent_ns)
         self._on(Event.BROKER_CONNECTED)
         self.responses.resume(CONNECTING)
         self.requests.resume(CONNECTING)
@@ -479,6 +500,12 @@ class Session(Owner, FrameOwner):
                 self._end_requests()
             else:
                 self.close()
+
+    def lacks_request(self, timeout_ns: int, now_ns: int) -> bool:
+        """Whether the client has had `timeout_ns` for its handshakes and its first request, which is not complete."""
+        if self.upstream is None:
+            return self.opening_ns is not None and now_ns - self.opening_ns >= timeout_ns
+        return self.progress.lacks_request(timeout_ns, now_ns)
 
     # ---- errors
 

@@ -13,15 +13,14 @@ from proxy.sessions.wire import Wire
 from proxy.streams.context import Context
 from proxy.streams.kinds import Kinds
 
-MakeWire = Callable[[AbstractEventLoop, socket.socket], Wire]
-
 
 @dataclass(slots=True, eq=False)
 class Shared:
     """The proxy's parts as a session sees them.
 
     clock            monotonic nanoseconds
-    wire_to_client   makes the wire of an accepted connection, plaintext or TLS; `wire_to_broker`: of one to a broker
+    wire_to_client   makes the wire of an accepted connection, plaintext or TLS
+    wire_to_broker   the same of a connection to a broker, with its host
     """
 
     loop: AbstractEventLoop
@@ -32,5 +31,5 @@ class Shared:
     wakeups: Wakeups
     upstream: Upstream
     faults: Faults
-    wire_to_client: MakeWire = Wire
-    wire_to_broker: MakeWire = Wire
+    wire_to_client: Callable[[socket.socket], Wire]
+    wire_to_broker: Callable[[socket.socket, str], Wire]

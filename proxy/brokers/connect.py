@@ -1,0 +1,20 @@
+"""Opens connections for the proxy's own requests to brokers, as those of clients are opened: in plaintext or with TLS."""
+
+import asyncio
+
+from proxy.config.config import Address
+from proxy.tls import TlsContexts, failure_of
+
+
+async def open_broker(server: Address, tls: TlsContexts) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection on which a request can be sent. Raises OSError."""
+    context = tls.to_brokers
+    if context is None:
+        return await asyncio.open_connection(*server)
+    try:
+        return await asyncio.open_connection(*server, ssl=context)
+    except ConnectionRefusedError:
+        raise
+    except (OSError, ValueError) as error:
+        reason, detail = failure_of(error)
+        raise OSError(f"{detail} ({reason})") from error
