@@ -7,6 +7,8 @@ import socket
 import time
 from collections.abc import Callable
 
+from proxy.config.client_file import read_client_settings
+from proxy.config.client_settings import ClientSettings
 from proxy.config.config import Config, UsageOptions, format_address
 from proxy.observability.labels import label_value
 from proxy.observability.metrics import Metrics
@@ -40,8 +42,15 @@ def _sink_of(config: Config, options: UsageOptions, origin: Origin) -> Sink:
     from proxy.usage.topic_sink import TopicSink
 
     servers = options.bootstrap_servers or config.bootstrap_servers
-    client = {"bootstrap_servers": list(map(format_address, servers)), "client_id": "kafka-quota-proxy-usage"}
-    return TopicSink(options.topic, origin.key, {**client, **options.client}, options.ssl, time.monotonic_ns)
+    client = {
+        "bootstrap_servers": list(map(format_address, servers)),
+        "client_id": options.client_id or "kafka-quota-proxy-usage",
+    }
+    return TopicSink(options.topic, origin.key, client, lambda: _read_again(options.client), time.monotonic_ns)
+
+
+def _read_again(settings: ClientSettings) -> ClientSettings:
+    return settings if settings.file is None else read_client_settings(settings.file)
 
 
 def _wall_ms() -> int:
