@@ -92,11 +92,14 @@ class ClientFile:
     problems: tuple[Problem, ...] = ()
 
 
-def read_client_settings(path: Path) -> ClientSettings:
-    """The settings of the file of `--command-config`. Raises ConfigError."""
-    found = read_client_file(path, place=f"--command-config '{path}'")
+def read_client_settings(path: Path, before: ClientSettings | None = None) -> ClientSettings:
+    """The settings of the file of `--command-config`, in place of those before. Raises ConfigError."""
+    place = f"--command-config '{path}'"
+    found = read_client_file(path, place=place)
     if found.problems:
         raise ConfigError(found.problems)
+    if before is not None and (before.login is None) != (found.settings.login is None):
+        raise ConfigError((Problem(place, "adds or removes the login of the proxy", "this needs a restart"),))
     return found.settings
 
 

@@ -9,6 +9,7 @@ from typing import Final, final
 
 from protocol.errors import ProtocolError
 from protocol.request_header import may_contain_produce
+from proxy.brokers.login import LoginRefused
 from proxy.brokers.upstream import Attempt
 from proxy.config.config import Address, format_address
 from proxy.enforcement.data_frame import DataFrame, FrameOwner, Life
@@ -18,6 +19,7 @@ from proxy.enforcement.report import throttle_status
 from proxy.observability.admin import ThrottleStatus
 from proxy.sessions.faults import ClosedMidFrame, HandshakeFailed
 from proxy.sessions.lifecycle import Event, State, next_state
+from proxy.sessions.login import BrokerLogin
 from proxy.sessions.progress import Progress
 from proxy.sessions.pump import (
     CONNECTING,
@@ -25,6 +27,7 @@ from proxy.sessions.pump import (
     DRAIN,
     END_OF_STREAM,
     IN_FLIGHT,
+    LOGIN,
     MEMORY,
     QUOTA,
     REASON_NAMES,
@@ -70,6 +73,7 @@ class Session(Owner, FrameOwner):
 
     requests    the pump from client to broker; `responses`: the one back; each with its stream
     progress    for `sweep`
+    login       of the proxy itself; None: SASL passes through
     """
 
     __slots__ = (
@@ -79,6 +83,7 @@ class Session(Owner, FrameOwner):
         "_timer",
         "client",
         "connection",
+        "login",
         "opening_ns",
         "origin",
         "progress",
@@ -110,6 +115,7 @@ class Session(Owner, FrameOwner):
         )
         self.state = State.CONNECTING
         self.upstream: Wire | None = None
+        self.login: BrokerLogin | None = None
         #: Since when its TLS handshake is under way.
         self.opening_ns: int | None = None
         self._attempt: Attempt[Wire] | None = None
@@ -141,7 +147,7 @@ class Session(Owner, FrameOwner):
         paused = 0 if self.upstream is None else self.requests.paused
         if paused & (MEMORY | RESPONSE_MEMORY):
             return REASON_NAMES[MEMORY]
-        return REASON_NAMES[paused & IN_FLIGHT] if paused & IN_FLIGHT else ""
+        return REASON_NAMES[IN_FLIGHT] if paused & (IN_FLIGHT | LOGIN) == IN_FLIGHT else ""
 
     @property
     def throttle_status(self) -> ThrottleStatus | None:
@@ -185,6 +191,9 @@ class Session(Owner, FrameOwner):
         self.responses = Pump(shared.pumps, self, to_client, upstream, self.client)
         self.progress = Progress(self.requests, self.responses, to_broker, to_client, shared.clock(), spent_ns)
         self._on(Event.BROKER_CONNECTED)
+        if shared.context.config.upstream.login is not None:
+            self.login = BrokerLogin(shared.loop, shared.clock, shared.login, self.requests, self)
+            self.login.begin()
         self.responses.resume(CONNECTING)
         self.requests.resume(CONNECTING)
 
@@ -289,6 +298,8 @@ class Session(Owner, FrameOwner):
         if self._attempt is not None:
             self._attempt.cancel()
             self._attempt = None
+        if self.login is not None:
+            self.login.close()
         if self.is_held:
             self._drop_held()
         now_ns = shared.clock()
@@ -381,10 +392,13 @@ class Session(Owner, FrameOwner):
         if self._shared.context.holds.changed:
             self._shared.wakeups.rearm()
         self._send_answers()
+        if self.login is not None:
+            self.login.attend()
         if self.requests.paused & IN_FLIGHT and connection.has_room_again:
             self.requests.resume(IN_FLIGHT)
         # While answers are owed: the response that ends before one of them may be the last that the broker sends.
-        connection.attention = bool(connection.is_closing or connection.owed_bytes or self.requests.paused & IN_FLIGHT)
+        waits = self.requests.paused & IN_FLIGHT or not connection.max_in_flight
+        connection.attention = bool(connection.is_closing or connection.owed_bytes or waits)
         if connection.is_closing:
             self._on(Event.PROGRESS)
         if self.state is State.FLUSHING:
@@ -510,7 +524,9 @@ class Session(Owner, FrameOwner):
     # ---- errors
 
     def close_for(self, error: Exception) -> None:
-        if isinstance(error, ProtocolError):
+        if isinstance(error, LoginRefused):
+            self._shared.faults.login_refused(self.identity, error)
+        elif isinstance(error, ProtocolError):
             self._shared.faults.protocol(self.identity, error)
         else:
             self._shared.faults.defect(self.identity, error)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from proxy.brokers.upstream import Upstream
+from proxy.config.client_settings import LoginSettings
 from proxy.sessions.faults import Faults
 from proxy.sessions.pump import PumpSet
 from proxy.sessions.wakeups import Wakeups
@@ -19,6 +20,7 @@ class Shared:
     """The proxy's parts as a session sees them.
 
     clock            monotonic nanoseconds
+    login            the proxy's own, as its file is now
     wire_to_client   makes the wire of an accepted connection, plaintext or TLS
     wire_to_broker   the same of a connection to a broker, with its host
     """
@@ -31,5 +33,6 @@ class Shared:
     wakeups: Wakeups
     upstream: Upstream
     faults: Faults
+    login: Callable[[], LoginSettings | None]
     wire_to_client: Callable[[socket.socket], Wire]
     wire_to_broker: Callable[[socket.socket, str], Wire]
