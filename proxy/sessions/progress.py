@@ -77,7 +77,7 @@ class Progress:
 
     def lacks_request(self, timeout_ns: int, now_ns: int) -> bool:
         """Whether no complete request has arrived, though the client has been read for `timeout_ns`."""
-        if self._to_broker.has_request or self.has_response:
+        if self._to_broker.has_request:  # a response may be to the proxy's own login
             return False
         if self._requests.paused:
             self._read_ns = now_ns - self._spent_ns

@@ -10,6 +10,7 @@ from kio.schema.sasl_authenticate.v1.request import SaslAuthenticateRequest
 from kio.schema.sasl_authenticate.v1.response import SaslAuthenticateResponse
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
+from kio.static.primitive import i64Timedelta
 from scramp import ScramException, ScramMechanism
 
 from protocol.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
@@ -63,7 +64,7 @@ class SaslBroker:
             error_code=code,
             error_message=message,
             auth_bytes=token,
-            session_lifetime=datetime.timedelta(milliseconds=self.lifetime_ms),
+            session_lifetime=i64Timedelta.parse(datetime.timedelta(milliseconds=self.lifetime_ms)),
         )
         return answer(SASL_AUTHENTICATE, 1, correlation, body)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,9 +46,9 @@ class Kafka(SaslBroker):
         for name, (salt, _, _, iterations) in self._credentials.items():
             digest = name.removeprefix("SCRAM-").replace("-", "").lower()
             salted = login._salted(digest, PASSWORD.encode(), salt, iterations)
-            key = login.hmac.digest(salted, b"Client Key", digest)
-            server_key = login.hmac.digest(salted, b"Server Key", digest)
-            self._credentials[name] = (salt, login.hashlib.new(digest, key).digest(), server_key, iterations)
+            key = hmac.digest(salted, b"Client Key", digest)
+            server_key = hmac.digest(salted, b"Server Key", digest)
+            self._credentials[name] = (salt, hashlib.new(digest, key).digest(), server_key, iterations)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

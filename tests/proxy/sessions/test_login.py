@@ -198,6 +198,18 @@ async def test_a_broker_that_does_not_answer_a_login_is_given_up(
     assert fields["detail"] == "no answer to the login within 0.05 s"
 
 
+async def test_a_client_without_a_request_is_closed_though_the_broker_has_answered_the_login(
+    stage_of: OpenStage,
+) -> None:
+    stage = stage_of()
+    kafka = KafkaBroker()
+    async with playing(stage, kafka) as [client]:
+        await until(lambda: kafka.done and not stage.paused())
+        stage.clock.pass_seconds(31)
+        await client.closed()
+        assert stage.metrics.connections.closed["handshake_timeout"] == 1
+
+
 async def test_nothing_is_left_of_a_session_that_ends_during_a_login(stage_of: OpenStage) -> None:
     stage = stage_of()
     kafka = KafkaBroker()
