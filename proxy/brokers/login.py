@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from base64 import b64encode
+import json
+from base64 import b64encode, urlsafe_b64decode
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache
 from operator import xor
 from struct import Struct
@@ -35,7 +37,7 @@ CORRELATION_ID: Final = 1
 MAX_RESPONSE: Final = 65_536
 """Bytes of a response from its correlation id on."""
 THREAD: Final = ThreadPoolExecutor(1, "login")
-"""Where `Login.next_frame` runs. A single one: a thousand logins at once leave time for the event loop."""
+"""Where `Login.advance` runs. A single one: a thousand logins at once leave time for the event loop."""
 
 _CLIENT_ID: Final = "kafka-quota-proxy"
 _length: Final = Struct(">i").pack
@@ -47,8 +49,11 @@ class LoginRefused(ConnectionError):
 
 
 class Login:
-    """One login. `user`: the name that the broker knows it by, "" for a token. `lifetime_ms`: of the session; 0: for
-    ever, or it is not done.
+    """One login.
+
+    frame         to be sent now; None: the proxy is logged in
+    user          the name that the broker knows the proxy by; of a token its subject, "" if that cannot be read
+    lifetime_ms   of the session; 0: for ever, or the login is not done
     """
 
     def __init__(self, settings: LoginSettings) -> None:
@@ -56,17 +61,17 @@ class Login:
         self.lifetime_ms = 0
         self._settings = settings
         self._frames = self._exchange()
-        self.first_frame: Final = next(self._frames)
+        self.frame: bytes | None = next(self._frames)
 
-    def next_frame(self, response: bytes) -> bytes | None:
-        """The frame that follows a response, which is given from its correlation id on. None: the proxy is logged in.
+    def advance(self, response: bytes) -> None:
+        """Set `frame` to what follows a response, which is given from its correlation id on.
 
         Takes as long as a file takes to be read, or a key to be derived: 5 ms. Raises LoginRefused or ProtocolError.
         """
         try:
-            return self._frames.send(response)
+            self.frame = self._frames.send(response)
         except StopIteration:
-            return None
+            self.frame = None
         except (ScramException, UnicodeDecodeError) as error:
             raise LoginRefused(f"the broker's messages of {self._settings.mechanism} are wrong: {error}") from None
         except OSError as error:
@@ -81,7 +86,7 @@ class Login:
         if offer.error_code is not ErrorCode.none:
             offered = f"the broker offers {', '.join(offer.mechanisms) or 'no SASL mechanism'}, not {mechanism}"
             raise LoginRefused(f"{offer.error_code.name}: {offered}")
-        messages = _MESSAGES[mechanism](self._settings)
+        messages = _MESSAGES[mechanism](self, self._settings)
         message = next(messages)
         while True:
             response = yield _frame(SaslAuthenticateRequest(auth_bytes=message))
@@ -115,20 +120,29 @@ def _decode(entity: Any, response: bytes) -> Any:
 # ---- the messages of each mechanism: tokens out, the broker's in
 
 
-def _plain(settings: LoginSettings) -> Generator[bytes, bytes, None]:
+def _plain(_: Login, settings: LoginSettings) -> Generator[bytes, bytes, None]:
     yield f"\0{settings.username}\0{settings.password}".encode()
 
 
-def _oauthbearer(settings: LoginSettings) -> Generator[bytes, bytes, None]:
+def _oauthbearer(login: Login, settings: LoginSettings) -> Generator[bytes, bytes, None]:
     assert settings.token_file is not None  # noqa: S101 - for the type checker: the client file has it
     token = settings.token_file.read_text(encoding="utf-8").strip()
+    login.user = _subject(token)
     error = yield f"n,,\x01auth=Bearer {token}\x01\x01".encode()
     if error:
         yield b"\x01"  # RFC 7628: the broker then answers with its error
         raise LoginRefused(error.decode(errors="replace"))
 
 
-def _scram(settings: LoginSettings) -> Generator[bytes, bytes, None]:
+def _subject(token: str) -> str:
+    """Of a JWT (RFC 7519); "": it cannot be read."""
+    with suppress(ValueError, IndexError, AttributeError):
+        claims = json.loads(urlsafe_b64decode(token.split(".")[1] + "=="))
+        return str(claims.get("sub", ""))
+    return ""
+
+
+def _scram(_: Login, settings: LoginSettings) -> Generator[bytes, bytes, None]:
     """RFC 5802. As Kafka's own clients it takes the password as it is, without SASLprep."""
     client = ScramClient([settings.mechanism], settings.username, "")
     challenge = yield client.get_client_first().encode()
@@ -162,9 +176,8 @@ _MESSAGES: Final = {
 async def log_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, settings: LoginSettings) -> None:
     """Log in on a new connection. Raises LoginRefused, ProtocolError, OSError, or EOFError if the broker closes it."""
     login = Login(settings)
-    frame: bytes | None = login.first_frame
-    while frame is not None:
-        writer.write(frame)
+    while login.frame is not None:
+        writer.write(login.frame)
         length = int.from_bytes(await reader.readexactly(4), "big")
         response = await reader.readexactly(min(length, MAX_RESPONSE + 1))
-        frame = await asyncio.get_running_loop().run_in_executor(THREAD, login.next_frame, response)
+        await asyncio.get_running_loop().run_in_executor(THREAD, login.advance, response)

@@ -231,7 +231,6 @@ def _token_file(given: _Given) -> Path | None:
     if not path.is_file():
         given.wrong("token", f"{str(path)!r} is not a file")
         return None
-    given.secret_files.append(path)
     return path
 
 

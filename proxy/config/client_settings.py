@@ -53,7 +53,7 @@ class ClientSettings:
     protocol        `security.protocol`
     ssl             None: plaintext
     login           None: SASL passes through from clients
-    secret_files    files with the secrets of this one, itself among them if it has any
+    secret_files    files that were read for a secret, itself among them if it has any
     ignored         keys that have no use here
     """
 

@@ -32,13 +32,11 @@ class BrokerLogin:
     """Logs in, again and again, until `close`. `settings`: as they are then. An error closes the owner.
 
     _login   the login under way
-    _first   its first frame, until the current frame ends
-    _sent    its request in flight
+    _sent    its latest request; None: the current frame must end first
     """
 
     __slots__ = (
         "_clock",
-        "_first",
         "_handler",
         "_login",
         "_loop",
@@ -64,7 +62,6 @@ class BrokerLogin:
         self._owner = owner
         self._handler = Handler(requests.stream.connection.context)
         self._login: Login | None = None
-        self._first = b""
         self._sent: OwnRequest | None = None
         self._timer = loop.call_later(TIMEOUT_SECONDS, self._on_timeout)
 
@@ -76,38 +73,43 @@ class BrokerLogin:
             settings = self._settings()
             assert settings is not None  # noqa: S101 - for the type checker: the file has a login, or it is refused
             self._login = Login(settings)
-            self._first = self._login.first_frame
             self.attend()
 
     def attend(self) -> None:
         """The current frame may have ended, or a response arrived."""
         login, sent = self._login, self._sent
-        if self._first and not self._requests.stream.remaining:
+        if login is None or self._requests.stream.remaining:
+            return
+        if sent is None:
             self._requests.pause(LOGIN)
-            frame, self._first = self._first, b""
-            self._send(frame)
-        elif login is not None and sent is not None and sent.response:
-            self._sent = None
-            self._loop.run_in_executor(THREAD, login.next_frame, sent.response).add_done_callback(self._go_on)
+            self._send(login)
+        elif sent.response:
+            response, sent.response = sent.response, b""
+            self._loop.run_in_executor(THREAD, login.advance, response).add_done_callback(self._on_advanced)
 
-    def _send(self, frame: bytes) -> None:
+    def _send(self, login: Login) -> None:
+        assert login.frame is not None  # noqa: S101 - for the type checker
         self._sent = OwnRequest(self._handler)
         self._requests.stream.connection.in_flight.append((CORRELATION_ID, self._sent))
-        self._requests.write(frame)
+        self._requests.write(login.frame)
 
-    def _go_on(self, done: "Future[bytes | None]") -> None:
-        error = done.exception()
+    def _on_advanced(self, done: "Future[None]") -> None:
         login = self._login
-        if login is None:
+        if login is None:  # closed
+            done.exception()
             return
-        if isinstance(error, Exception):
-            self._owner.close_for(error)
-            return
-        frame = done.result()
-        if frame is not None:
-            self._send(frame)
-            return
-        self._login = None
+        try:
+            done.result()
+            if login.frame is None:
+                self._end(login)
+            else:
+                self._send(login)
+        except Exception as caught:  # noqa: BLE001 - a defect may cost its own connection, never the process
+            self._owner.close_for(caught)
+
+    def _end(self, login: Login) -> None:
+        """The broker has accepted a login."""
+        self._login = self._sent = None
         self._timer.cancel()
         if login.lifetime_ms:
             seconds = min(login.lifetime_ms / 1_000, LONGEST_SECONDS) * random.uniform(EARLIEST, LATEST)  # noqa: S311

@@ -28,7 +28,6 @@ from aiokafka.errors import (
 from aiokafka.partitioner import DefaultPartitioner
 
 from proxy.config.client_settings import ClientSettings
-from proxy.config.errors import ConfigError
 from proxy.tls import context_to_brokers
 from proxy.usage.sink import SinkFailed
 from proxy.usage.topic_check import check_topic
@@ -68,8 +67,8 @@ class _Cause(logging.Handler):
 
 
 class TopicSink:
-    """Connects with the first write. `client`: arguments of aiokafka's clients; `read_settings`: how to connect, read
-    for each connection. Raises ConfigError.
+    """Connects with the first write. `client`: arguments of aiokafka's clients; `read_settings`: how to connect, asked
+    for each connection.
     """
 
     def __init__(
@@ -110,8 +109,6 @@ class TopicSink:
         except SinkFailed:
             await self.close()
             raise
-        except ConfigError as error:
-            raise SinkFailed("authentication", f"--usage-topic {self._topic}: {error}") from error
         except Exception as error:  # a library's code, and a broker's answers: no error of it may end the writing
             await self.close()
             cause = error

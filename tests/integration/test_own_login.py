@@ -21,7 +21,7 @@ from deploy.local.security import Security
 from deploy.local.tools import tool_command
 from tests.integration.flood import create_topics
 from tests.integration.librdkafka import produce, read, records_in
-from tests.integration.proxy_process import ProxyProcess
+from tests.integration.proxy_process import ProxyProcess, eventually
 
 VALUES = [b"value-%d" % number for number in range(50)]
 MODULES = "org.apache.kafka.common.security"
@@ -139,7 +139,16 @@ def test_a_refused_login_and_no_secret_anywhere(
     right, wrong = security.users["etl"], "guessed-but-still-secret"
     file = properties(tmp_path, security, "SASL_SSL", "SCRAM-SHA-512", password=wrong)
     written = []
-    flags = ("--command-config", str(file), "--log-level", "debug", "--usage-topic", unique_name("usage"))
+    flags = (
+        "--command-config",
+        str(file),
+        "--log-level",
+        "debug",
+        "--usage-topic",
+        unique_name("usage"),
+        "--usage-interval",
+        "1s",
+    )
     with ProxyProcess(secured_cluster.secure_addresses("SASL_SSL"), *flags) as proxy:
         proxy.expected_errors = {"login_refused", "tls_refused"}
         producer = producer_for(proxy, **{"message.timeout.ms": 40_000})
@@ -152,21 +161,18 @@ def test_a_refused_login_and_no_secret_anywhere(
         assert (status, in_words in body) == (503, True)
         properties(tmp_path, security, "SASL_SSL", "SCRAM-SHA-512")
         assert producer.flush(30) == 0
+        eventually(lambda: proxy.metric("usage_records_sent_total") > 0, 30, "usage records, by the same file")
         file.write_text(f"{file.read_text()}\nsasl.pasword={right}")
         proxy.wait_for_event("tls_refused", 20)
         produce(producer, topic, VALUES)
         written += [proxy.get(path)[1] for path in ("/metrics", "/readyz", "/throttles", "/healthz")]
         written.append(Path(f"/proc/{proxy.pid}/cmdline").read_text())
-        checked = subprocess.run(
-            [str(Path(sys.executable).with_name("kafka-quota-proxy")), "run", "--command-config", str(file)],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=PROJECT,
-        )
-        assert checked.returncode == 2
-        assert "sasl.pasword: unknown key" in checked.stderr
-        written.append(checked.stderr)
+        (tmp_path / "proxy.toml").write_text('command_config = "client.properties"')
+        command = Path(sys.executable).with_name("kafka-quota-proxy")
+        for arguments in (("run", "--command-config", file), ("check-config", tmp_path / "proxy.toml")):
+            checked = subprocess.run([command, *arguments], capture_output=True, text=True, check=False, cwd=PROJECT)
+            assert (checked.returncode, "sasl.pasword: unknown key" in checked.stderr) == (2, True)
+            written.append(checked.stdout + checked.stderr)
     written.append(json.dumps(proxy.events))
     encoded = [base64.b64encode(f"\0etl\0{each}".encode()).decode() for each in (right, wrong)]
     for secret in (right, wrong, *encoded):

@@ -30,11 +30,10 @@ def settings_of(mechanism: str, tmp_path: Path, password: str = PASSWORD) -> Log
 def converse(broker: SaslBroker, settings: LoginSettings) -> Login:
     """A login to its end. Raises what it raises."""
     found = Login(settings)
-    frame: bytes | None = found.first_frame
-    while frame is not None:
-        response = broker.respond(frame)
+    while found.frame is not None:
+        response = broker.respond(found.frame)
         assert response is not None
-        frame = found.next_frame(response[4:])
+        found.advance(response[4:])
     return found
 
 
@@ -67,6 +66,22 @@ def test_an_error_is_in_the_words_of_the_broker(mechanism: str, tmp_path: Path) 
     assert str(raised.value) == f"sasl_authentication_failed: {REFUSED} with SASL mechanism {mechanism}"
     with pytest.raises(LoginRefused, match="unsupported_sasl_mechanism: the broker offers PLAIN, OAUTHBEARER, SCRAM"):
         converse(Kafka(), replace(wrong, mechanism="SCRAM-SHA-384"))
+
+
+@pytest.mark.parametrize(
+    ("token", "user"),
+    [
+        ("e30.eyJzdWIiOiAiZXRsIn0.", "etl"),
+        ("e30.eyJzdWIiOiAiZXRsIn0.signature", "etl"),
+        ("e30.e30.", ""),
+        ("e30.W10.", ""),
+        ("e30.x.", ""),
+        ("opaque", ""),
+        ("", ""),
+    ],
+)
+def test_the_user_of_a_token_is_its_subject(token: str, user: str, tmp_path: Path) -> None:
+    assert converse(SaslBroker("", token), settings_of("OAUTHBEARER", tmp_path, token)).user == user
 
 
 def test_a_token_is_read_for_each_login(tmp_path: Path) -> None:
@@ -106,11 +121,11 @@ def test_a_challenge_that_is_not_valid_ends_the_login(challenge: bytes, tmp_path
 
 def test_responses_that_are_no_messages_of_sasl(tmp_path: Path) -> None:
     settings = settings_of("PLAIN", tmp_path)
-    good = Kafka().respond(Login(settings).first_frame)
+    good = Kafka().respond(Login(settings).frame or b"")
     assert good is not None
     for response in [good[4:at] for at in range(4, len(good))] + [bytes(MAX_RESPONSE + 1)]:
         with pytest.raises(MalformedFrame):
-            Login(settings).next_frame(response)
+            Login(settings).advance(response)
 
 
 def test_a_key_is_derived_once(tmp_path: Path) -> None:
