@@ -145,15 +145,6 @@ class Connection:
         is_paid = not limit.debt_ns(now_ns) and not limit.waiters.waiting
         return is_paid or not self.context.registry.is_in_use(limit)
 
-    def stop_for_login(self) -> None:
-        """Begin no frame until `go_on_after_login`, not even one that a limit releases."""
-        self.max_in_flight = 0
-        self.attention = True
-
-    def go_on_after_login(self) -> None:
-        """The broker has accepted the login of the proxy."""
-        self.max_in_flight = self.context.config.security.max_pending_requests
-
     def close(self) -> None:
         """Begin no frame from now on."""
         self.is_closing = self.is_stopped = True
