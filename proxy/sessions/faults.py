@@ -5,11 +5,12 @@ from collections.abc import Callable
 from typing import Final, final
 
 from protocol.errors import ProtocolError
+from proxy.brokers.login import LoginRefused
 from proxy.brokers.upstream import CLOSED_EARLY, PLAINTEXT_HINT
 from proxy.enforcement.data_frame import DataFrame
 from proxy.enforcement.identity import Identity
 from proxy.observability.logs import RateLimited, event
-from proxy.observability.metrics import ABANDONED, Metrics
+from proxy.observability.metrics import Metrics
 
 _log = logging.getLogger("proxy.sessions.session")
 
@@ -22,6 +23,12 @@ class ClosedMidFrame(ProtocolError):
     def __init__(self, missing: int | None) -> None:
         super().__init__(f"the client closed its connection {missing or 'some'} bytes before the end of a request", -1)
         self.missing = missing
+
+
+class HandshakeFailed(ProtocolError):
+    """The client's TLS handshake failed."""
+
+    reason = "tls_handshake"
 
 
 @final
@@ -65,25 +72,17 @@ class Faults:
             logging.WARNING, "upstream_lost", reason, peer=identity.client.peer, reason=reason, detail=detail, hint=hint
         )
 
+    def login_refused(self, identity: Identity, error: LoginRefused) -> None:
+        """The broker did not accept the proxy's own login."""
+        reason = "login_refused"
+        self._metrics.errors.upstream[reason] += 1
+        self._log(logging.ERROR, reason, str(error), peer=identity.client.peer, detail=str(error))
+
     def dropped(self, identity: Identity, hold: DataFrame) -> None:
         """The client of a held frame has gone."""
         self._metrics.connections.dropped_frames += 1
         self._log(
             logging.INFO, "held_frame_dropped", "held_frame_dropped", peer=identity.client.peer, frame_bytes=hold.size
-        )
-
-    def abandoned(self, identity: Identity, most: int) -> None:
-        """The client has gone, and its acks=0 data is dropped: more than `most` connections remain for such data."""
-        self._metrics.connections.closed[ABANDONED] += 1
-        self._log(
-            logging.WARNING,
-            "connection_closed",
-            ABANDONED,
-            reason=ABANDONED,
-            peer=identity.client.peer,
-            client_id=identity.client.client_id,
-            max_abandoned=most,
-            hint="its client has gone, and what it had sent with acks=0 was still held",
         )
 
     def protocol(self, identity: Identity, error: ProtocolError) -> None:

@@ -1,14 +1,15 @@
 """One client connection and its connection to a broker: carries out what streams decide."""
 
 import socket
-from abc import abstractmethod
 from asyncio import TimerHandle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, final
+from functools import partial
+from typing import Final, final
 
 from protocol.errors import ProtocolError
 from protocol.request_header import may_contain_produce
+from proxy.brokers.login import LoginRefused
 from proxy.brokers.upstream import Attempt
 from proxy.config.config import Address, format_address
 from proxy.enforcement.data_frame import DataFrame, FrameOwner, Life
@@ -16,16 +17,20 @@ from proxy.enforcement.holds import Delay
 from proxy.enforcement.identity import Identity
 from proxy.enforcement.report import throttle_status
 from proxy.observability.admin import ThrottleStatus
-from proxy.sessions.faults import ClosedMidFrame
+from proxy.sessions.faults import ClosedMidFrame, HandshakeFailed
 from proxy.sessions.lifecycle import Event, State, next_state
+from proxy.sessions.login import BrokerLogin
 from proxy.sessions.progress import Progress
 from proxy.sessions.pump import (
     CONNECTING,
+    DELAY,
     DRAIN,
     END_OF_STREAM,
     IN_FLIGHT,
+    LOGIN,
     MEMORY,
     QUOTA,
+    REASON_NAMES,
     RESPONSE_MEMORY,
     TURN,
     WRITE_BACKPRESSURE,
@@ -33,7 +38,6 @@ from proxy.sessions.pump import (
     Pump,
 )
 from proxy.sessions.shared import Shared
-from proxy.sessions.throttles import Throttles
 from proxy.sessions.wire import Wire
 from proxy.streams.connection import Connection
 from proxy.streams.request_stream import RequestStream
@@ -41,74 +45,69 @@ from proxy.streams.response_stream import ResponseStream
 
 #: How long a broker may take to read what a client sent before it went.
 FLUSH_TIMEOUT_SECONDS: Final = 30.0
-
+#: The throttle time of responses while a bound of the proxy keeps their client from being read.
+_BLOCKED_NS: Final = 100_000_000
 #: How much of the unread requests of a client that has gone is searched for data.
 _PEEK_SIZE: Final = 4_096
 #: Reasons that may keep a client from being read for long.
-_STANDING: Final = WRITE_BACKPRESSURE | MEMORY | RESPONSE_MEMORY | IN_FLIGHT
+_STANDING: Final = WRITE_BACKPRESSURE | MEMORY | RESPONSE_MEMORY | IN_FLIGHT | LOGIN
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Address of a client, and the names of the `listener` that it connected to."""
+    """Address of a client, and the names of the `listener` that it connected to. `header_ns`: how long its PROXY header
+    took.
+    """
 
     ip: str
     port: int
     listener: tuple[str, ...]
-
-
-class Keeper(Protocol):
-    """What a session calls of its creator."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def on_closed(self, session: "Session") -> None:
-        """The session has closed. Called once."""
-
-    @abstractmethod
-    def on_abandoned(self, session: "Session") -> None:
-        """Its client has gone, and acks=0 data is still to be delivered. Called once at most."""
+    header_ns: int = 0
 
 
 @final
 class Session(Owner, FrameOwner):
-    """One client connection, from its first byte until both sides are closed.
+    """One client connection, from its first byte until both sides are closed: then it calls `on_closed`, once.
 
     These exist once a broker is connected (`upstream`):
 
-    requests    the pump from client to broker; `responses`: the one back
-    throttles   what keeps them waiting besides a hold
+    requests    the pump from client to broker; `responses`: the one back; each with its stream
     progress    for `sweep`
+    login       of the proxy itself; None: SASL passes through
     """
 
     __slots__ = (
         "_attempt",
-        "_keeper",
+        "_on_closed",
         "_shared",
         "_timer",
         "client",
         "connection",
-        "is_abandoned",
+        "login",
+        "opening_ns",
         "origin",
         "progress",
+        "request_stream",
         "requests",
+        "response_stream",
         "responses",
         "state",
-        "throttles",
         "upstream",
     )
 
+    request_stream: RequestStream
     requests: Pump
+    response_stream: ResponseStream
     responses: Pump
-    throttles: Throttles
     progress: Progress
 
-    def __init__(self, shared: Shared, client: socket.socket, origin: Origin, keeper: Keeper) -> None:
+    def __init__(
+        self, shared: Shared, client: socket.socket, origin: Origin, on_closed: Callable[["Session"], None]
+    ) -> None:
         self._shared = shared
-        self.client = shared.wire_to_client(shared.loop, client)
+        self.client = shared.wire_to_client(client)
         self.origin = origin
-        self._keeper = keeper
+        self._on_closed = on_closed
         context = shared.context
         peer = format_address((origin.ip, origin.port))
         self.connection = Connection(
@@ -116,21 +115,15 @@ class Session(Owner, FrameOwner):
         )
         self.state = State.CONNECTING
         self.upstream: Wire | None = None
-        #: The client has gone; only acks=0 data is still to be delivered.
-        self.is_abandoned = False
-        self._attempt: Attempt | None = None
+        self.login: BrokerLogin | None = None
+        #: Since when its TLS handshake is under way.
+        self.opening_ns: int | None = None
+        self._attempt: Attempt[Wire] | None = None
         self._timer: TimerHandle | None = None
 
     @property
     def identity(self) -> Identity:
         return self.connection.identity
-
-    @property
-    def request_stream(self) -> RequestStream:
-        """Of `requests`."""
-        stream = self.requests.stream
-        assert isinstance(stream, RequestStream)  # noqa: S101 - for the type checker
-        return stream
 
     @property
     def held(self) -> DataFrame | None:
@@ -145,38 +138,62 @@ class Session(Owner, FrameOwner):
     @property
     def wait(self) -> Delay | DataFrame | None:
         """Of its next response, or of its next request, for a limit."""
-        delay = None if self.upstream is None else self.throttles.delay
+        delay = None if self.upstream is None else self.response_stream.delay
         return delay or self.held
+
+    @property
+    def bound(self) -> str:
+        """The bound of the proxy for which the client is not read: a reason of `proxy.enforcement.report`; "": none."""
+        paused = 0 if self.upstream is None else self.requests.paused
+        if paused & (MEMORY | RESPONSE_MEMORY):
+            return REASON_NAMES[MEMORY]
+        return REASON_NAMES[IN_FLIGHT] if paused & (IN_FLIGHT | LOGIN) == IN_FLIGHT else ""
 
     @property
     def throttle_status(self) -> ThrottleStatus | None:
         """For `/throttles`."""
-        bound = "" if self.upstream is None else self.throttles.bound
-        return throttle_status(self.identity, self.wait, bound, self._shared.clock())
+        return throttle_status(self.identity, self.wait, self.bound, self._shared.clock())
 
     # ---- opening
 
     def connect(self, candidates: Sequence[Address]) -> None:
-        """Begin to connect to the first of ``candidates`` that answers."""
-        attempt = self._shared.upstream.connect(
+        """Open the client's wire, then connect to the first of ``candidates`` that answers."""
+        self.opening_ns = self._shared.clock() - self.origin.header_ns
+        self.client.open(partial(self._on_open, candidates), self._on_not_open)
+
+    def _on_open(self, candidates: Sequence[Address]) -> None:
+        shared = self._shared
+        assert self.opening_ns is not None  # noqa: S101 - for the type checker
+        spent_ns = shared.clock() - self.opening_ns
+        self.opening_ns = None
+        attempt = shared.upstream.connect(
             candidates,
-            self._on_connected,
-            self._shared.faults.unreachable,
+            shared.wire_to_broker,
+            partial(self._on_connected, spent_ns),
+            shared.faults.unreachable,
             lambda: self._on(Event.BROKER_UNREACHABLE),
         )
         if self.state is State.CONNECTING:
             self._attempt = attempt
 
-    def _on_connected(self, upstream: socket.socket) -> None:
+    def _on_not_open(self, reason: str, detail: str) -> None:
+        if reason:
+            self._shared.faults.protocol(self.identity, HandshakeFailed(detail, -1))
+        self._on(Event.FAILED)
+
+    def _on_connected(self, spent_ns: int, upstream: Wire) -> None:
         self._attempt = None
+        self.upstream = upstream
         shared = self._shared
-        wire = self.upstream = shared.wire_to_broker(shared.loop, upstream)
-        to_broker, to_client = RequestStream(self.connection, shared.kinds), ResponseStream(self.connection)
-        self.requests = Pump(shared.pumps, self, to_broker, self.client, wire)
-        self.responses = Pump(shared.pumps, self, to_client, wire, self.client)
-        self.throttles = Throttles(self.requests, self.responses, to_client, shared.wakeups)
-        self.progress = Progress(self.requests, self.responses, to_broker, to_client, shared.clock())
+        to_broker = self.request_stream = RequestStream(self.connection, shared.kinds)
+        to_client = self.response_stream = ResponseStream(self.connection)
+        self.requests = Pump(shared.pumps, self, to_broker, self.client, upstream)
+        self.responses = Pump(shared.pumps, self, to_client, upstream, self.client)
+        self.progress = Progress(self.requests, self.responses, to_broker, to_client, shared.clock(), spent_ns)
         self._on(Event.BROKER_CONNECTED)
+        if shared.context.config.upstream.login is not None:
+            self.login = BrokerLogin(shared, self.requests, self)
+            self.login.begin()
         self.responses.resume(CONNECTING)
         self.requests.resume(CONNECTING)
 
@@ -212,8 +229,8 @@ class Session(Owner, FrameOwner):
         )
 
     def drain(self) -> None:
-        """Begin no new request; close when requests in flight are done. A held frame that is retried is dropped; one
-        that is partly forwarded goes on, unless its client is slow.
+        """Begin no new request; close when requests in flight are done. A held frame that the client would send again
+        is dropped; one with acks=0 is delivered. One that is partly forwarded is cut: its connections close at once.
         """
         self.connection.close()
         frame = self.held
@@ -226,7 +243,7 @@ class Session(Owner, FrameOwner):
         self._on(Event.DRAIN)
 
     def _begin_draining(self) -> None:
-        self.throttles.end_delay()
+        self._end_delay()
         self.connection.attention = True
         if not self.is_held and not self.requests.stream.remaining:
             self.requests.pause(DRAIN)
@@ -238,13 +255,24 @@ class Session(Owner, FrameOwner):
 
     def _flush(self) -> None:
         self.connection.close()
-        self.throttles.end_delay()
+        self._end_delay()
         self.requests.pause(END_OF_STREAM)
         self.request_stream.end(self._shared.clock())
         self._shared.wakeups.rearm()
-        self._timer = self._shared.loop.call_later(FLUSH_TIMEOUT_SECONDS, self._on, Event.TIMED_OUT)
+        self._limit_flush()
         self.connection.attention = True
         self._end_requests()
+
+    def _limit_flush(self) -> None:
+        """The client sends no more: what it sent is delivered within `FLUSH_TIMEOUT_SECONDS` from the first call."""
+        if self._timer is None:
+            self._timer = self._shared.loop.call_later(FLUSH_TIMEOUT_SECONDS, self._on_timed_out)
+
+    def _on_timed_out(self) -> None:
+        frame = self.held
+        if frame is not None:
+            self._shared.faults.dropped(self.identity, frame)
+        self._on(Event.TIMED_OUT)
 
     def _end_requests(self) -> None:
         """Tell the broker that no request follows, once the client has all responses or cannot read them.
@@ -270,11 +298,13 @@ class Session(Owner, FrameOwner):
         if self._attempt is not None:
             self._attempt.cancel()
             self._attempt = None
+        if self.login is not None:
+            self.login.close()
         if self.is_held:
             self._drop_held()
         now_ns = shared.clock()
         if self.upstream is not None:
-            self.throttles.end_delay()
+            self._end_delay()
             self.request_stream.end(now_ns)
             self.requests.stop()
             self.responses.stop()
@@ -283,7 +313,7 @@ class Session(Owner, FrameOwner):
         self.connection.cancel_all(now_ns)
         shared.pumps.memory_returned()
         shared.wakeups.rearm()
-        self._keeper.on_closed(self)
+        self._on_closed(self)
 
     # ---- holds
 
@@ -323,8 +353,34 @@ class Session(Owner, FrameOwner):
         if self.state is not State.CLOSED:
             self.requests.drop_kept()
 
+    # ---- delays, and notices while a bound of the proxy stops reading
+
     def on_delay(self) -> None:
-        self.throttles.begin_delay()
+        delay = self.response_stream.delay
+        if delay is not None:
+            self._shared.wakeups.delay(delay, self._end_delay)
+
+    def _end_delay(self) -> None:
+        """Send the response now, if it is delayed."""
+        delay = self.response_stream.delay
+        if delay is not None:
+            self.response_stream.delay = None
+            self._shared.wakeups.forget_delay(delay)
+            self.responses.resume(DELAY)
+
+    def _check_throttles(self, now_ns: int) -> None:
+        """End a delay that memory, or a change of the limits or measures, makes shorter than its timer. Responses to a
+        client that a bound of the proxy blocks contain a throttle time, and the reason is logged.
+        """
+        connection, delay, bound = self.connection, self.response_stream.delay, self.bound
+        context, identity = connection.context, self.identity
+        if delay is not None and (context.memory.is_tight or connection.is_over(delay, now_ns)):
+            self._end_delay()
+        if not context.measures.enforces:
+            identity.drop_notices()
+        elif bound and not connection.is_closing:
+            identity.notice.extend(None, now_ns + _BLOCKED_NS, bound)
+            context.measures.report.blocked(identity.client, bound, now_ns)
 
     # ---- what pumps tell
 
@@ -336,10 +392,13 @@ class Session(Owner, FrameOwner):
         if self._shared.context.holds.changed:
             self._shared.wakeups.rearm()
         self._send_answers()
+        if self.login is not None:
+            self.login.attend()
         if self.requests.paused & IN_FLIGHT and connection.has_room_again:
             self.requests.resume(IN_FLIGHT)
         # While answers are owed: the response that ends before one of them may be the last that the broker sends.
-        connection.attention = bool(connection.is_closing or connection.owed_bytes or self.requests.paused & IN_FLIGHT)
+        waits = self.requests.paused & IN_FLIGHT or not connection.max_in_flight
+        connection.attention = bool(connection.is_closing or connection.owed_bytes or waits)
         if connection.is_closing:
             self._on(Event.PROGRESS)
         if self.state is State.FLUSHING:
@@ -418,7 +477,7 @@ class Session(Owner, FrameOwner):
         for pump in (self.requests, self.responses):
             if not pump.paused and pump.source.is_broken:  # the loop has forgotten it
                 self._read_to_end(pump)
-        self.throttles.check(now_ns)
+        self._check_throttles(now_ns)
         self.progress.check(now_ns)
         self._shared.wakeups.rearm()
 
@@ -438,14 +497,14 @@ class Session(Owner, FrameOwner):
             if frame.answered:
                 self._drop_held_frame(frame)
             else:
-                self._abandon()
+                self._limit_flush()
         elif self.requests.paused & (_STANDING | DRAIN):
             stream = self.request_stream
             if stream.is_answered or self.requests.paused & DRAIN:
                 self.requests.drop_kept()
                 self._on(Event.CLIENT_ENDED)
             else:
-                self._abandon()
+                self._limit_flush()
 
     def _give_up_if_broken(self) -> None:
         """The client cannot read responses any more: close, unless acks=0 data is still to be delivered."""
@@ -456,16 +515,18 @@ class Session(Owner, FrameOwner):
             else:
                 self.close()
 
-    def _abandon(self) -> None:
-        """The client has gone, and what it sent last (acks=0) is still to be delivered."""
-        if not self.is_abandoned:
-            self.is_abandoned = True
-            self._keeper.on_abandoned(self)
+    def lacks_request(self, timeout_ns: int, now_ns: int) -> bool:
+        """Whether the client has had `timeout_ns` for its handshakes and its first request, which is not complete."""
+        if self.upstream is None:
+            return self.opening_ns is not None and now_ns - self.opening_ns >= timeout_ns
+        return self.progress.lacks_request(timeout_ns, now_ns)
 
     # ---- errors
 
     def close_for(self, error: Exception) -> None:
-        if isinstance(error, ProtocolError):
+        if isinstance(error, LoginRefused):
+            self._shared.faults.login_refused(self.identity, error)
+        elif isinstance(error, ProtocolError):
             self._shared.faults.protocol(self.identity, error)
         else:
             self._shared.faults.defect(self.identity, error)
