@@ -47,10 +47,6 @@ def secret_warnings(config: Config) -> Iterator[Caution]:
 def quota_warnings(options: QuotaOptions, quotas: Quotas) -> list[Caution]:
     """Warnings about the quotas, which may change with each reload of the quotas file."""
     found: list[Caution] = []
-    named = [name for entry in quotas.entries for name in _of_users(entry)]
-    if named and options.principal is None:
-        effect = "client identities are not read from SASL or TLS: without --principal every user is ANONYMOUS"
-        found.append(("user_quota_without_principal", {"entities": _listed(named), "effect": effect}))
     bursts = [str(entry.entity) for entry in quotas.entries if entry.burst_seconds is not None and not entry.algorithm]
     if bursts and options.algorithm != "token-bucket":
         effect = f"burst_seconds is for token buckets, and --quota-algorithm is {options.algorithm}"
@@ -131,17 +127,6 @@ def _may_have(users: tuple[str, ...], client_ids: tuple[str, ...], kind: str, na
 
 def _matches(name: str) -> Callable[[str], bool]:
     return lambda text: parse_pattern(text).matches(name)
-
-
-def _of_users(entry: QuotaEntry) -> Iterator[str]:
-    """The entity if it has a user: alone, with a client id, or as a member of a group. And its exempt users."""
-    if isinstance(entry.entity, Entity):
-        if entry.entity.user is not None:
-            yield str(entry.entity)
-    elif entry.group is not None and entry.group.users:
-        yield str(entry.entity)
-    if entry.exempt is not None and entry.exempt.users:
-        yield f"exempt-user of {entry.entity}"
 
 
 def _listed(entities: list[str]) -> str:

@@ -162,6 +162,7 @@ class SecurityOptions:
     `stalled_client_timeout_seconds`: while `max_buffered_bytes` is used up, a peer that takes no byte for this long is
     closed.
     `handshake_timeout_seconds`: for the PROXY header, the TLS handshake and the first complete request together.
+    `sasl_oauthbearer_sub_claim_name`: the claim of a token that is the user.
     `connections_max_idle_seconds`: a connection without traffic for this long is closed. 0: without such a limit, both.
     """
 
@@ -173,6 +174,7 @@ class SecurityOptions:
     stalled_client_timeout_seconds: float = 30.0
     handshake_timeout_seconds: float = 30.0
     connections_max_idle_seconds: float = 0.0
+    sasl_oauthbearer_sub_claim_name: str = "sub"
     pass_unknown_apis: bool = False
 
 

@@ -115,8 +115,8 @@ QUOTAS: Final = cloup.option_group(
     _setting(
         "--principal",
         type=Checked("NAME", values.parse_name),
-        show_default="ANONYMOUS",
-        help="Meter all clients under this user. Identities from SASL and TLS are not read in this version.",
+        show_default="the name that each client proves",
+        help="Meter all clients under this user, in place of the name that a client proves by SASL or a certificate.",
     ),
     _setting(
         "--quota",
@@ -372,6 +372,13 @@ SECURITY: Final = cloup.option_group(
         default="off",
         help="Close connections without traffic for this long, as the broker's connections.max.idle.ms. A throttled "
         "connection and one with a request in flight are not idle. On Linux.",
+    ),
+    _setting(
+        "--sasl-oauthbearer-sub-claim-name",
+        type=Checked("NAME", values.parse_name),
+        default="sub",
+        help="The claim that is the user of a client that logs in to the broker with a token (OAUTHBEARER), as the "
+        "broker's sasl.oauthbearer.sub.claim.name.",
     ),
     _setting(
         "--allow-open-relay/--no-allow-open-relay",

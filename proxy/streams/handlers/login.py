@@ -42,6 +42,8 @@ class Login(Forward):
 
     __slots__ = ()
 
+    identifies = False
+
     def batches(self, kind: RequestKind) -> bool:
         return False
 

@@ -35,6 +35,7 @@ class Negotiate(Forward):
     __slots__ = ()
 
     unseen = False
+    identifies = False
 
     def batches(self, kind: RequestKind) -> bool:
         return kind.header.api.covers(kind.version) and kind.version < FIRST_FLEXIBLE  # later ones name the software

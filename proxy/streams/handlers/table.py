@@ -7,6 +7,7 @@ from protocol.apis import Treatment
 from protocol.request_header import RequestHeader
 from proxy.streams.connection import Handler
 from proxy.streams.context import Context
+from proxy.streams.handlers.authenticate import Authenticate
 from proxy.streams.handlers.fetch import Fetch
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.handlers.hide import Hide
@@ -26,7 +27,7 @@ HANDLERS: Final[Mapping[Treatment, type[Handler]]] = {
     Treatment.HIDE: Hide,
     Treatment.MUTATIONS: Mutations,
     Treatment.NEGOTIATE: Negotiate,
-    Treatment.INSPECT: Forward,
+    Treatment.INSPECT: Authenticate,
 }
 
 

@@ -87,7 +87,7 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         *("--max-buffered-bytes", "3MB"),
         *("--max-pending-requests", "50"),
         *("--stalled-client-timeout", "5s"),
-        *("--handshake-timeout", "off", "--connections-max-idle", "10m"),
+        *("--handshake-timeout", "off", "--connections-max-idle", "10m", "--sasl-oauthbearer-sub-claim-name", "email"),
         "--pass-unknown-apis",
         *("--event-loop", "asyncio"),
     )
@@ -144,6 +144,7 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         "security.stalled_client_timeout_seconds": 5.0,
         "security.handshake_timeout_seconds": 0.0,
         "security.connections_max_idle_seconds": 600.0,
+        "security.sasl_oauthbearer_sub_claim_name": "email",
         "security.pass_unknown_apis": True,
     }
 
