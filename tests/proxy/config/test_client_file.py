@@ -251,7 +251,7 @@ def test_what_a_running_proxy_takes_over(tmp_path: Path) -> None:
     assert changed.password == "another"
     for text in ("security.protocol=SASL_PLAINTEXT", LOGIN.replace("PLAINTEXT", "SSL"), ""):
         (tmp_path / "a").write_text(text)
-        with pytest.raises(ConfigError, match="changes security.protocol, or adds or removes the login"):
+        with pytest.raises(ConfigError, match="or adds or removes the login"):
             read_client_settings(tmp_path / "a", before)
 
 
