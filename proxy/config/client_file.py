@@ -98,14 +98,19 @@ class ClientFile:
 
 
 def read_client_settings(path: Path, before: ClientSettings | None = None) -> ClientSettings:
-    """The settings of the file of `--command-config`, in place of those before. Raises ConfigError."""
+    """The settings of the file of `--command-config`, in place of those before. Raises ConfigError.
+
+    A file that is being written may be empty: that must not turn TLS off.
+    """
     place = f"--command-config '{path}'"
     found = read_client_file(path, place=place)
+    after = found.settings
     if found.problems:
         raise ConfigError(found.problems)
-    if before is not None and (before.login is None) != (found.settings.login is None):
-        raise ConfigError((Problem(place, "adds or removes the login of the proxy", "this needs a restart"),))
-    return found.settings
+    if before is not None and (before.protocol, before.login is None) != (after.protocol, after.login is None):
+        message = "changes security.protocol, or adds or removes the login of the proxy"
+        raise ConfigError((Problem(place, message, "this needs a restart"),))
+    return after
 
 
 def read_client_file(path: Path, *, place: str) -> ClientFile:

@@ -499,8 +499,8 @@ class Session(Owner, FrameOwner):
             else:
                 self._limit_flush()
         elif self.requests.paused & (_STANDING | DRAIN):
-            stream = self.request_stream
-            if stream.is_answered or self.requests.paused & DRAIN:
+            is_unread = self.requests.paused & LOGIN  # acks=0 data perhaps
+            if (self.request_stream.is_answered and not is_unread) or self.requests.paused & DRAIN:
                 self.requests.drop_kept()
                 self._on(Event.CLIENT_ENDED)
             else:

@@ -125,10 +125,9 @@ class Connection:
     @property
     def has_room_again(self) -> bool:
         """Whether enough responses have arrived after a step `FULL`."""
-        most = self.max_in_flight
         if self.fetching.is_open and self.identity.limits.fetch.limits and self.context.measures.enforces:
             return False
-        return most > 0 and len(self.in_flight) <= most // 2 and self.owed_bytes <= MAX_OWED_BYTES // 2
+        return len(self.in_flight) <= self.max_in_flight // 2 and self.owed_bytes <= MAX_OWED_BYTES // 2
 
     def answer(self, correlation_id: int, frame: bytes, throttle_at: int = 0) -> None:
         """Queue a response of the proxy's own: see `Answer`."""

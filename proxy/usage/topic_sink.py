@@ -147,7 +147,7 @@ class TopicSink:
         """How to connect, as arguments of aiokafka's clients."""
         if self._settings.file is not None:
             with suppress(ConfigError):  # what was read before stays
-                self._settings = read_client_settings(self._settings.file)
+                self._settings = read_client_settings(self._settings.file, self._settings)
         login, ssl = self._settings.login, self._settings.ssl
         arguments: dict[str, Any] = {"security_protocol": self._settings.protocol}
         if ssl is not None:

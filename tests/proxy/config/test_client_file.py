@@ -242,15 +242,17 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, expected: str) -> Non
     assert str(raised.value) == messages
 
 
-def test_a_login_is_not_added_or_removed_while_the_proxy_runs(tmp_path: Path) -> None:
+def test_what_a_running_proxy_takes_over(tmp_path: Path) -> None:
+    """A password, but neither a login more or less, nor the text of a file that is just being written."""
     before = good(tmp_path / "a", LOGIN)
     (tmp_path / "a").write_text(LOGIN.replace("hidden", "another"))
     changed = read_client_settings(tmp_path / "a", before).login
     assert changed is not None
     assert changed.password == "another"
-    (tmp_path / "a").write_text("security.protocol=SASL_PLAINTEXT")
-    with pytest.raises(ConfigError, match="adds or removes the login of the proxy\n  this needs a restart"):
-        read_client_settings(tmp_path / "a", before)
+    for text in ("security.protocol=SASL_PLAINTEXT", LOGIN.replace("PLAINTEXT", "SSL"), ""):
+        (tmp_path / "a").write_text(text)
+        with pytest.raises(ConfigError, match="or adds or removes the login"):
+            read_client_settings(tmp_path / "a", before)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
