@@ -8,8 +8,8 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable
-from itertools import repeat
 from ipaddress import ip_network
+from itertools import repeat
 from pathlib import Path
 from typing import cast
 
@@ -167,7 +167,7 @@ async def test_the_end_of_the_stream_in_the_read_of_the_last_request(
     client.peer.end = lambda: None  # type: ignore[method-assign]
     await client.end()
     assert await broker.frame() == heartbeat(1)
-    await broker.send(heartbeat_answer(1))  # type: ignore[call-arg]
+    await broker.send(heartbeat_answer(1))
     assert await client.frame() == heartbeat_answer(1)
     plain = cast("Peer", broker)
     await plain.closed()
@@ -265,7 +265,7 @@ async def test_client_certificates(
     client = TlsPeer(await stage.client(), context)
     await client.handshake()
     await client.send(produce(3, 100_000))
-    with pytest.raises(ssl.SSLError, match="UNKNOWN_CA|CERTIFICATE"):
+    with pytest.raises(ssl.SSLError, match=r"UNKNOWN_CA|CERTIFICATE"):
         await client.frame()
     client.peer.close()
     await until(lambda: stage.metrics.errors.protocol["tls_handshake"] == 1)
@@ -394,10 +394,9 @@ async def test_the_next_broker_after_a_handshake_that_fails(
         sock.setblocking(False)
         with sock:
             if reason in contexts:
-                with pytest.raises((ssl.SSLError, ConnectionError, EOFError)):
-                    peer = TlsPeer(Peer(sock), contexts[reason](), None)
+                peer = TlsPeer(Peer(sock), contexts[reason](), None)
+                with pytest.raises((ssl.SSLError, ConnectionError)):
                     await peer.handshake()
-                    await peer.read(1)
             elif reason == "tls_plaintext_peer":
                 assert struct.unpack(">B", (await loop.sock_recv(sock, 1_000))[:1]) == (0x16,)
                 sock.close()
