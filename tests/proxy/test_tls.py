@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from proxy import tls
 from proxy.brokers.readiness import Readiness
+from proxy.commands import main
 from proxy.config.client_settings import ClientSettings, Pem, SslSettings
 from proxy.config.config import ServerSsl
 from proxy.config.errors import ConfigError
@@ -192,3 +194,10 @@ def test_files_that_are_refused(certificates: Certificates, wrong: dict[str, str
     files |= {name: folder / file for name, file in wrong.items()}
     with pytest.raises(ConfigError, match=message):
         context_from_clients(ServerSsl(**files, client_auth="required"))  # type: ignore[arg-type]
+
+
+def test_check_config_reads_certificates(tmp_path: Path) -> None:
+    file = tmp_path / "proxy.toml"
+    file.write_text(f'bootstrap_servers = "broker:9092"\nssl_certificate_location = "{tmp_path}/missing.pem"\n')
+    done = CliRunner().invoke(main, ["check-config", str(file)])
+    assert (done.exit_code, "missing.pem: cannot be read" in done.output) == (2, True)
