@@ -153,6 +153,8 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
     from proxy.config.cautions import quota_warnings, secret_warnings
     from proxy.config.checks import config_of, summary_of
     from proxy.config.quotas_file import quotas_in_force
+    from proxy.observability.metrics import Metrics
+    from proxy.tls import TlsContexts
 
     ctx.meta[IGNORE_ENVIRONMENT] = True
     arguments = ["--config", file, *(["--quotas-file", quotas_file] if quotas_file else [])]
@@ -161,6 +163,7 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
             config = config_of(run_context, need_upstream=False)
             quotas = quotas_in_force(config)
             cautions = [*quota_warnings(config.quotas, quotas), *secret_warnings(config)]
+            TlsContexts(config, Metrics(config))
         except ConfigError as error:
             _fail(error, EXIT_BAD_CONFIG)
     for _, fields in cautions:

@@ -226,6 +226,7 @@ class Server:
             upstream=Upstream(loop, self._clock),
             faults=Faults(metrics, self._clock),
             login=lambda: self.tls.upstream.login,
+            principal_of=self.tls.principal_of,
             wire_to_client=wires.to_client,
             wire_to_broker=wires.to_broker,
         )

@@ -11,15 +11,14 @@ import logging
 import os
 import re
 import ssl
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Final
 
-from asn1crypto.x509 import Certificate
-
+from protocol.principal_rules import distinguished_name, not_after, parse_rules
 from proxy.config.client_settings import ClientSettings, Pem, SslSettings
 from proxy.config.config import Config, ServerSsl
 from proxy.config.errors import ConfigError, Problem
@@ -39,6 +38,9 @@ _CERTIFICATES: Final = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTI
 #: OpenSSL's words for a peer that does not speak TLS.
 _PLAINTEXT: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG"})
 
+#: Elsewhere than on Linux a file that only this user can read, removed at once.
+_HAS_MEMORY_FILES: Final = hasattr(os, "memfd_create")
+
 _log = logging.getLogger(__name__)
 
 
@@ -49,7 +51,7 @@ class _Made:
     upstream: ClientSettings
     to_brokers: ssl.SSLContext | None = None
     from_clients: ssl.SSLContext | None = None
-    not_after: Mapping[str, float] = field(default_factory=dict)
+    not_after: Mapping[str, int] = field(default_factory=dict)
 
 
 class TlsContexts:
@@ -66,6 +68,7 @@ class TlsContexts:
         self._server = config.listening.ssl
         self._metrics = metrics
         self._read_upstream = read_upstream
+        self._rules = parse_rules() if self._server is None else parse_rules(self._server.principal_rules)
         self._seen = fingerprints(self._paths(config.upstream))
         self._use(self._make(config.upstream))
 
@@ -73,6 +76,13 @@ class TlsContexts:
     def is_watched(self) -> bool:
         """Whether files may change."""
         return bool(self._seen)
+
+    def principal_of(self, certificate_der: bytes) -> str | None:
+        """The user that a client's certificate names; None: its name cannot be read."""
+        try:
+            return self._rules.principal_of(distinguished_name(certificate_der))
+        except ValueError:
+            return None
 
     async def watch(self) -> None:
         """Call `poll` once a second, until cancelled."""
@@ -108,7 +118,12 @@ class TlsContexts:
         if self._paths(made.upstream) != self._paths(self.upstream):
             self._seen = ()  # other files: they are read once more, and watched from then on
         self._use(made)
-        logs.event(_log, logging.INFO, "tls_reloaded", **{f"{side}_not_after": at for side, at in made.not_after.items()})
+        logs.event(
+            _log,
+            logging.INFO,
+            "tls_reloaded",
+            not_after=",".join(f"{side}={at}" for side, at in made.not_after.items()),
+        )
         return True
 
     def _use(self, made: _Made) -> None:
@@ -123,7 +138,7 @@ class TlsContexts:
         return self._make(self.upstream if file is None or self._read_upstream is None else self._read_upstream(file))
 
     def _make(self, upstream: ClientSettings) -> _Made:
-        not_after: dict[str, float] = {}
+        not_after: dict[str, int] = {}
         from_clients = to_brokers = None
         if self._server is not None:
             from_clients = context_from_clients(self._server)
@@ -213,28 +228,22 @@ def _text_of(pem: Pem, content: str) -> str:
 def _file_of(pem: Pem, content: str) -> Iterator[tuple[str, str]]:
     """The name of a file with the PEM, and its text: Python reads keys from files only. This one is in memory."""
     text = _text_of(pem, content)
-    if hasattr(os, "memfd_create"):
-        file = os.fdopen(os.memfd_create("pem"), "w", encoding="utf-8")
-        name = f"/proc/self/fd/{file.fileno()}"
-    else:
-        file = tempfile.NamedTemporaryFile("w", encoding="utf-8")  # for this user only, and removed at once
-        name = file.name
-    with file:
+    with open(os.memfd_create("pem"), "w") if _HAS_MEMORY_FILES else NamedTemporaryFile("w") as file:
         file.write(text)
         file.flush()
-        yield name, text
+        yield f"/proc/self/fd/{file.fileno()}" if _HAS_MEMORY_FILES else file.name, text
 
 
-def _not_after(certificate: Pem) -> float:
+def _not_after(certificate: Pem) -> int:
     """When the first certificate of a chain expires, in seconds since 1970."""
     chain = _CERTIFICATES.findall(_text_of(certificate, CERTIFICATE))
-    return min(Certificate.load(ssl.PEM_cert_to_DER_cert(each)).not_valid_after.timestamp() for each in chain)
+    return min(not_after(ssl.PEM_cert_to_DER_cert(each)) for each in chain)
 
 
 def failure_of(error: Exception, *, is_server: bool = False) -> tuple[str, str]:
     """Why a handshake failed: the reason, a metric's label, and a sentence.
 
-    A listener without TLS closes the connection after the client's first message, as other servers do for other reasons.
+    A listener without TLS closes the connection after the client's first message, as others do for other reasons.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         return _VERIFY_REASONS.get(error.verify_code, "tls_certificate"), error.verify_message

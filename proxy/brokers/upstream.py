@@ -63,8 +63,9 @@ class Upstream:
     ) -> "Attempt[W]":
         """Try ``candidates`` in order until one accepts the connection and its wire is open.
 
-        ``wire_to`` makes a wire of a socket and the broker's host. ``failed`` is called for each failure, with a reason (a metric label), the address and a sentence. Finally
-        ``connected`` or ``exhausted`` is called, once; after a cancel, none of the three.
+        ``wire_to`` makes a wire of a socket and the broker's host. ``failed`` is called for each failure, with a
+        reason (a metric label), the address and a sentence. Finally ``connected`` or ``exhausted`` is called, once;
+        after a cancel, none of the three.
         """
         attempt = Attempt(self, candidates, wire_to, connected, failed, exhausted)
         attempt.next_candidate()

@@ -25,6 +25,7 @@ from proxy.config.config import (
     format_address,
 )
 from proxy.config.errors import ConfigError, Problem
+from proxy.config.listener_ssl import take_ssl
 from proxy.config.option_types import ENVIRONMENT_PREFIX, Invalid, Setting, place_of
 from proxy.config.ports import take_advertised_host, take_ports
 from proxy.config.quotas_file import FileQuotas, Listeners, entries_together, quotas_in_force, read_quotas_file
@@ -87,6 +88,7 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
         problems += take_ports(ctx, given)
     if "listen" not in wrong_names:
         problems += take_advertised_host(ctx, given)
+    problems += take_ssl(ctx, given)
     problems += take_usage(ctx, given)
     if check_quotas:
         problems += _check_quotas(ctx, given)
@@ -96,7 +98,7 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
     return Config(
         bootstrap_servers=given.get("bootstrap_servers", ()),
         upstream=given.get("upstream", ClientSettings()),
-        listening=ListeningOptions(**fields["Listening"]),
+        listening=ListeningOptions(**fields["Listening"], ssl=given.get("ssl")),
         quotas=QuotaOptions(**fields["Quotas"]),
         enforcement=EnforcementOptions(**fields["Enforcement"]),
         observability=ObservabilityOptions(**fields["Observability"]),

@@ -48,7 +48,7 @@ def unmapped(host: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSsl:
-    """TLS from clients. `ca`: of their certificates; `principal_rules`: how a user is made of the name in one (KIP-371)."""
+    """TLS from clients. `ca`: of their certificates; `principal_rules`: how a user is made of the name in one."""
 
     certificate: Path
     key: Path

@@ -1,5 +1,5 @@
-"""Whether files may have changed, by `stat`: this works for an editor's rename, for the symbolic links by which Kubernetes
-swaps a ConfigMap or a Secret, and on network file systems.
+"""Whether files may have changed, by `stat`: this works for an editor's rename, for the symbolic links by which
+Kubernetes swaps a ConfigMap or a Secret, and on network file systems.
 """
 
 from __future__ import annotations

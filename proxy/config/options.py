@@ -19,6 +19,7 @@ from proxy.config.option_types import (
     Setting,
     Switch,
     file_path,
+    mapping_rules,
     one_of,
     quota_spec,
 )
@@ -95,6 +96,39 @@ LISTENING: Final = cloup.option_group(
         help="Network or address of a load balancer that sends the PROXY protocol, version 1 or 2. Its connections "
         "must begin with that header, and limits by ip apply to the client's address; others must not begin with it. "
         "Repeatable; in the environment separated by ';'.",
+    ),
+    _setting(
+        "--ssl-certificate-location",
+        type=Checked("FILE.pem", file_path),
+        show_default="none, plaintext",
+        help="Certificate for TLS from clients, with its chain, for all ports of --listen and --broker-ports. This "
+        "file, the key and the CA are read again when they change; open connections stay.",
+    ),
+    _setting(
+        "--ssl-key-location",
+        type=Checked("FILE.pem", file_path),
+        show_default="the file of the certificate",
+        help="Its key, not encrypted.",
+    ),
+    _setting(
+        "--ssl-ca-location",
+        type=Checked("FILE.pem", file_path),
+        show_default="none",
+        help="Certificate authorities of client certificates.",
+    ),
+    _setting(
+        "--ssl-client-auth",
+        type=one_of("none", "requested", "required"),
+        default="none",
+        help="Whether clients show a certificate, as the broker's ssl.client.auth. requested: one that is shown must "
+        "be valid.",
+    ),
+    _setting(
+        "--ssl-principal-mapping-rules",
+        type=Checked("RULES", mapping_rules),
+        default="DEFAULT",
+        help="How the user of a client is made of the name in its certificate, as the broker's "
+        "ssl.principal.mapping.rules: RULE:pattern/replacement/[LU],... DEFAULT: the whole name, CN=etl,O=acme.",
     ),
     _setting(
         "--drain-timeout",

@@ -129,8 +129,8 @@ class Metrics:
 
     `loop_lag`: how late a timer of the event loop fired.
     `reload_ok`: the files were applied when they were last read; False: they were refused as a whole.
-    `tls_reload_ok`: the same of certificates, keys and the client file. `certificates`: when they expire, in seconds since
-    1970, by the side that they are shown to.
+    `tls_reload_ok`: the same of certificates, keys and the client file. `certificates`: when they expire, in seconds
+    since 1970, by the side that they are shown to.
     `enforcement_enabled`: False in a dry run, and while enforcement is switched off.
     """
 
@@ -148,7 +148,7 @@ class Metrics:
         self.loop_lag = Histogram(LAG_BUCKETS)
         self.reload_ok = True
         self.tls_reload_ok = True
-        self.certificates: Mapping[str, float] = {}
+        self.certificates: Mapping[str, int] = {}
         self.enforcement_enabled = True
         self.limits_in_use: Callable[[], Iterable[LimitInUse]] = tuple
         #: One-minute rates where a total threshold asks for them: unit, outcome, units per second.

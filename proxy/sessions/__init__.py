@@ -5,6 +5,7 @@
 
 - `lifecycle`  states × events, as a table
 - `wire`       what a pump needs of a socket
+- `tls_wire`   a wire with TLS, and its handshake
 - `pump`       one direction: reads, passes the bytes to the stream, carries out its steps, writes
 - `turns`      a bounded share of each round of the event loop for each connection
 - `wakeups`    one timer for each limit with held frames

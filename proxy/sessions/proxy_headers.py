@@ -36,8 +36,8 @@ class _Waiting:
 
 
 class ProxyHeaders:
-    """Calls ``accepted(socket, peer, port, time_ns)`` when the client's address is known, after that time; elsewhere than
-    from ``--proxy-protocol-from`` that is at once.
+    """Calls ``accepted(socket, peer, port, time_ns)`` when the client's address is known, after that time; elsewhere
+    than from ``--proxy-protocol-from`` that is at once.
 
     At most ``--max-connections`` wait for their header, each for ``--handshake-timeout``.
     """

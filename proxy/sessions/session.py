@@ -164,8 +164,13 @@ class Session(Owner, FrameOwner):
     def _on_open(self, candidates: Sequence[Address]) -> None:
         shared = self._shared
         assert self.opening_ns is not None  # noqa: S101 - for the type checker
-        spent_ns = shared.clock() - self.opening_ns
+        now_ns = shared.clock()
+        spent_ns = now_ns - self.opening_ns
         self.opening_ns = None
+        certificate = self.client.peer_certificate
+        user = None if certificate is None else shared.principal_of(certificate)
+        if user is not None:
+            self.identity.authenticate(user, now_ns)
         attempt = shared.upstream.connect(
             candidates,
             shared.wire_to_broker,

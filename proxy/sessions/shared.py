@@ -21,6 +21,7 @@ class Shared:
 
     clock            monotonic nanoseconds
     login            the proxy's own, as its file is now
+    principal_of     the user that a client's certificate names
     wire_to_client   makes the wire of an accepted connection, plaintext or TLS
     wire_to_broker   the same of a connection to a broker, with its host
     """
@@ -34,5 +35,6 @@ class Shared:
     upstream: Upstream
     faults: Faults
     login: Callable[[], LoginSettings | None]
+    principal_of: Callable[[bytes], str | None]
     wire_to_client: Callable[[socket.socket], Wire]
     wire_to_broker: Callable[[socket.socket, str], Wire]

@@ -1,7 +1,7 @@
 """TLS between a pump and a socket: a handshake by turns, then a wire that decrypts and encrypts.
 
-`SSLSocket` reads one record at a time, and a client sends each request in a record of its own. So one read goes on until
-nothing is left or the buffer is full: otherwise each request would cost a wake-up of its own.
+`SSLSocket` reads one record at a time, and a client sends each request in a record of its own. So one read goes on
+until nothing is left or the buffer is full: otherwise each request would cost a wake-up of its own.
 
 A send is taken as a whole or not at all: OpenSSL remembers what it has encrypted, so the next send must begin with the
 same bytes, and may go on with more. `Pump.pending` does that.
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, final
 
-from proxy.sessions.turns import Turn, Turns
+from proxy.sessions.turns import Turns
 from proxy.sessions.wire import Wire
 from proxy.tls import TlsContexts, failure_of
 
@@ -69,12 +69,12 @@ class TlsWire(Wire):
             self._turns.wait(self._handshake)
 
     def step(self) -> None:
-        """A step of the handshake. Raises OSError, ssl.SSLWantReadError and ssl.SSLWantWriteError among them, and EOFError
-        for a client that ended its stream without a byte.
+        """A step of the handshake. Raises OSError, ssl.SSLWantReadError and ssl.SSLWantWriteError among them, and
+        EOFError for a client that ended its stream without a byte.
         """
-        if self.is_server and not isinstance(self._sock, ssl.SSLSocket) and not self._sock.recv(1, socket.MSG_PEEK):
-            raise EOFError
-        if not isinstance(self._sock, ssl.SSLSocket):
+        if not self.has_begun:
+            if self.is_server and not self._sock.recv(1, socket.MSG_PEEK):
+                raise EOFError
             self._sock = self._tls = self._context.wrap_socket(
                 self._sock,
                 server_side=self._host is None,
@@ -92,6 +92,11 @@ class TlsWire(Wire):
     @property
     def is_server(self) -> bool:
         return self._host is None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a first step was taken."""
+        return isinstance(self._sock, ssl.SSLSocket)
 
     def discard(self) -> int:
         """Read encrypted bytes and drop them; their number, 0 at the end of the stream. Raises OSError."""
@@ -175,11 +180,12 @@ class TlsWire(Wire):
 
 
 @final
-class Handshake(Turn):
-    """The handshake of a wire. Each step is an expensive turn: a server's takes 0.6 to 1.4 ms.
+class Handshake:
+    """The handshake of a wire: a `Turn`, but no subclass, since that one is compiled and this module is not. Each step
+    is an expensive turn: a server's takes 0.6 to 1.4 ms.
 
-    A client whose handshake fails is read, unparsed, until it ends its stream: to close a socket with unread bytes would
-    reset the connection, and the client would not see the alert.
+    A client whose handshake fails is read, unparsed, until it ends its stream: to close a socket with unread bytes
+    would reset the connection, and the client would not see the alert.
     """
 
     __slots__ = ("_discarded", "_done", "_failed", "_failure", "_turns", "_wire", "is_heavy")
@@ -210,7 +216,7 @@ class Handshake(Turn):
             self._wire.step()
         except EOFError:
             self._failed("", "")
-        except ssl.SSLWantReadError:
+        except (ssl.SSLWantReadError, BlockingIOError):
             self._wire.when_readable(self.on_ready)
         except ssl.SSLWantWriteError:
             self._wire.when_writable(self.on_ready)
@@ -223,7 +229,7 @@ class Handshake(Turn):
     def _fail(self, error: OSError | ValueError) -> None:
         wire = self._wire
         self._failure = failure_of(error, is_server=wire.is_server)
-        if wire.is_server:
+        if wire.is_server and wire.has_begun:
             wire.shutdown()
             wire.when_readable(self._on_discard)
         else:

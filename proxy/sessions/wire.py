@@ -1,4 +1,5 @@
-"""The interface between a pump and a socket. The plain wire exposes the socket's own methods; `tls_wire` has that of TLS.
+"""The interface between a pump and a socket. The plain wire exposes the socket's own methods; `tls_wire` has that of
+TLS.
 
 `remove_reader` and `remove_writer` come before `close`: libuv aborts the process otherwise.
 """
@@ -45,8 +46,7 @@ class Wire:
         self.send = sock.send
 
     def open(self, done: Callable[[], None], failed: Callable[[str, str], None]) -> None:
-        """Call `done` when bytes can be read and sent, or `failed` with a reason and a sentence; after `close` neither.
-        """
+        """Call `done` when bytes can be read and sent, or `failed` with a reason and a sentence; after `close` none."""
         done()
 
     @property

@@ -13,7 +13,7 @@ import pytest
 from proxy.config.cautions import warnings_of
 from proxy.config.checks import summary_of
 from proxy.config.client_file import read_client_settings
-from proxy.config.config import Config
+from proxy.config.config import Config, ServerSsl
 from proxy.config.quotas_file import quotas_in_force
 from tests.proxy.command_line import UPSTREAM, config, errors, forget_environment
 
@@ -50,6 +50,26 @@ def test_the_command_line_and_the_class_have_the_same_defaults() -> None:
     assert found == Config(bootstrap_servers=(("broker", 9092),))
 
 
+def test_the_key_is_in_the_file_of_the_certificate_unless_it_has_its_own() -> None:
+    found = config(*UPSTREAM, "--ssl-certificate-location", "proxy.pem").listening.ssl
+    assert found == ServerSsl(certificate=Path("proxy.pem"), key=Path("proxy.pem"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--ssl-key-location", "k"], "--ssl-key-location 'k': has no effect without --ssl-certificate-location"),
+        (["--ssl-client-auth", "required"], "has no effect without --ssl-certificate-location"),
+        (["--ssl-certificate-location", "c", "--ssl-client-auth", "required"], "and --ssl-ca-location go together"),
+        (["--ssl-certificate-location", "c", "--ssl-ca-location", "ca"], "and --ssl-ca-location go together"),
+        (["--ssl-principal-mapping-rules", "RULE:(/x/"], "pattern '('"),
+        (["--ssl-client-auth", "require"], "did you mean 'required'?"),
+    ],
+)
+def test_options_of_tls_that_do_not_fit_together(flags: list[str], message: str) -> None:
+    assert any(message in each for each in errors(*UPSTREAM, *flags))
+
+
 def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
     quotas = toml('[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "5MB"\n', "quotas.toml")
     client = toml("security.protocol=SASL_PLAINTEXT\nsasl.username=u\nsasl.password=p\n", "client.properties")
@@ -61,6 +81,9 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         *("--broker-port", "7=9200", "--broker-port", "8=9201"),
         *("--advertised-host", "proxy.svc"),
         *("--proxy-protocol-from", "10.0.0.0/8", "--proxy-protocol-from", "::1"),
+        *("--ssl-certificate-location", "proxy.crt", "--ssl-key-location", "proxy.key"),
+        *("--ssl-ca-location", "ca.pem", "--ssl-client-auth", "requested"),
+        *("--ssl-principal-mapping-rules", "RULE:^CN=(.*?),.*$/$1/L,DEFAULT"),
         *("--max-connections", "5"),
         *("--client-id", "spark-etl", "--principal", "CN=etl,O=acme"),
         *("--quota", "client-id=spark-etl,producer_byte_rate=5MB"),
@@ -105,6 +128,13 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         "listening.broker_ports": range(9100, 9102),
         "listening.node_ports": {7: 9200, 8: 9201},
         "listening.advertised_host": "proxy.svc",
+        "listening.ssl": ServerSsl(
+            certificate=Path("proxy.crt"),
+            key=Path("proxy.key"),
+            ca=Path("ca.pem"),
+            client_auth="requested",
+            principal_rules="RULE:^CN=(.*?),.*$/$1/L,DEFAULT",
+        ),
         "security.max_connections": 5,
         "quotas.client_id": "spark-etl",
         "quotas.principal": "CN=etl,O=acme",
