@@ -24,6 +24,7 @@ INTERPRETED = (
     "proxy/sessions/gate.py",
     "proxy/sessions/proxy_headers.py",
     "proxy/sessions/sweep.py",
+    "proxy/sessions/tls_wire.py",
     "proxy/sessions/wire.py",
 )
 #: Also the name of mypyc's own library of all modules, which it derives from a hash otherwise.

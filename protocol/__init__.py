@@ -1,6 +1,7 @@
 """Kafka's wire protocol, as far as the proxy needs it: bytes in, facts out.
 
-No sockets, no clock, no asyncio. It needs only the standard library and `kio` (a codec generated from Kafka's schemas).
+No sockets, no clock, no asyncio. It needs only the standard library, `kio` (a codec generated from Kafka's schemas) and
+asn1crypto.
 
     errors            errors in bytes: the only exceptions that functions of this package raise
     apis              the table: the treatment of each API, its versions, the place of its throttle time
@@ -28,6 +29,8 @@ No sockets, no clock, no asyncio. It needs only the standard library and `kio` (
     record_batch      the header of a record batch: messages, producer id
     share             ShareFetch and ShareAcknowledge responses: node endpoints hidden, record bytes counted
     topic_mutations   CreateTopics, DeleteTopics, CreatePartitions: partitions counted, the response that refuses all
+    sasl              SASL: which name a client claims, and whether the broker accepted it
+    principal_rules   the name of a certificate, and Kafka's rules that make a user of it
     topics            types of topics: by name or by id
     node_endpoints    how broker addresses at the end of data responses are hidden without a change of length
     walk              the base of the walks, which process a frame while its bytes arrive

@@ -36,7 +36,7 @@ class Treatment(Enum):
     HIDE = "response: node endpoints hidden in place"
     MUTATIONS = "creates or deletes partitions: charged; a request over its limit is refused by the proxy"
     NEGOTIATE = "response: version ranges cut to this table"
-    INSPECT = "authentication: forwarded for now; later its messages are read"
+    INSPECT = "authentication: forwarded; the name that the broker accepts is read. Refused where the proxy logs in"
 
 
 @dataclass(frozen=True, slots=True)

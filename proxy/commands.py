@@ -76,7 +76,7 @@ def run(ctx: click.Context, /, **_options: object) -> None:
           --client-id spark-etl --quota 'client-id=spark-etl,producer_byte_rate=5MB'
 
     The value of an option comes from its flag, else its environment variable, else the file of --config, else its
-    default. An empty variable counts as not set. Clients and brokers connect in plaintext: TLS is not in this version.
+    default. An empty variable counts as not set.
     """
     from proxy.config.cautions import warnings_of
     from proxy.config.checks import config_of
@@ -92,6 +92,9 @@ def run(ctx: click.Context, /, **_options: object) -> None:
     logger = logging.getLogger(__name__)
     for name, fields in [*cautions, *_misspelt_variables(ctx, os.environ)]:
         logs.event(logger, logging.WARNING, name, exc_info=False, **fields)
+    ignored = config.upstream.ignored
+    if ignored:
+        logs.event(logger, logging.INFO, "client_properties_ignored", file=config.upstream.file, keys=",".join(ignored))
     arguments = ctx.meta[ARGUMENTS]
     sys.exit(_serve(config, lambda: _config_again(arguments)))
 
@@ -145,9 +148,11 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
     \b
       kafka-quota-proxy check-config --quotas-file quotas.toml proxy.toml
     """
-    from proxy.config.cautions import quota_warnings
+    from proxy.config.cautions import quota_warnings, secret_warnings
     from proxy.config.checks import config_of, summary_of
     from proxy.config.quotas_file import quotas_in_force
+    from proxy.observability.metrics import Metrics
+    from proxy.tls import TlsContexts
 
     ctx.meta[IGNORE_ENVIRONMENT] = True
     arguments = ["--config", file, *(["--quotas-file", quotas_file] if quotas_file else [])]
@@ -155,7 +160,8 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
         try:
             config = config_of(run_context, need_upstream=False)
             quotas = quotas_in_force(config)
-            cautions = quota_warnings(config.quotas, quotas)
+            cautions = [*quota_warnings(config.quotas, quotas), *secret_warnings(config)]
+            TlsContexts(config, Metrics(config))
         except ConfigError as error:
             _fail(error, EXIT_BAD_CONFIG)
     for _, fields in cautions:
@@ -168,7 +174,8 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
 def _warning(fields: Mapping[str, object]) -> str:
     if "further_entries" in fields:
         return f"warning: {fields['further_entries']} further entries apply to no client"
-    text = f"warning: {fields.get('entity') or fields['entities']}: {fields['effect']}"
+    place = fields.get("entity") or fields.get("entities") or fields["file"]
+    text = f"warning: {place}: {fields['effect']}"
     if "flag" in fields:
         text += f" ({fields['flag']})"
     return f"{text}\n  {fields['hint']}" if "hint" in fields else text

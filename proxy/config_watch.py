@@ -1,7 +1,6 @@
 """Watches the files of `--config` and `--quotas-file`: reads them again when one changes, and applies both or neither.
 
-It calls `stat` once a second instead of using inotify: this works for an editor's rename, for the symbolic links by
-which Kubernetes swaps a ConfigMap, and on network file systems.
+It calls `stat` once a second (`proxy.config.fingerprints`) instead of using inotify.
 
 An empty file is refused where it would change something: some editors and scripts truncate a file before they write it.
 A file that changes while it is read is read again.
@@ -20,8 +19,10 @@ from pathlib import Path
 from typing import Final
 
 from proxy.config.cautions import quota_warnings
+from proxy.config.client_settings import ClientSettings
 from proxy.config.config import Config
 from proxy.config.errors import ConfigError, Problem
+from proxy.config.fingerprints import fingerprints
 from proxy.config.quotas_file import Quotas, quotas_in_force
 from proxy.observability import logs
 from proxy.observability.metrics import Metrics
@@ -89,7 +90,7 @@ class ConfigWatch:
 
     async def poll(self) -> bool:
         """Read the files if one changed; True if they were applied. A wrong or missing file changes nothing."""
-        seen = await asyncio.to_thread(_fingerprints, self._paths())
+        seen = await asyncio.to_thread(fingerprints, self._paths())
         is_new, is_requested = seen != self._seen, self._seen == _REQUESTED
         if not is_new and (self._retry_ns is None or self._clock() < self._retry_ns):
             return False
@@ -98,9 +99,9 @@ class ConfigWatch:
         try:
             config, fixed = await asyncio.to_thread(self._read_config)
             paths = self._paths()  # the quotas file may be another one now
-            seen = seen[0], *await asyncio.to_thread(_fingerprints, paths[1:])
+            seen = seen[0], *await asyncio.to_thread(fingerprints, paths[1:])
             quotas = await asyncio.to_thread(self._read_quotas, config)
-            if await asyncio.to_thread(_fingerprints, paths) != seen:
+            if await asyncio.to_thread(fingerprints, paths) != seen:
                 self._seen = "changed while they were read"
                 return False
             if quotas is not self._quotas or config != self._config:
@@ -202,10 +203,17 @@ def live_part(config: Config, fresh: Config) -> Config:
     quotas, enforcement, observability = fresh.quotas, fresh.enforcement, fresh.observability
     return replace(
         config,
+        upstream=_content(config.upstream, fresh.upstream),
+        usage=replace(config.usage, client=_content(config.usage.client, fresh.usage.client)),
         quotas=replace(config.quotas, entries=quotas.entries, file=quotas.file, share=quotas.share),
         enforcement=replace(config.enforcement, dry_run=enforcement.dry_run, throttle_mode=enforcement.throttle_mode),
         observability=replace(config.observability, log_level=observability.log_level),
     )
+
+
+def _content(before: ClientSettings, after: ClientSettings) -> ClientSettings:
+    """Of a file that is watched by itself; another file needs a restart."""
+    return after if after.file == before.file else before
 
 
 def _differing(one: object, other: object) -> list[str]:
@@ -214,7 +222,7 @@ def _differing(one: object, other: object) -> list[str]:
     for field in fields(one):  # type: ignore[arg-type] # a dataclass
         mine, its = getattr(one, field.name), getattr(other, field.name)
         if mine != its:
-            found += _differing(mine, its) if is_dataclass(mine) else [field.name]
+            found += _differing(mine, its) if is_dataclass(mine) and is_dataclass(its) else [field.name]
     return found
 
 
@@ -224,17 +232,3 @@ def _check_content(paths: tuple[Path | None, ...], seen: tuple[tuple[int, ...] |
         if found is not None and found[_SIZE] == 0:
             hint = "to remove all that it had, write a comment into the file: # empty"
             raise ConfigError((Problem(f"{flag} {str(path)!r}", "is empty", hint),))
-
-
-def _fingerprints(paths: tuple[Path | None, ...]) -> tuple[tuple[int, ...] | None, ...]:
-    return tuple([None if path is None else _fingerprint(path) for path in paths])
-
-
-def _fingerprint(path: Path) -> tuple[int, ...] | None:
-    """A value that differs when the file may have changed; None when `stat` fails."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    # The ctime too: permissions may have changed, so that the file can be read now.
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev

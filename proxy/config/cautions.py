@@ -1,6 +1,7 @@
 """Warnings about a valid configuration that is probably wrong: one log event each."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
 from proxy.config.config import Config, QuotaOptions
@@ -14,26 +15,36 @@ from quotas.resource_groups import parse_pattern
 MAX_LISTED: Final = 20
 """Entries listed per warning: a file may have a million."""
 
+OTHERS_READ: Final = 0o044
+
 Caution = tuple[str, dict[str, object]]
 """The name of a log event, and its fields."""
 
 
 def warnings_of(config: Config, quotas: Quotas) -> list[Caution]:
     """All warnings about a configuration with these quotas."""
-    found = quota_warnings(config.quotas, quotas)
+    found = [*quota_warnings(config.quotas, quotas), *secret_warnings(config)]
     if config.security.pass_unknown_apis:
         effect = "responses of unknown APIs are forwarded unread: they may contain a broker's real address"
         found.append(("unknown_apis_pass", {"effect": effect}))
     return found
 
 
+def secret_warnings(config: Config) -> Iterator[Caution]:
+    """Warnings about files with secrets that other users of this machine can read."""
+    both = (config.upstream, config.usage.client)
+    tokens = [settings.login.token_file for settings in both if settings.login and settings.login.token_file]
+    for path in dict.fromkeys([*both[0].secret_files, *both[1].secret_files, *tokens]):
+        with suppress(OSError):  # it is gone: whoever reads it next reports that
+            mode = path.stat().st_mode & 0o777
+            if mode & OTHERS_READ:
+                effect = f"its secrets can be read by others: its mode is {mode:o}"
+                yield "secret_readable", {"file": path, "effect": effect, "hint": f"chmod 600 {path}"}
+
+
 def quota_warnings(options: QuotaOptions, quotas: Quotas) -> list[Caution]:
     """Warnings about the quotas, which may change with each reload of the quotas file."""
     found: list[Caution] = []
-    named = [name for entry in quotas.entries for name in _of_users(entry)]
-    if named and options.principal is None:
-        effect = "client identities are not read from SASL or TLS: without --principal every user is ANONYMOUS"
-        found.append(("user_quota_without_principal", {"entities": _listed(named), "effect": effect}))
     bursts = [str(entry.entity) for entry in quotas.entries if entry.burst_seconds is not None and not entry.algorithm]
     if bursts and options.algorithm != "token-bucket":
         effect = f"burst_seconds is for token buckets, and --quota-algorithm is {options.algorithm}"
@@ -114,17 +125,6 @@ def _may_have(users: tuple[str, ...], client_ids: tuple[str, ...], kind: str, na
 
 def _matches(name: str) -> Callable[[str], bool]:
     return lambda text: parse_pattern(text).matches(name)
-
-
-def _of_users(entry: QuotaEntry) -> Iterator[str]:
-    """The entity if it has a user: alone, with a client id, or as a member of a group. And its exempt users."""
-    if isinstance(entry.entity, Entity):
-        if entry.entity.user is not None:
-            yield str(entry.entity)
-    elif entry.group is not None and entry.group.users:
-        yield str(entry.entity)
-    if entry.exempt is not None and entry.exempt.users:
-        yield f"exempt-user of {entry.entity}"
 
 
 def _listed(entities: list[str]) -> str:

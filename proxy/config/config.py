@@ -10,6 +10,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 from typing import Literal
 
+from proxy.config.client_settings import ClientSettings
 from quotas.entry import QuotaEntry
 
 Address = tuple[str, int]
@@ -20,6 +21,7 @@ Network = IPv4Network | IPv6Network
 QuotaAlgorithm = Literal["token-bucket", "sampled-window", "ewma"]
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warn", "error"]
+ClientAuth = Literal["none", "requested", "required"]
 EventLoopName = Literal["uvloop", "asyncio"]
 
 
@@ -43,12 +45,24 @@ def unmapped(host: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServerSsl:
+    """TLS from clients. `ca`: of their certificates; `principal_rules`: how a user is made of the name in one."""
+
+    certificate: Path
+    key: Path
+    ca: Path | None = None
+    client_auth: ClientAuth = "none"
+    principal_rules: str = "DEFAULT"
+
+
+@dataclass(frozen=True, kw_only=True)
 class ListeningOptions:
     """Where clients connect, and for how long the proxy drains.
 
     `broker_ports` is the range that node ids map onto, None: a port that the kernel chooses for each node.
     `node_ports` maps a node id to a port of its own, in place of one of the range.
     `proxy_protocol_from`: connections from these networks begin with a PROXY header, and no others do.
+    `ssl`: None: plaintext.
     """
 
     address: Address = ("127.0.0.1", 19092)
@@ -57,6 +71,7 @@ class ListeningOptions:
     advertised_host: str = "127.0.0.1"
     proxy_protocol_from: tuple[Network, ...] = ()
     drain_timeout_seconds: float = 20.0
+    ssl: ServerSsl | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +130,7 @@ class ObservabilityOptions:
 class UsageOptions:
     """Usage records. At most one of `topic` and `file` is set; without either no records are written.
 
-    `client` are arguments of aiokafka's clients, `ssl` those of its SSL context; both from the file of
-    `--usage-client-config`, which may contain secrets.
+    `client`: the file of `--usage-client-config`, else that of `--command-config`. `client_id`: "": a name of its own.
     `by_topic`: record bytes, and records produced, are counted by topic.
     `sidecar_name`: None: the name of the host.
     """
@@ -125,8 +139,8 @@ class UsageOptions:
     file: Path | None = None
     interval_seconds: float = 10.0
     bootstrap_servers: tuple[Address, ...] = ()
-    client: Mapping[str, str | int] = field(default_factory=dict, repr=False)
-    ssl: Mapping[str, str] = field(default_factory=dict, repr=False)
+    client: ClientSettings = field(default_factory=ClientSettings)
+    client_id: str = ""
     by_topic: bool = False
     max_series: int = 10_000
     labels: tuple[tuple[str, str], ...] = ()
@@ -145,7 +159,8 @@ class SecurityOptions:
     `max_pending_requests`: requests of one connection without a response; above that it is not read.
     `stalled_client_timeout_seconds`: while `max_buffered_bytes` is used up, a peer that takes no byte for this long is
     closed.
-    `handshake_timeout_seconds`: from the time when a connection is served until its first request is complete.
+    `handshake_timeout_seconds`: for the PROXY header, the TLS handshake and the first complete request together.
+    `sasl_oauthbearer_sub_claim_name`: the claim of a token that is the user.
     `connections_max_idle_seconds`: a connection without traffic for this long is closed. 0: without such a limit, both.
     """
 
@@ -157,6 +172,7 @@ class SecurityOptions:
     stalled_client_timeout_seconds: float = 30.0
     handshake_timeout_seconds: float = 30.0
     connections_max_idle_seconds: float = 0.0
+    sasl_oauthbearer_sub_claim_name: str = "sub"
     pass_unknown_apis: bool = False
 
 
@@ -164,10 +180,11 @@ class SecurityOptions:
 class Config:
     """The configuration of one proxy process, in the groups of `--help`. The defaults are those of the command line.
 
-    `file`: that of `--config`.
+    `upstream`: the file of `--command-config`. `file`: that of `--config`.
     """
 
     bootstrap_servers: tuple[Address, ...]
+    upstream: ClientSettings = field(default_factory=ClientSettings)
     listening: ListeningOptions = ListeningOptions()
     quotas: QuotaOptions = QuotaOptions()
     enforcement: EnforcementOptions = EnforcementOptions()

@@ -151,3 +151,13 @@ def file_path(value: object) -> Path:
     if not isinstance(value, str) or not value or "\0" in value:
         raise InvalidValue("expected the path of a file")
     return Path(value)
+
+
+def mapping_rules(value: object) -> str:
+    from protocol.principal_rules import parse_rules
+
+    try:
+        parse_rules(str(value))
+    except ValueError as error:
+        raise InvalidValue(str(error)) from error
+    return str(value)

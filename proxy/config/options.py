@@ -19,6 +19,7 @@ from proxy.config.option_types import (
     Setting,
     Switch,
     file_path,
+    mapping_rules,
     one_of,
     quota_spec,
 )
@@ -47,9 +48,16 @@ UPSTREAM: Final = cloup.option_group(
         "--bootstrap-servers",
         "--bootstrap-server",
         type=Checked("HOST:PORT[,HOST:PORT...]", values.parse_addresses),
-        show_default="none, required",
-        help="Brokers to forward to, in plaintext; responses contain the other brokers. The variable may be named "
-        "after either flag.",
+        show_default="bootstrap.servers of --command-config, required",
+        help="Brokers to forward to; responses contain the other brokers. The variable may be named after either flag.",
+    ),
+    _setting(
+        "--command-config",
+        type=Checked("FILE", file_path),
+        show_default="none, plaintext",
+        help="How to connect to brokers: Kafka's client.properties, with PEM files for TLS, or a .toml file. With "
+        "sasl.* the proxy logs in, and clients do not; without, the logins of clients pass through. Its "
+        "bootstrap.servers count where --bootstrap-servers is missing.",
     ),
 )
 
@@ -90,6 +98,39 @@ LISTENING: Final = cloup.option_group(
         "Repeatable; in the environment separated by ';'.",
     ),
     _setting(
+        "--ssl-certificate-location",
+        type=Checked("FILE.pem", file_path),
+        show_default="none, plaintext",
+        help="Certificate for TLS from clients, with its chain, for all ports of --listen and --broker-ports. This "
+        "file, the key and the CA are read again when they change; open connections stay.",
+    ),
+    _setting(
+        "--ssl-key-location",
+        type=Checked("FILE.pem", file_path),
+        show_default="the file of the certificate",
+        help="Its key, not encrypted.",
+    ),
+    _setting(
+        "--ssl-ca-location",
+        type=Checked("FILE.pem", file_path),
+        show_default="none",
+        help="Certificate authorities of client certificates.",
+    ),
+    _setting(
+        "--ssl-client-auth",
+        type=one_of("none", "requested", "required"),
+        default="none",
+        help="Whether clients show a certificate, as the broker's ssl.client.auth. requested: one that is shown must "
+        "be valid.",
+    ),
+    _setting(
+        "--ssl-principal-mapping-rules",
+        type=Checked("RULES", mapping_rules),
+        default="DEFAULT",
+        help="How the user of a client is made of the name in its certificate, as the broker's "
+        "ssl.principal.mapping.rules: RULE:pattern/replacement/[LU],... DEFAULT: the whole name, CN=etl,O=acme.",
+    ),
+    _setting(
         "--drain-timeout",
         type=Checked("DURATION", values.parse_duration),
         default="20s",
@@ -108,8 +149,8 @@ QUOTAS: Final = cloup.option_group(
     _setting(
         "--principal",
         type=Checked("NAME", values.parse_name),
-        show_default="ANONYMOUS",
-        help="Meter all clients under this user. Identities from SASL and TLS are not read in this version.",
+        show_default="the name that each client proves",
+        help="Meter all clients under this user, in place of the name that a client proves by SASL or a certificate.",
     ),
     _setting(
         "--quota",
@@ -279,9 +320,8 @@ USAGE: Final = cloup.option_group(
     _setting(
         "--usage-client-config",
         type=Checked("FILE", file_path),
-        show_default="none, plaintext",
-        help="How to connect to them: security.protocol, sasl.mechanism, sasl.username, sasl.password, ssl.cafile and "
-        "others, in a Java properties file or a .toml file. This proxy has no credentials of its own otherwise.",
+        show_default="the file of --command-config",
+        help="How to connect to them: a file like that of --command-config.",
     ),
     _setting(
         "--usage-by-topic/--no-usage-by-topic",
@@ -366,6 +406,21 @@ SECURITY: Final = cloup.option_group(
         default="off",
         help="Close connections without traffic for this long, as the broker's connections.max.idle.ms. A throttled "
         "connection and one with a request in flight are not idle. On Linux.",
+    ),
+    _setting(
+        "--sasl-oauthbearer-sub-claim-name",
+        type=Checked("NAME", values.parse_name),
+        default="sub",
+        help="The claim that is the user of a client that logs in to the broker with a token (OAUTHBEARER), as the "
+        "broker's sasl.oauthbearer.sub.claim.name.",
+    ),
+    _setting(
+        "--allow-open-relay/--no-allow-open-relay",
+        type=Switch(),
+        default=False,
+        show_default="off",
+        help="Accept clients from other hosts without --ssl-client-auth required though the proxy logs in: whoever "
+        "reaches the port has the rights of its login.",
     ),
     _setting(
         "--pass-unknown-apis/--no-pass-unknown-apis",

@@ -167,6 +167,11 @@ def _whole_process(metrics: Metrics) -> Iterator[Metric]:
             metrics.reload_ok,
         ),
         (
+            "certificates_last_reload_successful",
+            "1: certificates, keys and the file of --command-config were used when last read; 0: refused, as above.",
+            metrics.tls_reload_ok,
+        ),
+        (
             "enforcement_enabled",
             "1: quotas are enforced; 0: a dry run, or enforcement is switched off.",
             metrics.enforcement_enabled,
@@ -198,6 +203,9 @@ def _whole_process(metrics: Metrics) -> Iterator[Metric]:
     text = "One-minute rate of records produced, in bytes or messages per second, by outcome; needs a total threshold."
     rates = (((unit, outcome), rate) for unit, outcome, rate in metrics.produced())
     yield _family("produced_rate", text, ["unit", "outcome"], rates, GaugeMetricFamily)
+    text = "When the first certificate of the chain that is shown to clients, or to brokers, expires."
+    dates = (((side,), seconds) for side, seconds in metrics.certificates.items())
+    yield _family("certificate_not_after_timestamp_seconds", text, ["side"], dates, GaugeMetricFamily)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -6,7 +6,7 @@ Prometheus families at a scrape.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -34,6 +34,7 @@ PAUSE_REASONS: Final = (
     "memory",
     "response_memory",
     "delay",
+    "login",
     "in_flight",
     "turn",
     "drain",
@@ -62,6 +63,12 @@ UPSTREAM_ERROR_REASONS: Final = (
     "connection_reset",
     "closed_early",
     "closed_mid_frame",
+    "tls_plaintext_peer",
+    "tls_certificate",
+    "tls_hostname",
+    "tls_expired",
+    "tls_failed",
+    "login_refused",
 )
 
 
@@ -120,6 +127,8 @@ class Metrics:
 
     `loop_lag`: how late a timer of the event loop fired.
     `reload_ok`: the files were applied when they were last read; False: they were refused as a whole.
+    `tls_reload_ok`: the same of certificates, keys and the client file. `certificates`: when they expire, in seconds
+    since 1970, by the side that they are shown to.
     `enforcement_enabled`: False in a dry run, and while enforcement is switched off.
     """
 
@@ -136,6 +145,8 @@ class Metrics:
         self.errors = ErrorCounts()
         self.loop_lag = Histogram(LAG_BUCKETS)
         self.reload_ok = True
+        self.tls_reload_ok = True
+        self.certificates: Mapping[str, int] = {}
         self.enforcement_enabled = True
         self.limits_in_use: Callable[[], Iterable[LimitInUse]] = tuple
         #: One-minute rates where a total threshold asks for them: unit, outcome, units per second.

@@ -140,7 +140,7 @@ class PartitionPlan(BatchPlan):
     """Requests with one prefix. The limits are those of their client and topic.
 
     kind         of the requests
-    generation   of the limits
+    client, generation   of the limits
     """
 
     __slots__ = (
@@ -153,6 +153,7 @@ class PartitionPlan(BatchPlan):
         "_topic",
         "_unpack",
         "_width",
+        "client",
         "generation",
         "kind",
         "prefix",
@@ -164,6 +165,7 @@ class PartitionPlan(BatchPlan):
         super().__init__()
         self.kind: Final = kind
         self.prefix: Final = prefix
+        self.client: Final = client
         self.generation: Final = generation
         self._topic: Final = charges.topic
         #: Each limit, and which of four sums it is charged with.
@@ -362,7 +364,7 @@ class BatchPlans:
         plans = self._plans
         for index, known in enumerate(plans):
             if known.kind is kind and buf.startswith(known.prefix, pos + PREFIX_SIZE):
-                if known.generation != identity.generation:
+                if known.generation != identity.generation or known.client is not identity.limits:
                     del plans[index]
                     break
                 if index:

@@ -151,6 +151,7 @@ class Batches:
             plan is None
             or plan.kind is not kind
             or plan.generation != identity.generation
+            or plan.client is not identity.limits
             or not buf.startswith(plan.prefix, pos + PREFIX_SIZE)
         ):
             return plans.find(kind, identity, buf, pos, end, now_ns)

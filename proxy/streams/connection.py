@@ -6,6 +6,7 @@ from typing import Final, final
 
 from protocol.request_header import PREFIX_SIZE, RequestHeader, unpack_prefix
 from protocol.rewriting_walk import RewritingWalk
+from protocol.sasl import Exchange
 from protocol.throttle_time import INT32, clients_wait
 from protocol.walk import FrameWalk
 from proxy.enforcement.data_frame import DataFrame
@@ -73,7 +74,9 @@ InFlight = deque[tuple[int, Awaited | Answer]]
 class Connection:
     """One client connection and its broker connection, as both streams see them.
 
-    max_in_flight     `--max-pending-requests`: requests that are forwarded before the first of them has its response
+    max_in_flight     `--max-pending-requests`: requests that are forwarded before the first of them has its response;
+                      0 while the proxy or the client logs in: no frame begins
+    exchange          SASL of the client; None: it has not begun, or is not read
     owed              `Answer`s in flight, and what is added to other responses in flight: bytes in memory
     is_closing        draining, or the client has gone: no frame begins
     is_stopped        no request passes now: it is closing, or its own responses take too much memory
@@ -84,6 +87,7 @@ class Connection:
     __slots__ = (
         "attention",
         "context",
+        "exchange",
         "fetching",
         "frame",
         "identity",
@@ -101,7 +105,7 @@ class Connection:
         self.identity = identity
         self.fetching = Fetching()
         self.in_flight: InFlight = deque()
-        self.max_in_flight: Final = context.config.security.max_pending_requests
+        self.max_in_flight = context.config.security.max_pending_requests
         self.owed = Holding()
         self.is_closing = False
         self.is_stopped = False
@@ -111,6 +115,7 @@ class Connection:
         self.frame: DataFrame | None = None
         #: The content of Produce requests, for clients with limits on it.
         self.usage: ProduceUsage | None = None
+        self.exchange: Exchange | None = None
 
     @property
     def owed_bytes(self) -> int:
@@ -356,6 +361,9 @@ class Handler:
 
     #: Whether responses are forwarded without parsing while no throttle time is due.
     unseen = False
+    #: Whether requests belong to a client id: not those before and beside a login, or each client would begin with an
+    #: entity of user ANONYMOUS.
+    identifies = True
 
     def __init__(self, context: Context) -> None:
         self.context = context

@@ -124,7 +124,7 @@ class RequestStream(Requests):
             self.want = kind.needed - (end - pos)
             return None
         identity = self.connection.identity
-        if header.client_id != identity.wire_client_id:
+        if header.client_id != identity.wire_client_id and kind.handler.identifies:
             identity.identify(header.client_id, now_ns)
         self.kind = kind
         return kind

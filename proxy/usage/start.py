@@ -38,8 +38,11 @@ def _sink_of(config: Config, options: UsageOptions, origin: Origin) -> Sink:
     from proxy.usage.topic_sink import TopicSink
 
     servers = options.bootstrap_servers or config.bootstrap_servers
-    client = {"bootstrap_servers": list(map(format_address, servers)), "client_id": "kafka-quota-proxy-usage"}
-    return TopicSink(options.topic, origin.key, {**client, **options.client}, options.ssl, time.monotonic_ns)
+    client = {
+        "bootstrap_servers": list(map(format_address, servers)),
+        "client_id": options.client_id or "kafka-quota-proxy-usage",
+    }
+    return TopicSink(options.topic, origin.key, client, options.client, time.monotonic_ns)
 
 
 def _wall_ms() -> int:

@@ -6,9 +6,12 @@ All records of a process have one key and so one partition. A batch is sent when
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
+from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import (
     AuthenticationFailedError,
     BrokerResponseError,
@@ -21,9 +24,12 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedSaslMechanismError,
 )
-from aiokafka.helpers import create_ssl_context
 from aiokafka.partitioner import DefaultPartitioner
 
+from proxy.config.client_file import read_client_settings
+from proxy.config.client_settings import ClientSettings
+from proxy.config.errors import ConfigError
+from proxy.tls import context_to_brokers
 from proxy.usage.sink import SinkFailed
 from proxy.usage.topic_check import check_topic
 
@@ -62,20 +68,22 @@ class _Cause(logging.Handler):
 
 
 class TopicSink:
-    """Connects with the first write. `client`: arguments of aiokafka's clients; `ssl`: those of its SSL context."""
+    """Connects with the first write. `client`: arguments of aiokafka's clients; `settings`: how to connect; its file is
+    read again for each connection.
+    """
 
     def __init__(
         self,
         topic: str,
         key: bytes,
         client: Mapping[str, Any],
-        ssl: Mapping[str, Any],
+        settings: ClientSettings,
         clock_ns: Callable[[], int],
     ) -> None:
         self._topic = topic
         self._key = key
         self._client = {**client, "request_timeout_ms": REQUEST_TIMEOUT_MS}
-        self._ssl = ssl
+        self._settings = settings
         self._clock_ns = clock_ns
         self._cause = _Cause()
         # Its failures are reported as `usage_records_not_written`; its own log would repeat each of them.
@@ -123,9 +131,7 @@ class TopicSink:
         """The producer, after a check of the topic."""
         if self._producer is not None and self._clock_ns() - self._checked_ns < CHECK_NS:
             return self._producer
-        client = dict(self._client)
-        if client.get("security_protocol") in {"SSL", "SASL_SSL"}:
-            client["ssl_context"] = await asyncio.to_thread(create_ssl_context, **self._ssl)
+        client = {**self._client, **await asyncio.to_thread(self._arguments)}
         await check_topic(client, self._topic)
         self._checked_ns = self._clock_ns()
         if self._producer is None:
@@ -134,6 +140,22 @@ class TopicSink:
             partitions = sorted(await self._producer.partitions_for(self._topic))
             self._partition = DefaultPartitioner()(self._key, partitions, partitions)
         return self._producer
+
+    def _arguments(self) -> dict[str, Any]:
+        """How to connect, as arguments of aiokafka's clients."""
+        if self._settings.file is not None:
+            with suppress(ConfigError):  # what was read before stays
+                self._settings = read_client_settings(self._settings.file, self._settings)
+        login, ssl = self._settings.login, self._settings.ssl
+        arguments: dict[str, Any] = {"security_protocol": self._settings.protocol}
+        if ssl is not None:
+            arguments["ssl_context"] = context_to_brokers(ssl)
+        if login is not None:
+            arguments["sasl_mechanism"] = login.mechanism
+            arguments |= {"sasl_plain_username": login.username, "sasl_plain_password": login.password}
+            if login.token_file is not None:
+                arguments["sasl_oauth_token_provider"] = _TokenFile(login.token_file)
+        return arguments
 
     async def close(self) -> None:
         """Close the producer."""
@@ -147,6 +169,16 @@ class TopicSink:
             # aiokafka cannot be stopped without a flush, which waits for the broker.
             await producer._sender.close()
             await producer.client.close()
+
+
+class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
+    """The token of an OAUTHBEARER login, read for each connection."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def token(self) -> str:
+        return (await asyncio.to_thread(self._path.read_text, encoding="utf-8")).strip()
 
 
 def reason_of(error: Exception) -> str:

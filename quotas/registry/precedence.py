@@ -12,8 +12,9 @@ From the strongest (DefaultQuotaCallback of ClientQuotaManager, KIP-55), with th
     8  (<default>) as a client id   the client id, over all users
 
 Exactly one level applies to each limit: the first with this limit (a pair with only a `consumer_byte_rate` leaves
-`producer_byte_rate` to the levels below), or the first that lifts it: then none does. An empty client id matches no
-level with a client id, and an empty user, which Kafka does not have, none with a user.
+`producer_byte_rate` to the levels below), or the first that lifts it: then none does. A client without a client id is
+one of the others, at the levels with `<default>` (in Kafka these skip it: it is unlimited unless its user is not). An
+empty user, which Kafka does not have, matches no level with a user.
 
 A million overrides are compact values (`override`) in one dict per level with plain strings as keys.
 """
@@ -55,8 +56,8 @@ class QuotaTable:
         for entity, override in overrides:
             self.put(entity, override)
 
-    def find(self, user: str, client_id: str) -> dict[str, Applies]:
-        """The limits of this client, by name."""
+    def find(self, user: str, client_id: str | None) -> dict[str, Applies]:
+        """The limits of this client, by name; None: those for any client id of the user."""
         found: dict[str, Applies] = {}
         lifted: set[str] = set()
         for override, entity, origin in self._matches(user, client_id):
@@ -67,26 +68,25 @@ class QuotaTable:
     def find_for_bucket(self, limit_name: str, bucket: Entity) -> Applies | None:
         """The configured limit of an existing bucket; None if no level uses this bucket any more."""
         user, client_id = bucket.user, bucket.client_id
-        # The bucket of a user is for any client id: only the levels without a client id use it.
-        found = self.find(user if isinstance(user, str) else "", client_id if isinstance(client_id, str) else "")
+        found = self.find(user if isinstance(user, str) else "", client_id if isinstance(client_id, str) else None)
         applies = found.get(limit_name)
         return applies if applies is not None and applies.entity == bucket else None
 
-    def _matches(self, user: str, client_id: str) -> Iterator[tuple[Override | None, Entity, Entity]]:
+    def _matches(self, user: str, client_id: str | None) -> Iterator[tuple[Override | None, Entity, Entity]]:
         """Every level that could match, strongest first: its override or None, the bucket's entity, the origin."""
-        if user and client_id:
+        if user and client_id is not None:
             pair = Entity(user, client_id)
             yield self._by_pair.get(_pair_key(user, client_id)), pair, pair
             yield self._pair_user.get(user), pair, Entity(user, DEFAULT)
         if user:
             only_user = Entity(user)
             yield self._by_user.get(user), only_user, only_user
-        if user and client_id:
+        if user and client_id is not None:
             yield self._pair_any.get(client_id), pair, Entity(DEFAULT, client_id)
             yield self._any_pair, pair, _ANY_PAIR
         if user:
             yield self._any_user, only_user, _ANY_USER
-        if client_id:
+        if client_id is not None:
             only_client = Entity(None, client_id)
             yield self._by_client.get(client_id), only_client, only_client
             yield self._any_client, only_client, _ANY_CLIENT

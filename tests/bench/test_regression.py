@@ -51,8 +51,8 @@ class ScriptedWire(Wire):
             return len(data)
 
         self.sent_bytes = 0
-        self.recv_into = recv_into  # type: ignore[assignment]
-        self.send = send  # type: ignore[assignment]
+        self.recv_into = recv_into
+        self.send = send
 
     def when_readable(self, callback: Callable[[], None]) -> None:
         """Reads happen when the test calls for them."""

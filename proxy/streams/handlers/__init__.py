@@ -10,4 +10,6 @@
 - `hide`       ShareAcknowledge: node endpoints hidden in place
 - `mutations`  CreateTopics, DeleteTopics, CreatePartitions: charged or refused as a whole
 - `negotiate`  ApiVersions
+- `authenticate`  SASL that passes through: the client's user
+- `login`      SASL where the proxy logs in itself
 """

@@ -6,9 +6,11 @@ from typing import Final
 from protocol.apis import Treatment
 from proxy.streams.connection import Handler
 from proxy.streams.context import Context
+from proxy.streams.handlers.authenticate import Authenticate
 from proxy.streams.handlers.fetch import Fetch
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.handlers.hide import Hide
+from proxy.streams.handlers.login import Login
 from proxy.streams.handlers.metadata import Metadata
 from proxy.streams.handlers.mutations import Mutations
 from proxy.streams.handlers.negotiate import Negotiate
@@ -24,11 +26,14 @@ HANDLERS: Final[Mapping[Treatment, type[Handler]]] = {
     Treatment.HIDE: Hide,
     Treatment.MUTATIONS: Mutations,
     Treatment.NEGOTIATE: Negotiate,
-    Treatment.INSPECT: Forward,
+    Treatment.INSPECT: Authenticate,
 }
 
 
 def handlers_of(context: Context) -> Mapping[Treatment, Handler]:
     """The handler of each treatment, for all connections."""
     made = {handler: handler(context) for handler in set(HANDLERS.values())}
-    return {treatment: made[handler] for treatment, handler in HANDLERS.items()}
+    by_treatment: dict[Treatment, Handler] = {treatment: made[handler] for treatment, handler in HANDLERS.items()}
+    if context.config.upstream.login is not None:
+        by_treatment[Treatment.INSPECT] = Login(context)
+    return by_treatment

@@ -34,7 +34,7 @@ async def asked(broker: ScriptedBroker, *pieces: bytes) -> None:
 @pytest.mark.parametrize("split", [False, True])
 async def test_a_server_that_answers_is_enough(open_stage: OpenStage, split: bool) -> None:
     stage = open_stage()
-    checked = asyncio.ensure_future(Readiness([stage.broker.address], stage.clock).check())
+    checked = asyncio.ensure_future(Readiness([stage.broker.address], stage.server.tls, stage.clock).check())
     await asked(stage.broker, *([GOOD[at : at + 1] for at in range(len(GOOD))] if split else [GOOD]))
     status = await checked
     assert status.ok
@@ -72,7 +72,7 @@ async def test_a_server_that_answers_is_enough(open_stage: OpenStage, split: boo
 )
 async def test_a_server_with_any_other_response_is_not_ready(open_stage: OpenStage, answer: bytes, reason: str) -> None:
     stage = open_stage()
-    checked = asyncio.ensure_future(Readiness([stage.broker.address], stage.clock).check())
+    checked = asyncio.ensure_future(Readiness([stage.broker.address], stage.server.tls, stage.clock).check())
     peer = await stage.broker.accept()
     assert await peer.frame() == ASKED
     await peer.send(answer)
@@ -91,7 +91,7 @@ async def test_the_first_good_answer_decides(open_stage: OpenStage) -> None:
     try:
         with nobody_accepts() as unreachable:
             servers = [closed.address, unreachable, silent.address, stage.broker.address]
-            checked = asyncio.ensure_future(Readiness(servers, stage.clock).check())
+            checked = asyncio.ensure_future(Readiness(servers, stage.server.tls, stage.clock).check())
             peer = await silent.accept()
             assert await peer.frame() == ASKED
             await asked(stage.broker, GOOD)
@@ -109,7 +109,7 @@ async def test_all_that_is_wrong_is_said(open_stage: OpenStage, monkeypatch: pyt
     closed.close()
     with nobody_accepts() as unreachable:
         servers = [closed.address, unreachable, stage.broker.address]
-        checked = asyncio.ensure_future(Readiness(servers, stage.clock).check())
+        checked = asyncio.ensure_future(Readiness(servers, stage.server.tls, stage.clock).check())
         await asked(stage.broker)
         status = await checked
     assert not status.ok
@@ -120,7 +120,7 @@ async def test_all_that_is_wrong_is_said(open_stage: OpenStage, monkeypatch: pyt
 
 async def test_an_answer_is_believed_for_a_while(open_stage: OpenStage) -> None:
     stage = open_stage()
-    ready = Readiness([stage.broker.address], stage.clock)
+    ready = Readiness([stage.broker.address], stage.server.tls, stage.clock)
     checked = [asyncio.ensure_future(ready.check()) for _ in range(5)]
     await asked(stage.broker, GOOD)
     assert all(status.ok for status in await asyncio.gather(*checked)), "all who ask at once are told the same"
@@ -135,7 +135,7 @@ async def test_an_answer_is_believed_for_a_while(open_stage: OpenStage) -> None:
 
 async def test_a_check_that_is_cancelled_leaves_the_probe_to_the_others(open_stage: OpenStage) -> None:
     stage = open_stage()
-    ready = Readiness([stage.broker.address], stage.clock)
+    ready = Readiness([stage.broker.address], stage.server.tls, stage.clock)
     first, second = (asyncio.ensure_future(ready.check()) for _ in range(2))
     peer = await stage.broker.accept()
     assert await peer.frame() == ASKED
@@ -153,7 +153,7 @@ async def test_a_check_returns_soon_in_any_state_of_the_brokers(
     monkeypatch.setattr(readiness, "ANSWER_WITHIN_SECONDS", 0.01)
     monkeypatch.setattr(readiness, "PROBE_TIMEOUT_SECONDS", 60)
     stage = open_stage()
-    ready = Readiness([stage.broker.address], stage.clock)
+    ready = Readiness([stage.broker.address], stage.server.tls, stage.clock)
     for _ in range(3):
         status = await ready.check()
         assert not status.ok
@@ -175,7 +175,7 @@ async def test_a_check_returns_soon_in_any_state_of_the_brokers(
 async def test_a_proxy_that_serves_no_new_connection_is_not_ready_and_probes_no_broker(open_stage: OpenStage) -> None:
     stage = open_stage()
     reason: str | None = "draining"
-    ready = Readiness([stage.broker.address], stage.clock, lambda: reason)
+    ready = Readiness([stage.broker.address], stage.server.tls, stage.clock, lambda: reason)
     assert await ready.check() == Status(False, "draining")
     reason = None
     checked = asyncio.ensure_future(ready.check())

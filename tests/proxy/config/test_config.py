@@ -12,7 +12,8 @@ import pytest
 
 from proxy.config.cautions import warnings_of
 from proxy.config.checks import summary_of
-from proxy.config.config import Config
+from proxy.config.client_file import read_client_settings
+from proxy.config.config import Config, ServerSsl
 from proxy.config.quotas_file import quotas_in_force
 from tests.proxy.command_line import UPSTREAM, config, errors, forget_environment
 
@@ -49,16 +50,40 @@ def test_the_command_line_and_the_class_have_the_same_defaults() -> None:
     assert found == Config(bootstrap_servers=(("broker", 9092),))
 
 
+def test_the_key_is_in_the_file_of_the_certificate_unless_it_has_its_own() -> None:
+    found = config(*UPSTREAM, "--ssl-certificate-location", "proxy.pem").listening.ssl
+    assert found == ServerSsl(certificate=Path("proxy.pem"), key=Path("proxy.pem"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--ssl-key-location", "k"], "--ssl-key-location 'k': has no effect without --ssl-certificate-location"),
+        (["--ssl-client-auth", "required"], "has no effect without --ssl-certificate-location"),
+        (["--ssl-certificate-location", "c", "--ssl-client-auth", "required"], "and --ssl-ca-location go together"),
+        (["--ssl-certificate-location", "c", "--ssl-ca-location", "ca"], "and --ssl-ca-location go together"),
+        (["--ssl-principal-mapping-rules", "RULE:(/x/"], "pattern '('"),
+        (["--ssl-client-auth", "require"], "did you mean 'required'?"),
+    ],
+)
+def test_options_of_tls_that_do_not_fit_together(flags: list[str], message: str) -> None:
+    assert any(message in each for each in errors(*UPSTREAM, *flags))
+
+
 def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
     quotas = toml('[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "5MB"\n', "quotas.toml")
     client = toml("security.protocol=SASL_PLAINTEXT\nsasl.username=u\nsasl.password=p\n", "client.properties")
     found = config(
         *("--bootstrap-server", "a:1,b:2"),
+        *("--command-config", str(client), "--allow-open-relay"),
         *("--listen", "0.0.0.0:9000"),
         *("--broker-ports", "9100-9101"),
         *("--broker-port", "7=9200", "--broker-port", "8=9201"),
         *("--advertised-host", "proxy.svc"),
         *("--proxy-protocol-from", "10.0.0.0/8", "--proxy-protocol-from", "::1"),
+        *("--ssl-certificate-location", "proxy.crt", "--ssl-key-location", "proxy.key"),
+        *("--ssl-ca-location", "ca.pem", "--ssl-client-auth", "requested"),
+        *("--ssl-principal-mapping-rules", "RULE:^CN=(.*?),.*$/$1/L,DEFAULT"),
         *("--max-connections", "5"),
         *("--client-id", "spark-etl", "--principal", "CN=etl,O=acme"),
         *("--quota", "client-id=spark-etl,producer_byte_rate=5MB"),
@@ -85,16 +110,17 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         *("--max-buffered-bytes", "3MB"),
         *("--max-pending-requests", "50"),
         *("--stalled-client-timeout", "5s"),
-        *("--handshake-timeout", "off", "--connections-max-idle", "10m"),
+        *("--handshake-timeout", "off", "--connections-max-idle", "10m", "--sasl-oauthbearer-sub-claim-name", "email"),
         "--pass-unknown-apis",
         *("--event-loop", "asyncio"),
     )
     given = {
         f"{group.name}.{field.name}": getattr(getattr(found, group.name), field.name)
         for group in fields(Config)
-        if is_dataclass(getattr(found, group.name))
+        if is_dataclass(getattr(found, group.name)) and group.name != "upstream"
         for field in fields(getattr(found, group.name))
     }
+    assert found.upstream == read_client_settings(client)
     assert (found.bootstrap_servers, found.event_loop) == ((("a", 1), ("b", 2)), "asyncio")
     assert [str(entry.entity) for entry in given.pop("quotas.entries")] == ["client-id:spark-etl"]
     assert given == {
@@ -102,6 +128,13 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         "listening.broker_ports": range(9100, 9102),
         "listening.node_ports": {7: 9200, 8: 9201},
         "listening.advertised_host": "proxy.svc",
+        "listening.ssl": ServerSsl(
+            certificate=Path("proxy.crt"),
+            key=Path("proxy.key"),
+            ca=Path("ca.pem"),
+            client_auth="requested",
+            principal_rules="RULE:^CN=(.*?),.*$/$1/L,DEFAULT",
+        ),
         "security.max_connections": 5,
         "quotas.client_id": "spark-etl",
         "quotas.principal": "CN=etl,O=acme",
@@ -126,8 +159,8 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         "usage.file": None,
         "usage.interval_seconds": 60.0,
         "usage.bootstrap_servers": (("c", 3),),
-        "usage.client": {"security_protocol": "SASL_PLAINTEXT", "sasl_plain_username": "u", "sasl_plain_password": "p"},
-        "usage.ssl": {},
+        "usage.client": read_client_settings(client),
+        "usage.client_id": "",
         "usage.by_topic": True,
         "usage.max_series": 7,
         "usage.labels": (("env", "a=b"), ("team", "search")),
@@ -141,6 +174,7 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         "security.stalled_client_timeout_seconds": 5.0,
         "security.handshake_timeout_seconds": 0.0,
         "security.connections_max_idle_seconds": 600.0,
+        "security.sasl_oauthbearer_sub_claim_name": "email",
         "security.pass_unknown_apis": True,
     }
 
@@ -325,7 +359,7 @@ def test_nothing_to_forward_to() -> None:
     assert errors() == [
         "error: --bootstrap-servers: is missing: there is nothing to forward to\n"
         "  give the brokers' HOST:PORT[,HOST:PORT...] by this flag, by KAFKA_QUOTA_PROXY_BOOTSTRAP_SERVERS, "
-        "or as bootstrap_servers in the file of --config"
+        "as bootstrap_servers in the file of --config, or as bootstrap.servers in that of --command-config"
     ]
 
 

@@ -367,22 +367,6 @@ def test_a_sum_that_an_entry_may_put_right_once_it_is_right_itself_is_not_said(
 # What is allowed but likely not meant
 
 
-@pytest.mark.parametrize(
-    ("spec", "entity"),
-    [
-        ("user=alice,producer_byte_rate=1MB", "user:alice"),
-        ("user=<default>,client-id=a,request_rate=1", "user:<default>,client-id:a"),
-        ("resource-group=g,user=alice,topic=a,request_rate=1", "resource-group:g"),
-        ("total,request_rate=1,exempt-user=alice", "exempt-user of total"),
-    ],
-)
-def test_user_quotas_without_a_principal_are_warned_about(spec: str, entity: str) -> None:
-    ((name, told),) = cautions((*UPSTREAM, *quotas(spec)))
-    assert name == "user_quota_without_principal"
-    assert told["entities"] == entity
-    assert cautions((*UPSTREAM, *quotas(spec), "--principal", "alice")) == []
-
-
 def test_a_limit_too_low_for_one_producer_is_warned_about() -> None:
     """The rate in force is the rate times the share."""
     low = quotas(

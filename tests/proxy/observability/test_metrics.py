@@ -60,6 +60,8 @@ CONTRACT = {
     "protocol_errors": ("counter", {"reason"}),
     "dropped_frames": ("counter", set()),
     "config_last_reload_successful": ("gauge", set()),
+    "certificates_last_reload_successful": ("gauge", set()),
+    "certificate_not_after_timestamp_seconds": ("gauge", {"side"}),
     "enforcement_enabled": ("gauge", set()),
     "build_info": ("gauge", {"version", "build", "python_version", "event_loop"}),
     "produced_rate": ("gauge", {"unit", "outcome"}),
@@ -163,6 +165,8 @@ def fill(metrics: Metrics, clock: Clock) -> None:
     metrics.connections.closed["stalled"] = 3
     metrics.limits_in_use = lambda: [FixedLimit("producer_byte_rate", "client-id:etl", 5_000_000, 1.8)]
     metrics.reload_ok = False
+    metrics.tls_reload_ok = False
+    metrics.certificates = {"clients": 2_000_000_000}
 
 
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
@@ -199,6 +203,8 @@ async def test_what_is_counted_is_shown(clock: Clock, accept: str) -> None:
     assert value(shown, "dropped_frames", "dropped_frames_total") == 1
     assert value(shown, "event_loop_lag_seconds", "event_loop_lag_seconds_count") == 1
     assert value(shown, "config_last_reload_successful") == 0
+    assert value(shown, "certificates_last_reload_successful") == 0
+    assert value(shown, "certificate_not_after_timestamp_seconds", side="clients") == 2_000_000_000
 
 
 async def test_names_and_labels_are_the_contract_and_follow_prometheus_rules(clock: Clock) -> None:

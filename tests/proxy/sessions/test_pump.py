@@ -79,8 +79,8 @@ class MemoryWire(Wire):
         self.pending_bytes = 0
         self.on_readable: Callable[[], None] | None = None
         self.on_writable: Callable[[], None] | None = None
-        self.recv_into = self._recv_into  # type: ignore[assignment]
-        self.send = self._send  # type: ignore[assignment]
+        self.recv_into = self._recv_into
+        self.send = self._send
 
     def _recv_into(self, buffer: Any, size: int) -> int:
         if self.broken:

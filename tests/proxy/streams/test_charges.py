@@ -171,10 +171,10 @@ def test_api_versions_carry_the_wait_too() -> None:
 
     pair = Pair(World([quota("request_rate=10")]))
     exchange = negotiate(1)
-    pair.client_sends(exchange.request)
-    pair.broker_sends(exchange.response)
+    pair.client_sends(heartbeat(0), exchange.request)
+    pair.broker_sends(heartbeat_answered(0), exchange.response)
     assert exchange.returned is not None
-    assert bytes(pair.to_client) == exchange.returned[:-5] + (100).to_bytes(4, "big") + b"\x00"
+    assert pair.received()[1] == exchange.returned[:-5] + (100).to_bytes(4, "big") + b"\x00"
 
 
 # ---- notices

@@ -71,9 +71,11 @@ def test_each_limit_has_its_own_level() -> None:
 
 @pytest.mark.parametrize(
     ("user", "client_id", "matching"),
-    [("u", "", {2, 5}), ("", "c", {6, 7}), ("", "", set()), ("u", "c", set(range(8)))],
+    [("u", "", {1, 2, 4, 5, 7}), ("", "c", {6, 7}), ("", "", {7}), ("u", "c", set(range(8)))],
 )
-def test_an_empty_name_matches_no_level_with_a_name(user: str, client_id: str, matching: set[int]) -> None:
+def test_an_empty_client_id_is_one_of_the_others_and_an_empty_user_is_none(
+    user: str, client_id: str, matching: set[int]
+) -> None:
     for level, (entity, _) in enumerate(LEVELS):
         found = table_of([entry(entity, 1)]).find(user, client_id)
         assert bool(found) == (level in matching)
@@ -108,18 +110,14 @@ configured_entities = st.tuples(configured, configured).filter(lambda pair: pair
 
 def slow_find(entries: list[QuotaEntry], limit: str, user: str, client_id: str) -> tuple[Entity, Entity] | None:
     """Every level in turn, every entry in turn: (origin, bucket)."""
-    pair = Entity(user or "-", client_id or "-")
+    pair = Entity(user or "-", client_id)
     order: list[tuple[Entity, Entity]] = []
-    if user and client_id:
+    if user:
         order += [(pair, pair), (Entity(user, DEFAULT), pair)]
-    if user:
         order += [(Entity(user), Entity(user))]
-    if user and client_id:
         order += [(Entity(DEFAULT, client_id), pair), (Entity(DEFAULT, DEFAULT), pair)]
-    if user:
         order += [(Entity(DEFAULT), Entity(user))]
-    if client_id:
-        order += [(Entity(None, name), Entity(None, client_id)) for name in (client_id, DEFAULT)]
+    order += [(Entity(None, name), Entity(None, client_id)) for name in (client_id, DEFAULT)]
     for origin, bucket in order:
         for one in entries:
             if one.entity == origin and limit in one.limits:

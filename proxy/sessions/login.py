@@ -1,0 +1,102 @@
+"""The proxy's own login on the broker connection of a session: before its first request, and again before the lifetime
+of the login ends (KIP-368).
+
+Its requests are in flight like any other, and `proxy.streams.handlers.login` takes their responses out of the stream.
+A login begins at the end of a frame, and no frame begins before the broker has accepted it: one that a limit releases
+meanwhile is asked again.
+"""
+
+import random
+from asyncio import Future, TimerHandle
+from typing import Final, final
+
+from proxy.brokers.login import CORRELATION_ID, THREAD, Login
+from proxy.enforcement.identity import ANONYMOUS
+from proxy.sessions.pump import LOGIN, Owner, Pump
+from proxy.sessions.shared import Shared
+from proxy.streams.handlers.login import Login as Handler
+from proxy.streams.handlers.login import OwnRequest
+
+#: Of the lifetime, when the next login begins. A frame that is under way then has the rest of it to arrive.
+EARLIEST: Final = 0.70
+LATEST: Final = 0.85
+
+
+@final
+class BrokerLogin:
+    """Logs in, again and again, until `close`. An error closes the owner.
+
+    _login   the login under way
+    _sent    its latest request; None: the current frame must end first
+    """
+
+    __slots__ = ("_login", "_owner", "_requests", "_sent", "_shared", "_timer")
+
+    def __init__(self, shared: Shared, requests: Pump, owner: Owner) -> None:
+        self._shared = shared
+        self._requests = requests
+        self._owner = owner
+        self._login: Login | None = None
+        self._sent: OwnRequest | None = None
+        self._timer: TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Begin a login, at the end of the current frame."""
+        connection, settings = self._requests.stream.connection, self._shared.login()
+        if settings is not None and not connection.is_closing:
+            self._login = Login(settings)
+            connection.max_in_flight = 0
+            connection.attention = True
+            self.attend()
+
+    def attend(self) -> None:
+        """The current frame may have ended, or a response arrived."""
+        login, sent = self._login, self._sent
+        if login is None or self._requests.stream.remaining:
+            return
+        if sent is None:
+            self._requests.pause(LOGIN)
+            self._send(login)
+        elif sent.response:
+            response, sent.response = sent.response, b""
+            advancing = self._shared.loop.run_in_executor(THREAD, login.advance, response)
+            advancing.add_done_callback(self._on_advanced)
+
+    def _send(self, login: Login) -> None:
+        connection = self._requests.stream.connection
+        self._sent = OwnRequest(Handler(connection.context))
+        connection.in_flight.append((CORRELATION_ID, self._sent))
+        self._requests.write(login.frame)
+
+    def _on_advanced(self, done: "Future[None]") -> None:
+        login = self._login
+        if login is None:  # closed
+            done.exception()
+            return
+        try:
+            done.result()
+            if login.frame:
+                self._send(login)
+            else:
+                self._end(login)
+        except Exception as error:  # noqa: BLE001 - a defect may cost its own connection, never the process
+            self._owner.close_for(error)
+
+    def _end(self, login: Login) -> None:
+        """The broker has accepted a login."""
+        shared, connection = self._shared, self._requests.stream.connection
+        self._login = self._sent = None
+        if login.lifetime_ms:
+            seconds = login.lifetime_ms / 1_000 * random.uniform(EARLIEST, LATEST)  # noqa: S311
+            self._timer = shared.loop.call_later(seconds, self.begin)
+        if login.user and connection.identity.client.user == ANONYMOUS:
+            connection.identity.authenticate(login.user, shared.clock())
+        connection.max_in_flight = connection.context.config.security.max_pending_requests
+        self._requests.resume(LOGIN)
+        self._owner.attend()
+
+    def close(self) -> None:
+        """The connection is closed."""
+        self._login = None
+        if self._timer is not None:
+            self._timer.cancel()

@@ -1,0 +1,116 @@
+"""SASL passes through: the name that a client proves to the broker becomes its user.
+
+A SASL request has the connection to itself: no other request passes before its response. So each response belongs to
+the request before it, and each frame is charged to the user that the broker knows it by. Clients wait anyway, and
+brokers refuse other requests meanwhile.
+"""
+
+import logging
+from typing import Final, final
+
+from protocol.apis import SASL_HANDSHAKE
+from protocol.errors import ProtocolError
+from protocol.request_header import unpack_prefix
+from protocol.sasl import MECHANISMS, Exchange
+from proxy.observability.logs import event
+from proxy.streams.connection import Awaited, RequestKind, Requests, Responses
+from proxy.streams.context import Context
+from proxy.streams.handlers.forward import Forward
+from proxy.streams.steps import NEED, PASS
+
+#: A request is kept until it is complete. So is a response; a longer one proves nothing.
+MAX_LENGTH: Final = 131_072
+#: The same for a request that has not arrived whole while half of the memory is used by what is kept: incomplete
+#: requests must not block their own rest.
+MAX_PARTIAL_LENGTH: Final = 4_096
+#: Mechanisms that are named in the log.
+_MOST_NAMED: Final = 10
+
+_log = logging.getLogger(__name__)
+
+
+class SaslMessageTooLarge(ProtocolError):
+    """A longer message would leave the user unknown, so a client could escape its limits by it. `length`: bytes."""
+
+    reason = "sasl_message_too_large"
+
+    def __init__(self, length: int) -> None:
+        super().__init__(
+            f"SASL request of {length} bytes: {MAX_LENGTH} are the most, {MAX_PARTIAL_LENGTH} while memory is short",
+            -1,
+        )
+        self.length = length
+
+
+@final
+class Authenticate(Forward):
+    """Forwards SASL, and reads who the client is. With `--principal` nothing is read."""
+
+    __slots__ = ("_named",)
+
+    unseen = False
+    identifies = False
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        #: Mechanisms without a name, which the log has reported.
+        self._named: Final[set[str]] = set()
+
+    def batches(self, kind: RequestKind) -> bool:
+        return False
+
+    def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
+        connection, config = requests.connection, self.context.config
+        exchange = connection.exchange
+        if config.quotas.principal is None:
+            if exchange is None:
+                exchange = connection.exchange = Exchange(config.security.sasl_oauthbearer_sub_claim_name)
+            if kind.api_key == SASL_HANDSHAKE or exchange.mechanism in MECHANISMS:
+                length = unpack_prefix(requests.buf, pos)[0]
+                missing = pos + 4 + length - end
+                if length > (MAX_PARTIAL_LENGTH if missing > 0 and self.context.memory.keeps_much else MAX_LENGTH):
+                    raise SaslMessageTooLarge(length)
+                if missing > 0:
+                    requests.want = missing
+                    return NEED
+                whole = bytes(requests.buf[pos + 4 : pos + 4 + length])
+                exchange.ask(kind.api_key, kind.version, whole, kind.header.body_offset - 4)
+            connection.max_in_flight = 0
+        self.count(requests, now_ns)
+        return PASS
+
+    def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
+        connection = responses.connection
+        exchange = connection.exchange
+        if exchange is None:
+            return responses.begin(pos, end, length)
+        assert isinstance(awaited, RequestKind)  # noqa: S101 - for the type checker
+        if length > MAX_LENGTH:
+            exchange.forget()
+        else:
+            frame_end = pos + 4 + length
+            if frame_end > end:
+                responses.want = frame_end - end
+                return NEED
+            whole = bytes(responses.buf[pos + 4 : frame_end])
+            body_at = 5 if awaited.header.api.response_header_is_flexible(awaited.version) else 4
+            mechanism = exchange.mechanism
+            try:
+                user = exchange.answer(awaited.api_key, awaited.version, whole, body_at)
+            except ProtocolError:
+                exchange.forget()
+                user = ""
+            if user:
+                connection.identity.authenticate(user, now_ns)
+            elif user is not None or exchange.mechanism not in {"", *MECHANISMS}:
+                self._name_unknown(mechanism or exchange.mechanism)
+        connection.max_in_flight = self.context.config.security.max_pending_requests
+        return responses.begin(pos, end, length)
+
+    def _name_unknown(self, mechanism: str) -> None:
+        """Report a mechanism once whose names are not known."""
+        if mechanism not in self._named and len(self._named) < _MOST_NAMED:
+            self._named.add(mechanism)
+            effect = "the name in it cannot be read: its clients are metered as the user that they were before"
+            hint = "limit them by client-id, or by user=ANONYMOUS or <default>; or set --principal"
+            event(_log, logging.WARNING, "sasl_name_unknown", mechanism=mechanism, effect=effect, hint=hint)

@@ -1,0 +1,155 @@
+"""TLS from clients and to a real broker: four libraries, certificates as users, and new ones while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from confluent_kafka import Producer
+from kafka import KafkaProducer
+
+from deploy.local.cluster import KafkaCluster
+from deploy.local.security import PemFiles, Security
+from deploy.local.tools import tool_command
+from tests.integration.flood import create_topics
+from tests.integration.librdkafka import produce, read, records_in
+from tests.integration.proxy_process import ProxyProcess, eventually
+
+VALUES = [b"value-%d" % number for number in range(50)]
+
+
+class Sides:
+    """The flags of a proxy with TLS on some sides, and the settings of its clients."""
+
+    def __init__(self, security: Security, directory: Path, sides: str, *flags: str) -> None:
+        self.ca = security.write_ca(directory / "ca.pem")
+        self.server = security.issue(directory, "proxy", "127.0.0.1")
+        self.has_clients = sides != "broker"
+        self.protocol = "PLAINTEXT" if sides == "client" else "SSL"
+        self.flags = list(flags)
+        self.directory = directory
+        if self.has_clients:
+            self.flags += ["--ssl-certificate-location", f"{self.server.certificate}"]
+            self.flags += ["--ssl-key-location", f"{self.server.key}"]
+        if sides != "client":
+            file = directory / "client.properties"
+            file.write_text(f"security.protocol=SSL\nssl.truststore.location={self.ca}\n")
+            self.flags += ["--command-config", f"{file}"]
+
+    def proxy(self, cluster: KafkaCluster) -> ProxyProcess:
+        address = cluster.bootstrap_servers if self.protocol == "PLAINTEXT" else cluster.secure_addresses("SSL")
+        return ProxyProcess(address, *self.flags)
+
+    def context(self, files: PemFiles | None = None) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=str(self.ca))
+        if files is not None:
+            context.load_cert_chain(files.both)
+        return context
+
+    def librdkafka(self, files: PemFiles | None = None) -> dict[str, str]:
+        if not self.has_clients:
+            return {}
+        settings = {"security.protocol": "ssl", "ssl.ca.location": str(self.ca)}
+        if files is not None:
+            settings |= {"ssl.certificate.location": str(files.certificate), "ssl.key.location": str(files.key)}
+        return settings
+
+    def java(self, files: PemFiles | None = None) -> Path:
+        lines = ["security.protocol=SSL", "ssl.truststore.type=PEM", f"ssl.truststore.location={self.ca}"]
+        if files is not None:
+            lines += ["ssl.keystore.type=PEM", f"ssl.keystore.location={files.both}"]
+        path = self.directory / "java.properties"
+        path.write_text("\n".join(lines if self.has_clients else ["acks=all"]))
+        return path
+
+
+def java_producer(
+    proxy: ProxyProcess, topic: str, properties: Path, *, records: int
+) -> subprocess.CompletedProcess[str]:
+    arguments = f"--topic {topic} --num-records {records} --record-size 1000 --throughput -1"
+    command = tool_command(
+        *("org.apache.kafka.tools.ProducerPerformance", *arguments.split(), "--producer.config", str(properties)),
+        *("--producer-props", f"bootstrap.servers={proxy.bootstrap_servers}", "max.block.ms=20000"),
+    )
+    return subprocess.run(command, capture_output=True, timeout=170, check=False, text=True)
+
+
+@pytest.mark.parametrize("sides", ["client", "broker", "both"])
+async def test_four_libraries(
+    secured_cluster: KafkaCluster,
+    security: Security,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+    sides: str,
+) -> None:
+    topic = unique_name("orders")
+    create_topics(secured_cluster, topic)
+    given = Sides(security, tmp_path, sides)
+    with given.proxy(secured_cluster) as proxy:
+        servers = proxy.bootstrap_servers
+        produce(Producer({"bootstrap.servers": servers, **given.librdkafka()}), topic, VALUES)
+        protocol, context = ("SSL", given.context()) if given.has_clients else ("PLAINTEXT", None)
+        async with AIOKafkaProducer(
+            bootstrap_servers=servers, security_protocol=protocol, ssl_context=context
+        ) as producer:
+            await producer.send_and_wait(topic, b"a" * 900_000)
+        other = KafkaProducer(bootstrap_servers=servers, security_protocol=protocol, ssl_context=context)
+        await asyncio.to_thread(other.send(topic, b"kafka-python").get, 30)
+        await asyncio.to_thread(other.close)
+        done = await asyncio.to_thread(java_producer, proxy, topic, given.java(), records=2_000)
+        assert done.returncode == 0, done.stderr[-2_000:]
+        received = read(proxy, topic, unique_name("group"), 2_052, **given.librdkafka())
+        assert set(VALUES) | {b"kafka-python"} <= set(received)
+        assert proxy.get("/readyz")[0] == 200
+    assert records_in(secured_cluster, topic) == 2_052
+
+
+def test_certificates_of_clients(
+    secured_cluster: KafkaCluster, security: Security, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    """They name the user. Without one Java reports what it would of a broker: an SslAuthenticationException."""
+    topic = unique_name("orders")
+    create_topics(secured_cluster, topic)
+    given = Sides(
+        security, tmp_path, "both", "--ssl-client-auth", "required", "--ssl-ca-location", f"{tmp_path}/ca.pem"
+    )
+    given.flags += ["--ssl-principal-mapping-rules", "RULE:^CN=([a-z]+).*$/$1/U"]
+    files = security.issue(tmp_path, "etl", common_name="etl")
+    with given.proxy(secured_cluster) as proxy:
+        settings = given.librdkafka(files)
+        produce(Producer({"bootstrap.servers": proxy.bootstrap_servers, "client.id": "c", **settings}), topic, VALUES)
+        assert proxy.metric("bytes_total", direction="produce", user="ETL", client_id="c") > 0
+        assert proxy.metric("bytes_total", user="ANONYMOUS") == 0
+        refused = java_producer(proxy, topic, given.java(), records=1)
+        assert "SslAuthenticationException" in refused.stdout + refused.stderr
+        assert proxy.metric("protocol_errors_total", reason="tls_handshake") > 0
+
+
+def test_a_new_certificate_while_a_client_is_connected(
+    secured_cluster: KafkaCluster, security: Security, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    topic = unique_name("orders")
+    create_topics(secured_cluster, topic)
+    given = Sides(security, tmp_path, "client")
+
+    def shown() -> str:
+        host, port = proxy.bootstrap_servers.split(":")
+        return ssl.get_server_certificate((host, int(port)))
+
+    with given.proxy(secured_cluster) as proxy:
+        producer = Producer({"bootstrap.servers": proxy.bootstrap_servers, **given.librdkafka()})
+        produce(producer, topic, VALUES)
+        before = shown()
+        new = security.issue(tmp_path, "new", "127.0.0.1")
+        new.certificate.rename(given.server.certificate)
+        new.key.rename(given.server.key)
+        eventually(lambda: shown() != before, 10, "the new certificate")
+        produce(producer, topic, VALUES)
+        assert proxy.metric("certificates_last_reload_successful") == 1
+        proxy.expected_errors.add("tls_refused")  # between the two renames
+    assert records_in(secured_cluster, topic) == 100

@@ -1,0 +1,425 @@
+"""TLS on either side: the bytes of a conversation, its ends, handshakes that fail or stall, and many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import socket
+import ssl
+import struct
+from collections.abc import Callable
+from ipaddress import ip_network
+from itertools import repeat
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from proxy.config.client_settings import Pem
+from proxy.config.config import SecurityOptions
+from proxy.sessions.tls_wire import Handshake
+from proxy.sessions.turns import HEAVY_ROUND_NS, Turns
+from tests.proxy.conversation import LOOPBACK, Peer, Stage, lines_of, until
+from tests.proxy.frames import (
+    api_versions,
+    coordinator_answer,
+    fetch,
+    fetched,
+    find_coordinator,
+    heartbeat,
+    heartbeat_answer,
+    metadata,
+    metadata_answer,
+    produce,
+    produced,
+)
+from tests.proxy.tls_peer import Certificates, TlsPeer
+from tests.proxy.work import WorkClock
+
+OpenStage = Callable[..., Stage]
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("tls"))
+
+
+async def client_of(stage: Stage, certificates: Certificates, **context: object) -> TlsPeer:
+    """A client after its handshake."""
+    client = TlsPeer(await stage.client(), certificates.of_client(**context))  # type: ignore[arg-type]
+    await client.handshake()
+    return client
+
+
+async def pair(stage: Stage, certificates: Certificates, sides: str = "both") -> tuple[TlsPeer, TlsPeer]:
+    """A client, and the broker's side of its connection: with TLS on these sides; plain ones have the same methods."""
+    client = await client_of(stage, certificates) if sides != "broker" else await stage.client()
+    broker = await stage.broker.accept()
+    if sides != "client":
+        broker = TlsPeer(broker, certificates.of_server(), None)  # type: ignore[assignment]
+        await broker.handshake()  # type: ignore[attr-defined]
+    return client, broker  # type: ignore[return-value]
+
+
+def opened(open_stage: OpenStage, certificates: Certificates, sides: str = "both", **options: object) -> Stage:
+    if sides != "broker":
+        options["listening"] = certificates.listening()
+    if sides != "client":
+        options["upstream"] = certificates.upstream()
+    return open_stage(**options)
+
+
+# ---- conversations
+
+
+@pytest.mark.parametrize("sides", ["client", "broker", "both"])
+async def test_a_conversation(open_stage: OpenStage, certificates: Certificates, sides: str) -> None:
+    """Frames of more than one TLS record and more than one read; many records in one read; one record in many reads."""
+    stage = opened(open_stage, certificates, sides)
+    client, broker = await pair(stage, certificates, sides)
+    await client.send(heartbeat(1))
+    assert await broker.frame() == heartbeat(1)
+    await broker.send(heartbeat_answer(1))
+    assert await client.frame() == heartbeat_answer(1)
+    for number, size in enumerate((100, 40_000, 3_000_000), start=10):
+        sending = asyncio.ensure_future(client.send(produce(number, size) + api_versions(100 + number, 99)))
+        assert await broker.frame() == produce(number, size)
+        await sending
+        await broker.send(produced(number))
+        assert await client.frame() == produced(number)
+        assert (await client.frame())[4:8] == (100 + number).to_bytes(4, "big")
+    for number in range(200):  # a record each
+        await client.send(heartbeat(number))
+    assert [await broker.frame() for _ in range(200)] == [heartbeat(number) for number in range(200)]
+    for number in range(200):
+        await broker.send(heartbeat_answer(number))
+    assert [await client.frame() for _ in range(200)] == [heartbeat_answer(number) for number in range(200)]
+    await client.send(find_coordinator(20) + metadata(21))
+    assert [await broker.frame() for _ in range(2)] == [find_coordinator(20), metadata(21)]
+    named = {7: ("127.0.0.9", 9_092)}
+    await broker.send(coordinator_answer(20, 7, *named[7]) + metadata_answer(21, named, 5_000))
+    shown = {7: (LOOPBACK, stage.context.nodes.port_of(7))}
+    assert await client.frame() == coordinator_answer(20, 7, *shown[7])
+    assert await client.frame() == metadata_answer(21, shown, 5_000)
+
+
+async def test_byte_by_byte(open_stage: OpenStage, certificates: Certificates) -> None:
+    """The handshake and a request, with a read of the proxy for each encrypted byte."""
+    stage = opened(open_stage, certificates, "client")
+    client = TlsPeer(await stage.client(), certificates.of_client())
+    await client.handshake(repeat(1))
+    broker = await stage.broker.accept()
+    await client.send(produce(1, 100), repeat(1))
+    assert await broker.frame() == produce(1, 100)
+    await broker.send(produced(1))
+    assert await client.frame() == produced(1)
+
+
+async def test_a_receiver_that_is_slow(open_stage: OpenStage, certificates: Certificates) -> None:
+    """A send that the socket does not take begins again with the same bytes, and may be longer then."""
+    stage = opened(open_stage, certificates)
+    client, broker = await pair(stage, certificates)
+    session = stage.session_of(client.peer)
+    await until(lambda: session.upstream is not None)
+    for wire in (session.client, session.upstream):
+        assert wire is not None
+        wire._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+    for peer in (client.peer, broker.peer):
+        peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    await client.send(fetch(1) + api_versions(2, 99))
+    assert await broker.frame() == fetch(1)
+    answering = asyncio.ensure_future(broker.send(fetched(1, size=3_000_000)))
+    await until(lambda: session.responses.pending is not None)
+    requesting = asyncio.ensure_future(client.send(produce(3, 3_000_000)))
+    await until(lambda: session.requests.pending is not None)
+    response, _ = await asyncio.gather(client.frame(), answering)
+    assert response == fetched(1, size=3_000_000)
+    assert (await client.frame())[4:8] == (2).to_bytes(4, "big")
+    request, _ = await asyncio.gather(broker.frame(), requesting)
+    assert request == produce(3, 3_000_000)
+
+
+# ---- ends
+
+
+async def test_half_close(open_stage: OpenStage, certificates: Certificates) -> None:
+    """A client that sends no more receives what is in flight; then both sides see TLS's own end, no cut connection."""
+    stage = opened(open_stage, certificates)
+    client, broker = await pair(stage, certificates)
+    await client.send(heartbeat(1) + produce(2, 50_000, acks=0))
+    await client.end()
+    assert [await broker.frame() for _ in range(2)] == [heartbeat(1), produce(2, 50_000, acks=0)]
+    await broker.send(heartbeat_answer(1))
+    assert await client.frame() == heartbeat_answer(1)
+    await broker.ended()
+    await broker.end()
+    await client.ended()
+    await stage.no_sessions()
+
+
+async def test_the_end_of_the_stream_in_the_read_of_the_last_request(
+    open_stage: OpenStage, certificates: Certificates
+) -> None:
+    """It is found by the read before, and no event of the loop reports it: the client does not end TCP's stream."""
+    stage = opened(open_stage, certificates, "client")
+    client, broker = await pair(stage, certificates, "client")
+    client.tls.write(heartbeat(1))
+    client.peer.end = lambda: None  # type: ignore[method-assign]
+    await client.end()
+    assert await broker.frame() == heartbeat(1)
+    await broker.send(heartbeat_answer(1))
+    assert await client.frame() == heartbeat_answer(1)
+    plain = cast("Peer", broker)
+    await plain.closed()
+    plain.close()
+    await stage.no_sessions()
+
+
+@pytest.mark.parametrize("side", ["client", "broker"])
+async def test_a_reset(open_stage: OpenStage, certificates: Certificates, side: str) -> None:
+    stage = opened(open_stage, certificates)
+    client, broker = await pair(stage, certificates)
+    await client.send(produce(1, 1_000_000)[:500_000])
+    await broker.read(499_000)
+    (client if side == "client" else broker).peer.reset()
+    await (broker if side == "client" else client).peer.closed()
+    await stage.no_sessions()
+
+
+# ---- handshakes of clients
+
+
+async def test_a_client_that_stalls_in_its_handshake(
+    open_stage: OpenStage, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`--handshake-timeout` begins with the PROXY header, and ends with the first request."""
+    stage = open_stage(
+        listening=certificates.listening(proxy_protocol_from=(ip_network("127.0.0.0/8"),)),
+        security=SecurityOptions(handshake_timeout_seconds=10),
+    )
+    sweep = stage.server._ticks.sweep  # type: ignore[union-attr]
+    headers = sweep._headers
+    header = b"PROXY TCP4 10.0.0.1 10.0.0.2 1000 2000\r\n"
+    first, second, third = [await stage.client() for _ in range(3)]
+    for client in (first, second, third):
+        await client.send(header[:10])
+    await until(lambda: len(headers._waiting) == 3)
+    stage.clock.pass_seconds(6)  # after that, 4 s are left
+    silent = TlsPeer(second, certificates.of_client())
+    good = TlsPeer(third, certificates.of_client())
+    await first.send(header[10:] + b"\x16\x03\x01")
+    for client, peer in ((second, silent), (third, good)):
+        await client.send(header[10:])
+        await peer.handshake()
+    await good.send(heartbeat(1))
+    brokers = [await stage.broker.accept() for _ in range(2)]
+    stage.clock.pass_seconds(5)
+    await asyncio.gather(first.closed(), second.closed())
+    assert stage.metrics.connections.closed["handshake_timeout"] == 2
+    [session] = stage.sessions
+    assert session.request_stream.has_request
+    assert brokers
+
+
+async def test_plaintext_on_the_tls_port(
+    open_stage: OpenStage, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Counted and logged; a health check that sends nothing is neither."""
+    stage = opened(open_stage, certificates, "client")
+    client = await stage.client()
+    await client.send(heartbeat(1))
+    await client.closed()
+    client.close()
+    (await stage.client()).close()
+    await stage.no_sessions()
+    assert stage.metrics.errors.protocol["tls_handshake"] == 1
+    [said] = [fields for name, fields in lines_of(caplog.records) if name == "protocol_error"]
+    assert said["reason"] == "tls_handshake"
+
+
+@pytest.mark.parametrize("auth", ["requested", "required"])
+async def test_client_certificates(
+    open_stage: OpenStage, certificates: Certificates, tmp_path: Path, auth: str
+) -> None:
+    """A good one names the user; none passes unless it is required; a bad one is refused, and the client sees the alert
+    though it has sent a request already.
+    """
+    rules = "RULE:^CN=([a-z]+),O=.*$/$1/,DEFAULT"
+    stage = open_stage(listening=certificates.listening(ca=certificates.ca, client_auth=auth, principal_rules=rules))
+    strangers = Certificates(tmp_path)
+    good = certificates.issue("client", common_name="etl,O=acme")
+    client = await client_of(stage, certificates, files=good)
+    await client.send(heartbeat(1))
+    broker = await stage.broker.accept()
+    assert await broker.frame() == heartbeat(1)
+    assert stage.session_of(client.peer).identity.client.user.startswith("CN=etl")
+    context = certificates.of_client()
+    if auth == "required":
+        client = TlsPeer(await stage.client(), context)
+        await client.handshake()  # with TLS 1.3 a client is done before the server is
+        await client.send(heartbeat(2))
+        with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"):
+            await client.frame()
+        stage.metrics.errors.protocol["tls_handshake"] = 0
+    context.load_cert_chain(strangers.issue("stranger").both)
+    client = TlsPeer(await stage.client(), context)
+    await client.handshake()
+    await client.send(produce(3, 100_000))
+    with pytest.raises(ssl.SSLError, match=r"UNKNOWN_CA|CERTIFICATE"):
+        await client.frame()
+    client.peer.close()
+    await until(lambda: stage.metrics.errors.protocol["tls_handshake"] == 1)
+
+
+async def test_a_client_that_has_reset_its_connection_before_its_handshake(
+    open_stage: OpenStage, certificates: Certificates
+) -> None:
+    stage = opened(open_stage, certificates, "client")
+    for data in (b"", b"\x16"):
+        client = await stage.client()
+        if data:
+            await client.send(data)
+        client.reset()
+    await stage.no_sessions()
+    await client_of(stage, certificates)
+
+
+def test_a_handshake_that_waits_to_write() -> None:
+    calls: list[str] = []
+
+    class Wire:
+        is_server, has_begun = True, True
+        steps = iter([ssl.SSLWantWriteError(), BlockingIOError(), ssl.SSLWantReadError(), None])
+
+        def step(self) -> None:
+            if (error := next(self.steps)) is not None:
+                raise error
+
+        def is_opened_by(self, _: Handshake) -> bool:
+            return True
+
+        def __getattr__(self, name: str) -> Callable[..., None]:
+            return lambda *_: calls.append(name)
+
+    turns = Turns(None, WorkClock(1))  # type: ignore[arg-type]
+    handshake = Handshake(Wire(), turns, lambda: calls.append("done"), lambda *_: calls.append("failed"))  # type: ignore[arg-type]
+    for _ in range(4):
+        handshake.on_ready()
+    waits = ["when_writable", "when_readable", "when_readable", "done"]
+    assert calls == [name for wait in waits for name in ("stop_reading", "stop_writing", wait)]
+
+
+@pytest.mark.pure
+async def test_many_handshakes_take_turns(
+    open_stage: OpenStage, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """400 ClientHellos at once: in each round of the loop only so many steps as `HEAVY_ROUND_NS` has room for, and a
+    request of another client passes within a few rounds.
+    """
+    step_ns = 700_000
+    stage = opened(open_stage, certificates, "client", work_clock=WorkClock(step_ns))
+    innocent, broker = await pair(stage, certificates, "client")
+    rounds: list[int] = [0]
+    on_turn, next_round = Handshake.on_turn, Turns._next_round
+
+    def counting(handshake: Handshake) -> None:
+        rounds[-1] += 1
+        on_turn(handshake)
+
+    def beginning(turns: Turns) -> None:
+        rounds.append(0)
+        next_round(turns)
+
+    monkeypatch.setattr(Handshake, "on_turn", counting)
+    monkeypatch.setattr(Turns, "_next_round", beginning)
+    clients = [TlsPeer(await stage.client(), certificates.of_client()) for _ in range(400)]
+    await until(lambda: len(stage.sessions) == 401)
+    for client in clients:
+        with pytest.raises(ssl.SSLWantReadError):
+            client.tls.do_handshake()
+        client.peer.send_now(client._outgoing.read())
+    await until(lambda: sum(rounds) > 20)
+    before = len(rounds)
+    await innocent.send(heartbeat(1))
+    assert await broker.frame() == heartbeat(1)
+    assert len(rounds) - before <= 20
+    assert sum(rounds) < 400, "they are not done yet"
+    assert max(rounds) <= HEAVY_ROUND_NS // step_ns + 1
+    for client in clients:
+        await client.handshake()
+    assert sum(rounds) >= 800
+
+
+# ---- handshakes with brokers
+
+
+def expired(certificates: Certificates) -> ssl.SSLContext:
+    day = datetime.timedelta(days=1)
+    issued = certificates.security._ca.issue_cert(LOOPBACK, not_after=datetime.datetime.now(datetime.UTC) - day)
+    path = certificates.directory / "expired.pem"
+    path.write_bytes(issued.private_key_and_cert_chain_pem.bytes())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path)
+    return context
+
+
+@pytest.mark.parametrize(
+    "reason", ["tls_certificate", "tls_hostname", "tls_expired", "tls_plaintext_peer", "tls_failed"]
+)
+async def test_the_next_broker_after_a_handshake_that_fails(
+    open_stage: OpenStage,
+    certificates: Certificates,
+    tmp_path: Path,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A wrong CA, a wrong name, an expired certificate, no TLS, no answer."""
+    monkeypatch.setattr("proxy.brokers.upstream.CONNECT_TIMEOUT_SECONDS", 0.3 if reason == "tls_failed" else 20)
+    contexts = {
+        "tls_certificate": lambda: Certificates(tmp_path).of_server(),
+        "tls_hostname": lambda: certificates.of_server(certificates.issue("other", "other.test")),
+        "tls_expired": lambda: expired(certificates),
+    }
+    bad = socket.create_server((LOOPBACK, 0))
+    bad.setblocking(False)
+    stage = open_stage(upstream=certificates.upstream(), bootstrap_servers=())
+    good = stage.broker
+    addresses = (bad.getsockname(), good.address)
+    monkeypatch.setattr(stage.server.ports, "brokers_at", lambda *_: addresses)
+    client = await stage.client()
+    with bad:
+        loop = asyncio.get_running_loop()
+        sock, _ = await loop.sock_accept(bad)
+        sock.setblocking(False)
+        with sock:
+            if reason in contexts:
+                peer = TlsPeer(Peer(sock), contexts[reason](), None)
+                with pytest.raises((ssl.SSLError, ConnectionError)):
+                    await peer.handshake()
+            elif reason == "tls_plaintext_peer":
+                assert struct.unpack(">B", (await loop.sock_recv(sock, 1_000))[:1]) == (0x16,)
+                sock.close()
+            broker = TlsPeer(await good.accept(), certificates.of_server(), None)
+            await broker.handshake()
+    await client.send(heartbeat(1))
+    assert await broker.frame() == heartbeat(1)
+    assert stage.metrics.errors.upstream[reason] == 1
+
+
+async def test_without_a_check_of_the_name(open_stage: OpenStage, certificates: Certificates) -> None:
+    files = certificates.issue("other", "other.test")
+    upstream = certificates.upstream(
+        checks_hostname=False,
+        certificate=Pem(text=files.both.read_text()),
+    )
+    stage = open_stage(upstream=upstream)
+    client = await stage.client()
+    context = certificates.of_server(files)
+    context.load_verify_locations(certificates.ca)
+    context.verify_mode = ssl.CERT_REQUIRED
+    broker = TlsPeer(await stage.broker.accept(), context, None)
+    await broker.handshake()
+    assert broker.tls.getpeercert() is not None
+    await client.send(heartbeat(1))
+    assert await broker.frame() == heartbeat(1)

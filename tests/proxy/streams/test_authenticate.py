@@ -1,0 +1,276 @@
+"""SASL that passes through: whom requests are charged to."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from typing import Any
+
+import pytest
+
+from protocol.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from protocol.wire import encode_varint
+from proxy.config.config import QuotaOptions, SecurityOptions, UsageOptions
+from proxy.enforcement.identity import ANONYMOUS
+from proxy.streams.handlers.authenticate import MAX_LENGTH, MAX_PARTIAL_LENGTH, SaslMessageTooLarge
+from proxy.streams.steps import FULL
+from quotas.parsing.parse import parse_spec
+from tests.proxy.conversation import without_burst
+from tests.proxy.frames import (
+    batch,
+    fetch,
+    fetched,
+    frame,
+    heartbeat,
+    heartbeat_answer,
+    produce,
+    produce_records,
+    produced,
+    request,
+)
+from tests.proxy.streams.exchanges import negotiate
+from tests.proxy.streams.pair import Pair, World
+
+ILLEGAL, REFUSED = 34, 58
+OPAQUE = b"n,,\x01auth=Bearer opaque\x01\x01"
+ROWS = [produce_records(number, {"rows": [batch(1, 1_000)]}) for number in range(40)]
+SIZE = len(ROWS[0]) - 4
+
+
+def plain(user: str) -> bytes:
+    return f"\0{user}\0secret".encode()
+
+
+def handshake(n: int, mechanism: str = "PLAIN") -> bytes:
+    return request(SASL_HANDSHAKE, 1, n, struct.pack(">h", len(mechanism)) + mechanism.encode())
+
+
+def chosen(n: int, error: int = 0) -> bytes:
+    return frame(struct.pack(">ihi", n, error, 0))
+
+
+def sasl(n: int, token: bytes) -> bytes:
+    return request(SASL_AUTHENTICATE, 2, n, encode_varint(len(token) + 1) + token + b"\0")
+
+
+def accepted(n: int, token: bytes = b"", error: int = 0, lifetime_ms: int = 0) -> bytes:
+    answer = struct.pack(">ibhb", n, 0, error, 0) + encode_varint(len(token) + 1) + token
+    return frame(answer + struct.pack(">qb", lifetime_ms, 0))
+
+
+def log_in(pair: Pair, user: str, n: int = 900) -> None:
+    pair.client_sends(handshake(n))
+    pair.broker_sends(chosen(n))
+    pair.client_sends(sasl(n + 1, plain(user)))
+    pair.broker_sends(accepted(n + 1))
+
+
+def user_of(pair: Pair) -> str:
+    return pair.connection.identity.client.user
+
+
+def users(world: World) -> list[tuple[str, str]]:
+    return sorted((entity.user, entity.client_id) for entity in world.metrics.entities)
+
+
+def left(world: World, user: str) -> int:
+    """What is left of the burst of a user's `producer_byte_rate`."""
+    return world.levels()[f"user:{user}", "producer_byte_rate"][1]
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+@pytest.mark.parametrize("cuts", [(), (1,), (7, 3)])
+def test_a_client_is_the_user_that_it_proves(cuts: tuple[int, ...], breaks: bool) -> None:
+    world = World(
+        [parse_spec("user=alice,producer_byte_rate=1MB"), parse_spec("user=<default>,producer_byte_rate=1MB")]
+    )
+    pair = Pair(world, cuts=cuts, breaks=breaks)
+    exchange = negotiate(1)
+    pair.client_sends(exchange.request)
+    pair.broker_sends(exchange.response)
+    log_in(pair, "alice")
+    assert users(world) == [], "nobody yet"
+    pair.client_sends(produce(2), produce(3))
+    pair.broker_sends(produced(2), produced(3))
+    assert users(world) == [("alice", "etl")]
+    assert left(world, "alice") == 1_000_000 - 2 * (len(produce(2)) - 4)
+    assert pair.sent()[1:] == [handshake(900), sasl(901, plain("alice")), produce(2), produce(3)]
+    assert pair.received()[1:] == [chosen(900), accepted(901), produced(2), produced(3)]
+    pair.hang_up()
+    assert world.memory.buffered_bytes == 0
+
+
+def test_a_scram_exchange_and_a_token() -> None:
+    for mechanism, talk in (
+        ("SCRAM-SHA-512", [(b"n,,n=alice,r=x", b"r=xy,s=c2FsdA==,i=4096"), (b"c=biws,r=xy,p=cA==", b"v=cA==")]),
+        ("OAUTHBEARER", [(b"n,,\x01auth=Bearer e30.eyJzdWIiOiJhbGljZSJ9.\x01\x01", b"")]),
+    ):
+        pair = Pair(World())
+        pair.client_sends(handshake(1, mechanism))
+        pair.broker_sends(chosen(1))
+        for n, (message, token) in enumerate(talk, start=2):
+            assert user_of(pair) == ANONYMOUS
+            pair.client_sends(sasl(n, message))
+            pair.broker_sends(accepted(n, token))
+        assert user_of(pair) == "alice"
+
+
+def test_an_exchange_has_the_connection_to_itself() -> None:
+    """A pipelined second exchange, and data between, pass when the broker has answered what came before."""
+    pair = Pair(World())
+    pipelined = [handshake(1), sasl(2, plain("alice")), handshake(3), sasl(4, plain("bob")), heartbeat(5)]
+    pair.client_sends(*pipelined)
+    answers = [chosen(1), accepted(2), chosen(3), accepted(4, error=REFUSED), heartbeat_answer(5)]
+    for number, (answer, user) in enumerate(zip(answers, [ANONYMOUS, *["alice"] * 4], strict=True), start=1):
+        assert pair.sent() == pipelined[:number]
+        if number < 5:
+            assert pair.requests.stopped == FULL
+        pair.broker_sends(answer)
+        assert user_of(pair) == user
+    assert pair.connection.max_in_flight == SecurityOptions().max_pending_requests
+
+
+def test_what_changes_nothing() -> None:
+    pair = Pair(World())
+    pair.client_sends(sasl(1, plain("bob")))
+    pair.broker_sends(accepted(1))
+    assert user_of(pair) == ANONYMOUS, "without a handshake"
+    log_in(pair, "alice")
+    talks: list[list[tuple[Any, Any, Any, dict[str, int]]]] = [
+        [(handshake, "PLAIN", chosen, {"error": ILLEGAL}), (sasl, plain("bob"), accepted, {})],
+        [(handshake, "PLAIN", chosen, {}), (sasl, plain("bob"), accepted, {"error": REFUSED})],
+        [(handshake, "GSSAPI", chosen, {}), (sasl, b"\x05\x04\x04\xff\0\0\0\0bob@TEST", accepted, {})],
+        [(handshake, "OAUTHBEARER", chosen, {}), (sasl, OPAQUE, accepted, {})],
+        [(sasl, plain("bob"), accepted, {})],
+    ]
+    for n, talk in enumerate(talks):
+        for asked, what, answered, how in talk:
+            pair.client_sends(asked(n, what))
+            pair.broker_sends(answered(n, **how))
+        assert user_of(pair) == "alice"
+
+
+@pytest.mark.parametrize("by_topic", [False, True])
+@pytest.mark.parametrize(
+    "quotas", [[], ["topic=rows,bytes_in_rate=1GB"], ["topic=rows,bytes_in_rate=1GB,action=reject"]]
+)
+def test_requests_after_a_new_login_are_charged_to_the_new_user(quotas: list[str], by_topic: bool) -> None:
+    of_users = [f"user={user},producer_byte_rate=1MB" for user in ("alice", "bob")]
+    world = World([parse_spec(each) for each in of_users + quotas], usage=UsageOptions(by_topic=by_topic))
+    pair = Pair(world)
+    log_in(pair, "alice")
+    pair.client_sends(*ROWS[:10])
+    pair.client_sends(*ROWS[10:20])
+    pair.broker_sends(*[produced(n) for n in range(20)])
+    log_in(pair, "bob")
+    pair.client_sends(*ROWS[20:24])
+    pair.broker_sends(*[produced(n) for n in range(20, 24)])
+    assert (left(world, "alice"), left(world, "bob")) == (1_000_000 - 20 * SIZE, 1_000_000 - 4 * SIZE)
+    log_in(pair, "alice")
+    pair.client_sends(*ROWS[24:25])
+    assert left(world, "alice") == 1_000_000 - 21 * SIZE
+    assert users(world) == [("alice", "etl"), ("bob", "etl")]
+    assert [entity.sessions for entity in sorted(world.metrics.entities, key=lambda each: each.user)] == [1, 0]
+
+
+def test_a_response_belongs_to_the_user_that_asked() -> None:
+    world = World([parse_spec(f"user={user},consumer_byte_rate=1MB") for user in ("alice", "bob")])
+    pair = Pair(world)
+    log_in(pair, "alice")
+    pair.client_sends(fetch(1), handshake(2))
+    pair.broker_sends(fetched(1, size=5_000), chosen(2))
+    pair.client_sends(sasl(3, plain("bob")))
+    pair.broker_sends(accepted(3))
+    pair.client_sends(fetch(4))
+    pair.broker_sends(fetched(4, size=300))
+    bytes_of = {entity.user: entity.fetch_bytes for entity in world.metrics.entities}
+    assert bytes_of == {"alice": len(fetched(1, size=5_000)), "bob": len(fetched(4, size=300))}
+    levels = {entity: level[1] for (entity, _), level in world.levels().items()}
+    assert levels == {"user:alice": 1_000_000 - bytes_of["alice"], "user:bob": 1_000_000 - bytes_of["bob"]}
+
+
+def test_a_notice_stays_with_the_user_that_it_was_for() -> None:
+    world = World([without_burst("user=alice,producer_byte_rate=100")])
+    pair = Pair(world)
+    log_in(pair, "alice")
+    pair.client_sends(produce(1, 1_000))
+    pair.broker_sends(produced(1))
+    assert pair.connection.identity.notice.until_ns
+    log_in(pair, "bob")
+    pair.client_sends(produce(2, 1_000))
+    pair.broker_sends(produced(2))
+    assert pair.received()[-1] == produced(2)
+
+
+def test_the_principal_replaces_all_and_nothing_is_read() -> None:
+    pair = Pair(World(QuotaOptions(principal="team")))
+    long = sasl(2, b"\0bob\0" + bytes(200_000))
+    pair.client_sends(handshake(1), long, heartbeat(3))
+    assert pair.sent() == [handshake(1), long, heartbeat(3)]
+    pair.broker_sends(chosen(1), accepted(2))
+    assert user_of(pair) == "team"
+
+
+def test_names_that_cannot_be_read_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    world = World()
+    for _ in range(2):
+        pair = Pair(world)
+        for mechanism, token in (("GSSAPI", b"\x60"), ("OAUTHBEARER", OPAQUE), ("AWS_MSK_IAM", b"{}")):
+            pair.client_sends(handshake(1, mechanism))
+            pair.broker_sends(chosen(1))
+            pair.client_sends(sasl(2, token))
+            pair.broker_sends(accepted(2))
+        assert user_of(pair) == ANONYMOUS
+    named = [record.__dict__["fields"]["mechanism"] for record in caplog.records]
+    assert named == ["GSSAPI", "OAUTHBEARER", "AWS_MSK_IAM"]
+
+
+def test_a_longer_message_is_refused_where_it_would_hide_the_user() -> None:
+    pair = Pair(World())
+    pair.client_sends(handshake(1, "OAUTHBEARER"))
+    pair.broker_sends(chosen(1))
+    with pytest.raises(SaslMessageTooLarge, match=f"{MAX_LENGTH} are the most"):
+        pair.client_sends(sasl(2, bytes(MAX_LENGTH)))
+    other = Pair(World())
+    other.client_sends(handshake(1, "GSSAPI"))
+    other.broker_sends(chosen(1))
+    other.client_sends(sasl(2, bytes(MAX_LENGTH)))
+    assert other.sent()[1] == sasl(2, bytes(MAX_LENGTH))
+
+
+def test_while_memory_is_short_a_message_that_stalls_is_refused() -> None:
+    world = World()
+    stalled = sasl(2, bytes(MAX_PARTIAL_LENGTH))
+    pairs = [Pair(world) for _ in range(3)]
+    for pair in pairs:
+        pair.client_sends(handshake(1))
+        pair.broker_sends(chosen(1))
+    pairs[0].client_sends(stalled[:-1])
+    assert pairs[0].requests.most_kept == len(stalled) - 1
+    world.memory.kept_bytes += world.memory.limit // 2
+    pairs[1].client_sends(stalled)
+    with pytest.raises(SaslMessageTooLarge):
+        pairs[2].client_sends(stalled[:-1])
+    pairs[2].hang_up()
+    world.memory.kept_bytes -= world.memory.limit // 2
+    pairs[0].client_sends(stalled[-1:])
+    assert [pair.sent()[1:] for pair in pairs] == [[stalled], [stalled], []]
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        accepted(901, lifetime_ms=2**63 - 1),  # longer than Python's times
+        frame(struct.pack(">i", 901)),
+        accepted(901, bytes(MAX_LENGTH)),
+    ],
+)
+def test_a_response_that_cannot_be_read_passes_and_proves_nothing(response: bytes) -> None:
+    pair = Pair(World())
+    pair.client_sends(handshake(900))
+    pair.broker_sends(chosen(900))
+    pair.client_sends(sasl(901, plain("alice")), heartbeat(902))
+    pair.broker_sends(response)
+    assert pair.received()[-1] == response
+    assert (user_of(pair), pair.sent()[-1]) == (ANONYMOUS, heartbeat(902))
