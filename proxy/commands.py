@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import click
@@ -91,9 +92,7 @@ def run(ctx: click.Context, /, **_options: object) -> None:
     except ConfigError as error:
         _fail(error, EXIT_BAD_CONFIG)
     logs.configure(config.observability.log_format, config.observability.log_level)
-    logger = logging.getLogger(__name__)
-    for name, fields in [*cautions, *_misspelt_variables(ctx, os.environ)]:
-        logs.event(logger, logging.WARNING, name, exc_info=False, **fields)
+    logs.warn(logging.getLogger(__name__), [*cautions, *_misspelt_variables(ctx, os.environ)])
     arguments = ctx.meta[ARGUMENTS]
     sys.exit(_serve(config, lambda: _config_again(arguments)))
 
@@ -135,7 +134,9 @@ def _serve(config: Config, read_again: Callable[[], Config]) -> int:
     metavar="FILE.toml",
     help="Check this quotas file too, in place of the one that FILE names.",
 )
-@cloup.argument("file", type=cloup.Path(dir_okay=False), metavar="FILE", help="A file for `run --config`.")
+@cloup.argument(
+    "file", type=cloup.Path(dir_okay=False), metavar="FILE", help="A file for `run --config`, or a quotas file alone."
+)
 @click.pass_context
 def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> None:
     """Check a configuration file, and the quotas file that goes with it, without starting anything.
@@ -150,9 +151,11 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
     from proxy.config.cautions import quota_warnings
     from proxy.config.checks import config_of, summary_of
     from proxy.config.quotas_file import quotas_in_force
+    from proxy.config.toml_file import has_only_quotas
 
     ctx.meta[IGNORE_ENVIRONMENT] = True
-    arguments = ["--config", file, *(["--quotas-file", quotas_file] if quotas_file else [])]
+    option = "--quotas-file" if quotas_file is None and has_only_quotas(Path(file)) else "--config"
+    arguments = [option, file, *(["--quotas-file", quotas_file] if quotas_file else [])]
     with run.make_context("run", arguments, parent=ctx) as run_context:
         try:
             config = config_of(run_context, need_upstream=False)

@@ -235,7 +235,10 @@ class Server:
         except BindError:
             self.close()
             raise
-        self._ticks = Ticks(loop, self._clock, metrics, self.shared.pumps, registry, sweep, self.shared.wakeups)
+        shared = self.shared
+        self._ticks = Ticks(
+            loop, self._clock, metrics, shared.pumps, registry, sweep, shared.wakeups, self.active_config
+        )
 
     def close(self) -> None:
         """Close every socket at once."""

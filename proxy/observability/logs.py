@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Hashable, Iterable, Mapping
 
 MAX_VALUE_CHARS: Final = 512
 """Longer values are cut: a client id may have 32,767 bytes."""
@@ -46,6 +46,12 @@ def event(logger: logging.Logger, level: int, name: str, /, *, exc_info: bool = 
     """
     if logger.isEnabledFor(level):
         logger.log(level, "%s", name, exc_info=exc_info, extra={"event": name, "fields": fields})
+
+
+def warn(logger: logging.Logger, cautions: Iterable[tuple[str, Mapping[str, object]]]) -> None:
+    """Log the warnings of `proxy.config.cautions`."""
+    for name, fields in cautions:
+        event(logger, logging.WARNING, name, **fields)  # type: ignore[arg-type] # no field has the name exc_info
 
 
 def text_value(value: object) -> str:
