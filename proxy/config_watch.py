@@ -1,7 +1,6 @@
 """Watches the files of `--config` and `--quotas-file`: reads them again when one changes, and applies both or neither.
 
-It calls `stat` once a second instead of using inotify: this works for an editor's rename, for the symbolic links by
-which Kubernetes swaps a ConfigMap, and on network file systems.
+It calls `stat` once a second (`proxy.config.fingerprints`) instead of using inotify.
 
 An empty file is refused where it would change something: some editors and scripts truncate a file before they write it.
 A file that changes while it is read is read again at once, for `READ_AGAIN_SECONDS`, and then a second later: one that
@@ -25,6 +24,7 @@ from typing import Final
 from proxy.config.cautions import quota_warnings
 from proxy.config.config import Config
 from proxy.config.errors import ConfigError, Problem
+from proxy.config.fingerprints import fingerprints
 from proxy.config.quotas_file import Quotas, quotas_in_force
 from proxy.observability import logs
 from proxy.observability.metrics import Metrics
@@ -93,7 +93,7 @@ class ConfigWatch:
 
     async def poll(self) -> bool:
         """Read the files if one changed; True if they were applied. A wrong or missing file changes nothing."""
-        seen = await asyncio.to_thread(_fingerprints, self._paths())
+        seen = await asyncio.to_thread(fingerprints, self._paths())
         is_new, is_requested = seen != self._seen, self._seen == _REQUESTED
         if not is_new and (self._retry_ns is None or self._clock() < self._retry_ns):
             return False
@@ -122,15 +122,15 @@ class ConfigWatch:
         """
         until = time.monotonic() + READ_AGAIN_SECONDS
         while True:
-            seen = _fingerprints(self._paths())
+            seen = fingerprints(self._paths())
             problem: ConfigError | None = None
             try:
                 config, fixed = self._read_config()
-                seen = seen[0], *_fingerprints(self._paths()[1:])  # the quotas file may be another one now
+                seen = seen[0], *fingerprints(self._paths()[1:])  # the quotas file may be another one now
                 quotas = quotas_in_force(config)
             except ConfigError as error:
                 problem = error
-            if _fingerprints(self._paths()) == seen:
+            if fingerprints(self._paths()) == seen:
                 break
             if time.monotonic() > until:
                 return None
@@ -233,7 +233,7 @@ def _differing(one: object, other: object) -> list[str]:
     for field in fields(one):  # type: ignore[arg-type] # a dataclass
         mine, its = getattr(one, field.name), getattr(other, field.name)
         if mine != its:
-            found += _differing(mine, its) if is_dataclass(mine) else [field.name]
+            found += _differing(mine, its) if is_dataclass(mine) and is_dataclass(its) else [field.name]
     return found
 
 
@@ -243,17 +243,3 @@ def _check_content(paths: tuple[Path | None, ...], seen: tuple[tuple[int, ...] |
         if found is not None and found[_SIZE] == 0:
             hint = "to remove all that it had, write a comment into the file: # empty"
             raise ConfigError((Problem(f"{flag} {str(path)!r}", "is empty", hint),))
-
-
-def _fingerprints(paths: tuple[Path | None, ...]) -> tuple[tuple[int, ...] | None, ...]:
-    return tuple([None if path is None else _fingerprint(path) for path in paths])
-
-
-def _fingerprint(path: Path) -> tuple[int, ...] | None:
-    """A value that differs when the file may have changed; None when `stat` fails."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    # The ctime too: permissions may have changed, so that the file can be read now.
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev

@@ -52,11 +52,8 @@ from quotas.registry.registry import Registry
 
 EXIT_CLEAN = 0
 EXIT_NOT_DRAINED = 1
-#: Of --max-connections, the part that may wait to be closed. As many more may remain for acks=0 data of clients that
-#: have gone.
+#: Of --max-connections, the part that may wait to be closed.
 WAITING_PARTS = 10
-#: Fewest connections that may remain for such data.
-MIN_ABANDONED = 8
 #: Connections that `/throttles` goes through in one round of the event loop: about 1 ms.
 LISTED_AT_ONCE = 200
 
@@ -125,8 +122,6 @@ class Server:
         self.config = config
         self.metrics = Metrics(config)
         self.sessions: set[Session] = set()
-        #: Those that remain for acks=0 data of a client that has gone, the oldest first.
-        self._abandoned: dict[Session, None] = {}
         self._clock = clock
         self._work_clock = work_clock
         self._read_again = read_again
@@ -266,33 +261,17 @@ class Server:
         if verdict is None:
             client.close()
             return
-        session = Session(shared, client, origin, self)
+        session = Session(shared, client, origin, self._on_closed)
         self.sessions.add(session)
         self.metrics.connections.open += 1
         self.gate.admit(session, verdict, lambda: session.connect(self.ports.brokers_at(port, self.context.nodes)))
 
-    def on_closed(self, session: Session) -> None:
+    def _on_closed(self, session: Session) -> None:
         self.sessions.discard(session)
-        if session in self._abandoned:
-            del self._abandoned[session]
-        else:
-            self._uncount(session)
-        if self._all_closed is not None and not self.sessions:
-            self._all_closed.set()
-
-    def on_abandoned(self, session: Session) -> None:
-        self._uncount(session)
-        self._abandoned[session] = None
-        most = max(MIN_ABANDONED, self.config.security.max_connections // WAITING_PARTS)
-        if len(self._abandoned) > most:  # drop the oldest: a new one with little debt is not lost to old, long debts
-            oldest = next(iter(self._abandoned))
-            self.shared.faults.abandoned(oldest.identity, most)
-            oldest.close()
-
-    def _uncount(self, session: Session) -> None:
-        """Stop counting the session as a connection."""
         self.metrics.connections.open -= 1
         self.gate.remove(session)
+        if self._all_closed is not None and not self.sessions:
+            self._all_closed.set()
 
     # ---- ending
 

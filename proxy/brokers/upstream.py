@@ -1,7 +1,7 @@
 """Opens connections to the brokers without blocking the event loop.
 
 An attempt is a chain of callbacks: name resolution by the loop's resolver (cached, so 1,000 clients need one look-up),
-a non-blocking ``connect``, and the next candidate after a failure.
+a non-blocking ``connect``, the opening of the wire (a TLS handshake), and the next candidate after a failure.
 """
 
 import errno
@@ -10,7 +10,7 @@ import os
 import socket
 from asyncio import AbstractEventLoop, Future, TimerHandle, ensure_future
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from proxy.config.config import Address, format_address
 
@@ -24,8 +24,15 @@ SocketAddress = tuple[int, tuple[Any, ...]]
 """Address family, and the argument of ``connect``."""
 
 
-class Connected(Protocol):
-    def __call__(self, upstream: socket.socket) -> None: ...
+class Opening(Protocol):
+    """What an attempt calls of the wire of a connected socket."""
+
+    def open(self, done: Callable[[], None], failed: Callable[[str, str], None]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+W = TypeVar("W", bound=Opening)
 
 
 class Failed(Protocol):
@@ -47,14 +54,19 @@ class Upstream:
         self._resolving: dict[Address, Future[list[SocketAddress]]] = {}
 
     def connect(
-        self, candidates: Sequence[Address], connected: Connected, failed: Failed, exhausted: Exhausted
-    ) -> "Attempt":
-        """Try ``candidates`` in order until one accepts the connection.
+        self,
+        candidates: Sequence[Address],
+        wire_to: Callable[[socket.socket, str], W],
+        connected: Callable[[W], None],
+        failed: Failed,
+        exhausted: Exhausted,
+    ) -> "Attempt[W]":
+        """Try ``candidates`` in order until one accepts the connection and its wire is open.
 
-        ``failed`` is called for each failure, with a reason (a metric label), the address and a sentence. Finally
+        ``wire_to`` makes a wire of a socket and the broker's host. ``failed`` is called for each failure, with a reason (a metric label), the address and a sentence. Finally
         ``connected`` or ``exhausted`` is called, once; after a cancel, none of the three.
         """
-        attempt = Attempt(self, candidates, connected, failed, exhausted)
+        attempt = Attempt(self, candidates, wire_to, connected, failed, exhausted)
         attempt.next_candidate()
         return attempt
 
@@ -93,8 +105,8 @@ class Upstream:
             self._resolved[address] = (self._clock(), done.result())
 
 
-class Attempt:
-    """One session's attempt to connect to a broker."""
+class Attempt(Generic[W]):
+    """One session's attempt to connect to a broker. A connection and its handshake have `CONNECT_TIMEOUT_SECONDS`."""
 
     __slots__ = (
         "_address",
@@ -102,38 +114,41 @@ class Attempt:
         "_connected",
         "_exhausted",
         "_failed",
+        "_is_cancelled",
         "_left",
         "_sock",
         "_timer",
         "_upstream",
+        "_wire",
+        "_wire_to",
     )
 
     def __init__(
         self,
         upstream: Upstream,
         candidates: Sequence[Address],
-        connected: Connected,
+        wire_to: Callable[[socket.socket, str], W],
+        connected: Callable[[W], None],
         failed: Failed,
         exhausted: Exhausted,
     ) -> None:
         self._upstream = upstream
         self._candidates = list(reversed(candidates))
+        self._wire_to = wire_to
         self._connected = connected
         self._failed = failed
         self._exhausted = exhausted
         self._address: Address = candidates[0]
         self._left: list[SocketAddress] = []
         self._sock: socket.socket | None = None
+        self._wire: W | None = None
         self._timer: TimerHandle | None = None
+        self._is_cancelled = False
 
     def cancel(self) -> None:
         """Stop the attempt, without a callback."""
-        self._candidates.clear()
-        self._left.clear()
-        self._close_socket()
-        self._connected = _ignore_connected
-        self._failed = _ignore_failed
-        self._exhausted = _ignore_exhausted
+        self._is_cancelled = True
+        self._close()
 
     def next_candidate(self) -> None:
         self._address = self._candidates.pop()
@@ -145,7 +160,7 @@ class Attempt:
             self._next_socket_address()
 
     def _on_resolved(self, done: "Future[list[SocketAddress]]") -> None:
-        if self._connected is _ignore_connected:
+        if self._is_cancelled:
             return
         if done.cancelled():
             self._fail_address("name_resolution", "the look-up was cancelled")
@@ -170,14 +185,15 @@ class Attempt:
         except OverflowError:  # a port above 65535 in a broker's response
             self._on_error(errno.EINVAL)
             return
-        if code == errno.EINPROGRESS:
-            loop = self._upstream.loop
-            loop.add_writer(sock.fileno(), self._on_writable)
-            self._timer = loop.call_later(CONNECT_TIMEOUT_SECONDS, self._on_timeout)
-        elif code:
+        if code not in (0, errno.EINPROGRESS):
             self._on_error(code)
+            return
+        loop = self._upstream.loop
+        self._timer = loop.call_later(CONNECT_TIMEOUT_SECONDS, self._on_timeout)
+        if code:
+            loop.add_writer(sock.fileno(), self._on_writable)
         else:
-            self._succeed()
+            self._open()
 
     def _on_writable(self) -> None:
         sock = self._sock
@@ -186,22 +202,32 @@ class Attempt:
         if code:
             self._on_error(code)
         else:
-            self._succeed()
+            self._upstream.loop.remove_writer(sock.fileno())
+            self._open()
 
-    def _succeed(self) -> None:
-        sock = self._sock
+    def _open(self) -> None:
+        sock, self._sock = self._sock, None
         assert sock is not None  # noqa: S101 - for the type checker
-        self._unregister()
-        self._sock = None
-        self._connected(sock)
+        self._wire = self._wire_to(sock, self._address[0])
+        self._wire.open(self._on_open, self._on_not_open)
+
+    def _on_open(self) -> None:
+        wire, self._wire = self._wire, None
+        assert wire is not None  # noqa: S101 - for the type checker
+        self._close()
+        self._connected(wire)
+
+    def _on_not_open(self, reason: str, detail: str) -> None:
+        self._close()
+        self._try_next(reason, detail)
 
     def _on_timeout(self) -> None:
-        self._timer = None
-        self._close_socket()
-        self._try_next("connect_timeout", f"no answer within {CONNECT_TIMEOUT_SECONDS:g} s")
+        reason, what = ("connect_timeout", "no answer") if self._wire is None else ("tls_failed", "no TLS handshake")
+        self._close()
+        self._try_next(reason, f"{what} within {CONNECT_TIMEOUT_SECONDS:g} s")
 
     def _on_error(self, code: int) -> None:
-        self._close_socket()
+        self._close()
         reason = "connect_refused" if code == errno.ECONNREFUSED else "connect_failed"
         self._try_next(reason, os.strerror(code))
 
@@ -218,27 +244,15 @@ class Attempt:
         else:
             self._exhausted()
 
-    def _unregister(self) -> None:
+    def _close(self) -> None:
+        """Stop the timer, and close what has not been handed over."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._sock is not None:
             self._upstream.loop.remove_writer(self._sock.fileno())
-
-    def _close_socket(self) -> None:
-        self._unregister()
-        if self._sock is not None:
             self._sock.close()
             self._sock = None
-
-
-def _ignore_connected(upstream: socket.socket) -> None:
-    upstream.close()
-
-
-def _ignore_failed(reason: str, address: str, detail: str) -> None:
-    pass
-
-
-def _ignore_exhausted() -> None:
-    pass
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None

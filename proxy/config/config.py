@@ -12,6 +12,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 from typing import Literal
 
+from proxy.config.client_settings import ClientSettings
 from quotas.entry import QuotaEntry
 
 Address = tuple[str, int]
@@ -22,6 +23,7 @@ Network = IPv4Network | IPv6Network
 QuotaAlgorithm = Literal["token-bucket", "sampled-window", "ewma"]
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warn", "error"]
+ClientAuth = Literal["none", "requested", "required"]
 EventLoopName = Literal["uvloop", "asyncio"]
 
 
@@ -45,12 +47,24 @@ def unmapped(host: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServerSsl:
+    """TLS from clients. `ca`: of their certificates; `principal_rules`: how a user is made of the name in one (KIP-371)."""
+
+    certificate: Path
+    key: Path
+    ca: Path | None = None
+    client_auth: ClientAuth = "none"
+    principal_rules: str = "DEFAULT"
+
+
+@dataclass(frozen=True, kw_only=True)
 class ListeningOptions:
     """Where clients connect, and for how long the proxy drains.
 
     `broker_ports` is the range that node ids map onto, None: a port that the kernel chooses for each node.
     `node_ports` maps a node id to a port of its own, in place of one of the range.
     `proxy_protocol_from`: connections from these networks begin with a PROXY header, and no others do.
+    `ssl`: None: plaintext.
     """
 
     address: Address = ("127.0.0.1", 19092)
@@ -59,6 +73,7 @@ class ListeningOptions:
     advertised_host: str = "127.0.0.1"
     proxy_protocol_from: tuple[Network, ...] = ()
     drain_timeout_seconds: float = 20.0
+    ssl: ServerSsl | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +162,7 @@ class SecurityOptions:
     `max_pending_requests`: requests of one connection without a response; above that it is not read.
     `stalled_client_timeout_seconds`: while `max_buffered_bytes` is used up, a peer that takes no byte for this long is
     closed.
-    `handshake_timeout_seconds`: from the time when a connection is served until its first request is complete.
+    `handshake_timeout_seconds`: for the PROXY header, the TLS handshake and the first complete request together.
     `connections_max_idle_seconds`: a connection without traffic for this long is closed. 0: without such a limit, both.
     """
 
@@ -166,10 +181,11 @@ class SecurityOptions:
 class Config:
     """The configuration of one proxy process, in the groups of `--help`. The defaults are those of the command line.
 
-    `file`: that of `--config`.
+    `upstream`: the file of `--command-config`. `file`: that of `--config`.
     """
 
     bootstrap_servers: tuple[Address, ...]
+    upstream: ClientSettings = field(default_factory=ClientSettings)
     listening: ListeningOptions = ListeningOptions()
     quotas: QuotaOptions = QuotaOptions()
     enforcement: EnforcementOptions = EnforcementOptions()

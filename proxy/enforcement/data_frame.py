@@ -203,9 +203,8 @@ class DataFrame(Reserving):
         passage, self.passage = self.passage, None
         limits: list[Limit] = []
         if passage is not None:
-            for limit, units in passage.left.items():
-                self.rest[limit] = self.rest.get(limit, 0) + units
-                limits.append(limit)
+            limits.extend(passage.left)
+            self._add_to_rest(passage.left)
             self.rest_bytes += passage.left_bytes
             passage.end()
         self.on(FrameEvent.LAPSE)
@@ -228,7 +227,11 @@ class DataFrame(Reserving):
         self.late = amounts
         if passage is not None and not self.rest_bytes:
             passage.add(amounts)
-            return
+        else:
+            self._add_to_rest(amounts)
+
+    def _add_to_rest(self, amounts: Mapping[Limit, int]) -> None:
+        rest = self.rest
         for limit, units in amounts.items():
             rest[limit] = rest.get(limit, 0) + units
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from proxy.enforcement.data_frame import DataFrame, FrameEvent, Reserving
+from proxy.enforcement.identity import NS_PER_MS
 from quotas.admission.limit import Limit
 
-NS_PER_MS: Final = 1_000_000
 #: A reservation lapses after this time, unless what it is for has arrived at the rate of its limits.
 LAPSE_NS: Final = 1_000_000_000
 #: Most reservations that one call checks.

@@ -177,7 +177,7 @@ def _whole_process(metrics: Metrics) -> Iterator[Metric]:
     yield _by_reason(
         "connections_closed",
         "Client connections closed by --stalled-client-timeout (while memory was used up), --handshake-timeout or "
-        "--connections-max-idle; abandoned: connections of clients that had gone, dropped with acks=0 data.",
+        "--connections-max-idle.",
         connections.closed,
     )
     yield _by_reason(
@@ -193,7 +193,7 @@ def _whole_process(metrics: Metrics) -> Iterator[Metric]:
     )
     yield _counter(
         "dropped_frames",
-        "Held requests that were dropped because their client hung up; clients send such requests again.",
+        "Held requests that were dropped because their client hung up; it sends them again, unless they are of acks=0.",
         connections.dropped_frames,
     )
     yield HistogramMetricFamily(
@@ -207,6 +207,19 @@ def _whole_process(metrics: Metrics) -> Iterator[Metric]:
         "1: configuration and quotas file were applied when last read; 0: refused, and what was in force before stays.",
         int(metrics.reload_ok),
     )
+    yield _gauge(
+        "certificates_last_reload_successful",
+        "1: certificates, keys and the file of --command-config were used when last read; 0: refused, as above.",
+        int(metrics.tls_reload_ok),
+    )
+    family = GaugeMetricFamily(
+        PREFIX + "certificate_not_after_timestamp_seconds",
+        "When the first certificate of the chain that is shown to clients, or to brokers, expires.",
+        labels=("side",),
+    )
+    for side, seconds in metrics.certificates.items():
+        family.add_metric((side,), seconds)
+    yield family
     yield _gauge(
         "enforcement_enabled",
         "1: quotas are enforced; 0: a dry run, or enforcement is switched off.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -43,12 +43,7 @@ PAUSE_REASONS: Final = (
 )
 PROXY_HEADER_TIMEOUT: Final = "proxy_header_timeout"
 REJECTION_REASONS: Final = ("max_connections", CONNECTIONS, CONNECTION_CREATION_RATE, PROXY_HEADER_TIMEOUT)
-STALLED, HANDSHAKE_TIMEOUT, MAX_IDLE, ABANDONED = CLOSING_REASONS = (
-    "stalled",
-    "handshake_timeout",
-    "max_idle",
-    "abandoned",
-)
+STALLED, HANDSHAKE_TIMEOUT, MAX_IDLE = CLOSING_REASONS = ("stalled", "handshake_timeout", "max_idle")
 USAGE_ERROR_REASONS: Final = (
     "unreachable",
     "timeout",
@@ -69,6 +64,11 @@ UPSTREAM_ERROR_REASONS: Final = (
     "connection_reset",
     "closed_early",
     "closed_mid_frame",
+    "tls_plaintext_peer",
+    "tls_certificate",
+    "tls_hostname",
+    "tls_expired",
+    "tls_failed",
 )
 
 
@@ -127,6 +127,8 @@ class Metrics:
 
     `loop_lag`: how late a timer of the event loop fired.
     `reload_ok`: the files were applied when they were last read; False: they were refused as a whole.
+    `tls_reload_ok`: the same of certificates, keys and the client file. `certificates`: when they expire, in seconds since
+    1970, by the side that they are shown to.
     `enforcement_enabled`: False in a dry run, and while enforcement is switched off.
     """
 
@@ -143,6 +145,8 @@ class Metrics:
         self.errors = ErrorCounts()
         self.loop_lag = Histogram(LAG_BUCKETS)
         self.reload_ok = True
+        self.tls_reload_ok = True
+        self.certificates: Mapping[str, float] = {}
         self.enforcement_enabled = True
         self.limits_in_use: Callable[[], Iterable[LimitInUse]] = tuple
         #: One-minute rates where a total threshold asks for them: unit, outcome, units per second.

@@ -8,8 +8,7 @@
 - `pump`       one direction: reads, passes the bytes to the stream, carries out its steps, writes
 - `turns`      a bounded share of each round of the event loop for each connection
 - `wakeups`    one timer for each limit with held frames
-- `session`    both directions, and their life
-- `throttles`  delays of responses, and notices while a bound of the proxy stops reading
+- `session`    both directions, their life, delays of responses, notices while a bound of the proxy stops reading
 - `progress`   what a connection has moved since the last check of the sweep
 - `faults`     counts and logs what breaks connections
 - `sweep`      checks every session once a second

@@ -9,7 +9,7 @@ from proxy.brokers.upstream import CLOSED_EARLY, PLAINTEXT_HINT
 from proxy.enforcement.data_frame import DataFrame
 from proxy.enforcement.identity import Identity
 from proxy.observability.logs import RateLimited, event
-from proxy.observability.metrics import ABANDONED, Metrics
+from proxy.observability.metrics import Metrics
 
 _log = logging.getLogger("proxy.sessions.session")
 
@@ -70,20 +70,6 @@ class Faults:
         self._metrics.connections.dropped_frames += 1
         self._log(
             logging.INFO, "held_frame_dropped", "held_frame_dropped", peer=identity.client.peer, frame_bytes=hold.size
-        )
-
-    def abandoned(self, identity: Identity, most: int) -> None:
-        """The client has gone, and its acks=0 data is dropped: more than `most` connections remain for such data."""
-        self._metrics.connections.closed[ABANDONED] += 1
-        self._log(
-            logging.WARNING,
-            "connection_closed",
-            ABANDONED,
-            reason=ABANDONED,
-            peer=identity.client.peer,
-            client_id=identity.client.client_id,
-            max_abandoned=most,
-            hint="its client has gone, and what it had sent with acks=0 was still held",
         )
 
     def protocol(self, identity: Identity, error: ProtocolError) -> None:

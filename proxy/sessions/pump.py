@@ -138,6 +138,7 @@ class Pump(Turn):
     """
 
     __slots__ = (
+        "_byte_cost",
         "_owner",
         "_read_limit",
         "_recv_into",
@@ -162,6 +163,8 @@ class Pump(Turn):
         self._sink = sink
         self._recv_into = source.recv_into
         self._send = sink.send
+        #: Of a byte that passes, in quarters of a nanosecond.
+        self._byte_cost = 1 + source.byte_cost + sink.byte_cost
         self.paused = CONNECTING
         shared.paused["connecting"] += 1
         self.kept = b""
@@ -252,7 +255,7 @@ class Pump(Turn):
             return
         self.write(shared.memory.view[:size])
         turns = shared.turns
-        cost_ns = FAST_TURN_NS + (size >> 2)
+        cost_ns = FAST_TURN_NS + (size * self._byte_cost >> 2)
         turns.used_ns += cost_ns
         if turns.used_ns > WORTH_COUNTING_NS and not turns.is_busy:
             turns.begin_round()
@@ -331,7 +334,7 @@ class Pump(Turn):
             is_done = self._steps(end, started_ns + TURN_NS, first_step)
         except Exception as error:  # noqa: BLE001 - a defect may cost its own connection, never the process
             self._owner.close_for(error)
-        used_ns = turns.clock() - started_ns
+        used_ns = turns.clock() - started_ns + (end * self.source.byte_cost >> 2)  # it was decrypted before
         self.is_heavy = not is_done or used_ns > HEAVY_NS
         turns.used(self, used_ns)
         if shared.short or shared.queued:  # a frame that was collected may have been sent

@@ -1,11 +1,10 @@
 """One client connection and its connection to a broker: carries out what streams decide."""
 
 import socket
-from abc import abstractmethod
 from asyncio import TimerHandle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from protocol.errors import ProtocolError
 from protocol.request_header import may_contain_produce
@@ -21,11 +20,13 @@ from proxy.sessions.lifecycle import Event, State, next_state
 from proxy.sessions.progress import Progress
 from proxy.sessions.pump import (
     CONNECTING,
+    DELAY,
     DRAIN,
     END_OF_STREAM,
     IN_FLIGHT,
     MEMORY,
     QUOTA,
+    REASON_NAMES,
     RESPONSE_MEMORY,
     TURN,
     WRITE_BACKPRESSURE,
@@ -33,7 +34,6 @@ from proxy.sessions.pump import (
     Pump,
 )
 from proxy.sessions.shared import Shared
-from proxy.sessions.throttles import Throttles
 from proxy.sessions.wire import Wire
 from proxy.streams.connection import Connection
 from proxy.streams.request_stream import RequestStream
@@ -41,7 +41,8 @@ from proxy.streams.response_stream import ResponseStream
 
 #: How long a broker may take to read what a client sent before it went.
 FLUSH_TIMEOUT_SECONDS: Final = 30.0
-
+#: The throttle time of responses while a bound of the proxy keeps their client from being read.
+_BLOCKED_NS: Final = 100_000_000
 #: How much of the unread requests of a client that has gone is searched for data.
 _PEEK_SIZE: Final = 4_096
 #: Reasons that may keep a client from being read for long.
@@ -57,58 +58,46 @@ class Origin:
     listener: tuple[str, ...]
 
 
-class Keeper(Protocol):
-    """What a session calls of its creator."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def on_closed(self, session: "Session") -> None:
-        """The session has closed. Called once."""
-
-    @abstractmethod
-    def on_abandoned(self, session: "Session") -> None:
-        """Its client has gone, and acks=0 data is still to be delivered. Called once at most."""
-
-
 @final
 class Session(Owner, FrameOwner):
-    """One client connection, from its first byte until both sides are closed.
+    """One client connection, from its first byte until both sides are closed: then it calls `on_closed`, once.
 
     These exist once a broker is connected (`upstream`):
 
-    requests    the pump from client to broker; `responses`: the one back
-    throttles   what keeps them waiting besides a hold
+    requests    the pump from client to broker; `responses`: the one back; each with its stream
     progress    for `sweep`
     """
 
     __slots__ = (
         "_attempt",
-        "_keeper",
+        "_on_closed",
         "_shared",
         "_timer",
         "client",
         "connection",
-        "is_abandoned",
         "origin",
         "progress",
+        "request_stream",
         "requests",
+        "response_stream",
         "responses",
         "state",
-        "throttles",
         "upstream",
     )
 
+    request_stream: RequestStream
     requests: Pump
+    response_stream: ResponseStream
     responses: Pump
-    throttles: Throttles
     progress: Progress
 
-    def __init__(self, shared: Shared, client: socket.socket, origin: Origin, keeper: Keeper) -> None:
+    def __init__(
+        self, shared: Shared, client: socket.socket, origin: Origin, on_closed: Callable[["Session"], None]
+    ) -> None:
         self._shared = shared
         self.client = shared.wire_to_client(shared.loop, client)
         self.origin = origin
-        self._keeper = keeper
+        self._on_closed = on_closed
         context = shared.context
         peer = format_address((origin.ip, origin.port))
         self.connection = Connection(
@@ -116,21 +105,12 @@ class Session(Owner, FrameOwner):
         )
         self.state = State.CONNECTING
         self.upstream: Wire | None = None
-        #: The client has gone; only acks=0 data is still to be delivered.
-        self.is_abandoned = False
         self._attempt: Attempt | None = None
         self._timer: TimerHandle | None = None
 
     @property
     def identity(self) -> Identity:
         return self.connection.identity
-
-    @property
-    def request_stream(self) -> RequestStream:
-        """Of `requests`."""
-        stream = self.requests.stream
-        assert isinstance(stream, RequestStream)  # noqa: S101 - for the type checker
-        return stream
 
     @property
     def held(self) -> DataFrame | None:
@@ -145,14 +125,21 @@ class Session(Owner, FrameOwner):
     @property
     def wait(self) -> Delay | DataFrame | None:
         """Of its next response, or of its next request, for a limit."""
-        delay = None if self.upstream is None else self.throttles.delay
+        delay = None if self.upstream is None else self.response_stream.delay
         return delay or self.held
+
+    @property
+    def bound(self) -> str:
+        """The bound of the proxy for which the client is not read: a reason of `proxy.enforcement.report`; "": none."""
+        paused = 0 if self.upstream is None else self.requests.paused
+        if paused & (MEMORY | RESPONSE_MEMORY):
+            return REASON_NAMES[MEMORY]
+        return REASON_NAMES[paused & IN_FLIGHT] if paused & IN_FLIGHT else ""
 
     @property
     def throttle_status(self) -> ThrottleStatus | None:
         """For `/throttles`."""
-        bound = "" if self.upstream is None else self.throttles.bound
-        return throttle_status(self.identity, self.wait, bound, self._shared.clock())
+        return throttle_status(self.identity, self.wait, self.bound, self._shared.clock())
 
     # ---- opening
 
@@ -171,10 +158,10 @@ class Session(Owner, FrameOwner):
         self._attempt = None
         shared = self._shared
         wire = self.upstream = shared.wire_to_broker(shared.loop, upstream)
-        to_broker, to_client = RequestStream(self.connection, shared.kinds), ResponseStream(self.connection)
+        to_broker = self.request_stream = RequestStream(self.connection, shared.kinds)
+        to_client = self.response_stream = ResponseStream(self.connection)
         self.requests = Pump(shared.pumps, self, to_broker, self.client, wire)
         self.responses = Pump(shared.pumps, self, to_client, wire, self.client)
-        self.throttles = Throttles(self.requests, self.responses, to_client, shared.wakeups)
         self.progress = Progress(self.requests, self.responses, to_broker, to_client, shared.clock())
         self._on(Event.BROKER_CONNECTED)
         self.responses.resume(CONNECTING)
@@ -212,8 +199,8 @@ class Session(Owner, FrameOwner):
         )
 
     def drain(self) -> None:
-        """Begin no new request; close when requests in flight are done. A held frame that is retried is dropped; one
-        that is partly forwarded goes on, unless its client is slow.
+        """Begin no new request; close when requests in flight are done. A held frame that the client would send again
+        is dropped; one with acks=0 is delivered. One that is partly forwarded is cut: its connections close at once.
         """
         self.connection.close()
         frame = self.held
@@ -226,7 +213,7 @@ class Session(Owner, FrameOwner):
         self._on(Event.DRAIN)
 
     def _begin_draining(self) -> None:
-        self.throttles.end_delay()
+        self._end_delay()
         self.connection.attention = True
         if not self.is_held and not self.requests.stream.remaining:
             self.requests.pause(DRAIN)
@@ -238,13 +225,24 @@ class Session(Owner, FrameOwner):
 
     def _flush(self) -> None:
         self.connection.close()
-        self.throttles.end_delay()
+        self._end_delay()
         self.requests.pause(END_OF_STREAM)
         self.request_stream.end(self._shared.clock())
         self._shared.wakeups.rearm()
-        self._timer = self._shared.loop.call_later(FLUSH_TIMEOUT_SECONDS, self._on, Event.TIMED_OUT)
+        self._limit_flush()
         self.connection.attention = True
         self._end_requests()
+
+    def _limit_flush(self) -> None:
+        """The client sends no more: what it sent is delivered within `FLUSH_TIMEOUT_SECONDS` from the first call."""
+        if self._timer is None:
+            self._timer = self._shared.loop.call_later(FLUSH_TIMEOUT_SECONDS, self._on_timed_out)
+
+    def _on_timed_out(self) -> None:
+        frame = self.held
+        if frame is not None:
+            self._shared.faults.dropped(self.identity, frame)
+        self._on(Event.TIMED_OUT)
 
     def _end_requests(self) -> None:
         """Tell the broker that no request follows, once the client has all responses or cannot read them.
@@ -274,7 +272,7 @@ class Session(Owner, FrameOwner):
             self._drop_held()
         now_ns = shared.clock()
         if self.upstream is not None:
-            self.throttles.end_delay()
+            self._end_delay()
             self.request_stream.end(now_ns)
             self.requests.stop()
             self.responses.stop()
@@ -283,7 +281,7 @@ class Session(Owner, FrameOwner):
         self.connection.cancel_all(now_ns)
         shared.pumps.memory_returned()
         shared.wakeups.rearm()
-        self._keeper.on_closed(self)
+        self._on_closed(self)
 
     # ---- holds
 
@@ -323,8 +321,34 @@ class Session(Owner, FrameOwner):
         if self.state is not State.CLOSED:
             self.requests.drop_kept()
 
+    # ---- delays, and notices while a bound of the proxy stops reading
+
     def on_delay(self) -> None:
-        self.throttles.begin_delay()
+        delay = self.response_stream.delay
+        if delay is not None:
+            self._shared.wakeups.delay(delay, self._end_delay)
+
+    def _end_delay(self) -> None:
+        """Send the response now, if it is delayed."""
+        delay = self.response_stream.delay
+        if delay is not None:
+            self.response_stream.delay = None
+            self._shared.wakeups.forget_delay(delay)
+            self.responses.resume(DELAY)
+
+    def _check_throttles(self, now_ns: int) -> None:
+        """End a delay that memory, or a change of the limits or measures, makes shorter than its timer. Responses to a
+        client that a bound of the proxy blocks contain a throttle time, and the reason is logged.
+        """
+        connection, delay, bound = self.connection, self.response_stream.delay, self.bound
+        context, identity = connection.context, self.identity
+        if delay is not None and (context.memory.is_tight or connection.is_over(delay, now_ns)):
+            self._end_delay()
+        if not context.measures.enforces:
+            identity.drop_notices()
+        elif bound and not connection.is_closing:
+            identity.notice.extend(None, now_ns + _BLOCKED_NS, bound)
+            context.measures.report.blocked(identity.client, bound, now_ns)
 
     # ---- what pumps tell
 
@@ -418,7 +442,7 @@ class Session(Owner, FrameOwner):
         for pump in (self.requests, self.responses):
             if not pump.paused and pump.source.is_broken:  # the loop has forgotten it
                 self._read_to_end(pump)
-        self.throttles.check(now_ns)
+        self._check_throttles(now_ns)
         self.progress.check(now_ns)
         self._shared.wakeups.rearm()
 
@@ -438,14 +462,14 @@ class Session(Owner, FrameOwner):
             if frame.answered:
                 self._drop_held_frame(frame)
             else:
-                self._abandon()
+                self._limit_flush()
         elif self.requests.paused & (_STANDING | DRAIN):
             stream = self.request_stream
             if stream.is_answered or self.requests.paused & DRAIN:
                 self.requests.drop_kept()
                 self._on(Event.CLIENT_ENDED)
             else:
-                self._abandon()
+                self._limit_flush()
 
     def _give_up_if_broken(self) -> None:
         """The client cannot read responses any more: close, unless acks=0 data is still to be delivered."""
@@ -455,12 +479,6 @@ class Session(Owner, FrameOwner):
                 self._end_requests()
             else:
                 self.close()
-
-    def _abandon(self) -> None:
-        """The client has gone, and what it sent last (acks=0) is still to be delivered."""
-        if not self.is_abandoned:
-            self.is_abandoned = True
-            self._keeper.on_abandoned(self)
 
     # ---- errors
 

@@ -26,8 +26,8 @@ TURN_NS: Final = 1_000_000
 HEAVY_NS: Final = 150_000
 #: With less work than this no round is counted: nearly all rounds cost less.
 WORTH_COUNTING_NS: Final = 500_000
-#: Assumed time of a turn in which all bytes passed in one step, besides a nanosecond for each four bytes: reading the
-#: clock twice would cost as much as counting.
+#: Assumed time of a turn in which all bytes passed in one step, besides a quarter of a nanosecond for each byte, more with
+#: TLS (`Wire.byte_cost`): reading the clock twice would cost as much as counting.
 FAST_TURN_NS: Final = 10_000
 
 

@@ -7,9 +7,9 @@ from typing import Final
 
 from proxy.enforcement.data_frame import DataFrame, FrameEvent, FrameOwner, Life
 from proxy.enforcement.holds import Delay, Holds
+from proxy.enforcement.identity import NS_PER_MS
 from quotas.admission.limit import Limit
 
-NS_PER_MS: Final = 1_000_000
 NS_PER_SECOND: Final = 1_000_000_000
 #: Longest time for which held frames are released at once; then the loop serves others for at least a millisecond.
 LONGEST_PASS_NS: Final = 5_000_000

@@ -188,6 +188,7 @@ class Ticket:
         if limit is None or limit in self.reserved:
             return
         waiters, burst = limit._own_waiters(), limit.burst
+        amount = max(1, amount)  # else one larger than the burst reserves beside an empty frame, which loses its own
         if waiters.held + amount > burst and not self._make_room(waiters, limit, burst - amount):
             return
         waiters.holders[self] = amount

@@ -65,7 +65,7 @@ async def test_it_ends_early(open_stage: OpenStage, how: str) -> None:
     client, _, debt_ms = await answered_late(stage, 3)
     session = stage.session_of(client)
     session.sweep(stage.clock())
-    assert session.throttles.delay is not None
+    assert session.response_stream.delay is not None
     others = Holding()
     if how == "drain":
         session.drain()

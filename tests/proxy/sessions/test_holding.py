@@ -339,6 +339,23 @@ async def test_a_held_acks_0_frame_is_delivered_after_its_client_hung_up(
     await stage.no_sessions()
 
 
+@pytest.mark.pure
+async def test_a_held_acks_0_frame_waits_for_its_turn_for_30_s_after_its_client_hung_up(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.sessions.session.FLUSH_TIMEOUT_SECONDS", 0.01)
+    stage = open_stage(quotas=[SLOW])
+    client, broker = await in_debt(stage)
+    await client.send(produce(2, acks=0))
+    await held(stage)
+    client.close()
+    stage.clock.pass_seconds(1)
+    assert await broker.rest() == b""
+    await stage.no_sessions()
+    assert (stage.metrics.connections.dropped_frames, stage.metrics.connections.open) == (1, 0)
+    assert stage.shared.wakeups._timers == {}
+
+
 async def test_a_dropped_frame_changes_nothing_else(open_stage: OpenStage) -> None:
     """The broker has not taken all of the request before, which nobody will send again: that one is finished."""
     stage = open_stage(quotas=[without_burst("client-id=etl,producer_byte_rate=1GB")])

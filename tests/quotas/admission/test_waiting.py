@@ -11,7 +11,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quotas.admission.limit import Limit, Ticket
@@ -158,7 +158,15 @@ def test_two_frames_larger_than_the_burst_may_pass_at_once_and_no_third() -> Non
 # ---- nobody waits for ever
 
 
+# Frames of no bytes, and of one beside a burst of 0: the latter would take the place of the former.
+EMPTY_FRAMES = World(
+    {"A": (10, 0), "B": (10, 0)},
+    (Client("A", 1), Client("AB", 1), Client("B", 1), Client("AB", 0), Client("AB", 1)),
+)
+
+
 @given(worlds(never))
+@example(EMPTY_FRAMES)
 def test_the_frame_that_was_held_first_passes_after_one_turn_at_each_of_its_limits(world: World) -> None:
     """So the frames that were held before a frame are all that can keep it from passing, however many come later."""
     limits = world.limits()

@@ -1,0 +1,52 @@
+"""How the proxy connects to brokers: what the file of `--command-config` says, in final form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pem:
+    """A PEM file, or its text from the client file; the text may be a key."""
+
+    path: Path | None = None
+    text: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SslSettings:
+    """TLS to brokers.
+
+    ca             None: the system's certificate authorities
+    certificate    of the proxy as a client, with its chain
+    key            None: it stands in the certificate's file
+    key_password   of an encrypted key
+    protocols      the versions that are allowed
+    """
+
+    ca: Pem | None = None
+    certificate: Pem | None = None
+    key: Pem | None = None
+    key_password: str = field(default="", repr=False)
+    checks_hostname: bool = True
+    protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginSettings:
+    """The proxy's own login. `mechanism`: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, or OAUTHBEARER with `token_file`."""
+
+    mechanism: str
+    username: str = ""
+    password: str = field(default="", repr=False)
+    token_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """Connections to brokers. `ssl`: None: plaintext. `login`: None: SASL passes through from clients."""
+
+    file: Path | None = None
+    ssl: SslSettings | None = None
+    login: LoginSettings | None = None
