@@ -17,7 +17,7 @@ from kio.schema.api_versions.v0.response import ApiVersion, ApiVersionsResponse
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i16
 
-from protocol.apis import API_VERSIONS, APIS
+from protocol.apis import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from protocol.errors import MalformedFrame, TruncatedFrame, UnsupportedVersion
 from protocol.messages import encode
 from protocol.wire import encode_varint, skip, unsigned_varint
@@ -30,6 +30,7 @@ MAX_RESPONSE = 16_384
 MAX_API_KEYS = 1_000
 """Kafka 4.3 has 93. This many take about a millisecond."""
 
+_SASL = (SASL_HANDSHAKE, SASL_AUTHENTICATE)
 _MAX_TAGS = 256
 _LAST_KNOWN_TAG = 3
 _UNSUPPORTED_VERSION: int = ErrorCode.unsupported_version.value
@@ -67,7 +68,7 @@ def client_software(request: bytes, version: int) -> ClientSoftware:
     return ClientSoftware(name.decode(errors="replace"), request[pos:after].decode(errors="replace"))
 
 
-def negotiate(response: bytes, version: int, *, pass_unknown_apis: bool) -> bytes:
+def negotiate(response: bytes, version: int, *, pass_unknown_apis: bool, hides_sasl: bool = False) -> bytes:
     """A broker's ApiVersions response, limited to the versions of the table.
 
     Each range becomes its intersection with the table's range. Empty ranges, keys outside of the table and undefined
@@ -81,6 +82,7 @@ def negotiate(response: bytes, version: int, *, pass_unknown_apis: bool) -> byte
         response: the whole response from its correlation id on.
         version: of the request that this answers.
         pass_unknown_apis: keep the keys outside of the table, unchanged.
+        hides_sasl: remove SaslHandshake and SaslAuthenticate.
 
     Raises:
         UnsupportedVersion: the version is outside of the table.
@@ -89,7 +91,7 @@ def negotiate(response: bytes, version: int, *, pass_unknown_apis: bool) -> byte
     if len(response) > MAX_RESPONSE:
         raise MalformedFrame(f"an ApiVersions response of at most {MAX_RESPONSE} bytes", MAX_RESPONSE)
     version = _body_version(response, version)
-    return response[:_BODY] + _cut(response[_BODY:], version, pass_unknown_apis)
+    return response[:_BODY] + _cut(response[_BODY:], version, pass_unknown_apis, hides_sasl)
 
 
 def raise_api_versions_throttle(response: bytes, version: int, throttle_time_ms: int) -> bytes:
@@ -131,11 +133,11 @@ def _body_version(response: bytes, version: int) -> int:
 # Every connection begins with this response, and a broker's is constant: without the cache, many new connections would
 # spend much of their time here (`python -m bench --only connections`).
 @lru_cache(maxsize=64)
-def _cut(body: bytes, version: int, pass_unknown_apis: bool) -> bytes:
+def _cut(body: bytes, version: int, pass_unknown_apis: bool, hides_sasl: bool) -> bytes:
     count, pos = _read_count(body, _ERROR_CODE.size, version)
     flexible = version >= FIRST_FLEXIBLE
     ranges, pos, tags_left = _read_ranges(body, pos, count) if flexible else _read_plain_ranges(body, pos, count)
-    kept = _intersections(ranges, pass_unknown_apis)
+    kept = [one for one in _intersections(ranges, pass_unknown_apis) if not (hides_sasl and one[0] in _SASL)]
     if not flexible:
         after = skip(pos, _INT32.size if version >= FIRST_WITH_THROTTLE else 0, len(body), 0, "throttle time")
         rest = body[pos:after]

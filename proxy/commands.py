@@ -79,7 +79,7 @@ def run(ctx: click.Context, /, **_options: object) -> None:
           --client-id spark-etl --quota 'client-id=spark-etl,producer_byte_rate=5MB'
 
     The value of an option comes from its flag, else its environment variable, else the file of --config, else its
-    default. An empty variable counts as not set. Clients and brokers connect in plaintext: TLS is not in this version.
+    default. An empty variable counts as not set.
     """
     from proxy.config.cautions import warnings_of
     from proxy.config.checks import config_of
@@ -92,7 +92,11 @@ def run(ctx: click.Context, /, **_options: object) -> None:
     except ConfigError as error:
         _fail(error, EXIT_BAD_CONFIG)
     logs.configure(config.observability.log_format, config.observability.log_level)
-    logs.warn(logging.getLogger(__name__), [*cautions, *_misspelt_variables(ctx, os.environ)])
+    logger = logging.getLogger(__name__)
+    logs.warn(logger, [*cautions, *_misspelt_variables(ctx, os.environ)])
+    ignored = config.upstream.ignored
+    if ignored:
+        logs.event(logger, logging.INFO, "client_properties_ignored", file=config.upstream.file, keys=",".join(ignored))
     arguments = ctx.meta[ARGUMENTS]
     sys.exit(_serve(config, lambda: _config_again(arguments)))
 
@@ -148,7 +152,7 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
     \b
       kafka-quota-proxy check-config --quotas-file quotas.toml proxy.toml
     """
-    from proxy.config.cautions import quota_warnings
+    from proxy.config.cautions import quota_warnings, secret_warnings
     from proxy.config.checks import config_of, summary_of
     from proxy.config.quotas_file import quotas_in_force
     from proxy.config.toml_file import has_only_quotas
@@ -160,7 +164,7 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
         try:
             config = config_of(run_context, need_upstream=False)
             quotas = quotas_in_force(config)
-            cautions = quota_warnings(config.quotas, quotas)
+            cautions = [*quota_warnings(config.quotas, quotas), *secret_warnings(config)]
         except ConfigError as error:
             _fail(error, EXIT_BAD_CONFIG)
     for _, fields in cautions:
@@ -173,7 +177,8 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
 def _warning(fields: Mapping[str, object]) -> str:
     if "further_entries" in fields:
         return f"warning: {fields['further_entries']} further entries apply to no client"
-    text = f"warning: {fields.get('entity') or fields['entities']}: {fields['effect']}"
+    place = fields.get("entity") or fields.get("entities") or fields["file"]
+    text = f"warning: {place}: {fields['effect']}"
     if "flag" in fields:
         text += f" ({fields['flag']})"
     return f"{text}\n  {fields['hint']}" if "hint" in fields else text

@@ -219,8 +219,10 @@ class ConfigWatch:
 def live_part(config: Config, fresh: Config) -> Config:
     """The configuration with what may change while the proxy runs taken from `fresh`."""
     quotas, enforcement, observability = fresh.quotas, fresh.enforcement, fresh.observability
+    same_file = config.upstream.file == fresh.upstream.file  # its content is watched by itself
     return replace(
         config,
+        upstream=fresh.upstream if same_file else config.upstream,
         quotas=replace(config.quotas, entries=quotas.entries, file=quotas.file, share=quotas.share),
         enforcement=replace(config.enforcement, dry_run=enforcement.dry_run, throttle_mode=enforcement.throttle_mode),
         observability=replace(config.observability, log_level=observability.log_level),

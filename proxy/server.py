@@ -19,6 +19,7 @@ from proxy.brokers.topic_lookup import ask_for_topics
 from proxy.brokers.topics import Topics
 from proxy.brokers.upstream import Upstream
 from proxy.config.cautions import MAX_LISTED
+from proxy.config.client_file import read_client_settings
 from proxy.config.config import Config, QuotaOptions, format_address, unmapped
 from proxy.config.errors import BindError
 from proxy.config.quotas_file import quotas_in_force
@@ -37,6 +38,7 @@ from proxy.sessions.pump import PumpSet
 from proxy.sessions.session import Origin, Session
 from proxy.sessions.shared import Shared
 from proxy.sessions.sweep import Sweep
+from proxy.sessions.tls_wire import Wires
 from proxy.sessions.turns import Turns
 from proxy.sessions.wakeups import NS_PER_SECOND, Wakeups
 from proxy.streams.context import Context
@@ -44,6 +46,7 @@ from proxy.streams.handlers.table import Handlers
 from proxy.streams.kinds import Kinds
 from proxy.streams.memory import MemoryPool
 from proxy.ticks import Ticks, settle_garbage_collection
+from proxy.tls import TlsContexts
 from proxy.usage.emitter import Emitter
 from proxy.usage.start import emitter_of
 from quotas.algorithms.algorithm import AlgorithmSettings
@@ -61,7 +64,7 @@ _log = logging.getLogger("proxy.server")
 
 
 def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; returns the exit code. Raises BindError.
+    """Run until SIGTERM or SIGINT; returns the exit code. Raises BindError and ConfigError.
 
     `read_again`: the configuration again, with its file as it is then. Raises ConfigError.
     """
@@ -110,7 +113,10 @@ def _log_nothing_to_reload() -> None:
 
 
 class Server:
-    """One proxy process. ``clock``: monotonic nanoseconds for quotas; ``work_clock``: of real time."""
+    """One proxy process. ``clock``: monotonic nanoseconds for quotas; ``work_clock``: of real time.
+
+    Raises ConfigError for certificates and keys that cannot be used.
+    """
 
     def __init__(
         self,
@@ -121,6 +127,7 @@ class Server:
     ) -> None:
         self.config = config
         self.metrics = Metrics(config)
+        self.tls = TlsContexts(config, self.metrics, partial(read_client_settings, before=config.upstream))
         self.sessions: set[Session] = set()
         self._clock = clock
         self._work_clock = work_clock
@@ -142,7 +149,7 @@ class Server:
             watch = ConfigWatch(self.config, active.quotas, active.apply, self.metrics, self._clock, self._read_again)
         loop.add_signal_handler(signal.SIGHUP, _log_nothing_to_reload if watch is None else watch.read_files)
         loop.add_signal_handler(signal.SIGUSR2, self.active_config.toggle)
-        readiness = Readiness(self.config.bootstrap_servers, self._clock, self._not_ready)
+        readiness = Readiness(self.config.bootstrap_servers, self.tls, self._clock, self._not_ready)
         try:
             admin = await start_admin(
                 self.config.observability,
@@ -158,13 +165,15 @@ class Server:
         self._log_start(admin.port)
         usage = self._start_usage(loop)
         settle_garbage_collection()
-        watching = None if watch is None else loop.create_task(watch.run())
+        watching = [] if watch is None else [loop.create_task(watch.run())]
+        if self.tls.is_watched:
+            watching.append(loop.create_task(self.tls.watch()))
         try:
             await stop.wait()
             return await self._drain(loop, stop)
         finally:
-            if watching is not None:
-                watching.cancel()
+            for task in watching:
+                task.cancel()
             self.close()
             if usage is not None:
                 await usage.close()
@@ -192,6 +201,8 @@ class Server:
             settings=_settings_of(config.quotas),
             reads_topics=config.usage.by_topic,
         )
+        turns = Turns(loop, self._work_clock)
+        wires = Wires(loop, turns, self.tls)
         memory = MemoryPool(config.security.max_buffered_bytes)
         holds = Holds()
         report = Report(config.enforcement, metrics.entities)
@@ -201,7 +212,7 @@ class Server:
             registry=registry,
             memory=memory,
             nodes=Nodes(config.listening, self.ports.open_any),
-            topics=Topics(loop, partial(ask_for_topics, config.bootstrap_servers)),
+            topics=Topics(loop, partial(ask_for_topics, config.bootstrap_servers, self.tls)),
             holds=holds,
             measures=Measures(report, config.enforcement.throttle_mode, enforces=not configured.dry_run),
         )
@@ -210,10 +221,13 @@ class Server:
             clock=self._clock,
             context=self.context,
             kinds=Kinds(Handlers(self.context), metrics),
-            pumps=PumpSet(memory, Turns(loop, self._work_clock), self._clock, metrics.connections.paused),
+            pumps=PumpSet(memory, turns, self._clock, metrics.connections.paused),
             wakeups=Wakeups(loop, holds, self._clock),
             upstream=Upstream(loop, self._clock),
             faults=Faults(metrics, self._clock),
+            login=lambda: self.tls.upstream.login,
+            wire_to_client=wires.to_client,
+            wire_to_broker=wires.to_broker,
         )
         max_wait_ns = int(config.enforcement.max_connection_hold_seconds * NS_PER_SECOND)
         max_refused = max(1, config.security.max_connections // WAITING_PARTS)
@@ -247,7 +261,7 @@ class Server:
 
     # ---- accepting
 
-    def _accepted(self, client: socket.socket, peer: tuple[Any, ...], port: int) -> None:
+    def _accepted(self, client: socket.socket, peer: tuple[Any, ...], port: int, header_ns: int) -> None:
         shared = self.shared
         if self._draining:
             client.close()
@@ -256,7 +270,7 @@ class Server:
             client.close()
             shared.faults.rejected(self.config.security.max_connections)
             return
-        origin = Origin(unmapped(peer[0]), peer[1], self.ports.names_of(port))
+        origin = Origin(unmapped(peer[0]), peer[1], self.ports.names_of(port), header_ns)
         verdict = self.gate.decide(origin)
         if verdict is None:
             client.close()

@@ -137,7 +137,7 @@ class TlsContexts:
     def _paths(self, upstream: ClientSettings) -> tuple[Path, ...]:
         settings, server = upstream.ssl, self._server
         pems = () if settings is None else (settings.ca, settings.certificate, settings.key)
-        found = [upstream.file, *(pem.path for pem in pems if pem is not None)]
+        found = [upstream.file, *upstream.secret_files, *(pem.path for pem in pems if pem is not None)]
         found += [] if server is None else [server.certificate, server.key, server.ca]
         return tuple([path for path in found if path is not None])
 

@@ -64,12 +64,15 @@ class BrokerNode:
         self.log_path = directory / "broker.log"
         self._class_path = class_path
         self._properties_path = directory / "server.properties"
+        #: For each login with SASL a broker asks for the name of its own address: a name server would take its time.
+        self._hosts_path = directory / "hosts"
         self._process: subprocess.Popen[bytes] | None = None
 
     def format(self, cluster_id: str, properties: Mapping[str, str], scram: Sequence[str] = ()) -> None:
         """Writes `server.properties` and formats the storage, with the SCRAM credentials. Raises BrokerFailed."""
         self.directory.mkdir(parents=True)
         self._properties_path.write_text(properties_text(properties), encoding="utf-8")
+        self._hosts_path.write_text("".join(f"127.0.0.{last} localhost\n" for last in range(1, 5)), encoding="ascii")
         command = [find_java(), *_TOOL_JVM, "-cp", self._class_path, "kafka.tools.StorageTool", "format"]
         command += ["--cluster-id", cluster_id, "--config", str(self._properties_path)]
         command += [part for each in scram for part in ("--add-scram", each)]
@@ -83,7 +86,8 @@ class BrokerNode:
         """Starts the process; `wait_until_ready` says when it serves."""
         if self.running:
             return
-        java = [find_java(), *_BROKER_JVM, "-cp", self._class_path, "kafka.Kafka", str(self._properties_path)]
+        options = [*_BROKER_JVM, f"-Djdk.net.hosts.file={self._hosts_path}"]
+        java = [find_java(), *options, "-cp", self._class_path, "kafka.Kafka", str(self._properties_path)]
         leash = [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), str(self.directory)]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(

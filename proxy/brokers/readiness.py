@@ -7,9 +7,11 @@ a check that does not wait for it returns the previous result.
 import asyncio
 from collections.abc import Callable, Sequence
 
+from proxy.brokers.connect import open_broker
 from proxy.brokers.upstream import PLAINTEXT_HINT
 from proxy.config.config import Address, format_address
 from proxy.observability.admin import Status
+from proxy.tls import TlsContexts
 
 #: A check probes again after this time, so that many checks cost the brokers little.
 FRESH_FOR_NS = 3_000_000_000
@@ -30,16 +32,18 @@ class Readiness:
     """Probes the bootstrap servers when checked, at most once every `FRESH_FOR_NS`, one probe at a time.
 
     `not_ready` returns the reason while this proxy serves no new connection (it drains, or reading is paused for
-    memory), else None; then no broker is probed. `clock` returns monotonic nanoseconds.
+    memory), else None; then no broker is probed. `tls`: see `open_broker`. `clock` returns monotonic nanoseconds.
     """
 
     def __init__(
         self,
         servers: Sequence[Address],
+        tls: TlsContexts,
         clock: Callable[[], int],
         not_ready: Callable[[], str | None] = _always_ready,
     ) -> None:
         self._servers = servers
+        self._tls = tls
         self._clock = clock
         self._not_ready = not_ready
         self._answered_ns: int | None = None
@@ -75,7 +79,7 @@ class Readiness:
 
     async def _probe_all(self) -> None:
         """Probe all servers concurrently: the first good answer decides."""
-        probes = [asyncio.ensure_future(_answer_of(server)) for server in self._servers]
+        probes = [asyncio.ensure_future(_answer_of(server, self._tls)) for server in self._servers]
         failures = []
         try:
             for probe in asyncio.as_completed(probes):
@@ -92,11 +96,11 @@ class Readiness:
         self._answered_ns = self._clock()
 
 
-async def _answer_of(server: Address) -> Status:
+async def _answer_of(server: Address, tls: TlsContexts) -> Status:
     name = format_address(server)
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
-            await _probe(server)
+            await _probe(server, tls)
     except TimeoutError:
         return Status(False, f"{name}: no answer within {PROBE_TIMEOUT_SECONDS:g} s")
     except asyncio.IncompleteReadError as error:
@@ -108,9 +112,9 @@ async def _answer_of(server: Address) -> Status:
     return Status(True, f"{name} answers")
 
 
-async def _probe(server: Address) -> None:
+async def _probe(server: Address, tls: TlsContexts) -> None:
     """Raises OSError, IncompleteReadError or ValueError unless a Kafka broker answers."""
-    reader, writer = await asyncio.open_connection(*server)
+    reader, writer = await open_broker(server, tls)
     try:
         writer.write(_API_VERSIONS_REQUEST)
         length = int.from_bytes(await reader.readexactly(4), "big", signed=True)

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from protocol.errors import ProtocolError
 from protocol.topic_metadata_request import topics_by_id, topics_by_id_request
 from protocol.topics import TopicPartitions
+from proxy.brokers.connect import open_broker
 from proxy.config.config import Address
+from proxy.tls import TlsContexts
 
 TIMEOUT_SECONDS = 5.0
 _CLIENT_ID = "kafka-quota-proxy"
@@ -14,20 +16,20 @@ _CORRELATION_ID = 1
 _MAX_ANSWER = 64 * 1024 * 1024
 
 
-async def ask_for_topics(servers: Sequence[Address], topic_ids: list[bytes]) -> Iterable[TopicPartitions]:
+async def ask_for_topics(servers: Sequence[Address], tls: TlsContexts, topic_ids: list[bytes]) -> Iterable[TopicPartitions]:
     """The topics with these ids, from the first server that answers. Raises OSError if none does."""
     problem: Exception = OSError("no bootstrap server")
-    for host, port in servers:
+    for server in servers:
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
-                return await _ask(host, port, topic_ids)
+                return await _ask(server, tls, topic_ids)
         except (OSError, EOFError, ProtocolError) as error:
             problem = error
     raise OSError(f"no bootstrap server returned topic names: {str(problem) or type(problem).__name__}")
 
 
-async def _ask(host: str, port: int, topic_ids: list[bytes]) -> Iterable[TopicPartitions]:
-    reader, writer = await asyncio.open_connection(host, port)
+async def _ask(server: Address, tls: TlsContexts, topic_ids: list[bytes]) -> Iterable[TopicPartitions]:
+    reader, writer = await open_broker(server, tls)
     try:
         request = topics_by_id_request(_CORRELATION_ID, _CLIENT_ID, topic_ids)
         writer.write(len(request).to_bytes(4, "big") + request)

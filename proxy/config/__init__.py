@@ -2,8 +2,9 @@
 
 options ─▶ option_types ─▶ values                     each option once, and the form of its value (host_names)
 toml_file, quotas_file ─▶ checks, ports ─▶ config     the options together, or an `errors` list
+upstream ─▶ client_file ─▶ client_settings            connections to brokers: the options together, the client's file
+java_properties                                       the text of that file
 usage                                                 usage records: the options together
-client_file ─▶ client_settings                        how the proxy connects to brokers: the file, and its final form
 cautions ◀─ floor                                     what is allowed but most likely not meant
 exemptions                                            what is exempt, in words
 limits_help                                           the keys of SPEC, for the help

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Final
 
 from proxy.config.config import Config, QuotaOptions
@@ -17,17 +18,31 @@ from quotas.resource_groups import parse_pattern
 MAX_LISTED: Final = 20
 """Entries listed per warning: a file may have a million."""
 
+OTHERS_READ: Final = 0o044
+
 Caution = tuple[str, dict[str, object]]
 """The name of a log event, and its fields."""
 
 
 def warnings_of(config: Config, quotas: Quotas) -> list[Caution]:
     """All warnings about a configuration with these quotas."""
-    found = quota_warnings(config.quotas, quotas)
+    found = [*quota_warnings(config.quotas, quotas), *secret_warnings(config)]
     if config.security.pass_unknown_apis:
         effect = "responses of unknown APIs are forwarded unread: they may contain a broker's real address"
         found.append(("unknown_apis_pass", {"effect": effect}))
     return found
+
+
+def secret_warnings(config: Config) -> Iterator[Caution]:
+    """Warnings about files with secrets that other users of this machine can read."""
+    both = (config.upstream, config.usage.client)
+    tokens = [settings.login.token_file for settings in both if settings.login and settings.login.token_file]
+    for path in dict.fromkeys([*both[0].secret_files, *both[1].secret_files, *tokens]):
+        with suppress(OSError):  # it is gone: whoever reads it next reports that
+            mode = path.stat().st_mode & 0o777
+            if mode & OTHERS_READ:
+                effect = f"its secrets can be read by others: its mode is {mode:o}"
+                yield "secret_readable", {"file": path, "effect": effect, "hint": f"chmod 600 {path}"}
 
 
 def quota_warnings(options: QuotaOptions, quotas: Quotas) -> list[Caution]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
+from proxy.config.client_settings import ClientSettings
 from proxy.config.config import (
     Config,
     EnforcementOptions,
@@ -28,6 +29,7 @@ from proxy.config.option_types import ENVIRONMENT_PREFIX, Invalid, Setting, plac
 from proxy.config.ports import take_advertised_host, take_ports
 from proxy.config.quotas_file import FileQuotas, Listeners, entries_together, quotas_in_force, read_quotas_file
 from proxy.config.toml_file import file_problems
+from proxy.config.upstream import take_upstream
 from proxy.config.usage import take_usage
 
 #: Options whose field has another name.
@@ -71,13 +73,14 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
     file_was_read = not problems
     given, wrong_names = _parsed(ctx, problems)
     problems += _variables_at_odds(ctx)
-    if need_upstream and file_was_read and ctx.params["bootstrap_servers"] is None:
+    problems += take_upstream(ctx, given)
+    if need_upstream and file_was_read and "bootstrap_servers" not in given | dict.fromkeys(wrong_names):
         problems.append(
             Problem(
                 "--bootstrap-servers",
                 "is missing: there is nothing to forward to",
                 f"give the brokers' HOST:PORT[,HOST:PORT...] by this flag, by {ENVIRONMENT_PREFIX}BOOTSTRAP_SERVERS, "
-                "or as bootstrap_servers in the file of --config",
+                "as bootstrap_servers in the file of --config, or as bootstrap.servers in that of --command-config",
             )
         )
     if not wrong_names & {"listen", "broker_ports"}:
@@ -92,6 +95,7 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
     fields = _fields_by_group(ctx, given)
     return Config(
         bootstrap_servers=given.get("bootstrap_servers", ()),
+        upstream=given.get("upstream", ClientSettings()),
         listening=ListeningOptions(**fields["Listening"]),
         quotas=QuotaOptions(**fields["Quotas"]),
         enforcement=EnforcementOptions(**fields["Enforcement"]),
@@ -162,6 +166,14 @@ def _listeners(ctx: click.Context, given: Mapping[str, Any]) -> Listeners:
     return Listeners.of(given["listen"], given["broker_ports"], given["broker_port"])
 
 
+def _connections(settings: ClientSettings) -> Iterator[str]:
+    if settings.file is not None:
+        login = settings.login or "no login of its own"
+        yield f"by {settings.file}: {settings.protocol}, {login}"
+        if settings.ignored:
+            yield f"ignores {', '.join(settings.ignored)}"
+
+
 def summary_of(config: Config) -> str:
     """One line: where the proxy forwards to, where it listens, and how many quotas it has."""
     quotas = quotas_in_force(config)
@@ -169,6 +181,7 @@ def summary_of(config: Config) -> str:
     servers = ", ".join(map(format_address, config.bootstrap_servers))
     parts = [
         f"forwards to {servers}" if servers else "bootstrap_servers left to a flag or variable",
+        *_connections(config.upstream),
         f"listens on {format_address(config.listening.address)}",
         f"{len(entries)} quota {'entry' if len(entries) == 1 else 'entries'}",
     ]

@@ -42,11 +42,31 @@ class LoginSettings:
     password: str = field(default="", repr=False)
     token_file: Path | None = None
 
+    def __str__(self) -> str:
+        return f"{self.mechanism} as {self.username}" if self.username else self.mechanism
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """Connections to brokers. `ssl`: None: plaintext. `login`: None: SASL passes through from clients."""
+    """Connections to brokers.
+
+    protocol        `security.protocol`
+    ssl             None: plaintext
+    login           None: SASL passes through from clients
+    secret_files    files that were read for a secret, itself among them if it has any
+    ignored         keys that have no use here
+    """
 
     file: Path | None = None
+    protocol: str = "PLAINTEXT"
     ssl: SslSettings | None = None
     login: LoginSettings | None = None
+    secret_files: tuple[Path, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether brokers take all connections of the proxy for one user of its own."""
+        return self.login is not None or (
+            self.protocol == "SSL" and self.ssl is not None and self.ssl.certificate is not None
+        )

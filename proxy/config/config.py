@@ -132,8 +132,7 @@ class ObservabilityOptions:
 class UsageOptions:
     """Usage records. At most one of `topic` and `file` is set; without either no records are written.
 
-    `client` are arguments of aiokafka's clients, `ssl` those of its SSL context; both from the file of
-    `--usage-client-config`, which may contain secrets.
+    `client`: the file of `--usage-client-config`, else that of `--command-config`. `client_id`: "": a name of its own.
     `by_topic`: record bytes, and records produced, are counted by topic.
     `sidecar_name`: None: the name of the host.
     """
@@ -142,8 +141,8 @@ class UsageOptions:
     file: Path | None = None
     interval_seconds: float = 10.0
     bootstrap_servers: tuple[Address, ...] = ()
-    client: Mapping[str, str | int] = field(default_factory=dict, repr=False)
-    ssl: Mapping[str, str] = field(default_factory=dict, repr=False)
+    client: ClientSettings = field(default_factory=ClientSettings)
+    client_id: str = ""
     by_topic: bool = False
     max_series: int = 10_000
     labels: tuple[tuple[str, str], ...] = ()

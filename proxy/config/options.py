@@ -49,9 +49,16 @@ UPSTREAM: Final = cloup.option_group(
         "--bootstrap-servers",
         "--bootstrap-server",
         type=Checked("HOST:PORT[,HOST:PORT...]", values.parse_addresses),
-        show_default="none, required",
-        help="Brokers to forward to, in plaintext; responses contain the other brokers. The variable may be named "
-        "after either flag.",
+        show_default="bootstrap.servers of --command-config, required",
+        help="Brokers to forward to; responses contain the other brokers. The variable may be named after either flag.",
+    ),
+    _setting(
+        "--command-config",
+        type=Checked("FILE", file_path),
+        show_default="none, plaintext",
+        help="How to connect to brokers: Kafka's client.properties, with PEM files for TLS, or a .toml file. With "
+        "sasl.* the proxy logs in, and clients do not; without, the logins of clients pass through. Its "
+        "bootstrap.servers count where --bootstrap-servers is missing.",
     ),
 )
 
@@ -281,9 +288,8 @@ USAGE: Final = cloup.option_group(
     _setting(
         "--usage-client-config",
         type=Checked("FILE", file_path),
-        show_default="none, plaintext",
-        help="How to connect to them: security.protocol, sasl.mechanism, sasl.username, sasl.password, ssl.cafile and "
-        "others, in a Java properties file or a .toml file. This proxy has no credentials of its own otherwise.",
+        show_default="the file of --command-config",
+        help="How to connect to them: a file like that of --command-config.",
     ),
     _setting(
         "--usage-by-topic/--no-usage-by-topic",
@@ -368,6 +374,14 @@ SECURITY: Final = cloup.option_group(
         default="off",
         help="Close connections without traffic for this long, as the broker's connections.max.idle.ms. A throttled "
         "connection and one with a request in flight are not idle. On Linux.",
+    ),
+    _setting(
+        "--allow-open-relay/--no-allow-open-relay",
+        type=Switch(),
+        default=False,
+        show_default="off",
+        help="Accept clients from other hosts without --ssl-client-auth required though the proxy logs in: whoever "
+        "reaches the port has the rights of its login.",
     ),
     _setting(
         "--pass-unknown-apis/--no-pass-unknown-apis",

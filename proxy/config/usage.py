@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from proxy.config.client_file import read_client_file
+from proxy.config.client_file import ClientFile, read_client_file
 from proxy.config.errors import Problem
 from proxy.config.option_types import place_of
 
@@ -34,11 +34,20 @@ def take_usage(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]:
     if given.get("usage_by_topic") and topic is None and file is None:
         yield Problem("--usage-by-topic", "has no effect without --usage-topic or --usage-file")
     yield from _take_labels(ctx, given)
-    path = given.pop("usage_client_config", None)
+    yield from _take_client(ctx, given)
+
+
+def _take_client(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]:
+    topic, path = given.get("usage_topic"), given.pop("usage_client_config", None)
+    found: ClientFile = given.pop("command_config", ClientFile())
     if path is not None:
         found = read_client_file(path, place=place_of(ctx, "usage_client_config", str(path)))
         yield from found.problems
-        given["usage_client"] = {"client": found.client, "ssl": found.ssl}
+    settings = found.settings
+    if topic is not None and settings.protocol.startswith("SASL") and settings.login is None:
+        hint = "give one by --usage-client-config"
+        yield Problem(f"--usage-topic {topic}", f"has no login: {settings.file} has no sasl settings", hint)
+    given["usage_client"] = {"client": settings, "client_id": found.client_id}
 
 
 def _take_labels(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]:

@@ -142,6 +142,19 @@ class Identity:
         self.refusal_error = 0
         self.software = ""
 
+    def authenticate(self, user: str, now_ns: int) -> None:
+        """Set the user of this and later requests, unless `--principal` names that of all. Nothing that waits for a
+        limit of the user before is left: no data frame is held or under way then.
+        """
+        if self._config.quotas.principal is not None or user == self.client.user:
+            return
+        client_id = self.wire_client_id
+        self.leave()
+        self.drop_notices()
+        self.client = Client(self.registry, user, "", self.client.peer)
+        if client_id is not None:
+            self.identify(client_id, now_ns)
+
     def identify(self, wire_client_id: str, now_ns: int) -> None:
         """Set the client id of this and later requests."""
         self.leave()

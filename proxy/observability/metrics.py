@@ -36,6 +36,7 @@ PAUSE_REASONS: Final = (
     "memory",
     "response_memory",
     "delay",
+    "login",
     "in_flight",
     "turn",
     "drain",
@@ -69,6 +70,7 @@ UPSTREAM_ERROR_REASONS: Final = (
     "tls_hostname",
     "tls_expired",
     "tls_failed",
+    "login_refused",
 )
 
 

@@ -9,6 +9,7 @@
 - `turns`      a bounded share of each round of the event loop for each connection
 - `wakeups`    one timer for each limit with held frames
 - `session`    both directions, their life, delays of responses, notices while a bound of the proxy stops reading
+- `login`      the proxy's own login to the broker, before the first request and again in time
 - `progress`   what a connection has moved since the last check of the sweep
 - `faults`     counts and logs what breaks connections
 - `sweep`      checks every session once a second

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 from protocol.errors import ProtocolError
+from proxy.brokers.login import LoginRefused
 from proxy.brokers.upstream import CLOSED_EARLY, PLAINTEXT_HINT
 from proxy.enforcement.data_frame import DataFrame
 from proxy.enforcement.identity import Identity
@@ -22,6 +23,12 @@ class ClosedMidFrame(ProtocolError):
     def __init__(self, missing: int | None) -> None:
         super().__init__(f"the client closed its connection {missing or 'some'} bytes before the end of a request", -1)
         self.missing = missing
+
+
+class HandshakeFailed(ProtocolError):
+    """The client's TLS handshake failed."""
+
+    reason = "tls_handshake"
 
 
 @final
@@ -64,6 +71,12 @@ class Faults:
         self._log(
             logging.WARNING, "upstream_lost", reason, peer=identity.client.peer, reason=reason, detail=detail, hint=hint
         )
+
+    def login_refused(self, identity: Identity, error: LoginRefused) -> None:
+        """The broker did not accept the proxy's own login."""
+        reason = "login_refused"
+        self._metrics.errors.upstream[reason] += 1
+        self._log(logging.ERROR, reason, str(error), peer=identity.client.peer, detail=str(error))
 
     def dropped(self, identity: Identity, hold: DataFrame) -> None:
         """The client of a held frame has gone."""

@@ -19,6 +19,7 @@ class Progress:
         "_read_ns",
         "_requests",
         "_responses",
+        "_spent_ns",
         "_to_broker",
         "_to_client",
         "_traffic_bytes",
@@ -27,14 +28,21 @@ class Progress:
     )
 
     def __init__(
-        self, requests: Pump, responses: Pump, to_broker: RequestStream, to_client: ResponseStream, now_ns: int
+        self,
+        requests: Pump,
+        responses: Pump,
+        to_broker: RequestStream,
+        to_client: ResponseStream,
+        now_ns: int,
+        spent_ns: int,
     ) -> None:
         self._requests = requests
         self._responses = responses
         self._to_broker = to_broker
         self._to_client = to_client
-        #: Without a complete request: the client was not read before.
-        self._read_ns = now_ns
+        #: Without a complete request: the client was not read before. `spent_ns` of its time went into handshakes.
+        self._spent_ns = spent_ns
+        self._read_ns = now_ns - spent_ns
         #: Of the client's connection; it has been idle since `_active_ns`.
         self._traffic_bytes: int | None = None
         self._active_ns = now_ns
@@ -69,10 +77,10 @@ class Progress:
 
     def lacks_request(self, timeout_ns: int, now_ns: int) -> bool:
         """Whether no complete request has arrived, though the client has been read for `timeout_ns`."""
-        if self._to_broker.has_request or self.has_response:
+        if self._to_broker.has_request:  # a response may be to the proxy's own login
             return False
         if self._requests.paused:
-            self._read_ns = now_ns
+            self._read_ns = now_ns - self._spent_ns
         return now_ns - self._read_ns >= timeout_ns
 
     def is_idle(self, timeout_ns: int, now_ns: int) -> bool:

@@ -18,7 +18,7 @@ NS_PER_SECOND: Final = 1_000_000_000
 #: Most connections that one `expire` closes.
 EXPIRED_AT_ONCE: Final = 64
 
-Accepted = Callable[[socket.socket, tuple[Any, ...], int], None]
+Accepted = Callable[[socket.socket, tuple[Any, ...], int, int], None]
 
 _log = logging.getLogger("proxy.sessions.proxy_headers")
 
@@ -36,8 +36,8 @@ class _Waiting:
 
 
 class ProxyHeaders:
-    """Calls ``accepted(socket, peer, port)`` when the client's address is known; elsewhere than from
-    ``--proxy-protocol-from`` that is at once.
+    """Calls ``accepted(socket, peer, port, time_ns)`` when the client's address is known, after that time; elsewhere than
+    from ``--proxy-protocol-from`` that is at once.
 
     At most ``--max-connections`` wait for their header, each for ``--handshake-timeout``.
     """
@@ -59,7 +59,7 @@ class ProxyHeaders:
     def accept(self, client: socket.socket, peer: tuple[Any, ...], port: int) -> None:
         """Take a new non-blocking socket, its peer and the port that it came to."""
         if not self._networks or not self._is_load_balancer(peer[0]):
-            self._accepted(client, peer, port)
+            self._accepted(client, peer, port, 0)
         elif len(self._waiting) >= self._max_waiting:
             self._reject(client, peer, "max_connections")
         else:
@@ -112,7 +112,8 @@ class ProxyHeaders:
             return
         if header is not None:
             self._forget(client)
-            self._accepted(client, header.source or waiting.peer, waiting.port)
+            taken_ns = self._clock() - waiting.since_ns
+            self._accepted(client, header.source or waiting.peer, waiting.port, taken_ns)
 
     def _on_end(self, client: socket.socket, waiting: _Waiting) -> None:
         """The stream has ended. Without a byte it was a health check."""

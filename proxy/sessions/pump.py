@@ -31,6 +31,7 @@ class PauseReason(IntFlag):
     TURN = 128
     RESPONSE_MEMORY = 256
     DELAY = 512
+    LOGIN = 1024
 
 
 # Plain ints: an IntFlag operation costs ten times an int's, and these are on the hot path.
@@ -44,6 +45,7 @@ END_OF_STREAM: Final = int(PauseReason.END_OF_STREAM)
 TURN: Final = int(PauseReason.TURN)
 RESPONSE_MEMORY: Final = int(PauseReason.RESPONSE_MEMORY)
 DELAY: Final = int(PauseReason.DELAY)
+LOGIN: Final = int(PauseReason.LOGIN)
 
 REASON_NAMES: Final = {int(reason): reason.name.lower() for reason in PauseReason if reason.name}
 

@@ -4,10 +4,12 @@ import socket
 from asyncio import TimerHandle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, final
 
 from protocol.errors import ProtocolError
 from protocol.request_header import may_contain_produce
+from proxy.brokers.login import LoginRefused
 from proxy.brokers.upstream import Attempt
 from proxy.config.config import Address, format_address
 from proxy.enforcement.data_frame import DataFrame, FrameOwner, Life
@@ -15,8 +17,9 @@ from proxy.enforcement.holds import Delay
 from proxy.enforcement.identity import Identity
 from proxy.enforcement.report import throttle_status
 from proxy.observability.admin import ThrottleStatus
-from proxy.sessions.faults import ClosedMidFrame
+from proxy.sessions.faults import ClosedMidFrame, HandshakeFailed
 from proxy.sessions.lifecycle import Event, State, next_state
+from proxy.sessions.login import BrokerLogin
 from proxy.sessions.progress import Progress
 from proxy.sessions.pump import (
     CONNECTING,
@@ -24,6 +27,7 @@ from proxy.sessions.pump import (
     DRAIN,
     END_OF_STREAM,
     IN_FLIGHT,
+    LOGIN,
     MEMORY,
     QUOTA,
     REASON_NAMES,
@@ -51,11 +55,14 @@ _STANDING: Final = WRITE_BACKPRESSURE | MEMORY | RESPONSE_MEMORY | IN_FLIGHT
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Address of a client, and the names of the `listener` that it connected to."""
+    """Address of a client, and the names of the `listener` that it connected to. `header_ns`: how long its PROXY header
+    took.
+    """
 
     ip: str
     port: int
     listener: tuple[str, ...]
+    header_ns: int = 0
 
 
 @final
@@ -66,6 +73,7 @@ class Session(Owner, FrameOwner):
 
     requests    the pump from client to broker; `responses`: the one back; each with its stream
     progress    for `sweep`
+    login       of the proxy itself; None: SASL passes through
     """
 
     __slots__ = (
@@ -75,6 +83,8 @@ class Session(Owner, FrameOwner):
         "_timer",
         "client",
         "connection",
+        "login",
+        "opening_ns",
         "origin",
         "progress",
         "request_stream",
@@ -95,7 +105,7 @@ class Session(Owner, FrameOwner):
         self, shared: Shared, client: socket.socket, origin: Origin, on_closed: Callable[["Session"], None]
     ) -> None:
         self._shared = shared
-        self.client = shared.wire_to_client(shared.loop, client)
+        self.client = shared.wire_to_client(client)
         self.origin = origin
         self._on_closed = on_closed
         context = shared.context
@@ -105,7 +115,10 @@ class Session(Owner, FrameOwner):
         )
         self.state = State.CONNECTING
         self.upstream: Wire | None = None
-        self._attempt: Attempt | None = None
+        self.login: BrokerLogin | None = None
+        #: Since when its TLS handshake is under way.
+        self.opening_ns: int | None = None
+        self._attempt: Attempt[Wire] | None = None
         self._timer: TimerHandle | None = None
 
     @property
@@ -134,7 +147,7 @@ class Session(Owner, FrameOwner):
         paused = 0 if self.upstream is None else self.requests.paused
         if paused & (MEMORY | RESPONSE_MEMORY):
             return REASON_NAMES[MEMORY]
-        return REASON_NAMES[paused & IN_FLIGHT] if paused & IN_FLIGHT else ""
+        return REASON_NAMES[IN_FLIGHT] if paused & (IN_FLIGHT | LOGIN) == IN_FLIGHT else ""
 
     @property
     def throttle_status(self) -> ThrottleStatus | None:
@@ -144,26 +157,43 @@ class Session(Owner, FrameOwner):
     # ---- opening
 
     def connect(self, candidates: Sequence[Address]) -> None:
-        """Begin to connect to the first of ``candidates`` that answers."""
-        attempt = self._shared.upstream.connect(
+        """Open the client's wire, then connect to the first of ``candidates`` that answers."""
+        self.opening_ns = self._shared.clock() - self.origin.header_ns
+        self.client.open(partial(self._on_open, candidates), self._on_not_open)
+
+    def _on_open(self, candidates: Sequence[Address]) -> None:
+        shared = self._shared
+        assert self.opening_ns is not None  # noqa: S101 - for the type checker
+        spent_ns = shared.clock() - self.opening_ns
+        self.opening_ns = None
+        attempt = shared.upstream.connect(
             candidates,
-            self._on_connected,
-            self._shared.faults.unreachable,
+            shared.wire_to_broker,
+            partial(self._on_connected, spent_ns),
+            shared.faults.unreachable,
             lambda: self._on(Event.BROKER_UNREACHABLE),
         )
         if self.state is State.CONNECTING:
             self._attempt = attempt
 
-    def _on_connected(self, upstream: socket.socket) -> None:
+    def _on_not_open(self, reason: str, detail: str) -> None:
+        if reason:
+            self._shared.faults.protocol(self.identity, HandshakeFailed(detail, -1))
+        self._on(Event.FAILED)
+
+    def _on_connected(self, spent_ns: int, upstream: Wire) -> None:
         self._attempt = None
+        self.upstream = upstream
         shared = self._shared
-        wire = self.upstream = shared.wire_to_broker(shared.loop, upstream)
         to_broker = self.request_stream = RequestStream(self.connection, shared.kinds)
         to_client = self.response_stream = ResponseStream(self.connection)
-        self.requests = Pump(shared.pumps, self, to_broker, self.client, wire)
-        self.responses = Pump(shared.pumps, self, to_client, wire, self.client)
-        self.progress = Progress(self.requests, self.responses, to_broker, to_client, shared.clock())
+        self.requests = Pump(shared.pumps, self, to_broker, self.client, upstream)
+        self.responses = Pump(shared.pumps, self, to_client, upstream, self.client)
+        self.progress = Progress(self.requests, self.responses, to_broker, to_client, shared.clock(), spent_ns)
         self._on(Event.BROKER_CONNECTED)
+        if shared.context.config.upstream.login is not None:
+            self.login = BrokerLogin(shared.loop, shared.clock, shared.login, self.requests, self)
+            self.login.begin()
         self.responses.resume(CONNECTING)
         self.requests.resume(CONNECTING)
 
@@ -268,6 +298,8 @@ class Session(Owner, FrameOwner):
         if self._attempt is not None:
             self._attempt.cancel()
             self._attempt = None
+        if self.login is not None:
+            self.login.close()
         if self.is_held:
             self._drop_held()
         now_ns = shared.clock()
@@ -360,10 +392,13 @@ class Session(Owner, FrameOwner):
         if self._shared.context.holds.changed:
             self._shared.wakeups.rearm()
         self._send_answers()
+        if self.login is not None:
+            self.login.attend()
         if self.requests.paused & IN_FLIGHT and connection.has_room_again:
             self.requests.resume(IN_FLIGHT)
         # While answers are owed: the response that ends before one of them may be the last that the broker sends.
-        connection.attention = bool(connection.is_closing or connection.owed_bytes or self.requests.paused & IN_FLIGHT)
+        waits = self.requests.paused & IN_FLIGHT or not connection.max_in_flight
+        connection.attention = bool(connection.is_closing or connection.owed_bytes or waits)
         if connection.is_closing:
             self._on(Event.PROGRESS)
         if self.state is State.FLUSHING:
@@ -480,10 +515,18 @@ class Session(Owner, FrameOwner):
             else:
                 self.close()
 
+    def lacks_request(self, timeout_ns: int, now_ns: int) -> bool:
+        """Whether the client has had `timeout_ns` for its handshakes and its first request, which is not complete."""
+        if self.upstream is None:
+            return self.opening_ns is not None and now_ns - self.opening_ns >= timeout_ns
+        return self.progress.lacks_request(timeout_ns, now_ns)
+
     # ---- errors
 
     def close_for(self, error: Exception) -> None:
-        if isinstance(error, ProtocolError):
+        if isinstance(error, LoginRefused):
+            self._shared.faults.login_refused(self.identity, error)
+        elif isinstance(error, ProtocolError):
             self._shared.faults.protocol(self.identity, error)
         else:
             self._shared.faults.defect(self.identity, error)

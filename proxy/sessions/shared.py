@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from proxy.brokers.upstream import Upstream
+from proxy.config.client_settings import LoginSettings
 from proxy.sessions.faults import Faults
 from proxy.sessions.pump import PumpSet
 from proxy.sessions.wakeups import Wakeups
@@ -13,15 +14,15 @@ from proxy.sessions.wire import Wire
 from proxy.streams.context import Context
 from proxy.streams.kinds import Kinds
 
-MakeWire = Callable[[AbstractEventLoop, socket.socket], Wire]
-
 
 @dataclass(slots=True, eq=False)
 class Shared:
     """The proxy's parts as a session sees them.
 
     clock            monotonic nanoseconds
-    wire_to_client   makes the wire of an accepted connection, plaintext or TLS; `wire_to_broker`: of one to a broker
+    login            the proxy's own, as its file is now
+    wire_to_client   makes the wire of an accepted connection, plaintext or TLS
+    wire_to_broker   the same of a connection to a broker, with its host
     """
 
     loop: AbstractEventLoop
@@ -32,5 +33,6 @@ class Shared:
     wakeups: Wakeups
     upstream: Upstream
     faults: Faults
-    wire_to_client: MakeWire = Wire
-    wire_to_broker: MakeWire = Wire
+    login: Callable[[], LoginSettings | None]
+    wire_to_client: Callable[[socket.socket], Wire]
+    wire_to_broker: Callable[[socket.socket, str], Wire]

@@ -69,7 +69,7 @@ class Sweep:
         for session in some:
             session.sweep(now_ns)
             self._shares.add(session.identity, session.wait, session.origin.listener, now_ns)
-            if self._closed < CLOSED_AT_ONCE and session.state is State.OPEN:
+            if self._closed < CLOSED_AT_ONCE and session.state in {State.CONNECTING, State.OPEN}:
                 self._closed += self._close_overdue(session, now_ns)
         return bool(self._due)
 
@@ -86,9 +86,9 @@ class Sweep:
 
     def _close_overdue(self, session: Session, now_ns: int) -> bool:
         """Close a session that exceeds a timeout. Returns whether it did."""
-        if self._handshake_ns and session.progress.lacks_request(self._handshake_ns, now_ns):
+        if self._handshake_ns and session.lacks_request(self._handshake_ns, now_ns):
             reason, timeout_ns = HANDSHAKE_TIMEOUT, self._handshake_ns
-        elif self._max_idle_ns and session.progress.is_idle(self._max_idle_ns, now_ns):
+        elif self._max_idle_ns and session.upstream is not None and session.progress.is_idle(self._max_idle_ns, now_ns):
             reason, timeout_ns = MAX_IDLE, self._max_idle_ns
         else:
             return False

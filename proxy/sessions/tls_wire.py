@@ -17,7 +17,7 @@ from typing import Any, Final, final
 
 from proxy.sessions.turns import Turn, Turns
 from proxy.sessions.wire import Wire
-from proxy.tls import failure_of
+from proxy.tls import TlsContexts, failure_of
 
 #: After a read found no second record: reads without asking for one. Asking in vain costs 2 us.
 _READS_WITHOUT_MORE: Final = 3
@@ -69,7 +69,11 @@ class TlsWire(Wire):
             self._turns.wait(self._handshake)
 
     def step(self) -> None:
-        """A step of the handshake. Raises OSError, ssl.SSLWantReadError and ssl.SSLWantWriteError among them."""
+        """A step of the handshake. Raises OSError, ssl.SSLWantReadError and ssl.SSLWantWriteError among them, and EOFError
+        for a client that ended its stream without a byte.
+        """
+        if self.is_server and not isinstance(self._sock, ssl.SSLSocket) and not self._sock.recv(1, socket.MSG_PEEK):
+            raise EOFError
         if not isinstance(self._sock, ssl.SSLSocket):
             self._sock = self._tls = self._context.wrap_socket(
                 self._sock,
@@ -204,6 +208,8 @@ class Handshake(Turn):
         started_ns = self._turns.clock()
         try:
             self._wire.step()
+        except EOFError:
+            self._failed("", "")
         except ssl.SSLWantReadError:
             self._wire.when_readable(self.on_ready)
         except ssl.SSLWantWriteError:
@@ -234,3 +240,23 @@ class Handshake(Turn):
         if not size or self._discarded > _MAX_DISCARDED:
             self._wire.stop_reading()
             self._failed(*self._failure)
+
+
+@final
+class Wires:
+    """Makes the wires of new connections, with the contexts that are in force then."""
+
+    __slots__ = ("_contexts", "_loop", "_turns")
+
+    def __init__(self, loop: AbstractEventLoop, turns: Turns, contexts: TlsContexts) -> None:
+        self._loop = loop
+        self._turns = turns
+        self._contexts = contexts
+
+    def to_client(self, sock: socket.socket) -> Wire:
+        context = self._contexts.from_clients
+        return Wire(self._loop, sock) if context is None else TlsWire(self._loop, sock, self._turns, context)
+
+    def to_broker(self, sock: socket.socket, host: str) -> Wire:
+        context = self._contexts.to_brokers
+        return Wire(self._loop, sock) if context is None else TlsWire(self._loop, sock, self._turns, context, host)

@@ -6,8 +6,12 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
+from proxy.config.client_file import read_client_settings
+from proxy.config.client_settings import ClientSettings
 from proxy.config.config import Config, UsageOptions, format_address
+from proxy.config.errors import ConfigError
 from proxy.observability.labels import label_value
 from proxy.observability.metrics import Metrics
 from proxy.usage.collector import Collector
@@ -40,8 +44,24 @@ def _sink_of(config: Config, options: UsageOptions, origin: Origin) -> Sink:
     from proxy.usage.topic_sink import TopicSink
 
     servers = options.bootstrap_servers or config.bootstrap_servers
-    client = {"bootstrap_servers": list(map(format_address, servers)), "client_id": "kafka-quota-proxy-usage"}
-    return TopicSink(options.topic, origin.key, {**client, **options.client}, options.ssl, time.monotonic_ns)
+    client = {
+        "bootstrap_servers": list(map(format_address, servers)),
+        "client_id": options.client_id or "kafka-quota-proxy-usage",
+    }
+    return TopicSink(options.topic, origin.key, client, _Settings(options.client).read, time.monotonic_ns)
+
+
+class _Settings:
+    """How to connect, as the file was last read well."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._latest = settings
+
+    def read(self) -> ClientSettings:
+        if self._latest.file is not None:
+            with suppress(ConfigError):
+                self._latest = read_client_settings(self._latest.file)
+        return self._latest
 
 
 def _wall_ms() -> int:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
+from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import (
     AuthenticationFailedError,
     BrokerResponseError,
@@ -23,9 +25,10 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedSaslMechanismError,
 )
-from aiokafka.helpers import create_ssl_context
 from aiokafka.partitioner import DefaultPartitioner
 
+from proxy.config.client_settings import ClientSettings
+from proxy.tls import context_to_brokers
 from proxy.usage.sink import SinkFailed
 from proxy.usage.topic_check import check_topic
 
@@ -64,20 +67,22 @@ class _Cause(logging.Handler):
 
 
 class TopicSink:
-    """Connects with the first write. `client`: arguments of aiokafka's clients; `ssl`: those of its SSL context."""
+    """Connects with the first write. `client`: arguments of aiokafka's clients; `read_settings`: how to connect, asked
+    for each connection.
+    """
 
     def __init__(
         self,
         topic: str,
         key: bytes,
         client: Mapping[str, Any],
-        ssl: Mapping[str, Any],
+        read_settings: Callable[[], ClientSettings],
         clock_ns: Callable[[], int],
     ) -> None:
         self._topic = topic
         self._key = key
         self._client = {**client, "request_timeout_ms": REQUEST_TIMEOUT_MS}
-        self._ssl = ssl
+        self._read_settings = read_settings
         self._clock_ns = clock_ns
         self._cause = _Cause()
         # Its failures are reported as `usage_records_not_written`; its own log would repeat each of them.
@@ -125,9 +130,7 @@ class TopicSink:
         """The producer, after a check of the topic."""
         if self._producer is not None and self._clock_ns() - self._checked_ns < CHECK_NS:
             return self._producer
-        client = dict(self._client)
-        if client.get("security_protocol") in {"SSL", "SASL_SSL"}:
-            client["ssl_context"] = await asyncio.to_thread(create_ssl_context, **self._ssl)
+        client = {**self._client, **await asyncio.to_thread(lambda: _arguments_of(self._read_settings()))}
         await check_topic(client, self._topic)
         self._checked_ns = self._clock_ns()
         if self._producer is None:
@@ -149,6 +152,30 @@ class TopicSink:
             # aiokafka cannot be stopped without a flush, which waits for the broker.
             await producer._sender.close()
             await producer.client.close()
+
+
+class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
+    """The token of an OAUTHBEARER login, read for each connection."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def token(self) -> str:
+        return (await asyncio.to_thread(self._path.read_text, encoding="utf-8")).strip()
+
+
+def _arguments_of(settings: ClientSettings) -> dict[str, Any]:
+    """The arguments of aiokafka's clients for these settings."""
+    arguments: dict[str, Any] = {"security_protocol": settings.protocol}
+    if settings.ssl is not None:
+        arguments["ssl_context"] = context_to_brokers(settings.ssl)
+    login = settings.login
+    if login is not None:
+        arguments["sasl_mechanism"] = login.mechanism
+        arguments |= {"sasl_plain_username": login.username, "sasl_plain_password": login.password}
+        if login.token_file is not None:
+            arguments["sasl_oauth_token_provider"] = _TokenFile(login.token_file)
+    return arguments
 
 
 def reason_of(error: Exception) -> str:

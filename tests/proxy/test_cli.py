@@ -229,6 +229,32 @@ def test_what_is_wrong_between_files_is_found(files: Path) -> None:
     )
 
 
+def test_the_file_of_connections_to_brokers_is_checked_too(files: Path) -> None:
+    (files / "proxy.toml").write_text('command_config = "client.properties"\n')
+    client = files / "client.properties"
+    client.write_text(
+        "bootstrap.servers=broker:9092\nsecurity.protocol=SASL_PLAINTEXT\nacks=all\n"
+        "sasl.mechanism=SCRAM-SHA-512\nsasl.username=etl\nsasl.password=hidden\n"
+    )
+    for mode, readable in ((0o600, False), (0o640, True), (0o604, True), (0o622, False)):
+        client.chmod(mode)
+        result = invoke("check-config", "proxy.toml")
+        warning = f"warning: client.properties: its secrets can be read by others: its mode is {mode:o}\n"
+        warning += "  chmod 600 client.properties\n"
+        assert (result.exit_code, result.stderr) == (0, warning if readable else "")
+    assert result.stdout.startswith(
+        "proxy.toml: ok: forwards to broker:9092; by client.properties: SASL_PLAINTEXT, SCRAM-SHA-512 as etl; "
+        "ignores acks; listens on"
+    )
+    client.write_text(f"{client.read_text()}sasl.pasword=hidden")
+    result = invoke("check-config", "proxy.toml")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(
+        "error: client.properties: sasl.pasword: unknown key\n  did you mean 'sasl_password'?"
+    )
+    assert "hidden" not in result.stderr
+
+
 def test_a_file_may_leave_the_brokers_to_the_command_line(files: Path) -> None:
     (files / "proxy.toml").write_text("")
     result = invoke("check-config", "proxy.toml")

@@ -10,4 +10,5 @@
 - `hide`       ShareAcknowledge: node endpoints hidden in place
 - `mutations`  CreateTopics, DeleteTopics, CreatePartitions: charged or refused as a whole
 - `negotiate`  ApiVersions
+- `login`      SASL where the proxy logs in itself
 """

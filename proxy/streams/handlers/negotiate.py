@@ -67,8 +67,12 @@ class Negotiate(Forward):
             responses.want = frame_end - end
             return NEED
         response = bytes(responses.buf[pos + 4 : frame_end])
+        config = self.context.config
         response = negotiate(
-            response, awaited.version, pass_unknown_apis=self.context.config.security.pass_unknown_apis
+            response,
+            awaited.version,
+            pass_unknown_apis=config.security.pass_unknown_apis,
+            hides_sasl=config.upstream.login is not None,
         )
         throttle_ms = responses.connection.identity.request_notice.throttle_time_ms(now_ns)
         if throttle_ms:

@@ -10,6 +10,7 @@ from proxy.streams.context import Context
 from proxy.streams.handlers.fetch import Fetch
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.handlers.hide import Hide
+from proxy.streams.handlers.login import Login
 from proxy.streams.handlers.metadata import Metadata
 from proxy.streams.handlers.mutations import Mutations
 from proxy.streams.handlers.negotiate import Negotiate
@@ -32,12 +33,16 @@ HANDLERS: Final[Mapping[Treatment, type[Handler]]] = {
 class Handlers:
     """One of each, for all connections."""
 
-    __slots__ = ("_by_treatment", "context")
+    __slots__ = ("_by_treatment", "context", "login")
 
     def __init__(self, context: Context) -> None:
         self.context: Final = context
         made = {handler: handler(context) for handler in set(HANDLERS.values())}
         self._by_treatment = {treatment: made[handler] for treatment, handler in HANDLERS.items()}
+        #: Of the proxy's own login.
+        self.login: Final = Login(context)
+        if context.config.upstream.login is not None:
+            self._by_treatment[Treatment.INSPECT] = self.login
 
     def of(self, header: RequestHeader) -> Handler:
         """The handler of a request."""

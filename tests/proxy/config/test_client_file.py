@@ -1,22 +1,29 @@
-"""The settings of the client of usage records: from both formats, with each error, and never with a secret in one."""
+"""The client's file: what Kafka's clients take arrives, each error has its place, and no message has a secret."""
 
 from __future__ import annotations
 
-from inspect import signature
+import ssl
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.helpers import create_ssl_context
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.config.client_file import CLIENT, SSL, ClientFile, read_client_file
+from deploy.local.java import find_java
+from deploy.local.security import Security
+from proxy.config.client_file import ClientFile, read_client_file, read_client_settings
+from proxy.config.client_settings import ClientSettings, LoginSettings, Pem
+from proxy.config.errors import ConfigError
 from tests.proxy.command_line import UPSTREAM, config, errors, forget_environment
 
-PLACE = "--usage-client-config"
+PLACE = "--command-config"
 TOPIC = ("--usage-topic", "usage")
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+KNOWN = LoginSettings(mechanism="PLAIN", username="u", password="p")
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +36,12 @@ def read(path: Path, text: str) -> ClientFile:
     return read_client_file(path, place=PLACE)
 
 
+def good(path: Path, text: str) -> ClientSettings:
+    found = read(path, text)
+    assert found.problems == ()
+    return found.settings
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -39,60 +52,196 @@ def read(path: Path, text: str) -> ClientFile:
         ),
         (
             "a.config",
-            "# a comment\n! another\n\nsecurity.protocol=SASL_SSL\nsasl.jaas.config="
-            'org.apache.kafka.common.security.plain.PlainLoginModule required \\\n  username="u" \\\n  password="p";\n'
-            "ssl.cafile={ca}\n",
+            f"# a comment\n! another\n\nsecurity.protocol=SASL_SSL\nsasl.jaas.config={PLAIN} required \\\n"
+            '  username="u" \\\n  password="p";\nssl.truststore.location={ca}\nssl.truststore.type=JKS\n',
         ),
     ],
 )
 def test_each_format_gives_the_same(tmp_path: Path, name: str, text: str) -> None:
     authority = tmp_path / "ca.pem"
-    authority.touch()
-    found = read(tmp_path / name, text.replace("{ca}", str(authority)))
-    assert found.problems == ()
-    assert found.client == {"security_protocol": "SASL_SSL", "sasl_plain_username": "u", "sasl_plain_password": "p"}
-    assert found.ssl == {"cafile": str(authority)}
+    authority.write_text("-----BEGIN CERTIFICATE-----")
+    found = good(tmp_path / name, text.replace("{ca}", str(authority)))
+    assert (found.protocol, found.login) == ("SASL_SSL", KNOWN)
+    assert found.ssl is not None
+    assert (found.ssl.ca, found.ssl.certificate, found.ssl.checks_hostname) == (Pem(path=authority), None, True)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "jaas", "expected"),
+    [
+        ("", f"{PLAIN} required username='u' password='p';", KNOWN),
+        ("PLAIN", f'KafkaClient {{ {PLAIN} required serviceName=k username=u password="p"; }};', KNOWN),
+        (
+            "SCRAM-SHA-512",
+            f'{SCRAM} required username="u" password="a\\\\"b\\\\\\\\c\'d";',
+            LoginSettings(mechanism="SCRAM-SHA-512", username="u", password="a\"b\\c'd"),
+        ),
+        ("scram-sha-256", f"{SCRAM} required username=u password='a\"b;}}';", None),
+    ],
+)
+def test_jaas_entries(tmp_path: Path, mechanism: str, jaas: str, expected: LoginSettings | None) -> None:
+    text = f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\nsasl.jaas.config={jaas}\n"
+    login = good(tmp_path / "a", text).login
+    assert login == expected or (login is not None and login.password == 'a"b;}' and not mechanism.isupper())
 
 
 PASSWORDS = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp", "Zs"]), min_size=1, max_size=20)
 
 
 @settings(max_examples=30)
-@given(PASSWORDS)
-def test_any_password_arrives(tmp_path_factory: pytest.TempPathFactory, password: str) -> None:
-    escaped = password.replace("\\", "\\\\").replace("\x85", "\\u0085")
-    path = tmp_path_factory.getbasetemp() / "client.properties"
-    found = read(path, f"security.protocol=SASL_PLAINTEXT\nsasl.username=u\nsasl.password={escaped}\n")
+@given(PASSWORDS.filter(lambda text: "${" not in text), st.booleans())
+def test_any_password_arrives(tmp_path_factory: pytest.TempPathFactory, password: str, in_jaas: bool) -> None:
+    value = f"sasl.password={password}"
+    if in_jaas:
+        quoted = password.replace("\\", "\\\\").replace('"', '\\"')
+        value = f'sasl.jaas.config={PLAIN} required username="u" password="{quoted}";'
+    value = value.replace("\\", "\\\\").replace("\x85", "\\u0085")
+    login = good(
+        tmp_path_factory.getbasetemp() / "a", f"security.protocol=SASL_PLAINTEXT\nsasl.username=u\n{value}\n"
+    ).login
+    assert login is not None
+    assert login.password == password
+
+
+def test_values_that_stand_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secrets.properties").write_text("password = from the file\n")
+    (tmp_path / "pw").write_text("from a volume\n")
+    monkeypatch.setenv("ETL_PASSWORD", "from the environment")
+    for reference, expected in (
+        ("env:ETL_PASSWORD", "from the environment"),
+        (f"file:{tmp_path}/secrets.properties:password", "from the file"),
+        (f"dir:{tmp_path}:pw", "from a volume"),
+    ):
+        text = (
+            f'security.protocol=SASL_SSL\nsasl.jaas.config={PLAIN} required username="u" password="${{{reference}}}";'
+        )
+        found = good(tmp_path / "a", text)
+        assert found.login is not None
+        assert found.login.password == expected
+        assert tmp_path / "a" not in found.secret_files
+    monkeypatch.setenv("JAAS", f'{PLAIN} required username="u" password="p";')
+    assert good(tmp_path / "a", "security.protocol=SASL_SSL\nsasl.jaas.config=${env:JAAS}").login == KNOWN
+
+
+def test_oauthbearer_has_a_token_file(tmp_path: Path) -> None:
+    token = tmp_path / "a token"
+    token.write_text("t")
+    text = f"security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\nsasl.jaas.config={OAUTH} required;\n"
+    text += "sasl.login.callback.handler.class=org.example.Handler\n"
+    found = good(tmp_path / "a", f"{text}sasl.oauthbearer.token.endpoint.url=file://{tmp_path}/a%20token")
+    assert found.login == LoginSettings(mechanism="OAUTHBEARER", token_file=token)
+    for url, expected in (
+        ("https://issuer", "sasl.oauthbearer.token.endpoint.url=file:/PATH: is missing"),
+        ("file:/nowhere", "'/nowhere' is not a file"),
+    ):
+        [problem] = read(tmp_path / "a", f"{text}sasl.oauthbearer.token.endpoint.url={url}").problems
+        assert expected in str(problem)
+
+
+def test_pem_of_files_and_of_the_file_itself(tmp_path: Path) -> None:
+    made = Security()
+    authority, client = made.write_ca(tmp_path / "ca.pem"), made.issue(tmp_path, "client")
+    found = good(
+        tmp_path / "a",
+        f"security.protocol=SSL\nssl.truststore.location={authority}\nssl.keystore.type=PKCS12\n"
+        f"ssl.keystore.location={client.both}\nssl.endpoint.identification.algorithm=\nssl.enabled.protocols=TLSv1.3",
+    )
+    assert found.ssl is not None
+    assert (found.ssl.certificate, found.ssl.key) == (Pem(path=client.both), None)
+    assert (found.ssl.checks_hostname, found.ssl.protocols) == (False, ("TLSv1.3",))
+    assert found.secret_files == (client.both,)
+    assert found.is_identity
+    one_line = {path: " ".join(path.read_text().split("\n")) for path in (authority, client.certificate, client.key)}
+    lines = {path: path.read_text().replace("\n", "\\n\\\n") for path in one_line}
+    for texts in (one_line, lines):
+        found = good(
+            tmp_path / "a",
+            f"security.protocol=SSL\nssl.truststore.certificates={texts[authority]}\n"
+            f"ssl.keystore.certificate.chain={texts[client.certificate]}\nssl.keystore.key={texts[client.key]}\n",
+        )
+        assert found.ssl is not None
+        for pem, path in (
+            (found.ssl.ca, authority),
+            (found.ssl.certificate, client.certificate),
+            (found.ssl.key, client.key),
+        ):
+            assert pem is not None
+            assert pem.text.split() == path.read_text().split()
+    assert "BEGIN" not in repr(found)
+
+
+def test_a_java_keystore_is_refused_with_the_commands_that_convert_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commands are run as they are printed."""
+    authority = Security().write_ca(tmp_path / "ca.pem")
+    keytool = str(Path(find_java()).resolve().with_name("keytool"))
+    monkeypatch.chdir(tmp_path)
+    password = ["-storepass", "changeit"]
+    made = [keytool, "-importcert", "-noprompt", "-file", str(authority), "-keystore", "trust.jks", *password]
+    subprocess.run([*made, "-storetype", "JKS"], check=True, capture_output=True)
+    text = "security.protocol=SSL\nssl.truststore.location=trust.jks\nssl.truststore.password=changeit"
+    [problem] = read(tmp_path / "a", text).problems
+    commands = [line.split() for line in str(problem).splitlines() if "trust.p12" in line]
+    commands[0] = [keytool, *commands[0][1:], "-srcstorepass", "changeit", "-deststorepass", "changeit"]
+    for command in (commands[0], [*commands[1], "-passin", "pass:changeit"]):
+        subprocess.run(command, check=True, capture_output=True)
+    good(tmp_path / "a", text.replace("trust.jks", "trust.pem"))
+    assert ssl.create_default_context(cafile="trust.pem").cert_store_stats()["x509_ca"] == 1
+
+
+def test_unrelated_keys_are_named_and_have_no_effect(tmp_path: Path) -> None:
+    text = "bootstrap.servers=b:9092\nclient.dns.lookup=use_all_dns_ips\nsession.timeout.ms=45000\nacks=all\n"
+    text += "ssl.truststore.password=x\nsecurity.protocol=SASL_SSL\n"
+    found = read(tmp_path / "a", text)
     assert found.problems == ()
-    assert found.client["sasl_plain_password"] == password
-
-
-def test_a_key_without_password_asks_nobody_at_the_terminal(tmp_path: Path) -> None:
-    for name in ("cert", "key"):
-        (tmp_path / name).touch()
-    text = f"security.protocol=SSL\nssl.certfile={tmp_path}/cert\nssl.key.location={tmp_path}/key\n"
-    assert read(tmp_path / "a", text).ssl["password"] == ""
+    assert found.servers == "b:9092"
+    assert found.settings.ignored == ("client.dns.lookup", "session.timeout.ms", "acks", "ssl.truststore.password")
+    assert found.settings.login is None  # those of clients pass through
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("security.protocol=TLS", "security.protocol: unknown value"),
-        ("security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI", "sasl.mechanism: unknown value"),
+        ("security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI", "cannot log in by GSSAPI"),
+        ("security.protocol=SASL_SSL\nsasl.mechanism=AWS_MSK_IAM", "contains the broker's host name"),
+        ("security.protocol=SASL_SSL\nsasl.mechanism=DIGEST", "sasl.mechanism: unknown value"),
         ("security.protocol=SASL_SSL\nsasl.username=u", "needs sasl.username and sasl.password"),
         ("sasl.username=u\nsasl.password=hidden", "does not use sasl settings"),
+        (f"security.protocol=SASL_SSL\nsasl.jaas.config={PLAIN} required password='hidden;", "expected PACKAGE.MODULE"),
+        (f"security.protocol=SASL_SSL\nsasl.jaas.config={PLAIN} required password='hidden'", "expected PACKAGE.MODULE"),
+        ("security.protocol=SASL_SSL\nsasl.jaas.config=a.Module required;", "expected PACKAGE.MODULE"),
+        (f"security.protocol=SASL_SSL\nsasl.jaas.config={SCRAM} required username=u password=hidden;", "is missing"),
+        (
+            f"security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.jaas.config={SCRAM} required password=hidden;",
+            "allowed: SCRAM-SHA-256, SCRAM-SHA-512",
+        ),
+        (
+            f"security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-256\nsasl.jaas.config={SCRAM} required "
+            "username=u password=hidden tokenauth=true;",
+            "delegation tokens are not",
+        ),
         ("ssl.cafile=/dev/null", "does not use ssl settings"),
-        ("security.protocol=SSL\nssl.cafile=/nowhere", "ssl.cafile = '/nowhere': is not a file"),
-        ("security.protocol=SSL\nssl.password=hidden", "needs ssl.certfile"),
+        ("security.protocol=SSL\nssl.cafile=/nowhere", "ssl.cafile: '/nowhere': No such file"),
+        ("security.protocol=SSL\nssl.keystore.key=hidden", "has no certificate"),
+        ("security.protocol=SSL\nssl.enabled.protocols=TLSv1.2,TLSv1.1", "allowed: TLSv1.2, TLSv1.3"),
+        ("security.protocol=SSL\nssl.endpoint.identification.algorithm=ldaps", "allowed: https, or nothing"),
+        ("security.protocol=SSL\nssl.cipher.suites=x", "ssl.cipher.suites: unknown key"),
         ("sasl.pasword=hidden", "sasl.pasword: unknown key\n  did you mean 'sasl_password'?"),
-        ("ssl.truststore.location=x.jks", "PEM files: ssl.cafile"),
-        ("bootstrap.servers=a:1", "brokers are those of --usage-bootstrap-servers"),
+        ("sasl.password=${env:NO_SUCH}", "the environment variable NO_SUCH is not set"),
+        ("sasl.password=${file:/nowhere:k}", "/nowhere: No such file"),
+        ("sasl.password=${file:/dev/null:k}", "/dev/null has no key k"),
+        ("sasl.password=${vault:a:b}", "is not a reference; allowed: ${env:NAME}"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, expected: str) -> None:
     messages = "\n".join(map(str, read(tmp_path / "a", text).problems))
     assert expected in messages
     assert "hidden" not in messages
+    with pytest.raises(ConfigError) as raised:
+        read_client_settings(tmp_path / "a")
+    assert str(raised.value) == messages
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -108,25 +257,45 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert problem.message == "expected text in quotes"
 
 
-def test_all_settings_are_those_of_aiokafka() -> None:
-    for client in (AIOKafkaProducer, AIOKafkaAdminClient):
-        assert set(CLIENT.values()) <= signature(client).parameters.keys()
-    assert set(SSL.values()) <= signature(create_ssl_context).parameters.keys()
-
-
 # ---- the options together
+
+LOGIN = "security.protocol=SASL_PLAINTEXT\nsasl.username=u\nsasl.password=hidden\n"
+
+
+def flags(tmp_path: Path, text: str, *more: str) -> tuple[str, ...]:
+    (tmp_path / "client.properties").write_text(text)
+    return ("--command-config", str(tmp_path / "client.properties"), *more)
 
 
 def test_settings_arrive_and_are_not_shown(tmp_path: Path) -> None:
-    path = tmp_path / "client.properties"
-    path.write_text("security.protocol=SASL_PLAINTEXT\nsasl.username=u\nsasl.password=hidden")
-    found = config(*UPSTREAM, *TOPIC, "--usage-client-config", str(path))
-    assert found.usage.client["sasl_plain_password"] == "hidden"
+    found = config(*flags(tmp_path, LOGIN + "bootstrap.servers=a:1,b:2"), *TOPIC)
+    assert found.bootstrap_servers == (("a", 1), ("b", 2))
+    assert found.upstream.login == LoginSettings(mechanism="PLAIN", username="u", password="hidden")
+    assert found.usage.client == found.upstream  # by default
     assert "hidden" not in repr(found)
+    assert config(*flags(tmp_path, "bootstrap.servers=a:1"), *UPSTREAM).bootstrap_servers == (("broker", 9092),)
+    own = tmp_path / "own.properties"
+    own.write_text("client.id=records")
+    found = config(*flags(tmp_path, LOGIN), *UPSTREAM, *TOPIC, "--usage-client-config", str(own))
+    assert (found.usage.client.login, found.usage.client_id) == (None, "records")
+
+
+def test_a_login_is_not_for_everyone_who_reaches_the_port(tmp_path: Path) -> None:
+    own = Security().issue(tmp_path, "client").both
+    certificate = f"security.protocol=SSL\nssl.keystore.location={own}"
+    for host, is_open in (("127.0.0.1", False), ("localhost", False), ("[::]", True), ("10.1.2.3", True)):
+        for text, relays in ((LOGIN, True), (certificate, True), ("security.protocol=SASL_SSL", False)):
+            given_flags: Any = (*UPSTREAM, *flags(tmp_path, text), "--listen", f"{host}:0", "--advertised-host", "h")
+            if is_open and relays:
+                [error] = errors(*given_flags)
+                assert f"--listen '{host}:0': whoever reaches this address has the rights of the login" in error
+                assert "--allow-open-relay permits it" in error
+                given_flags = (*given_flags, "--allow-open-relay")
+            config(*given_flags)
 
 
 @pytest.mark.parametrize(
-    ("flags", "expected"),
+    ("given_flags", "expected"),
     [
         (("--usage-topic", "a", "--usage-file", "b"), "--usage-file 'b': and --usage-topic a are both set"),
         (("--usage-bootstrap-servers", "a:1"), "has no effect without --usage-topic"),
@@ -144,13 +313,25 @@ def test_settings_arrive_and_are_not_shown(tmp_path: Path) -> None:
         ((*TOPIC, "--usage-bootstrap-servers", "127.0.0.1:19092"), "is a port of this proxy itself"),
     ],
 )
-def test_options_that_do_not_fit_together(flags: tuple[str, ...], expected: str) -> None:
-    [error] = errors(*UPSTREAM, *flags)
+def test_options_that_do_not_fit_together(given_flags: tuple[str, ...], expected: str) -> None:
+    [error] = errors(*UPSTREAM, *given_flags)
     assert expected in error
 
 
+def test_usage_records_need_a_login_of_their_own_where_those_of_clients_pass_through(tmp_path: Path) -> None:
+    [error] = errors(*UPSTREAM, *flags(tmp_path, "security.protocol=SASL_SSL"), *TOPIC)
+    assert "has no sasl settings\n  give one by --usage-client-config" in error
+
+
+def test_servers_of_the_file_are_checked(tmp_path: Path) -> None:
+    [error] = errors(*flags(tmp_path, "bootstrap.servers=a"))
+    assert "client.properties: bootstrap.servers: expected HOST:PORT" in error
+    [error] = errors(*flags(tmp_path, "acks=1"))
+    assert "--bootstrap-servers: is missing" in error
+
+
 def test_a_client_file_is_relative_to_the_file_that_names_it(tmp_path: Path) -> None:
-    (tmp_path / "proxy.toml").write_text('usage_topic = "usage"\nusage_client_config = "client.properties"')
+    (tmp_path / "proxy.toml").write_text('usage_topic = "usage"\ncommand_config = "client.properties"')
     (tmp_path / "client.properties").write_text("client.id = records")
     found = config(*UPSTREAM, "--config", str(tmp_path / "proxy.toml"))
-    assert found.usage.client["client_id"] == "records"
+    assert found.usage.client_id == "records"

@@ -12,6 +12,7 @@ import pytest
 
 from proxy.config.cautions import warnings_of
 from proxy.config.checks import summary_of
+from proxy.config.client_file import read_client_settings
 from proxy.config.config import Config
 from proxy.config.quotas_file import quotas_in_force
 from tests.proxy.command_line import UPSTREAM, config, errors, forget_environment
@@ -54,6 +55,7 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
     client = toml("security.protocol=SASL_PLAINTEXT\nsasl.username=u\nsasl.password=p\n", "client.properties")
     found = config(
         *("--bootstrap-server", "a:1,b:2"),
+        *("--command-config", str(client), "--allow-open-relay"),
         *("--listen", "0.0.0.0:9000"),
         *("--broker-ports", "9100-9101"),
         *("--broker-port", "7=9200", "--broker-port", "8=9201"),
@@ -92,9 +94,10 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
     given = {
         f"{group.name}.{field.name}": getattr(getattr(found, group.name), field.name)
         for group in fields(Config)
-        if is_dataclass(getattr(found, group.name))
+        if is_dataclass(getattr(found, group.name)) and group.name != "upstream"
         for field in fields(getattr(found, group.name))
     }
+    assert found.upstream == read_client_settings(client)
     assert (found.bootstrap_servers, found.event_loop) == ((("a", 1), ("b", 2)), "asyncio")
     assert [str(entry.entity) for entry in given.pop("quotas.entries")] == ["client-id:spark-etl"]
     assert given == {
@@ -126,8 +129,8 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         "usage.file": None,
         "usage.interval_seconds": 60.0,
         "usage.bootstrap_servers": (("c", 3),),
-        "usage.client": {"security_protocol": "SASL_PLAINTEXT", "sasl_plain_username": "u", "sasl_plain_password": "p"},
-        "usage.ssl": {},
+        "usage.client": read_client_settings(client),
+        "usage.client_id": "",
         "usage.by_topic": True,
         "usage.max_series": 7,
         "usage.labels": (("env", "a=b"), ("team", "search")),
@@ -325,7 +328,7 @@ def test_nothing_to_forward_to() -> None:
     assert errors() == [
         "error: --bootstrap-servers: is missing: there is nothing to forward to\n"
         "  give the brokers' HOST:PORT[,HOST:PORT...] by this flag, by KAFKA_QUOTA_PROXY_BOOTSTRAP_SERVERS, "
-        "or as bootstrap_servers in the file of --config"
+        "as bootstrap_servers in the file of --config, or as bootstrap.servers in that of --command-config"
     ]
 
 

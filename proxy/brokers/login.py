@@ -1,0 +1,183 @@
+"""The proxy's own login on one connection to a broker: frames out, responses in, and how long it is valid. No socket.
+
+SaslHandshake 1 names the mechanism, SaslAuthenticate 1 carries its messages (KIP-152), and the last response tells how
+long the session is valid (KIP-368): brokers since Kafka 2.2. Nothing here logs, and no error contains a secret.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+from base64 import b64encode, urlsafe_b64decode
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import lru_cache
+from operator import xor
+from struct import Struct
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+from kio.schema.request_header.v1.header import RequestHeader
+from kio.schema.sasl_authenticate.v1.request import SaslAuthenticateRequest
+from kio.schema.sasl_authenticate.v1.response import SaslAuthenticateResponse
+from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
+from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
+from kio.static.primitive import i16, i32
+from scramp import ScramClient, ScramException
+
+from protocol.errors import MalformedFrame
+from protocol.messages import decode, encode
+from proxy.config.client_settings import LoginSettings
+
+CORRELATION_ID: Final = 1
+"""Of each request of a login: brokers answer in order."""
+MAX_RESPONSE: Final = 65_536
+"""Bytes of a response from its correlation id on."""
+THREAD: Final = ThreadPoolExecutor(1, "login")
+"""Where `Login.advance` runs. A single one: a thousand logins at once leave time for the event loop."""
+
+_CLIENT_ID: Final = "kafka-quota-proxy"
+_length: Final = Struct(">i").pack
+_BODY: Final = 4  # after the correlation id
+
+
+class LoginRefused(ConnectionError):
+    """A login failed. `str()`: the broker's words, or why the proxy did not finish it."""
+
+
+class Login:
+    """One login.
+
+    frame         to be sent now; None: the proxy is logged in
+    user          the name that the broker knows the proxy by; of a token its subject, "" if that cannot be read
+    lifetime_ms   of the session; 0: for ever, or the login is not done
+    """
+
+    def __init__(self, settings: LoginSettings) -> None:
+        self.user = settings.username
+        self.lifetime_ms = 0
+        self._settings = settings
+        self._frames = self._exchange()
+        self.frame: bytes | None = next(self._frames)
+
+    def advance(self, response: bytes) -> None:
+        """Set `frame` to what follows a response, which is given from its correlation id on.
+
+        Takes as long as a file takes to be read, or a key to be derived: 5 ms. Raises LoginRefused or ProtocolError.
+        """
+        try:
+            self.frame = self._frames.send(response)
+        except StopIteration:
+            self.frame = None
+        except (ScramException, UnicodeDecodeError) as error:
+            raise LoginRefused(f"the broker's messages of {self._settings.mechanism} are wrong: {error}") from None
+        except OSError as error:
+            if isinstance(error, LoginRefused):
+                raise
+            raise LoginRefused(f"{error.filename}: {error.strerror}") from None
+
+    def _exchange(self) -> Generator[bytes, bytes, None]:
+        mechanism = self._settings.mechanism
+        response = yield _frame(SaslHandshakeRequest(mechanism=mechanism))
+        offer: SaslHandshakeResponse = _decode(SaslHandshakeResponse, response)
+        if offer.error_code is not ErrorCode.none:
+            offered = f"the broker offers {', '.join(offer.mechanisms) or 'no SASL mechanism'}, not {mechanism}"
+            raise LoginRefused(f"{offer.error_code.name}: {offered}")
+        messages = _MESSAGES[mechanism](self, self._settings)
+        message = next(messages)
+        while True:
+            response = yield _frame(SaslAuthenticateRequest(auth_bytes=message))
+            answer: SaslAuthenticateResponse = _decode(SaslAuthenticateResponse, response)
+            if answer.error_code is not ErrorCode.none:
+                raise LoginRefused(f"{answer.error_code.name}: {answer.error_message}")
+            self.lifetime_ms = int(answer.session_lifetime.total_seconds() * 1_000)
+            try:
+                message = messages.send(answer.auth_bytes)
+            except StopIteration:
+                return
+
+
+def _frame(body: Any) -> bytes:
+    header = RequestHeader(
+        request_api_key=i16(body.__api_key__),
+        request_api_version=i16(body.__version__),
+        correlation_id=i32(CORRELATION_ID),
+        client_id=_CLIENT_ID,
+    )
+    request = encode(header) + encode(body)
+    return _length(len(request)) + request
+
+
+def _decode(entity: Any, response: bytes) -> Any:
+    if not _BODY <= len(response) <= MAX_RESPONSE:
+        raise MalformedFrame(f"a response of SASL within {MAX_RESPONSE} bytes", len(response))
+    return decode(entity, response, _BODY, most_items=100)
+
+
+# ---- the messages of each mechanism: tokens out, the broker's in
+
+
+def _plain(_: Login, settings: LoginSettings) -> Generator[bytes, bytes, None]:
+    yield f"\0{settings.username}\0{settings.password}".encode()
+
+
+def _oauthbearer(login: Login, settings: LoginSettings) -> Generator[bytes, bytes, None]:
+    assert settings.token_file is not None  # noqa: S101 - for the type checker: the client file has it
+    token = settings.token_file.read_text(encoding="utf-8").strip()
+    login.user = _subject(token)
+    error = yield f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+    if error:
+        yield b"\x01"  # RFC 7628: the broker then answers with its error
+        raise LoginRefused(error.decode(errors="replace"))
+
+
+def _subject(token: str) -> str:
+    """Of a JWT (RFC 7519); "": it cannot be read."""
+    with suppress(ValueError, IndexError, AttributeError):
+        claims = json.loads(urlsafe_b64decode(token.split(".")[1] + "=="))
+        return str(claims.get("sub", ""))
+    return ""
+
+
+def _scram(_: Login, settings: LoginSettings) -> Generator[bytes, bytes, None]:
+    """RFC 5802. As Kafka's own clients it takes the password as it is, without SASLprep."""
+    client = ScramClient([settings.mechanism], settings.username, "")
+    challenge = yield client.get_client_first().encode()
+    client.set_server_first(challenge.decode())
+    digest = client.hf().name
+    salted = _salted(digest, settings.password.encode(), bytes(client.salt), int(client.iterations))
+    client_key = hmac.digest(salted, b"Client Key", digest)
+    without_proof = f"c=biws,r={client.nonce}"
+    signed = f"{client.client_first_bare},{client.server_first},{without_proof}".encode()
+    proof = map(xor, client_key, hmac.digest(hashlib.new(digest, client_key).digest(), signed, digest))
+    final = yield f"{without_proof},p={b64encode(bytes(proof)).decode()}".encode()
+    server_key = hmac.digest(salted, b"Server Key", digest)
+    if not hmac.compare_digest(final.split(b",")[0], b"v=" + b64encode(hmac.digest(server_key, signed, digest))):
+        raise LoginRefused("the broker does not prove that it knows the password: its signature is wrong")
+
+
+@lru_cache(maxsize=8)
+def _salted(digest: str, password: bytes, salt: bytes, iterations: int) -> bytes:
+    """The salted password, which RFC 5802 permits to keep: deriving it takes milliseconds."""
+    return hashlib.pbkdf2_hmac(digest, password, salt, iterations)
+
+
+_MESSAGES: Final = {
+    "PLAIN": _plain,
+    "SCRAM-SHA-256": _scram,
+    "SCRAM-SHA-512": _scram,
+    "OAUTHBEARER": _oauthbearer,
+}
+
+
+async def log_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, settings: LoginSettings) -> None:
+    """Log in on a new connection. Raises LoginRefused, ProtocolError, OSError, or EOFError if the broker closes it."""
+    login = Login(settings)
+    while login.frame is not None:
+        writer.write(login.frame)
+        length = int.from_bytes(await reader.readexactly(4), "big")
+        response = await reader.readexactly(min(length, MAX_RESPONSE + 1))
+        await asyncio.get_running_loop().run_in_executor(THREAD, login.advance, response)

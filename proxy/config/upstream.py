@@ -1,0 +1,51 @@
+"""The options of connections to brokers, checked together.
+
+Each function reads the parsed options in `given`, by name, sets values derived from them, and yields problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import ip_address
+from typing import Any
+
+import click
+
+from proxy.config.client_file import read_client_file
+from proxy.config.config import format_address
+from proxy.config.errors import Problem
+from proxy.config.option_types import place_of
+from proxy.config.values import InvalidValue, parse_addresses
+
+
+def take_upstream(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]:
+    """Set `upstream` and `command_config` to what the file says, and the bootstrap servers that only it has."""
+    path = given.pop("command_config", None)
+    may_relay = given.pop("allow_open_relay", False)
+    if path is None:
+        return
+    found = given["command_config"] = read_client_file(path, place=place_of(ctx, "command_config", str(path)))
+    given["upstream"] = found.settings
+    yield from found.problems
+    if found.servers and ctx.params["bootstrap_servers"] is None:
+        given["bootstrap_servers"] = ()
+        try:
+            given["bootstrap_servers"] = parse_addresses(found.servers)
+        except InvalidValue as error:
+            yield Problem(f"{path}: bootstrap.servers", *error.findings[0][:2])
+    host = given["listen"][0] if "listen" in given else "localhost"
+    requires_certificate = given.get("ssl_client_auth") == "required"
+    if found.settings.is_identity and not (may_relay or requires_certificate or _is_loopback(host)):
+        yield Problem(
+            place_of(ctx, "listen", format_address(given["listen"])),
+            f"whoever reaches this address has the rights of the login in {path}",
+            "listen on 127.0.0.1, or ask clients for certificates by --ssl-client-auth required; "
+            "--allow-open-relay permits it",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

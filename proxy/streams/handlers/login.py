@@ -1,0 +1,70 @@
+"""SASL where the proxy logs in itself: responses to its own login are taken out of the stream, and clients that speak
+SASL are answered as by a listener of a broker without SASL.
+"""
+
+from collections.abc import Mapping
+from struct import Struct
+from typing import Final, final
+
+from protocol.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from protocol.errors import MalformedFrame
+from protocol.request_header import unpack_prefix
+from proxy.brokers.login import MAX_RESPONSE
+from proxy.streams.connection import Awaited, Handler, RequestKind, Requests, Responses
+from proxy.streams.handlers.forward import Forward
+from proxy.streams.steps import NEED, REPLACE
+
+_head: Final = Struct(">ii").pack
+_ILLEGAL_SASL_STATE: Final = b"\x00\x22"
+#: By API and version: the answer after the correlation id, with no mechanism, and without text, token and lifetime.
+_ANSWERS: Final[Mapping[tuple[int, int], bytes]] = {
+    (SASL_HANDSHAKE, 1): _ILLEGAL_SASL_STATE + bytes(4),
+    (SASL_AUTHENTICATE, 0): _ILLEGAL_SASL_STATE + b"\xff\xff" + bytes(4),
+    (SASL_AUTHENTICATE, 1): _ILLEGAL_SASL_STATE + b"\xff\xff" + bytes(4 + 8),
+    (SASL_AUTHENTICATE, 2): b"\x00" + _ILLEGAL_SASL_STATE + b"\x00\x01" + bytes(8) + b"\x00",
+}
+
+
+@final
+class OwnRequest(Awaited):
+    """A request of the proxy's own login in flight. `response`: from its correlation id on; empty: not there yet."""
+
+    __slots__ = ("response",)
+
+    def __init__(self, handler: Handler) -> None:
+        super().__init__(handler)
+        self.response = b""
+
+
+@final
+class Login(Forward):
+    """Answers clients with error 34, and keeps responses to the proxy."""
+
+    __slots__ = ()
+
+    def batches(self, kind: RequestKind) -> bool:
+        return False
+
+    def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
+        self.count(requests, now_ns)
+        length, _, correlation_id = unpack_prefix(requests.buf, pos)
+        answer = _ANSWERS[kind.api_key, kind.version]
+        requests.connection.answer(correlation_id, _head(4 + len(answer), correlation_id) + answer)
+        requests.drop(pos, end, length)
+        return REPLACE
+
+    def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
+        assert isinstance(awaited, OwnRequest)  # noqa: S101 - for the type checker: clients' requests are not forwarded
+        if length > MAX_RESPONSE:
+            raise MalformedFrame(f"a response of SASL within {MAX_RESPONSE} bytes", length)
+        frame_end = pos + 4 + length
+        if frame_end > end:
+            responses.want = frame_end - end
+            return NEED
+        connection = responses.connection
+        awaited.response = bytes(responses.buf[pos + 4 : frame_end])
+        connection.in_flight.popleft()
+        connection.attention = True
+        responses.output = b""
+        responses.resume_at = frame_end
+        return REPLACE

@@ -1,0 +1,138 @@
+"""The proxy's own login as a conversation with a broker, without a socket."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import MalformedFrame
+from proxy.brokers import login
+from proxy.brokers.login import MAX_RESPONSE, Login, LoginRefused
+from proxy.config.client_settings import LoginSettings
+from tests.proxy.sasl_broker import REFUSED, SaslBroker
+
+PASSWORD = "pä=,ss\u00ad\\word"  # Kafka takes it as it is: SASLprep would remove the soft hyphen
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+
+
+def settings_of(mechanism: str, tmp_path: Path, password: str = PASSWORD) -> LoginSettings:
+    if mechanism != "OAUTHBEARER":
+        return LoginSettings(mechanism=mechanism, username="e=t,l", password=password)
+    token = tmp_path / "token"
+    token.write_text(f"{password}\n")
+    return LoginSettings(mechanism=mechanism, token_file=token)
+
+
+def converse(broker: SaslBroker, settings: LoginSettings) -> Login:
+    """A login to its end. Raises what it raises."""
+    found = Login(settings)
+    while found.frame is not None:
+        response = broker.respond(found.frame)
+        assert response is not None
+        found.advance(response[4:])
+    return found
+
+
+class Kafka(SaslBroker):
+    """Derives keys from passwords as they are, as Kafka does and scramp does not."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__("e=t,l", PASSWORD, 3_600_000)
+        for name, (salt, _, _, iterations) in self._credentials.items():
+            digest = name.removeprefix("SCRAM-").replace("-", "").lower()
+            salted = login._salted(digest, PASSWORD.encode(), salt, iterations)
+            key = hmac.digest(salted, b"Client Key", digest)
+            server_key = hmac.digest(salted, b"Server Key", digest)
+            self._credentials[name] = (salt, hashlib.new(digest, key).digest(), server_key, iterations)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_the_proxy_logs_in(mechanism: str, tmp_path: Path) -> None:
+    broker = Kafka()
+    found = converse(broker, settings_of(mechanism, tmp_path))
+    assert (broker.done, found.lifetime_ms) == (1, 3_600_000)
+    assert found.user == ("" if mechanism == "OAUTHBEARER" else "e=t,l")
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_an_error_is_in_the_words_of_the_broker(mechanism: str, tmp_path: Path) -> None:
+    wrong = settings_of(mechanism, tmp_path, "hidden")
+    with pytest.raises(LoginRefused) as raised:
+        converse(Kafka(), wrong)
+    assert str(raised.value) == f"sasl_authentication_failed: {REFUSED} with SASL mechanism {mechanism}"
+    with pytest.raises(LoginRefused, match="unsupported_sasl_mechanism: the broker offers PLAIN, OAUTHBEARER, SCRAM"):
+        converse(Kafka(), replace(wrong, mechanism="SCRAM-SHA-384"))
+
+
+@pytest.mark.parametrize(
+    ("token", "user"),
+    [
+        ("e30.eyJzdWIiOiAiZXRsIn0.", "etl"),
+        ("e30.eyJzdWIiOiAiZXRsIn0.signature", "etl"),
+        ("e30.e30.", ""),
+        ("e30.W10.", ""),
+        ("e30.x.", ""),
+        ("opaque", ""),
+        ("", ""),
+    ],
+)
+def test_the_user_of_a_token_is_its_subject(token: str, user: str, tmp_path: Path) -> None:
+    assert converse(SaslBroker("", token), settings_of("OAUTHBEARER", tmp_path, token)).user == user
+
+
+def test_a_token_is_read_for_each_login(tmp_path: Path) -> None:
+    settings = settings_of("OAUTHBEARER", tmp_path, "old")
+    begun = Login(settings)
+    (tmp_path / "token").write_text("new")
+    broker = SaslBroker("", "new")
+    converse(broker, settings)
+    assert broker.done == 1
+    (tmp_path / "token").unlink()
+    with pytest.raises(LoginRefused, match="token: No such file"):
+        converse(broker, settings)
+    assert "old" not in str(vars(begun).values())
+
+
+def test_a_broker_that_does_not_know_the_password_is_refused(tmp_path: Path) -> None:
+    class Impostor(Kafka):
+        def _token(self, message: bytes) -> bytes:
+            token = super()._token(message)
+            return b"v=" + bytes(reversed(token[2:])) if token.startswith(b"v=") else token
+
+    with pytest.raises(LoginRefused, match="does not prove that it knows the password"):
+        converse(Impostor(), settings_of("SCRAM-SHA-512", tmp_path))
+
+
+@pytest.mark.parametrize(
+    "challenge", [b"", b"r=other,s=c2FsdHNhbHRzYWx0,i=4096", b"\xff", b"e=unknown-user", b"r={nonce}x,s=c2E=,i=4096"]
+)
+def test_a_challenge_that_is_not_valid_ends_the_login(challenge: bytes, tmp_path: Path) -> None:
+    class Broker(Kafka):
+        def _token(self, message: bytes) -> bytes:
+            return challenge.replace(b"{nonce}", message.rpartition(b"r=")[2])
+
+    with pytest.raises(LoginRefused, match="the broker's messages of SCRAM-SHA-256 are wrong"):
+        converse(Broker(), settings_of("SCRAM-SHA-256", tmp_path))
+
+
+def test_responses_that_are_no_messages_of_sasl(tmp_path: Path) -> None:
+    settings = settings_of("PLAIN", tmp_path)
+    good = Kafka().respond(Login(settings).frame or b"")
+    assert good is not None
+    for response in [good[4:at] for at in range(4, len(good))] + [bytes(MAX_RESPONSE + 1)]:
+        with pytest.raises(MalformedFrame):
+            Login(settings).advance(response)
+
+
+def test_a_key_is_derived_once(tmp_path: Path) -> None:
+    settings = settings_of("SCRAM-SHA-512", tmp_path)
+    converse(Kafka(), settings)
+    before = login._salted.cache_info()
+    for _ in range(3):
+        converse(Kafka(), settings)
+    after = login._salted.cache_info()
+    assert (after.misses, after.hits - before.hits) == (before.misses, 3 + 3 * 2)  # its own, and those of `Kafka`

@@ -1,0 +1,247 @@
+"""The proxy logs in on real sockets: before the first request, and again in time, whatever is under way."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from protocol.apis import FETCH, PRODUCE
+from proxy.brokers import login as messages
+from proxy.config.client_settings import ClientSettings, LoginSettings
+from proxy.config.config import QuotaOptions
+from proxy.sessions import login
+from proxy.sessions.lifecycle import State
+from tests.proxy.conversation import Peer, Stage, lines_of, until, without_burst
+from tests.proxy.frames import correlation_of, fetch, fetched, heartbeat, heartbeat_answer, produce, produced
+from tests.proxy.sasl_broker import REFUSED, SaslBroker
+
+OpenStage = Callable[..., Stage]
+PASSWORD = "not-in-any-log"
+LOGIN = LoginSettings(mechanism="SCRAM-SHA-512", username="etl", password=PASSWORD)
+#: Renewed after 70 to 85 ms.
+SHORT_MS = 100
+
+
+class KafkaBroker(SaslBroker):
+    """Plays connections, as strictly as Kafka: from SaslHandshake until the end of the login no other request may come.
+
+    requests   of clients, in order; `wrong`: what came at the wrong time
+    answers    False: it takes requests, and sends no response
+    """
+
+    def __init__(self, lifetime_ms: int = 0, password: str = PASSWORD) -> None:
+        super().__init__("etl", password, lifetime_ms)
+        self.requests: list[bytes] = []
+        self.wrong: list[bytes] = []
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def play(self, peer: Peer) -> None:
+        while True:
+            frame = await peer.frame()
+            response = self.respond(frame, peer)
+            if response is None:
+                self.requests.append(frame)
+                if self.begun > self.done:
+                    self.wrong.append(frame)
+                answer = {PRODUCE: produced, FETCH: fetched}.get(frame[5], heartbeat_answer)
+                response = answer(correlation_of(frame))
+            await self.answers.wait()
+            await peer.send(response)
+
+
+@asynccontextmanager
+async def playing(stage: Stage, kafka: KafkaBroker, connections: int = 1) -> AsyncIterator[list[Peer]]:
+    """Clients of the proxy, each with its connection to `kafka`."""
+
+    async def accept() -> None:
+        plays = [asyncio.ensure_future(kafka.play(await stage.broker.accept())) for _ in range(connections)]
+        await asyncio.gather(*plays, return_exceptions=True)
+
+    accepting = asyncio.ensure_future(accept())
+    yield [await stage.client() for _ in range(connections)]
+    accepting.cancel()
+
+
+@pytest.fixture
+def stage_of(open_stage: OpenStage) -> OpenStage:
+    """A stage whose proxy logs in."""
+    return lambda **options: open_stage(upstream=ClientSettings(login=LOGIN), **options)
+
+
+async def test_the_first_request_waits_for_the_login(stage_of: OpenStage) -> None:
+    stage = stage_of()
+    kafka = KafkaBroker()
+    kafka.answers.clear()
+    async with playing(stage, kafka) as [client]:
+        await client.send(produce(1))
+        await until(lambda: stage.paused() == {"login": 1})
+        kafka.answers.set()
+        assert await client.frame() == produced(1)
+        assert (kafka.begun, kafka.requests, kafka.wrong) == (1, [produce(1)], [])
+        assert stage.session_of(client).identity.client.user == "etl"
+        assert stage.paused() == {}
+
+
+async def test_a_name_of_the_user_from_elsewhere_stays(stage_of: OpenStage) -> None:
+    stage = stage_of(quotas=QuotaOptions(principal="alice"))
+    async with playing(stage, KafkaBroker()) as [client]:
+        await client.send(heartbeat(1))
+        await client.frame()
+        assert stage.session_of(client).identity.client.user == "alice"
+
+
+@pytest.mark.parametrize("size", [100, 900_000])
+async def test_the_login_is_renewed_while_requests_flow(stage_of: OpenStage, size: int) -> None:
+    stage = stage_of()
+    kafka = KafkaBroker(SHORT_MS)
+    async with playing(stage, kafka) as [client]:
+        number = 0
+        while kafka.done < 4:
+            await client.send(b"".join(produce(number + n, size) for n in range(3)))
+            for _ in range(3):
+                assert await client.frame() == produced(number)
+                number += 1
+        assert (kafka.wrong, len(kafka.requests)) == ([], number)
+        assert len(stage.sessions) == 1
+
+
+async def test_a_renewal_begins_at_the_end_of_the_frame(stage_of: OpenStage) -> None:
+    stage = stage_of()
+    kafka = KafkaBroker(SHORT_MS)
+    async with playing(stage, kafka) as [client]:
+        await client.send(produce(1))
+        await client.frame()
+        request = produce(2, 500_000)
+        await client.send(request[:100_000])
+        session = stage.session_of(client)
+        await until(lambda: not session.connection.max_in_flight)
+        assert kafka.begun == 1
+        await client.send(request[100_000:] + heartbeat(3))
+        assert [await client.frame(), await client.frame()] == [produced(2), heartbeat_answer(3)]
+        assert kafka.done >= 2
+        assert (kafka.wrong, kafka.requests[1:]) == ([], [request, heartbeat(3)])
+
+
+async def test_a_renewal_waits_for_responses_that_come_before(stage_of: OpenStage) -> None:
+    stage = stage_of()
+    kafka = KafkaBroker(SHORT_MS)
+    async with playing(stage, kafka) as [client]:
+        await client.send(heartbeat(1))
+        await client.frame()
+        kafka.answers.clear()
+        await client.send(fetch(2))
+        await until(lambda: stage.paused().get("login"))
+        await client.send(heartbeat(3))
+        kafka.answers.set()
+        assert [await client.frame(), await client.frame()] == [fetched(2), heartbeat_answer(3)]
+        assert kafka.wrong == []
+
+
+async def test_a_login_is_renewed_while_a_frame_is_held(stage_of: OpenStage) -> None:
+    """The frame is released when its time has come, not before the end of a login that is under way then."""
+    stage = stage_of(quotas=[without_burst("client-id=etl,producer_byte_rate=1000")])
+    kafka = KafkaBroker(SHORT_MS)
+    async with playing(stage, kafka) as [client]:
+        requests = [produce(1, 20_000), produce(2, 20_000), heartbeat(3)]
+        await client.send(b"".join(requests))
+        assert (await client.frame())[4:8] == produced(1)[4:8]
+        session = stage.session_of(client)
+        await until(lambda: session.is_held and kafka.done >= 3)
+        kafka.answers.clear()
+        await until(lambda: kafka.begun > kafka.done)
+        stage.clock.pass_seconds(60)
+        stage.shared.wakeups.limits_changed()
+        await until(lambda: not session.is_held)
+        assert kafka.requests == requests[:1]
+        kafka.answers.set()
+        assert (await client.frame())[4:8] == produced(2)[4:8]
+        assert await client.frame() == heartbeat_answer(3)
+        assert (kafka.wrong, kafka.requests) == ([], requests)
+
+
+@pytest.mark.parametrize("lifetime_ms", [0, SHORT_MS])
+async def test_a_refused_login_closes_the_client_in_the_words_of_the_broker(
+    stage_of: OpenStage, caplog: pytest.LogCaptureFixture, lifetime_ms: int
+) -> None:
+    stage = stage_of()
+    kafka = KafkaBroker(lifetime_ms, PASSWORD if lifetime_ms else "another password")
+    async with playing(stage, kafka) as [client]:
+        if lifetime_ms:
+            await client.send(heartbeat(1))
+            await client.frame()
+            kafka.user = "another user"
+        await client.closed()
+    [(_, fields)] = [line for line in lines_of(caplog.records) if line[0] == "login_refused"]
+    assert fields["detail"] == f"sasl_authentication_failed: {REFUSED} with SASL mechanism SCRAM-SHA-512"
+    assert stage.metrics.errors.upstream["login_refused"] == 1
+    assert PASSWORD not in caplog.text
+
+
+@pytest.mark.pure
+async def test_a_broker_that_does_not_answer_a_login_is_given_up(
+    stage_of: OpenStage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(login, "TIMEOUT_SECONDS", 0.05)
+    stage = stage_of()
+    kafka = KafkaBroker()
+    kafka.answers.clear()
+    async with playing(stage, kafka) as [client]:
+        await client.closed()
+    [(_, fields)] = [line for line in lines_of(caplog.records) if line[0] == "login_refused"]
+    assert fields["detail"] == "no answer to the login within 0.05 s"
+
+
+async def test_a_client_without_a_request_is_closed_though_the_broker_has_answered_the_login(
+    stage_of: OpenStage,
+) -> None:
+    stage = stage_of()
+    kafka = KafkaBroker()
+    async with playing(stage, kafka) as [client]:
+        await until(lambda: kafka.done and not stage.paused())
+        stage.clock.pass_seconds(31)
+        await client.closed()
+        assert stage.metrics.connections.closed["handshake_timeout"] == 1
+
+
+async def test_nothing_is_left_of_a_session_that_ends_during_a_login(stage_of: OpenStage) -> None:
+    stage = stage_of()
+    kafka = KafkaBroker()
+    kafka.answers.clear()
+    async with playing(stage, kafka, 2) as clients:
+        await until(lambda: kafka.begun == 2)
+        gone, drained = (stage.session_of(client) for client in clients)
+        gone.close()
+        drained.drain()
+        assert drained.state is State.DRAINING
+        kafka.answers.set()
+        await stage.no_sessions()
+        assert kafka.done == 0
+
+
+async def test_keys_are_not_derived_in_the_event_loop(stage_of: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many logins at once: one derivation, in another thread."""
+    threads: list[str] = []
+    derive = hashlib.pbkdf2_hmac
+
+    def noting(*arguments: Any) -> bytes:
+        threads.append(threading.current_thread().name)
+        return derive(*arguments)
+
+    stage = stage_of()
+    kafka = KafkaBroker()
+    messages._salted.cache_clear()
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", noting)
+    async with playing(stage, kafka, 50) as clients:
+        for client in clients:
+            await client.send(heartbeat(1))
+        for client in clients:
+            assert await client.frame() == heartbeat_answer(1)
+        assert kafka.done == 50
+    assert threads == ["login_0"]
