@@ -108,7 +108,9 @@ class TlsContexts:
         if self._paths(made.upstream) != self._paths(self.upstream):
             self._seen = ()  # other files: they are read once more, and watched from then on
         self._use(made)
-        logs.event(_log, logging.INFO, "tls_reloaded", **{f"{side}_not_after": at for side, at in made.not_after.items()})
+        logs.event(
+            _log, logging.INFO, "tls_reloaded", **{f"{side}_not_after": at for side, at in made.not_after.items()}
+        )
         return True
 
     def _use(self, made: _Made) -> None:

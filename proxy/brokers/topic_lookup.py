@@ -16,7 +16,9 @@ _CORRELATION_ID = 1
 _MAX_ANSWER = 64 * 1024 * 1024
 
 
-async def ask_for_topics(servers: Sequence[Address], tls: TlsContexts, topic_ids: list[bytes]) -> Iterable[TopicPartitions]:
+async def ask_for_topics(
+    servers: Sequence[Address], tls: TlsContexts, topic_ids: list[bytes]
+) -> Iterable[TopicPartitions]:
     """The topics with these ids, from the first server that answers. Raises OSError if none does."""
     problem: Exception = OSError("no bootstrap server")
     for server in servers:

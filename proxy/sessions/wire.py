@@ -45,8 +45,7 @@ class Wire:
         self.send = sock.send
 
     def open(self, done: Callable[[], None], failed: Callable[[str, str], None]) -> None:
-        """Call `done` when bytes can be read and sent, or `failed` with a reason and a sentence; after `close` neither.
-        """
+        """Call `done` when bytes can be read and sent, or `failed` with a reason and a sentence; after `close` neither."""
         done()
 
     @property

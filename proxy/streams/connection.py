@@ -274,16 +274,20 @@ class Requests(Stream):
 class Responses(Stream):
     """From broker to client: the interface for handlers.
 
-    current   what the current response answers
-    delay     the response at hand is delayed
+    current        what the current response answers
+    delay          the response at hand is delayed
+    has_begun      the broker has sent something; not after ApiVersions, which it answers before a login
+    is_negotiated  the broker has answered ApiVersions
     """
 
-    __slots__ = ("current", "delay")
+    __slots__ = ("current", "delay", "has_begun", "is_negotiated")
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self.current: Awaited | None = None
         self.delay: Delay | None = None
+        self.has_begun = False
+        self.is_negotiated = False
 
     @abstractmethod
     def postpone(self, delay: Delay, now_ns: int) -> int:
