@@ -48,6 +48,7 @@ def test_down_at_start_up_later_and_away_for_a_while(
 
         bounced_cluster.start_broker(1)
         eventually(is_ready, 20, "ready")
+        assert proxy.wait_for_event("broker_recovered", 5)["address"] == line["address"]
         producer = Producer({"bootstrap.servers": proxy.bootstrap_servers, "acks": "all"})
         produce(producer, topic, [b"before"])
         bounced_cluster.stop_broker(1, graceful=False)
