@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from proxy.config.cautions import quota_warnings
+from proxy.config.client_settings import ClientSettings
 from proxy.config.config import Config
 from proxy.config.errors import ConfigError, Problem
 from proxy.config.fingerprints import fingerprints
@@ -219,14 +220,19 @@ class ConfigWatch:
 def live_part(config: Config, fresh: Config) -> Config:
     """The configuration with what may change while the proxy runs taken from `fresh`."""
     quotas, enforcement, observability = fresh.quotas, fresh.enforcement, fresh.observability
-    same_file = config.upstream.file == fresh.upstream.file  # its content is watched by itself
     return replace(
         config,
-        upstream=fresh.upstream if same_file else config.upstream,
+        upstream=_content(config.upstream, fresh.upstream),
+        usage=replace(config.usage, client=_content(config.usage.client, fresh.usage.client)),
         quotas=replace(config.quotas, entries=quotas.entries, file=quotas.file, share=quotas.share),
         enforcement=replace(config.enforcement, dry_run=enforcement.dry_run, throttle_mode=enforcement.throttle_mode),
         observability=replace(config.observability, log_level=observability.log_level),
     )
+
+
+def _content(before: ClientSettings, after: ClientSettings) -> ClientSettings:
+    """Of a file that is watched by itself; another file needs a restart."""
+    return after if after.file == before.file else before
 
 
 def _differing(one: object, other: object) -> list[str]:

@@ -28,7 +28,6 @@ from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 from kio.static.primitive import i16, i32
 from scramp import ScramClient, ScramException
 
-from protocol.errors import MalformedFrame
 from protocol.messages import decode, encode
 from proxy.config.client_settings import LoginSettings
 
@@ -51,7 +50,7 @@ class LoginRefused(ConnectionError):
 class Login:
     """One login.
 
-    frame         to be sent now; None: the proxy is logged in
+    frame         to be sent now; empty: the proxy is logged in
     user          the name that the broker knows the proxy by; of a token its subject, "" if that cannot be read
     lifetime_ms   of the session; 0: for ever, or the login is not done
     """
@@ -61,7 +60,7 @@ class Login:
         self.lifetime_ms = 0
         self._settings = settings
         self._frames = self._exchange()
-        self.frame: bytes | None = next(self._frames)
+        self.frame = next(self._frames)
 
     def advance(self, response: bytes) -> None:
         """Set `frame` to what follows a response, which is given from its correlation id on.
@@ -71,18 +70,18 @@ class Login:
         try:
             self.frame = self._frames.send(response)
         except StopIteration:
-            self.frame = None
+            self.frame = b""
         except (ScramException, UnicodeDecodeError) as error:
             raise LoginRefused(f"the broker's messages of {self._settings.mechanism} are wrong: {error}") from None
+        except LoginRefused:
+            raise
         except OSError as error:
-            if isinstance(error, LoginRefused):
-                raise
             raise LoginRefused(f"{error.filename}: {error.strerror}") from None
 
     def _exchange(self) -> Generator[bytes, bytes, None]:
         mechanism = self._settings.mechanism
         response = yield _frame(SaslHandshakeRequest(mechanism=mechanism))
-        offer: SaslHandshakeResponse = _decode(SaslHandshakeResponse, response)
+        offer = decode(SaslHandshakeResponse, response, _BODY)
         if offer.error_code is not ErrorCode.none:
             offered = f"the broker offers {', '.join(offer.mechanisms) or 'no SASL mechanism'}, not {mechanism}"
             raise LoginRefused(f"{offer.error_code.name}: {offered}")
@@ -90,7 +89,7 @@ class Login:
         message = next(messages)
         while True:
             response = yield _frame(SaslAuthenticateRequest(auth_bytes=message))
-            answer: SaslAuthenticateResponse = _decode(SaslAuthenticateResponse, response)
+            answer = decode(SaslAuthenticateResponse, response, _BODY)
             if answer.error_code is not ErrorCode.none:
                 raise LoginRefused(f"{answer.error_code.name}: {answer.error_message}")
             self.lifetime_ms = int(answer.session_lifetime.total_seconds() * 1_000)
@@ -109,12 +108,6 @@ def _frame(body: Any) -> bytes:
     )
     request = encode(header) + encode(body)
     return _length(len(request)) + request
-
-
-def _decode(entity: Any, response: bytes) -> Any:
-    if not _BODY <= len(response) <= MAX_RESPONSE:
-        raise MalformedFrame(f"a response of SASL within {MAX_RESPONSE} bytes", len(response))
-    return decode(entity, response, _BODY, most_items=100)
 
 
 # ---- the messages of each mechanism: tokens out, the broker's in
@@ -176,7 +169,7 @@ _MESSAGES: Final = {
 async def log_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, settings: LoginSettings) -> None:
     """Log in on a new connection. Raises LoginRefused, ProtocolError, OSError, or EOFError if the broker closes it."""
     login = Login(settings)
-    while login.frame is not None:
+    while login.frame:
         writer.write(login.frame)
         length = int.from_bytes(await reader.readexactly(4), "big")
         response = await reader.readexactly(min(length, MAX_RESPONSE + 1))

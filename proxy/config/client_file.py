@@ -75,7 +75,12 @@ _REFUSED: Final = {
 }
 _VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _SECRETS: Final = frozenset({"password", "jaas", "key_text", "key_password"})
-_URL_OF_FILE: Final = "sasl.oauthbearer.token.endpoint.url=file:/PATH"
+#: Java's names of what may be missing.
+_KEYS: Final = {
+    "protocol": "security.protocol",
+    "mechanism": "sasl.mechanism",
+    "token": "sasl.oauthbearer.token.endpoint.url",
+}
 _CONVERT: Final = """convert it:
   keytool -importkeystore -srckeystore {0} -destkeystore {1}.p12 -deststoretype PKCS12
   openssl pkcs12 -in {1}.p12 {2} -out {1}.pem"""
@@ -113,7 +118,7 @@ def read_client_file(path: Path, *, place: str) -> ClientFile:
         given.wrong("protocol", "unknown value", f"allowed: {', '.join(_PROTOCOLS)}")
     if given.problems:
         return ClientFile(servers=given.values.get("servers", ""), problems=tuple(given.problems))
-    ssl, login = _ssl_of(given, protocol), _login_of(given, protocol)
+    ssl, login, values = _ssl_of(given, protocol), _login_of(given, protocol), given.values
     settings = ClientSettings(
         file=path,
         protocol=protocol,
@@ -122,9 +127,6 @@ def read_client_file(path: Path, *, place: str) -> ClientFile:
         secret_files=tuple(dict.fromkeys(given.secret_files)),
         ignored=tuple(given.ignored),
     )
-    if given.problems:
-        settings = ClientSettings()
-    values = given.values
     return ClientFile(settings, values.get("servers", ""), values.get("client_id", ""), tuple(given.problems))
 
 
@@ -161,10 +163,9 @@ class _Given:
             self.values[meaning] = value
 
     def wrong(self, meaning: str, message: str, hint: str | None = None) -> None:
-        self.problems.append(Problem(f"{self.path}: {self.keys.get(meaning, meaning)}", message, hint))
-
-    def wrong_protocol(self, protocol: str, message: str, hint: str | None = None) -> None:
-        self.problems.append(Problem(f"{self.path}: security.protocol = {protocol}", message, hint))
+        self.problems.append(
+            Problem(f"{self.path}: {self.keys.get(meaning) or _KEYS.get(meaning, meaning)}", message, hint)
+        )
 
     def has(self, *prefixes: str) -> bool:
         """Whether a setting of such a name is there that connections need."""
@@ -179,7 +180,7 @@ def _login_of(given: _Given, protocol: str) -> LoginSettings | None:
     if not given.has("sasl_"):
         return None
     if not protocol.startswith("SASL"):
-        given.wrong_protocol(protocol, "does not use sasl settings", "did you mean SASL_SSL?")
+        given.wrong("protocol", f"{protocol} does not use sasl settings", "did you mean SASL_SSL?")
         return None
     values = given.values
     mechanism = _mechanism_of(given)
@@ -189,7 +190,7 @@ def _login_of(given: _Given, protocol: str) -> LoginSettings | None:
         path = _token_file(given)
         return None if path is None else LoginSettings(mechanism=mechanism, token_file=path)
     if not {"username", "password"} <= values.keys():
-        given.wrong_protocol(protocol, "needs sasl.username and sasl.password, or sasl.jaas.config with both")
+        given.wrong("protocol", f"{protocol} needs sasl.username and sasl.password, or sasl.jaas.config with both")
         return None
     return LoginSettings(mechanism=mechanism, username=values["username"], password=values["password"])
 
@@ -210,7 +211,7 @@ def _mechanism_of(given: _Given) -> str | None:
             return None
         given.values |= {name: entry[1][name] for name in ("username", "password") if name in entry[1]}
         if not mechanism and len(allowed) > 1:
-            given.wrong("sasl.mechanism", "is missing", f"allowed: {', '.join(allowed)}")
+            given.wrong("mechanism", "is missing", f"allowed: {', '.join(allowed)}")
             return None
     mechanism = mechanism or allowed[0]
     if mechanism in _REFUSED:
@@ -224,14 +225,11 @@ def _mechanism_of(given: _Given) -> str | None:
 
 def _token_file(given: _Given) -> Path | None:
     url = urlsplit(given.values.get("token", ""))
-    if url.scheme != "file":
-        given.wrong(_URL_OF_FILE, "is missing", "the proxy reads a token from a file, again for each login")
-        return None
     path = Path(unquote(url.path))
-    if not path.is_file():
-        given.wrong("token", f"{str(path)!r} is not a file")
-        return None
-    return path
+    if url.scheme == "file" and path.is_file():
+        return path
+    given.wrong("token", "expected file:/PATH of a file with a token", "the proxy requests no token")
+    return None
 
 
 # ---- TLS
@@ -240,7 +238,7 @@ def _token_file(given: _Given) -> Path | None:
 def _ssl_of(given: _Given, protocol: str) -> SslSettings | None:
     if not protocol.endswith("SSL"):
         if given.has("ssl_"):
-            given.wrong_protocol(protocol, "does not use ssl settings", "did you mean SASL_SSL, or SSL?")
+            given.wrong("protocol", f"{protocol} does not use ssl settings", "did you mean SASL_SSL, or SSL?")
         return None
     values = given.values
     versions = tuple(part.strip() for part in values.get("versions", ",".join(_VERSIONS)).split(","))

@@ -44,7 +44,7 @@ def _take_client(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]
         found = read_client_file(path, place=place_of(ctx, "usage_client_config", str(path)))
         yield from found.problems
     settings = found.settings
-    if topic is not None and settings.protocol.startswith("SASL") and settings.login is None:
+    if topic is not None and settings.protocol.startswith("SASL") and settings.login is None and not found.problems:
         hint = "give one by --usage-client-config"
         yield Problem(f"--usage-topic {topic}", f"has no login: {settings.file} has no sasl settings", hint)
     given["usage_client"] = {"client": settings, "client_id": found.client_id}

@@ -50,7 +50,7 @@ _BLOCKED_NS: Final = 100_000_000
 #: How much of the unread requests of a client that has gone is searched for data.
 _PEEK_SIZE: Final = 4_096
 #: Reasons that may keep a client from being read for long.
-_STANDING: Final = WRITE_BACKPRESSURE | MEMORY | RESPONSE_MEMORY | IN_FLIGHT
+_STANDING: Final = WRITE_BACKPRESSURE | MEMORY | RESPONSE_MEMORY | IN_FLIGHT | LOGIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class Session(Owner, FrameOwner):
         self.progress = Progress(self.requests, self.responses, to_broker, to_client, shared.clock(), spent_ns, address)
         self._on(Event.BROKER_CONNECTED)
         if shared.context.config.upstream.login is not None:
-            self.login = BrokerLogin(shared.loop, shared.clock, shared.login, self.requests, self)
+            self.login = BrokerLogin(shared, self.requests, self)
             self.login.begin()
         self.responses.resume(CONNECTING)
         self.requests.resume(CONNECTING)

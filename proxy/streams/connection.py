@@ -121,10 +121,9 @@ class Connection:
     @property
     def has_room_again(self) -> bool:
         """Whether enough responses have arrived after a step `FULL`."""
-        most = self.max_in_flight
         if self.fetching.is_open and self.identity.limits.fetch.limits and self.context.measures.enforces:
             return False
-        return most > 0 and len(self.in_flight) <= most // 2 and self.owed_bytes <= MAX_OWED_BYTES // 2
+        return len(self.in_flight) <= self.max_in_flight // 2 and self.owed_bytes <= MAX_OWED_BYTES // 2
 
     def answer(self, correlation_id: int, frame: bytes, throttle_at: int = 0) -> None:
         """Queue a response of the proxy's own: see `Answer`."""
@@ -144,15 +143,6 @@ class Connection:
         limit = delay.limit
         is_paid = not limit.debt_ns(now_ns) and not limit.waiters.waiting
         return is_paid or not self.context.registry.is_in_use(limit)
-
-    def stop_for_login(self) -> None:
-        """Begin no frame until `go_on_after_login`, not even one that a limit releases."""
-        self.max_in_flight = 0
-        self.attention = True
-
-    def go_on_after_login(self) -> None:
-        """The broker has accepted the login of the proxy."""
-        self.max_in_flight = self.context.config.security.max_pending_requests
 
     def close(self) -> None:
         """Begin no frame from now on."""

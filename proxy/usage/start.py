@@ -6,12 +6,8 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
-from proxy.config.client_file import read_client_settings
-from proxy.config.client_settings import ClientSettings
 from proxy.config.config import Config, UsageOptions, format_address
-from proxy.config.errors import ConfigError
 from proxy.observability.labels import label_value
 from proxy.observability.metrics import Metrics
 from proxy.usage.collector import Collector
@@ -48,20 +44,7 @@ def _sink_of(config: Config, options: UsageOptions, origin: Origin) -> Sink:
         "bootstrap_servers": list(map(format_address, servers)),
         "client_id": options.client_id or "kafka-quota-proxy-usage",
     }
-    return TopicSink(options.topic, origin.key, client, _Settings(options.client).read, time.monotonic_ns)
-
-
-class _Settings:
-    """How to connect, as the file was last read well."""
-
-    def __init__(self, settings: ClientSettings) -> None:
-        self._latest = settings
-
-    def read(self) -> ClientSettings:
-        if self._latest.file is not None:
-            with suppress(ConfigError):
-                self._latest = read_client_settings(self._latest.file)
-        return self._latest
+    return TopicSink(options.topic, origin.key, client, options.client, time.monotonic_ns)
 
 
 def _wall_ms() -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +28,9 @@ from aiokafka.errors import (
 )
 from aiokafka.partitioner import DefaultPartitioner
 
+from proxy.config.client_file import read_client_settings
 from proxy.config.client_settings import ClientSettings
+from proxy.config.errors import ConfigError
 from proxy.tls import context_to_brokers
 from proxy.usage.sink import SinkFailed
 from proxy.usage.topic_check import check_topic
@@ -67,8 +70,8 @@ class _Cause(logging.Handler):
 
 
 class TopicSink:
-    """Connects with the first write. `client`: arguments of aiokafka's clients; `read_settings`: how to connect, asked
-    for each connection.
+    """Connects with the first write. `client`: arguments of aiokafka's clients; `settings`: how to connect; its file is
+    read again for each connection.
     """
 
     def __init__(
@@ -76,13 +79,13 @@ class TopicSink:
         topic: str,
         key: bytes,
         client: Mapping[str, Any],
-        read_settings: Callable[[], ClientSettings],
+        settings: ClientSettings,
         clock_ns: Callable[[], int],
     ) -> None:
         self._topic = topic
         self._key = key
         self._client = {**client, "request_timeout_ms": REQUEST_TIMEOUT_MS}
-        self._read_settings = read_settings
+        self._settings = settings
         self._clock_ns = clock_ns
         self._cause = _Cause()
         # Its failures are reported as `usage_records_not_written`; its own log would repeat each of them.
@@ -130,7 +133,7 @@ class TopicSink:
         """The producer, after a check of the topic."""
         if self._producer is not None and self._clock_ns() - self._checked_ns < CHECK_NS:
             return self._producer
-        client = {**self._client, **await asyncio.to_thread(lambda: _arguments_of(self._read_settings()))}
+        client = {**self._client, **await asyncio.to_thread(self._arguments)}
         await check_topic(client, self._topic)
         self._checked_ns = self._clock_ns()
         if self._producer is None:
@@ -139,6 +142,22 @@ class TopicSink:
             partitions = sorted(await self._producer.partitions_for(self._topic))
             self._partition = DefaultPartitioner()(self._key, partitions, partitions)
         return self._producer
+
+    def _arguments(self) -> dict[str, Any]:
+        """How to connect, as arguments of aiokafka's clients."""
+        if self._settings.file is not None:
+            with suppress(ConfigError):  # what was read before stays
+                self._settings = read_client_settings(self._settings.file)
+        login, ssl = self._settings.login, self._settings.ssl
+        arguments: dict[str, Any] = {"security_protocol": self._settings.protocol}
+        if ssl is not None:
+            arguments["ssl_context"] = context_to_brokers(ssl)
+        if login is not None:
+            arguments["sasl_mechanism"] = login.mechanism
+            arguments |= {"sasl_plain_username": login.username, "sasl_plain_password": login.password}
+            if login.token_file is not None:
+                arguments["sasl_oauth_token_provider"] = _TokenFile(login.token_file)
+        return arguments
 
     async def close(self) -> None:
         """Close the producer."""
@@ -162,20 +181,6 @@ class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has n
 
     async def token(self) -> str:
         return (await asyncio.to_thread(self._path.read_text, encoding="utf-8")).strip()
-
-
-def _arguments_of(settings: ClientSettings) -> dict[str, Any]:
-    """The arguments of aiokafka's clients for these settings."""
-    arguments: dict[str, Any] = {"security_protocol": settings.protocol}
-    if settings.ssl is not None:
-        arguments["ssl_context"] = context_to_brokers(settings.ssl)
-    login = settings.login
-    if login is not None:
-        arguments["sasl_mechanism"] = login.mechanism
-        arguments |= {"sasl_plain_username": login.username, "sasl_plain_password": login.password}
-        if login.token_file is not None:
-            arguments["sasl_oauth_token_provider"] = _TokenFile(login.token_file)
-    return arguments
 
 
 def reason_of(error: Exception) -> str:

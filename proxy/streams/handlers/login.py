@@ -61,10 +61,8 @@ class Login(Forward):
         if frame_end > end:
             responses.want = frame_end - end
             return NEED
-        connection = responses.connection
         awaited.response = bytes(responses.buf[pos + 4 : frame_end])
-        connection.in_flight.popleft()
-        connection.attention = True
+        responses.connection.in_flight.popleft()
         responses.output = b""
         responses.resume_at = frame_end
         return REPLACE

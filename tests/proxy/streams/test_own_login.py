@@ -103,11 +103,11 @@ def test_no_frame_begins_during_a_login(cuts: list[int]) -> None:
     pair = Pair(World(upstream=UPSTREAM), cuts=cuts)
     first, second = produce(1, 900), produce(2, 900)
     pair.client_sends(first[:300])
-    pair.connection.stop_for_login()
+    pair.connection.max_in_flight = 0
     pair.client_sends(first[300:], second)
     assert pair.to_broker == first
     assert pair.requests.stopped == FULL
-    pair.connection.go_on_after_login()
+    pair.connection.max_in_flight = 1_000
     pair.requests.parse_kept()
     assert pair.to_broker == first + second
 
@@ -119,12 +119,12 @@ def test_a_frame_that_is_released_during_a_login_asks_again() -> None:
     pair.client_sends(first, second)
     assert pair.sent() == [first]
     assert pair.is_held
-    pair.connection.stop_for_login()
+    pair.connection.max_in_flight = 0
     world.clock.pass_seconds(10)
     assert release_due(world)
     assert pair.sent() == [first]
     assert pair.requests.stopped == FULL
-    pair.connection.go_on_after_login()
+    pair.connection.max_in_flight = 1_000
     pair.requests.parse_kept()
     assert pair.to_broker == first + second
     assert not world.reserved()

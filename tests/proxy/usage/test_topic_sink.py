@@ -17,7 +17,7 @@ from proxy.usage.topic_sink import TopicSink, reason_of
 async def test_a_broker_that_is_not_there_is_named_with_the_reason() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-    sink = TopicSink("usage", b"pod/run", {"bootstrap_servers": [address]}, ClientSettings, time.monotonic_ns)
+    sink = TopicSink("usage", b"pod/run", {"bootstrap_servers": [address]}, ClientSettings(), time.monotonic_ns)
     for _ in range(2):
         with pytest.raises(SinkFailed) as raised:
             await sink.write([b"{}"])
