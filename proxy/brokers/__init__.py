@@ -2,6 +2,7 @@
 
 nodes       the map between brokers and ports
 upstream    opens connections
+connect     opens them for the proxy's own requests
 login       the proxy's own login: its messages
 health      what is logged of brokers that fail
 readiness   probes the bootstrap servers for /readyz

@@ -40,7 +40,7 @@ async def _connect(server: Address, tls: TlsContexts) -> tuple[asyncio.StreamRea
     try:
         return await asyncio.open_connection(*server, ssl=tls.to_brokers)
     except socket.gaierror as error:
-        raise BrokerFailed("name_resolution", str(error)) from error
+        raise BrokerFailed("name_resolution", error.strerror or str(error)) from error
     except ConnectionRefusedError as error:
         raise BrokerFailed("connect_refused", os.strerror(errno.ECONNREFUSED)) from error
     except (OSError, ValueError) as error:

@@ -165,7 +165,7 @@ class Attempt(Generic[W]):
             return
         error = done.exception()
         if error is not None:
-            self._fail_address("name_resolution", str(error))
+            self._fail_address("name_resolution", getattr(error, "strerror", None) or str(error))
             return
         self._left = done.result()[::-1]
         self._next_socket_address()

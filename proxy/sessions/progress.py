@@ -137,7 +137,7 @@ class Progress:
         detail = "" if error is None else f": {error.strerror or error}"
         if not self.is_unheard:
             return "connection_reset", f"the connection broke{detail}"
-        if self._to_client.is_negotiated:
+        if self._to_broker.connection.is_negotiated:
             return "sasl_required", f"it closed the connection at a request after ApiVersions{detail}"
         return "closed_early", f"it closed the connection before its first response{detail}"
 

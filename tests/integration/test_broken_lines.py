@@ -24,7 +24,7 @@ SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
 @contextmanager
-def server(serve: Callable[[socket.socket], None]) -> Iterator[str]:
+def server(serve: Callable[[socket.socket], object]) -> Iterator[str]:
     """The address of a listener that does this with each connection."""
 
     def accept() -> None:
@@ -118,6 +118,7 @@ def test_a_line_to_a_broker_that_is_set_up_wrongly(
             status, text = proxy.get("/readyz")
             assert (status, hint in text) == (503, True)
         line = failed(proxy, reason)
+        assert not [each for each in proxy.events if each["event"] == "broker_recovered"]
     assert (line["address"], hint in line["hint"], line["level"]) == (address, True, "WARN")
     if reason == "login_refused":
         assert "invalid credentials with SASL mechanism SCRAM-SHA-256" in line["detail"]
@@ -154,7 +155,7 @@ def test_a_broker_that_takes_no_connection_and_one_that_is_silent(
 ) -> None:
     """One that hangs as a process does that is stopped: the kernel still accepts for it."""
     go_on = threading.Event()
-    with server(lambda _: go_on.wait(PATIENCE_SECONDS) and None) as address, ProxyProcess(address) as proxy:
+    with server(lambda _: go_on.wait(PATIENCE_SECONDS)) as address, ProxyProcess(address) as proxy:
         line = proxy.wait_for_event("broker_failed", PATIENCE_SECONDS, reason="connect_timeout")
         assert "no answer within 3 s" in line["detail"]
         producer = Producer({"bootstrap.servers": proxy.bootstrap_servers})

@@ -184,10 +184,10 @@ async def test_a_broker_that_closes_between_requests_is_well(
     assert await reasons(stage, caplog) == []
 
 
-def sweep(stage: Stage, seconds: float) -> list[tuple[str, object]]:
-    """The reasons that sweeps count and log, one a second."""
+def sweep(stage: Stage, seconds: int) -> int:
+    """How often sweeps find the broker silent, with one sweep a second."""
     before = stage.metrics.errors.upstream["silent"]
-    for _ in range(int(seconds)):
+    for _ in range(seconds):
         stage.clock.pass_seconds(1)
         for session in list(stage.sessions):
             session.sweep(stage.clock())
