@@ -7,6 +7,7 @@ Enforcement begins without the debts of that time: other clients would wait for 
 import logging
 from typing import Final
 
+from proxy.config.cautions import unmatched
 from proxy.config.config import Config
 from proxy.config.quotas_file import Quotas
 from proxy.observability import logs
@@ -14,6 +15,8 @@ from proxy.sessions.shared import Shared
 
 #: Limits that are updated in one turn: about 2 ms.
 MOST_REFRESHED: Final = 100
+UNMATCHED_NS: Final = 300_000_000_000
+"""An entry that matched nothing for this long is warned about, once. The time begins with the first request."""
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +32,9 @@ class ActiveConfig:
         self._observability = config.observability
         self._shared = shared
         self._is_refreshing = False
+        #: When entries that matched nothing are searched; None: they were, or no request has arrived yet.
+        self._search_ns: int | None = None
+        self._was_searched = False
         shared.context.metrics.enforcement_enabled = not quotas.dry_run
 
     def apply(self, config: Config, quotas: Quotas) -> None:
@@ -46,6 +52,19 @@ class ActiveConfig:
         registry, now_ns = self._shared.context.registry, self._shared.clock()
         registry.replace(quotas.configured, now_ns, share=quotas.share, most=MOST_REFRESHED)
         self._begin_refresh()
+        self._search_ns, self._was_searched = None, False
+
+    def warn_of_unmatched(self, now_ns: int) -> None:
+        """Look for entries that matched nothing, if it is time; a thread does this, since there may be a million."""
+        context = self._shared.context
+        if self._was_searched or not context.metrics.requests:
+            return
+        if self._search_ns is None:
+            self._search_ns = now_ns + UNMATCHED_NS
+        if now_ns >= self._search_ns:
+            self._was_searched = True
+            entries, limits = self.quotas.entries, context.registry.limits_in_use
+            self._shared.loop.run_in_executor(None, lambda: logs.warn(_log, unmatched(entries, limits())))
 
     def toggle(self) -> None:
         """Switch enforcement off, or on if it is off, until the next call or `apply`."""

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import click
@@ -90,8 +91,7 @@ def run(ctx: click.Context, /, **_options: object) -> None:
         _fail(error, EXIT_BAD_CONFIG)
     logs.configure(config.observability.log_format, config.observability.log_level)
     logger = logging.getLogger(__name__)
-    for name, fields in [*cautions, *_misspelt_variables(ctx, os.environ)]:
-        logs.event(logger, logging.WARNING, name, exc_info=False, **fields)
+    logs.warn(logger, [*cautions, *_misspelt_variables(ctx, os.environ)])
     ignored = config.upstream.ignored
     if ignored:
         logs.event(logger, logging.INFO, "client_properties_ignored", file=config.upstream.file, keys=",".join(ignored))
@@ -136,7 +136,9 @@ def _serve(config: Config, read_again: Callable[[], Config]) -> int:
     metavar="FILE.toml",
     help="Check this quotas file too, in place of the one that FILE names.",
 )
-@cloup.argument("file", type=cloup.Path(dir_okay=False), metavar="FILE", help="A file for `run --config`.")
+@cloup.argument(
+    "file", type=cloup.Path(dir_okay=False), metavar="FILE", help="A file for `run --config`, or a quotas file alone."
+)
 @click.pass_context
 def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> None:
     """Check a configuration file, and the quotas file that goes with it, without starting anything.
@@ -151,11 +153,13 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
     from proxy.config.cautions import quota_warnings, secret_warnings
     from proxy.config.checks import config_of, summary_of
     from proxy.config.quotas_file import quotas_in_force
+    from proxy.config.toml_file import has_only_quotas
     from proxy.observability.metrics import Metrics
     from proxy.tls import TlsContexts
 
     ctx.meta[IGNORE_ENVIRONMENT] = True
-    arguments = ["--config", file, *(["--quotas-file", quotas_file] if quotas_file else [])]
+    option = "--quotas-file" if quotas_file is None and has_only_quotas(Path(file)) else "--config"
+    arguments = [option, file, *(["--quotas-file", quotas_file] if quotas_file else [])]
     with run.make_context("run", arguments, parent=ctx) as run_context:
         try:
             config = config_of(run_context, need_upstream=False)

@@ -3,7 +3,8 @@
 It calls `stat` once a second (`proxy.config.fingerprints`) instead of using inotify.
 
 An empty file is refused where it would change something: some editors and scripts truncate a file before they write it.
-A file that changes while it is read is read again.
+A file that changes while it is read is read again at once, for `READ_AGAIN_SECONDS`, and then a second later: one that
+is rewritten 50 times a second is applied within two.
 
 A file whose only problem is a host name that does not resolve may become valid unchanged: it is read again every 30
 seconds, and its problems are logged again only when they change.
@@ -28,6 +29,7 @@ from proxy.observability import logs
 from proxy.observability.metrics import Metrics
 
 POLL_SECONDS: Final = 1.0
+READ_AGAIN_SECONDS: Final = 0.5
 RETRY_AFTER_NS: Final = 30_000_000_000
 """Time until files that were refused only for unresolved host names are read again."""
 MAX_PROBLEMS_LOGGED: Final = 20
@@ -97,24 +99,48 @@ class ConfigWatch:
         self._seen = seen
         self._retry_ns = None
         try:
-            config, fixed = await asyncio.to_thread(self._read_config)
-            paths = self._paths()  # the quotas file may be another one now
-            seen = seen[0], *await asyncio.to_thread(fingerprints, paths[1:])
-            quotas = await asyncio.to_thread(self._read_quotas, config)
-            if await asyncio.to_thread(fingerprints, paths) != seen:
-                self._seen = "changed while they were read"
-                return False
-            if quotas is not self._quotas or config != self._config:
-                _check_content(paths, seen)
+            found = await asyncio.to_thread(self._read)
         except ConfigError as error:
             self._refuse(error, is_new=is_new)
             return False
+        if found is None:
+            self._seen = "changed while they were read"
+            return False
+        config, fixed, quotas = found
         self._metrics.reload_ok = True
         self._warn_of_fixed(fixed)
         return await self._apply_changes(config, quotas, always=is_requested)
 
     def _paths(self) -> tuple[Path | None, ...]:
         return (self._config.file if self._read_again else None, self._quotas_file)
+
+    def _read(self) -> tuple[Config, tuple[str, ...], Quotas] | None:
+        """The configuration, changed options that need a restart, and the quotas, prepared for the event loop.
+
+        None: the files changed during each reading. Blocks; raises ConfigError.
+        """
+        until = time.monotonic() + READ_AGAIN_SECONDS
+        while True:
+            seen = fingerprints(self._paths())
+            problem: ConfigError | None = None
+            try:
+                config, fixed = self._read_config()
+                seen = seen[0], *fingerprints(self._paths()[1:])  # the quotas file may be another one now
+                quotas = quotas_in_force(config)
+            except ConfigError as error:
+                problem = error
+            if fingerprints(self._paths()) == seen:
+                break
+            if time.monotonic() > until:
+                return None
+        if problem is not None:
+            raise problem
+        if quotas == self._quotas:
+            quotas = self._quotas
+        if quotas is not self._quotas or config != self._config:
+            _check_content(self._paths(), seen)
+            quotas.prepare()
+        return config, fixed, quotas
 
     def _read_config(self) -> tuple[Config, tuple[str, ...]]:
         """The new configuration, and the names of changed options that need a restart."""
@@ -124,14 +150,6 @@ class ConfigWatch:
         config = live_part(self._config, fresh)
         self._quotas_file = config.quotas.file
         return config, tuple(_differing(config, fresh))
-
-    def _read_quotas(self, config: Config) -> Quotas:
-        """The quotas, prepared for the event loop; those in force if they are equal."""
-        quotas = quotas_in_force(config)
-        if quotas == self._quotas:
-            return self._quotas
-        quotas.prepare()
-        return quotas
 
     async def _apply_changes(self, config: Config, quotas: Quotas, *, always: bool) -> bool:
         if config == self._config and quotas is self._quotas and not always:
@@ -162,8 +180,7 @@ class ConfigWatch:
                 share_before=quotas_before.share,
                 dry_run=quotas.dry_run,
             )
-            for name, fields_ in await asyncio.to_thread(quota_warnings, config.quotas, quotas):
-                logs.event(_log, logging.WARNING, name, exc_info=False, **fields_)
+            logs.warn(_log, await asyncio.to_thread(quota_warnings, config.quotas, quotas))
         return True
 
     def _warn_of_fixed(self, names: tuple[str, ...]) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from proxy.active_config import ActiveConfig
+from proxy.brokers.health import Health
 from proxy.brokers.nodes import Nodes
 from proxy.brokers.readiness import Readiness
 from proxy.brokers.topic_lookup import ask_for_topics
@@ -149,7 +150,7 @@ class Server:
             watch = ConfigWatch(self.config, active.quotas, active.apply, self.metrics, self._clock, self._read_again)
         loop.add_signal_handler(signal.SIGHUP, _log_nothing_to_reload if watch is None else watch.read_files)
         loop.add_signal_handler(signal.SIGUSR2, self.active_config.toggle)
-        readiness = Readiness(self.config.bootstrap_servers, self.tls, self._clock, self._not_ready)
+        readiness = Readiness(self.config.bootstrap_servers, self.tls, self.shared.health, self._clock, self._not_ready)
         try:
             admin = await start_admin(
                 self.config.observability,
@@ -165,7 +166,9 @@ class Server:
         self._log_start(admin.port)
         usage = self._start_usage(loop)
         settle_garbage_collection()
-        watching = [] if watch is None else [loop.create_task(watch.run())]
+        watching = [loop.create_task(readiness.run())]
+        if watch is not None:
+            watching.append(loop.create_task(watch.run()))
         if self.tls.is_watched:
             watching.append(loop.create_task(self.tls.watch()))
         try:
@@ -225,6 +228,7 @@ class Server:
             wakeups=Wakeups(loop, holds, self._clock),
             upstream=Upstream(loop, self._clock),
             faults=Faults(metrics, self._clock),
+            health=Health(config, metrics.errors.upstream, self._clock),
             login=lambda: self.tls.upstream.login,
             principal_of=self.tls.principal_of,
             wire_to_client=wires.to_client,
@@ -245,7 +249,10 @@ class Server:
         except BindError:
             self.close()
             raise
-        self._ticks = Ticks(loop, self._clock, metrics, self.shared.pumps, registry, sweep, self.shared.wakeups)
+        shared = self.shared
+        self._ticks = Ticks(
+            loop, self._clock, metrics, shared.pumps, registry, sweep, shared.wakeups, self.active_config
+        )
 
     def close(self) -> None:
         """Close every socket at once."""

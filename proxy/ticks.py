@@ -1,10 +1,13 @@
-"""Ten times a second: measures the loop's lag, releases reservations, sweeps sessions, removes idle entities."""
+"""Ten times a second: measures the loop's lag, releases reservations, sweeps sessions, removes idle entities, warns of
+entries that match nothing.
+"""
 
 import gc
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable
 from typing import Final
 
+from proxy.active_config import ActiveConfig
 from proxy.observability.metrics import Metrics
 from proxy.sessions.pump import PumpSet
 from proxy.sessions.sweep import Sweep
@@ -32,6 +35,7 @@ class Ticks:
         registry: Registry,
         sweep: Sweep,
         wakeups: Wakeups,
+        active: ActiveConfig,
     ) -> None:
         self._loop = loop
         self._clock = clock
@@ -40,6 +44,7 @@ class Ticks:
         self._registry = registry
         self.sweep = sweep
         self._wakeups = wakeups
+        self._active = active
         self._count = 0
         self._due = loop.time() + TICK_SECONDS
         self._timer: TimerHandle = loop.call_at(self._due, self._tick)
@@ -65,6 +70,7 @@ class Ticks:
         if self._count % HOUSEKEEPING_TICKS == 0:
             metrics.entities.expire(now_ns)
             self._registry.expire(now_ns)
+            self._active.warn_of_unmatched(now_ns)
 
     def _sweep(self) -> None:
         if self.sweep.tick(self._clock(), is_short=self._metrics.connections.memory_paused):

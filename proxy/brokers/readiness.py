@@ -1,14 +1,16 @@
 """Whether new connections are served: the proxy accepts them, and a bootstrap server answers ApiVersions.
 
-ApiVersions is allowed before SASL. A check returns within `ANSWER_WITHIN_SECONDS`: a probe runs in the background, and
-a check that does not wait for it returns the previous result.
+ApiVersions is allowed before SASL. Until a server has answered once, the proxy probes by itself: before the first
+client nobody else would notice that none does. A check returns within `ANSWER_WITHIN_SECONDS`: a probe runs in the
+background, and a check that does not wait for it returns the previous result.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 
-from proxy.brokers.connect import open_broker
-from proxy.brokers.upstream import PLAINTEXT_HINT
+from protocol.errors import ProtocolError
+from proxy.brokers.connect import BrokerFailed, open_broker
+from proxy.brokers.health import Health
 from proxy.config.config import Address, format_address
 from proxy.observability.admin import Status
 from proxy.tls import TlsContexts
@@ -19,7 +21,9 @@ FRESH_FOR_NS = 3_000_000_000
 VALID_FOR_NS = 30_000_000_000
 ANSWER_WITHIN_SECONDS = 0.5
 PROBE_TIMEOUT_SECONDS = 3.0
+PROBE_EVERY_SECONDS = 10.0
 _MAX_ANSWER_BYTES = 1_048_576
+_TLS_ALERT = b"\x15\x03"
 #: ApiVersions v0, correlation id 1, a null client id.
 _API_VERSIONS_REQUEST = b"\x00\x00\x00\x0a\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff"
 
@@ -32,23 +36,33 @@ class Readiness:
     """Probes the bootstrap servers when checked, at most once every `FRESH_FOR_NS`, one probe at a time.
 
     `not_ready` returns the reason while this proxy serves no new connection (it drains, or reading is paused for
-    memory), else None; then no broker is probed. `tls`: see `open_broker`. `clock` returns monotonic nanoseconds.
+    memory), else None; then no broker is probed. `tls`: see `open_broker`. `health` learns the results. `clock` returns
+    monotonic nanoseconds.
     """
 
     def __init__(
         self,
         servers: Sequence[Address],
         tls: TlsContexts,
+        health: Health,
         clock: Callable[[], int],
         not_ready: Callable[[], str | None] = _always_ready,
     ) -> None:
         self._servers = servers
         self._tls = tls
+        self._health = health
         self._clock = clock
         self._not_ready = not_ready
         self._answered_ns: int | None = None
         self._last = Status(False, "")
         self._probe: asyncio.Future[None] | None = None
+
+    async def run(self) -> None:
+        """Probe until a server answers."""
+        while not self._last.ok:
+            await asyncio.wait({self._probing()})
+            if not self._last.ok:
+                await asyncio.sleep(PROBE_EVERY_SECONDS)
 
     async def check(self) -> Status:
         """The status with its reason, within `ANSWER_WITHIN_SECONDS`."""
@@ -57,9 +71,7 @@ class Readiness:
             return Status(False, reason)
         if self._is_younger_than(FRESH_FOR_NS):
             return self._last
-        if self._probe is None or self._probe.done():
-            self._probe = asyncio.ensure_future(self._probe_all())
-        probe = self._probe
+        probe = self._probing()
         await asyncio.wait({probe}, timeout=ANSWER_WITHIN_SECONDS)
         if probe.done():
             probe.result()
@@ -67,19 +79,28 @@ class Readiness:
         if self._is_younger_than(VALID_FOR_NS):
             return self._last
         names = ", ".join(format_address(server) for server in self._servers)
-        return Status(False, f"no bootstrap server has answered ApiVersions yet; probed: {names}")
+        if self._answered_ns is None:
+            return Status(False, f"no bootstrap server has answered ApiVersions yet; probed: {names}")
+        seconds = (self._clock() - self._answered_ns) // 1_000_000_000
+        return Status(False, f"no bootstrap server answers ApiVersions; {seconds} s ago: {self._last.reason}")
 
     def close(self) -> None:
         """Cancel the probe."""
         if self._probe is not None:
             self._probe.cancel()
 
+    def _probing(self) -> "asyncio.Future[None]":
+        """The probe under way, or a new one."""
+        if self._probe is None or self._probe.done():
+            self._probe = asyncio.ensure_future(self._probe_all())
+        return self._probe
+
     def _is_younger_than(self, age_ns: int) -> bool:
         return self._answered_ns is not None and self._clock() - self._answered_ns < age_ns
 
     async def _probe_all(self) -> None:
         """Probe all servers concurrently: the first good answer decides."""
-        probes = [asyncio.ensure_future(_answer_of(server, self._tls)) for server in self._servers]
+        probes = [asyncio.ensure_future(self._answer_of(server)) for server in self._servers]
         failures = []
         try:
             for probe in asyncio.as_completed(probes):
@@ -95,31 +116,38 @@ class Readiness:
         self._last = status
         self._answered_ns = self._clock()
 
-
-async def _answer_of(server: Address, tls: TlsContexts) -> Status:
-    name = format_address(server)
-    try:
-        async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
-            await _probe(server, tls)
-    except TimeoutError:
-        return Status(False, f"{name}: no answer within {PROBE_TIMEOUT_SECONDS:g} s")
-    except asyncio.IncompleteReadError as error:
-        return Status(False, f"{name}: closed the connection after {len(error.partial)} bytes: {PLAINTEXT_HINT}")
-    except ConnectionResetError as error:
-        return Status(False, f"{name}: {error}: {PLAINTEXT_HINT}")
-    except (OSError, ValueError) as error:
-        return Status(False, f"{name}: {error}")
-    return Status(True, f"{name} answers")
+    async def _answer_of(self, server: Address) -> Status:
+        name, begun_ns = format_address(server), self._clock()
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
+                await _probe(server, self._tls)
+        except TimeoutError:
+            reason, detail = "connect_timeout", f"no answer within {PROBE_TIMEOUT_SECONDS:g} s"
+        except BrokerFailed as error:
+            reason, detail = error.reason, str(error)
+        except (OSError, EOFError):
+            reason, detail = "closed_early", "it closed the connection before its first response"
+        except (ValueError, ProtocolError) as error:
+            reason, detail = "connect_failed", str(error)
+        else:
+            self._health.worked(name, begun_ns, is_probe=True)
+            return Status(True, f"{name} answers")
+        self._health.failed(name, reason, detail)
+        hint = self._health.hint(reason)
+        return Status(False, f"{name}: {detail}" + (f" ({hint})" if hint else ""))
 
 
 async def _probe(server: Address, tls: TlsContexts) -> None:
-    """Raises OSError, IncompleteReadError or ValueError unless a Kafka broker answers."""
+    """Raises OSError, EOFError, ValueError or ProtocolError unless a Kafka broker answers."""
     reader, writer = await open_broker(server, tls)
     try:
         writer.write(_API_VERSIONS_REQUEST)
-        length = int.from_bytes(await reader.readexactly(4), "big", signed=True)
+        head = await reader.readexactly(4)
+        if head[:2] == _TLS_ALERT:
+            raise BrokerFailed("plaintext_to_tls", "it answers with a TLS alert")
+        length = int.from_bytes(head, "big", signed=True)
         if not 10 <= length <= _MAX_ANSWER_BYTES:
-            raise ValueError(f"its response is not Kafka's: {PLAINTEXT_HINT}")
+            raise ValueError("its response is not Kafka's")
         answer = await reader.readexactly(length)
         if answer[:6] != b"\x00\x00\x00\x01\x00\x00":
             raise ValueError("its response to ApiVersions is an error")

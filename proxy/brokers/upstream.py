@@ -14,9 +14,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from proxy.config.config import Address, format_address
 
-#: For the log line of `closed_early`: a broker that closed a connection before its first response.
-CLOSED_EARLY = "closed_early"
-PLAINTEXT_HINT = "is this a TLS or SASL listener? This version connects in plaintext"
 CONNECT_TIMEOUT_SECONDS = 5.0
 RESOLVED_FOR_NS = 30_000_000_000
 
@@ -36,7 +33,7 @@ W = TypeVar("W", bound=Opening)
 
 
 class Failed(Protocol):
-    def __call__(self, reason: str, address: str, detail: str) -> None: ...
+    def __call__(self, address: str, reason: str, detail: str) -> None: ...
 
 
 class Exhausted(Protocol):
@@ -57,15 +54,15 @@ class Upstream:
         self,
         candidates: Sequence[Address],
         wire_to: Callable[[socket.socket, str], W],
-        connected: Callable[[W], None],
+        connected: Callable[[W, str], None],
         failed: Failed,
         exhausted: Exhausted,
     ) -> "Attempt[W]":
         """Try ``candidates`` in order until one accepts the connection and its wire is open.
 
-        ``wire_to`` makes a wire of a socket and the broker's host. ``failed`` is called for each failure, with a
-        reason (a metric label), the address and a sentence. Finally ``connected`` or ``exhausted`` is called, once;
-        after a cancel, none of the three.
+        ``wire_to`` makes a wire of a socket and the broker's host. ``failed`` is called for each failure, with the
+        address, a reason (a metric label) and a sentence. Finally ``connected``, with the wire and the address, or
+        ``exhausted`` is called, once; after a cancel, none of the three.
         """
         attempt = Attempt(self, candidates, wire_to, connected, failed, exhausted)
         attempt.next_candidate()
@@ -129,7 +126,7 @@ class Attempt(Generic[W]):
         upstream: Upstream,
         candidates: Sequence[Address],
         wire_to: Callable[[socket.socket, str], W],
-        connected: Callable[[W], None],
+        connected: Callable[[W, str], None],
         failed: Failed,
         exhausted: Exhausted,
     ) -> None:
@@ -168,7 +165,7 @@ class Attempt(Generic[W]):
             return
         error = done.exception()
         if error is not None:
-            self._fail_address("name_resolution", str(error))
+            self._fail_address("name_resolution", getattr(error, "strerror", None) or str(error))
             return
         self._left = done.result()[::-1]
         self._next_socket_address()
@@ -216,7 +213,7 @@ class Attempt(Generic[W]):
         wire, self._wire = self._wire, None
         assert wire is not None  # noqa: S101 - for the type checker
         self._close()
-        self._connected(wire)
+        self._connected(wire, format_address(self._address))
 
     def _on_not_open(self, reason: str, detail: str) -> None:
         self._close()
@@ -239,7 +236,7 @@ class Attempt(Generic[W]):
             self._fail_address(reason, detail)
 
     def _fail_address(self, reason: str, detail: str) -> None:
-        self._failed(reason, format_address(self._address), detail)
+        self._failed(format_address(self._address), reason, detail)
         if self._candidates:
             self.next_candidate()
         else:

@@ -1,13 +1,14 @@
 """Warnings about a valid configuration that is probably wrong: one log event each."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
 from proxy.config.config import Config, QuotaOptions
 from proxy.config.floor import FLOORS, LIMITS_WITH_FLOOR, REMEDY, SMALLEST_SHARE
 from proxy.config.quotas_file import Quotas
-from quotas.entity import Entity
+from quotas.admission.limit import Limit
+from quotas.entity import DEFAULT_NAME, AnyEntity, Entity
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import THRESHOLDS
 from quotas.resource_groups import parse_pattern
@@ -53,6 +54,7 @@ def quota_warnings(options: QuotaOptions, quotas: Quotas) -> list[Caution]:
     if low:
         effect = f"too low for one producer, whose records may expire; smallest limits: {FLOORS}"
         found.append(("quota_below_floor", {"entities": _listed(low), "effect": effect, "hint": REMEDY}))
+    found += _of_literal_names(quotas)
     found += _of_thresholds(quotas)
     unmatched: list[Caution] = [("quota_never_matches", fields) for fields in _never_matching(options, quotas)]
     rest = len(unmatched) - MAX_LISTED
@@ -60,6 +62,32 @@ def quota_warnings(options: QuotaOptions, quotas: Quotas) -> list[Caution]:
     if rest > 0:
         found.append(("quotas_never_match", {"further_entries": rest}))
     return found
+
+
+def _of_literal_names(quotas: Quotas) -> Iterator[Caution]:
+    """Names that look like patterns."""
+    found = [str(entry.entity) for entry in quotas.entries if _looks_like_pattern(entry.entity)]
+    if found:
+        effect = "this is one name, letter by letter: it matches no other"
+        hint = f"a star at the end of a name is for members of a resource-group; every other name is {DEFAULT_NAME}"
+        yield "quota_name_is_literal", {"entities": _listed(found), "effect": effect, "hint": hint}
+
+
+def _looks_like_pattern(entity: AnyEntity) -> bool:
+    """Whether a name has a star, or differs from the default's by the case of its letters."""
+    names = (entity.user, entity.client_id) if isinstance(entity, Entity) else (entity.name,)
+    return any(isinstance(name, str) and ("*" in name or name.lower() == DEFAULT_NAME != name) for name in names)
+
+
+def unmatched(entries: Iterable[QuotaEntry], limits: Iterable[Limit]) -> list[Caution]:
+    """A warning about entries that none of the limits in use is of."""
+    used = {entity for limit in limits for entity in (limit.entity, limit.origin)}
+    found = [str(entry.entity) for entry in entries if entry.limits and entry.entity not in used]
+    if not found:
+        return []
+    effect = "no client, topic or connection had these names yet, or other entries are stronger for all that had"
+    hint = "kafka_quota_proxy_bytes_total in /metrics has the names of clients so far"
+    return [("quota_matched_nothing", {"entities": _listed(found), "effect": effect, "hint": hint})]
 
 
 def _of_thresholds(quotas: Quotas) -> Iterator[Caution]:
@@ -127,6 +155,7 @@ def _matches(name: str) -> Callable[[str], bool]:
     return lambda text: parse_pattern(text).matches(name)
 
 
-def _listed(entities: list[str]) -> str:
+def _listed(found: list[str]) -> str:
+    entities = list(dict.fromkeys(found))
     rest = len(entities) - MAX_LISTED
     return ", ".join(entities[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")

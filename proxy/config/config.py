@@ -79,7 +79,7 @@ class QuotaOptions:
     """The quotas, the names that clients are metered under, and the algorithms.
 
     `client_id` and `principal` replace the names of all clients.
-    `entries` are those given by flags; entries of `file` replace those of the same entity.
+    `entries` are those given by flags; limits in `file` replace those of the same name and entity.
     `share` is in (0, 1] and scales every rate; the share in `file` replaces it.
     `algorithm` is for entries that name none; connection_creation_rate uses sampled windows that pass at most
     one window's worth at once, unless its entry names an algorithm. Sampled windows are `window_num` windows of

@@ -41,6 +41,8 @@ def _setting(*flags: str, **attributes: Any) -> Callable[[Any], Any]:
 
 
 _ADDRESS: Final = partial(values.parse_address, zero_port=True)
+_ONE_REQUEST: Final = 1_048_576
+"""Java's default of max.request.size."""
 
 UPSTREAM: Final = cloup.option_group(
     "Upstream",
@@ -167,8 +169,8 @@ QUOTAS: Final = cloup.option_group(
         type=Checked("FILE.toml", file_path),
         show_default="none",
         help="[[quota]] and [[resource-group]] tables with the keys of SPEC; above them quota_share and dry_run. The "
-        "proxy watches the file and applies a change as a whole. An entry of the file replaces the --quota of the same "
-        "entity; quota_share and dry_run replace their flags.",
+        "proxy watches the file and applies a change as a whole. A limit of the file replaces that of a --quota of the "
+        "same entity; quota_share and dry_run replace their flags.",
     ),
     _setting(
         "--quota-share",
@@ -374,10 +376,10 @@ SECURITY: Final = cloup.option_group(
     ),
     _setting(
         "--max-buffered-bytes",
-        type=Checked("BYTES", values.parse_size),
+        type=Checked("BYTES", partial(values.parse_size, smallest=_ONE_REQUEST)),
         default="256MiB",
         help="Memory for bytes that are not forwarded yet, of all connections together. When it is used up, "
-        "connections are not read, and /readyz reports it.",
+        "connections are not read, and /readyz reports it. At least 1MiB, one request of most clients.",
     ),
     _setting(
         "--max-pending-requests",

@@ -1,4 +1,4 @@
-"""The file of `--quotas-file`: read or refused as a whole; its entries replace entries of the flags."""
+"""The file of `--quotas-file`: read or refused as a whole; its limits replace those of the flags."""
 
 import stat
 from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +28,7 @@ _SETTINGS: Final[Mapping[str, Callable[[object], Any]]] = {"quota_share": parse_
 
 @dataclass(frozen=True)
 class Quotas:
-    """The quotas in force: the entries, each entity once, and the share that scales every rate, in (0, 1].
+    """The quotas in force: the entries, those of flags first, and the share that scales every rate, in (0, 1].
 
     `dry_run`: they are not enforced.
     A file may have a million entries: `prepare` and comparisons take seconds then.
@@ -146,8 +146,8 @@ def _is_stream(path: Path) -> bool:
 
 
 def quotas_in_force(config: Config) -> Quotas:
-    """The quotas of the flags and of the file as it is now. An entry of the file replaces the flag's entry of the same
-    entity; `quota_share` and `dry_run` of the file replace the flags'.
+    """The quotas of the flags and of the file as it is now. A limit of the file replaces the flag's of the same
+    name and entity; `quota_share` and `dry_run` of the file replace the flags'.
 
     Raises ConfigError when the file has a problem. Blocks as `read_quotas_file`.
     """
@@ -176,20 +176,21 @@ def entries_together(
     flag could solve once it is correct.
     """
     problems = list(in_file.problems)
-    by_entity = _distinct(by_flag, listeners, problems)
+    flags = _distinct(by_flag, listeners, problems)
     whom = [(each.place, listeners.named(each.entity)) for each in in_file.placed if each.entity is not None]
     for place, owner in whom:
         problems += listeners.problems(owner, f"{path}: {place}")
     if path is not None:
         problems += _at(path, duplicates(whom))
     wrong: list[Wrong] = [] if all_flags_known else [(None, {})]
+    of_file = []
     for each in in_file.placed:
         entity = each.entity and listeners.named(each.entity)
         if each.entry is None or entity is None:
             wrong.append((entity, each.limits))
         else:
-            by_entity[entity] = _of(entity, each.entry)
-    entries = tuple(by_entity.values())
+            of_file.append(_of(entity, each.entry))
+    entries = _merged(flags, of_file)
     where = FLAG if path is None else str(path)
     problems += [Problem(where, error.message, error.hint) for error in threshold_errors(entries, wrong)]
     if problems:
@@ -210,6 +211,18 @@ def _distinct(
             problems += listeners.problems(entity, FLAG)
         by_entity[entity] = _of(entity, entry)
     return by_entity
+
+
+def _merged(flags: dict[AnyEntity, QuotaEntry], of_file: list[QuotaEntry]) -> tuple[QuotaEntry, ...]:
+    """The entries of flags without what an entry of the file says about the same entity, and those of the file."""
+    for entry in of_file:
+        flag = flags.get(entry.entity)
+        if flag is not None:
+            said = {*entry.limits, *entry.unlimited}
+            limits = {name: rate for name, rate in flag.limits.items() if name not in said}
+            unlimited = tuple(name for name in flag.unlimited if name not in said)
+            flags[entry.entity] = replace(flag, limits=limits, unlimited=unlimited, group=entry.group)
+    return (*(flag for flag in flags.values() if flag.limits or flag.unlimited), *of_file)
 
 
 def _of(entity: AnyEntity, entry: QuotaEntry) -> QuotaEntry:

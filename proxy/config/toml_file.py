@@ -15,6 +15,7 @@ from proxy.config.option_types import QUOTA_TABLES_ELSEWHERE, Setting, place_of
 _TOTAL_AS_VALUE: Final = re.compile(r"^[ \t]*total[ \t]*=", re.MULTILINE)
 _TOTAL_AS_TABLE: Final = re.compile(r"^[ \t]*(total\.[a-z.]+)[ \t]*=", re.MULTILINE)
 
+_OF_QUOTAS_FILE: Final = frozenset({"quota", "resource-group", "quota_share", "dry_run"})
 _FILE_PROBLEMS: Final = "proxy.config.toml_file.file_problems"
 
 
@@ -51,6 +52,15 @@ def take_defaults_from(ctx: click.Context, path: object) -> object:
             defaults[key] = str(path.parent / name)
     ctx.default_map = defaults
     return path
+
+
+def has_only_quotas(path: Path) -> bool:
+    """Whether this is a file of --quotas-file: it has tables of quotas and no other option."""
+    data = read_toml(path, place="", problems=[]) if path.is_file() else {}
+    tables = [data.get("quota"), data.get("resource-group")]
+    return data.keys() <= _OF_QUOTAS_FILE and any(
+        isinstance(item, dict) for each in tables if isinstance(each, list) for item in each
+    )
 
 
 def _unknown_key(path: Path, key: str, value: object, known: Sequence[str]) -> Problem:

@@ -214,16 +214,18 @@ def number_of_seconds(value: object) -> float:
     return number
 
 
-def parse_size(value: object) -> int:
-    """Bytes, from `256MiB`, `100MB` or a plain number. From 1 to 2,147,483,647 (the range of Kafka's length field)."""
+def parse_size(value: object, smallest: int = 1) -> int:
+    """Bytes, from `256MiB`, `100MB` or a plain number. From `smallest` to 2,147,483,647 (the range of Kafka's length
+    field).
+    """
     expected = "expected a size such as 104857600, 100MB or 256MiB"
     number, unit = _quantity(value, expected)
     factor = _SIZE_UNITS.get(unit.lower())
     if factor is None:
         raise InvalidValue(expected, f"unknown unit {unit!r}; allowed: B, kB, MB, GB, KiB, MiB, GiB")
     size = number * factor
-    if not size.is_integer() or not 1 <= size <= INT32_MAX:
-        raise InvalidValue(expected, f"from 1 to {INT32_MAX} bytes")
+    if not size.is_integer() or not smallest <= size <= INT32_MAX:
+        raise InvalidValue(expected, f"from {smallest} to {INT32_MAX} bytes")
     return int(size)
 
 

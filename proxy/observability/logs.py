@@ -11,7 +11,7 @@ import logging
 import sys
 import traceback
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
@@ -42,6 +42,12 @@ def event(logger: logging.Logger, level: int, name: str, /, *, exc_info: bool = 
     """
     if logger.isEnabledFor(level):
         logger.log(level, "%s", name, exc_info=exc_info, extra={"event": name, "fields": fields})
+
+
+def warn(logger: logging.Logger, cautions: Iterable[tuple[str, Mapping[str, object]]]) -> None:
+    """Log the warnings of `proxy.config.cautions`."""
+    for name, fields in cautions:
+        event(logger, logging.WARNING, name, **fields)  # type: ignore[arg-type] # no field has the name exc_info
 
 
 def text_value(value: object) -> str:

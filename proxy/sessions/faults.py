@@ -5,8 +5,6 @@ from collections.abc import Callable
 from typing import Final, final
 
 from protocol.errors import ProtocolError
-from proxy.brokers.login import LoginRefused
-from proxy.brokers.upstream import CLOSED_EARLY, PLAINTEXT_HINT
 from proxy.enforcement.data_frame import DataFrame
 from proxy.enforcement.identity import Identity
 from proxy.observability.logs import RateLimited, event
@@ -48,35 +46,9 @@ class Faults:
         self._metrics.connections.rejected[reason] += 1
         self._log(logging.WARNING, "connection_rejected", reason, reason=reason, max_connections=max_connections)
 
-    def unreachable(self, reason: str, address: str, detail: str) -> None:
-        """A server cannot be connected to; another one may answer."""
-        self._metrics.errors.upstream[reason] += 1
-        self._log(
-            logging.WARNING, "upstream_unreachable", (reason, address), address=address, reason=reason, detail=detail
-        )
-
     def ended_mid_frame(self) -> None:
         """The broker ended its stream inside of a response."""
         self._metrics.errors.upstream["closed_mid_frame"] += 1
-
-    def upstream_lost(self, identity: Identity, error: OSError | None, *, is_unheard: bool) -> None:
-        """The broker's connection broke; without an error: it closed it before its first response.
-
-        `is_unheard`: it has never sent anything, and requests have no response.
-        """
-        reason = CLOSED_EARLY if error is None else "connection_reset"
-        self._metrics.errors.upstream[reason] += 1
-        detail = None if error is None else error.strerror or str(error)
-        hint = PLAINTEXT_HINT if is_unheard else None
-        self._log(
-            logging.WARNING, "upstream_lost", reason, peer=identity.client.peer, reason=reason, detail=detail, hint=hint
-        )
-
-    def login_refused(self, identity: Identity, error: LoginRefused) -> None:
-        """The broker did not accept the proxy's own login."""
-        reason = "login_refused"
-        self._metrics.errors.upstream[reason] += 1
-        self._log(logging.ERROR, reason, str(error), peer=identity.client.peer, detail=str(error))
 
     def dropped(self, identity: Identity, hold: DataFrame) -> None:
         """The client of a held frame has gone."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, final
 
-from protocol.errors import ProtocolError
+from protocol.errors import NotKafka, ProtocolError
 from protocol.request_header import may_contain_produce
 from proxy.brokers.login import LoginRefused
 from proxy.brokers.upstream import Attempt
@@ -175,7 +175,7 @@ class Session(Owner, FrameOwner):
             candidates,
             shared.wire_to_broker,
             partial(self._on_connected, spent_ns),
-            shared.faults.unreachable,
+            shared.health.failed,
             lambda: self._on(Event.BROKER_UNREACHABLE),
         )
         if self.state is State.CONNECTING:
@@ -186,7 +186,7 @@ class Session(Owner, FrameOwner):
             self._shared.faults.protocol(self.identity, HandshakeFailed(detail, -1))
         self._on(Event.FAILED)
 
-    def _on_connected(self, spent_ns: int, upstream: Wire) -> None:
+    def _on_connected(self, spent_ns: int, upstream: Wire, address: str) -> None:
         self._attempt = None
         self.upstream = upstream
         shared = self._shared
@@ -194,7 +194,7 @@ class Session(Owner, FrameOwner):
         to_client = self.response_stream = ResponseStream(self.connection)
         self.requests = Pump(shared.pumps, self, to_broker, self.client, upstream)
         self.responses = Pump(shared.pumps, self, to_client, upstream, self.client)
-        self.progress = Progress(self.requests, self.responses, to_broker, to_client, shared.clock(), spent_ns)
+        self.progress = Progress(self.requests, self.responses, to_broker, to_client, shared.clock(), spent_ns, address)
         self._on(Event.BROKER_CONNECTED)
         if shared.context.config.upstream.login is not None:
             self.login = BrokerLogin(shared, self.requests, self)
@@ -310,6 +310,7 @@ class Session(Owner, FrameOwner):
         now_ns = shared.clock()
         if self.upstream is not None:
             self._end_delay()
+            self.progress.check_broker(shared.health, now_ns)
             self.request_stream.end(now_ns)
             self.requests.stop()
             self.responses.stop()
@@ -424,7 +425,7 @@ class Session(Owner, FrameOwner):
         else:
             if self.responses.stream.remaining or self.responses.kept:
                 self._shared.faults.ended_mid_frame()
-            elif self._is_unheard and self.state is not State.FLUSHING:
+            elif self.progress.is_unheard and self.state is not State.FLUSHING:
                 self._note_upstream_lost(None)
             self._on(Event.BROKER_ENDED)
 
@@ -484,6 +485,7 @@ class Session(Owner, FrameOwner):
                 self._read_to_end(pump)
         self._check_throttles(now_ns)
         self.progress.check(now_ns)
+        self.progress.check_broker(self._shared.health, now_ns)
         self._shared.wakeups.rearm()
 
     def _on_client_gone(self) -> None:
@@ -530,7 +532,9 @@ class Session(Owner, FrameOwner):
 
     def close_for(self, error: Exception) -> None:
         if isinstance(error, LoginRefused):
-            self._shared.faults.login_refused(self.identity, error)
+            self._shared.health.failed(self.progress.broker, "login_refused", str(error))
+        elif isinstance(error, NotKafka) and error.protocol == "tls" and self.connection.in_flight:
+            self._shared.health.failed(self.progress.broker, "plaintext_to_tls", "it answers with a TLS alert")
         elif isinstance(error, ProtocolError):
             self._shared.faults.protocol(self.identity, error)
         else:
@@ -538,10 +542,5 @@ class Session(Owner, FrameOwner):
         self._on(Event.FAILED)
 
     def _note_upstream_lost(self, error: OSError | None) -> None:
-        """The broker's connection broke; without an error: it closed it before its first response."""
-        self._shared.faults.upstream_lost(self.identity, error, is_unheard=self._is_unheard)
-
-    @property
-    def _is_unheard(self) -> bool:
-        """Requests have been forwarded, and the broker has never sent anything."""
-        return bool(self.connection.in_flight) and not self.progress.has_response
+        """The broker's connection broke; without an error: it closed it before a response."""
+        self._shared.health.failed(self.progress.broker, *self.progress.failure_of(error))

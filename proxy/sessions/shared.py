@@ -5,6 +5,7 @@ from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from proxy.brokers.health import Health
 from proxy.brokers.upstream import Upstream
 from proxy.config.client_settings import LoginSettings
 from proxy.sessions.faults import Faults
@@ -34,6 +35,7 @@ class Shared:
     wakeups: Wakeups
     upstream: Upstream
     faults: Faults
+    health: Health
     login: Callable[[], LoginSettings | None]
     principal_of: Callable[[bytes], str | None]
     wire_to_client: Callable[[socket.socket], Wire]

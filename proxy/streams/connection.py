@@ -82,6 +82,7 @@ class Connection:
     is_stopped        no request passes now: it is closing, or its own responses take too much memory
     sent_unanswered   a request without a response (acks=0) has been forwarded: the broker may not have read it yet
     attention         the session has something to do besides the bytes: see `Session.attend`
+    is_negotiated     the broker has answered ApiVersions
     """
 
     __slots__ = (
@@ -93,6 +94,7 @@ class Connection:
         "identity",
         "in_flight",
         "is_closing",
+        "is_negotiated",
         "is_stopped",
         "max_in_flight",
         "owed",
@@ -111,6 +113,7 @@ class Connection:
         self.is_stopped = False
         self.sent_unanswered = False
         self.attention = False
+        self.is_negotiated = False
         #: The current data frame, if it is held or does not arrive whole.
         self.frame: DataFrame | None = None
         #: The content of Produce requests, for clients with limits on it.
@@ -268,16 +271,18 @@ class Requests(Stream):
 class Responses(Stream):
     """From broker to client: the interface for handlers.
 
-    current   what the current response answers
-    delay     the response at hand is delayed
+    current    what the current response answers
+    delay      the response at hand is delayed
+    has_begun  the broker has sent something; not right after ApiVersions or the proxy's login: it may take no more
     """
 
-    __slots__ = ("current", "delay")
+    __slots__ = ("current", "delay", "has_begun")
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self.current: Awaited | None = None
         self.delay: Delay | None = None
+        self.has_begun = False
 
     @abstractmethod
     def postpone(self, delay: Delay, now_ns: int) -> int:

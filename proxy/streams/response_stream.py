@@ -48,15 +48,12 @@ class ResponseStream(Responses):
         "_shown_delay_ms",
         "_size",
         "_view",
-        "has_begun",
     )
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self._longest = connection.context.config.security.max_response_bytes
         self._view = connection.context.memory.view
-        #: The broker has sent something.
-        self.has_begun = False
         self._longest_in_batch = min(self._longest, TLS_ALERT_LENGTH - 1)
         self._read_size = READ_SIZE
         #: The delay of the response at hand, if it contains that.

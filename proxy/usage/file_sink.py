@@ -1,6 +1,7 @@
 """Appends records to a file, one JSON object in each line.
 
-The file is opened for each write, so it may be renamed, removed or truncated at any time, as log rotation does.
+The file is opened for each write, so it may be renamed, removed or truncated at any time, as log rotation does. For a
+pipe that nobody reads, or that is full, a write fails at once.
 """
 
 import asyncio
@@ -30,7 +31,8 @@ class FileSink:
 
     def _append(self, data: bytes) -> None:
         """Append all. After an error within a line, the next call ends that line first."""
-        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        file = os.open(self._path, flags, FILE_MODE)
         try:
             rest = memoryview(b"\n" + data if self._is_torn else data)
             while rest:

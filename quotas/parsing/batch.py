@@ -30,14 +30,17 @@ def duplicates(placed: Iterable[tuple[str, AnyEntity]]) -> list[SpecError]:
 def threshold_errors(entries: Iterable[QuotaEntry], wrong: Sequence[Wrong] = ()) -> list[SpecError]:
     """Thresholds of topics without a total or above it (seed 004): one error for bytes, one for messages.
 
-    The entities are distinct. The errors have no place, since they concern several entries.
+    Limits of later entries replace those of earlier ones of the entity. The errors have no place, since they concern
+    several entries.
 
-    `wrong` are entries with other errors; each replaces an entry of the same entity. Their thresholds count if they
-    could be parsed. What correcting them may solve is not reported here.
+    `wrong` are entries with other errors, in place of all others of their entity. Their thresholds count if they could
+    be parsed. What correcting them may solve is not reported here.
     """
     if any(entity is None for entity, _ in wrong):
         return []
-    limits_of: dict[AnyEntity | None, Mapping[str, int | Fraction]] = {each.entity: each.limits for each in entries}
+    limits_of: dict[AnyEntity | None, Mapping[str, int | Fraction]] = {}
+    for each in entries:
+        limits_of[each.entity] = {**limits_of.get(each.entity, {}), **each.limits}
     limits_of.update(wrong)
     total_is_wrong = any(entity == TOTAL for entity, _ in wrong)
     errors = []

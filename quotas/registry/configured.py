@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Final
 
-from quotas.entity import TOTAL, AnyEntity, Default, Entity, Kind, Named
+from quotas.entity import DEFAULT, TOTAL, AnyEntity, Default, Entity, Kind, Name, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import (
     BYTES_IN_RATE,
@@ -14,7 +14,7 @@ from quotas.limit_kinds import (
     TOTAL_BYTES_THRESHOLD,
     TOTAL_MESSAGES_THRESHOLD,
 )
-from quotas.registry.override import Applies, Compactor, Override, apply, limits_of
+from quotas.registry.override import Applies, Compactor, Override, apply, limits_of, merged
 from quotas.registry.precedence import QuotaTable
 from quotas.resource_groups import GroupIndex, ResourceGroup
 
@@ -22,7 +22,8 @@ _OF_RECORDS: Final = frozenset((BYTES_IN_RATE, MESSAGES_IN_RATE, TOTAL_BYTES_THR
 
 
 class Configured:
-    """All entries in force. Of two entries of one entity the later counts.
+    """All entries in force. Of two entries of one entity, limits of the later replace those of the same name; so do the
+    members of a group.
 
     counts_records    whether some limit counts records
     counts_mutations  whether some limit counts created and deleted partitions
@@ -31,19 +32,18 @@ class Configured:
 
     def __init__(self, entries: Iterable[QuotaEntry] = ()) -> None:
         self.clients = QuotaTable()
-        self._named: dict[Kind, dict[str, Override]] = {kind: {} for kind in Kind}
-        self._defaults: dict[Kind, Override] = {}
+        self._named: dict[Kind, dict[Name, Override]] = {kind: {} for kind in Kind}
         compactor = Compactor()
         limit_names: set[str] = set()
-        groups: list[ResourceGroup] = []
+        groups: dict[AnyEntity, ResourceGroup] = {}
         self.rejects = False
         for entry in entries:
             self.rejects |= _may_reject(entry)
             if entry.group is not None:
-                groups.append(entry.group)
+                groups[entry.entity] = entry.group
             self._put(entry.entity, compactor.compact(entry))
             limit_names.update(entry.limits)
-        self.groups = GroupIndex(groups)
+        self.groups = GroupIndex(groups.values())
         self.counts_records = not limit_names.isdisjoint(_OF_RECORDS)
         self.counts_mutations = CONTROLLER_MUTATION_RATE in limit_names
 
@@ -53,13 +53,12 @@ class Configured:
         return {} if override is None else limits_of(override)
 
     def _put(self, entity: AnyEntity, override: Override) -> None:
-        """Set the entry of an entity."""
+        """Add an entry of an entity."""
         if isinstance(entity, Entity):
             self.clients.put(entity, override)
-        elif isinstance(entity.name, Default):
-            self._defaults[entity.kind] = override
         else:
-            self._named[entity.kind][entity.name] = override
+            named = self._named[entity.kind]
+            named[entity.name] = merged(named.get(entity.name), override)
 
     def find(self, kind: Kind, *names: str) -> dict[str, Applies]:
         """The limits of an entity other than a client. Of several names of it, a limit and its bucket are those of the
@@ -72,8 +71,9 @@ class Configured:
             if override is not None:
                 owner = TOTAL if kind is Kind.TOTAL else Named(kind, name)
                 apply(override, found, lifted, owner, owner)
-        if kind in self._defaults:
-            apply(self._defaults[kind], found, lifted, Named(kind, names[0]), Named(kind, Default.DEFAULT))
+        default = self._named[kind].get(DEFAULT)
+        if default is not None:
+            apply(default, found, lifted, Named(kind, names[0]), Named(kind, DEFAULT))
         return found
 
     def of_total(self) -> dict[str, Applies]:
@@ -95,7 +95,7 @@ class Configured:
         """Every topic with its own entry of this limit, and the value."""
         for topic, override in self._named[Kind.TOPIC].items():
             rate = limits_of(override).get(limit_name)
-            if rate is not None:
+            if rate is not None and isinstance(topic, str):
                 yield topic, rate
 
 

@@ -1,7 +1,7 @@
 """The compact form of configured entries, since there may be a million that are never looked up."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final, TypeAlias
 
@@ -14,7 +14,10 @@ NS_PER_SECOND: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The common part of overrides, shared: the names of their limits and of those they lift, and their options."""
+    """The common part of overrides, shared: the names of their limits and of those they lift, and their options.
+
+    earlier   an override of the same entity: its other limits apply too, with its own options
+    """
 
     names: tuple[str, ...]
     burst_ns: int | None = None
@@ -23,6 +26,7 @@ class Shape:
     unlimited: tuple[str, ...] = ()
     exempt: Exemption | None = None
     rejects: bool | None = None
+    earlier: "Override | None" = None
 
 
 # The shape, then one rate for each of its names.
@@ -75,7 +79,15 @@ class Compactor:
 def limits_of(override: Override) -> dict[str, int | Fraction]:
     """Name to rate."""
     shape, *rates = override
-    return dict(zip(shape.names, rates, strict=True))
+    of_earlier = {} if shape.earlier is None else limits_of(shape.earlier)
+    kept = {name: rate for name, rate in of_earlier.items() if name not in shape.unlimited}
+    return {**kept, **dict(zip(shape.names, rates, strict=True))}
+
+
+def merged(earlier: Override | None, later: Override) -> Override:
+    """One override of two entries of an entity: limits of the later one replace those of the same name."""
+    shape, *rates = later
+    return later if earlier is None else (replace(shape, earlier=earlier), *rates)
 
 
 def apply(
@@ -89,3 +101,5 @@ def apply(
                 rate, shape.burst_ns, shape.mode, shape.algorithm, entity, origin, shape.exempt, shape.rejects
             )
     lifted.update(shape.unlimited)
+    if shape.earlier is not None:
+        apply(shape.earlier, found, lifted, entity, origin)

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from quotas.entity import DEFAULT, Default, Entity
-from quotas.registry.override import Applies, Override, apply
+from quotas.registry.override import Applies, Override, apply, merged
 
 _ANY_PAIR: Final = Entity(DEFAULT, DEFAULT)
 _ANY_USER: Final = Entity(DEFAULT)
@@ -31,7 +31,7 @@ _ANY_CLIENT: Final = Entity(None, DEFAULT)
 
 
 class QuotaTable:
-    """All configured quotas of users and client ids, by level. Of two entries of one entity the later counts."""
+    """All configured quotas of users and client ids, by level. Two entries of one entity are merged."""
 
     __slots__ = (
         "_any_client",
@@ -49,10 +49,10 @@ class QuotaTable:
         self._pair_user: dict[str, Override] = {}  # 2, by user
         self._by_user: dict[str, Override] = {}  # 3
         self._pair_any: dict[str, Override] = {}  # 4, by client id
-        self._any_pair: Override | None = None  # 5
-        self._any_user: Override | None = None  # 6
+        self._any_pair: dict[str, Override] = {}  # 5, by ""
+        self._any_user: dict[str, Override] = {}  # 6, by ""
         self._by_client: dict[str, Override] = {}  # 7
-        self._any_client: Override | None = None  # 8
+        self._any_client: dict[str, Override] = {}  # 8, by ""
         for entity, override in overrides:
             self.put(entity, override)
 
@@ -83,30 +83,28 @@ class QuotaTable:
             yield self._by_user.get(user), only_user, only_user
         if user and client_id is not None:
             yield self._pair_any.get(client_id), pair, Entity(DEFAULT, client_id)
-            yield self._any_pair, pair, _ANY_PAIR
+            yield self._any_pair.get(""), pair, _ANY_PAIR
         if user:
-            yield self._any_user, only_user, _ANY_USER
+            yield self._any_user.get(""), only_user, _ANY_USER
         if client_id is not None:
             only_client = Entity(None, client_id)
             yield self._by_client.get(client_id), only_client, only_client
-            yield self._any_client, only_client, _ANY_CLIENT
+            yield self._any_client.get(""), only_client, _ANY_CLIENT
 
     def put(self, entity: Entity, override: Override) -> None:
-        """Set the entry of this entity."""
-        match entity.user, entity.client_id:
-            case Default(), Default():
-                self._any_pair = override
-            case Default(), None:
-                self._any_user = override
-            case None, Default():
-                self._any_client = override
-            case _:
-                level, key = self._place(entity)
-                level[key] = override
+        """Add an entry of this entity."""
+        level, key = self._place(entity)
+        level[key] = merged(level.get(key), override)
 
     def _place(self, entity: Entity) -> tuple[dict[str, Override], str]:
-        """The dict and key of an entity with at least one real name."""
+        """The dict and key of an entity."""
         match entity.user, entity.client_id:
+            case Default(), Default():
+                return self._any_pair, ""
+            case Default(), None:
+                return self._any_user, ""
+            case None, Default():
+                return self._any_client, ""
             case str(user), str(client_id):
                 return self._by_pair, _pair_key(user, client_id)
             case str(user), None:

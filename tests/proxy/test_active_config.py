@@ -65,6 +65,38 @@ async def test_throttles_shows_no_notice_while_off(open_stage: OpenStage) -> Non
     await until(lambda: not stage.waiting())
 
 
+async def test_entries_that_matched_nothing_are_warned_about_once(
+    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    specs = ("client-id=etl", "client-id=elt", "user=<default>", "topic=orders", "user=a", "resource-group=g,user=b")
+    entries = [parse_spec(f"{spec},{'bytes_in' if 'topic' in spec else 'producer_byte'}_rate=5MB") for spec in specs]
+    stage = open_stage(quotas=[*entries, parse_spec("client-id=free,request_rate=unlimited")])
+    active = stage.server.active_config
+    active.warn_of_unmatched(stage.clock())
+    stage.clock.pass_seconds(1_000)
+    active.warn_of_unmatched(stage.clock())
+    client, broker = await stage.pair()
+    await client.send(produce_records(1, {"clicks": [batch(1, 100)]}))
+    await broker.frame()
+
+    def warned(*after_seconds: int) -> list[object]:
+        for seconds in after_seconds:
+            stage.clock.pass_seconds(seconds)
+            active.warn_of_unmatched(stage.clock())
+        return [record.__dict__["fields"]["entities"] for record in caplog.records]
+
+    first = "client-id:etl, client-id:elt, topic:orders, user:a, resource-group:g"  # each user's is stronger than etl's
+    assert warned(0, 299) == []
+    await until(lambda: warned(1))
+    assert warned(300) == [first]
+    active.replace_quotas(Quotas((*entries[:2], *entries[4:5]), 1))
+    await client.send(produce_records(2, {"clicks": [batch(1, 100)]}))
+    await broker.frame()
+    assert warned(0, 299) == [first]
+    await until(lambda: len(warned(1)) > 1)
+    assert warned(300) == [first, "client-id:elt, user:a"]
+
+
 @pytest.mark.parametrize("is_dry", [False, True])
 async def test_a_signal_switches_until_a_file_decides(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture, is_dry: bool

@@ -283,6 +283,17 @@ def test_a_quotas_file_given_by_flag_is_checked_in_place_of_the_named_one(files:
     assert "missing.toml" not in result.stderr
 
 
+def test_a_quotas_file_is_checked_alone(files: Path) -> None:
+    (files / "quotas.toml").write_text('dry_run = true\n[[resource-group]]\nname = "g"\nuser = "a"\nrequest_rate = 5\n')
+    result = invoke("check-config", "quotas.toml")
+    assert (result.exit_code, result.stderr.partition(":")[0]) == (0, "warning")
+    assert result.stdout.endswith("1 quota entry (with quotas.toml); dry run\n")
+    (files / "quotas.toml").write_text('[[quota]]\nuser = "a"\nrequest_rat = 5\n')
+    result = invoke("check-config", "quotas.toml")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: quotas.toml: quota[0].request_rat: unknown limit 'request_rat'\n")
+
+
 def test_every_error_of_both_files(files: Path) -> None:
     (files / "proxy.toml").write_text('listne = 1\nlog_level = "loud"\nquotas_file = "quotas.toml"\n')
     (files / "quotas.toml").write_text("[[quota]]\n[quota2]\n")

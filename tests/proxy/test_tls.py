@@ -129,7 +129,7 @@ async def test_settings_of_brokers_that_name_other_files(open_stage: OpenStage, 
 
 async def test_readiness_over_tls(open_stage: OpenStage, certificates: Certificates) -> None:
     stage = open_stage(upstream=certificates.upstream())
-    ready = Readiness([stage.broker.address], stage.server.tls, stage.clock)
+    ready = Readiness([stage.broker.address], stage.server.tls, stage.shared.health, stage.clock)
     checked = asyncio.ensure_future(ready.check())
     stranger = Certificates(certificates.directory)
     broker = TlsPeer(await stage.broker.accept(), stranger.of_server(), None)

@@ -65,6 +65,7 @@ class Login(Forward):
             return NEED
         awaited.response = bytes(responses.buf[pos + 4 : frame_end])
         responses.connection.in_flight.popleft()
+        responses.has_begun = False
         responses.output = b""
         responses.resume_at = frame_end
         return REPLACE

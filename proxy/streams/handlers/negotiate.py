@@ -79,6 +79,7 @@ class Negotiate(Forward):
         if throttle_ms:
             response = raise_api_versions_throttle(response, awaited.version, throttle_ms)
         responses.connection.in_flight.popleft()
+        responses.has_begun, responses.connection.is_negotiated = False, True
         responses.output = _length(len(response)) + response
         responses.resume_at = frame_end
         return REPLACE

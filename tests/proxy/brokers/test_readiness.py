@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections.abc import Callable
 
@@ -11,7 +12,7 @@ import pytest
 from proxy.brokers import readiness
 from proxy.brokers.readiness import FRESH_FOR_NS, VALID_FOR_NS, Readiness
 from proxy.observability.admin import Status
-from tests.proxy.conversation import NS_PER_SECOND, ScriptedBroker, Stage, nobody_accepts
+from tests.proxy.conversation import NS_PER_SECOND, ScriptedBroker, Stage, lines_of, nobody_accepts, until
 from tests.proxy.frames import frame
 
 OpenStage = Callable[..., Stage]
@@ -20,6 +21,12 @@ OpenStage = Callable[..., Stage]
 ASKED = frame(struct.pack(">hhih", 18, 0, 1, -1))
 #: No error, one API.
 GOOD = frame(struct.pack(">ihihhh", 1, 0, 1, 0, 0, 13))
+
+
+def ready_of(
+    stage: Stage, servers: list[tuple[str, int]], not_ready: Callable[[], str | None] = lambda: None
+) -> Readiness:
+    return Readiness(servers, stage.server.tls, stage.shared.health, stage.clock, not_ready)
 
 
 async def asked(broker: ScriptedBroker, *pieces: bytes) -> None:
@@ -34,7 +41,7 @@ async def asked(broker: ScriptedBroker, *pieces: bytes) -> None:
 @pytest.mark.parametrize("split", [False, True])
 async def test_a_server_that_answers_is_enough(open_stage: OpenStage, split: bool) -> None:
     stage = open_stage()
-    checked = asyncio.ensure_future(Readiness([stage.broker.address], stage.server.tls, stage.clock).check())
+    checked = asyncio.ensure_future(ready_of(stage, [stage.broker.address]).check())
     await asked(stage.broker, *([GOOD[at : at + 1] for at in range(len(GOOD))] if split else [GOOD]))
     status = await checked
     assert status.ok
@@ -44,35 +51,34 @@ async def test_a_server_that_answers_is_enough(open_stage: OpenStage, split: boo
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        pytest.param(b"", "closed the connection after 0 bytes: is this a TLS or SASL listener?", id="hangs up"),
-        pytest.param(GOOD[:9], "closed the connection after 5 bytes", id="hangs up in its answer"),
+        pytest.param(b"", "closed the connection before its first response (so do TLS listeners", id="hangs up"),
+        pytest.param(GOOD[:9], "closed the connection before its first response", id="hangs up in its answer"),
         pytest.param(frame(struct.pack(">ihi", 1, 35, 0)), "its response to ApiVersions is an error", id="error"),
         pytest.param(
             frame(struct.pack(">ihi", 2, 0, 0)), "its response to ApiVersions is an error", id="another's answer"
         ),
         pytest.param(
             frame(struct.pack(">ih", 1, 0)),
-            "its response is not Kafka's: is this a TLS or SASL listener?",
+            "its response is not Kafka's",
             id="too short",
         ),
-        pytest.param(
-            b"\xff\xff\xff\xff", "its response is not Kafka's: is this a TLS or SASL listener?", id="length below zero"
-        ),
+        pytest.param(b"\xff\xff\xff\xff", "its response is not Kafka's", id="length below zero"),
         pytest.param(
             struct.pack(">i", 1_048_577),
-            "its response is not Kafka's: is this a TLS or SASL listener?",
+            "its response is not Kafka's",
             id="length above the bound",
         ),
+        pytest.param(b"\x15\x03\x03\x00\x02\x02\x46", "it answers with a TLS alert (a TLS listener: set", id="TLS"),
         pytest.param(
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
-            "its response is not Kafka's: is this a TLS or SASL listener?",
+            "its response is not Kafka's",
             id="HTTP",
         ),
     ],
 )
 async def test_a_server_with_any_other_response_is_not_ready(open_stage: OpenStage, answer: bytes, reason: str) -> None:
     stage = open_stage()
-    checked = asyncio.ensure_future(Readiness([stage.broker.address], stage.server.tls, stage.clock).check())
+    checked = asyncio.ensure_future(ready_of(stage, [stage.broker.address]).check())
     peer = await stage.broker.accept()
     assert await peer.frame() == ASKED
     await peer.send(answer)
@@ -91,7 +97,7 @@ async def test_the_first_good_answer_decides(open_stage: OpenStage) -> None:
     try:
         with nobody_accepts() as unreachable:
             servers = [closed.address, unreachable, silent.address, stage.broker.address]
-            checked = asyncio.ensure_future(Readiness(servers, stage.server.tls, stage.clock).check())
+            checked = asyncio.ensure_future(ready_of(stage, servers).check())
             peer = await silent.accept()
             assert await peer.frame() == ASKED
             await asked(stage.broker, GOOD)
@@ -109,7 +115,7 @@ async def test_all_that_is_wrong_is_said(open_stage: OpenStage, monkeypatch: pyt
     closed.close()
     with nobody_accepts() as unreachable:
         servers = [closed.address, unreachable, stage.broker.address]
-        checked = asyncio.ensure_future(Readiness(servers, stage.server.tls, stage.clock).check())
+        checked = asyncio.ensure_future(ready_of(stage, servers).check())
         await asked(stage.broker)
         status = await checked
     assert not status.ok
@@ -120,7 +126,7 @@ async def test_all_that_is_wrong_is_said(open_stage: OpenStage, monkeypatch: pyt
 
 async def test_an_answer_is_believed_for_a_while(open_stage: OpenStage) -> None:
     stage = open_stage()
-    ready = Readiness([stage.broker.address], stage.server.tls, stage.clock)
+    ready = ready_of(stage, [stage.broker.address])
     checked = [asyncio.ensure_future(ready.check()) for _ in range(5)]
     await asked(stage.broker, GOOD)
     assert all(status.ok for status in await asyncio.gather(*checked)), "all who ask at once are told the same"
@@ -135,7 +141,7 @@ async def test_an_answer_is_believed_for_a_while(open_stage: OpenStage) -> None:
 
 async def test_a_check_that_is_cancelled_leaves_the_probe_to_the_others(open_stage: OpenStage) -> None:
     stage = open_stage()
-    ready = Readiness([stage.broker.address], stage.server.tls, stage.clock)
+    ready = ready_of(stage, [stage.broker.address])
     first, second = (asyncio.ensure_future(ready.check()) for _ in range(2))
     peer = await stage.broker.accept()
     assert await peer.frame() == ASKED
@@ -153,7 +159,7 @@ async def test_a_check_returns_soon_in_any_state_of_the_brokers(
     monkeypatch.setattr(readiness, "ANSWER_WITHIN_SECONDS", 0.01)
     monkeypatch.setattr(readiness, "PROBE_TIMEOUT_SECONDS", 60)
     stage = open_stage()
-    ready = Readiness([stage.broker.address], stage.server.tls, stage.clock)
+    ready = ready_of(stage, [stage.broker.address])
     for _ in range(3):
         status = await ready.check()
         assert not status.ok
@@ -167,7 +173,10 @@ async def test_a_check_returns_soon_in_any_state_of_the_brokers(
     assert (await ready.check()).ok, "the last answer, while the next probe hangs"
     peer = await stage.broker.accept()
     stage.clock.pass_seconds(0.001)
-    assert not (await ready.check()).ok, "the last answer is too old"
+    status = await ready.check()
+    assert status.reason == (
+        f"no bootstrap server answers ApiVersions; 30 s ago: 127.0.0.1:{stage.broker.address[1]} answers"
+    )
     ready.close()
     await peer.closed()
 
@@ -175,7 +184,7 @@ async def test_a_check_returns_soon_in_any_state_of_the_brokers(
 async def test_a_proxy_that_serves_no_new_connection_is_not_ready_and_probes_no_broker(open_stage: OpenStage) -> None:
     stage = open_stage()
     reason: str | None = "draining"
-    ready = Readiness([stage.broker.address], stage.server.tls, stage.clock, lambda: reason)
+    ready = ready_of(stage, [stage.broker.address], lambda: reason)
     assert await ready.check() == Status(False, "draining")
     reason = None
     checked = asyncio.ensure_future(ready.check())
@@ -183,3 +192,25 @@ async def test_a_proxy_that_serves_no_new_connection_is_not_ready_and_probes_no_
     assert (await checked).ok
     reason = "reading is paused"
     assert await ready.check() == Status(False, "reading is paused"), "whatever the last answer"
+
+
+async def test_the_proxy_asks_by_itself_until_a_server_answers(
+    open_stage: OpenStage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "PROBE_EVERY_SECONDS", 0.001)
+    stage = open_stage()
+    stage.broker.close()
+    ready = ready_of(stage, [stage.broker.address])
+    running = asyncio.ensure_future(ready.run())
+    await until(lambda: stage.metrics.errors.upstream["connect_refused"] > 2)
+    address = f"127.0.0.1:{stage.broker.address[1]}"
+    [(name, fields)] = lines_of(caplog.records)
+    assert (name, fields["address"], fields["reason"]) == ("broker_failed", address, "connect_refused")
+    assert fields["effect"] == "no bootstrap server can be used"
+    with caplog.at_level("INFO"), socket.create_server(stage.broker.address) as server:
+        server.setblocking(False)
+        peer, _ = await asyncio.get_running_loop().sock_accept(server)
+        with peer:
+            await asyncio.get_running_loop().sock_sendall(peer, GOOD)
+            await running
+    assert lines_of(caplog.records)[-1][0] == "broker_recovered"

@@ -35,7 +35,7 @@ async def test_the_next_bootstrap_server_when_one_refuses(
             assert await (await broker.accept()).frame() == heartbeat(number)
         errors = {reason: count for reason, count in stage.metrics.errors.upstream.items() if count}
         assert errors == {"connect_refused": 2}, "every other session begins with the one that is down"
-        [said] = [fields for name, fields in lines_of(caplog.records) if name == "upstream_unreachable"]
+        [said] = [fields for name, fields in lines_of(caplog.records) if name == "broker_failed"]
         assert (said["address"], said["reason"]) == (format_address(dead), "connect_refused")
     finally:
         broker.close()
@@ -62,7 +62,8 @@ async def test_with_all_brokers_down_connections_are_closed_at_once_until_a_rest
     for _ in range(5):
         await (await stage.client()).closed()
     assert stage.metrics.errors.upstream["connect_refused"] == 10
-    said = [fields for name, fields in lines_of(caplog.records) if name == "upstream_unreachable"]
+    said = [fields for name, fields in lines_of(caplog.records) if name == "broker_failed"]
+    assert [fields["effect"] for fields in said] == [None, "no bootstrap server can be used"]
     assert {fields["address"] for fields in said} == {format_address(first), format_address(second)}
     assert len(said) == 2, "one for each address, not for each client"
     assert {fields["reason"] for fields in said} == {"connect_refused"}

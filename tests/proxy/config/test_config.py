@@ -556,3 +556,12 @@ def test_passing_unknown_apis_is_warned_about() -> None:
 def test_the_summary_of_a_configuration() -> None:
     found = config(*UPSTREAM, "--dry-run", "--quota", "client-id=a,producer_byte_rate=1")
     assert summary_of(found) == "forwards to broker:9092; listens on 127.0.0.1:19092; 1 quota entry; dry run"
+
+
+def test_memory_for_less_than_one_request_is_refused() -> None:
+    [message] = errors(*UPSTREAM, "--max-buffered-bytes", "1MB")
+    assert message == (
+        "error: --max-buffered-bytes '1MB': expected a size such as 104857600, 100MB or 256MiB\n"
+        "  from 1048576 to 2147483647 bytes"
+    )
+    assert config(*UPSTREAM, "--max-buffered-bytes", "1MiB").security.max_buffered_bytes == 1_048_576

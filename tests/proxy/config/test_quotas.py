@@ -11,6 +11,7 @@ from proxy.config.cautions import MAX_LISTED, Caution, warnings_of
 from proxy.config.checks import summary_of
 from proxy.config.errors import ConfigError
 from proxy.config.quotas_file import quotas_in_force
+from quotas.entity import Kind
 from quotas.limit_kinds import LIMIT_NAMES
 from tests.proxy.command_line import UPSTREAM, config, errors, forget_environment
 
@@ -104,9 +105,43 @@ def test_an_entity_given_twice() -> None:
 def test_a_group_of_the_file_replaces_that_of_the_flags(quotas_file: Callable[[str], tuple[str, str]]) -> None:
     flag = quotas("resource-group=etl,client-id=a,producer_byte_rate=1")
     in_file = quotas_file('[[resource-group]]\nname = "etl"\nuser = "b"\nconsumer_byte_rate = 2\n')
-    (entry,) = quotas_in_force(config(*UPSTREAM, *flag, *in_file)).entries
-    assert entry.group is not None
-    assert (entry.group.client_ids, entry.group.users) == ((), ("b",))
+    for entry in quotas_in_force(config(*UPSTREAM, *flag, *in_file)).entries:
+        assert entry.group is not None
+        assert (entry.group.client_ids, entry.group.users) == ((), ("b",))
+
+
+def test_limits_of_the_file_replace_those_of_the_same_name_and_entity(
+    quotas_file: Callable[[str], tuple[str, str]],
+) -> None:
+    flags = quotas(
+        "user=a,producer_byte_rate=1,consumer_byte_rate=2,request_rate=unlimited,mode=delay",
+        "ip=10.0.0.1,connections=3",
+        "topic=<default>,bytes_in_rate=4",
+    )
+    in_file = quotas_file(
+        "[[quota]]\nuser = 'a'\nconsumer_byte_rate = 20\nrequest_rate = 30\n"
+        "[[quota]]\nip = '10.0.0.1'\nconnections = 'unlimited'\n"
+        "[[quota]]\ntopic = '<default>'\nmessages_in_rate = 40\nalgorithm = 'ewma'\n"
+    )
+    found = quotas_in_force(config(*UPSTREAM, *flags, *in_file))
+    assert {(str(entry.entity), *entry.limits.items(), entry.mode) for entry in found.entries} == {
+        ("user:a", ("producer_byte_rate", 1), "delay"),
+        ("user:a", ("consumer_byte_rate", 20), ("request_rate", 30), None),
+        ("ip:10.0.0.1", None),
+        ("topic:<default>", ("bytes_in_rate", 4), None),
+        ("topic:<default>", ("messages_in_rate", 40), None),
+    }
+    of_a = found.configured.clients.find("a", "")
+    assert {name: int(applies.rate) for name, applies in of_a.items()} == {
+        "producer_byte_rate": 1,
+        "consumer_byte_rate": 20,
+        "request_rate": 30,
+    }
+    of_topic = found.configured.find(Kind.TOPIC, "orders")
+    assert {name: applies.algorithm for name, applies in of_topic.items()} == {
+        "bytes_in_rate": None,
+        "messages_in_rate": "ewma",
+    }
 
 
 # The share
@@ -468,6 +503,16 @@ def test_the_way_that_toml_refuses_gets_the_right_spelling(
 
 def test_the_summary_counts_entries_of_every_kind() -> None:
     assert "; 3 quota entries" in summary_of(config(*UPSTREAM, *quotas(*EVERY_LIMIT)))
+
+
+def test_names_that_look_like_patterns_are_warned_about() -> None:
+    names = ("client-id=spark-*", "user=<Default>", "user=<default>", "user=a,client-id=<DEFAULT>", "client-id=default")
+    specs = quotas(*(f"{name},request_rate=1" for name in names), "resource-group=g,client-id=spark-*,request_rate=1")
+    [fields] = [
+        fields for name, fields in cautions((*UPSTREAM, "--principal", "a", *specs)) if name == "quota_name_is_literal"
+    ]
+    assert fields["entities"] == 'client-id:spark-*, user:"<Default>", user:a,client-id:"<DEFAULT>"'
+    assert "resource-group" in str(fields["hint"])
 
 
 def test_thresholds_warn_of_long_holds() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from proxy.config.quotas_file import Quotas, quotas_in_force
 from proxy.config_watch import MAX_PROBLEMS_LOGGED, ConfigWatch
 from proxy.observability.metrics import Metrics
 from quotas.parsing.parse import parse_spec
-from tests.proxy.conversation import PATIENCE_SECONDS, Clock
+from tests.proxy.conversation import PATIENCE_SECONDS, Clock, until
 
 FIVE = '[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "5MB"\n'
 NONE = Quotas((), 1)
@@ -162,18 +164,69 @@ async def test_a_comment_removes_all_quotas_of_the_file(watched: Watched) -> Non
 async def test_a_file_that_changes_while_it_is_read_is_read_again(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    contents = [SEVEN, "this is no TOML", FIVE, SEVEN]
+
     def reading(config: Config) -> Quotas:
-        quotas = quotas_in_force(config)
-        watched.path.write_text(SEVEN)
-        monkeypatch.undo()
-        return quotas
+        try:
+            return quotas_in_force(config)
+        finally:
+            if contents:
+                watched.path.write_text(contents.pop(0))
 
     await watched.watch.poll()
     watched.path.write_text("# about to be written\n")
     monkeypatch.setattr(config_watch, "quotas_in_force", reading)
+    assert await watched.watch.poll()
+    assert watched.taken == [{"client-id:flag": 1, "client-id:etl": 7_000_000}]
+    assert watched.reload_ok(), "what was no TOML had been replaced when it was refused"
+
+
+async def test_a_file_that_never_stops_changing_holds_up_no_end(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reading(config: Config) -> Quotas:
+        quotas = quotas_in_force(config)
+        watched.path.write_text(SEVEN + "#" * next(numbers))
+        return quotas
+
+    numbers = itertools.count(1)
+    await watched.watch.poll()
+    watched.path.write_text(SEVEN)
+    monkeypatch.setattr(config_watch, "READ_AGAIN_SECONDS", 0)
+    monkeypatch.setattr(config_watch, "quotas_in_force", reading)
     assert not await watched.watch.poll()
     assert watched.taken == []
+    monkeypatch.undo()
     assert await watched.watch.poll()
+
+
+async def test_a_file_that_is_rewritten_all_the_time_is_applied(watched: Watched) -> None:
+    """50 times a second, as some tools do, in place and by rename."""
+    is_over = threading.Event()
+
+    def rewrite() -> None:
+        other = watched.path.with_name("other")
+        for number in itertools.count():
+            text = SEVEN + f"# {number}\n"
+            if number % 2:
+                watched.path.write_text(text)
+            else:
+                other.write_text(text)
+                other.replace(watched.path)
+            if is_over.wait(0.02):
+                return
+
+    await watched.watch.poll()
+    writer = threading.Thread(target=rewrite)
+    writer.start()
+    running = asyncio.ensure_future(watched.watch.run())
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await until(lambda: watched.taken)
+    finally:
+        is_over.set()
+        running.cancel()
+        await asyncio.to_thread(writer.join)
     assert watched.taken == [{"client-id:flag": 1, "client-id:etl": 7_000_000}]
 
 

@@ -209,7 +209,7 @@ async def test_a_refused_login_closes_the_client_in_the_words_of_the_broker(
             await client.frame()
             kafka.user = "another user"
         await client.closed()
-    [(_, fields)] = [line for line in lines_of(caplog.records) if line[0] == "login_refused"]
+    [(_, fields)] = [line for line in lines_of(caplog.records) if line[1].get("reason") == "login_refused"]
     assert fields["detail"] == f"sasl_authentication_failed: {REFUSED} with SASL mechanism SCRAM-SHA-512"
     assert stage.metrics.errors.upstream["login_refused"] == 1
     assert PASSWORD not in caplog.text

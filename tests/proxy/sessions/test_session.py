@@ -65,7 +65,7 @@ async def test_connecting_broker_fails(open_stage: OpenStage, caplog: pytest.Log
     await client.closed()
     await stage.no_sessions()
     assert stage.metrics.errors.upstream["connect_refused"] == 1
-    [(_, fields)] = [line for line in lines_of(caplog.records) if line[0] == "upstream_unreachable"]
+    [(_, fields)] = [line for line in lines_of(caplog.records) if line[0] == "broker_failed"]
     assert fields["address"] == f"{LOOPBACK}:{address[1]}"
 
 
@@ -209,8 +209,8 @@ async def test_open_broker_resets(open_stage: OpenStage, caplog: pytest.LogCaptu
     await broker.frame()
     broker.reset()
     await client.closed()
-    assert stage.metrics.errors.upstream["connection_reset"] == 1
-    assert [name for name, _ in lines_of(caplog.records)] == ["upstream_lost"]
+    assert stage.metrics.errors.upstream["closed_early"] == 1
+    assert [name for name, _ in lines_of(caplog.records)] == ["broker_failed"]
     await other.send(produce(2))
     assert await broker_of_other.frame() == produce(2)
 
@@ -610,19 +610,21 @@ async def test_a_reset_after_unread_bytes_is_not_lost(
     assert stage.metrics.errors.upstream["connection_reset"] == 1
 
 
-async def test_log_lines_about_a_session_contain_its_peer(
+async def test_a_broker_that_breaks_a_connection_is_named(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = open_stage()
     client, broker = await stage.pair()
     await client.send(produce(1))
     await broker.frame()
-    peer = stage.session_of(client).identity.client.peer
+    await broker.send(produced(1))
+    await client.frame()
     with caplog.at_level(logging.WARNING):
         broker.reset()
         await client.closed()
     [(name, fields)] = lines_of(caplog.records)
-    assert (name, fields["peer"], fields["reason"]) == ("upstream_lost", peer, "connection_reset")
+    address = f"{LOOPBACK}:{stage.broker.address[1]}"
+    assert (name, fields["address"], fields["reason"]) == ("broker_failed", address, "connection_reset")
 
 
 # The sweep
@@ -703,7 +705,7 @@ async def test_bytes_that_never_arrive_are_not_charged(open_stage: OpenStage, en
 
 
 @pytest.mark.parametrize("how", ["closes", "resets"])
-async def test_a_silent_broker_gets_a_hint_about_tls(
+async def test_a_broker_that_closes_before_a_response_gets_a_hint_about_tls(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     stage = open_stage()
@@ -716,6 +718,6 @@ async def test_a_silent_broker_gets_a_hint_about_tls(
         broker.reset()
     await client.closed()
     await stage.no_sessions()
-    assert stage.metrics.errors.upstream["closed_early" if how == "closes" else "connection_reset"] == 1
-    [(_, fields)] = [line for line in lines_of(caplog.records) if line[0] == "upstream_lost"]
+    assert stage.metrics.errors.upstream["closed_early"] == 1
+    [(_, fields)] = [line for line in lines_of(caplog.records) if line[0] == "broker_failed"]
     assert "TLS" in fields["hint"]

@@ -184,6 +184,25 @@ async def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
     assert (tmp_path / "missing" / "usage.jsonl").read_bytes() == b"1\n"
 
 
+async def test_a_pipe_that_nobody_reads_blocks_neither_a_write_nor_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "usage.jsonl"
+    os.mkfifo(path)
+    sink = FileSink(path)
+    with pytest.raises(SinkFailed, match="No such device or address"):
+        await sink.write([b"1"])
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        await sink.write([b"1"])
+        assert os.read(reader, 10) == b"1\n"
+        with pytest.raises(SinkFailed, match="Resource temporarily unavailable"):
+            await sink.write([bytes(1_000_000)])
+        assert len(os.read(reader, 1_000_000)) > 0
+        await sink.write([b"2"])
+        assert os.read(reader, 10) == b"\n2\n", "the line that was cut has ended"
+    finally:
+        os.close(reader)
+
+
 async def test_a_line_that_was_cut_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a full disk: a part is written, then an error."""
     path = tmp_path / "usage.jsonl"

@@ -17,6 +17,7 @@ from quotas.limit_kinds import (
     CONTROLLER_MUTATION_RATE,
     MESSAGES_IN_RATE,
     PRODUCER_BYTE_RATE,
+    REQUEST_RATE,
     TOTAL_BYTES_THRESHOLD,
     TOTAL_MESSAGES_THRESHOLD,
 )
@@ -88,18 +89,24 @@ def test_the_total_and_groups() -> None:
     assert [found[PRODUCER_BYTE_RATE].entity for found in configured.of_groups(["web", "etl"])] == [web, etl]
 
 
-def test_an_entity_given_twice_is_the_later_one() -> None:
+def test_of_an_entity_given_twice_the_limits_are_merged() -> None:
     group = Named(Kind.RESOURCE_GROUP, "etl")
     configured = Configured(
         [
-            QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 1}),
+            QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 1, BYTES_IN_RATE: 2, REQUEST_RATE: 3}, mode="delay"),
+            QuotaEntry(Entity(None, DEFAULT), {REQUEST_RATE: 9, MESSAGES_IN_RATE: 9}),
             QuotaEntry(group, {PRODUCER_BYTE_RATE: 2}, group=ResourceGroup("etl", users=("alice",))),
-            QuotaEntry(ETL, {BYTES_IN_RATE: 3}),
+            QuotaEntry(ETL, {BYTES_IN_RATE: 3}, algorithm="ewma", unlimited=(REQUEST_RATE,)),
             QuotaEntry(group, {BYTES_IN_RATE: 4}, group=ResourceGroup("etl", users=("bob",))),
         ]
     )
-    assert list(configured.clients.find("", "etl")) == [BYTES_IN_RATE]
-    assert configured.limits_of(Kind.RESOURCE_GROUP, "etl") == {BYTES_IN_RATE: 4}
+    found = configured.clients.find("", "etl")
+    assert {name: (applies.rate, applies.mode, applies.algorithm) for name, applies in found.items()} == {
+        PRODUCER_BYTE_RATE: (1, "delay", None),
+        BYTES_IN_RATE: (3, None, "ewma"),
+        MESSAGES_IN_RATE: (9, None, None),
+    }
+    assert configured.limits_of(Kind.RESOURCE_GROUP, "etl") == {PRODUCER_BYTE_RATE: 2, BYTES_IN_RATE: 4}
     assert configured.groups.groups_of_client("alice", "") == ()
     assert configured.groups.groups_of_client("bob", "") == ("etl",)
 

@@ -1,0 +1,117 @@
+"""What is wrong with each broker address: a line when it begins to fail, for each reason one a minute while it does,
+and one when it works again. Clients see what the broker itself would do: a connection that is closed, or no response.
+"""
+
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from proxy.config.config import Config, format_address
+from proxy.observability.logs import event
+
+MAX_BROKERS: Final = 1_000
+"""Addresses that are remembered: clusters have fewer."""
+REPEAT_NS: Final = 60_000_000_000
+#: After a recovery the next line of the same reason may come this early.
+FLAPPING_NS: Final = 10_000_000_000
+
+_FILE: Final = "--command-config FILE"
+#: By reason. `FILE` becomes the name of the file.
+_HINTS: Final = {
+    "name_resolution": "see --bootstrap-servers, or advertised.listeners of the broker",
+    "connect_refused": "nothing listens there: see --bootstrap-servers, or advertised.listeners of the broker",
+    "connect_timeout": "a firewall, or an address of another network: see advertised.listeners of the broker",
+    "plaintext_to_tls": f"a TLS listener: set security.protocol=SSL, or SASL_SSL, in {_FILE}",
+    "closed_early": f"so do TLS listeners, and SASL listeners before a login: see security.protocol in {_FILE}",
+    "tls_plaintext_peer": f"no TLS listener? Set security.protocol=PLAINTEXT, or SASL_PLAINTEXT, in {_FILE}",
+    "tls_certificate": f"set ssl.truststore.location in {_FILE} to the CA of the broker's certificate",
+    "tls_hostname": "use a name of the certificate in --bootstrap-servers and advertised.listeners, or set "
+    f"ssl.endpoint.identification.algorithm to nothing in {_FILE}",
+    "tls_expired": "the broker needs a new certificate, or this machine another time",
+    "tls_failed": f"see ssl.keystore.location and ssl.enabled.protocols in {_FILE}",
+    "sasl_required": "let clients log in (security.protocol=SASL_PLAINTEXT), or the proxy: set sasl.mechanism and "
+    f"sasl.jaas.config in {_FILE}",
+    "login_refused": f"see sasl.mechanism and sasl.jaas.config in {_FILE}",
+    "silent": "it is overloaded or hangs, or the network drops its packets: clients wait for their request timeout",
+}
+#: A broker may answer ApiVersions and still fail so.
+_UNPROBED: Final = frozenset({"sasl_required", "silent"})
+
+_log = logging.getLogger("proxy.brokers")
+
+
+@dataclass(slots=True)
+class _Outage:
+    """The failures of one address; none: it works. `lines`: when a line was last written, by reason."""
+
+    since_ns: int = 0
+    last_ns: int = 0
+    failures: int = 0
+    reason: str = ""
+    is_logged: bool = False
+    lines: dict[str, int] = field(default_factory=dict)
+
+
+@final
+class Health:
+    """Counts and logs the failures of brokers. `errors`: by reason; `clock` returns monotonic nanoseconds."""
+
+    def __init__(self, config: Config, errors: Counter[str], clock: Callable[[], int]) -> None:
+        self._servers = {format_address(server) for server in config.bootstrap_servers}
+        self._file = str(config.upstream.file or "FILE")
+        self._errors = errors
+        self._clock = clock
+        self._outages: OrderedDict[str, _Outage] = OrderedDict()
+
+    def hint(self, reason: str) -> str | None:
+        """The property that may help."""
+        text = _HINTS.get(reason)
+        return text and text.replace("FILE", self._file)
+
+    def failed(self, address: str, reason: str, detail: str | None) -> None:
+        """A connection to the broker failed, or a request has no response."""
+        self._errors[reason] += 1
+        now_ns = self._clock()
+        outage = self._outages.pop(address, None) or _Outage()
+        self._outages[address] = outage
+        if len(self._outages) > MAX_BROKERS:
+            self._outages.popitem(last=False)
+        if not outage.failures:
+            outage.since_ns = now_ns
+        outage.failures += 1
+        outage.last_ns, outage.reason = now_ns, reason
+        last_line_ns = outage.lines.get(reason)
+        if last_line_ns is not None and now_ns - last_line_ns < REPEAT_NS:
+            return
+        outage.lines[reason] = now_ns
+        is_first, outage.is_logged = not outage.is_logged, True
+        nobody = all(server in self._outages and self._outages[server].failures for server in self._servers)
+        event(
+            _log,
+            logging.WARNING,
+            "broker_failed",
+            address=address,
+            reason=reason,
+            detail=detail,
+            hint=self.hint(reason),
+            effect="no bootstrap server can be used" if nobody and address in self._servers else None,
+            failures=None if is_first else outage.failures,
+            for_seconds=None if is_first else (now_ns - outage.since_ns) // 1_000_000_000,
+        )
+
+    def worked(self, address: str, begun_ns: int, *, is_probe: bool = False) -> None:
+        """A connection that began at this time has had a response; `is_probe`: to ApiVersions only."""
+        outage = self._outages.get(address)
+        if outage is None or not outage.failures or begun_ns < outage.last_ns:
+            return
+        if is_probe and outage.reason in _UNPROBED:
+            return
+        if outage.is_logged:
+            seconds = (self._clock() - outage.since_ns) // 1_000_000_000
+            event(
+                _log, logging.INFO, "broker_recovered", address=address, after_seconds=seconds, failures=outage.failures
+            )
+            outage.lines = {reason: at_ns - REPEAT_NS + FLAPPING_NS for reason, at_ns in outage.lines.items()}
+        outage.failures, outage.is_logged = 0, False
