@@ -144,7 +144,6 @@ class PartitionPlan(BatchPlan):
     """
 
     __slots__ = (
-        "_counts_records",
         "_last",
         "_limits",
         "_now_ns",
@@ -168,15 +167,11 @@ class PartitionPlan(BatchPlan):
         self.client: Final = client
         self.generation: Final = generation
         self._topic: Final = charges.topic
-        #: Each limit, and which of four sums it is charged with.
+        by_unit = (client.produce.limits, client.requests.limits, charges.bytes_in, charges.messages_in)
+        #: Each limit, and which of four sums it is charged with; none where no limit counts records.
         self._limits: Final = tuple(
-            (limit, unit)
-            for unit, limits in enumerate(
-                (client.produce.limits, client.requests.limits, charges.bytes_in, charges.messages_in)
-            )
-            for limit in limits
+            (limit, unit) for unit, limits in enumerate(by_unit if any(by_unit[2:]) else ()) for limit in limits
         )
-        self._counts_records: Final = bool(charges.bytes_in or charges.messages_in)
         #: At the end of each request.
         self._tags: Final = _NO_TAGS if kind.version >= FIRST_FLEXIBLE else b""
         #: Bytes of the length of the records, and what reads a request where it has so many.
@@ -253,7 +248,7 @@ class PartitionPlan(BatchPlan):
 
     def charges(self, client: ClientLimits, size: int, missing: int) -> list[Charge]:
         self._topic.last_ns = max(self._topic.last_ns, self._now_ns)
-        if not self._counts_records:
+        if not self._limits:
             return super().charges(client, size, missing)
         sums = (size, self.count, *self._records)
         if not missing:
