@@ -29,6 +29,7 @@ asn1crypto.
     record_batch      the header of a record batch: messages, producer id
     share             ShareFetch and ShareAcknowledge responses: node endpoints hidden, record bytes counted
     topic_mutations   CreateTopics, DeleteTopics, CreatePartitions: partitions counted, the response that refuses all
+    sasl              SASL: which name a client claims, and whether the broker accepted it
     principal_rules   the name of a certificate, and Kafka's rules that make a user of it
     topics            types of topics: by name or by id
     node_endpoints    how broker addresses at the end of data responses are hidden without a change of length
