@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from bench import against_haproxy, connections, evenness, metadata_storm, producer_ids, quota_decision
+from bench import against_haproxy, connections, evenness, metadata_storm, producer_ids, quota_decision, tls
 from bench.enforcement import run as enforcement
 from bench.load import LoadError
 from bench.options import Options
@@ -27,6 +27,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Figure]]] = {
     metadata_storm.NAME: metadata_storm.run,
     producer_ids.NAME: producer_ids.run,
     quota_decision.NAME: quota_decision.run,
+    tls.NAME: tls.run,
 }
 
 

@@ -7,6 +7,7 @@ less that at 100, so that the process itself and its first buffers are not count
 
 import select
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Iterator, Sequence
@@ -80,8 +81,12 @@ def _figure(
     return Figure(NAME, scenario, metric, unit, peer.name, tuple(values), target=target, at_least=at_least)
 
 
-def open_and_close(address: Address, *, seconds: float, cpu_clock: CpuClock = no_cpu) -> tuple[float, float]:
-    """Connect, ask ApiVersions, close; `AT_ONCE` at a time: (connections per second, CPU µs of the peer for each)."""
+def open_and_close(
+    address: Address, *, seconds: float, cpu_clock: CpuClock = no_cpu, context: ssl.SSLContext | None = None
+) -> tuple[float, float]:
+    """Connect, with TLS if there is a `context`, ask ApiVersions, close; `AT_ONCE` at a time: (connections per second,
+    CPU µs of the peer for each).
+    """
     request = frames.api_versions_request(CLIENT_ID)
     waiting: dict[int, tuple[socket.socket, bytearray]] = {}
     done = 0
@@ -90,6 +95,8 @@ def open_and_close(address: Address, *, seconds: float, cpu_clock: CpuClock = no
         def start() -> None:
             # Connecting to the loopback ends within the call: the kernel shakes hands by itself.
             sock = socket.create_connection(address)
+            if context is not None:
+                sock = context.wrap_socket(sock, server_hostname=address[0])
             sock.sendall(request)
             sock.setblocking(False)
             waiting[sock.fileno()] = (sock, bytearray())
@@ -126,6 +133,8 @@ def open_and_close(address: Address, *, seconds: float, cpu_clock: CpuClock = no
 def _receive(sock: socket.socket) -> bytes:
     try:
         data = sock.recv(65536)
+    except ssl.SSLWantReadError:
+        return b""
     except ConnectionError as error:
         raise LoadError(f"a new connection failed: {error}") from error
     if not data:

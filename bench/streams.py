@@ -6,6 +6,8 @@ tcp(7)), so that reading a megabyte costs this end nothing and the thing measure
 
 import select
 import socket
+import ssl
+from collections.abc import Sequence
 
 from bench.shapes import Cycle
 
@@ -16,6 +18,59 @@ _DISCARD = bytearray(RECEIVE_BYTES)
 
 class PeerClosedError(Exception):
     """The other end closed, or reset, a connection that should have gone on."""
+
+
+class TlsEnd:
+    """A non-blocking TLS socket with those methods of a plain one that this package calls. Reads go on until nothing is
+    left: the event loop does not report what OpenSSL has decrypted.
+    """
+
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        self._sock = sock
+        self.fileno, self.close = sock.fileno, sock.close
+
+    def recv_into(self, buffer: bytearray, size: int, flags: int = 0) -> int:
+        """Bytes that were read, of which only the last remain in the buffer."""
+        total = 0
+        try:
+            while more := self._sock.recv_into(buffer, RECEIVE_BYTES):
+                total += more
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            if not total:
+                raise BlockingIOError from None
+        except ssl.SSLError as error:
+            raise ConnectionError(str(error)) from error
+        return total
+
+    def recv(self, size: int) -> bytes:
+        """One record."""
+        try:
+            return self._sock.recv(size)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise BlockingIOError from None
+        except ssl.SSLError as error:
+            raise ConnectionError(str(error)) from error
+
+    def send(self, data: bytes | memoryview) -> int:
+        """All bytes, or BlockingIOError: then the same come again."""
+        try:
+            return self._sock.send(data)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise BlockingIOError from None
+        except ssl.SSLError as error:
+            raise ConnectionError(str(error)) from error
+
+    def sendmsg(self, parts: Sequence[memoryview]) -> int:
+        """As `send`."""
+        return self.send(b"".join(parts))
+
+
+End = socket.socket | TlsEnd
+
+
+def end_of(sock: socket.socket) -> End:
+    """What streams read and write: the socket itself, or with TLS around it."""
+    return TlsEnd(sock) if isinstance(sock, ssl.SSLSocket) else sock
 
 
 class CyclicStream:
@@ -41,7 +96,7 @@ class CyclicStream:
     )
 
     def __init__(
-        self, sock: socket.socket, epoll: select.epoll, incoming: Cycle, outgoing: Cycle, *, one_by_one: bool = False
+        self, sock: End, epoll: select.epoll, incoming: Cycle, outgoing: Cycle, *, one_by_one: bool = False
     ) -> None:
         self.sock = sock
         self._epoll = epoll

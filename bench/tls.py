@@ -1,0 +1,156 @@
+"""The proxy with TLS to the broker, from clients and on both sides, against HAProxy doing the same, and in plaintext.
+
+Load and null broker encrypt, too, and each frame that is sent by itself is a record of its own. On two cores they share
+one: throughput says nothing then, CPU of the peer does.
+"""
+
+import ssl
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bench.against_haproxy import FETCHES, MIB, OTHER, PER_GIGABYTE, ROWS, WARM_UP_SECONDS, Scenario
+from bench.connections import open_and_close
+from bench.load import Load, check_answers, run_depth_one, run_pipelined
+from bench.null_broker import null_brokers
+from bench.options import Options
+from bench.peers import Peer, haproxy, proxy
+from bench.processes import LOOPBACK, pin
+from bench.report import Figure, compare
+from bench.shapes import Produce, Shape
+from deploy.local.security import PemFiles, Security
+
+NAME = "tls"
+PLAINTEXT = "plaintext"
+#: Of TLS: from clients, to the broker.
+SIDES = {PLAINTEXT: (False, False), "to the broker": (False, True), "from clients": (True, False), "both": (True, True)}
+#: The largest wanted ratio to HAProxy doing the same, by bytes of a request; 0: a Fetch.
+TARGETS = {16 * 1024: 1.3, MIB: 0.9, 0: 1.1}
+#: Of smaller requests: the largest wanted ratio over that of plaintext in the same run.
+OVER_PLAINTEXT = 1.15
+#: The smallest wanted ratio of the rates of new connections.
+NEW_CONNECTIONS = 0.5
+SCENARIOS = (*ROWS, FETCHES[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """This proxy and HAProxy with TLS on the same sides, and the context of their clients."""
+
+    sides: str
+    peers: tuple[Peer, Peer]
+    context: ssl.SSLContext | None
+
+
+def run(options: Options) -> list[Figure]:
+    """Each scenario for each side, in turns, and new connections. Raises PeerError, LoadError."""
+    rounds, seconds = options.rounds or (5 if options.quick else 11), 0.4 if options.quick else 1.5
+    figures: list[Figure] = []
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(TemporaryDirectory()))
+        pairs = list(_pairs(stack, options, Security(), directory))
+        pin(options.cores.load)
+        for scenario in SCENARIOS:
+            if options.scenario.replace("_", " ") in scenario.name:
+                options.progress(f"{scenario.name}: {rounds} rounds of {seconds:g} s, {2 * len(pairs)} peers")
+                figures += _with_targets(scenario, list(_figures(scenario, pairs, rounds, seconds)))
+        if options.scenario in "new connections":
+            figures += _new_connections(pairs, rounds, seconds)
+    return figures
+
+
+def _pairs(stack: ExitStack, options: Options, security: Security, directory: Path) -> Iterator[Pair]:
+    files, ca = security.issue(directory, "server", LOOPBACK, "localhost"), security.write_ca(directory / "ca.pem")
+    settings = directory / "client.properties"
+    settings.write_text(f"security.protocol=SSL\nssl.truststore.location={ca}\n")
+    brokers = {
+        is_tls: stack.enter_context(
+            null_brokers(core=options.cores.broker, certificate=files.both if is_tls else None)
+        )[0]
+        for is_tls in (False, True)
+    }
+    for sides, (clients, broker) in SIDES.items():
+        arguments = _arguments(files, settings, clients=clients, broker=broker)
+        core = options.cores.peer
+        ours = stack.enter_context(proxy(brokers[broker], core, arguments=arguments, name="proxy", limits="one"))
+        theirs = stack.enter_context(
+            haproxy(brokers[broker], core, certificate=files.both if clients else None, ca=ca if broker else None)
+        )
+        yield Pair(sides, (ours, theirs), ssl.create_default_context(cafile=str(ca)) if clients else None)
+
+
+def _arguments(files: PemFiles, settings: Path, *, clients: bool, broker: bool) -> list[str]:
+    arguments = ["--ssl-certificate-location", f"{files.both}"] if clients else []
+    return arguments + (["--command-config", f"{settings}"] if broker else [])
+
+
+def _figures(scenario: Scenario, pairs: list[Pair], rounds: int, seconds: float) -> Iterator[Figure]:
+    shape = scenario.shape.build()
+    loads: dict[tuple[str, str], list[Load]] = {}
+    for pair in pairs:
+        for peer in pair.peers:
+            check_answers(peer.address, shape, pair.context)
+    for _ in range(rounds):
+        for pair in pairs:
+            for peer in pair.peers:
+                loads.setdefault((pair.sides, peer.name), []).append(_load(scenario, shape, peer, pair, seconds))
+    for (sides, name), taken in loads.items():
+        values = [
+            load.cpu_seconds_per_gigabyte if scenario.cpu is PER_GIGABYTE else load.cpu_microseconds_per_request
+            for load in taken
+        ]
+        yield Figure(NAME, f"{scenario.name}; {sides}", *scenario.cpu, name, tuple(values))
+
+
+def _load(scenario: Scenario, shape: Shape, peer: Peer, pair: Pair, seconds: float) -> Load:
+    if scenario.is_latency:
+        return run_depth_one(
+            peer.address,
+            shape,
+            seconds=seconds,
+            warm_up_seconds=WARM_UP_SECONDS,
+            cpu_clock=peer.cpu_clock,
+            context=pair.context,
+        )
+    [load] = run_pipelined(
+        peer.address,
+        shape,
+        connections=scenario.connections,
+        depth=scenario.depth,
+        seconds=seconds,
+        warm_up_seconds=WARM_UP_SECONDS,
+        cpu_clock=peer.cpu_clock,
+        context=pair.context,
+    )
+    return load
+
+
+def _with_targets(scenario: Scenario, figures: list[Figure]) -> list[Figure]:
+    """The figures with their ratios to HAProxy, of which that of plaintext is the first."""
+    compared = compare(figures, other=OTHER)
+    size = scenario.shape.size if isinstance(scenario.shape, Produce) else 0
+    target = TARGETS.get(size) or OVER_PLAINTEXT * (compared[0].ratio or 0.0)
+    return [
+        figure if figure.ratio is None or figure.scenario.endswith(PLAINTEXT) else replace(figure, ratio_target=target)
+        for figure in compared
+    ]
+
+
+def _new_connections(pairs: list[Pair], rounds: int, seconds: float) -> list[Figure]:
+    """Connect, TLS from clients, ApiVersions, close."""
+    pair = next(pair for pair in pairs if pair.sides == "from clients")
+    rates: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for peer in pair.peers:
+            rate, _cpu = open_and_close(
+                peer.address, seconds=2 * seconds, cpu_clock=peer.cpu_clock, context=pair.context
+            )
+            rates.setdefault(peer.name, []).append(rate)
+    scenario = f"new connections; {pair.sides}"
+    figures = [Figure(NAME, scenario, "rate", "1/s", name, tuple(values)) for name, values in rates.items()]
+    return [
+        replace(figure, ratio_target=NEW_CONNECTIONS, at_least=True) if figure.ratio is not None else figure
+        for figure in compare(figures, other=OTHER)
+    ]
