@@ -33,7 +33,7 @@ SOFT_NS: Final = 20_000_000
 class Waiters(FairQueue[Any]):
     """The waiters of a limit, and the tickets that reserve of it while they wait for other limits.
 
-    holders   these tickets, with the amounts of their frames
+    holders   these tickets, with the amounts of their frames, at least 1
     held      the sum of these amounts
     """
 
@@ -187,11 +187,11 @@ class Ticket:
         limit = self.at_limit
         if limit is None or limit in self.reserved:
             return
-        waiters, burst = limit._own_waiters(), limit.burst
-        if waiters.held + amount > burst and not self._make_room(waiters, limit, burst - amount):
+        waiters, burst, held = limit._own_waiters(), limit.burst, amount or 1  # 0 would leave room for others
+        if waiters.held + held > burst and not self._make_room(waiters, limit, burst - held):
             return
-        waiters.holders[self] = amount
-        waiters.held += amount
+        waiters.holders[self] = held
+        waiters.held += held
         self.reserved[limit] = min(amount, burst)
         limit.reserved += self.reserved[limit]
 
