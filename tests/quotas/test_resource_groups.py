@@ -170,46 +170,6 @@ def test_a_group_needs_a_member() -> None:
     assert group_problems("etl", topics=("*",)) == ()
 
 
-def test_a_group_is_a_value() -> None:
-    group = ResourceGroup("etl", ("alice",), ("spark-*",), ("orders",))
-    assert group == ResourceGroup("etl", ("alice",), ("spark-*",), ("orders",))
-    assert len({group, ResourceGroup("etl", ("alice",), ("spark-*",), ("orders",))}) == 1
-    with pytest.raises(AttributeError):
-        group.name = "other"  # type: ignore[misc]
-
-
-def test_a_client_in_a_group_by_user_and_client_id_is_in_it_once() -> None:
-    index = GroupIndex([ResourceGroup("etl", users=("alice", "al*", "*"), client_ids=("spark-*",))])
-    assert index.groups_of_client("alice", "spark-1") == ("etl",)
-
-
-def test_users_client_ids_and_topics_are_told_apart() -> None:
-    index = GroupIndex(
-        [ResourceGroup("u", users=("x",)), ResourceGroup("c", client_ids=("x",)), ResourceGroup("t", topics=("x",))]
-    )
-    assert index.groups_of_client("x", "y") == ("u",)
-    assert index.groups_of_client("y", "x") == ("c",)
-    assert index.groups_of_client("x", "x") == ("u", "c")
-    assert index.groups_of_topic("x") == ("t",)
-
-
-def test_who_sends_no_name_is_in_the_groups_of_everyone() -> None:
-    index = GroupIndex([ResourceGroup("all", client_ids=("*",)), ResourceGroup("a", client_ids=("a*",))])
-    assert index.groups_of_client("", "") == ("all",)
-
-
-def test_groups_keep_the_order_of_their_addition() -> None:
-    index = GroupIndex(ResourceGroup(name, topics=("orders",)) for name in "abc")
-    index.replace(ResourceGroup("a", topics=("or*",)))
-    assert index.groups_of_topic("orders") == ("a", "b", "c")
-    index.remove("b")
-    index.add(ResourceGroup("b", topics=("*",)))
-    assert index.groups_of_topic("orders") == ("a", "c", "b")
-    index.replace(ResourceGroup("c", topics=("payments",)))
-    assert index.groups_of_topic("orders") == ("a", "b")
-    assert index.groups_of_topic("payments") == ("c", "b")
-
-
 def test_the_order_holds_among_many_groups() -> None:
     index = GroupIndex(ResourceGroup(f"g{i}", topics=("orders",) if i % 7 else ("o*",)) for i in range(100))
     assert index.groups_of_topic("orders") == tuple(f"g{i}" for i in range(100))
@@ -218,11 +178,6 @@ def test_the_order_holds_among_many_groups() -> None:
     index.remove("g97")
     index.replace(ResourceGroup("g1", topics=("other",)))
     assert index.groups_of_topic("orders") == tuple(f"g{i}" for i in range(3, 100, 2) if i != 97)
-
-
-def test_a_few_groups_among_many_come_in_order() -> None:
-    index = GroupIndex(ResourceGroup(f"g{i}", users=("alice",) if i in (3, 64, 90) else ("bob",)) for i in range(100))
-    assert index.groups_of_client("alice", "") == ("g3", "g64", "g90")
 
 
 def test_a_name_is_taken_once_and_unknown_ones_are_refused() -> None:

@@ -60,37 +60,6 @@ def test_a_level_lifts_the_limit_of_all_weaker_ones_alone(lifting: int) -> None:
     assert PRODUCER_BYTE_RATE not in table_of([lifts, *entries[lifting:]]).find("u", "c")
 
 
-def test_each_limit_has_its_own_level() -> None:
-    table = table_of([entry(PAIR, 1, CONSUMER_BYTE_RATE), entry(Entity("u"), 2), entry(Entity(None, "c"), 3)])
-    found = table.find("u", "c")
-    assert {name: applies.origin for name, applies in found.items()} == {
-        CONSUMER_BYTE_RATE: PAIR,
-        PRODUCER_BYTE_RATE: USER,
-    }
-
-
-@pytest.mark.parametrize(
-    ("user", "client_id", "matching"),
-    [("u", "", {2, 5}), ("", "c", {6, 7}), ("", "", set()), ("u", "c", set(range(8)))],
-)
-def test_an_empty_name_matches_no_level_with_a_name(user: str, client_id: str, matching: set[int]) -> None:
-    for level, (entity, _) in enumerate(LEVELS):
-        found = table_of([entry(entity, 1)]).find(user, client_id)
-        assert bool(found) == (level in matching)
-
-
-def test_a_default_gives_one_bucket_to_each_concrete_name() -> None:
-    table = table_of([entry(Entity(None, DEFAULT), 5)])
-    owners = [table.find("u", name)[PRODUCER_BYTE_RATE].entity for name in ("a", "b", "<default>")]
-    assert owners == [Entity(None, "a"), Entity(None, "b"), Entity(None, "<default>")]
-
-
-def test_a_name_that_reads_default_is_not_the_default() -> None:
-    table = table_of([entry(Entity(None, "<default>"), 5)])
-    assert table.find("u", "anyone") == {}
-    assert table.find("u", "<default>")[PRODUCER_BYTE_RATE].rate == 5
-
-
 def test_pairs_are_told_apart_whatever_their_names() -> None:
     table = table_of([entry(Entity("1:a", "b"), 1), entry(Entity("1", ":ab"), 2), entry(Entity("1:", "ab"), 3)])
     assert [table.find(*names)[PRODUCER_BYTE_RATE].rate for names in [("1:a", "b"), ("1", ":ab"), ("1:", "ab")]] == [
