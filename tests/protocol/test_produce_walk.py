@@ -315,18 +315,6 @@ def test_any_other_byte_in_a_usual_request(version: int) -> None:
             assert outcome(other, []) == outcome(other, [1])
 
 
-@pytest.mark.parametrize("version", [2, 3, 9, 12, 13])
-def test_every_split_in_two(version: int) -> None:
-    topics: list[tuple[Topic, list[Records]]] = [
-        (topic_of(version, 0), [record_batch(3, bytes(90), producer_id=1), None, record_batch(1, bytes(9)) * 3]),
-        (topic_of(version, 1), [set_entry(0, b"v") + set_entry(1, b"v" * 50, offset=4, codec=1), b""]),
-    ]
-    body = body_of(version, topics, "etl" if version >= 3 else None)
-    for first in range(len(body)):
-        for second in (1, 2, 17, 61, len(body)):
-            assert totals_of(version, body, [first, second]) == expected(topics)
-
-
 @pytest.mark.parametrize("version", [2, 3, 8, 9, 12, 13])
 @pytest.mark.parametrize("payload", [1_000, 1_000_000])
 def test_a_batch_is_reported_before_it_has_arrived(version: int, payload: int) -> None:
