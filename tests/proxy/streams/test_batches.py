@@ -386,14 +386,6 @@ def test_tags_that_have_come_are_looked_at() -> None:
     assert pair.sent()[-1] == frame
 
 
-def test_the_requests_that_fit_pass_and_the_next_overdraws() -> None:
-    size = len(RUN.frame(0)) - 4
-    pair = pair_with("topic=other,bytes_in_rate=1", f"client-id=etl,producer_byte_rate={30 * size}")
-    pair.client_sends(*(RUN.frame(number) for number in range(1, 50)))
-    assert len(pair.sent()) == 31
-    assert pair.held is not None
-
-
 @pytest.mark.parametrize("spec", [TOPIC, "client-id=etl,producer_byte_rate=1GB"])
 def test_requests_that_do_not_fit_are_not_read_again_and_again(spec: str) -> None:
     """In a dry run each of them passes alone."""
