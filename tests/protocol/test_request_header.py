@@ -28,6 +28,7 @@ from protocol.fetch import check_consumer_fetch, lower_fetch_budget
 from protocol.messages import encode
 from protocol.request_header import (
     MAX_HEADER_SIZE,
+    MAX_HEADER_TAGS,
     TLS_ALERT_LENGTH,
     check_frame_length,
     may_contain_produce,
@@ -203,6 +204,17 @@ def test_a_header_without_end_is_refused_before_it_is_collected() -> None:
     with pytest.raises(MalformedFrame):
         peek_request(frame, 0, len(frame), MAX_LENGTH)
     assert MAX_HEADER_SIZE < 262_144
+
+
+def test_a_header_has_few_tags() -> None:
+    for count in (MAX_HEADER_TAGS, MAX_HEADER_TAGS + 1):
+        body = struct.pack(">hhih", 3, 12, 1, 0) + bytes([count]) + b"\x09\x00" * count
+        frame = bytearray(struct.pack(">i", len(body)) + body)
+        if count <= MAX_HEADER_TAGS:
+            assert peek_request(frame, 0, len(frame), MAX_LENGTH) is not None
+        else:
+            with pytest.raises(MalformedFrame):
+                peek_request(frame, 0, len(frame), MAX_LENGTH)
 
 
 # Budgets of Fetch and ShareFetch

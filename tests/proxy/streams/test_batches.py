@@ -274,6 +274,15 @@ SIX = ONE * 6
     False,
     True,
 )
+@example(
+    ["user=ANONYMOUS,producer_ids_rate=1"],
+    [
+        Part(0, [(RUN, ONE)], [], 0, ""),
+        Part(0, [(RUN, ONE), (replace(RUN, producer_id=8), ONE), (RUN, ONE)], [], 0, ""),
+    ],
+    False,
+    True,
+)
 @example([], [Part(0, [(RUN, SIX), (COLS, [None, (90, 7)]), (LATE, ONE)], [700], 1, "")], False, True)
 def test_together_as_one_by_one(quotas: list[str], parts: list[Part], dry_run: bool, by_topic: bool) -> None:
     """With the same time at each read. Time passes, and the state is compared, at boundaries of frames."""
