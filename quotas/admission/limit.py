@@ -31,7 +31,7 @@ SOFT_NS: Final = 20_000_000
 class Waiters(FairQueue[Any]):
     """The waiters of a limit, and the tickets that reserve of it while they wait for other limits.
 
-    holders   these tickets, with the amounts of their frames
+    holders   these tickets, with the amounts of their frames, at least 1
     held      the sum of these amounts
     """
 

@@ -35,15 +35,15 @@ class Configured:
         self._named: dict[Kind, dict[Name, Override]] = {kind: {} for kind in Kind}
         compactor = Compactor()
         limit_names: set[str] = set()
-        groups: dict[AnyEntity, ResourceGroup] = {}
+        groups: list[ResourceGroup] = []
         self.rejects = False
         for entry in entries:
             self.rejects |= _may_reject(entry)
             if entry.group is not None:
-                groups[entry.entity] = entry.group
+                groups.append(entry.group)
             self._put(entry.entity, compactor.compact(entry))
             limit_names.update(entry.limits)
-        self.groups = GroupIndex(groups.values())
+        self.groups = GroupIndex(groups)
         self.counts_records = not limit_names.isdisjoint(_OF_RECORDS)
         self.counts_mutations = CONTROLLER_MUTATION_RATE in limit_names
 

@@ -26,6 +26,9 @@ from proxy.streams.memory import READ_SIZE
 from quotas.parsing.parse import parse_spec
 from tests.proxy.streams.pair import Pair, World
 
+#: A bound on CPU is no test that passes on any machine.
+pytestmark = pytest.mark.nightly
+
 #: Frames of one turn, and turns of each side.
 FRAMES, ROUNDS = 200, 21
 #: Largest ratios to the reference, by frames in one read.

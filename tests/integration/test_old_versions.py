@@ -102,7 +102,7 @@ def test_fetch(old_front: ScannedProxy, unique_name: Callable[[str], str], versi
         assert answers[-1][1] > 0, "the client is told"
 
 
-@pytest.mark.parametrize("fallback", ["0.9.0.1", "0.10.2.0", "0.11.0.0"])
+@pytest.mark.parametrize("fallback", ["0.9.0.1", pytest.param("0.10.2.0", marks=pytest.mark.nightly), "0.11.0.0"])
 @pytest.mark.timeout(120)
 def test_librdkafka_that_is_told_how_old_the_broker_is(
     old_front: ScannedProxy, unique_name: Callable[[str], str], fallback: str
@@ -115,7 +115,7 @@ def test_librdkafka_that_is_told_how_old_the_broker_is(
     assert missing(expected, read(old_front, topic, unique_name("group"), len(expected["old"]), **old)) == {}
 
 
-@pytest.mark.parametrize("api_version", [(0, 10), (1, 0), (2, 0)])
+@pytest.mark.parametrize("api_version", [(0, 10), pytest.param((1, 0), marks=pytest.mark.nightly), (2, 0)])
 @pytest.mark.timeout(120)
 def test_kafka_python_that_is_told_how_old_the_broker_is(
     old_front: ScannedProxy, unique_name: Callable[[str], str], api_version: tuple[int, int]

@@ -91,12 +91,6 @@ def test_a_newer_broker(version: int) -> None:
     assert (99, 0, 1) in ranges(parsed(API_VERSIONS, version, negotiate(response, version, pass_unknown_apis=True)))
 
 
-def test_produce_starts_at_0_where_the_broker_says_so() -> None:
-    """KAFKA-18659: brokers that refuse Produce below 3 offer it from 0, since librdkafka asks for that."""
-    assert ranges(parsed(API_VERSIONS, 4, negotiate(offer(4, (0, 0, 13)), 4, pass_unknown_apis=False))) == [(0, 0, 13)]
-    assert ranges(parsed(API_VERSIONS, 4, negotiate(offer(4, (0, 3, 13)), 4, pass_unknown_apis=False))) == [(0, 3, 13)]
-
-
 def test_produce_is_never_cut_below_what_transactions_version_2_needs() -> None:
     assert APIS[0].max_version >= 12
 
@@ -162,12 +156,6 @@ def test_throttle_of_each_version(version: int) -> None:
         for size in range(len(response) - (1 if version >= 3 else 0)):
             with pytest.raises(MalformedFrame):
                 raise_api_versions_throttle(response[:size], version, 5)
-
-
-@pytest.mark.parametrize("version", range(1, 5))
-def test_an_answer_in_version_0_has_no_throttle_time(version: int) -> None:
-    answer = offer(0, (18, 0, 9), error=ErrorCode.unsupported_version)
-    assert raise_api_versions_throttle(answer, version, 5_000) == answer
 
 
 def test_tags() -> None:

@@ -153,8 +153,3 @@ def test_the_header_of_an_api_versions_response_is_never_flexible() -> None:
     assert not api.response_header_is_flexible(4)
     assert APIS[3].response_header_is_flexible(9)
     assert not APIS[3].response_header_is_flexible(8)
-
-
-def test_covers_both_ends() -> None:
-    api = APIS[1]
-    assert [version for version in range(-1, 20) if api.covers(version)] == list(range(19))

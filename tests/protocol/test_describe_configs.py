@@ -62,12 +62,6 @@ def test_any_request(data: st.DataObject, version: int, sizes: list[int], work: 
     assert names_broker(version, encode(body), sizes, work) is named
 
 
-@pytest.mark.parametrize("version", range(1, 5))
-def test_each_version(version: int) -> None:
-    assert names_broker(version, one_resource(version, 4), [])
-    assert not names_broker(version, one_resource(version, 2, "a", "b" * 200), [])
-
-
 def test_by_hand() -> None:
     plain = b"\x00\x00\x00\x01" + b"\x04" + b"\x00\x011" + b"\xff\xff\xff\xff" + b"\x01"
     assert names_broker(1, plain, [])

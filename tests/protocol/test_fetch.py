@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.index import load_payload_module
-from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from protocol.apis import FETCH
@@ -85,13 +84,6 @@ def test_record_bytes_of_each_topic(version: int, topics: list[Partitions], size
     streamed(Resting(walk, work), response, sizes)
 
     assert walk.totals == record_bytes(version, topics)
-
-
-def test_record_bytes_are_counted_only_where_they_are_asked_for() -> None:
-    response = fetch_response(18, [[b"r"]])
-    walk = FetchResponseWalk(18, len(response))
-    streamed(walk, response, [])
-    assert walk.take() == []
 
 
 class SlowWalk(FetchResponseWalk):
@@ -197,40 +189,6 @@ def test_records_of_every_length_of_length(size: int, chunk: int) -> None:
     assert REAL_HOST.encode() not in passed
     assert walk.totals == record_bytes(18, topics)
     parsed(FETCH, 18, passed)
-
-
-@pytest.mark.parametrize("count", [0, 1, 126, 127, 600])
-@pytest.mark.parametrize("chunk", [1, 1_000, 100_000])
-def test_aborted_transactions(count: int, chunk: int) -> None:
-    module: Any = load_payload_module(FETCH, 18, EntityType.response)
-    aborted = tuple(module.AbortedTransaction(producer_id=index, first_offset=index) for index in range(count))
-    response = response_of(18, [partition(18, aborted_transactions=aborted), partition(18)], endpoints=1)
-
-    passed = streamed(FetchResponseWalk(18, len(response)), response, [chunk] * (len(response) // chunk))
-
-    assert REAL_HOST.encode() not in passed
-    assert parsed(FETCH, 18, passed).responses == parsed(FETCH, 18, response).responses
-
-
-@pytest.mark.parametrize("version", WITH_ENDPOINTS)
-def test_partitions_that_say_more(version: int) -> None:
-    """Errors come with tags: the diverging epoch, the current leader, the snapshot."""
-    module: Any = load_payload_module(FETCH, version, EntityType.response)
-    leader = module.LeaderIdAndEpoch(leader_id=2, leader_epoch=7)
-    failed = partition(version, error_code=ErrorCode.not_leader_or_follower, current_leader=leader, records=None)
-    response = response_of(version, [partition(version), failed, partition(version)], [failed], endpoints=2)
-
-    passed = streamed(FetchResponseWalk(version, len(response)), response, [60])
-
-    assert REAL_HOST.encode() not in passed
-    assert parsed(FETCH, version, passed).responses[1].partitions[0].current_leader == leader
-
-
-@pytest.mark.parametrize("version", WITH_ENDPOINTS)
-def test_error_of_the_whole_response(version: int) -> None:
-    response = response_of(version, error=ErrorCode.fetch_session_id_not_found)
-
-    assert streamed(FetchResponseWalk(version, len(response)), response, [3, 4]) == response
 
 
 @pytest.mark.parametrize("first", [5, 1_000])
@@ -451,16 +409,6 @@ def test_shapes_of_requests(version: int, topics: list[int], forgotten: int) -> 
         walk_request(version, request_of(version, *topics, forgotten=forgotten), sizes)
         with pytest.raises(ReplicaFetch):
             walk_request(version, request_of(version, *topics, replica_id=0, forgotten=forgotten), sizes)
-
-
-@pytest.mark.parametrize("version", REQUESTS)
-def test_every_split_of_a_request_in_two(version: int) -> None:
-    consumer, broker = request_of(version, 2, 1, forgotten=1), request_of(version, 2, 1, replica_id=7, forgotten=1)
-    for first in range(len(broker)):
-        walk_request(version, consumer, [min(first, len(consumer))])
-        with pytest.raises(ReplicaFetch) as caught:
-            walk_request(version, broker, [first])
-        assert broker[caught.value.offset - BODY_START :][:4] == pack(">i", 7)
 
 
 def test_a_plain_request_is_complete_and_nothing_follows_it() -> None:

@@ -165,36 +165,12 @@ def test_tags_of_partitions_stay_and_are_passed(version: int) -> None:
             assert topics_in(version, tagged, sizes) == [topic(version, "a", 20)]
 
 
-@pytest.mark.parametrize("version", range(9, 14))
-def test_tags_of_topics_are_passed(version: int) -> None:
-    response = response_of(version, ("a", [partition(version)]), ("b", [partition(version)]))
-    at = response.index(b"\x00\x00\x00\x02b")  # no tags; no error, a name of one byte
-    tagged = response[:at] + b"\x01\x05\x03abc" + response[at + 1 :]
-    for sizes in ([], [1] * len(tagged)):
-        assert topics_in(version, tagged, sizes) == [topic(version, "a", 1), topic(version, "b", 1)]
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", ["t", "t" * 126, "t" * 127, "t" * 249, "t" * 32_767])
 def test_names_of_every_length(version: int, name: str) -> None:
     response = response_of(version, (name, [partition(version)]))
     for sizes in ([], [1] * len(response)):
         assert topics_in(version, response, sizes) == [topic(version, name, 1)]
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_topics_with_an_error_are_not_told_of(version: int) -> None:
-    made = [partition(version)] * 3
-    response = response_of(version, ("a", made), error=ErrorCode.leader_not_available)
-    for sizes in ([], [1] * len(response)):
-        assert topics_in(version, response, sizes) == []
-
-
-@pytest.mark.parametrize("version", [10, 11, 12, 13])
-def test_a_broker_without_topic_ids(version: int) -> None:
-    response = response_of(version, ("a", [partition(version)] * 100)).replace(UUID(int=7).bytes, bytes(16))
-    for sizes in ([], [1] * len(response)):
-        assert topics_in(version, response, sizes) == [TopicPartitions("a", None, 100)]
 
 
 def test_a_topic_is_returned_once_after_its_head() -> None:

@@ -269,19 +269,6 @@ def test_a_message_that_looks_like_the_lengths_after_it(version: int, message: s
     assert parsed(PRODUCE, version, finished).responses == parsed(PRODUCE, version, response).responses
 
 
-@pytest.mark.parametrize("version", [9, 13])
-def test_every_split_in_two(version: int) -> None:
-    module: Any = load_payload_module(PRODUCE, version, EntityType.response)
-    error = module.BatchIndexAndErrorMessage(batch_index=1, batch_index_error_message="bad")
-    failed = succeeded(version, 9, error_code=ErrorCode.invalid_record, record_errors=(error,), error_message="no")
-    response = response_of(version, [succeeded(version, 1), failed, *[succeeded(version, 2)] * 12], topics=2)
-    whole = walk_over(response, version, 7)
-    assert parsed(PRODUCE, version, whole).responses == parsed(PRODUCE, version, response).responses
-    for first in range(len(response)):
-        for second in (1, 17, 40, len(response)):
-            assert walk_over(response, version, 7, [first, second]) == whole
-
-
 @pytest.mark.parametrize("version", [1, 2])
 def test_old_versions_have_the_throttle_time_in_their_last_bytes(version: int) -> None:
     partition = pack(">ihq", 3, 0, 4711) + (pack(">q", -1) if version == 2 else b"")
@@ -305,13 +292,6 @@ def test_cut_short(version: int) -> None:
         with pytest.raises(TruncatedFrame):
             walk_over(response[:size], version, 100)
         assert finish_usual(response[:size], version, 100) is None
-
-
-def test_bytes_after_the_last_field() -> None:
-    response = one_partition(13) + b"\x00"
-    with pytest.raises(MalformedFrame):
-        walk_over(response, 13, 0)
-    assert finish_usual(response, 13, 0) is None
 
 
 @given(unknown=st.lists(st.tuples(st.integers(1, 300), st.binary(max_size=200)), min_size=1, max_size=3))

@@ -103,14 +103,6 @@ def test_many_endpoints(api_key: int, version: int, endpoints: int) -> None:
         entity_reader(load_response_schema(api_key, version))(passed, 5)
 
 
-@pytest.mark.parametrize(("api_key", "version"), APIS_AND_VERSIONS)
-def test_every_split_in_two(api_key: int, version: int) -> None:
-    response = response_of(api_key, version, partitions=2, endpoints=2)
-    whole = streamed(walk_over(api_key, version, len(response)), response, [])
-    for first in range(len(response)):
-        assert streamed(walk_over(api_key, version, len(response)), response, [first]) == whole
-
-
 @pytest.mark.parametrize("chunk", [1, 1_000, 1_000_000])
 @pytest.mark.parametrize("acquired", [0, 1, 126, 127, 600])
 def test_many_partitions_and_acquired_records(acquired: int, chunk: int) -> None:
@@ -171,12 +163,6 @@ def test_swallowing_takes_exactly_the_rest(size: int) -> None:
     assert first[0] == 1
     frame = first + bytes(size - len(first))
     assert skip_tags(frame, 1, size, 0) == size
-
-
-@pytest.mark.parametrize("size", range(SWALLOWING_MIN))
-def test_too_few_bytes_to_swallow(size: int) -> None:
-    with pytest.raises(ValueError, match="too few"):
-        swallowing(size)
 
 
 def dense(what: str, count: int) -> tuple[int, bytes]:

@@ -1,7 +1,6 @@
 """Metadata by topic id: what is asked, and what is read of the answer."""
 
 import datetime
-from struct import pack
 from typing import Any
 from uuid import UUID
 
@@ -34,18 +33,6 @@ def test_request(ids: list[bytes]) -> None:
     body: Any = decode(load_request_schema(METADATA, VERSION), bytes(frame), header.body_offset)
     assert [(topic.topic_id.bytes, topic.name) for topic in body.topics] == [(topic_id, None) for topic_id in ids]
     assert not body.allow_auto_topic_creation
-
-
-def test_request_byte_by_byte() -> None:
-    """The same by hand, from MetadataRequest.json."""
-    assert (
-        topics_by_id_request(7, "me", IDS[:1])
-        == (
-            pack(">hhih", METADATA, 12, 7, 2) + b"me\x00"  # header version 2
-            b"\x02" + IDS[0] + b"\x00\x00"  # one topic: id, null for its name, no tags
-            b"\x00\x00\x00"  # no topic is created, no authorized operations, no tags
-        )
-    )
 
 
 def answer(*topics: tuple[str | None, UUID | None, int, ErrorCode]) -> bytes:

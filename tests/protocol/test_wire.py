@@ -14,7 +14,6 @@ from protocol.wire import (
     encode_string,
     encode_varint,
     plain_string_end,
-    skip,
     skip_tags,
     unsigned_varint,
     varint_size,
@@ -50,13 +49,6 @@ def test_varints_that_are_none(encoded: str) -> None:
         unsigned_varint(bytes(3) + bytes.fromhex(encoded), 3, 20, 1, "length")
     assert caught.value.what == "length"
     assert caught.value.offset == 2
-
-
-def test_offsets_count_from_the_frame() -> None:
-    with pytest.raises(TruncatedFrame) as caught:
-        skip(4, 8, 7, 2, "name")
-    assert caught.value.offset == 2
-    assert str(caught.value) == "cannot read name at byte 2 of the frame"
 
 
 @pytest.mark.parametrize("cut", range(1, 10))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -107,36 +105,6 @@ def test_one_that_is_refused_for_its_rate_counts_for_its_address_only() -> None:
 # ---- connections a second
 
 
-@pytest.mark.parametrize("entity", [Named(Kind.IP, IP), ANY_IP, Named(Kind.LISTENER, "19092"), TOTAL])
-def test_seed_000_the_31st_connection_waits(entity: Named) -> None:
-    """30/s, 2 samples of 1 s, one connection every 25 ms: the first window counts whole, so 30 pass in its second."""
-    quotas = quotas_of((entity, CONNECTION_CREATION_RATE, 30))
-    for event in range(30):
-        assert arrive(quotas, now_ns=event * 25 * MS) == Verdict(True)
-    owner = Named(Kind.IP, IP) if entity.kind is Kind.IP else entity
-    verdict = arrive(quotas, now_ns=750 * MS)
-    assert verdict == Verdict(True, 283 * MS, CONNECTION_CREATION_RATE, owner, 30)  # until 31/30 s: 33 ms in the next
-    assert arrive(quotas, now_ns=1000 * MS) == replace(verdict, wait_ns=67 * MS)
-
-
-def test_when_the_first_second_is_over_the_31st_waits_33_ms() -> None:
-    quotas = quotas_of((TOTAL, CONNECTION_CREATION_RATE, 30))
-    assert [arrive(quotas, now_ns=event * 25 * MS) for event in range(30)] == [Verdict(True)] * 30
-    assert arrive(quotas, now_ns=1000 * MS).wait_ns == 33 * MS
-
-
-def test_with_kafkas_rule_the_31st_does_not_wait() -> None:
-    quotas = quotas_of((TOTAL, CONNECTION_CREATION_RATE, 30), first_window=False)
-    assert [arrive(quotas, now_ns=event * 25 * MS) for event in range(31)] == [Verdict(True)] * 31
-
-
-def test_each_new_connection_waits_longer() -> None:
-    quotas = quotas_of((TOTAL, CONNECTION_CREATION_RATE, 10), algorithm=TOKEN_BUCKET)
-    waits = [arrive(quotas).wait_ns for _ in range(13)]
-    assert waits == [0] * 10 + [100 * MS, 200 * MS, 300 * MS]
-    assert arrive(quotas, now_ns=SECOND).wait_ns == 0
-
-
 @pytest.mark.parametrize("before_s", [None, 60])
 def test_a_storm_of_500_waits_for_an_even_rate(before_s: int | None) -> None:
     """Executors start; their driver has connected at some time before, or not."""
@@ -207,9 +175,3 @@ def test_a_rate_below_one_connection_in_the_longest_wait_is_served(algorithm: st
     assert sum(arrive(quotas, now_ns=nth * 100 * MS).admitted for nth in range(6000)) in range(50, 63)
     even = quotas_of(limit, algorithm=algorithm, share=0.1)
     assert all(arrive(even, now_ns=nth * 12 * SECOND).admitted for nth in range(50))
-
-
-def test_a_clock_that_goes_back_shortens_no_wait() -> None:
-    quotas = quotas_of((TOTAL, CONNECTION_CREATION_RATE, 1), algorithm=TOKEN_BUCKET)
-    waits = [arrive(quotas, now_ns=seconds * SECOND).wait_ns for seconds in (10, 5, 10)]
-    assert waits == [0, SECOND, 2 * SECOND]

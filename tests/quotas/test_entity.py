@@ -47,10 +47,6 @@ def test_two_entities_never_read_the_same(one: AnyEntity, other: AnyEntity) -> N
     assert (str(one) == str(other)) == (one == other)
 
 
-def test_a_client_called_default_is_not_the_default() -> None:
-    assert Entity(client_id="<default>") != Entity(client_id=DEFAULT)
-
-
 def test_nobody_is_no_entity() -> None:
     with pytest.raises(ValueError, match="Invalid empty client quota entity"):
         Entity()

@@ -129,29 +129,6 @@ def test_a_group_needs_a_member() -> None:
     assert str(raised.value) == message
 
 
-def test_a_group_is_a_value() -> None:
-    group = ResourceGroup("etl", ("alice",), ("spark-*",), ("orders",))
-    assert group == ResourceGroup("etl", ("alice",), ("spark-*",), ("orders",))
-    assert len({group, ResourceGroup("etl", ("alice",), ("spark-*",), ("orders",))}) == 1
-    with pytest.raises(AttributeError):
-        group.name = "other"  # type: ignore[misc]
-
-
-def test_a_client_in_a_group_by_user_and_client_id_is_in_it_once() -> None:
-    index = GroupIndex([ResourceGroup("etl", users=("alice", "al*", "*"), client_ids=("spark-*",))])
-    assert index.groups_of_client("alice", "spark-1") == ("etl",)
-
-
-def test_users_client_ids_and_topics_are_told_apart() -> None:
-    index = GroupIndex(
-        [ResourceGroup("u", users=("x",)), ResourceGroup("c", client_ids=("x",)), ResourceGroup("t", topics=("x",))]
-    )
-    assert index.groups_of_client("x", "y") == ("u",)
-    assert index.groups_of_client("y", "x") == ("c",)
-    assert index.groups_of_client("x", "x") == ("u", "c")
-    assert index.groups_of_topic("x") == ("t",)
-
-
 def test_who_sends_no_name_is_in_the_groups_of_everyone() -> None:
     index = GroupIndex([ResourceGroup("all", client_ids=("*",)), ResourceGroup("a", client_ids=("a*",))])
     assert index.groups_of_client("", "") == ("all",)

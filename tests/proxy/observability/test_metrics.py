@@ -7,7 +7,6 @@ import logging
 import re
 import subprocess
 import sys
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -442,58 +441,33 @@ def test_request_cells_are_bounded(clock: Clock) -> None:
     assert metrics.request_cell("Unknown", 5) is metrics.request_cell("Unknown", 5)
 
 
-class TestThrottleWindow:
-    """Seed: "Max request throttle time ... If not throttled, it will simply expose 0. Avg request throttle time"."""
-
-    def test_without_throttles_both_are_zero(self) -> None:
-        window = ThrottleWindow(100)
-        window.roll(100, 5000)
-        assert window.max_and_mean(5000) == (0, 0)
-
-    def test_the_mean_is_over_all_requests_of_the_window(self) -> None:
-        window = ThrottleWindow(100)
-        window.record(4.0, 100, 1)
-        window.record(2.0, 100, 2)
-        assert window.max_and_mean(2) == (4.0, 3.0)
-        assert window.max_and_mean(6) == (4.0, 1.0), "four more that were not throttled"
-
-    def test_requests_before_the_first_throttle_count(self) -> None:
-        """99 free requests, then one of 5 s: the mean is 0.05 s, not 5 s."""
-        window = ThrottleWindow(100)
-        window.roll(101, 60)
-        window.record(5.0, 102, 100)
-        assert window.max_and_mean(100) == (5.0, 0.05)
-
-    def test_without_a_count_of_requests_the_mean_is_over_the_throttled_ones(self) -> None:
-        window = ThrottleWindow(100)
-        window.record(4.0, 100, 0)
-        window.record(2.0, 100, 0)
-        assert window.max_and_mean(0) == (4.0, 3.0)
-
-    @given(
-        st.lists(
-            st.tuples(st.integers(0, WINDOW_SLOTS + 2), st.lists(st.none() | st.floats(0, 100), max_size=5)),
-            max_size=30,
-        )
+@given(
+    st.lists(
+        st.tuples(st.integers(0, WINDOW_SLOTS + 2), st.lists(st.none() | st.floats(0, 100), max_size=5)),
+        max_size=30,
     )
-    def test_it_agrees_with_a_list_of_all_requests(self, steps: list[tuple[int, list[float | None]]]) -> None:
-        """Each step: so many slots pass, with a `roll` in each; then requests, None for one that was not throttled."""
-        window = ThrottleWindow(0)
-        slot = 0
-        requests: list[tuple[int, float | None]] = []
-        for slots, made in steps:
-            for _ in range(slots):
-                slot += 1
-                window.roll(slot, len(requests))
-            for seconds in made:
-                requests.append((slot, seconds))
-                if seconds is not None:
-                    window.record(seconds, slot, len(requests))
-            seen = [seconds for at, seconds in requests if at > slot - WINDOW_SLOTS]
-            throttled = [seconds for seconds in seen if seconds is not None]
-            largest, mean = window.max_and_mean(len(requests))
-            assert largest == max(throttled, default=0)
-            assert mean == pytest.approx(sum(throttled) / len(seen) if throttled else 0)
+)
+def test_the_throttle_window_agrees_with_a_list_of_all_requests(steps: list[tuple[int, list[float | None]]]) -> None:
+    """KIP-13: the largest and the mean throttle time; 0 without any.
+
+    Each step: so many slots pass, with a `roll` in each; then requests, None for one that was not throttled.
+    """
+    window = ThrottleWindow(0)
+    slot = 0
+    requests: list[tuple[int, float | None]] = []
+    for slots, made in steps:
+        for _ in range(slots):
+            slot += 1
+            window.roll(slot, len(requests))
+        for seconds in made:
+            requests.append((slot, seconds))
+            if seconds is not None:
+                window.record(seconds, slot, len(requests))
+        seen = [seconds for at, seconds in requests if at > slot - WINDOW_SLOTS]
+        throttled = [seconds for seconds in seen if seconds is not None]
+        largest, mean = window.max_and_mean(len(requests))
+        assert largest == max(throttled, default=0)
+        assert mean == pytest.approx(sum(throttled) / len(seen) if throttled else 0)
 
 
 async def test_the_mean_of_a_scrape_counts_requests_before_the_first_throttle(clock: Clock) -> None:
@@ -581,7 +555,3 @@ def test_slices_of_a_family_come_in_a_row(clock: Clock) -> None:
     names = [family.name for family in families(metrics)]
     changes = [name for name, before in zip(names, [None, *names], strict=False) if name != before]
     assert len(changes) == len(set(changes))
-
-
-def test_the_real_clock_is_the_default() -> None:
-    assert Metrics(Config(bootstrap_servers=())).clock_ns is time.monotonic_ns

@@ -274,6 +274,15 @@ SIX = ONE * 6
     False,
     True,
 )
+@example(
+    ["user=ANONYMOUS,producer_ids_rate=1"],
+    [
+        Part(0, [(RUN, ONE)], [], 0, ""),
+        Part(0, [(RUN, ONE), (replace(RUN, producer_id=8), ONE), (RUN, ONE)], [], 0, ""),
+    ],
+    False,
+    True,
+)
 @example([], [Part(0, [(RUN, SIX), (COLS, [None, (90, 7)]), (LATE, ONE)], [700], 1, "")], False, True)
 def test_together_as_one_by_one(quotas: list[str], parts: list[Part], dry_run: bool, by_topic: bool) -> None:
     """With the same time at each read. Time passes, and the state is compared, at boundaries of frames."""
@@ -384,14 +393,6 @@ def test_tags_that_have_come_are_looked_at() -> None:
     assert pair.requests.kept == frame[:-1]
     pair.client_sends(frame[-1:])
     assert pair.sent()[-1] == frame
-
-
-def test_the_requests_that_fit_pass_and_the_next_overdraws() -> None:
-    size = len(RUN.frame(0)) - 4
-    pair = pair_with("topic=other,bytes_in_rate=1", f"client-id=etl,producer_byte_rate={30 * size}")
-    pair.client_sends(*(RUN.frame(number) for number in range(1, 50)))
-    assert len(pair.sent()) == 31
-    assert pair.held is not None
 
 
 @pytest.mark.parametrize("spec", [TOPIC, "client-id=etl,producer_byte_rate=1GB"])

@@ -131,21 +131,6 @@ def test_a_dry_run_charges_what_came() -> None:
 # ---- request_rate
 
 
-def test_control_requests_owe_no_more_than_one_of_them() -> None:
-    world = World([quota("request_rate=10")])
-    pair = Pair(world)
-    for number in range(500):
-        pair.client_sends(heartbeat(number))
-        pair.broker_sends(heartbeat_answered(number))
-        assert world.debts().get(("client-id:etl", "request_rate"), 0) <= 0.1
-    assert len(pair.received()) == 500, "control requests are never held"
-    pair.client_sends(produce(501))
-    assert pair.requests.stopped == HOLD
-    began_ns = world.clock()
-    pass_holds(world)
-    assert world.clock() - began_ns <= 100_000_000
-
-
 def test_responses_of_control_requests_carry_the_wait_where_they_have_the_field() -> None:
     world = World([quota("request_rate=10")])
     pair = Pair(world)
@@ -206,16 +191,6 @@ def test_an_unrelated_change_keeps_a_notice(name: str) -> None:
     assert produce_throttle_ms(pair.received()[0], 9) == min(5_000, asked_ms - 500)
 
 
-def test_a_limit_that_is_gone_takes_its_notice_along() -> None:
-    world = World([without_burst("topic=rows,bytes_in_rate=100")])
-    pair = Pair(world)
-    pair.client_sends(produce_records(1, {"rows": [batch(3, 300)]}, 9))
-    world.registry.replace([], world.clock())
-    pair.client_sends(heartbeat(2))
-    pair.broker_sends(produced(1))
-    assert produce_throttle_ms(pair.received()[0], 9) == 0
-
-
 # ---- one count for each request
 
 
@@ -242,50 +217,12 @@ def test_a_request_that_two_limits_hold_counts_once() -> None:
     assert total_throttled(world) == 2
 
 
-def test_a_fetch_that_was_held_counts_once() -> None:
-    world = World([quota("consumer_byte_rate=1000")])
-    pair = Pair(world)
-    for number in (1, 2):
-        pair.client_sends(frames.fetch(number))
-        pass_holds(world)
-        pair.broker_sends(frames.fetched(number, size=3_000))
-    limit = "consumer_byte_rate"
-    assert world.throttled() == {("etl", limit, "notify"): 1, ("etl", limit, "pause"): 1}
-
-
 def test_a_long_request_counts_once_however_often_its_records_leave_debt() -> None:
     world = World([without_burst("topic=late,bytes_in_rate=100")])
     records: dict[frames.Topic, list[bytes | None]] = {"late": [batch(1, 30_000) for _ in range(20)]}
     pair = Pair(world, cuts=[20_000])
     pair.client_sends(produce_records(1, records, 9))
     assert len(pair.sent()) == 1
-    assert total_throttled(world) == 1
-
-
-def test_a_held_long_request_counts_once() -> None:
-    world = World([without_burst("topic=late,bytes_in_rate=1000000")])
-    records: dict[frames.Topic, list[bytes | None]] = {"late": [batch(1, 30_000) for _ in range(20)]}
-    pair = Pair(world, cuts=[20_000])
-    pair.client_sends(produce_records(1, {"late": [batch(1, 100)]}, 9))
-    assert total_throttled(world) == 1
-    pair.client_sends(produce_records(2, records, 9))
-    pass_holds(world)
-    assert len(pair.sent()) == 2
-    assert total_throttled(world) == 2
-
-
-def test_a_stalled_request_counts_once() -> None:
-    """It asks for each portion, and leaves debt after each piece."""
-    world = World([quota(f"{PRODUCE}=1000000")])
-    pair = Pair(world)
-    sent = long_frame(50_000)
-    pair.client_sends(sent[:100])
-    lapse(world)
-    for at in range(100, len(sent), 5_000):
-        pair.client_sends(sent[at : at + 5_000])
-        pass_holds(world)
-        world.clock.pass_seconds(at % 3)
-    assert pair.to_broker == sent
     assert total_throttled(world) == 1
 
 

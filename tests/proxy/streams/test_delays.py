@@ -104,32 +104,6 @@ def test_without_a_response_nothing_is_late(version: int) -> None:
     assert (notice.until_ns > pair.world.clock()) == (version == 9), "it covers the held request"
 
 
-def test_mode_pause_changes_no_response() -> None:
-    pair = Pair(World([replace(QUOTA, mode="pause")]))
-    pair.client_sends(produce(1, 10_000))
-    pair.broker_sends(produced(1))
-    assert pair.to_client == produced(1)
-    pair.client_sends(produce(2, 10_000))
-    assert pair.held is not None
-
-
-def test_the_mode_of_the_limit_in_debt_applies() -> None:
-    """One client under two limits with modes of their own, in a proxy with a third."""
-    quotas = [
-        without_burst("client-id=etl,producer_byte_rate=1MB,mode=delay"),
-        without_burst("total,producer_byte_rate=2MB,mode=pause"),
-        without_burst("client-id=other,producer_byte_rate=1MB"),
-    ]
-    pair = Pair(World(quotas, enforcement=EnforcementOptions(throttle_mode="notify")))
-    pair.client_sends(produce(1, 10_000))
-    pair.broker_sends(produced(1))
-    pair.end_delay()
-    assert pair.to_client == produced(1), "delayed, without a throttle time"
-    pair.client_sends(produce(2, 10_000, 9, client_id="other"))
-    pair.broker_sends(produced(2))
-    assert produce_throttle_ms(pair.received()[1], 9) > 0, "the proxy's mode"
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_control_requests_and_renewals_of_locks_are_never_held(mode: str) -> None:
     """A ShareFetch that only renews acquisition locks (KIP-1222) asks for no bytes; one for records is held."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -18,14 +16,13 @@ from proxy.streams.fetch_ledger import (
     Fetching,
     ledger_of,
 )
-from proxy.streams.steps import HOLD
 from quotas.admission.client_limits import ClientLimits
 from quotas.parsing.parse import parse_spec
 from quotas.registry.registry import Registry
 from tests.proxy import frames
 from tests.proxy.conversation import Clock, without_burst
 from tests.proxy.frames import fetch_max_bytes
-from tests.proxy.streams.pair import Pair, World, pass_one_hold, release
+from tests.proxy.streams.pair import Pair, World, release
 
 RATE = 1_000_000
 QUOTA = parse_spec("client-id=etl,consumer_byte_rate=1MB")
@@ -109,17 +106,6 @@ def test_each_client_has_a_ledger_and_a_connection_is_in_one() -> None:
     assert (ledger_of(second).ready(0), ledger_of(unlimited).ready(0)) == (0, 0), "nothing is shared"
 
 
-def test_a_fetch_is_open_until_all_that_were_sent_are_answered() -> None:
-    """Several were sent before there was a limit."""
-    limits, fetching = ClientLimits(("u", "a")), Fetching()
-    fetching.begin(limits)
-    for _ in range(3):
-        fetching.opened()
-    for left in (2, 1, 0):
-        fetching.answered(limits, 100, 0, 0)
-        assert fetching.is_open == (left > 0)
-
-
 @pytest.mark.parametrize(
     ("responses", "expected", "units"),
     [
@@ -148,29 +134,6 @@ def test_a_fetch_reserves_a_batch(responses: list[tuple[int, int]], expected: in
     assert fetching.units(limits.fetch, 0) == units
 
 
-@pytest.mark.parametrize(("burst_seconds", "latency"), [(1, 0.1), (Fraction(1, 10), 0.03)])
-def test_idle_connections_keep_nothing_from_an_active_one(burst_seconds: int | Fraction, latency: float) -> None:
-    """Spark's cached consumers share a client id. 40 of them have fetched once, and one fetches on."""
-    world = World([replace(parse_spec("client-id=etl,consumer_byte_rate=5MB"), burst_seconds=burst_seconds)])
-    for _ in range(40):
-        idle = Pair(world)
-        idle.client_sends(frames.fetch(1))
-        idle.broker_sends(frames.fetched(1))
-    pair = Pair(world)
-    world.clock.pass_seconds(2)
-    brought, began_ns = 0, world.clock()
-    for number in range(100):  # as small as the budget, and 1 MB at most
-        pair.client_sends(frames.fetch(number))
-        if pair.held is not None:
-            pass_one_hold(world)
-        size = min(1_000_000, fetch_max_bytes(pair.sent()[-1]))
-        pair.to_broker.clear()
-        world.clock.pass_seconds(latency)
-        pair.broker_sends(frames.fetched(number, size=size))
-        brought += size
-    assert brought >= 0.95 * 5_000_000 * (world.clock() - began_ns) / 1e9
-
-
 def test_connections_that_fetch_share_what_is_left() -> None:
     limits = Registry([parse_spec("client-id=etl,consumer_byte_rate=40MB")]).resolve("ANONYMOUS", "etl")
     now_ns = Clock()()
@@ -185,33 +148,6 @@ def test_connections_that_fetch_share_what_is_left() -> None:
     assert first.budget(limits.fetch, now_ns + PERIOD_NS) == 10_000_000
     others[0].begin(limits)
     assert first.budget(limits.fetch, now_ns + 2 * PERIOD_NS) == 20_000_000, "two of them wait to fetch"
-
-
-def test_new_connections_do_not_get_a_batch_each() -> None:
-    """100 connections of one client under 1 MB/s: what may come of all their first fetches is a burst and a batch."""
-    world = World([QUOTA])
-    pairs = [Pair(world) for _ in range(100)]
-    for pair in pairs:
-        pair.client_sends(frames.fetch(1))
-    open_ = [pair for pair in pairs if pair.to_broker]
-    assert sum(max(fetch_max_bytes(bytes(pair.to_broker)), LARGEST_BATCH) for pair in open_) <= RATE + LARGEST_BATCH
-    assert all(pair.requests.stopped == HOLD for pair in pairs if not pair.to_broker)
-    brought = 0
-    while world.clock() < Clock()() + 20 * 1_000_000_000:
-        for pair in pairs:
-            if pair.connection.in_flight:
-                number = int.from_bytes(pair.sent()[-1][8:12], "big")
-                size = max(900_000, fetch_max_bytes(pair.sent()[-1]))
-                pair.broker_sends(frames.fetched(number, size=size))
-                brought += size
-                pair.client_sends(frames.fetch(number + 1))
-        limit = next(iter(world.holds.limits))
-        world.clock.now_ns += world.holds.due_ns(limit, world.clock()) or 0
-        frame = world.holds.next(limit, world.clock())
-        assert frame is not None
-        release(frame)
-    seconds = (world.clock() - Clock()()) / 1e9
-    assert brought <= RATE * seconds + RATE + 2 * LARGEST_BATCH
 
 
 def test_a_notice_counts_held_fetches_of_unknown_size_as_small() -> None:
@@ -252,18 +188,6 @@ def test_a_consumer_that_waits_is_never_held_for_a_request_rate() -> None:
 def throttle_ms_of(pair: Pair) -> int:
     """In the latest Fetch response that the client received."""
     return int.from_bytes(pair.received()[-1][9:13])
-
-
-def test_share_fetches_are_lowered_and_held_as_fetches_are() -> None:
-    world = World([QUOTA])
-    pairs = [Pair(world) for _ in range(20)]
-    for pair in pairs:
-        pair.client_sends(frames.share_fetch(1))
-    assert sum(bool(pair.to_broker) for pair in pairs) <= 2
-    sent = frames.share_fetch(1)
-    changed = [at for at in range(len(sent)) if pairs[0].to_broker[at] != sent[at]]
-    assert changed, "it asks for less"
-    assert len(pairs[0].to_broker) == len(sent)
 
 
 @pytest.mark.parametrize("max_bytes", [0, -1, 1])
@@ -316,19 +240,6 @@ def test_empty_responses_do_not_earn_anything(algorithm: str) -> None:
                 release(frame)
     slack = 1 if algorithm == "token-bucket" else 12
     assert brought <= RATE * (30 + slack) + 4 * LARGEST_BATCH
-
-
-def test_a_connection_that_is_gone_gives_its_reservation_back() -> None:
-    world = World([QUOTA])
-    first, second = Pair(world), Pair(world)
-    first.client_sends(frames.fetch(1))
-    second.client_sends(frames.fetch(1))
-    assert second.requests.stopped == HOLD
-    world.holds.changed.clear()
-    first.hang_up()
-    limit = next(iter(world.holds.limits))
-    assert limit in world.holds.changed, "the timer is set anew"
-    assert world.holds.due_ns(limit, world.clock()) == 0
 
 
 # ---- limits that are lifted

@@ -8,7 +8,6 @@ from kio.static.constants import EntityType
 
 from protocol.apis import SHARE_FETCH
 from protocol.messages import decode
-from proxy.config.config import EnforcementOptions
 from proxy.enforcement.holds import LAPSE_NS
 from proxy.streams.fetch_ledger import LARGEST_BATCH, ledger_of
 from proxy.streams.steps import FULL
@@ -22,9 +21,7 @@ from tests.proxy.streams.waiting import CUTS, holder, replace_quotas, wait
 #: A millisecond for each kilobyte, and a second for each byte.
 FAST = without_burst("client-id=etl,consumer_byte_rate=1MB")
 SLOW = without_burst("client-id=etl,consumer_byte_rate=1")
-EACH_SLOW = without_burst("client-id=<default>,consumer_byte_rate=1")
 OWED = ("client-id:etl", "consumer_byte_rate")
-WEB = ("client-id:web", "consumer_byte_rate")
 
 
 def fetches(pair: Pair, number: int, size: int, client_id: str = "etl") -> int:
@@ -100,28 +97,6 @@ def test_a_fetch_waits_for_the_response_to_the_one_before() -> None:
     assert len(pair.sent()) == 4
 
 
-@pytest.mark.parametrize("size", [200_000, LARGEST_BATCH])
-def test_empty_responses_and_pipelined_fetches_gain_nothing(size: int) -> None:
-    """Twelve empty responses, then a hundred fetches of which each gets a whole batch, whatever it asks for."""
-    rate = 1_000_000
-    world = World([parse_spec(f"client-id=etl,consumer_byte_rate={rate}")])
-    pairs = [Pair(world) for _ in range(4)]
-    for pair in pairs:
-        for number in range(12):
-            fetches(pair, number, 20)
-        pair.client_sends(*(fetch(100 + number, max_bytes=1) for number in range(100)))
-    began_ns, brought = world.clock(), 0
-    for _ in range(1_000):
-        for pair in pairs:
-            if pair.connection.in_flight:
-                brought += size
-                pair.broker_sends(fetched(correlation_ids(pair.sent(), requests=True)[-1], size=size))
-        seconds = (world.clock() - began_ns) / 1e9
-        assert brought <= rate * (1 + seconds) + len(pairs) * (size + 13)
-        wait(world, 0.01)
-    assert brought >= 0.9 * rate * 10
-
-
 def test_waiting_fetches_do_not_all_pass_at_once() -> None:
     world = World([FAST])
     pairs = [Pair(world) for _ in range(5)]
@@ -165,24 +140,6 @@ def test_the_end_of_a_reservation_releases_others(how: str) -> None:
         assert world.debts()[OWED] > 2, "it is charged in full when it comes, besides the other's reservation"
 
 
-def test_a_fetch_is_charged_to_the_client_that_sent_it() -> None:
-    """The connection's requests have another client id meanwhile."""
-    world = World([EACH_SLOW])
-    pair = Pair(world)
-    pair.client_sends(fetch(1), heartbeat(2, client_id="web"))
-    assert world.debts() == {OWED: LARGEST_BATCH}
-    response = fetched(1, size=700)
-    pair.broker_sends(response)
-    assert world.debts() == {OWED: len(response)}
-    entities = world.metrics.entities
-    assert entities.of("ANONYMOUS", "etl").fetch_bytes == len(response)
-    assert entities.of("ANONYMOUS", "web").fetch_bytes == 0
-    assert world.throttled() == {("etl", "consumer_byte_rate", "notify"): 1}
-    pair.broker_sends(heartbeat_answer(2))
-    pair.client_sends(fetch(3, client_id="web"))
-    assert world.debts() == {OWED: len(response), WEB: 700 + 13}
-
-
 def test_a_connection_is_ready_until_it_ends_or_changes_its_client_id() -> None:
     world = World([without_burst("client-id=<default>,consumer_byte_rate=1GB")])
     etl, web = (ledger_of(world.registry.resolve("ANONYMOUS", name)) for name in ("etl", "web"))
@@ -223,15 +180,6 @@ def test_limits_that_come_and_go_while_fetches_are_open() -> None:
     pair.broker_sends(response)
     assert total.headroom(world.clock()) == headroom - len(response), "charged to the limits of now"
     assert (before.reserved, total.reserved) == (0, 0)
-
-
-def test_a_dry_run_holds_and_lowers_nothing() -> None:
-    pair = Pair(World([SLOW], enforcement=EnforcementOptions(dry_run=True)))
-    sent = [fetch(number) for number in range(4)]
-    pair.client_sends(*sent)
-    pair.broker_sends(*(fetched(number) for number in range(4)))
-    assert pair.sent() == sent
-    assert pair.received() == [fetched(number) for number in range(4)]
 
 
 def test_a_share_fetch_is_lowered_and_reserves() -> None:

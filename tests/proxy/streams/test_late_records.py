@@ -17,7 +17,7 @@ from proxy.streams.produce_usage import LOOKAHEAD, MAX_REMEMBERED
 from quotas.limit_kinds import BYTES_THRESHOLD
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
-from tests.proxy.frames import Topic, batch, heartbeat, produce_records, produced, request
+from tests.proxy.frames import Topic, batch, heartbeat, produce_records, produced
 from tests.proxy.streams.pair import Pair, World
 from tests.proxy.streams.waiting import holder, replace_quotas, wait
 
@@ -160,13 +160,6 @@ def test_a_late_part_that_cannot_be_parsed_closes_the_connection() -> None:
         send_late(pair, data[:at] + b"\x00" + data[at + 1 :])  # a topic without a name
     assert len(pair.to_broker) >= LOOKAHEAD
     assert data.startswith(pair.to_broker)
-
-
-def test_requests_of_other_kinds_pass_without_a_wait() -> None:
-    pair = Pair(World([ANY_TOPIC]))
-    data = request(12, 4, 1, bytes(90_000))
-    pair.client_sends(data[:300])
-    assert pair.to_broker == data[:300]
 
 
 # ---- memory

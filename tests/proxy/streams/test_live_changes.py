@@ -11,14 +11,12 @@ from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import (
     batch,
-    heartbeat,
-    produce,
     produce_records,
     produce_throttle_ms,
     produced,
 )
 from tests.proxy.streams.pair import Pair, World, pass_holds
-from tests.proxy.streams.waiting import decide_again, holder, replace_quotas, wait
+from tests.proxy.streams.waiting import holder, replace_quotas, wait
 
 ROWS = [produce_records(number, {"rows": [batch(1, 1_000)]}) for number in range(5)]
 PRODUCE = "client-id=etl,producer_byte_rate={}"
@@ -87,16 +85,6 @@ def test_the_share_scales_every_rate_while_frames_wait(spec: str) -> None:
     assert pair.sent() == ROWS[1:3]
 
 
-def test_a_lowered_limit_holds_for_longer() -> None:
-    pair = held("topic=rows,bytes_in_rate=1MB")
-    replace_quotas(pair.world, [without_burst("topic=rows,bytes_in_rate=1000")])
-    wait(pair.world, 0.999)
-    decide_again(pair.world)
-    assert pair.is_held
-    wait(pair.world, 0.001)
-    assert pair.sent() == ROWS[1:3]
-
-
 def test_a_limit_of_another_level_holds_in_its_place() -> None:
     """As in Kafka: another level, another bucket, which starts anew."""
     pair = held(PRODUCE.format(1))
@@ -152,16 +140,6 @@ def test_the_throttle_time_ends_with_the_limit(spec: str) -> None:
     pair.client_sends(ROWS[2])
     pair.broker_sends(produced(2))
     assert pair.received()[1] == produced(2)
-
-
-def test_the_throttle_time_follows_the_rate() -> None:
-    pair = Pair(World([without_burst(PRODUCE.format(10))], enforcement=LONG_NOTICES))
-    sent = produce(1, 5_000)
-    pair.client_sends(sent)
-    replace_quotas(pair.world, [without_burst(PRODUCE.format(1_000))])
-    pair.client_sends(heartbeat(2))
-    pair.broker_sends(produced(1))
-    assert produce_throttle_ms(pair.received()[0], 9) == len(sent) - 4
 
 
 @pytest.mark.parametrize("cuts", [[], [90_000]])

@@ -60,21 +60,6 @@ def in_debt(world: World, partitions: int = 3, *, cuts: list[int] | None = None)
 
 @pytest.mark.parametrize("cuts", [[1_000_000], [1]])
 @pytest.mark.parametrize(("api", "version"), STRICT)
-def test_a_request_without_debt_passes_and_is_charged_whole(api: int, version: int, cuts: list[int]) -> None:
-    world = World([parse_spec(SPEC)])
-    pair = Pair(world, cuts=cuts)
-    sent = mutation(api, version, 7, dict.fromkeys("abcdefghijkl", 1))
-    pair.client_sends(sent, heartbeat(8))
-    assert pair.sent() == [sent, heartbeat(8)]
-    answers = done(api, version, 7, TOPICS) + heartbeat_answer(8)
-    pair.broker_sends(answers)
-    assert bytes(pair.to_client) == answers
-    assert world.debts()[OWED] == 0.2
-    assert world.memory.buffered_bytes == 0
-
-
-@pytest.mark.parametrize("cuts", [[1_000_000], [1]])
-@pytest.mark.parametrize(("api", "version"), STRICT)
 def test_a_request_that_finds_debt_is_answered_in_its_turn(api: int, version: int, cuts: list[int]) -> None:
     world = World([QUOTA])
     pair = in_debt(world, cuts=cuts)

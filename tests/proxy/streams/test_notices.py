@@ -75,24 +75,6 @@ def test_the_notice_of_a_share_fetch_response(version: int) -> None:
     assert pair.to_client[:600] == answer[:9] + struct.pack(">i", len(answer)) + answer[13:600]
 
 
-def test_a_notice_is_rounded_up_to_a_whole_millisecond() -> None:
-    pair = Pair(World([QUOTA]))
-    pair.client_sends(produce(1, 2_000))
-    pair.world.clock.now_ns += 1
-    pair.broker_sends(produced(1))
-    assert produce_throttle_ms(pair.received()[0], 9) == len(pair.to_broker) - 4
-
-
-def test_a_notice_is_capped() -> None:
-    pair = Pair(World([QUOTA], enforcement=EnforcementOptions(max_throttle_ms=700)))
-    pair.client_sends(produce(1, 20_000))
-    pair.broker_sends(produced(1))
-    assert produce_throttle_ms(pair.received()[0], 9) == 700
-    pair.client_sends(fetch(2))
-    pair.broker_sends(fetched(2, throttle_ms=900))
-    assert pair.received()[1][9:13] == struct.pack(">i", 900), "the broker's own throttle time is not capped"
-
-
 def test_a_response_split_in_two_gets_its_notice() -> None:
     answer = produced(1, 7)
     for split in range(1, len(answer)):

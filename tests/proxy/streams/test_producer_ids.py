@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.config.config import EnforcementOptions, QuotaOptions
+from proxy.config.config import EnforcementOptions
 from quotas.parsing.parse import parse_spec
 from tests.proxy.frames import batch, fetch, heartbeat, produce_records
 from tests.proxy.streams.pair import Pair, World
@@ -51,17 +51,6 @@ def test_producers_without_an_id_cost_nothing(version: int) -> None:
     pair.client_sends(*(of(number, -1, -1, version=version) for number in range(10)))
     assert len(pair.sent()) == 10
     assert counted(world) == 0
-
-
-def test_a_request_with_several_new_ids_counts_each_once() -> None:
-    world = World([TWO])
-    pair = Pair(world)
-    pair.client_sends(of(1, 5, 5, -1))
-    assert counted(world) == 1
-    pair.client_sends(of(2, 5, 6, 7, 6))
-    assert len(pair.sent()) == 2, "it passes whole, since it finds room"
-    pair.client_sends(of(3, 1))
-    assert pair.is_held
 
 
 def test_an_id_that_becomes_known_while_its_frame_waits() -> None:
@@ -118,20 +107,6 @@ def test_ids_of_a_request_that_never_arrives_whole_count(dry_run: bool, lapses: 
     pair.client_sends(sent[67_000:150_000])
     pair.hang_up()
     assert counted(world) == 2
-
-
-def test_a_default_counts_each_user_apart() -> None:
-    pair = Pair(World(QuotaOptions(entries=(parse_spec("user=<default>,producer_ids_rate=1"),), principal="alice")))
-    pair.client_sends(of(1, 1), of(2, 2))
-    assert holder(pair) == ("user:alice", "producer_ids_rate")
-
-
-def test_a_dry_run_holds_no_frame() -> None:
-    world = World([TWO], enforcement=EnforcementOptions(dry_run=True))
-    pair = Pair(world)
-    pair.client_sends(*(of(number, number) for number in range(5)))
-    assert len(pair.sent()) == 5
-    assert world.throttled() == {("etl", "producer_ids_rate", "pause"): 3}
 
 
 def test_the_last_allowed_id_gets_no_throttle_time() -> None:

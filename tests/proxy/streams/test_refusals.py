@@ -243,6 +243,15 @@ def test_a_batch_that_was_refused_for_long_is_held() -> None:
     assert pair.sent() == [again]
 
 
+def test_an_earlier_batch_that_is_sent_again_is_held() -> None:
+    """A broker that knows the producer has it, or accepts no other: an error would go to the wrong one."""
+    pair = pair_of(world_of())
+    pair.client_sends(produce_records(2, {NOISY: [idempotent(4)]}))
+    assert len(pair.received()) == 1
+    pair.client_sends(produce_records(3, {NOISY: [idempotent(0)]}))
+    assert (pair.held is not None, len(pair.received())) == (True, 1)
+
+
 def test_a_change_of_the_limits_keeps_the_order() -> None:
     world = world_of()
     pair = pair_of(world)

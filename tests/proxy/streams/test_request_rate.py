@@ -110,19 +110,6 @@ def test_its_debt_is_in_data_responses(version: int) -> None:
     assert produce_throttle_ms(pair.received()[1], version) == 1, "what this request left"
 
 
-def test_bytes_and_requests_are_separate_limits() -> None:
-    world = World([without_burst("client-id=etl,request_rate=1000,producer_byte_rate=1MB")])
-    pair = Pair(world)
-    pair.client_sends(produce(1, 3_000))
-    size = len(produce(1, 3_000)) - 4
-    assert world.debts() == {OWED: 0.001, ("client-id:etl", "producer_byte_rate"): size / 1_000_000}
-    pair.client_sends(produce(2))
-    wait(world, 0.001)
-    assert holder(pair) == ("client-id:etl", "producer_byte_rate"), "the one that takes longest"
-    wait(world, 0.003)
-    assert len(pair.sent()) == 2
-
-
 def test_a_fetch_is_counted_at_its_request() -> None:
     world = World([SLOW])
     pair = Pair(world)

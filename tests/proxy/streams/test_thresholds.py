@@ -88,22 +88,6 @@ def test_messages_have_thresholds_of_their_own() -> None:
     assert pair.held.limit.rate == 10
 
 
-def test_another_total_holds_at_once() -> None:
-    pair = above_both()
-    world = pair.world
-    pair.client_sends(rows(2, 100))
-    replace_quotas(world, [parse_spec("total=true,total.bytes.in.per.sec.threshold=2000"), ROWS])
-    assert pair.sent()[1:] == [rows(2, 100)]
-    total = parse_spec("total=true,total.bytes.in.per.sec.threshold=1500")
-    replace_quotas(world, [total, ROWS])
-    pair.client_sends(rows(3, 100))
-    for quotas in ([total, ROWS], [total]):
-        replace_quotas(world, quotas)
-        assert pair.held is not None
-    replace_quotas(world, [])
-    assert pair.sent()[2:] == [rows(3, 100)]
-
-
 def test_a_dry_run_counts_what_would_be_throttled() -> None:
     pair = above_both(dry_run=True)
     pair.client_sends(rows(2, 300))
@@ -128,19 +112,6 @@ def test_refused_records_count_as_erroneous(version: int, cuts: list[int]) -> No
     world.clock.pass_seconds(5)
     rates = {name: rate for _, name, rate in world.registry.produced(world.clock())}
     assert rates == {"accepted": 140, "erroneous": 100, "throttled": 0}
-
-
-def test_each_response_belongs_to_its_own_request() -> None:
-    """Requests without a response among them, and a long one whose later part is no part of another's error."""
-    world = World([TOTAL])
-    pair = Pair(world)
-    long = produce_records(3, {"x": [batch(1, 70_000)], "rows": [batch(1, 5_000)]}, acks=0)
-    pair.client_sends(rows(1, 1_000) + rows(2, 50_000, acks=0) + long[:67_000])
-    pair.client_sends(long[67_000:] + rows(4, 100))
-    assert len(pair.sent()) == 4
-    assert counts(world) == (125_000, 0, 0), "what has no response is accepted as it passes"
-    pair.broker_sends(refused(1, {"rows": [TOO_LARGE]}) + refused(4, {"rows": [OK]}))
-    assert counts(world) == (125_100, 1_000, 0)
 
 
 def test_errors_of_late_records_count_too() -> None:

@@ -69,20 +69,6 @@ def test_messages_are_counted_by_their_batches(
     assert world.debts() == expected | ({("topic:rows", "messages_in_rate"): messages} if messages else {})
 
 
-def test_a_default_gives_each_topic_a_bucket_of_its_own() -> None:
-    world = World([without_burst("topic=<default>,bytes_in_rate=1"), without_burst("topic=rows,bytes_in_rate=2")])
-    pair = Pair(world)
-    for number, topic in enumerate(("a", "b", "rows")):
-        pair.client_sends(produce_records(number, {topic: [batch(1, 100 + number)]}))
-    assert world.debts() == {
-        ("topic:a", "bytes_in_rate"): 100,
-        ("topic:b", "bytes_in_rate"): 101,
-        ROWS: 51,
-    }
-    pair.client_sends(produce_records(9, {"b": [batch(1, 70)]}))
-    assert holder(pair) == ("topic:b", "bytes_in_rate")
-
-
 @pytest.mark.parametrize("cuts", CUTS)
 def test_a_request_for_several_topics_waits_for_each_and_is_charged_to_each(cuts: list[int]) -> None:
     slow = without_burst("topic=c,bytes_in_rate=1")
@@ -137,19 +123,6 @@ def test_limits_of_the_total_and_of_groups_are_charged_too() -> None:
         ("resource-group:topics", "bytes_in_rate"): 300,
         ("resource-group:both", "messages_in_rate"): 7,
     }
-
-
-@pytest.mark.parametrize("acks", [0, 1])
-def test_clients_share_the_limit_of_a_topic(acks: int) -> None:
-    world = World([FAST])
-    first, second = Pair(world), Pair(world)
-    first.client_sends(produce_records(1, {"rows": [batch(1, 4_000)]}, acks=acks))
-    passes = produce_records(1, {"cols": [batch(1, 80)]}, acks=acks, client_id="web")
-    waits = produce_records(2, {"rows": [batch(1, 80)]}, acks=acks, client_id="web")
-    second.client_sends(passes + waits)
-    assert second.to_broker == passes
-    wait(world, 0.004)
-    assert second.to_broker == passes + waits
 
 
 @pytest.mark.parametrize(

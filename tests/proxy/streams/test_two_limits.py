@@ -86,14 +86,6 @@ def test_a_limit_removed_under_a_reservation() -> None:
     assert OWN not in world.debts()
 
 
-def test_the_other_limit_removed() -> None:
-    pair = with_a_reservation()
-    replace_quotas(pair.world, QUOTAS[:1])
-    assert pair.sent()[1:] == [SECOND]
-    assert pair.world.debts() == {OWN: SIZE / 1_000_000}
-    assert limit_of(pair.world, OWN).reserved == 0
-
-
 @pytest.mark.parametrize("gap", [0, 1])
 def test_a_frame_with_a_reservation_needs_more_bytes(gap: int) -> None:
     """A limit of topics is set while a frame waits of which only the head has been read: it begins anew."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from quotas.admission.client_limits import ClientLimits, TopicCharges, TopicLimits
-from quotas.admission.decision import ADMITTED, Decision
+from quotas.admission.decision import ADMITTED
 from quotas.admission.limit import Limit, Ticket
-from quotas.admission.limit_set import admit_all, charge_all, limit_set, spend_all
+from quotas.admission.limit_set import admit_all, limit_set, spend_all
 from quotas.admission.topic_thresholds import count_throttled
 from quotas.algorithms.algorithm import ALGORITHMS, UNLIMITED, AlgorithmSettings
 from quotas.algorithms.token_bucket import TokenBucket
@@ -212,18 +211,6 @@ def test_spending_together_is_admitting_one_by_one(
             other.waiters.discard("early")
 
 
-@pytest.mark.parametrize("amount", [0, 5])
-def test_nothing_is_spent_where_a_limit_is_in_debt_or_has_waiters(amount: int) -> None:
-    fits, owes = limit_of(ETL), limit_of(TOTAL)
-    owes.algorithm.record(101, 0)
-    assert spend_all([(fits, 10, 0), (owes, amount, 0)], 10, 0) == -1
-    assert spend_all([(fits, 10, 0), (owes, amount, 0)], 10, SECOND) >= 0
-    fits.enqueue("early", 1)
-    assert spend_all([(owes, 10, 0), (fits, amount, 0)], 10, SECOND) == -1
-    assert [limit.algorithm.headroom(SECOND) for limit in (fits, owes)] == [90, 99 - amount]
-    assert spend_all((), 10, 0) == UNLIMITED
-
-
 def test_a_threshold_counts_a_frame_as_throttled_once_also_when_it_refuses_it_only_later() -> None:
     registry = Registry(
         [
@@ -248,12 +235,3 @@ def test_a_threshold_counts_a_frame_as_throttled_once_also_when_it_refuses_it_on
         assert thresholds.throttled.count == 30
     count_throttled(amounts, admit_all(amounts, 9 * SECOND), Ticket(), 9 * SECOND)
     assert thresholds.throttled.count == 60
-
-
-def test_what_leaves_debt_says_so() -> None:
-    total = limit_of(TOTAL)
-    amounts: dict[Limit, int] = {}
-    charges_of("", (total,)).add_to(amounts, 150, 1)
-    assert spend_all(charges(amounts), 150, 0) == -1
-    assert charge_all(amounts, 0) == Decision(True, SECOND // 2, total, (total,))
-    assert admit_all(amounts, 0) == Decision(False, SECOND // 2, total, (total,))

@@ -1,7 +1,5 @@
 """Sets of limits: check all, then charge; waiters go first; and the conservation law, over whole conversations."""
 
-from dataclasses import dataclass
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -155,51 +153,6 @@ def test_nothing_is_spent_past_those_who_wait(number: int) -> None:
     assert limits.limits[0].algorithm.headroom(0) == 100
 
 
-def test_what_a_limit_says_of_itself() -> None:
-    limit = limit_of(2000, 0)
-    limit.algorithm.record(1000, 0)
-    limit.enqueue("a", 3000)
-    limit.enqueue("b", 1)
-    assert (limit.rate, limit.debt_ns(0), limit.queued_ns()) == (2000, SECOND // 2, 1_500_500_000)
-    assert repr(limit) == "<Limit producer_byte_rate of client-id:etl: 2000/s>"
-
-
-@dataclass(frozen=True)
-class Arrival:
-    client: int
-    elapsed_ns: int
-    size: int
-
-
-arrivals = st.lists(
-    st.builds(
-        Arrival, st.integers(0, 3), st.one_of(st.integers(0, SECOND), st.integers(0, 100)), st.integers(0, 3 * MB)
-    ),
-    max_size=60,
-)
-limit_lists = st.lists(
-    st.tuples(st.integers(1, 10 * MB), st.sampled_from([0, SECOND // 10, SECOND])), min_size=1, max_size=4
-)
-
-
-@given(limit_lists, arrivals)
-def test_conservation(terms: list[tuple[int, int]], schedule: list[Arrival]) -> None:
-    """In any interval of length T at most rate * T + burst + one frame passes: exactly the last one, here."""
-    limits = limit_set(tuple(limit_of(rate, burst_ns) for rate, burst_ns in terms))
-    now_ns = 0
-    passed: list[tuple[int, int]] = []
-    for arrival in schedule:
-        now_ns += arrival.elapsed_ns
-        if limits.admit(arrival.size, now_ns).admitted:
-            passed.append((now_ns, arrival.size))
-    for first, (start_ns, _) in enumerate(passed):
-        before_last = 0
-        for end_ns, size in passed[first:]:
-            for rate, burst_ns in terms:
-                assert before_last * SECOND <= rate * (end_ns - start_ns) + rate * burst_ns
-            before_last += size
-
-
 def test_control_requests_are_charged_to_the_limits_out_of_debt_and_the_worst_is_named() -> None:
     fast, slow = Limit("fast", ETL, TokenBucket(100)), Limit("slow", ETL, TokenBucket(10))
     limits = limit_set((fast, slow))
@@ -225,11 +178,11 @@ def test_a_flood_of_control_requests_does_not_keep_a_frame_waiting() -> None:
 
 
 @pytest.mark.parametrize(
-    "algorithm", [TokenBucket(200), Ewma(200), SampledWindow(200, samples=11, window_ns=SECOND, first_window=True)]
+    "algorithm", [TokenBucket(20), Ewma(20), SampledWindow(20, samples=11, window_ns=SECOND, first_window=True)]
 )
 def test_a_flood_of_control_requests_leaves_at_most_the_debt_of_one(algorithm: Algorithm) -> None:
-    """5,000 a second for a minute, under 200 a second."""
+    """500 a second for a minute, under 20 a second."""
     limits = limit_set((Limit("request_rate", ETL, algorithm),))
-    for event in range(300_000):
-        assert limits.charge_control(1, event * SECOND // 5000).wait_ns <= SECOND // 200 + SECOND
-    assert max(algorithm.debt_ns(at * SECOND // 10) for at in range(600, 1200)) <= SECOND // 200
+    for event in range(30_000):
+        assert limits.charge_control(1, event * SECOND // 500).wait_ns <= SECOND // 20 + SECOND
+    assert max(algorithm.debt_ns(at * SECOND // 10) for at in range(600, 1200)) <= SECOND // 20

@@ -74,14 +74,6 @@ def test_what_is_reserved_holds_others_as_a_charge_does() -> None:
     assert (limit.debt_ns(0), limits.headroom(0)) == (0, 90)
 
 
-def test_the_end_charges_nothing_and_may_come_twice() -> None:
-    limit = limit_of()
-    passage = Passage({limit: 70}, 70)
-    passage.end()
-    passage.end()
-    assert (limit.reserved, limit.headroom(0), passage.is_over) == (0, 100, True)
-
-
 def test_topics_late_in_a_frame_are_reserved_when_they_are_found() -> None:
     size, topic = limit_of(1000, name="size"), limit_of(1000, name="topic")
     passage = Passage({size: 100}, 100)

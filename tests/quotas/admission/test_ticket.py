@@ -4,7 +4,7 @@ import pytest
 
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit, Ticket
-from quotas.admission.limit_set import NO_LIMITS, admit_all, charge_all, limit_set
+from quotas.admission.limit_set import NO_LIMITS, admit_all, limit_set
 from quotas.algorithms.algorithm import Algorithm
 from quotas.algorithms.sampled_window import SampledWindow
 from quotas.algorithms.token_bucket import TokenBucket
@@ -181,27 +181,6 @@ def test_without_a_burst_one_frame_at_a_time_passes_without_asking_again(algorit
 
 
 # ---- limits that count different things
-
-
-def test_each_limit_is_charged_its_own_amount() -> None:
-    size, number = limit_of("producer_byte_rate"), limit_of("request_rate", rate=1, burst_ns=SECOND)
-    assert admit_all({size: 70, number: 1}, 0) is ADMITTED
-    assert admit_all({size: 70, number: 1}, 0) == Decision(True, SECOND, number, (size, number))
-    held = admit_all({size: 70, number: 1}, SECOND // 2)
-    assert held == Decision(False, SECOND // 2, number, (number,))
-    assert size.algorithm.headroom(SECOND // 2) == 10  # refused, not charged
-    ticket = its_turn(size)
-    assert admit_all({size: 30, number: 1}, SECOND // 2, ticket) == held
-    assert ticket.reserved == {size: 30}
-    assert admit_all({size: 30, number: 1}, SECOND, its_turn(number, ticket)).admitted
-
-
-def test_charging_checks_no_limit() -> None:
-    a, b = in_debt("a"), limit_of("b")
-    a.enqueue("somebody", 1)
-    assert charge_all({a: 100, b: 100}, 0) == Decision(True, 2 * SECOND, a, (a,))
-    assert b.algorithm.headroom(0) == 0
-    assert charge_all({}, 0) is ADMITTED
 
 
 def test_nobody_joins_the_queue_that_all_limits_share_while_they_have_no_waiters() -> None:

@@ -5,12 +5,8 @@ from fractions import Fraction
 
 import pytest
 
-from quotas.admission.decision import ADMITTED
-from quotas.admission.limit import Limit
-from quotas.admission.limit_set import limit_set
 from quotas.admission.topic_thresholds import ThresholdError, Thresholds, TopicThreshold, check_thresholds
 from quotas.algorithms.algorithm import UNLIMITED
-from quotas.entity import Kind, Named
 from tests.quotas.admission.thresholds import set_topic, set_total
 from tests.quotas.asking import admit
 
@@ -34,14 +30,6 @@ def confirmed(thresholds: Thresholds, topics: Iterable[str]) -> None:
         thresholds.confirm(topic)
 
 
-def test_a_topic_above_its_threshold_passes_while_the_total_is_not_exceeded() -> None:
-    thresholds = Thresholds(BYTES)
-    thresholds.replace(1000, {"greedy": 10})
-    greedy = busy(thresholds, "greedy", 900)
-    assert greedy.debt_ns(600 * SECOND) == 0
-    assert admit(greedy, 5, 600 * SECOND) == 0
-
-
 def test_a_topic_within_its_threshold_passes_while_the_total_is_exceeded() -> None:
     thresholds = Thresholds(BYTES)
     thresholds.replace(1000, {"modest": 200, "greedy": 10})
@@ -50,34 +38,6 @@ def test_a_topic_within_its_threshold_passes_while_the_total_is_exceeded() -> No
     wait_ns = -admit(greedy, 5, 600 * SECOND)
     assert wait_ns > 0
     assert greedy.debt_ns(600 * SECOND) == wait_ns
-
-
-def test_refused_amounts_are_not_recorded() -> None:
-    thresholds = Thresholds(BYTES)
-    set_total(thresholds, 1000)
-    greedy = busy(thresholds, "greedy", 2000)
-    before = (greedy.accepted.count, thresholds.accepted.count)
-    assert admit(greedy, 5, 600 * SECOND) < 0
-    assert greedy.spend(5, 0, 600 * SECOND) == -1
-    assert (greedy.accepted.count, thresholds.accepted.count) == before
-    assert (thresholds.throttled.count, thresholds.erroneous.count) == (0, 0)  # the caller says so, once
-
-
-def test_each_accepted_amount_counts_once_on_the_topic_and_once_on_the_total() -> None:
-    thresholds = Thresholds(BYTES)
-    set_total(thresholds, 1000)
-    a, b = thresholds.topic("a"), thresholds.topic("b")
-    a.record_accepted(300, 0)
-    b.record_accepted(4000, 0)
-    assert (a.accepted.count, b.accepted.count, thresholds.accepted.count) == (300, 4000, 4300)
-
-
-def test_a_request_that_passes_records_nothing() -> None:
-    thresholds = Thresholds(BYTES)
-    set_total(thresholds, 1000)
-    topic = thresholds.topic("a")
-    assert (topic.record(10**9, 0), topic.spend(5000, 0, 0), topic.spend(1, 0, 0)) == (0, 0, 4999)
-    assert (topic.accepted.count, thresholds.accepted.count) == (0, 0)
 
 
 def test_accepted_erroneous_and_throttled_have_separate_meters() -> None:
@@ -93,68 +53,6 @@ def test_accepted_erroneous_and_throttled_have_separate_meters() -> None:
     assert thresholds.accepted.one_minute_rate(at_tick) == topic.accepted.one_minute_rate(at_tick) == 700 / 5
 
 
-def test_errors_alone_hold_no_topic() -> None:
-    thresholds = Thresholds(BYTES)
-    set_total(thresholds, 10)
-    topic = thresholds.topic("orders")
-    for second in range(60):
-        assert admit(topic, 1000, second * SECOND) == 0
-        thresholds.erroneous.record(1000, second * SECOND + SECOND // 100)
-
-
-def test_only_topics_that_exist_lower_the_share_of_others() -> None:
-    thresholds = Thresholds(BYTES)
-    thresholds.replace(1000, {"a": 400})
-    for name in "abcd":
-        thresholds.topic(name)
-    assert (thresholds.share, thresholds.topic("b").rate) == (600, 600)
-    for name in ("b", "b", "a", "c", "never used"):
-        thresholds.confirm(name)
-    assert [thresholds.topic(name).rate for name in "abcd"] == [400, 300, 300, 300]
-    thresholds.forget("b")
-    thresholds.forget("d")
-    thresholds.topic("b")
-    assert thresholds.share == 600
-    set_topic(thresholds, "c", 200)
-    assert thresholds.share == 400
-    set_topic(thresholds, "c", None)
-    set_topic(thresholds, "a", None)
-    assert thresholds.share == 500
-
-
-def test_what_the_share_is() -> None:
-    thresholds = Thresholds(BYTES)
-    thresholds.replace(1000, {"a": 300})
-    assert thresholds.share == 700  # of the first to come
-    confirmed(thresholds, "ab")
-    assert thresholds.share == 700
-    confirmed(thresholds, "cdd")
-    assert thresholds.share == Fraction(700, 3)
-    assert thresholds.topic("d").rate == Fraction(700, 3)
-    set_topic(thresholds, "d", 100)
-    assert (thresholds.share, thresholds.topic("d").rate) == (300, 100)
-    set_topic(thresholds, "elsewhere", 200)  # not known yet, deducted all the same
-    assert thresholds.share == 200
-    set_topic(thresholds, "d", None)
-    assert thresholds.share == Fraction(500, 3)
-    thresholds.forget("b")
-    thresholds.forget("b")
-    thresholds.forget("a")
-    assert thresholds.share == 250
-    assert thresholds.topic("a").rate == 300
-    set_total(thresholds, 2000)
-    assert thresholds.share == 750
-    assert type(thresholds.share) is int
-
-
-def test_a_batch_divides_among_the_topics_that_are_known() -> None:
-    thresholds = Thresholds(BYTES)
-    thresholds.replace(1000, {"a": 100})
-    confirmed(thresholds, "abcd")
-    thresholds.replace(1000, {"b": 100, "c": 200, "elsewhere": 300})
-    assert [thresholds.topic(name).rate for name in "abcd"] == [200, 100, 200, 200]
-
-
 def test_where_the_explicit_ones_take_all_the_others_wait_for_the_total() -> None:
     thresholds = Thresholds(BYTES)
     thresholds.replace(1000, {"a": 1000})
@@ -163,18 +61,6 @@ def test_where_the_explicit_ones_take_all_the_others_wait_for_the_total() -> Non
     debt_ns = other.debt_ns(600 * SECOND)
     assert 0 < debt_ns == thresholds.accepted.ns_until_at_most(1000, 600 * SECOND)
     assert admit(other, 1, 600 * SECOND + debt_ns) == 0
-
-
-@pytest.mark.parametrize(("rate_of_b", "first"), [(10_000, "topic"), (10, "total")])
-def test_the_debt_ends_with_the_first_of_the_two(rate_of_b: int, first: str) -> None:
-    thresholds = Thresholds(BYTES)
-    thresholds.replace(1000, {"a": 500})
-    a, _ = busy(thresholds, "a", 1100), busy(thresholds, "b", rate_of_b)
-    now_ns = 600 * SECOND
-    topic_ns = a.accepted.ns_until_at_most(500, now_ns)
-    total_ns = thresholds.accepted.ns_until_at_most(1000, now_ns)
-    assert topic_ns != total_ns
-    assert a.debt_ns(now_ns) == (topic_ns if first == "topic" else total_ns) == min(topic_ns, total_ns)
 
 
 def test_without_a_total_nothing_is_enforced_and_all_is_measured() -> None:
@@ -267,27 +153,3 @@ def test_a_forgotten_topic_that_is_still_in_use_takes_no_share_and_counts_for_th
     assert new is not old
     thresholds.confirm("orders")
     assert (new.accepted.count, thresholds.share) == (0, 500)
-
-
-def test_last_use_is_that_of_the_topic() -> None:
-    thresholds = Thresholds(BYTES)
-    a, b = thresholds.topic("a"), thresholds.topic("b")
-    a.record_accepted(1, 7 * SECOND)
-    b.record_accepted(1, 9 * SECOND)
-    assert (a.last_ns, b.last_ns) == (7 * SECOND, 9 * SECOND)
-
-
-def test_it_is_the_algorithm_of_a_limit() -> None:
-    thresholds = Thresholds(BYTES)
-    thresholds.replace(1000, {"greedy": 200})
-    greedy = busy(thresholds, "greedy", 2000)
-    limit = Limit(BYTES, Named(Kind.TOPIC, "greedy"), greedy)
-    limits = limit_set((limit,))
-    now_ns = 600 * SECOND
-    held = limits.admit(100, now_ns)
-    assert (held.admitted, held.limit, held.wait_ns) == (False, limit, greedy.debt_ns(now_ns))
-    assert limits.spend(100, now_ns) == -1
-    assert limit.rate == 200
-    later_ns = now_ns + held.wait_ns
-    assert limits.admit(100, later_ns) is ADMITTED
-    assert greedy.accepted.count == thresholds.accepted.count == 600 * 2000

@@ -14,7 +14,6 @@ from quotas.algorithms.ewma import ALPHA, MEAN_NS, TICK_NS, Ewma, Meter
 from tests.quotas.asking import admit
 
 SECOND = 1_000_000_000
-TEN_YEARS = 10 * 365 * 86_400 * SECOND
 
 
 def slow_rate(records: Iterable[tuple[int, int]], now_ns: int) -> float:
@@ -96,43 +95,6 @@ def test_the_wait_ends_at_the_first_tick_that_finds_the_rate_at_most_the_bound(
     assert meter.ns_until_at_most(bound, now_ns + wait_ns) == 0
 
 
-def test_the_first_tick_takes_the_rate_as_it_is_and_the_next_a_share_of_it() -> None:
-    meter = Meter()
-    meter.record(1000, 7 * SECOND)
-    assert meter.one_minute_rate(12 * SECOND - 1) == 0
-    assert meter.one_minute_rate(12 * SECOND) == 200
-    meter.record(500, 12 * SECOND)
-    assert meter.one_minute_rate(17 * SECOND - 1) == 200
-    assert meter.one_minute_rate(17 * SECOND) == pytest.approx(200 - 100 * (1 - math.exp(-1 / 12)))
-    assert meter.count == 1500
-
-
-def test_idle_for_a_minute_the_rate_falls_to_one_part_in_e() -> None:
-    meter = Meter()
-    meter.record(1000, 0)
-    assert meter.one_minute_rate(TICK_NS + MEAN_NS) == pytest.approx(200 / math.e)
-
-
-def test_a_steady_flow_is_its_own_rate() -> None:
-    meter = Meter()
-    for second in range(600):
-        meter.record(100, second * SECOND)
-        assert meter.one_minute_rate(second * SECOND) == (100 if second >= 5 else 0)
-
-
-def test_a_meter_that_heard_nothing_has_no_rate() -> None:
-    meter = Meter()
-    assert (meter.count, meter.one_minute_rate(0), meter.ns_until_at_most(0, TEN_YEARS)) == (0, 0.0, 0)
-
-
-def test_ten_idle_years_and_back_to_work() -> None:
-    meter = Meter()
-    meter.record(1 << 60, 0)
-    assert meter.one_minute_rate(TEN_YEARS) == 0
-    meter.record(600, TEN_YEARS)
-    assert meter.one_minute_rate(TEN_YEARS + TICK_NS) == pytest.approx(120 * ALPHA)
-
-
 def test_a_bound_of_nothing_is_met_within_a_day() -> None:
     """A topic whose share of the total is nothing."""
     meter = Meter()
@@ -147,14 +109,6 @@ def test_a_bound_is_not_below_zero() -> None:
         Meter().ns_until_at_most(-1, 0)
 
 
-def test_a_record_of_nothing_does_not_move_the_next_one_into_the_past() -> None:
-    meter = Meter()
-    meter.record(100, 0)
-    meter.record(0, TICK_NS)
-    meter.record(1000, TICK_NS)
-    assert meter.one_minute_rate(TICK_NS) == 20
-
-
 def test_a_record_of_nothing_changes_no_rate() -> None:
     """Not by a rounding: a wait that was told is over when it is over."""
     for ticks in range(2, 40):
@@ -165,17 +119,6 @@ def test_a_record_of_nothing_changes_no_rate() -> None:
         assert meter.one_minute_rate(0) == meter.one_minute_rate(ticks * TICK_NS)  # the clock stands there
         for later in range(ticks, 80):
             assert meter.one_minute_rate(later * TICK_NS) == untouched.one_minute_rate(later * TICK_NS)
-
-
-def test_a_clock_that_jumps_back_records_in_the_present_interval() -> None:
-    meter = Meter()
-    meter.record(1000, 0)
-    meter.record(1000, 7 * SECOND)
-    meter.record(1000, SECOND)
-    assert meter.last_ns == 7 * SECOND
-    assert meter.one_minute_rate(0) == 200
-    assert meter.one_minute_rate(10 * SECOND) == pytest.approx(200 + ALPHA * 200)
-    assert meter.ns_until_at_most(150, 0) == meter.ns_until_at_most(150, 7 * SECOND)
 
 
 @given(rates, schedules)
@@ -219,21 +162,6 @@ def test_what_fits_is_found_within_the_bound_by_the_next_tick_and_one_more_is_no
     assert most.debt_ns(next_tick_ns) == 0
     over.record(room + 2 + int(rate) // (1 << 30), now_ns)  # more than a double rounds away
     assert over.debt_ns(next_tick_ns) > 0
-
-
-def test_what_fits_before_the_first_tick_is_five_seconds_at_the_bound() -> None:
-    ewma = Ewma(100)
-    assert ewma.headroom(TEN_YEARS) == 500
-    assert ewma.spend(200, 0, TEN_YEARS) == 300
-    assert ewma.headroom(TEN_YEARS) == 300
-    ewma.record(400, TEN_YEARS)
-    assert ewma.headroom(TEN_YEARS) == 0
-
-
-def test_nothing_fits_into_debt_that_a_single_tick_would_pay() -> None:
-    ewma = Ewma(100)
-    ewma.record(505, 0)
-    assert (ewma.debt_ns(TICK_NS), ewma.headroom(TICK_NS), ewma.spend(0, 0, TICK_NS)) == (TICK_NS, 0, -1)
 
 
 def test_what_fits_leaves_no_debt_by_a_rounding() -> None:
@@ -287,33 +215,6 @@ def test_a_burst_in_the_first_five_seconds_passes_whole_and_leaves_debt(times: i
     assert ewma.debt_ns(TICK_NS, 1 << 60) == hold_ns
     assert admit(ewma, 1, TICK_NS + hold_ns - 1) == -1
     assert admit(ewma, 1, TICK_NS + hold_ns) == 0
-
-
-def test_a_client_at_the_bound_is_never_held() -> None:
-    ewma = Ewma(100)
-    for second in range(600):
-        assert admit(ewma, 100, second * SECOND) == 0
-
-
-def test_another_bound_measures_the_same_mean() -> None:
-    ewma = Ewma(100)
-    ewma.record(1000, 0)
-    assert ewma.debt_ns(TICK_NS) > 0
-    ewma.set_rate(200, SECOND, TICK_NS)
-    assert (ewma.rate, ewma.debt_ns(TICK_NS)) == (200, 0)
-    ewma.set_rate(Fraction(1, 10), SECOND, TICK_NS)
-    assert ewma.debt_ns(TICK_NS) == math.ceil(12 * math.log(2000)) * TICK_NS
-
-
-@given(rates, schedules, elapsed)
-def test_asking_changes_nothing(rate: int | Fraction, schedule: list[tuple[int, int]], asked_after_ns: int) -> None:
-    ewma, untouched = Ewma(rate), Ewma(rate)
-    now_ns = 0
-    for elapsed_ns, amount in schedule:
-        now_ns += elapsed_ns
-        ewma.debt_ns(now_ns + asked_after_ns)
-        ewma.headroom(now_ns + asked_after_ns)
-        assert ewma.record(amount, now_ns) == untouched.record(amount, now_ns)
 
 
 def test_a_bound_is_small_and_reported() -> None:

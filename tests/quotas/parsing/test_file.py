@@ -279,18 +279,6 @@ def test_a_group_has_a_table_of_its_own() -> None:
     assert str(hint).startswith("write a [[resource-group]] table with name, ")
 
 
-def test_a_name_of_a_group_that_is_not_called_name() -> None:
-    assert [
-        (place, message)
-        for place, message, _ in errors_of("""
-        [[resource-group]]
-        resource-group = "etl"
-        user = "a"
-        producer_byte_rate = 1
-        """)
-    ] == [("resource-group[0]", "a resource-group needs a name")]
-
-
 @pytest.mark.parametrize(
     ("data", "place", "says"),
     [

@@ -345,7 +345,3 @@ def test_any_name_can_be_quoted_in_a_spec_and_in_a_file(name: str, produce: int,
     if name != '"<default>"':
         (placed,) = load_quotas({"quota": [table]}).placed
         assert placed.entry == entry
-
-
-def test_an_error_without_a_hint_is_one_line() -> None:
-    assert str(SpecError("quota[0]", "wrong")) == "quota[0]: wrong"

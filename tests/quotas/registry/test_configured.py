@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import strategies as st
 
 from quotas.entity import DEFAULT, TOTAL, AnyEntity, Entity, Kind, Named
 from quotas.entry import QuotaEntry
@@ -135,13 +134,3 @@ def test_topics_with_a_threshold_of_their_own() -> None:
     a, b = Named(Kind.TOPIC, "a"), Named(Kind.TOPIC, "b")
     configured = Configured([QuotaEntry(a, {BYTES_THRESHOLD: 5}), QuotaEntry(b, {BYTES_IN_RATE: 6})])
     assert dict(configured.topics_with(BYTES_THRESHOLD)) == {"a": 5}
-
-
-names = st.sampled_from(["a", "b", "<default>", DEFAULT])
-entities: st.SearchStrategy[AnyEntity] = st.one_of(
-    st.builds(Entity, st.one_of(st.none(), names), names),
-    st.builds(Entity, names),
-    st.builds(Named, st.sampled_from([Kind.IP, Kind.LISTENER, Kind.TOPIC]), names),
-    st.just(TOTAL),
-)
-limit_names = st.sampled_from([PRODUCER_BYTE_RATE, BYTES_IN_RATE, CONNECTIONS])

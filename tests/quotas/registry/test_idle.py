@@ -11,25 +11,6 @@ SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
 
 
-def test_something_new_is_looked_at_after_an_hour_and_once() -> None:
-    idle: Idle[str] = Idle()
-    idle.watch("etl")
-    assert list(idle.due(0)) == []
-    assert list(idle.due(IDLE_NS - 1)) == []
-    assert list(idle.due(IDLE_NS + MINUTE)) == ["etl"]
-    assert list(idle.due(10 * IDLE_NS)) == []
-
-
-def test_what_was_used_is_looked_at_again_when_it_says() -> None:
-    idle: Idle[str] = Idle()
-    idle.check_at("etl", 10 * MINUTE + SECOND)
-    assert list(idle.due(10 * MINUTE)) == []
-    for thing in idle.due(11 * MINUTE):
-        idle.check_at(thing, 12 * MINUTE)  # while the others are gone through
-    assert list(idle.due(11 * MINUTE)) == []
-    assert list(idle.due(13 * MINUTE)) == ["etl"]
-
-
 def test_a_clock_that_goes_back_loses_nothing() -> None:
     idle: Idle[str] = Idle()
     idle.watch("new")

@@ -49,17 +49,3 @@ def test_what_is_equal_is_one_object() -> None:
     first = compactor.compact(QuotaEntry(ETL, one))
     assert compactor.compact(QuotaEntry(ALICE, dict(one))) is first
     assert compactor.compact(QuotaEntry(ALICE, other))[0] is first[0]
-
-
-def test_a_stronger_override_leaves_to_a_weaker_one_what_it_does_not_name() -> None:
-    compactor = Compactor()
-    found: dict[str, Applies] = {}
-    lifted: set[str] = set()
-    stronger = QuotaEntry(ETL, {"producer_byte_rate": 1}, mode="notify", unlimited=("request_rate",))
-    weaker = QuotaEntry(ALICE, {"producer_byte_rate": 2, "consumer_byte_rate": 3, "request_rate": 4})
-    apply(compactor.compact(stronger), found, lifted, ETL, ETL)
-    apply(compactor.compact(weaker), found, lifted, ALICE, ALICE)
-    assert {name: (applies.rate, applies.entity, applies.mode) for name, applies in found.items()} == {
-        "producer_byte_rate": (1, ETL, "notify"),
-        "consumer_byte_rate": (3, ALICE, None),
-    }

@@ -60,15 +60,6 @@ def test_a_level_lifts_the_limit_of_all_weaker_ones_alone(lifting: int) -> None:
     assert PRODUCER_BYTE_RATE not in table_of([lifts, *entries[lifting:]]).find("u", "c")
 
 
-def test_each_limit_has_its_own_level() -> None:
-    table = table_of([entry(PAIR, 1, CONSUMER_BYTE_RATE), entry(Entity("u"), 2), entry(Entity(None, "c"), 3)])
-    found = table.find("u", "c")
-    assert {name: applies.origin for name, applies in found.items()} == {
-        CONSUMER_BYTE_RATE: PAIR,
-        PRODUCER_BYTE_RATE: USER,
-    }
-
-
 @pytest.mark.parametrize(
     ("user", "client_id", "matching"),
     [("u", "", {1, 2, 4, 5, 7}), ("", "c", {6, 7}), ("", "", {7}), ("u", "c", set(range(8)))],
@@ -79,12 +70,6 @@ def test_an_empty_client_id_is_one_of_the_others_and_an_empty_user_is_none(
     for level, (entity, _) in enumerate(LEVELS):
         found = table_of([entry(entity, 1)]).find(user, client_id)
         assert bool(found) == (level in matching)
-
-
-def test_a_default_gives_one_bucket_to_each_concrete_name() -> None:
-    table = table_of([entry(Entity(None, DEFAULT), 5)])
-    owners = [table.find("u", name)[PRODUCER_BYTE_RATE].entity for name in ("a", "b", "<default>")]
-    assert owners == [Entity(None, "a"), Entity(None, "b"), Entity(None, "<default>")]
 
 
 def test_a_name_that_reads_default_is_not_the_default() -> None:

@@ -30,7 +30,6 @@ SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
 ANYONE = Entity(client_id=DEFAULT)
 ETL = Entity(client_id="etl")
-HALF_A_SECOND = AlgorithmSettings(burst_ns=SECOND // 2)
 
 
 def entry(entity: Entity, produce: int | None = None, fetch: int | None = None, burst: int | None = None) -> QuotaEntry:
@@ -64,14 +63,6 @@ def test_all_sessions_of_a_client_share_one_object_and_clients_share_buckets() -
     assert {limit.name for limit in registry.limits_in_use()} == {PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE}
 
 
-def test_a_default_gives_everyone_a_bucket_of_their_own() -> None:
-    registry = Registry([entry(ANYONE, produce=100)])
-    one, other = produce_limit(registry, client_id="one"), produce_limit(registry, client_id="other")
-    one.algorithm.record(1000, 0)
-    assert other.debt_ns(0) == 0
-    assert (one.entity, one.origin) == (Entity(client_id="one"), ANYONE)
-
-
 @pytest.mark.parametrize(("share", "rate"), [(0.1, 3), (1, 30), (Fraction(1, 3), 10), (2.5, 75)])
 def test_a_share_scales_every_rate_as_it_is_written(share: float | Fraction, rate: int) -> None:
     assert produce_limit(Registry([entry(ETL, produce=30)], share=share)).rate == rate
@@ -84,12 +75,6 @@ def test_a_share_may_leave_a_fraction() -> None:
     assert limit.debt_ns(0) == 10 * SECOND
 
 
-def test_burst_is_the_entrys_or_the_registrys() -> None:
-    registry = Registry([entry(ETL, produce=100, burst=3), entry(ANYONE, produce=100)], settings=HALF_A_SECOND)
-    assert registry.resolve("alice", "etl").produce.headroom(0) == 300
-    assert registry.resolve("alice", "other").produce.headroom(0) == 50
-
-
 @pytest.mark.parametrize("share", [0, -1, 0.0])
 def test_a_share_is_above_zero(share: float) -> None:
     with pytest.raises(ValueError, match="share must be above zero"):
@@ -97,18 +82,6 @@ def test_a_share_is_above_zero(share: float) -> None:
 
 
 # ---- live changes
-
-
-def test_a_new_rate_keeps_the_bucket_and_its_debt() -> None:
-    registry = Registry([entry(ETL, produce=100)])
-    limit, generation = produce_limit(registry), registry.generation
-    limit.algorithm.record(300, 0)
-    assert limit.debt_ns(0) == 2 * SECOND
-    registry.replace([entry(ETL, produce=1000)], now_ns=SECOND)
-    assert limit.rate == 1000
-    assert limit.debt_ns(SECOND) == SECOND // 10  # 100 were paid back at the old rate, 100 are left
-    assert registry.generation != generation
-    assert produce_limit(registry) is limit
 
 
 def test_debts_are_forgotten_in_steps_and_no_client_sees_an_old_one() -> None:
@@ -186,56 +159,6 @@ def test_a_client_that_holds_its_limits_gets_the_new_ones_in_the_same_object() -
     assert client.fetches == 3
 
 
-def test_from_default_to_override_the_bucket_stays() -> None:
-    """Both levels fill the bucket of the client id: in Kafka the metric's tags are the same, so its counter goes on."""
-    registry = Registry([entry(ANYONE, produce=100)])
-    limit = produce_limit(registry)
-    limit.algorithm.record(1100, 0)
-    registry.replace([entry(ANYONE, produce=100), entry(ETL, produce=500)], now_ns=0)
-    assert produce_limit(registry) is limit
-    assert (limit.rate, limit.origin, limit.debt_ns(0)) == (500, ETL, 2 * SECOND)
-
-
-def test_at_another_level_with_another_bucket_the_counter_starts_anew() -> None:
-    registry = Registry([entry(ETL, produce=100)])
-    registry.resolve("alice", "etl").produce.charge(1100, 0)
-    pair = Entity("alice", "etl")
-    registry.replace([entry(ETL, produce=100), entry(pair, produce=100)], now_ns=0)
-    limit = produce_limit(registry)
-    assert (limit.entity, limit.debt_ns(0)) == (pair, 0)
-    # The client id's bucket is still there for other users, with what it owes.
-    assert produce_limit(registry, "bob").debt_ns(0) == 10 * SECOND
-
-
-def test_a_bucket_that_a_stronger_level_puts_out_of_use_is_dropped() -> None:
-    anyones_etl = entry(Entity(DEFAULT, "etl"), produce=100)
-    registry = Registry([anyones_etl])
-    old = produce_limit(registry)
-    registry.replace([anyones_etl, entry(Entity("alice"), produce=7)], now_ns=0)
-    assert list(registry.limits_in_use()) == []
-    assert (old.rate, produce_limit(registry).entity) == (100, Entity("alice"))
-
-
-def test_a_removed_limit_starts_full_when_configured_again() -> None:
-    registry = Registry([entry(ETL, produce=100)])
-    registry.resolve("alice", "etl").produce.charge(1100, 0)
-    registry.replace([], now_ns=0)
-    assert list(registry.limits_in_use()) == []
-    assert registry.resolve("alice", "etl").produce is NO_LIMITS
-    registry.replace([entry(ETL, produce=100)], now_ns=0)
-    assert produce_limit(registry).debt_ns(0) == 0
-
-
-def test_the_share_can_change_alone() -> None:
-    entries = [entry(ETL, produce=100)]
-    registry = Registry(entries, share=0.5)
-    limit = produce_limit(registry)
-    registry.replace(entries, now_ns=0, share=0.25)
-    assert (limit.rate, registry.share) == (25, Fraction(1, 4))
-    registry.replace(entries, now_ns=0)
-    assert limit.rate == 25
-
-
 def test_entries_that_cannot_be_used_change_nothing() -> None:
     registry = Registry([entry(ETL, produce=100)])
     limit, generation = produce_limit(registry), registry.generation
@@ -278,21 +201,6 @@ def test_a_client_draws_on_its_own_limit_those_of_all_its_groups_and_the_total()
     assert [limit.rate for limit in (client.produce.limits + client.mutations.limits)[::4]] == [5, 8]
     assert (client.walks, registry.learns_topics) == (False, True)
     assert other.produce.limits == client.produce.limits[2:]
-
-
-def test_all_groups_must_have_room_and_a_refusal_charges_none() -> None:
-    wide, narrow = (
-        QuotaEntry(
-            Named(Kind.RESOURCE_GROUP, name), {PRODUCER_BYTE_RATE: rate}, group=ResourceGroup(name, users=("*",))
-        )
-        for name, rate in (("wide", 1000), ("narrow", 10))
-    )
-    registry = Registry([wide, narrow])
-    produce = registry.resolve("alice", "etl").produce
-    assert produce.admit(20, 0).admitted
-    for _ in range(10):
-        assert not produce.admit(20, 0).admitted
-    assert produce.limits[0].algorithm.headroom(0) == 980
 
 
 def test_producer_ids_are_a_users_over_all_its_clients_scaled_by_the_share() -> None:

@@ -107,17 +107,6 @@ def test_entries_that_do_not_fit_are_refused_and_change_nothing() -> None:
     assert registry.share == 1
 
 
-def test_the_rest_is_shared_by_the_topics_that_are_known() -> None:
-    registry = Registry([TOTAL_OF_100, QuotaEntry(ORDERS, {BYTES_THRESHOLD: 40})])
-    a = threshold(registry, "a")
-    assert a.rate == 60
-    threshold(registry, "orders")
-    assert a.rate == 60
-    threshold(registry, "b")
-    assert a.rate == 30
-    assert threshold(registry, "orders").origin == TOTAL
-
-
 def test_a_name_takes_no_share_before_it_exists() -> None:
     registry = Registry([TOTAL_OF_100])
     orders, invented = threshold(registry, "orders"), threshold(registry, "invented", exists=False)
