@@ -1,0 +1,318 @@
+"""Clients log in through the proxy: each is limited as the user that it proves."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from confluent_kafka import KafkaError, Producer
+from kafka import KafkaProducer
+from kio.schema.create_delegation_token.v3.request import CreateDelegationTokenRequest
+from kio.schema.metadata.v12.request import MetadataRequest
+from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
+from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
+from kio.static.primitive import i64Timedelta
+
+from deploy.local.cluster import KafkaCluster
+from deploy.local.security import Security
+from deploy.local.tools import tool_command
+from tests.integration.flood import create_topics
+from tests.integration.librdkafka import produce, read
+from tests.integration.proxy_process import ProxyProcess, eventually
+from tests.integration.test_own_login import unsecured_token
+from tests.integration.wire import Wire
+
+SASL = "SASL_PLAINTEXT"
+MODULES = "org.apache.kafka.common.security"
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+#: At this rate 300 kB after the burst of a second are throttled.
+LIMITS = (
+    "--quota",
+    "user=alice,producer_byte_rate=400kB,burst_seconds=0.1",
+    "--quota",
+    "user=bob,producer_byte_rate=1GB",
+)
+VALUES = [bytes(10_000)] * 40
+
+
+@pytest.fixture(scope="module")
+def proxy(secured_cluster: KafkaCluster) -> Iterator[ProxyProcess]:
+    with ProxyProcess(secured_cluster.secure_addresses(SASL), *LIMITS) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(secured_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> str:
+    name = unique_name("orders")
+    create_topics(secured_cluster, name)
+    return name
+
+
+def librdkafka(bootstrap: str, mechanism: str, user: str, password: str, **more: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        "bootstrap.servers": bootstrap,
+        "security.protocol": SASL,
+        "sasl.mechanism": mechanism,
+        "message.max.bytes": 1_000_000,
+        "batch.num.messages": 1,
+    }
+    if mechanism == "OAUTHBEARER":
+        return settings | {"oauth_cb": lambda _: (unsecured_token(user), 2_000_000_000.0)} | more
+    return settings | {"sasl.username": user, "sasl.password": password} | more
+
+
+def java(directory: Path, mechanism: str, user: str, password: str, options: str = "") -> Path:
+    module = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
+    jaas = f'{MODULES}.{module}LoginModule required username="{user}" password="{password}"{options};'
+    if mechanism == "OAUTHBEARER":
+        jaas = f'{MODULES}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="{user}";'
+    file = directory / f"{user}.properties"
+    file.write_text(f"security.protocol={SASL}\nsasl.mechanism={mechanism}\nsasl.jaas.config={jaas}\n")
+    return file
+
+
+def java_producer(bootstrap: str, topic: str, file: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    arguments = f"--topic {topic} --num-records {len(VALUES)} --record-size 10000 --throughput -1"
+    command = tool_command(
+        *("org.apache.kafka.tools.ProducerPerformance", *arguments.split(), "--producer.config", str(file)),
+        *("--producer-props", f"bootstrap.servers={bootstrap}", "max.block.ms=20000", *more),
+    )
+    command.insert(1, "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.clients.NetworkClient=info")
+    return subprocess.run(command, capture_output=True, timeout=170, check=False, text=True)
+
+
+def charged(proxy: ProxyProcess, client_id: str) -> dict[str, float]:
+    """Bytes produced with this client id, by user."""
+    users = ("alice", "bob", "ANONYMOUS")
+    found = {user: proxy.metric("bytes_total", direction="produce", user=user, client_id=client_id) for user in users}
+    return {user: count for user, count in found.items() if count}
+
+
+def check_limited(proxy: ProxyProcess, client_id: str, user: str) -> None:
+    """Everything was charged to this user; alice was throttled, bob was not."""
+    counts = charged(proxy, client_id)
+    assert list(counts) == [user]
+    assert counts[user] > sum(map(len, VALUES))
+    throttled = proxy.metric("throttled_total", user=user, client_id=client_id, limit="producer_byte_rate")
+    assert (throttled > 0) == (user == "alice")
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_librdkafka(
+    proxy: ProxyProcess, security: Security, topic: str, unique_name: Callable[[str], str], mechanism: str
+) -> None:
+    for user in ("alice", "bob"):
+        settings = librdkafka(proxy.bootstrap_servers, mechanism, user, security.users[user])
+        client_id = unique_name(user)
+        produce(Producer(settings | {"client.id": client_id}), topic, VALUES)
+        check_limited(proxy, client_id, user)
+    settings.pop("message.max.bytes"), settings.pop("batch.num.messages")
+    assert len(read(proxy, topic, unique_name("group"), 2 * len(VALUES), **settings)) == 2 * len(VALUES)
+    assert proxy.metric("bytes_total", direction="fetch", user="bob", client_id="rdkafka") > 0
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+async def test_aiokafka(
+    proxy: ProxyProcess, security: Security, topic: str, unique_name: Callable[[str], str], mechanism: str
+) -> None:
+    client_id = unique_name("aio")
+    async with AIOKafkaProducer(
+        bootstrap_servers=proxy.bootstrap_servers,
+        security_protocol=SASL,
+        sasl_mechanism=mechanism,
+        sasl_plain_username="alice",
+        sasl_plain_password=security.users["alice"],
+        client_id=client_id,
+    ) as producer:
+        for value in VALUES:
+            await producer.send_and_wait(topic, value)
+    await asyncio.to_thread(check_limited, proxy, client_id, "alice")
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_kafka_python(
+    proxy: ProxyProcess, security: Security, topic: str, unique_name: Callable[[str], str], mechanism: str
+) -> None:
+    client_id = unique_name("kafka-python")
+    producer = KafkaProducer(
+        bootstrap_servers=proxy.bootstrap_servers,
+        security_protocol=SASL,
+        sasl_mechanism=mechanism,
+        sasl_plain_username="alice",
+        sasl_plain_password=security.users["alice"],
+        client_id=client_id,
+    )
+    for value in VALUES:
+        producer.send(topic, value).get(30)
+    producer.close()
+    check_limited(proxy, client_id, "alice")
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "OAUTHBEARER"])
+def test_java(
+    proxy: ProxyProcess,
+    security: Security,
+    topic: str,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+    mechanism: str,
+) -> None:
+    client_id = unique_name("java")
+    file = java(tmp_path, mechanism, "alice", security.users["alice"])
+    done = java_producer(proxy.bootstrap_servers, topic, file, f"client.id={client_id}", "batch.size=1")
+    assert (done.returncode, "disconnected" in done.stderr) == (0, False), done.stderr[-2_000:]
+    check_limited(proxy, client_id, "alice")
+
+
+def log_in(wire: Wire, user: str, password: str) -> int:
+    """By PLAIN. Returns the error code."""
+    wire.ask_entity(SaslHandshakeRequest(mechanism="PLAIN"))
+    answer, _ = wire.ask_entity(SaslAuthenticateRequest(auth_bytes=f"\0{user}\0{password}".encode()))
+    return int(answer.error_code)
+
+
+def test_a_delegation_token_is_a_user_of_its_own(
+    secured_cluster: KafkaCluster,
+    proxy: ProxyProcess,
+    security: Security,
+    topic: str,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+) -> None:
+    """Its id is all that the proxy can see: not the user that it was made for."""
+    host, port = secured_cluster.secure_addresses(SASL).split(":")
+    with Wire(host, int(port)) as wire:
+        assert log_in(wire, "alice", security.users["alice"]) == 0
+        token, _ = wire.ask_entity(
+            CreateDelegationTokenRequest(
+                owner_principal_type=None,
+                owner_principal_name=None,
+                renewers=(),
+                max_lifetime=i64Timedelta.parse(timedelta(hours=1)),
+            )
+        )
+    assert int(token.error_code) == 0
+    password = base64.b64encode(token.hmac).decode()
+    file = java(tmp_path, "SCRAM-SHA-256", token.token_id, password, " tokenauth=true")
+    client_id = unique_name("token")
+    done = java_producer(proxy.bootstrap_servers, topic, file, f"client.id={client_id}")
+    assert done.returncode == 0, done.stderr[-2_000:]
+    assert proxy.metric("bytes_total", user=token.token_id, client_id=client_id) > sum(map(len, VALUES))
+    assert charged(proxy, client_id) == {}
+
+
+def refusal(bootstrap: str, mechanism: str) -> tuple[str | None, str]:
+    """What librdkafka says of a wrong password."""
+    errors: list[KafkaError] = []
+    happened = threading.Event()
+
+    def on_error(error: KafkaError) -> None:
+        if error.code() == KafkaError._AUTHENTICATION:
+            errors.append(error)
+            happened.set()
+
+    producer = Producer(librdkafka(bootstrap, mechanism, "alice", "wrong", error_cb=on_error))
+    for _ in range(100):
+        producer.poll(0.2)
+        if happened.is_set():
+            break
+    error = errors[0]
+    return error.name(), error.str().split(": ", 1)[1].split(" (after")[0]
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_a_wrong_password_is_refused_as_by_the_broker(
+    secured_cluster: KafkaCluster, proxy: ProxyProcess, topic: str, tmp_path: Path, mechanism: str
+) -> None:
+    direct = secured_cluster.secure_addresses(SASL)
+    assert refusal(proxy.bootstrap_servers, mechanism) == refusal(direct, mechanism)
+    if mechanism == "PLAIN":
+        return
+    file = java(tmp_path, mechanism, "alice", "wrong")
+    said = []
+    for bootstrap in (direct, proxy.bootstrap_servers):
+        done = java_producer(bootstrap, topic, file)
+        said.append(
+            [line for line in (done.stdout + done.stderr).splitlines() if "SaslAuthenticationException" in line][:1]
+        )
+    assert said[0]
+    assert said[0] == said[1]
+
+
+def test_a_connection_that_logs_in_again_keeps_its_user_unless_it_proves_another(
+    proxy: ProxyProcess, security: Security
+) -> None:
+    """Kafka permits no other user on the same connection, and closes it."""
+    host, port = proxy.bootstrap_servers.split(":")
+    with Wire(host, int(port), client_id="again") as wire:
+        assert log_in(wire, "alice", security.users["alice"]) == 0
+        for _ in range(2):
+            wire.ask_entity(
+                MetadataRequest(topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False)
+            )
+            assert log_in(wire, "alice", security.users["alice"]) in {0, 34}  # 34: within a second
+    with Wire(host, int(port), client_id="other") as wire:
+        assert log_in(wire, "alice", "wrong") == 58
+        with pytest.raises(EOFError):
+            log_in(wire, "bob", security.users["bob"])
+
+
+@pytest.mark.timeout(240)
+def test_sessions_that_end_are_renewed_by_clients(
+    security: Security, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    """`connections.max.reauth.ms`: librdkafka and Java log in again on their connections, and keep their user.
+
+    One request at a time: what a client sends before its new login, and the limit holds, must pass before the session
+    ends.
+    """
+    overrides = {"connections.max.reauth.ms": "6000"}
+    topic = unique_name("orders")
+    with KafkaCluster(1, security=security, overrides=overrides) as cluster:
+        create_topics(cluster, topic)
+        flags = ("--quota", "user=alice,producer_byte_rate=30kB,burst_seconds=0.1")
+        with ProxyProcess(cluster.secure_addresses(SASL), *flags) as proxy:
+            errors: list[KafkaError] = []
+            settings = librdkafka(proxy.bootstrap_servers, "SCRAM-SHA-256", "alice", security.users["alice"])
+            produce(
+                Producer(settings | {"client.id": "c", "error_cb": errors.append, "max.in.flight": 1}), topic, VALUES
+            )
+            file = java(tmp_path, "SCRAM-SHA-512", "alice", security.users["alice"])
+            done = java_producer(
+                proxy.bootstrap_servers,
+                topic,
+                file,
+                *("client.id=c", "batch.size=1", "max.in.flight.requests.per.connection=1"),
+            )
+            assert (errors, done.returncode, "disconnected" in done.stderr) == ([], 0, False), done.stderr[-2_000:]
+            assert list(charged(proxy, "c")) == ["alice"]
+            assert proxy.metric("requests_total", api="SaslHandshake") >= 4
+
+
+def test_clients_without_tls_to_a_listener_with_it(
+    secured_cluster: KafkaCluster, security: Security, topic: str, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    """The proxy adds TLS, the client its login; and both sides have TLS."""
+    client = tmp_path / "client.properties"
+    client.write_text(f"security.protocol=SASL_SSL\nssl.truststore.location={security.write_ca(tmp_path / 'ca.pem')}\n")
+    server = security.issue(tmp_path, "proxy", "127.0.0.1")
+    tls = ("--ssl-certificate-location", f"{server.certificate}", "--ssl-key-location", f"{server.key}")
+    for flags, more in (
+        ((), {}),
+        (tls, {"security.protocol": "SASL_SSL", "ssl.ca.location": f"{tmp_path / 'ca.pem'}"}),
+    ):
+        client_id = unique_name("tls")
+        addresses = secured_cluster.secure_addresses("SASL_SSL")
+        with ProxyProcess(addresses, "--command-config", f"{client}", *LIMITS, *flags) as proxy:
+            settings = librdkafka(proxy.bootstrap_servers, "SCRAM-SHA-512", "alice", security.users["alice"])
+            produce(Producer(settings | {"client.id": client_id} | more), topic, VALUES)
+            check_limited(proxy, client_id, "alice")
+            eventually(lambda: proxy.get("/readyz")[0] == 200, 20, "ready")
