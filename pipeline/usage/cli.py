@@ -15,7 +15,7 @@ from pipeline.failures import JobFailedError
 from pipeline.options import count, heap, key_value, positive
 from pipeline.spark_session import SparkStartError
 from pipeline.usage import owners, price_list, quotas_in_force
-from pipeline.usage.jobs import apply, closing, demo, export, ingest, maintain, report, runs, snapshots
+from pipeline.usage.jobs import apply, closing, export, ingest, maintain, report, runs, snapshots
 from pipeline.usage.page.content import render
 from pipeline.usage.session import session
 from pipeline.usage.tables import Warehouse
@@ -32,7 +32,6 @@ ERRORS = (
     owners.OwnersError,
     price_list.PriceListError,
     closing.ClosingError,
-    demo.DemoError,
     quotas_in_force.QuotasError,
     OSError,
 )
@@ -45,7 +44,6 @@ examples, from the usage topic to a report in HTML:
   python -m pipeline.usage report --warehouse /data/usage
   python -m pipeline.usage page   --warehouse /data/usage usage.html
 
-without a broker, on made-up records: python -m pipeline.usage demo
 options of a command: python -m pipeline.usage ingest --help; --memory and --cores stand before the command
 docs: docs/pipeline/README.md; for a cluster, with spark-submit: docs/pipeline/README.md#run-it
 """
@@ -86,7 +84,6 @@ def parser() -> argparse.ArgumentParser:
     _add_quotas(commands)
     _add_owners(commands)
     _add_brokers(commands)
-    _add_demo(commands)
     return top
 
 
@@ -277,24 +274,6 @@ def _add_brokers(commands: argparse._SubParsersAction) -> None:  # type: ignore[
     command.set_defaults(run=_snapshot)
 
 
-def _add_demo(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
-    command = _command(commands, "demo", "make up two weeks of 50 sidecars, fill and show every table", "demo --days 3")
-    command.add_argument(
-        "--output", type=Path, default=Path("build/demo-usage"), metavar="FOLDER", help="(default: %(default)s)"
-    )
-    command.add_argument("--days", type=count, default=14, metavar="N", help="days of usage (default: %(default)s)")
-    command.set_defaults(run=_demo)
-    command = _command(
-        commands, "bench", "measure records per second of ingest's parsing and writing, and of report", "bench"
-    )
-    command.add_argument("--records", type=count, default=2_000_000, metavar="N", help="(default: %(default)s)")
-    command.add_argument("--series", type=count, default=20_000, metavar="N", help="(default: %(default)s)")
-    command.add_argument(
-        "--output", type=Path, default=Path("build/bench-usage"), metavar="FOLDER", help="(default: %(default)s)"
-    )
-    command.set_defaults(run=_bench)
-
-
 def _ingest(given: argparse.Namespace) -> int:
     source = ingest.Source(given.bootstrap_servers, given.topic, given.max_offsets, dict(given.option))
     checkpoint = given.checkpoint or f"{given.warehouse.rstrip('/')}/_checkpoint"
@@ -417,20 +396,6 @@ def _snapshot(given: argparse.Namespace) -> int:
     with session(cores=given.cores, memory=given.memory) as spark:
         found = snapshots.snapshot(Warehouse(spark, given.warehouse), given.bootstrap_servers, dict(given.option))
         print(f"{found.count()} topics were noted")
-    return 0
-
-
-def _demo(given: argparse.Namespace) -> int:
-    with session(cores=given.cores, memory=given.memory) as spark:
-        demo.demo(spark, given.output.resolve(), given.days)
-    return 0
-
-
-def _bench(given: argparse.Namespace) -> int:
-    from pipeline.usage.jobs import bench
-
-    with session(cores=given.cores, memory=given.memory, shuffle_partitions=8) as spark:
-        bench.bench(spark, given.output.resolve(), given.records, given.series)
     return 0
 
 

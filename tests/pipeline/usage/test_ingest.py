@@ -18,7 +18,7 @@ from pipeline.usage.jobs.maintain import maintain, retry_quarantine
 from pipeline.usage.jobs.snapshots import snapshot
 from pipeline.usage.tables import Warehouse
 from pipeline.usage.transforms.parsing import parsed
-from tests.pipeline.usage.fleets import KAFKA_COLUMNS, NOON_MS, kafka_row, raw_row, throttle_record, usage_record
+from tests.demo.fleets import KAFKA_COLUMNS, NOON_MS, kafka_row, raw_row, throttle_record, usage_record
 
 DAY_MS = 86_400_000
 SINCE_NOON_MS = wall_clock_ms() - NOON_MS

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from demo.fleet import EXAMPLE_PRICES
 from pipeline.usage import price_list
-from pipeline.usage.fleet import EXAMPLE_PRICES
 from pipeline.usage.price_list import PriceListError
 from pipeline.usage.transforms.chargeback import chargeback_daily, corrections, quantities
 from pipeline.usage.transforms.focus import MANDATORY, focus

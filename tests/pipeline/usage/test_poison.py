@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pipeline.usage import fleet, owners, price_list
+from demo import fleet
+from pipeline.usage import owners, price_list
 from pipeline.usage.isolation import isolate
 from pipeline.usage.jobs.ingest import write_batch
 from pipeline.usage.jobs.report import Rules, report
 from pipeline.usage.page.content import render
 from pipeline.usage.tables import Warehouse
 from pipeline.usage.transforms.sums import total
-from tests.pipeline.usage.fleets import KAFKA_COLUMNS, NOON_MS, kafka_row, raw_row, throttle_record, usage_record
+from tests.demo.fleets import KAFKA_COLUMNS, NOON_MS, kafka_row, raw_row, throttle_record, usage_record
 
 RULES = Rules(owners.parse(fleet.EXAMPLE_OWNERS), price_list.parse(fleet.EXAMPLE_PRICES))
 LARGEST = 2**53 - 1
