@@ -20,6 +20,8 @@ from pipeline.usage.page.content import render
 from pipeline.usage.session import session
 from pipeline.usage.tables import Warehouse
 
+FEW_BYTES = 8_000_000
+"""About 300,000 records."""
 INCOMPLETE = 3
 """Exit code of a report that was made, from records of which some are missing."""
 
@@ -33,6 +35,7 @@ ERRORS = (
     price_list.PriceListError,
     closing.ClosingError,
     quotas_in_force.QuotasError,
+    snapshots.SnapshotError,
     OSError,
 )
 SETUP_ERRORS = (BrokersError, SparkStartError, EmptyWarehouseError)
@@ -258,19 +261,12 @@ def _add_brokers(commands: argparse._SubParsersAction) -> None:  # type: ignore[
     command = _command(
         commands,
         "snapshot",
-        "store partitions, bytes on disk and end offsets of all topics",
-        "snapshot --warehouse /data/usage --bootstrap-servers broker:9092",
+        "store partitions, bytes on disk and end offsets of all topics, from what Kafka's tools print",
+        "snapshot --warehouse /data/usage --log-dirs sizes.txt --offsets offsets.txt",
     )
     _warehouse(command)
-    command.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT[,...]", help="the brokers")
-    command.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        type=key_value,
-        metavar="KEY=VALUE",
-        help="of Kafka's Admin client, repeatable: security.protocol=SASL_PLAINTEXT",
-    )
+    for option, tool in (("--log-dirs", "kafka-log-dirs.sh --describe"), ("--offsets", "kafka-get-offsets.sh")):
+        command.add_argument(option, type=Path, required=True, metavar="FILE", help=f"output of {tool}")
     command.set_defaults(run=_snapshot)
 
 
@@ -294,7 +290,7 @@ def _report(given: argparse.Namespace) -> int:
         price_list.parse(given.prices.read_text(encoding="utf-8")) if given.prices else None,
         quotas=given.quotas.read_text(encoding="utf-8") if given.quotas else "",
     )
-    with session(cores=given.cores, memory=given.memory) as spark:
+    with session(cores=given.cores, memory=given.memory, short=_has_few_records(given.warehouse)) as spark:
         warehouse = _filled(Warehouse(spark, given.warehouse), "ingest", "records", "storage_snapshots")
         dates = report.report(warehouse, rules, since=given.since)
         old = runs.outdated(warehouse, rules.fingerprint)
@@ -393,8 +389,9 @@ def _test_owners(given: argparse.Namespace) -> int:
 
 
 def _snapshot(given: argparse.Namespace) -> int:
+    texts = [path.read_text(encoding="utf-8") for path in (given.log_dirs, given.offsets)]
     with session(cores=given.cores, memory=given.memory) as spark:
-        found = snapshots.snapshot(Warehouse(spark, given.warehouse), given.bootstrap_servers, dict(given.option))
+        found = snapshots.snapshot(Warehouse(spark, given.warehouse), *texts)
         print(f"{found.count()} topics were noted")
     return 0
 
@@ -404,6 +401,14 @@ def _filled(warehouse: Warehouse, command: str, *tables: str) -> Warehouse:
     if not any(warehouse.exists(name) for name in tables):
         raise EmptyWarehouseError(f"no table {' or '.join(tables)} in {warehouse.root}: run `{command}` first")
     return warehouse
+
+
+def _has_few_records(root: str) -> bool:
+    """Whether the dates with new records are small, in a local folder: then to compile less halves a report's CPU."""
+    done = max((each.stat().st_mtime for each in Path(root, "report_runs", "_delta_log").glob("*.json")), default=0.0)
+    files = [*Path(root, "records").rglob("*.parquet")]
+    dates = {each.parents[1] for each in files if each.stat().st_mtime > done}
+    return bool(files) and sum(each.stat().st_size for each in files if each.parents[1] in dates) < FEW_BYTES
 
 
 def _offsets(text: str | None) -> int:

@@ -216,9 +216,10 @@ TABLES: Final = {
         ),
         Table(
             "isolated",
-            "at timestamp, step string, sidecar string, user string, client_id string, reason string",
+            "at timestamp, step string, sidecar string, user string, client_id string, limit string, entity string, "
+            "topic string, reason string",
             (),
-            "clients that a step of the report could not compute, and left out",
+            "clients, limits and topics that a step of the report could not compute, and left out",
         ),
         Table(
             "quota_recommendations",

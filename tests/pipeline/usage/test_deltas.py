@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 
 from pipeline.usage.schemas import QUARTER_MS, RECORDS, USAGE_KIND
 from pipeline.usage.transforms.deltas import dates_to_compute, deltas, samples, series_daily
-from tests.demo.fleets import NOON_MS, Drawn, fleets, usage_record
+from tests.pipeline.usage.fleets import NOON_MS, Drawn, fleets, usage_record
 
 # Each example runs Spark jobs: few examples of many fleets.
 SPARK = settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

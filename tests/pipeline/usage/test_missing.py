@@ -14,7 +14,7 @@ from pipeline.usage.schemas import TABLES
 from pipeline.usage.tables import Warehouse
 from pipeline.usage.transforms.hourly import usage_hourly
 from pipeline.usage.transforms.sidecars import sidecar_days, sidecars, topic_holes
-from tests.demo.fleets import NOON_MS, usage_record
+from tests.pipeline.usage.fleets import NOON_MS, usage_record
 from tests.pipeline.usage.test_deltas import all_deltas, records_frame
 
 INTERVAL_MS = 10_000

@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 from pipeline.usage import records
 from pipeline.usage.transforms.parsing import CLOCK_AHEAD_MS, invalid, parsed, valid
-from tests.demo.fleets import KAFKA_COLUMNS, NOON_MS, kafka_row, raw_row, throttle_record, usage_record
+from tests.pipeline.usage.fleets import KAFKA_COLUMNS, NOON_MS, kafka_row, raw_row, throttle_record, usage_record
 
 SPARK = settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 

@@ -10,7 +10,7 @@ from pipeline.usage.jobs import apply
 from pipeline.usage.jobs.simulate import Offer, replay, simulate
 from pipeline.usage.quotas_in_force import QuotasError, in_force, load
 from quotas.parsing.parse import load_quotas
-from tests.demo.fleets import usage_record
+from tests.pipeline.usage.fleets import usage_record
 from tests.pipeline.usage.test_deltas import records_frame
 
 START_MS = int(datetime(2026, 1, 5, 12, tzinfo=UTC).timestamp() * 1000)

@@ -7,7 +7,7 @@ from jsonschema import Draft202012Validator
 
 from deploy.local.artifacts import PROJECT
 from pipeline.usage import records, schemas
-from tests.demo.fleets import throttle_record, usage_record
+from tests.pipeline.usage.fleets import throttle_record, usage_record
 
 
 def test_the_schema_is_one_and_accepts_both_kinds() -> None:

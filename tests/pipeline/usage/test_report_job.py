@@ -15,7 +15,7 @@ from pipeline.usage import owners, price_list
 from pipeline.usage.jobs import closing
 from pipeline.usage.jobs.report import Rules, report
 from pipeline.usage.tables import Warehouse
-from tests.demo.fleets import NOON_MS, usage_record
+from tests.pipeline.usage.fleets import NOON_MS, usage_record
 from tests.pipeline.usage.test_deltas import records_frame
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
