@@ -30,8 +30,8 @@ def fill(warehouse: Warehouse, *hours: tuple[int, str, str, int]) -> None:
     rows = [(NOON + timedelta(hours=hour), *rest) for hour, *rest in hours]
     made = warehouse.spark.createDataFrame(rows, USAGE)
     made = made.selectExpr(
-        "*", "to_date(hour) date", "'u' user", "null topic", "'produce' direction", "bytes record_bytes", "1L messages",
-        "1L requests", "0L split_bytes", "0L longest_gap_ms", "'producer_byte_rate' limit",
+        "*", "to_date(hour) date", "'u' user", "'{}' labels", "null topic", "'produce' direction", "bytes record_bytes",
+        "1L messages", "1L requests", "0L split_bytes", "0L longest_gap_ms", "'producer_byte_rate' limit",
         "concat('client-id:', client_id) entity", "1000L throttled_ms", "0L delayed_bytes", "0L refused_bytes",
         "0L would_have_bytes", "5e6D limit_value",
     )  # fmt: skip
