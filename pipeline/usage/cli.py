@@ -107,6 +107,11 @@ def _warehouse(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return command
 
 
+def _period(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--from", dest="since", type=_day, metavar="DAY", help="the first day (default: all)")
+    command.add_argument("--until", type=_day, metavar="DAY", help="the day after the last one (default: all)")
+
+
 def _add_ingest(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
     command = _command(
         commands,
@@ -196,6 +201,7 @@ def _add_page_and_export(commands: argparse._SubParsersAction) -> None:  # type:
     )
     _warehouse(command)
     command.add_argument("output", type=Path, metavar="FILE.html", help="the file to write")
+    _period(command)
     command.set_defaults(run=_page)
     command = _command(
         commands,
@@ -231,8 +237,7 @@ def _add_quotas(commands: argparse._SubParsersAction) -> None:  # type: ignore[t
     )
     _warehouse(command)
     command.add_argument("quotas", type=Path, metavar="QUOTAS.toml", help="as for the proxy's --quotas-file")
-    command.add_argument("--from", dest="since", type=_day, metavar="DAY", help="the first day (default: all)")
-    command.add_argument("--until", type=_day, metavar="DAY", help="the day after the last one (default: all)")
+    _period(command)
     command.add_argument("--rows", type=count, default=20, metavar="N", help="shown (default: %(default)s)")
     command.set_defaults(run=_simulate)
 
@@ -321,7 +326,8 @@ def _maintain(given: argparse.Namespace) -> int:
 
 def _page(given: argparse.Namespace) -> int:
     with session(cores=given.cores, memory=given.memory) as spark:
-        text = render(_filled(Warehouse(spark, given.warehouse), "report", "usage_hourly"))
+        warehouse = _filled(Warehouse(spark, given.warehouse), "report", "usage_hourly")
+        text = render(warehouse, given.since, given.until)
     given.output.parent.mkdir(parents=True, exist_ok=True)
     given.output.write_text(text, encoding="utf-8")
     print(f"report: {given.output}")
