@@ -24,10 +24,10 @@ help: ## this list
 setup: $(SYNCED) ## install everything into .venv, so that .venv/bin/kafka-quota-proxy works
 
 demo: setup java ## 336,776 flights through Spark, the proxy and a real broker: does the quota hold?
-	@$(BIN)/python -m pipeline.demo $(ARGS)
+	@$(BIN)/python -m demo $(ARGS)
 
 demo-usage: setup java ## two weeks of 50 sidecars, made up: every table, and a report in HTML
-	@$(BIN)/python -m pipeline.usage demo $(ARGS)
+	@$(BIN)/python -m demo.usage $(ARGS)
 
 # Two processes run the units, then the tests with real brokers and Spark, file by file.
 # A test with real brokers that fails is run once more, and reported: other work on the machine can spoil one run.

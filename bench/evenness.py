@@ -18,12 +18,12 @@ from bench.peers import proxy
 from bench.processes import LOOPBACK, PeerError
 from bench.real_broker import NODE, Broker, Flood, fill, flood, host_port, read, tapped_broker
 from bench.report import Figure
+from demo.proxy_process import reserve_port
 from deploy.local.broker_quota import client_quotas
 from deploy.local.errors import PlaygroundError
 from deploy.local.evenness import MEAN_TOLERANCE, SHARE_THAT_MUST_HOLD, Evenness, measure, share_holding
 from deploy.local.settings import Address
 from deploy.local.tap import Tap
-from pipeline.demo.proxy_process import reserve_port
 
 NAME = "evenness"
 LIMIT = 5_000_000

@@ -6,6 +6,5 @@ brokers         whether brokers answer and a topic exists, before a job starts
 failures        one line from what Spark's JVM raises
 options         types of command line options
 sink/           a production sink: files to a topic at the pace of a quota, over kills and restarts
-demo/           `make demo`: a Spark job through the proxy, measured and read back
 usage/          from the proxy's usage records to tables: usage, delays between clients, costs
 """

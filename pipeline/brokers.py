@@ -1,61 +1,63 @@
 """Whether brokers answer and a topic exists, before a job starts: Spark would retry for minutes."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipeline.failures import reason
 
 TIMEOUT_SECONDS: Final = 15.0
+_YEAR_9000_MS: Final = 221_845_392_000_000
 
 
 class BrokersError(Exception):
     """No broker answers, it refuses the client, or the topic is missing; the text is one line with the next step."""
 
 
-@contextmanager
-def admin_client(
-    spark: SparkSession, bootstrap_servers: str, options: Mapping[str, str], *, timeout_s: float = TIMEOUT_SECONDS
-) -> Iterator[Any]:
-    """The Java Admin client of Spark's Kafka connector, on the driver, connected.
+def require_topic(
+    spark: SparkSession,
+    bootstrap_servers: str,
+    topic: str,
+    options: Mapping[str, str],
+    *,
+    timeout_s: float = TIMEOUT_SECONDS,
+) -> None:
+    """Ask Spark's Kafka source for the records of a far future: it asks for the topic's offsets, and reads none.
 
-    options: Kafka client settings. Raises BrokersError if none of the addresses answers in time.
+    options: Kafka client settings. Raises BrokersError.
     """
-    jvm: Any = spark._jvm
-    settings = jvm.java.util.HashMap()
-    timeouts = {"default.api.timeout.ms": f"{timeout_s * 1000:.0f}", "request.timeout.ms": f"{timeout_s * 500:.0f}"}
-    for name, value in {**timeouts, **options, "bootstrap.servers": bootstrap_servers}.items():
-        settings[name] = value
+    settings = {
+        "default.api.timeout.ms": f"{timeout_s * 1000:.0f}",
+        "request.timeout.ms": f"{timeout_s * 500:.0f}",
+        **options,
+        "bootstrap.servers": bootstrap_servers,
+    }
+    reader = spark.read.format("kafka").options(**{f"kafka.{name}": value for name, value in settings.items()})
+    reader = reader.options(
+        **{
+            "subscribe": topic,
+            "fetchOffset.numRetries": "1",
+            "startingTimestamp": f"{_YEAR_9000_MS}",
+            "startingOffsetsByTimestampStrategy": "latest",
+        }
+    )
     try:
-        admin = jvm.org.apache.kafka.clients.admin.Admin.create(settings)
-    except Py4JError as error:
-        raise BrokersError(f"{bootstrap_servers}: {_cause(error)}; correct --bootstrap-servers or --option") from error
-    try:
-        try:
-            admin.describeCluster().nodes().get()
-        except Py4JError as error:
-            raise BrokersError(
-                f"no broker answers at {bootstrap_servers} ({_cause(error)}); start it, or correct --bootstrap-servers"
-            ) from error
-        yield admin
-    finally:
-        admin.close()
-
-
-def require_topic(spark: SparkSession, bootstrap_servers: str, topic: str, options: Mapping[str, str]) -> int:
-    """The number of partitions of a topic. Raises BrokersError, also if the topic does not exist."""
-    with admin_client(spark, bootstrap_servers, options) as admin:
-        names = spark._jvm.java.util.Collections.singleton(topic)
-        try:
-            return len(admin.describeTopics(names).allTopicNames().get()[topic].partitions())
-        except Py4JError as error:
-            cause = "it does not exist" if "UnknownTopicOrPartition" in str(error) else _cause(error)
-            raise BrokersError(
-                f"topic {topic} at {bootstrap_servers}: {cause}; create it, or correct --topic"
-            ) from error
+        reader.load().isEmpty()
+    except (PySparkException, Py4JError) as error:
+        text, cause = str(error), _cause(error)
+        if "UnknownTopicOrPartition" in text:
+            said = f"topic {topic} at {bootstrap_servers}: it does not exist; create it, or correct --topic"
+        elif "ConfigException" in text:
+            said = f"{bootstrap_servers}: {cause}; correct --bootstrap-servers or --option"
+        else:
+            said = (
+                f"no broker answers at {bootstrap_servers} ({cause}); start it, or correct --bootstrap-servers, "
+                "--topic or --option"
+            )
+        raise BrokersError(said) from error
 
 
 def client_settings(options: Mapping[str, str]) -> dict[str, str]:

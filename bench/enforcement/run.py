@@ -31,11 +31,11 @@ from bench.peers import proxy
 from bench.processes import PeerError, running
 from bench.real_broker import Broker, flood, host_port, printed, tapped_broker
 from bench.report import Figure
+from demo.verify import TopicUnreadableError, read_topic
 from deploy.local.broker_quota import client_quotas
 from deploy.local.errors import PlaygroundError
 from deploy.local.evenness import BIN_NS
 from deploy.local.settings import Address
-from pipeline.demo.verify import TopicUnreadableError, read_topic
 from quotas.modes import MODES
 
 __all__ = ["NAME", "run"]

@@ -149,9 +149,9 @@ def _run(given: argparse.Namespace) -> int:
             sink_options=dict(given.option),
         )
         settings = {**client_settings(job.sink_options), "client.id": f"{job.client_id}-check"}
-        partitions = require_topic(spark, job.bootstrap_servers, job.topic, settings)
+        require_topic(spark, job.bootstrap_servers, job.topic, settings)
         _show(
-            f"{job.topic} ({partitions} partitions) at {sizing.rate_bytes_per_s / 1e6:g} MB/s: micro-batches of "
+            f"{job.topic} at {sizing.rate_bytes_per_s / 1e6:g} MB/s: micro-batches of "
             f"{sizing.batch_bytes / 1e6:g} MB; {sizing.producers} x buffer.memory {sizing.buffer_bytes / 1e6:.1f} MB "
             f"drains in {sizing.drain_seconds:.1f} s, "
             f"delivery.timeout.ms {job.kafka_options['kafka.delivery.timeout.ms']}"

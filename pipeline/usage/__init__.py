@@ -15,7 +15,6 @@ jobs/        what runs on a cluster: ingest, report, close, simulate, snapshots
 owners, price_list, quotas_in_force
              TOML that people write
 page/        the self-contained HTML report
-fleet        generates the usage of a fleet that does not exist, for the demo, tests and benchmarks
 session, cli how it starts: `python -m pipeline.usage`, or spark-submit
 
 Nothing here imports the proxy. Only `jobs.simulate` and `quotas_in_force` import `quotas`.

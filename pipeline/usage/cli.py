@@ -15,11 +15,13 @@ from pipeline.failures import JobFailedError
 from pipeline.options import count, heap, key_value, positive
 from pipeline.spark_session import SparkStartError
 from pipeline.usage import owners, price_list, quotas_in_force
-from pipeline.usage.jobs import apply, closing, demo, export, ingest, maintain, report, runs, snapshots
+from pipeline.usage.jobs import apply, closing, export, ingest, maintain, report, runs, snapshots
 from pipeline.usage.page.content import render
 from pipeline.usage.session import session
 from pipeline.usage.tables import Warehouse
 
+FEW_BYTES = 8_000_000
+"""About 300,000 records."""
 INCOMPLETE = 3
 """Exit code of a report that was made, from records of which some are missing."""
 
@@ -32,8 +34,8 @@ ERRORS = (
     owners.OwnersError,
     price_list.PriceListError,
     closing.ClosingError,
-    demo.DemoError,
     quotas_in_force.QuotasError,
+    snapshots.SnapshotError,
     OSError,
 )
 SETUP_ERRORS = (BrokersError, SparkStartError, EmptyWarehouseError)
@@ -45,7 +47,6 @@ examples, from the usage topic to a report in HTML:
   python -m pipeline.usage report --warehouse /data/usage
   python -m pipeline.usage page   --warehouse /data/usage usage.html
 
-without a broker, on made-up records: python -m pipeline.usage demo
 options of a command: python -m pipeline.usage ingest --help; --memory and --cores stand before the command
 docs: docs/pipeline/README.md; for a cluster, with spark-submit: docs/pipeline/README.md#run-it
 """
@@ -86,7 +87,6 @@ def parser() -> argparse.ArgumentParser:
     _add_quotas(commands)
     _add_owners(commands)
     _add_brokers(commands)
-    _add_demo(commands)
     return top
 
 
@@ -105,6 +105,11 @@ def _command(commands: argparse._SubParsersAction, name: str, text: str, example
 def _warehouse(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
     command.add_argument("--warehouse", required=True, metavar="FOLDER", help="path or URI of the Delta tables")
     return command
+
+
+def _period(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--from", dest="since", type=_day, metavar="DAY", help="the first day (default: all)")
+    command.add_argument("--until", type=_day, metavar="DAY", help="the day after the last one (default: all)")
 
 
 def _add_ingest(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
@@ -196,6 +201,7 @@ def _add_page_and_export(commands: argparse._SubParsersAction) -> None:  # type:
     )
     _warehouse(command)
     command.add_argument("output", type=Path, metavar="FILE.html", help="the file to write")
+    _period(command)
     command.set_defaults(run=_page)
     command = _command(
         commands,
@@ -231,8 +237,7 @@ def _add_quotas(commands: argparse._SubParsersAction) -> None:  # type: ignore[t
     )
     _warehouse(command)
     command.add_argument("quotas", type=Path, metavar="QUOTAS.toml", help="as for the proxy's --quotas-file")
-    command.add_argument("--from", dest="since", type=_day, metavar="DAY", help="the first day (default: all)")
-    command.add_argument("--until", type=_day, metavar="DAY", help="the day after the last one (default: all)")
+    _period(command)
     command.add_argument("--rows", type=count, default=20, metavar="N", help="shown (default: %(default)s)")
     command.set_defaults(run=_simulate)
 
@@ -261,38 +266,13 @@ def _add_brokers(commands: argparse._SubParsersAction) -> None:  # type: ignore[
     command = _command(
         commands,
         "snapshot",
-        "store partitions, bytes on disk and end offsets of all topics",
-        "snapshot --warehouse /data/usage --bootstrap-servers broker:9092",
+        "store partitions, bytes on disk and end offsets of all topics, from what Kafka's tools print",
+        "snapshot --warehouse /data/usage --log-dirs sizes.txt --offsets offsets.txt",
     )
     _warehouse(command)
-    command.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT[,...]", help="the brokers")
-    command.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        type=key_value,
-        metavar="KEY=VALUE",
-        help="of Kafka's Admin client, repeatable: security.protocol=SASL_PLAINTEXT",
-    )
+    for option, tool in (("--log-dirs", "kafka-log-dirs.sh --describe"), ("--offsets", "kafka-get-offsets.sh")):
+        command.add_argument(option, type=Path, required=True, metavar="FILE", help=f"output of {tool}")
     command.set_defaults(run=_snapshot)
-
-
-def _add_demo(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
-    command = _command(commands, "demo", "make up two weeks of 50 sidecars, fill and show every table", "demo --days 3")
-    command.add_argument(
-        "--output", type=Path, default=Path("build/demo-usage"), metavar="FOLDER", help="(default: %(default)s)"
-    )
-    command.add_argument("--days", type=count, default=14, metavar="N", help="days of usage (default: %(default)s)")
-    command.set_defaults(run=_demo)
-    command = _command(
-        commands, "bench", "measure records per second of ingest's parsing and writing, and of report", "bench"
-    )
-    command.add_argument("--records", type=count, default=2_000_000, metavar="N", help="(default: %(default)s)")
-    command.add_argument("--series", type=count, default=20_000, metavar="N", help="(default: %(default)s)")
-    command.add_argument(
-        "--output", type=Path, default=Path("build/bench-usage"), metavar="FOLDER", help="(default: %(default)s)"
-    )
-    command.set_defaults(run=_bench)
 
 
 def _ingest(given: argparse.Namespace) -> int:
@@ -315,7 +295,7 @@ def _report(given: argparse.Namespace) -> int:
         price_list.parse(given.prices.read_text(encoding="utf-8")) if given.prices else None,
         quotas=given.quotas.read_text(encoding="utf-8") if given.quotas else "",
     )
-    with session(cores=given.cores, memory=given.memory) as spark:
+    with session(cores=given.cores, memory=given.memory, short=_has_few_records(given.warehouse)) as spark:
         warehouse = _filled(Warehouse(spark, given.warehouse), "ingest", "records", "storage_snapshots")
         dates = report.report(warehouse, rules, since=given.since)
         old = runs.outdated(warehouse, rules.fingerprint)
@@ -346,7 +326,8 @@ def _maintain(given: argparse.Namespace) -> int:
 
 def _page(given: argparse.Namespace) -> int:
     with session(cores=given.cores, memory=given.memory) as spark:
-        text = render(_filled(Warehouse(spark, given.warehouse), "report", "usage_hourly"))
+        warehouse = _filled(Warehouse(spark, given.warehouse), "report", "usage_hourly")
+        text = render(warehouse, given.since, given.until)
     given.output.parent.mkdir(parents=True, exist_ok=True)
     given.output.write_text(text, encoding="utf-8")
     print(f"report: {given.output}")
@@ -414,23 +395,10 @@ def _test_owners(given: argparse.Namespace) -> int:
 
 
 def _snapshot(given: argparse.Namespace) -> int:
+    texts = [path.read_text(encoding="utf-8") for path in (given.log_dirs, given.offsets)]
     with session(cores=given.cores, memory=given.memory) as spark:
-        found = snapshots.snapshot(Warehouse(spark, given.warehouse), given.bootstrap_servers, dict(given.option))
+        found = snapshots.snapshot(Warehouse(spark, given.warehouse), *texts)
         print(f"{found.count()} topics were noted")
-    return 0
-
-
-def _demo(given: argparse.Namespace) -> int:
-    with session(cores=given.cores, memory=given.memory) as spark:
-        demo.demo(spark, given.output.resolve(), given.days)
-    return 0
-
-
-def _bench(given: argparse.Namespace) -> int:
-    from pipeline.usage.jobs import bench
-
-    with session(cores=given.cores, memory=given.memory, shuffle_partitions=8) as spark:
-        bench.bench(spark, given.output.resolve(), given.records, given.series)
     return 0
 
 
@@ -439,6 +407,14 @@ def _filled(warehouse: Warehouse, command: str, *tables: str) -> Warehouse:
     if not any(warehouse.exists(name) for name in tables):
         raise EmptyWarehouseError(f"no table {' or '.join(tables)} in {warehouse.root}: run `{command}` first")
     return warehouse
+
+
+def _has_few_records(root: str) -> bool:
+    """Whether the dates with new records are small, in a local folder: then to compile less halves a report's CPU."""
+    done = max((each.stat().st_mtime for each in Path(root, "report_runs", "_delta_log").glob("*.json")), default=0.0)
+    files = [*Path(root, "records").rglob("*.parquet")]
+    dates = {each.parents[1] for each in files if each.stat().st_mtime > done}
+    return bool(files) and sum(each.stat().st_size for each in files if each.parents[1] in dates) < FEW_BYTES
 
 
 def _offsets(text: str | None) -> int:

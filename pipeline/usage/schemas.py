@@ -91,8 +91,8 @@ def _schema(ddl: str) -> StructType:
 class Table:
     """One table. columns: DDL; by: its partition columns.
 
-    is_source: the report reads which of its dates changed since a version. Rows of partitioned tables are kept for
-    KEPT_DAYS, but for those of KEPT_FOREVER.
+    is_source: the report reads which of its dates changed since a version. ages_by: the column with the time of a row,
+    which is kept for KEPT_DAYS; "" where the report replaces the table, and for closed_periods.
     """
 
     name: str
@@ -100,6 +100,11 @@ class Table:
     by: tuple[str, ...] = ()
     comment: str = ""
     is_source: bool = False
+    time: str = ""
+
+    @property
+    def ages_by(self) -> str:
+        return self.time or next(iter(self.by), "")
 
     @property
     def names(self) -> list[str]:
@@ -156,15 +161,14 @@ TABLES: Final = {
         ),
         Table(
             "usage_hourly",
-            f"date date, hour timestamp, team string, user string, client_id string, topic string, direction string, "
-            f"{_USAGE_SUMS}, "
-            "split_bytes bigint, longest_gap_ms bigint",
+            f"date date, hour timestamp, team string, user string, client_id string, labels string, topic string, "
+            f"direction string, {_USAGE_SUMS}, split_bytes bigint, longest_gap_ms bigint",
             ("date",),
             "who used what, by hour",
         ),
         Table(
             "throttling_hourly",
-            f"date date, hour timestamp, team string, user string, client_id string, {_THROTTLE_OWN}, "
+            f"date date, hour timestamp, team string, user string, client_id string, labels string, {_THROTTLE_OWN}, "
             f"{_THROTTLE_SUMS}, limit_value double",
             ("date",),
             "who was throttled by which limit, by hour",
@@ -213,12 +217,15 @@ TABLES: Final = {
             "found_at timestamp, kafka_partition int, first_offset bigint, last_offset bigint",
             (),
             "offsets of the usage topic that were never read: deleted before ingest came to them",
+            time="found_at",
         ),
         Table(
             "isolated",
-            "at timestamp, step string, sidecar string, user string, client_id string, reason string",
+            "at timestamp, step string, sidecar string, user string, client_id string, limit string, entity string, "
+            "topic string, reason string",
             (),
-            "clients that a step of the report could not compute, and left out",
+            "clients, limits and topics that a step of the report could not compute, and left out",
+            time="at",
         ),
         Table(
             "quota_recommendations",
@@ -232,7 +239,7 @@ TABLES: Final = {
         ),
         Table(
             "chargeback_daily",
-            "date date, team string, user string, client_id string, topic string, axis string, "
+            "date date, team string, user string, client_id string, topic string, labels string, axis string, "
             f"quantity decimal(20,0), cost {COST}, amount {AMOUNT}, "
             "currency string, source string, charge_class string, closed_period string",
             ("date",),
@@ -274,6 +281,7 @@ TABLES: Final = {
             "offsets map<int,bigint>",
             (),
             "every run of the report, and up to which version of its sources it has read",
+            time="at",
         ),
     )
 }
@@ -281,6 +289,4 @@ TABLES: Final = {
 RETENTION: Final = "interval 30 days"
 """For how long Delta keeps its log and removed files. The report has to run once in this time, or with `--from`."""
 KEPT_DAYS: Final = 400
-"""For how long rows are kept. Ingest takes no records that are older."""
-KEPT_FOREVER: Final = ("chargeback_daily",)
-"""Closed months are in it."""
+"""For how long rows are kept; charges of closed months for ever. Ingest takes no records that are older."""

@@ -6,14 +6,14 @@ LogStore lifts that.
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from threading import Lock
 from typing import Final
 
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
 from pipeline.usage.schemas import RETENTION, TABLES
@@ -78,6 +78,8 @@ class Warehouse:
             f"comment '{table.comment}' tblproperties ("
             f"'delta.deletedFileRetentionDuration' = '{RETENTION}', 'delta.logRetentionDuration' = '{RETENTION}', "
             f"'delta.enableChangeDataFeed' = '{str(table.is_source).lower()}', "
+            # Ingest writes a few files in each micro-batch.
+            f"'delta.autoOptimize.autoCompact' = '{str(table.is_source).lower()}', "
             # Files are found by partition. Minima and maxima of each column would be computed row by row.
             "'delta.dataSkippingNumIndexedCols' = '0')"
         )
@@ -86,7 +88,7 @@ class Warehouse:
     def read(self, name: str, version: int | None = None) -> DataFrame:
         """The table, empty if it does not exist yet; `version` reads it as it was (time travel), empty for -1."""
         if version == -1 or (version is None and not self.exists(name)):
-            return self.spark.createDataFrame([], TABLES[name].columns)
+            return self.row(name, {}).where("false")
         reader = self.spark.read.format("delta")
         if version is not None:
             reader = reader.option("versionAsOf", version)
@@ -98,6 +100,13 @@ class Warehouse:
     def read_dates(self, name: str, dates: Iterable[date], column: str = "date") -> DataFrame:
         """The rows of these dates, found by partition."""
         return self.read(name).where(f.col(column).isin(sorted(dates)))
+
+    def row(self, name: str, values: Mapping[str, Column]) -> DataFrame:
+        """One row for a table, made by Spark's own plan, since rows from Python start Python workers; else null."""
+        columns = TABLES[name].schema
+        return self.spark.range(1).select(
+            *(values.get(each.name, f.lit(None)).cast(each.dataType).alias(each.name) for each in columns)
+        )
 
     def append_once(self, name: str, rows: DataFrame, app_id: str, version: int) -> None:
         """Append; a second append under the same `app_id` and `version` does nothing."""

@@ -63,16 +63,19 @@ class Collector:
             self._topics_ms = now_ms
         yield from self._reader.read(since_ms, now_ms)
         due = list(self.series if is_full else self.series.changed)
-        yield from self._sample(due, now_ms, with_topics=has_topics)
+        yield from self._sample(due, now_ms, with_topics=has_topics, is_last=is_last)
         if is_full:
             yield from self._expire(due, now_ms)
 
-    def _sample(self, due: list[Series], now_ms: int, *, with_topics: bool = True) -> Iterator[None]:
+    def _sample(
+        self, due: list[Series], now_ms: int, *, with_topics: bool = True, is_last: bool = False
+    ) -> Iterator[None]:
         for start in range(0, len(due), SERIES_AT_ONCE):
             for series in due[start : start + SERIES_AT_ONCE]:
                 if with_topics or not _is_of_topic(series):
                     self.series.changed.pop(series, None)
-                    lost = self.samples.put(series.number, now_ms, sampled(self._origin, series, now_ms))
+                    sample = sampled(self._origin, series, now_ms, is_last=is_last)
+                    lost = self.samples.put(series.number, now_ms, sample)
                     self.lost += lost
                     self._seq += lost  # readers find a gap
             yield

@@ -26,17 +26,15 @@ class _Direction:
 
     who      its user, and client id and labels as in records
     topics   bytes and messages by topic; None: not counted so
-    ahead    bytes that topics had counted before the client did
     """
 
-    __slots__ = ("ahead", "bytes", "name", "requests", "topics", "who")
+    __slots__ = ("bytes", "name", "requests", "topics", "who")
 
     def __init__(self, who: tuple[str, str, Labels], name: str) -> None:
         self.who = who
         self.name = name
         self.bytes = 0
         self.requests = 0
-        self.ahead = 0
         self.topics: dict[str, tuple[int, int]] | None = None
 
 
@@ -95,20 +93,16 @@ class Reader:
     def _read_direction(
         self, direction: _Direction, size: int, requests: int, by_topic: list[tuple[str, int, int]]
     ) -> None:
-        """Add what is new of one direction: that of topics, and the rest."""
-        placed = self._add_topics(direction, by_topic) if by_topic else 0
-        new_requests = requests - direction.requests
-        if not placed and not new_requests and size == direction.bytes:
-            return
-        rest = size - direction.bytes - placed - direction.ahead
-        direction.ahead = max(0, -rest)  # a topic may be counted before its frame: no counter goes back
-        direction.bytes, direction.requests = size, requests
-        if rest > 0 or new_requests:
-            self._add(UsageKey(*direction.who, None, direction.name), (max(0, rest), new_requests, 0))
+        """Add what is new of one direction: all of it, and its split by topic."""
+        if size != direction.bytes or requests != direction.requests:
+            new = size - direction.bytes, requests - direction.requests, 0
+            direction.bytes, direction.requests = size, requests
+            self._add(UsageKey(*direction.who, None, direction.name), new)
+        if by_topic:
+            self._add_topics(direction, by_topic)
 
-    def _add_topics(self, direction: _Direction, by_topic: list[tuple[str, int, int]]) -> int:
-        """Add what is new of each topic. Returns the bytes; those of topics without a series are left to the rest."""
-        placed = 0
+    def _add_topics(self, direction: _Direction, by_topic: list[tuple[str, int, int]]) -> None:
+        """Add what is new of each topic. A topic without room for a series is in the total only."""
         before = direction.topics
         if before is None:
             before = direction.topics = {}
@@ -118,9 +112,7 @@ class Reader:
                 before[topic] = size, messages
                 key = UsageKey(*direction.who, label_value(topic), direction.name)
                 if self._table.has_room_for(key):
-                    placed += size - old_size
                     self._add(key, (size - old_size, 0, messages - old_messages))
-        return placed
 
     def _add(self, key: Key, counts: Counts) -> None:
         self._table.add(key, counts, self._since_ms, self._now_ms)

@@ -22,8 +22,8 @@ class Origin(NamedTuple):
         return f"{self.sidecar}/{self.incarnation}".encode()
 
 
-def sampled(origin: Origin, series: Series, time_ms: int) -> bytes:
-    """The present counts of a series, as a record without its number."""
+def sampled(origin: Origin, series: Series, time_ms: int, *, is_last: bool = False) -> bytes:
+    """The present counts of a series, as a record without its number. is_last: the process ends by itself."""
     key = series.key
     fields: dict[str, Any] = {
         "schema": SCHEMA_VERSION,
@@ -36,6 +36,7 @@ def sampled(origin: Origin, series: Series, time_ms: int) -> bytes:
         "labels": dict(key.labels),
         "user": key.user,
         "client_id": key.client_id,
+        "final": is_last,
     }
     if isinstance(key, UsageKey):
         size, requests, messages = series.counts
@@ -46,6 +47,7 @@ def sampled(origin: Origin, series: Series, time_ms: int) -> bytes:
         fields["record_bytes"] = size if is_counted else None
         fields["requests"] = requests
         fields["messages"] = messages if is_counted and key.direction == PRODUCE else None
+        fields["has_total"] = True
     else:
         throttled_ns, delayed, refused, would_have = series.counts
         fields["limit"] = key.limit

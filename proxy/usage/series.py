@@ -15,7 +15,7 @@ FETCH: Final = "fetch"
 
 
 class UsageKey(NamedTuple):
-    """Of a series of kind `usage`. `topic`: None for all bytes that are not counted by topic."""
+    """Of a series of kind `usage`. `topic`: None for all bytes of the client; those with a topic split them."""
 
     user: str
     client_id: str

@@ -11,11 +11,11 @@ from typing import Self
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from demo.address_scan import ScanningRelay
+from demo.proxy_process import reserve_port
 from deploy.local.cluster import KafkaCluster
 from deploy.local.settings import Address
 from deploy.local.tap import Tap
-from pipeline.demo.address_scan import ScanningRelay
-from pipeline.demo.proxy_process import reserve_port
 from tests.integration.proxy_process import ProxyProcess, eventually
 
 CLIENT_SIDE = "127.0.0.9"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from demo import flights
+from demo.verify import compare, read_topic
 from deploy.local.artifacts import PROJECT
 from deploy.local.cluster import KafkaCluster
-from pipeline.demo import flights
-from pipeline.demo.verify import compare, read_topic
 from tests.integration.flood import create_topics
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.test_spark import BATCH_SECONDS, FILES_IN_A_BATCH, in_flight, input_bytes, write_files

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from demo import flights
+from demo.produce_flights import produce, read_flights
+from demo.verify import Tally, compare, read_topic
 from deploy.local import artifacts
 from deploy.local.cluster import KafkaCluster
 from pipeline.client_metrics import longest_throttle_seconds
-from pipeline.demo import flights
-from pipeline.demo.produce_flights import produce, read_flights
-from pipeline.demo.verify import Tally, compare, read_topic
 from pipeline.failures import JobFailedError
 from pipeline.sink.sizing import Sizing
 from pipeline.sink.stream import Job, start

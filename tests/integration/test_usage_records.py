@@ -166,12 +166,14 @@ def test_a_compacted_topic_is_refused_until_it_is_changed(
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("more_flags", [(), ("--usage-by-topic",)], ids=["by client", "by topic"])
 def test_sigkill_loses_at_most_one_interval(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
+    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path, more_flags: tuple[str, ...]
 ) -> None:
     path, topic = tmp_path / "usage.jsonl", unique_name("orders")
     slack_seconds = 2.0  # to read and to write, on a busy machine
-    proxy = ProxyProcess(kafka_cluster.bootstrap_servers, *usage_flags("--usage-file", str(path))).start()
+    flags = usage_flags("--usage-file", str(path), *more_flags)
+    proxy = ProxyProcess(kafka_cluster.bootstrap_servers, *flags).start()
     try:
         producer = client_of(proxy, unique_name("etl"))
         deadline = time.monotonic() + 2 * INTERVAL_SECONDS + slack_seconds

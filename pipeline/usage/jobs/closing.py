@@ -49,6 +49,11 @@ def closed_periods(warehouse: Warehouse) -> list[ClosedPeriod]:
     return [ClosedPeriod(*row) for row in rows.orderBy("period").collect()]
 
 
+def is_open(warehouse: Warehouse) -> str:
+    """The SQL condition for dates of no closed month."""
+    return " and ".join(["true", *(f"not ({_days(period)})" for period in closed_periods(warehouse))])
+
+
 def close(warehouse: Warehouse, period: str, prices: price_list.PriceList, owners_text: str) -> ClosedPeriod:
     """Close a month with the tables as they are. Run the report before. Raises ClosingError."""
     first, end = month(period)

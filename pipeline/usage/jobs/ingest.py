@@ -1,28 +1,24 @@
 """Structured Streaming from the usage topic to `records` and `quarantine`, each record exactly once over restarts.
 
-A micro-batch is written under the stream's own id and its batch number. After a crash between the two tables Spark runs
-the batch again from its checkpoint, and Delta skips the table that has it. The id belongs to the checkpoint: a fixed id
-with a new checkpoint would drop writes, since batch numbers begin again at 0.
+A micro-batch is written under the stream's own id, which Spark keeps in the checkpoint, and its batch number. After a
+crash between the two tables Spark runs the batch again, and Delta skips the table that has it. A fixed id with a new
+checkpoint would drop writes, since batch numbers begin again at 0.
 
 There is no watermark and no deduplication: counters are cumulative, so the report takes late and repeated records.
 """
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from threading import Thread
-from typing import Final
 
+from pyspark.errors import PySparkAttributeError
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
 from pipeline.usage.tables import Warehouse
 from pipeline.usage.transforms.parsing import invalid, parsed, valid
-
-COMPACT_EVERY: Final = 50
-"""Micro-batches between two compactions of small files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +66,35 @@ def ingest(
         "failOnDataLoss": "false",
         **source.options,
     }
-    for name, setting in options.items():
-        reader = reader.option(name, setting)
+
+    root, name = warehouse.root, f"usage {checkpoint}"
 
     def write(batch: DataFrame, number: int) -> None:
-        write_batch(warehouse, batch, stream_id(warehouse.spark, checkpoint), number)
+        # Under Spark Connect this runs on the server, and takes no session along.
+        own = Warehouse(batch.sparkSession, root, created={"records", "quarantine"})
+        write_batch(own, batch, stream_id(own.spark, name), number)
 
     now_ms = f.unix_millis(f.current_timestamp()) if now_ms is None else now_ms
     writer = (
-        reader.load()
+        reader.options(**options)
+        .load()
         .withColumn("now_ms", now_ms)
-        .writeStream.foreachBatch(write)
+        .writeStream.queryName(name)
+        .foreachBatch(write)
         .option("checkpointLocation", checkpoint)
     )
     if trigger_s is None:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{trigger_s} seconds").start()
+
+
+def stream_id(spark: SparkSession, name: str) -> str:
+    """Within a micro-batch: the id of its stream. name: of the query."""
+    try:
+        found: str = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+    except PySparkAttributeError:  # Spark Connect
+        found = next(str(each.id) for each in spark.streams.active if each.name == name)
+    return found
 
 
 def write_batch(warehouse: Warehouse, batch: DataFrame, app_id: str, number: int) -> None:
@@ -100,8 +109,6 @@ def write_batch(warehouse: Warehouse, batch: DataFrame, app_id: str, number: int
     warehouse.append_once("records", valid(counted), app_id, number)
     if _read_observation(found).get("invalid") != 0:
         warehouse.append_once("quarantine", invalid(rows), app_id, number)
-    if number % COMPACT_EVERY == COMPACT_EVERY - 1:
-        warehouse.compact("records")
 
 
 def _read_observation(observation: Observation) -> dict[str, int]:
@@ -113,11 +120,4 @@ def _read_observation(observation: Observation) -> dict[str, int]:
     reader = Thread(target=lambda: found.update(observation.get), daemon=True)
     reader.start()
     reader.join(1)
-    return found
-
-
-def stream_id(spark: SparkSession, checkpoint: str) -> str:
-    """The id that Spark gave the stream of a checkpoint: the same after each restart, another for a new checkpoint."""
-    text = spark.read.text(f"{checkpoint.rstrip('/')}/metadata").first()["value"]
-    found: str = json.loads(text)["id"]
     return found

@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import functions as f
 
-from pipeline.usage.schemas import KEPT_DAYS, KEPT_FOREVER, TABLES
+from pipeline.usage.jobs import closing
+from pipeline.usage.schemas import KEPT_DAYS, TABLES
 from pipeline.usage.tables import Warehouse
 from pipeline.usage.transforms.parsing import invalid, parsed, valid
 
@@ -15,8 +16,9 @@ def maintain(warehouse: Warehouse, now_ms: int) -> int:
     oldest = datetime.fromtimestamp(now_ms / 1000, UTC).date() - timedelta(days=KEPT_DAYS)
     for name, table in TABLES.items():
         if warehouse.exists(name):
-            if table.by and name not in KEPT_FOREVER:
-                warehouse.delete(name, f"{table.by[0]} < date'{oldest}'")
+            if table.ages_by:
+                is_open = closing.is_open(warehouse) if name == "chargeback_daily" else "true"
+                warehouse.delete(name, f"{table.ages_by} < date'{oldest}' and {is_open}")
             warehouse.compact(name)
             warehouse.vacuum(name)
     return found

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pipeline.usage.isolation import isolate
+from pipeline.usage.isolation import ENTITY, isolate
 from pipeline.usage.jobs import closing, runs
 from pipeline.usage.owners import Rule, team_of
 from pipeline.usage.price_list import PriceList
@@ -197,11 +197,16 @@ def _compute_rates(warehouse: Warehouse, changed: Sequence[date], limits: DataFr
 
 
 def _note_sidecars(warehouse: Warehouse, changed: Sequence[date]) -> None:
-    records = warehouse.read_dates("records", changed)
     usage = warehouse.read_dates("usage_deltas", changed, "source_date")
-    days = sidecar_days(records, usage, pace(records))
-    warehouse.replace_dates("sidecar_days", days, changed)
-    warehouse.replace("sidecars", sidecars(warehouse.read("sidecar_days")))
+
+    def write(rows: DataFrame) -> None:
+        warehouse.replace_dates("sidecar_days", sidecar_days(rows, usage, pace(rows)), changed)
+
+    def write_runs(rows: DataFrame) -> None:
+        warehouse.replace("sidecars", sidecars(rows))
+
+    isolate(warehouse, "sidecar_days", warehouse.read_dates("records", changed), write)
+    isolate(warehouse, "sidecars", warehouse.read("sidecar_days"), write_runs, ("sidecar",))
 
 
 def _in_force(warehouse: Warehouse, rules: Rules, dates: Sequence[date]) -> DataFrame | None:
@@ -217,8 +222,12 @@ def _check_bypass(warehouse: Warehouse, dates: Sequence[date]) -> None:
     brokers = warehouse.read_dates("broker_topic_hourly", dates).unionByName(offsets)
     if not brokers.isEmpty():
         lost = lost_hours(warehouse.read("sidecar_days"), warehouse.read("sidecars"))
-        found = bypass_check(warehouse.read_dates("usage_hourly", dates), brokers, lost)
-        warehouse.replace_dates("bypass_check", found, dates)
+        seen = warehouse.read_dates("usage_hourly", dates)
+
+        def write(rows: DataFrame) -> None:
+            warehouse.replace_dates("bypass_check", bypass_check(seen, rows, lost), dates)
+
+        isolate(warehouse, "bypass_check", brokers, write, ("topic",))
 
 
 def charge(warehouse: Warehouse, rules: Rules, days: Sequence[date]) -> None:
@@ -272,9 +281,13 @@ def _recommend(warehouse: Warehouse, rules: Rules) -> None:
     usage, throttled = (warehouse.read(f"{kind.name}_deltas").where(f.col("source_date") >= first) for kind in KINDS)
     limits = in_force(usage, rules.quotas) if rules.quotas else None
     known = members(usage, throttled, limits)
+    of_clients = parts(usage, known, team_of(rules.owners))
+
+    def write(rows: DataFrame) -> None:
+        warehouse.replace("quota_recommendations", quota_recommendations(rows, throttled, of_clients, limits))
+
     rates = warehouse.read("rates_quarterly").where(f.col("date") >= first)
-    found = quota_recommendations(rates, throttled, parts(usage, known, team_of(rules.owners)), limits)
-    warehouse.replace("quota_recommendations", found)
+    isolate(warehouse, "quota_recommendations", rates, write, ENTITY)
 
 
 def warnings(warehouse: Warehouse, dates: Sequence[date]) -> list[str]:
@@ -297,11 +310,15 @@ def warnings(warehouse: Warehouse, dates: Sequence[date]) -> list[str]:
         for row in warehouse.read("topic_holes").orderBy("kafka_partition", "first_offset").limit(SHOWN).collect()
     ]
     lines += [
-        f"{row['step']}: left out client {row['client_id']!r} of user {row['user']!r} at sidecar {row['sidecar']!r}: "
-        f"{row['reason']}"
+        f"{row['step']}: left out {_named(row.asDict())}: {row['reason']}"
         for row in warehouse.read("isolated").orderBy("at").limit(SHOWN).collect()
     ]
     return lines
+
+
+def _named(row: dict[str, Any]) -> str:
+    shown = ("client_id", "user", "sidecar", "limit", "entity", "topic")
+    return ", ".join(f"{name} {row[name]!r}" for name in shown if row[name] is not None)
 
 
 def _is_small(warehouse: Warehouse, changed: Sequence[date]) -> bool:

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import date
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -50,8 +50,7 @@ def begin(warehouse: Warehouse) -> Warehouse:
     """The warehouse for one run: a run that began earlier writes no table that this one has written."""
     run_id = str(uuid.uuid4())
     warehouse.create(_RUNS)
-    row = warehouse.spark.createDataFrame([(run_id, datetime.now(UTC))], "run_id string, at timestamp")
-    row = row.withColumns({name: f.lit(None) for name in TABLES[_RUNS].names if name not in row.columns})
+    row = warehouse.row(_RUNS, {"run_id": f.lit(run_id), "at": f.current_timestamp()})
     warehouse.append(_RUNS, row, userMetadata=run_id)
     table = f"delta.`{warehouse.path(_RUNS)}`"
     found = warehouse.spark.sql(f"describe history {table}").where(f.col("userMetadata") == run_id).first()
@@ -63,17 +62,18 @@ def begin(warehouse: Warehouse) -> Warehouse:
 def note(warehouse: Warehouse, found: News, dates: Sequence[date], since: date | None, rules: str) -> None:
     """Note what was read, last of all: a run that was killed is repeated as a whole. Also finds holes of the topic."""
     offsets = _note_holes(warehouse, found)
-    row = (
-        str(uuid.uuid4()),
-        datetime.now(UTC),
-        *found.versions.values(),
-        min(dates),
-        max(dates),
-        len(dates),
-        since,
-        rules,
-    )
-    warehouse.append(_RUNS, warehouse.spark.createDataFrame([(*row, offsets)], TABLES[_RUNS].columns))
+    row = {
+        "run_id": f.lit(str(uuid.uuid4())),
+        "at": f.current_timestamp(),
+        **{f"{name}_version": f.lit(version) for name, version in found.versions.items()},
+        "first_date": f.lit(min(dates)),
+        "last_date": f.lit(max(dates)),
+        "dates": f.lit(len(dates)),
+        "since": f.lit(since),
+        "rules": f.lit(rules),
+        "offsets": f.create_map(*(f.lit(each) for pair in offsets.items() for each in pair)),
+    }
+    warehouse.append(_RUNS, warehouse.row(_RUNS, row))
 
 
 def outdated(warehouse: Warehouse, rules: str) -> date | None:
@@ -96,10 +96,12 @@ def _note_holes(warehouse: Warehouse, found: News) -> dict[int, int]:
     columns = ("kafka_partition", "kafka_offset")
     fresh = warehouse.added_since("records", found.read["records"]).select(*columns)
     fresh = fresh.unionByName(warehouse.read("quarantine").select(*columns)).where(f.col("kafka_offset").isNotNull())
-    holes = topic_holes(fresh, known)
-    holes = holes.withColumn("found_at", f.current_timestamp())
+    holes = topic_holes(fresh, known).withColumn("found_at", f.current_timestamp())
     if not holes.isEmpty():
-        warehouse.append("topic_holes", holes)
+        # A run that was killed after this finds them again.
+        every = warehouse.read("topic_holes").unionByName(holes, allowMissingColumns=True)
+        where = ("kafka_partition", "first_offset", "last_offset")
+        warehouse.replace("topic_holes", every.groupBy(*where).agg(f.min("found_at").alias("found_at")))
     newest = fresh.groupBy("kafka_partition").agg(f.max("kafka_offset").alias("offset")).collect()
     return {row["kafka_partition"]: row["offset"] for row in newest}  # one row for each partition
 

@@ -1,53 +1,50 @@
-"""Partitions, bytes on disk and log end offsets of every topic, from the brokers, at one time.
+"""Partitions, bytes on disk and log end offsets of every topic at one time, from what Kafka's own tools print."""
 
-Uses the Java Admin client of Spark's Kafka connector: Metadata, DescribeLogDirs, ListOffsets. It needs the right
-to Describe the topics and the cluster.
-"""
-
-from collections import defaultdict
-from collections.abc import Mapping
+import json
+from collections import Counter
 from datetime import UTC, datetime
-from typing import Any
 
 from pyspark.sql import DataFrame
 
-from pipeline.brokers import admin_client
 from pipeline.usage.tables import Warehouse
 
 _COLUMNS = "date date, time timestamp, topic string, partitions bigint, size_bytes bigint, end_offsets bigint"
 
 
-def snapshot(warehouse: Warehouse, bootstrap_servers: str, options: Mapping[str, str]) -> DataFrame:
-    """Take a snapshot, append it to storage_snapshots, and return its rows. options: Kafka client settings.
+class SnapshotError(Exception):
+    """A file is not what Kafka's tool prints."""
 
-    size_bytes counts all replicas. A few calls into the JVM for each partition: minutes for 100,000 of them.
-    Raises pipeline.brokers.BrokersError.
+
+def snapshot(warehouse: Warehouse, log_dirs: str, offsets: str) -> DataFrame:
+    """Append a snapshot to storage_snapshots, and return its rows.
+
+    log_dirs: output of `kafka-log-dirs.sh --describe`; offsets: of `kafka-get-offsets.sh`. size_bytes counts all
+    replicas. Raises SnapshotError.
     """
-    with admin_client(warehouse.spark, bootstrap_servers, options) as admin:
-        rows = _rows(warehouse.spark._jvm, admin, datetime.now(UTC))
+    now = datetime.now(UTC)
+    sizes, partitions, ends = _sizes(log_dirs), Counter[str](), Counter[str]()
+    for line in offsets.split():
+        topic, _, end = line.rpartition(":")
+        topic, _, partition = topic.rpartition(":")
+        if not (topic and partition.isdigit() and (end.isdigit() or not end)):
+            raise SnapshotError(f"{line!r} is no line of kafka-get-offsets.sh, TOPIC:PARTITION:OFFSET")
+        partitions[topic] += 1
+        ends[topic] += int(end or 0)
+    rows = [(now.date(), now, name, count, sizes[name], ends[name]) for name, count in sorted(partitions.items())]
     found = warehouse.spark.createDataFrame(rows, _COLUMNS)
     warehouse.append("storage_snapshots", found)
     return found
 
 
-def _rows(jvm: Any, admin: Any, now: datetime) -> list[tuple[Any, ...]]:
-    topics = admin.describeTopics(admin.listTopics().names().get()).allTopicNames().get()
-    partitions = {name: len(description.partitions()) for name, description in topics.items()}
-    sizes: dict[str, int] = defaultdict(int)
-    brokers = jvm.java.util.ArrayList()
-    # py4j iterates lists, sets and maps, but no other collection.
-    for node in jvm.java.util.ArrayList(admin.describeCluster().nodes().get()):
-        brokers.add(node.id())
-    for directories in admin.describeLogDirs(brokers).allDescriptions().get().values():
-        for directory in directories.values():
-            for partition, replica in directory.replicaInfos().items():
-                sizes[partition.topic()] += replica.size()
-    latest = jvm.java.util.HashMap()
-    for name, count in partitions.items():
-        for number in range(count):
-            partition = jvm.org.apache.kafka.common.TopicPartition(name, number)
-            latest[partition] = jvm.org.apache.kafka.clients.admin.OffsetSpec.latest()
-    ends: dict[str, int] = defaultdict(int)
-    for partition, offset in admin.listOffsets(latest).all().get().items():
-        ends[partition.topic()] += offset.offset()
-    return [(now.date(), now, name, count, sizes[name], ends[name]) for name, count in sorted(partitions.items())]
+def _sizes(log_dirs: str) -> Counter[str]:
+    """Bytes by topic. The tool's JSON is one line among others."""
+    text = next((line for line in log_dirs.splitlines() if line.startswith("{")), "")
+    sizes = Counter[str]()
+    try:
+        for broker in json.loads(text)["brokers"]:
+            for directory in broker["logDirs"]:
+                for each in directory["partitions"]:
+                    sizes[each["partition"].rpartition("-")[0]] += each["size"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise SnapshotError("no JSON of kafka-log-dirs.sh --describe was found") from error
+    return sizes

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
@@ -14,6 +14,7 @@ from pipeline.usage.tables import Warehouse
 from pipeline.usage.transforms.sums import total
 
 _REST: Final = "all others"
+_LOST: Final = "missing_records > 0 or ended_cleanly = false"
 _WIDTH: Final = {"day": 10, "hour": 16}
 """Characters of "2026-01-31 13:00" that name a time."""
 ROWS: Final = 15
@@ -38,11 +39,18 @@ class Axes:
         return self.by.replace("_", " ")
 
 
-def render(warehouse: Warehouse) -> str:
-    """The report over all of the warehouse. Tables that do not exist yet are shown as empty."""
-    hourly = warehouse.read("usage_hourly")
-    throttling = warehouse.read("throttling_hourly")
-    charges = warehouse.read("chargeback_daily")
+def render(warehouse: Warehouse, since: date | None = None, until: date | None = None) -> str:
+    """The report over the dates from `since` to before `until`, by default over all of the warehouse. Tables that do
+    not exist yet are shown as empty. Quotas and runs of proxies are those of all dates.
+    """
+
+    def read(name: str) -> DataFrame:
+        rows = warehouse.read(name)
+        rows = rows if since is None else rows.where(f.col("date") >= f.lit(since))
+        return rows if until is None else rows.where(f.col("date") < f.lit(until))
+
+    hourly, throttling, charges = (read(name) for name in ("usage_hourly", "throttling_hourly", "chargeback_daily"))
+    runs = warehouse.read("sidecars")
     # A series that is idle has rows of 0 bytes.
     used = f.when(f.col("bytes") > 0, f.col("hour"))
     totals = hourly.agg(
@@ -56,16 +64,17 @@ def render(warehouse: Warehouse) -> str:
         (f"{totals[3]:,}", "client id" if totals[3] == 1 else "client ids"),
         (duration_text(waited_s), "clients were throttled, summed"),
         *((f"{row[1]:,} {row[0]}", "charged") for row in money),
+        (f"{runs.where(_LOST).count():,} of {runs.count():,}", "runs of proxies lack records"),
     ]
     axes = _axes(hourly, first, last)
     sections = [
         _usage(hourly, axes),
         _throttling(throttling, axes),
-        _neighbours(warehouse.read("noisy_neighbours"), warehouse.read("waiting_cost")),
+        _neighbours(read("noisy_neighbours"), read("waiting_cost")),
         _charges(charges, axes),
         _recommendations(warehouse.read("quota_recommendations")),
-        _bypass(warehouse.read("bypass_check")),
-        _missing(warehouse.read("sidecars"), warehouse.read("topic_holes")),
+        _bypass(read("bypass_check")),
+        _missing(runs, warehouse.read("topic_holes")),
     ]
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
     return page("Kafka usage", f"{_between(first, last)}; made {made}; times are UTC", tiles, sections)
@@ -234,7 +243,7 @@ def _bypass(found: DataFrame) -> str:
 
 
 def _missing(sidecars: DataFrame, holes: DataFrame) -> str:
-    lost = sidecars.where("missing_records > 0 or ended_cleanly = false").orderBy(f.desc("last_record")).limit(ROWS)
+    lost = sidecars.where(_LOST).orderBy(f.desc("last_record")).limit(ROWS)
     columns = ("sidecar", "incarnation", "state", "missing_records", "estimated_missing_bytes")
     shown = lost.select(_time(f.col("last_record"), "hour").alias("last"), *columns).collect()
     rows = [[*row[1:5], number_text(row["estimated_missing_bytes"], "B"), row["last"]] for row in shown]

@@ -12,6 +12,7 @@ _COLOURS: Final = "".join(
 )
 
 _NUMBER: Final = re.compile(r"(≥ )?-?\d[\d.,]*(e[+-]\d+)?( ([kMGTP]?B(/s)?|[kMGTP]|%))?")
+_EMPTY: Final = '<div class="scroll none">'
 _LONG: Final = 40
 """Characters of a text that is broken into lines."""
 
@@ -29,13 +30,17 @@ def page(title: str, subtitle: str, tiles: Sequence[tuple[str, str]], sections: 
 
 
 def section(title: str, question: str, *parts: str) -> str:
-    return f"<section><h2>{escape(title)}</h2><p>{escape(question)}</p>{''.join(parts)}</section>"
+    """Folded where all of its tables are empty."""
+    inner = f"<p>{escape(question)}</p>{''.join(parts)}"
+    if all(each.startswith(_EMPTY) for each in parts if each):
+        return f"<details><summary>{escape(title)}</summary>{inner}</details>"
+    return f"<section><h2>{escape(title)}</h2>{inner}</section>"
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> str:
     """Numbers are set to the right. `empty` is shown where there are no rows."""
     if not rows:
-        return f'<div class="scroll none">{escape(empty)}</div>'
+        return f"{_EMPTY}{escape(empty)}</div>"
     numbers = [_is_number(each) for each in rows[0]]
     head = "".join(
         f"<th{' class=n' if number else ''}>{escape(each)}</th>" for each, number in zip(headers, numbers, strict=True)

@@ -16,7 +16,7 @@ from pipeline.usage.schemas import AMOUNT, COST, UNALLOCATED
 from pipeline.usage.transforms.sums import MOST, total
 from pipeline.usage.transforms.topics import split_totals
 
-ROW = ("team", "user", "client_id", "topic")
+ROW = ("team", "user", "client_id", "topic", "labels")
 FIXED = "fixed"
 CORRECTION = "Correction"
 _QUANTITY = "decimal(19,0)"
@@ -96,7 +96,7 @@ def in_cents(rows: DataFrame, group: Sequence[str]) -> DataFrame:
         dealt = _largest_remainders(costs.join(f.broadcast(wholes), outer), outer, [name])
         wholes = dealt.select(*inner, f.col("amount").alias("whole"))
     shared = rows.drop("whole").join(f.broadcast(wholes), inner)
-    return _largest_remainders(shared, inner, ["user", "client_id", "topic"]).drop("whole")
+    return _largest_remainders(shared, inner, [*ROW[1:]]).drop("whole")
 
 
 def _largest_remainders(rows: DataFrame, group: list[str], ties: list[str]) -> DataFrame:

@@ -3,13 +3,14 @@
 Column ids, feature levels and types are those of the specification's tag v1.2. Our own columns begin with `x_`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from pipeline.usage.price_list import PriceList
+from pipeline.usage.price_list import Price, PriceList
 from pipeline.usage.schemas import COST, UNALLOCATED
 
 
@@ -73,6 +74,11 @@ def focus(charges: DataFrame, prices: PriceList) -> DataFrame:
     amount = f.col("amount").cast(COST)
     # A share of an invoice has no quantity of its own: FOCUS allows that for adjustments, not for usage.
     is_usage = f.col("source") == "price"
+    per = f.coalesce(_of_price(prices, lambda price: f.lit(price.per)), _unit())
+    size = f.coalesce(_of_price(prices, lambda price: f.lit(price.size).cast("decimal(13,0)")), f.lit(1))
+    priced = (f.col("quantity").cast("decimal(19,0)") / size).cast(COST)
+    list_price = f.coalesce(_of_price(prices, lambda price: f.lit(price.amount)), f.lit(0)).cast("decimal(12,6)")
+    sku = _of_price(prices, lambda price: f.lit(f"{price.axis}/{price.per}/{price.first}"))
     return charges.select(
         amount.alias("BilledCost"),
         f.lit(prices.account).alias("BillingAccountId"),
@@ -88,12 +94,14 @@ def focus(charges: DataFrame, prices: PriceList) -> DataFrame:
         _instant(f.col("date"), zone).alias("ChargePeriodStart"),
         f.when(is_usage, f.col("quantity")).alias("ConsumedQuantity"),
         f.when(is_usage, _unit()).alias("ConsumedUnit"),
-        amount.alias("ContractedCost"),
+        f.when(is_usage, f.col("cost")).otherwise(amount).alias("ContractedCost"),
         amount.alias("EffectiveCost"),
         f.lit(prices.provider).alias("InvoiceIssuerName"),
-        amount.alias("ListCost"),
-        f.when(is_usage, f.col("quantity")).alias("PricingQuantity"),
-        f.when(is_usage, _unit()).alias("PricingUnit"),
+        f.when(is_usage, f.col("cost")).otherwise(amount).alias("ListCost"),
+        f.when(is_usage, list_price).alias("ListUnitPrice"),
+        f.when(is_usage, "Standard").alias("PricingCategory"),
+        f.when(is_usage, priced).alias("PricingQuantity"),
+        f.when(is_usage, per).alias("PricingUnit"),
         f.lit(prices.provider).alias("ProviderName"),
         f.lit(prices.provider).alias("PublisherName"),
         f.col("topic").alias("ResourceId"),
@@ -101,8 +109,11 @@ def focus(charges: DataFrame, prices: PriceList) -> DataFrame:
         f.when(f.col("topic").isNotNull(), "Topic").alias("ResourceType"),
         f.lit("Integration").alias("ServiceCategory"),
         f.lit("Apache Kafka").alias("ServiceName"),
+        f.when(is_usage, f.concat(f.lit("kafka/"), "axis")).alias("SkuId"),
+        f.when(is_usage, sku).alias("SkuPriceId"),
         f.when(f.col("team") != UNALLOCATED, f.col("team")).alias("SubAccountId"),
         f.when(f.col("team") != UNALLOCATED, f.col("team")).alias("SubAccountName"),
+        f.coalesce("labels", f.lit("{}")).alias("Tags"),
         f.col("axis").alias("x_Axis"),
         f.col("user").alias("x_User"),
         f.col("client_id").alias("x_ClientId"),
@@ -110,6 +121,17 @@ def focus(charges: DataFrame, prices: PriceList) -> DataFrame:
         f.col("cost").alias("x_UnroundedCost"),
         f.col("closed_period").alias("x_CorrectsPeriod"),
     )
+
+
+def _of_price(prices: PriceList, value: Callable[[Price], Column]) -> Column:
+    """Of the price that applies to a row; null without one."""
+    found = f.lit(None)
+    for price in prices.prices:
+        is_its = (
+            (f.col("axis") == price.axis) & (f.col("date") >= f.lit(price.first)) & (f.col("date") < f.lit(price.until))
+        )
+        found = f.when(is_its, value(price)).otherwise(found)
+    return found
 
 
 def _unit() -> Column:

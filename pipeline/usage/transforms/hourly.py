@@ -36,5 +36,11 @@ def _hours(deltas: DataFrame) -> DataFrame:
 
 def _with_team(rows: DataFrame, team: Column, own: tuple[str, ...]):  # type: ignore[no-untyped-def]  # GroupedData
     return rows.groupBy(
-        f.to_date("time").alias("date"), f.col("time").alias("hour"), team.alias("team"), "user", "client_id", *own
+        f.to_date("time").alias("date"),
+        f.col("time").alias("hour"),
+        team.alias("team"),
+        "user",
+        "client_id",
+        "labels",
+        *own,
     )

@@ -16,8 +16,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from kafka import KafkaAdminClient
 
+from demo.address_scan import ScanningRelay
 from deploy.local.cluster import KafkaCluster
-from pipeline.demo.address_scan import ScanningRelay
 from tests.integration.java_tools import run_tool
 from tests.integration.proxy_process import eventually
 from tests.integration.scanned_proxy import BROKER_HOSTS, CLIENT_SIDE, ScannedProxy

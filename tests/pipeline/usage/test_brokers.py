@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deploy.local.cluster import KafkaCluster
-from pipeline.brokers import BrokersError, admin_client, require_topic
+from pipeline.brokers import BrokersError, require_topic
 from tests.integration.flood import create_topics
 
 
@@ -15,7 +15,7 @@ def test_a_topic_and_a_missing_one(
 ) -> None:
     servers, topic = kafka_cluster.bootstrap_servers, unique_name("orders")
     create_topics(kafka_cluster, topic)
-    assert require_topic(spark, servers, topic, {"client.id": "check"}) == 1
+    require_topic(spark, servers, topic, {"client.id": "check"})
     with pytest.raises(BrokersError) as raised:
         require_topic(spark, servers, "nothing", {})
     assert str(raised.value) == f"topic nothing at {servers}: it does not exist; create it, or correct --topic"
@@ -29,7 +29,7 @@ def test_a_topic_and_a_missing_one(
     ],
 )
 def test_no_broker(spark: SparkSession, servers: str, message: str) -> None:
-    with pytest.raises(BrokersError) as raised, admin_client(spark, servers, {}, timeout_s=1):
-        pass
+    with pytest.raises(BrokersError) as raised:
+        require_topic(spark, servers, "orders", {}, timeout_s=1)
     assert str(raised.value).startswith(message)
     assert "\n" not in str(raised.value)

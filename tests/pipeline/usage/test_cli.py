@@ -34,8 +34,8 @@ def test_each_command_and_option_has_help() -> None:
         (["report", "--warehouse", "w", "--from", "soon"], "argument --from: 'soon' is not a day such as 2026-01-31"),
         (["ingest", "--warehouse", "w", "--bootstrap-servers", "b:1", "--option", "x"], "'x' is not KEY=VALUE"),
         (["ingest", "--warehouse", "w", "--bootstrap-servers", "b:1", "--every", "0"], "'0' is not a number above 0"),
-        (["demo", "--days", "0"], "argument --days: '0' is not a whole number above 0"),
-        (["--memory", "1x", "demo"], "argument --memory: '1x' is not a heap such as 512m or 2g"),
+        (["simulate", "--warehouse", "w", "q", "--rows", "0"], "argument --rows: '0' is not a whole number above 0"),
+        (["--memory", "1x", "maintain"], "argument --memory: '1x' is not a heap such as 512m or 2g"),
         (["nothing"], "invalid choice: 'nothing'"),
     ],
 )

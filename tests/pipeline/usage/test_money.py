@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from demo.fleet import EXAMPLE_PRICES
 from pipeline.usage import price_list
-from pipeline.usage.fleet import EXAMPLE_PRICES
 from pipeline.usage.price_list import PriceListError
 from pipeline.usage.transforms.chargeback import chargeback_daily, corrections, quantities
 from pipeline.usage.transforms.focus import MANDATORY, focus
@@ -34,7 +34,8 @@ def measured(spark: SparkSession, rows: list[tuple[Any, ...]]) -> DataFrame:
     columns = MEASURED.replace("date date", "day int").replace("decimal(18,0)", "bigint").replace("user string, ", "")
     frame = spark.createDataFrame(rows, columns).withColumn("date", f.make_date(f.lit(2026), f.lit(1), "day"))
     frame = frame.withColumns({"user": f.lit("u"), "quantity": f.col("quantity").cast("decimal(18,0)")})
-    return frame.select("date", "team", "user", "client_id", "topic", "axis", "quantity")
+    frame = frame.withColumn("labels", f.lit('{"app":"a"}'))
+    return frame.select("date", "team", "user", "client_id", "topic", "labels", "axis", "quantity")
 
 
 ROW = st.tuples(
@@ -179,6 +180,14 @@ def test_the_export_has_every_mandatory_column_of_focus_1_2(spark: SparkSession)
     for row in exported:
         assert (row["ChargeCategory"] == "Usage") == (row["PricingQuantity"] is not None), row
         assert (row["PricingUnit"] is None) == (row["PricingQuantity"] is None), row
+        # A list cost is the list price times the quantity; what is billed is rounded to cents.
+        if row["PricingQuantity"] is not None:
+            assert abs(row["ListUnitPrice"] * row["PricingQuantity"] - row["ListCost"]) < Decimal("1e-9"), row
+            assert (row["PricingCategory"], row["SkuId"]) == ("Standard", f"kafka/{row['x_Axis']}"), row
+    assert {row["Tags"] for row in exported if row["x_ClientId"]} == {'{"app":"a"}'}
+    billed = next(row for row in exported if row["x_Axis"] == "network_in" and row["PricingQuantity"])
+    assert (billed["PricingUnit"], billed["PricingQuantity"], billed["ListUnitPrice"]) == ("GB", 1, Decimal("0.09"))
+    assert billed["SkuPriceId"] == "network_in/GB/2020-01-01"
     standard = {column.name for column in MANDATORY}
     assert all(name.startswith("x_") or name[0].isupper() for name in types)
     assert standard <= set(types)

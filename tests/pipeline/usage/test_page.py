@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
@@ -30,8 +30,8 @@ def fill(warehouse: Warehouse, *hours: tuple[int, str, str, int]) -> None:
     rows = [(NOON + timedelta(hours=hour), *rest) for hour, *rest in hours]
     made = warehouse.spark.createDataFrame(rows, USAGE)
     made = made.selectExpr(
-        "*", "to_date(hour) date", "'u' user", "null topic", "'produce' direction", "bytes record_bytes", "1L messages",
-        "1L requests", "0L split_bytes", "0L longest_gap_ms", "'producer_byte_rate' limit",
+        "*", "to_date(hour) date", "'u' user", "'{}' labels", "null topic", "'produce' direction", "bytes record_bytes",
+        "1L messages", "1L requests", "0L split_bytes", "0L longest_gap_ms", "'producer_byte_rate' limit",
         "concat('client-id:', client_id) entity", "1000L throttled_ms", "0L delayed_bytes", "0L refused_bytes",
         "0L would_have_bytes", "5e6D limit_value",
     )  # fmt: skip
@@ -52,6 +52,8 @@ def test_without_usage_there_are_no_figures(warehouse: Warehouse) -> None:
     html = render(warehouse)
     assert figures(html) == []
     assert "no usage yet" in html
+    assert "<section>" not in html, "empty sections are folded"
+    assert html.count("<details>") == 7
 
 
 def test_one_hour_has_no_time_axis(warehouse: Warehouse, elsewhere: None) -> None:
@@ -66,9 +68,11 @@ def test_one_hour_has_no_time_axis(warehouse: Warehouse, elsewhere: None) -> Non
 
 def test_a_day_is_drawn_by_hour_with_the_hours_of_no_usage(warehouse: Warehouse, elsewhere: None) -> None:
     fill(warehouse, (0, "a", "etl", 5), (3, "b", "verify", 7))
-    html = render(warehouse)
+    fill(warehouse, (24, "a", "etl", 9), (-24, "a", "etl", 9))
+    html = render(warehouse, date(2026, 1, 5), date(2026, 1, 6))
     assert figures(html) == ["Produced by team and hour B", "Throttled time by hour s"]
-    assert labels(html) == ["12:00", "13:00", "14:00", "15:00"]
+    assert labels(html) == ["12:00", "13:00", "14:00", "15:00"], "of the chosen period"
+    assert "<details><summary>Chargeback</summary>" in html
 
 
 def test_weeks_are_drawn_by_day_with_the_days_of_no_usage(warehouse: Warehouse) -> None:

@@ -10,14 +10,17 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pipeline.usage import fleet, owners, price_list
+from demo import fleet
+from pipeline.usage import owners, price_list
 from pipeline.usage.isolation import isolate
+from pipeline.usage.jobs import report as job
 from pipeline.usage.jobs.ingest import write_batch
-from pipeline.usage.jobs.report import Rules, report
+from pipeline.usage.jobs.report import Rules, report, warnings
 from pipeline.usage.page.content import render
 from pipeline.usage.tables import Warehouse
 from pipeline.usage.transforms.sums import total
 from tests.pipeline.usage.fleets import KAFKA_COLUMNS, NOON_MS, kafka_row, raw_row, throttle_record, usage_record
+from tests.pipeline.usage.test_deltas import records_frame
 
 RULES = Rules(owners.parse(fleet.EXAMPLE_OWNERS), price_list.parse(fleet.EXAMPLE_PRICES))
 LARGEST = 2**53 - 1
@@ -132,6 +135,35 @@ def test_a_client_that_breaks_a_step_is_named_and_the_rest_is_computed(
     assert kept[-1] == {"c0", "c1", "c2", "c4"}
     (row,) = warehouse.read("isolated").collect()
     assert (row["step"], row["client_id"], row["reason"][:16]) == ("step", "c3", "[DIVIDE_BY_ZERO]")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.nightly
+def test_a_report_names_what_breaks_one_of_its_steps(
+    spark: SparkSession, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaking(name: str, number: str, column: str, value: str) -> None:
+        original = getattr(job, name)
+
+        def step(rows: DataFrame, *others: Any) -> DataFrame:
+            one = f.lit(1) / f.when(f.col(column) == value, 0).otherwise(1)
+            return original(rows.withColumn(number, (f.col(number) * one).cast(rows.schema[number].dataType)), *others)
+
+        monkeypatch.setattr(job, name, step)
+
+    breaking("sidecar_days", "seq", "client_id", "bad")
+    breaking("quota_recommendations", "p99", "entity", "user:alice,client-id:bad")
+    made = [
+        usage_record(client_id=name, seq=n, time_ms=NOON_MS + 10_000 * n, bytes=1_000 * n)
+        for name in ("good", "bad")
+        for n in range(5)
+    ]
+    warehouse.append("records", records_frame(spark, made))
+    named = warnings(warehouse, report(warehouse, Rules()))
+    assert any(each.startswith("sidecar_days: left out client_id 'bad', user 'alice'") for each in named), named
+    assert any("quota_recommendations: left out sidecar 'pod-1', limit 'producer_byte_rate'" in each for each in named)
+    assert {row["client_id"] for row in warehouse.read("quota_recommendations").collect()} == {"good"}
+    assert {row["sidecar"] for row in warehouse.read("sidecars").collect()} == {"pod-1"}
 
 
 def test_sums_are_bounded(spark: SparkSession) -> None:

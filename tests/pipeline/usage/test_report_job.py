@@ -9,7 +9,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pipeline.usage import fleet, owners, price_list
+from demo import fleet
+from demo.usage import as_records
+from pipeline.usage import owners, price_list
 from pipeline.usage.jobs import closing
 from pipeline.usage.jobs.report import Rules, report
 from pipeline.usage.tables import Warehouse
@@ -120,11 +122,11 @@ def test_totals_reconcile_and_late_data_gives_what_data_in_time_would_have(
 ) -> None:
     made = fleet.records(spark, SMALL, partitions=1).localCheckpoint()
     is_late = (f.col("sidecar") == "pod-1") & (f.col("date") == f.lit(date(2026, 1, 5))) & (f.col("kind") == "usage")
-    warehouse.append("records", with_kafka(made.where(~is_late)))
+    warehouse.append("records", as_records(made.where(~is_late)))
     assert report(warehouse, RULES)
     assert report(warehouse, RULES) == []
-    warehouse.append("records", with_kafka(made.where(is_late)))
-    warehouse.append("records", with_kafka(made.where(is_late)))  # a second stream sent all of it again
+    warehouse.append("records", as_records(made.where(is_late)))
+    warehouse.append("records", as_records(made.where(is_late)))  # a second stream sent all of it again
     report(warehouse, RULES)
 
     hourly = warehouse.read("usage_hourly")
@@ -140,15 +142,10 @@ def test_totals_reconcile_and_late_data_gives_what_data_in_time_would_have(
     closing.close(warehouse, "2026-01", RULES.prices, fleet.EXAMPLE_OWNERS)  # type: ignore[arg-type]
     assert rows(warehouse.read("chargeback_daily").drop("closed_period")) == before
     more = made.where("sidecar = 'pod-0' and kind = 'usage'").withColumn("sidecar", f.lit("pod-9"))
-    warehouse.append("records", with_kafka(more))
+    warehouse.append("records", as_records(more))
     report(warehouse, RULES)
     now = warehouse.read("chargeback_daily")
     assert rows(now.where("charge_class is null").drop("closed_period")) == before
     corrected = now.where("charge_class = 'Correction'")
     assert total(corrected.where("axis in ('network_in', 'network_out')"), "quantity") == last_counters(more)
     assert total(corrected, "amount") > Decimal(0)
-
-
-def with_kafka(made: DataFrame) -> DataFrame:
-    nothing = f.lit(None)
-    return made.withColumns({"kafka_partition": nothing, "kafka_offset": nothing, "kafka_time": nothing})

@@ -1,11 +1,15 @@
-"""Two runs of the report at once: a table has what the later run wrote."""
+"""Tables: what two runs at once leave, and what is kept for how long."""
 
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
+from pipeline.usage.jobs.maintain import maintain
 from pipeline.usage.jobs.runs import begin
+from pipeline.usage.schemas import DAY_MS, TABLES
 from pipeline.usage.tables import Warehouse
+from tests.pipeline.usage.fleets import NOON_MS
 
 
 def test_an_earlier_run_does_not_write_over_a_later_one(spark: SparkSession, warehouse: Warehouse) -> None:
@@ -22,3 +26,20 @@ def test_an_earlier_run_does_not_write_over_a_later_one(spark: SparkSession, war
     assert [row["sidecar"] for row in warehouse.read("sidecars").collect()] == ["c"]
     write(replace(warehouse, fence=None), "by hand")
     assert [row["sidecar"] for row in warehouse.read("sidecars").collect()] == ["by hand"]
+
+
+def test_old_rows_are_deleted_but_for_charges_of_closed_months(spark: SparkSession, warehouse: Warehouse) -> None:
+    now_ms = NOON_MS + 440 * DAY_MS
+    days = ("2026-01-05", "2026-02-05", "2027-03-01")
+    for name, column in (("isolated", "at"), ("chargeback_daily", "date"), ("quota_recommendations", "")):
+        for day in days:
+            warehouse.append(name, warehouse.row(name, {column: f.lit(day)}))
+    closed = {"period": f.lit("2026-01"), "first_day": f.lit("2026-01-01"), "end_day": f.lit("2026-02-01")}
+    warehouse.append("closed_periods", warehouse.row("closed_periods", closed))
+    maintain(warehouse, now_ms)
+    assert [f"{row['at']:%Y-%m-%d}" for row in warehouse.read("isolated").collect()] == ["2027-03-01"]
+    assert {str(row["date"]) for row in warehouse.read("chargeback_daily").collect()} == {"2026-01-05", "2027-03-01"}
+    assert warehouse.read("quota_recommendations").count() == 3
+    assert {name for name, table in TABLES.items() if not table.ages_by} == {
+        "sidecars", "quota_recommendations", "closed_periods",
+    }  # fmt: skip

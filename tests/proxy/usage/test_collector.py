@@ -101,8 +101,9 @@ def series_of(record: Record) -> tuple[Any, ...]:
 
 
 def totals(records: list[Record]) -> Counter[tuple[str, ...]]:
-    """The last counters of all usage series together."""
-    last = {series_of(record): record for record in records if record["kind"] == "usage"}
+    """The last counters of the totals of all clients."""
+    usage = (record for record in records if record["kind"] == "usage" and record["topic"] is None)
+    last = {series_of(record): record for record in usage}
     found = Counter[tuple[str, ...]]()
     for record in last.values():
         for name in ("bytes", "requests"):
@@ -119,6 +120,7 @@ def check_all(records: list[Record]) -> None:
     for record in records:
         assert published.errors(record) == []
         assert record["start_time_ms"] <= record["time_ms"]
+        assert record["kind"] == "throttle" or record["has_total"]
         earlier = before.get(series_of(record))
         if earlier is not None:
             assert earlier["time_ms"] <= record["time_ms"]
@@ -219,12 +221,14 @@ def test_a_reading_has_what_is_new_and_only_what_changed() -> None:
         "labels": {"env": "test"},
         "user": "ANONYMOUS",
         "client_id": "etl",
+        "final": False,
         "topic": None,
         "direction": "produce",
         "bytes": 100,
         "record_bytes": None,
         "requests": 1,
         "messages": None,
+        "has_total": True,
     }
     scene.pass_time(10_000)
     assert scene.report() == []
@@ -249,7 +253,8 @@ def test_all_series_are_sent_every_ten_minutes_and_at_the_end() -> None:
     assert [each["bytes"] for each in scene.report()] == [100]
     scene.pass_time(1)
     assert scene.report() == []
-    assert [each["bytes"] for each in scene.report(is_last=True)] == [100]
+    assert [(each["bytes"], each["final"]) for each in scene.report(is_last=True)] == [(100, True)]
+    assert [each["final"] for each in scene.taken] == [False, False, True]
 
 
 def test_a_series_that_expired_begins_anew() -> None:
@@ -293,7 +298,7 @@ def test_after_the_bound_series_are_counted_together() -> None:
     }
 
 
-def test_topics_have_their_records_and_the_series_without_topic_the_rest() -> None:
+def test_the_series_without_topic_has_all_bytes_each_interval_and_topics_split_them_each_minute() -> None:
     scene = Scene()
     scene.count("etl", "produce", 1000)
     scene.count_topic("etl", "orders", "produce", 600, 6)
@@ -302,7 +307,7 @@ def test_topics_have_their_records_and_the_series_without_topic_the_rest() -> No
     scene.pass_time(TOPIC_INTERVAL_MS)
     fields = ("topic", "direction", "bytes", "record_bytes", "requests", "messages")
     assert {tuple(each[name] for name in fields) for each in scene.report()} == {
-        (None, "produce", 100, None, 1, None),
+        (None, "produce", 1000, None, 1, None),
         ("orders", "produce", 600, 600, 0, 6),
         ("flights", "produce", 300, 300, 0, 3),
         ("flights", "fetch", 70, 70, 0, None),
@@ -310,7 +315,7 @@ def test_topics_have_their_records_and_the_series_without_topic_the_rest() -> No
     scene.pass_time(10_000)
     scene.count("etl", "produce", 50)
     scene.count_topic("etl", "orders", "produce", 40, 1)
-    assert [(each["topic"], each["bytes"]) for each in scene.report()] == [(None, 110)]
+    assert [(each["topic"], each["bytes"]) for each in scene.report()] == [(None, 1050)], "what a kill now would leave"
     scene.pass_time(TOPIC_INTERVAL_MS - 10_000)
     assert [(each["topic"], each["bytes"]) for each in scene.report()] == [("orders", 640)]
 
@@ -321,7 +326,7 @@ def test_a_topic_that_is_counted_first_takes_nothing_back() -> None:
     scene.report()
     scene.count("etl", "fetch", 1000)
     scene.report(is_last=True)
-    assert {each["topic"]: each["bytes"] for each in scene.taken} == {None: 400, "orders": 600}
+    assert {each["topic"]: each["bytes"] for each in scene.taken} == {None: 1000, "orders": 600}
 
 
 def test_a_topic_without_room_stays_in_the_series_of_its_client() -> None:
@@ -406,7 +411,7 @@ def test_a_clock_that_goes_back_by_more_begins_all_series_anew() -> None:
     scene.report(is_last=True)
     check_all(scene.taken)
     assert {(each["topic"], each["start_time_ms"] - START_MS, each["bytes"]) for each in scene.taken} == {
-        (None, 0, 40),
+        (None, 0, 100),
         ("orders", 0, 60),
         (None, 10_000 - SERIES_IDLE_MS, 5),
     }

@@ -10,7 +10,7 @@ import pytest
 
 from deploy.local.artifacts import PROJECT
 
-DEMO = (sys.executable, "-u", "-m", "pipeline.demo")
+DEMO = (sys.executable, "-u", "-m", "demo")
 
 
 @pytest.mark.timeout(600)

@@ -10,8 +10,8 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
+from demo.runs import Run
 from deploy.local.bars import COLOURS, bars
-from pipeline.demo.runs import Run
 
 
 def draw(runs: Sequence[Run], records: int, limit: float, path: Path) -> None:

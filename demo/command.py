@@ -22,20 +22,13 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 
-from deploy.local import artifacts
-from deploy.local.artifacts import PROJECT
-from deploy.local.broker_quota import client_quotas
-from deploy.local.cluster import KafkaCluster
-from deploy.local.errors import BrokerFailed, PlaygroundError
-from deploy.local.java import find_java
-from deploy.local.tap import Tap
-from pipeline.demo import flights, usage_report
-from pipeline.demo.address_scan import ScanningRelay
-from pipeline.demo.picture import draw
-from pipeline.demo.produce_flights import read_flights
-from pipeline.demo.progress import RunProgress
-from pipeline.demo.proxy_process import ProxyFailedError, ProxyProcess, reserve_port
-from pipeline.demo.report import (
+from demo import flights, usage_report
+from demo.address_scan import ScanningRelay
+from demo.picture import draw
+from demo.produce_flights import read_flights
+from demo.progress import RunProgress
+from demo.proxy_process import ProxyFailedError, ProxyProcess, reserve_port
+from demo.report import (
     TABLE_NOTES,
     ScanResult,
     Verdict,
@@ -45,8 +38,15 @@ from pipeline.demo.report import (
     results_table,
     verdict_rows,
 )
-from pipeline.demo.runs import Plan, Run, run_job
-from pipeline.demo.verify import Tally, TopicUnreadableError, compare, read_topic
+from demo.runs import Plan, Run, run_job
+from demo.verify import Tally, TopicUnreadableError, compare, read_topic
+from deploy.local import artifacts
+from deploy.local.artifacts import PROJECT
+from deploy.local.broker_quota import client_quotas
+from deploy.local.cluster import KafkaCluster
+from deploy.local.errors import BrokerFailed, PlaygroundError
+from deploy.local.java import find_java
+from deploy.local.tap import Tap
 from pipeline.failures import JobFailedError
 from pipeline.options import count, positive
 from pipeline.spark_session import SparkStartError, spark_session
@@ -66,8 +66,8 @@ PROXY_LISTENS = "127.0.0.1"
 
 _EXAMPLES = """\
 examples:
-  python -m pipeline.demo                                what make demo runs: one to two minutes
-  python -m pipeline.demo --rows 40000 --limit 2         a short one
+  python -m demo                                what make demo runs: one to two minutes
+  python -m demo --rows 40000 --limit 2         a short one
   make demo ARGS="--output /tmp/demo"
 
 exit code: 0 if all three checks pass, 1 if one fails or a process ends, 2 for a wrong option, 130 after Ctrl-C.
@@ -123,7 +123,7 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m pipeline.demo",
+        prog="python -m demo",
         description=__doc__,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -4,7 +4,7 @@ import json
 import zlib
 from pathlib import Path
 
-from pipeline.demo.flights import expected_checksums, record_line
+from demo.flights import expected_checksums, record_line
 
 FLIGHT: dict[str, object] = {"year": 2013, "dep_time": None, "carrier": "UA", "tailnum": "N14228\tÜ\n"}
 

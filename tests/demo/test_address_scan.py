@@ -6,7 +6,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.demo.address_scan import AddressScan, ScanningRelay
+from demo.address_scan import AddressScan, ScanningRelay
 
 HOST = "127.0.0.2"
 METADATA = b"\x00\x00\x00\x01\x00\x00\x00\x01\x00\x091" + b"27.0.0.2\x00\x00\x23\x84" + b"rest"

@@ -1,5 +1,7 @@
 """`make demo-usage`: the usage of 50 sidecars over two weeks, made up, through every table to the HTML report."""
 
+import argparse
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -7,11 +9,18 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pipeline.usage import fleet, owners, price_list
+from demo import fleet
+from pipeline.failures import JobFailedError
+from pipeline.options import count, heap
+from pipeline.spark_session import SparkStartError
+from pipeline.usage import owners, price_list
 from pipeline.usage.jobs.export import export, export_focus
 from pipeline.usage.jobs.report import Rules, report
 from pipeline.usage.page.content import render
+from pipeline.usage.schemas import USAGE_KIND
+from pipeline.usage.session import session
 from pipeline.usage.tables import Warehouse
+from pipeline.usage.transforms.deltas import deltas, samples, series_daily
 
 SHOWN = (
     "usage_hourly",
@@ -24,14 +33,27 @@ SHOWN = (
 _BYPASSED = "topic-3"
 
 
-class DemoError(Exception):
-    """The demo cannot run; the text says why."""
+def main() -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m demo.usage", description=__doc__)
+    parser.add_argument("--memory", type=heap, default="1g", help="heap of Spark (default: %(default)s)")
+    parser.add_argument("--cores", type=count, default=2, help="of Spark (default: %(default)s)")
+    parser.add_argument(
+        "--output", type=Path, default=Path("build/demo-usage"), metavar="FOLDER", help="(default: %(default)s)"
+    )
+    parser.add_argument("--days", type=count, default=14, metavar="N", help="days of usage (default: %(default)s)")
+    given = parser.parse_args()
+    try:
+        with session(cores=given.cores, memory=given.memory) as spark:
+            demo(spark, given.output.resolve(), given.days)
+    except (SparkStartError, JobFailedError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def demo(spark: SparkSession, folder: Path, days: int) -> Path:
     """Write records, run the report, export, print a row of each table. Returns the path of the HTML file."""
-    if days < 1:
-        raise DemoError("--days: at least one day is needed")
     folder.mkdir(parents=True, exist_ok=True)
     warehouse = Warehouse(spark, str(folder / f"warehouse-{datetime.now(UTC):%Y%m%dT%H%M%S}"))
     start = datetime.combine(datetime.now(UTC).date() - timedelta(days=days), datetime.min.time(), UTC)
@@ -67,16 +89,13 @@ def _show(text: str) -> None:
 
 
 def as_records(made: DataFrame) -> DataFrame:
-    """Records as if Kafka had brought them."""
-    nothing = f.lit(None)
-    return made.withColumns({"kafka_partition": nothing, "kafka_offset": nothing, "kafka_time": nothing})
+    """Records as if Kafka had brought them, of proxies that count each byte once and do not say how they end."""
+    missing = ("kafka_partition", "kafka_offset", "kafka_time", "has_total", "final")
+    return made.withColumns({name: f.lit(None) for name in missing})
 
 
 def _broker_counts(warehouse: Warehouse) -> None:
     """What brokers would have counted: the same, but for one topic that got a tenth more round the proxy."""
-    from pipeline.usage.schemas import USAGE_KIND
-    from pipeline.usage.transforms.deltas import deltas, samples, series_daily
-
     sampled = samples(warehouse.read("records"), USAGE_KIND)
     found = deltas(sampled, series_daily(sampled, USAGE_KIND), USAGE_KIND).where("direction = 'produce'")
     extra = f.when(f.col("topic") == _BYPASSED, 1.1).otherwise(1.0)
@@ -84,3 +103,7 @@ def _broker_counts(warehouse: Warehouse) -> None:
         *(f.floor(f.sum(name) * f.first(extra)).cast("bigint").alias(name) for name in ("record_bytes", "messages"))
     )
     warehouse.append("broker_topic_hourly", counted)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,7 +2,7 @@
 
 It knows nothing of the proxy. Whether its bytes are held to a quota is decided by the address alone:
 
-    python -m pipeline.demo.produce_flights --bootstrap-servers 127.0.0.1:19092 --topic flights --client-id flights-etl
+    python -m demo.produce_flights --bootstrap-servers 127.0.0.1:19092 --topic flights --client-id flights-etl
 """
 
 import argparse
@@ -14,9 +14,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from demo.flights import FLIGHTS, prepare
 from deploy.local import artifacts
 from deploy.local.errors import PlaygroundError
-from pipeline.demo.flights import FLIGHTS, prepare
 from pipeline.failures import JobFailedError, reason
 from pipeline.spark_session import SparkStartError, spark_session
 
@@ -64,7 +64,7 @@ def produce(records: DataFrame, *, bootstrap_servers: str, topic: str, client_id
 
 def main() -> int:
     """Run the job on its own. Returns the exit code: 1, and one line on stderr, when it fails."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.demo.produce_flights", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m demo.produce_flights", description=__doc__)
     parser.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT[,...]")
     parser.add_argument("--topic", default="flights")
     parser.add_argument("--client-id", default="flights-etl")

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from demo.verify import Tally, TopicUnreadableError, compare, read_topic
 from deploy.local.cluster import KafkaCluster
-from pipeline.demo.verify import Tally, TopicUnreadableError, compare, read_topic
 
 
 def test_a_topic_with_less_than_expected_is_read_to_its_end(

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from deploy.local.frames import DataFrame
-from pipeline.demo.picture import draw, summary
-from pipeline.demo.progress import RunProgress
-from pipeline.demo.report import (
+from demo.picture import draw, summary
+from demo.progress import RunProgress
+from demo.report import (
     ScanResult,
     no_address_seen,
     nothing_lost,
@@ -17,8 +16,9 @@ from pipeline.demo.report import (
     results_table,
     verdict_rows,
 )
-from pipeline.demo.runs import Plan, Run
-from pipeline.demo.verify import Tally
+from demo.runs import Plan, Run
+from demo.verify import Tally
+from deploy.local.frames import DataFrame
 
 LIMIT = 5_000_000.0
 SECOND_NS = 1_000_000_000

@@ -8,9 +8,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from demo.runs import Run
+from demo.verify import Tally
 from deploy.local.evenness import BIN_TOLERANCE, holds, measure
-from pipeline.demo.runs import Run
-from pipeline.demo.verify import Tally
 
 _BUSY_LOAD_PER_CORE = 2.5
 TABLE_NOTES = (

@@ -3,8 +3,11 @@
 The records are Kafka rows in Parquet, so that the figure is that of the pipeline and not of a broker. Two sizes
 separate the fixed time of a run (Spark plans and compiles each query, Delta commits each table) from the time for each
 further record.
+
+    .venv/bin/python -m bench.usage_pipeline --memory 2g --records 20000000
 """
 
+import argparse
 import os
 import shutil
 import time
@@ -18,10 +21,13 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from pipeline.usage import fleet, owners, price_list
-from pipeline.usage.jobs.demo import as_records
+from demo import fleet
+from demo.usage import as_records
+from pipeline.options import count, heap
+from pipeline.usage import owners, price_list
 from pipeline.usage.jobs.ingest import wall_clock_ms, write_batch
 from pipeline.usage.jobs.report import Rules, report
+from pipeline.usage.session import session
 from pipeline.usage.tables import Warehouse
 
 
@@ -37,10 +43,10 @@ class Run:
 def bench(spark: SparkSession, folder: Path, records: int, series: int) -> dict[str, list[Run]]:
     """Print and return the runs by step: with a tenth of `records`, then with all of them."""
     runs: dict[str, list[Run]] = {"ingest": [], "report": []}
-    for count in (records // 10, records):
+    for number in (records // 10, records):
         shutil.rmtree(folder, ignore_errors=True)
         warehouse = Warehouse(spark, str(folder / "warehouse"))
-        made = _fleet(count, series)
+        made = _fleet(number, series)
         for step, measure in (("ingest", partial(_ingest, folder=folder)), ("report", _report)):
             runs[step].append(_print(step, measure(warehouse, made)))
     shutil.rmtree(folder, ignore_errors=True)
@@ -107,3 +113,20 @@ def _cpu_s(pid: int) -> float:
     """CPU seconds of a process so far, all threads; Linux only."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(prog="python -m bench.usage_pipeline", description=__doc__)
+    parser.add_argument("--memory", type=heap, default="1g", help="heap of Spark (default: %(default)s)")
+    parser.add_argument("--cores", type=count, default=2, help="of Spark (default: %(default)s)")
+    parser.add_argument("--records", type=count, default=2_000_000, metavar="N", help="(default: %(default)s)")
+    parser.add_argument("--series", type=count, default=20_000, metavar="N", help="(default: %(default)s)")
+    parser.add_argument("--output", type=Path, default=Path("build/bench-usage"), help="(default: %(default)s)")
+    given = parser.parse_args()
+    with session(cores=given.cores, memory=given.memory, shuffle_partitions=8) as spark:
+        bench(spark, given.output.resolve(), given.records, given.series)
+
+
+if __name__ == "__main__":
+    main()

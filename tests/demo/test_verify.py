@@ -4,7 +4,7 @@ import zlib
 
 import pytest
 
-from pipeline.demo.verify import Tally, compare
+from demo.verify import Tally, compare
 
 VALUES = {b"1": b'{"flight":1545}', b"2": b'{"flight":1714}', b"3": b'{"flight":1141}'}
 EXPECTED = {key: zlib.crc32(value) for key, value in VALUES.items()}

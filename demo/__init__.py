@@ -11,4 +11,7 @@ progress         the live progress in the terminal
 verify           every record read back and compared
 report, picture  table, verdicts, and bytes per second as a PNG
 usage_report     the usage pipeline over the records of the demo's proxies
+
+usage            `make demo-usage`: the usage pipeline over two weeks of a fleet that does not exist
+fleet            generates their records, for tests and benchmarks, too
 """

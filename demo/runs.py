@@ -9,12 +9,12 @@ from functools import cached_property
 
 from pyspark.sql import DataFrame, SparkSession
 
+from demo.produce_flights import produce
+from demo.progress import RunProgress
 from deploy.local.evenness import BIN_NS, bins_per_second
 from deploy.local.frames import DataFrame as TapFrame
 from deploy.local.tap import Tap
 from pipeline.client_metrics import longest_throttle_seconds
-from pipeline.demo.produce_flights import produce
-from pipeline.demo.progress import RunProgress
 from pipeline.failures import JobFailedError
 from pipeline.spark_session import kill_spark
 
