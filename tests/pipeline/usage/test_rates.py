@@ -14,7 +14,7 @@ from pipeline.usage.quotas_in_force import load
 from pipeline.usage.transforms.members import members
 from pipeline.usage.transforms.rates import rates_quarterly
 from pipeline.usage.transforms.recommendations import needs
-from tests.demo.fleets import usage_record
+from tests.pipeline.usage.fleets import usage_record
 from tests.pipeline.usage.test_deltas import records_frame
 
 START_MS = int(datetime(2026, 1, 5, tzinfo=UTC).timestamp() * 1000)

@@ -15,7 +15,7 @@ from deploy.local.cluster import KafkaCluster
 from pipeline.usage import records
 from pipeline.usage.jobs.ingest import wall_clock_ms
 from pipeline.usage.session import DELTA
-from tests.demo.fleets import usage_record
+from tests.pipeline.usage.fleets import usage_record
 
 PACKAGED = {".py", ".json", ".css"}
 
