@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import struct
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,7 +19,7 @@ import pytest
 
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import LOOPBACK, Peer, ScriptedBroker, Stage, lines_of
-from tests.proxy.frames import heartbeat, produce, produced
+from tests.proxy.frames import frame, heartbeat, produce, produced
 
 PATIENCE_SECONDS = 30.0
 
@@ -58,6 +59,13 @@ class Process:
         self._port = int((await self.event("listening"))["bootstrap"].rpartition(":")[2])
         self.scope = (await self.event("quotas"))["scope"]
 
+    async def answer_probe(self) -> None:
+        """The proxy asks by itself whether the server answers, until it does."""
+        peer = await self.broker.accept()
+        self._peers.append(peer)
+        await peer.frame()
+        await peer.send(ANSWER_TO_PROBE)
+
     async def pair(self) -> tuple[Peer, Peer]:
         sock = socket.socket()
         sock.setblocking(False)
@@ -83,6 +91,10 @@ class Process:
             peer.close()
 
 
+#: A response to ApiVersions 0 without an error, and with one API.
+ANSWER_TO_PROBE = frame(struct.pack(">ihihhh", 1, 0, 1, 0, 0, 13))
+
+
 @asynccontextmanager
 async def running(*flags: str) -> AsyncIterator[Process]:
     broker = ScriptedBroker()
@@ -97,6 +109,7 @@ async def running(*flags: str) -> AsyncIterator[Process]:
     proxy = Process(process, broker)
     try:
         await proxy.started()
+        await proxy.answer_probe()
         yield proxy
     finally:
         if process.returncode is None:

@@ -138,7 +138,7 @@ async def test_readiness_over_tls(open_stage: OpenStage, certificates: Certifica
     await checked
     await ready._probe  # type: ignore[misc]
     status = await ready.check()
-    assert (status.ok, "tls_certificate" in status.reason) == (False, True)
+    assert (status.ok, "ssl.truststore.location" in status.reason) == (False, True)
 
 
 # ---- what is made of files
