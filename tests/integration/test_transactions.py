@@ -16,9 +16,9 @@ from tests.integration.proxy_process import ProxyProcess
 from tests.integration.transactional_producers import PARTITIONS, RECORD_BYTES, TRANSACT
 
 RATE = 200_000
-TIMEOUT_MS = 8_000
-#: Of three transactions: two that need 3 and 0.5 s of the rate, and one between them that needs twice its timeout.
-RECORDS = [3 * RATE // RECORD_BYTES, 16 * RATE // RECORD_BYTES, RATE // 2 // RECORD_BYTES]
+TIMEOUT_MS = 5_000
+#: Of three transactions: two that need 1 and 0.5 s of the rate, and one between them that needs twice its timeout.
+RECORDS = [RATE // RECORD_BYTES, 10 * RATE // RECORD_BYTES, RATE // 2 // RECORD_BYTES]
 
 
 def committed_values(cluster: KafkaCluster, topic: str) -> list[int]:
