@@ -77,7 +77,7 @@ class Sweep:
         if self._part == 0:
             self._shares.check()
             self._current = list(self._sessions)
-            if is_short:
+            if is_short or self._memory.keeps_much:
                 self._close_stalled(now_ns)
         self._due = self._current[self._part :: PARTS]
         self._closed = 0
@@ -124,7 +124,7 @@ class Sweep:
         ]
         stalled.sort(key=lambda session: session.progress.held, reverse=True)
         for session in stalled:
-            if not memory.is_full:
+            if not memory.is_full and not memory.keeps_much:
                 break
             self._close(
                 session,

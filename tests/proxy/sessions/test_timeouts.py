@@ -23,6 +23,7 @@ from tests.proxy.frames import (
     produced,
 )
 from tests.proxy.mutation_frames import create
+from tests.proxy.streams.test_authenticate import chosen, handshake, sasl
 
 OpenStage = Callable[..., Stage]
 
@@ -155,6 +156,27 @@ async def test_the_time_begins_when_the_connection_is_served_and_read(open_stage
         stage.clock.pass_seconds(29)
         sweep(stage)
     assert closed(stage) == {}
+
+
+async def test_logins_that_stall_do_not_keep_half_of_the_memory(open_stage: OpenStage) -> None:
+    """Each is a client that has not logged in, with a part of a message that the proxy collects."""
+    stage = open_stage(security=SecurityOptions(max_buffered_bytes=4 << 20, stalled_client_timeout_seconds=30.0))
+    clients = []
+    for _ in range(14):
+        client, broker = await stage.pair()
+        await client.send(handshake(1))
+        await broker.frame()
+        await broker.send(chosen(1))
+        await client.frame()
+        await client.send(sasl(2, bytes(120_000))[:-1])
+        clients.append(client)
+    memory = stage.context.memory
+    await until(lambda: memory.keeps_much)
+    sweep(stage)
+    stage.clock.pass_seconds(30)
+    sweep(stage)
+    assert not memory.keeps_much
+    assert 0 < closed(stage)["stalled"] < len(clients)
 
 
 async def test_off(open_stage: OpenStage) -> None:
