@@ -169,6 +169,7 @@ def _end_jvm() -> None:
     process = _jvm_process()
     SparkContext._gateway.shutdown()
     SparkContext._gateway = None
+    SparkContext._jvm = None
     # Closing its standard input is how PySpark's JVM is told to end.
     if process.stdin is not None:
         process.stdin.close()
