@@ -9,6 +9,7 @@ There is no watermark and no deduplication: counters are cumulative, so the repo
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Thread
 
@@ -117,7 +118,12 @@ def _read_observation(observation: Observation) -> dict[str, int]:
     Spark reports the counts shortly after the write.
     """
     found: dict[str, int] = {}
-    reader = Thread(target=lambda: found.update(observation.get), daemon=True)
+
+    def read() -> None:
+        with suppress(Exception):  # Spark has ended, and nobody waits for it any more
+            found.update(observation.get)
+
+    reader = Thread(target=read, daemon=True)
     reader.start()
     reader.join(1)
     return found
