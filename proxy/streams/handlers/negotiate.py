@@ -12,7 +12,6 @@ from protocol.api_versions import (
     MAX_RESPONSE,
     client_software,
     negotiate,
-    raise_api_versions_throttle,
     unsupported_version_answer,
 )
 from protocol.errors import MalformedFrame
@@ -74,10 +73,8 @@ class Negotiate(Forward):
             awaited.version,
             pass_unknown_apis=config.security.pass_unknown_apis,
             hides_sasl=config.upstream.login is not None,
+            throttle_time_ms=responses.connection.identity.request_notice.throttle_time_ms(now_ns),
         )
-        throttle_ms = responses.connection.identity.request_notice.throttle_time_ms(now_ns)
-        if throttle_ms:
-            response = raise_api_versions_throttle(response, awaited.version, throttle_ms)
         responses.connection.in_flight.popleft()
         responses.has_begun, responses.connection.is_negotiated = False, True
         responses.output = _length(len(response)) + response
