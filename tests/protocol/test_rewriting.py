@@ -203,19 +203,6 @@ def coordinators(hosts: list[bytes], tags: bytes = b"\x00") -> bytes:
     return header(FIND_COORDINATOR, 4) + bytes(4) + encode_varint(len(hosts) + 1) + tags.join([*one, b""]) + b"\x00"
 
 
-def test_an_address_that_is_named_many_times_is_reported_once() -> None:
-    addresses = Addresses()
-    rewrite(FIND_COORDINATOR, 4, coordinators([b"a", b"b"] * 1_000), addresses)
-    assert addresses.told == [(3, "a", 9), (3, "b", 9)]
-
-
-def test_many_addresses_are_not_all_remembered() -> None:
-    frame = coordinators([str(host).encode() for host in range(1_000)])
-    walk = FindCoordinatorWalk(4, len(frame), Addresses())
-    run(walk, frame)
-    assert len(walk._remembered) <= 256
-
-
 # ---- bounded work and memory
 
 
