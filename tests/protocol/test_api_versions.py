@@ -158,13 +158,7 @@ def test_tags() -> None:
     )  # fmt: skip
     cut = negotiate(response, 3, pass_unknown_apis=False)
     assert cut == (
-        start
-        + b"\x03"
-        + b"\x00\x03\x00\x00\x00\x01\x00"
-        + b"\x00\x12\x00\x00\x00\x04\x00"
-        + bytes(4)
-        + b"\x01"
-        + epoch
+        start + b"\x03" + b"\x00\x03\x00\x00\x00\x01\x00" + b"\x00\x12\x00\x00\x00\x04\x00" + bytes(4) + b"\x01" + epoch
     )
 
 

@@ -11,7 +11,6 @@ from kio.index import load_response_schema
 from protocol.apis import APIS, DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, DESCRIBE_QUORUM, FETCH, FIND_COORDINATOR, METADATA
 from protocol.broker_list import MAX_BROKERS
 from protocol.errors import MalformedFrame, TruncatedFrame, UnknownApi
-from protocol.find_coordinator import FindCoordinatorWalk
 from protocol.messages import decode
 from protocol.rewriting import rewriting_walk
 from protocol.wire import encode_string, encode_varint
