@@ -48,8 +48,7 @@ class Negotiate(Forward):
                     requests.want = frame_end - end
                     return NEED
                 software = client_software(bytes(requests.buf[pos + kind.header.body_offset : frame_end]), kind.version)
-                identity = requests.connection.identity
-                identity.refusal_error, identity.software = refusal_error(software), software.name
+                requests.connection.identity.refusal_error = refusal_error(software)
             self.count(requests, now_ns)
             return PASS
         self.count(requests, now_ns)
