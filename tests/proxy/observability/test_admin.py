@@ -65,14 +65,6 @@ async def text_of(answer: AbstractAsyncContextManager[object]) -> tuple[int, str
         return response.status, response.content_type, await response.text()  # type: ignore[attr-defined]
 
 
-async def test_the_index_names_every_page() -> None:
-    async with admin() as client:
-        status, kind, text = await text_of(client.get("/"))
-    assert (status, kind) == (200, "text/plain")
-    for page in ("/metrics", "/healthz", "/readyz", "/throttles"):
-        assert page in text
-
-
 async def test_metrics_in_the_format_that_is_asked_for() -> None:
     async with admin() as client:
         async with client.get("/metrics") as response:
@@ -116,11 +108,6 @@ async def test_which_names_the_port_answers_to() -> None:
             status, _, text = await text_of(client.get("/healthz", headers={"Host": host}))
             assert status == 421, host
             assert "--metrics-allowed-host" in text
-
-
-async def test_the_host_of_metrics_listen_is_answered() -> None:
-    async with admin(ObservabilityOptions(metrics_listen=("localhost", 0))) as client:
-        assert (await text_of(client.get("/healthz")))[0] == 200
 
 
 async def test_a_readiness_that_never_answers_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
