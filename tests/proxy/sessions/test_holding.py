@@ -195,6 +195,27 @@ async def test_one_pass_is_bounded(open_stage: OpenStage, order: list[int], monk
     assert max(len(each) for each in served) <= 5
 
 
+@pytest.mark.pure
+async def test_a_queue_too_long_for_one_pass_ends_where_there_is_room_for_all(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else clients that never stop sending would join its end before the next pass, and queue for each other."""
+    left: list[int] = []
+    pass_ = Wakeups._pass
+
+    def recording(self: Wakeups, limit: Limit) -> None:
+        pass_(self, limit)
+        left.append(limit.waiters.waiting)
+
+    monkeypatch.setattr(Wakeups, "_pass", recording)
+    _, clock, pairs = await crowd(open_stage, monkeypatch, 7)
+    left.clear()
+    clock.pass_seconds(60)
+    for number, (_, broker) in enumerate(pairs, 1):
+        assert await broker.frame() == produce(number, 6)
+    assert left[0] == 0
+
+
 # Clients that hang up while held
 
 

@@ -43,20 +43,6 @@ def produce_limit(registry: Registry, user: str = "alice", client_id: str = "etl
     return limit
 
 
-def test_all_sessions_of_a_client_share_one_object_and_clients_share_buckets() -> None:
-    registry = Registry([entry(Entity("alice"), produce=5, fetch=7), entry(ETL, produce=9)])
-    client = registry.resolve("alice", "etl")
-    assert registry.resolve("alice", "etl") is client
-    other = registry.resolve("alice", "other")
-    assert other.produce.limits[0] is client.produce.limits[0]  # a user's bucket is for all its client ids
-    assert other.fetch.limits[0] is client.fetch.limits[0]
-    assert client.produce.limits[0] is not client.fetch.limits[0]
-    bob = produce_limit(registry, "bob")
-    assert bob.entity == ETL
-    assert produce_limit(registry, "carol") is bob  # a client id's bucket is for all users
-    assert {limit.name for limit in registry.limits_in_use()} == {PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE}
-
-
 @pytest.mark.parametrize(("share", "rate"), [(0.1, 3), (1, 30), (Fraction(1, 3), 10), (2.5, 75)])
 def test_a_share_scales_every_rate_as_it_is_written(share: float | Fraction, rate: int) -> None:
     assert produce_limit(Registry([entry(ETL, produce=30)], share=share)).rate == rate
@@ -133,17 +119,6 @@ def test_new_producer_ids_and_thresholds_of_a_dry_run_are_forgotten() -> None:
         registry.topics.accepted("rows", 10_000, 1, now_ns)
         now_ns += 6 * SECOND
     assert topic.debt_ns(now_ns), "measured anew"
-
-
-def test_a_client_that_holds_its_limits_gets_the_new_ones_in_the_same_object() -> None:
-    registry = Registry([entry(ETL, produce=100)])
-    client = registry.resolve("alice", "etl")
-    client.fetches = 3
-    registry.replace([entry(ETL, fetch=100)], now_ns=0)
-    assert registry.resolve("alice", "etl") is client
-    assert client.produce is NO_LIMITS
-    assert len(client.fetch.limits) == 1
-    assert client.fetches == 3
 
 
 def test_entries_that_cannot_be_used_change_nothing() -> None:
