@@ -243,23 +243,6 @@ def test_any_other_byte_in_a_usual_response_is_read_as_kio_reads_it(version: int
 
 
 @pytest.mark.parametrize("version", [9, 12, 13])
-@pytest.mark.parametrize("partitions", [2, 126, 127, 500])
-@pytest.mark.parametrize("failed", [None, 0, -1])
-def test_many_partitions(version: int, partitions: int, failed: int | None) -> None:
-    module: Any = load_payload_module(PRODUCE, version, EntityType.response)
-    made = [succeeded(version, index) for index in range(partitions)]
-    if failed is not None:
-        error = module.BatchIndexAndErrorMessage(batch_index=1, batch_index_error_message="bad")
-        made[failed] = succeeded(version, 9, record_errors=(error,), error_message="no")
-    response = response_of(version, made, topics=2)
-
-    finished = finish(response, version, 7)
-
-    assert parsed(PRODUCE, version, finished).responses == parsed(PRODUCE, version, response).responses
-    assert parsed(PRODUCE, version, finished).throttle_time == datetime.timedelta(milliseconds=7)
-
-
-@pytest.mark.parametrize("version", [9, 12, 13])
 @pytest.mark.parametrize("message", ["", "\x00", "\x00" * 33, "\x01\x00\x00"])
 def test_a_message_that_looks_like_the_lengths_after_it(version: int, message: str) -> None:
     usual = succeeded(version, 1)
@@ -348,18 +331,6 @@ def old_response(version: int, topics: Named) -> bytes:
 def test_errors_in_old_versions(version: int, topics: Named, sizes: list[int], work: int) -> None:
     found = refused_shares(version, old_response(version, topics), sizes, work)
     assert found == shares(topics)
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_errors_in_every_version(version: int) -> None:
-    errors = [0, TOO_LARGE, 0, 0]
-    if version < 3:
-        response = old_response(version, [("flights", errors)])
-    else:
-        made = [succeeded(version, index, error_code=ErrorCode(error)) for index, error in enumerate(errors)]
-        response = response_of(version, made)
-    topic = "flights" if version < FIRST_WITH_TOPIC_IDS else NO_TOPIC_ID
-    assert refused_shares(version, response) == {topic: Fraction(1, 4)}
 
 
 def packed_partition(version: int, error: int = 0, record_errors: int = 0, tags: int = 0) -> bytes:
