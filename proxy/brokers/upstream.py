@@ -3,6 +3,7 @@ one look-up), TCP, the opening of the wire (a TLS handshake), and the next candi
 """
 
 import asyncio
+import errno
 import ipaddress
 import os
 import socket
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from proxy.config.config import Address, format_address
+from proxy.config.values import MAX_PORT
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 """For a TCP connection with its handshake, and for each login of the proxy."""
@@ -92,6 +94,8 @@ class Upstream:
     async def resolve(self, address: Address) -> list[SocketAddress]:
         """Socket addresses of a literal, or of a name. Raises OSError."""
         host, port = address
+        if port > MAX_PORT:  # in a broker's response; uvloop would take its last 16 bits
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         try:
             family = socket.AF_INET if ipaddress.ip_address(host).version == 4 else socket.AF_INET6
         except ValueError:
@@ -121,7 +125,7 @@ class Upstream:
         for family, sockaddr in found:
             try:
                 return await self._open_at(family, sockaddr, lambda sock: wire_to(sock, address[0]))
-            except (OSError, OverflowError) as error:  # no free descriptor; a port above 65535 in a broker's response
+            except OSError as error:  # also without a free descriptor
                 failure = connect_failure(error)
         raise failure
 
