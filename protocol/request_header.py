@@ -34,7 +34,6 @@ REQUEST_PREFIX = Struct(">ihhi")
 """Length, API key, API version and correlation id of a request: the first 12 bytes of its frame."""
 PREFIX_SIZE = 12
 """Bytes of a frame before the client id's length."""
-_length_and_key = Struct(">ih").unpack_from
 unpack_prefix = Struct(">iii").unpack_from
 """The same bytes as three numbers: length, API key and version as one, correlation id."""
 MAX_HEADER_SIZE = 131_072
@@ -182,22 +181,6 @@ def peek_request(
     if header.needed > 4 + length:
         raise MalformedFrame("the request's first fields", length)
     return header
-
-
-def may_contain_produce(data: bytes) -> bool:
-    """Whether a Produce request, whole or not, begins in `data`, which starts with a frame and may end anywhere.
-
-    `data` comes from a client that has gone: its other requests need no response any more.
-    """
-    pos = 0
-    while len(data) - pos >= 6:
-        length, api_key = _length_and_key(data, pos)
-        if api_key == PRODUCE:
-            return True
-        if length < 0:
-            return False
-        pos += 4 + length
-    return False
 
 
 def _check_request_length(buf: bytearray, pos: int, length: int, max_length: int) -> None:

@@ -18,7 +18,8 @@ from proxy.config.config import format_address
 from proxy.enforcement.report import Report
 from proxy.observability.logs import RateLimited, event
 from proxy.observability.metrics import ConnectionMetrics
-from proxy.sessions.session import Origin, Session
+from proxy.sessions.session import Session
+from proxy.sessions.shared import Origin
 from proxy.streams.context import Context
 from quotas.connections import ConnectionQuotas, Verdict
 

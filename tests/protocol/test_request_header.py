@@ -31,7 +31,6 @@ from protocol.request_header import (
     MAX_HEADER_TAGS,
     TLS_ALERT_LENGTH,
     check_frame_length,
-    may_contain_produce,
     peek_request,
 )
 from tests.protocol.kafka_messages import requests
@@ -309,18 +308,3 @@ def test_an_http_response_is_recognised() -> None:
     with pytest.raises(NotKafka) as caught:
         check_frame_length(start, 1, int.from_bytes(b"HTTP", "big"), 1 << 30)
     assert caught.value.protocol == "http"
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (b"", False),
-        (b"\x00\x00\x00\x08\x00", False),
-        (b"\x00\x00\x00\x08\x00\x00", True),
-        (b"\x00\x00\x00\x04\x00\x12\x00\x00" + b"\x00\x00\x00\x08\x00\x00", True),
-        (b"\x00\x00\x00\x04\x00\x12\x00\x00" + b"\x00\x00\x00\x08\x00\x03", False),
-        (b"\xff\xff\xff\xf0\x00\x12" + b"\x00" * 20, False),
-    ],
-)
-def test_produce_is_found_behind_other_requests(data: bytes, expected: bool) -> None:
-    assert may_contain_produce(data) is expected
