@@ -370,19 +370,6 @@ async def test_a_broker_that_closes_inside_a_response_that_is_rewritten_is_count
     await stage.no_sessions()
 
 
-@pytest.mark.parametrize("version", [4, 12])
-async def test_a_fetch_of_a_broker_is_refused(open_stage: OpenStage, version: int) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    sent = bytearray(frames.fetch(1, version))
-    at = len(request(1, version, 1))
-    sent[at : at + 4] = (2).to_bytes(4, "big")
-    await client.send(bytes(sent))
-    await client.closed()
-    assert await broker.rest() == b""
-    assert stage.metrics.errors.protocol["replica_fetch"] == 1
-
-
 async def test_a_sweep_passes_over_sessions_that_have_closed_since_it_began(open_stage: OpenStage) -> None:
     stage = open_stage()
     pairs = [await stage.pair() for _ in range(30)]
