@@ -35,8 +35,8 @@ from proxy.sessions.faults import Faults
 from proxy.sessions.gate import Gate
 from proxy.sessions.proxy_headers import ProxyHeaders
 from proxy.sessions.pump import PumpSet
-from proxy.sessions.session import Origin, Session
-from proxy.sessions.shared import Shared
+from proxy.sessions.session import Session
+from proxy.sessions.shared import Origin, Shared
 from proxy.sessions.sweep import Sweep
 from proxy.sessions.tls_wire import Wires
 from proxy.sessions.turns import Turns

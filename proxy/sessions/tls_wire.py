@@ -151,10 +151,6 @@ class TlsWire(Wire):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise BlockingIOError from None
 
-    def peek(self, size: int) -> bytes:
-        """What can be peeked at is encrypted."""
-        return b""
-
     # ---- the end
 
     def shutdown(self) -> None:

@@ -9,7 +9,7 @@ from protocol.rewriting_walk import RewritingWalk
 from protocol.sasl import Exchange
 from protocol.throttle_time import INT32, clients_wait
 from protocol.walk import FrameWalk
-from proxy.enforcement.data_frame import DataFrame
+from proxy.enforcement.data_frame import DataFrame, Life
 from proxy.enforcement.holds import Delay
 from proxy.enforcement.identity import Identity
 from proxy.enforcement.measures import Reply
@@ -119,6 +119,12 @@ class Connection:
         #: The content of Produce requests, for clients with limits on it.
         self.usage: ProduceUsage | None = None
         self.exchange: Exchange | None = None
+
+    @property
+    def held(self) -> DataFrame | None:
+        """The frame that a limit holds, if one does."""
+        frame = self.frame
+        return frame if frame is not None and frame.state is Life.HELD else None
 
     @property
     def owed_bytes(self) -> int:

@@ -96,7 +96,7 @@ class Dialogue:
 
     def _has_read(self) -> bool:
         session = self.session
-        return session.held is not None or session.state is not State.OPEN or not self.stage.unread(session)
+        return session.connection.held is not None or session.state is not State.OPEN or not self.stage.unread(session)
 
     async def heard(self) -> bytes:
         """The next request of the test that arrives at the broker."""
