@@ -50,6 +50,15 @@ class NotKafka(ProtocolError):
         self.protocol = protocol
 
 
+class LoginRequired(ProtocolError):
+    """A request before a login by SASL: brokers would close the connection, too."""
+
+    reason = "login_required"
+
+    def __init__(self) -> None:
+        super().__init__("a request before the client's login: its brokers require SASL", -1)
+
+
 class InvalidProxyHeader(ProtocolError):
     """`what`: the part that is not valid."""
 

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections import deque
 from typing import Final, final
 
+from protocol.errors import LoginRequired
 from protocol.request_header import PREFIX_SIZE, RequestHeader, unpack_prefix
 from protocol.rewriting_walk import RewritingWalk
 from protocol.sasl import Exchange
@@ -137,6 +138,13 @@ class Connection:
         if self.fetching.is_open and self.identity.limits.fetch.limits and self.context.measures.enforces:
             return False
         return len(self.in_flight) <= self.max_in_flight // 2 and self.owed_bytes <= MAX_OWED_BYTES // 2
+
+    def check_login(self) -> None:
+        """Raises LoginRequired: else clients that never log in could use limits up. `--principal` reads no login."""
+        config, exchange = self.context.config, self.exchange
+        is_read = config.upstream.clients_log_in and config.quotas.principal is None
+        if is_read and (exchange is None or not exchange.has_ended):
+            raise LoginRequired
 
     def answer(self, correlation_id: int, frame: bytes, throttle_at: int = 0) -> None:
         """Queue a response of the proxy's own: see `Answer`."""
