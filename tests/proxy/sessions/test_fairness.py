@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from heapq import heappop, heappush
-from itertools import count
 from typing import Any, cast
 
 from hypothesis import example, given, settings
@@ -16,51 +13,12 @@ from proxy.sessions.wakeups import Wakeups
 from proxy.streams.steps import HOLD
 from quotas.admission.limit import SPARE_NS
 from quotas.parsing.parse import parse_spec
-from tests.proxy.conversation import Clock
 from tests.proxy.frames import batch, produce, produce_records
 from tests.proxy.streams.pair import Flow, Pair, World
+from tests.proxy.timers import Timers
 
 RATE = 4_000_000
 TOTAL = 800_000
-
-
-class Timers:
-    """The part of an event loop that `Wakeups` uses; each timer is late by the next of `late_ns`."""
-
-    def __init__(self, clock: Clock, late_ns: list[int]) -> None:
-        self._clock = clock
-        self._late_ns = late_ns
-        self._numbers = count()
-        self._due: list[tuple[int, int, Callable[[], None]]] = []
-        self._cancelled: set[int] = set()
-
-    def call_later(self, seconds: float, callback: Callable[..., None], *arguments: object) -> Any:
-        number = next(self._numbers)
-        late_ns = self._late_ns[number % len(self._late_ns)]
-        heappush(self._due, (self._clock() + int(seconds * 1e9) + late_ns, number, lambda: callback(*arguments)))
-        return _Handle(self._cancelled, number)
-
-    def call_soon(self, callback: Callable[[], None]) -> Any:
-        return self.call_later(0, callback)
-
-    def next(self) -> bool:
-        """Let time pass until the next timer is due. False: there is none."""
-        while self._due:
-            due_ns, number, callback = heappop(self._due)
-            if number not in self._cancelled:
-                self._clock.now_ns = max(self._clock.now_ns, due_ns)
-                callback()
-                return True
-        return False
-
-
-class _Handle:
-    def __init__(self, cancelled: set[int], number: int) -> None:
-        self._cancelled = cancelled
-        self._number = number
-
-    def cancel(self) -> None:
-        self._cancelled.add(self._number)
 
 
 class Queued(Pair):
@@ -131,7 +89,7 @@ def test_connections_on_one_limit_share_it_by_bytes(
 def test_connections_do_not_queue_where_there_is_room_for_all() -> None:
     """Else clients that never stop sending would queue for each other without end."""
     world = World([parse_spec(f"client-id=etl,producer_byte_rate={RATE}")])
-    timers = Timers(world.clock, [0])
+    timers = Timers(world.clock)
     wakeups = Wakeups(cast("Any", timers), world.holds, world.clock)
     Pair(world).client_sends(produce(0, RATE + 100_000))
     pairs = [Queued(world, wakeups) for _ in range(2)]

@@ -6,7 +6,6 @@ from fractions import Fraction
 import pytest
 
 from quotas.admission.limit import Limit
-from quotas.admission.limit_set import NO_LIMITS
 from quotas.admission.passage import Passage
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.entity import DEFAULT, TOTAL, Entity, Kind, Named
