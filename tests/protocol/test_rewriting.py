@@ -11,7 +11,6 @@ from kio.index import load_response_schema
 from protocol.apis import DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, DESCRIBE_QUORUM, FETCH, FIND_COORDINATOR, METADATA
 from protocol.broker_list import MAX_BROKERS
 from protocol.errors import MalformedFrame, TruncatedFrame, UnknownApi
-from protocol.find_coordinator import FindCoordinatorWalk
 from protocol.messages import decode
 from protocol.rewriting import rewriting_walk
 from protocol.wire import encode_string, encode_varint
@@ -111,19 +110,6 @@ def coordinators(hosts: list[bytes], tags: bytes = b"\x00") -> bytes:
         encode_string(b"g", True) + pack(">i", 3) + encode_string(host, True) + pack(">ihb", 9, 0, 0) for host in hosts
     ]
     return header(FIND_COORDINATOR, 4) + bytes(4) + encode_varint(len(hosts) + 1) + tags.join([*one, b""]) + b"\x00"
-
-
-def test_an_address_that_is_named_many_times_is_reported_once() -> None:
-    addresses = Addresses()
-    rewrite(FIND_COORDINATOR, 4, coordinators([b"a", b"b"] * 1_000), addresses)
-    assert addresses.told == [(3, "a", 9), (3, "b", 9)]
-
-
-def test_many_addresses_are_not_all_remembered() -> None:
-    frame = coordinators([str(host).encode() for host in range(1_000)])
-    walk = FindCoordinatorWalk(4, len(frame), Addresses())
-    run(walk, frame)
-    assert len(walk._remembered) <= 256
 
 
 # ---- bounded work and memory

@@ -175,7 +175,7 @@ def test_the_file_of_connections_to_brokers_is_checked_too(files: Path) -> None:
     result = invoke("check-config", "proxy.toml")
     assert result.exit_code == 2
     assert result.stderr.startswith(
-        "error: client.properties: sasl.pasword: unknown key\n  did you mean 'sasl_password'?"
+        "error: client.properties:7: sasl.pasword: unknown key\n  did you mean 'sasl.password'?"
     )
     assert "hidden" not in result.stderr
 
