@@ -190,6 +190,20 @@ def test_sigkill_loses_at_most_one_interval(
     assert written >= earlier[-1] > 0
 
 
+def test_a_client_that_cannot_authenticate_is_named_and_no_secret_is_logged(
+    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    settings = tmp_path / "client.properties"
+    settings.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=u-hidden\nsasl.password=p-hidden\n"
+    )
+    flags = usage_flags("--usage-topic", unique_name("usage"), "--usage-client-config", str(settings))
+    with ProxyProcess(kafka_cluster.bootstrap_servers, *flags, "--log-level", "debug") as proxy:
+        produce(client_of(proxy, unique_name("etl")), unique_name("orders"), VALUES)
+        proxy.wait_for_event("usage_records_not_written", 30)
+    assert "hidden" not in json.dumps(proxy.events)
+
+
 #: The listener for replication, which a single broker does not use, demands a password.
 WITH_PASSWORDS = {
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
