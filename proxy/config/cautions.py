@@ -1,6 +1,6 @@
 """Warnings about a valid configuration that is probably wrong: one log event each."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -11,7 +11,6 @@ from quotas.admission.limit import Limit
 from quotas.entity import DEFAULT_NAME, AnyEntity, Entity
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import THRESHOLDS
-from quotas.resource_groups import parse_pattern
 
 MAX_LISTED: Final = 20
 """Entries listed per warning: a file may have a million."""
@@ -114,44 +113,16 @@ def _below_floor(quotas: Quotas) -> list[str]:
 
 
 def _never_matching(options: QuotaOptions, quotas: Quotas) -> Iterator[dict[str, object]]:
-    """Entries and exemptions that can apply to no client, because a flag gives every client the same name."""
+    """Entries of other names than the one that a flag gives every client; `unmatched` finds the others."""
     for flag, kind, name in (
         ("--client-id", "client id", options.client_id),
         ("--principal", "user", options.principal),
     ):
-        if name is None:
-            continue
-        cause = f"every client has the {kind} {name!r}"
-        for entry in quotas.entries:
-            fields = {"entity": entry.entity, "flag": f"{flag} {name}"}
-            if not _may_match(entry, kind, name, options):
-                yield {**fields, "effect": f"{cause}, so this entry applies to no client"}
-            exempt = entry.exempt
-            if exempt is not None and not _may_have(exempt.users, exempt.client_ids, kind, name, options):
-                yield {**fields, "effect": f"{cause}, so no client is exempt by {exempt}"}
-
-
-def _may_match(entry: QuotaEntry, kind: str, name: str, options: QuotaOptions) -> bool:
-    """Whether a client of this name can have the entry, as far as this kind of name decides."""
-    if isinstance(entry.entity, Entity):
-        wanted = entry.entity.client_id if kind == "client id" else entry.entity.user
-        return not isinstance(wanted, str) or wanted == name
-    group = entry.group
-    return group is None or bool(group.topics) or _may_have(group.users, group.client_ids, kind, name, options)
-
-
-def _may_have(users: tuple[str, ...], client_ids: tuple[str, ...], kind: str, name: str, options: QuotaOptions) -> bool:
-    """Whether a client of this name can match one of these patterns, as far as this kind of name decides."""
-    of_kind, of_other, other = (
-        (client_ids, users, options.principal) if kind == "client id" else (users, client_ids, options.client_id)
-    )
-    if any(map(_matches(name), of_kind)) or not of_kind:
-        return True
-    return bool(of_other) if other is None else any(map(_matches(other), of_other))
-
-
-def _matches(name: str) -> Callable[[str], bool]:
-    return lambda text: parse_pattern(text).matches(name)
+        for entity in [entry.entity for entry in quotas.entries if name is not None]:
+            wanted = (entity.client_id if kind == "client id" else entity.user) if isinstance(entity, Entity) else None
+            if isinstance(wanted, str) and wanted != name:
+                effect = f"every client has the {kind} {name!r}, so this entry applies to no client"
+                yield {"entity": entity, "flag": f"{flag} {name}", "effect": effect}
 
 
 def _listed(found: list[str]) -> str:

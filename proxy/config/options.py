@@ -197,13 +197,13 @@ QUOTAS: Final = cloup.option_group(
     ),
     _setting(
         "--quota-window-size-seconds",
-        type=Checked("S", values.number_of_seconds),
+        type=Checked("S", values.duration(0.001, 86_400)),
         default="1",
         help="Length of one window, as the broker's quota.window.size.seconds.",
     ),
     _setting(
         "--first-window",
-        type=Checked("on|off", values.parse_on_off),
+        type=Checked("on|off", values.parse_switch),
         default="on",
         help="on: the rate of a new client is measured over its windows so far, at least one. off, as in brokers: a "
         "new client counts as idle before, so it can begin with a burst.",
@@ -306,7 +306,7 @@ USAGE: Final = cloup.option_group(
     ),
     _setting(
         "--usage-interval",
-        type=Checked("DURATION", values.parse_usage_interval),
+        type=Checked("DURATION", values.duration(1, 600)),
         default="10s",
         help="Time between two records of a series that changes; up to a fifth less, at random. A process that is "
         "killed loses what it counted in this time.",
