@@ -165,7 +165,8 @@ class Ticket:
     with any number of limits.
 
     In any time T at most rate * T + burst + one frame passes a token bucket. For a frame above the burst that several
-    limits may hold, its size counts in place of the burst: rate * T + two such frames.
+    limits may hold, its size counts in place of the burst: rate * T + two such frames, and less than one unit, as
+    reservations are whole units.
 
     at_limit   where it has its turn, or None
     reserved   by limit

@@ -139,18 +139,6 @@ async def test_an_answer_is_believed_for_a_while(open_stage: OpenStage) -> None:
     assert not (await ready.check()).ok, "a bad answer is believed as long"
 
 
-async def test_a_check_that_is_cancelled_leaves_the_probe_to_the_others(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    ready = ready_of(stage, [stage.broker.address])
-    first, second = (asyncio.ensure_future(ready.check()) for _ in range(2))
-    peer = await stage.broker.accept()
-    assert await peer.frame() == ASKED
-    first.cancel()
-    await peer.send(GOOD)
-    assert (await second).ok
-    assert first.cancelled()
-
-
 async def test_a_check_returns_soon_in_any_state_of_the_brokers(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
