@@ -1,7 +1,8 @@
 """Reads files again when they change, and applies them whole or not at all: what is wrong with them changes nothing.
 
-It calls `stat` once a second (`proxy.config.fingerprints`) instead of using inotify. Files are read in a thread: one on
-a network file system must not stop the event loop. Files that change while they are read are read again at once, for
+It calls `stat` once a second instead of using inotify: this works for an editor's rename, for the symbolic links by
+which Kubernetes swaps a ConfigMap or a Secret, and on network file systems. Files are read in a thread: one on a
+network file system must not stop the event loop. Files that change while they are read are read again at once, for
 `READ_AGAIN_SECONDS`, and then a second later: one that is rewritten 50 times a second is applied within two.
 
 Files whose only problem is a host name that does not resolve may become valid unchanged: they are read again every 30
@@ -12,13 +13,12 @@ import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from proxy.config.errors import ConfigError, Problem
-from proxy.config.fingerprints import fingerprints
 from proxy.observability import logs
 
 POLL_SECONDS: Final = 1.0
@@ -29,6 +29,22 @@ MAX_PROBLEMS_LOGGED: Final = 20
 _REQUESTED: Final = "requested by a signal"
 
 T = TypeVar("T")
+Fingerprint = tuple[int, ...]
+"""A value that differs when the file may have changed."""
+
+
+def fingerprints(paths: Iterable[Path | None]) -> tuple[Fingerprint | None, ...]:
+    """One for each path; None without a path, and where `stat` fails."""
+    return tuple([None if path is None else _fingerprint(path) for path in paths])
+
+
+def _fingerprint(path: Path) -> Fingerprint | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    # The ctime too: permissions may have changed, so that the file can be read now.
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev
 
 
 class FileWatch(ABC, Generic[T]):

@@ -21,8 +21,7 @@ from proxy.config.client_file import read_client_settings
 from proxy.config.client_settings import ClientSettings, Pem, SslSettings
 from proxy.config.config import Config, ServerSsl
 from proxy.config.errors import ConfigError, Problem
-from proxy.config.fingerprints import fingerprints
-from proxy.file_watch import FileWatch
+from proxy.file_watch import FileWatch, fingerprints
 from proxy.observability import logs
 from proxy.observability.metrics import Metrics
 

@@ -54,11 +54,7 @@ def quota_warnings(options: QuotaOptions, quotas: Quotas) -> list[Caution]:
         found.append(("quota_below_floor", {"entities": _listed(low), "effect": effect, "hint": REMEDY}))
     found += _of_literal_names(quotas)
     found += _of_thresholds(quotas)
-    unmatched: list[Caution] = [("quota_never_matches", fields) for fields in _never_matching(options, quotas)]
-    rest = len(unmatched) - MAX_LISTED
-    found += unmatched[:MAX_LISTED]
-    if rest > 0:
-        found.append(("quotas_never_match", {"further_entries": rest}))
+    found += _of_other_names(options, quotas)
     return found
 
 
@@ -112,17 +108,18 @@ def _below_floor(quotas: Quotas) -> list[str]:
     ]
 
 
-def _never_matching(options: QuotaOptions, quotas: Quotas) -> Iterator[dict[str, object]]:
+def _of_other_names(options: QuotaOptions, quotas: Quotas) -> Iterator[Caution]:
     """Entries of other names than the one that a flag gives every client; `unmatched` finds the others."""
-    for flag, kind, name in (
-        ("--client-id", "client id", options.client_id),
-        ("--principal", "user", options.principal),
+    scopes = [entry.entity for entry in quotas.entries if isinstance(entry.entity, Entity)]
+    for flag, kind, name, wanted in (
+        ("--client-id", "client id", options.client_id, [scope.client_id for scope in scopes]),
+        ("--principal", "user", options.principal, [scope.user for scope in scopes]),
     ):
-        for entity in [entry.entity for entry in quotas.entries if name is not None]:
-            wanted = (entity.client_id if kind == "client id" else entity.user) if isinstance(entity, Entity) else None
-            if isinstance(wanted, str) and wanted != name:
-                effect = f"every client has the {kind} {name!r}, so this entry applies to no client"
-                yield {"entity": entity, "flag": f"{flag} {name}", "effect": effect}
+        pairs = zip(scopes, wanted, strict=True)
+        others = [str(scope) for scope, other in pairs if name is not None and isinstance(other, str) and other != name]
+        if others:
+            effect = f"every client has the {kind} {name!r}, so this applies to no client"
+            yield "quota_never_matches", {"entities": _listed(others), "effect": effect, "flag": f"{flag} {name}"}
 
 
 def _listed(found: list[str]) -> str:

@@ -3,7 +3,6 @@
 So `proxy.config.checks` can list every error at once, where click stops at the first.
 """
 
-import difflib
 import os
 import textwrap
 from collections.abc import Callable, Sequence
@@ -130,11 +129,9 @@ def one_of(*allowed: str, default: str) -> Checked:
 
     def parse(value: object) -> str:
         word = str(value).strip().lower()
-        if word in allowed:
-            return word
-        choices = f"allowed: {', '.join(allowed)}"
-        close = difflib.get_close_matches(word, allowed, n=1)
-        raise InvalidValue("unknown value", f"did you mean {close[0]!r}? {choices}" if close else choices)
+        if word not in allowed:
+            raise InvalidValue("unknown value", values.did_you_mean(word, allowed))
+        return word
 
     return Checked("|".join(allowed), parse, default=default)
 

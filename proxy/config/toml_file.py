@@ -1,6 +1,5 @@
 """The file of `--config`: its keys become click's default map, and its problems are collected in the context."""
 
-import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ import click
 
 from proxy.config.errors import Problem
 from proxy.config.option_types import QUOTA_TABLES_ELSEWHERE, Setting, place_of
+from proxy.config.values import did_you_mean
 
 _OF_QUOTAS_FILE: Final = frozenset({"quota", "resource-group", "quota_share", "dry_run"})
 _FILE_PROBLEMS: Final = "proxy.config.toml_file.file_problems"
@@ -60,9 +60,7 @@ def has_only_quotas(path: Path) -> bool:
 
 
 def _unknown_key(path: Path, key: str, value: object, known: Sequence[str]) -> Problem:
-    close = difflib.get_close_matches(key.replace("-", "_"), known, n=1)
-    allowed = f"allowed: {', '.join(sorted(known))}"
-    hint = f"did you mean {close[0]!r}? {allowed}" if close else allowed
+    hint = did_you_mean(key.replace("-", "_"), sorted(known))
     if key in {"quota", "resource-group"} and isinstance(value, list):
         hint = QUOTA_TABLES_ELSEWHERE
     return Problem(f"{path}: {key}", "unknown key", hint)

@@ -4,8 +4,9 @@ Each `parse_*` takes a str (or, from TOML, also a number) and raises `InvalidVal
 its hint the correction.
 """
 
+import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 from typing import Final, NamedTuple
 
@@ -34,6 +35,13 @@ class InvalidValue(ValueError):
         self.message = message
         self.hint = hint
         self.findings = tuple(findings) or (Finding(message, hint),)
+
+
+def did_you_mean(word: str, allowed: Iterable[str]) -> str:
+    """A hint: the allowed word that is most like this one, and all of them."""
+    words = list(allowed)
+    close = difflib.get_close_matches(word, words, n=1)
+    return (f"did you mean {close[0]!r}? " if close else "") + f"allowed: {', '.join(words)}"
 
 
 def parse_name(value: object) -> str:

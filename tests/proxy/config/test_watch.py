@@ -106,9 +106,8 @@ async def test_a_reload_warns_about_entries_that_apply_to_no_client(
     watched.path.write_text(SEVEN.replace('"etl"', '"spark-etl"'))
     assert await watched.watch.poll()
     warned = [record.__dict__["fields"] for record in caplog.records if record.getMessage() == "quota_never_matches"]
-    assert [(str(fields["entity"]), fields["flag"]) for fields in warned] == [
-        ("client-id:flag", "--client-id etl"),
-        ("client-id:spark-etl", "--client-id etl"),
+    assert [(fields["entities"], fields["flag"]) for fields in warned] == [
+        ("client-id:flag, client-id:spark-etl", "--client-id etl")
     ]
 
 
