@@ -309,7 +309,8 @@ USAGE: Final = cloup.option_group(
     _setting(
         "--label",
         Checked("NAME=VALUE", values.parse_label),
-        "A label of all records, such as team=search. Repeatable; in the environment separated by ';'.",
+        "A label of all records, such as team=search. Repeatable, of one name the last counts; in the environment "
+        "separated by ';'.",
         multiple=True,
     ),
     _setting(
