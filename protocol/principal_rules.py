@@ -102,7 +102,7 @@ class _Rule:
         def in_python(found: re.Match[str]) -> str:
             group, escaped = found.groups()
             if escaped:
-                return escaped.replace("\\", r"\\")  # type: ignore[no-any-return]
+                return escaped.replace("\\", r"\\")
             if not group or int(group) > self.pattern.groups:
                 raise ValueError(f"replacement {replacement!r}: {found[0]} is no group of the pattern, nor escaped")
             return rf"\g<{group}>"
