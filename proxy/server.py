@@ -169,7 +169,7 @@ class Server:
         if watch is not None:
             watching.append(loop.create_task(watch.run()))
         if self.tls.is_watched:
-            watching.append(loop.create_task(self.tls.watch()))
+            watching.append(loop.create_task(self.tls.run()))
         try:
             await stop.wait()
             return await self._drain(loop, stop)
