@@ -72,14 +72,16 @@ class ConfigWatch:
         self._seen: tuple[tuple[int, ...] | None, ...] | str = "not read yet"
         self._asked = asyncio.Event()
 
-    async def run(self) -> None:
-        """Call `poll` once a second, and after `read_files`, until cancelled."""
+    async def run(self, done: Callable[[], None] = lambda: None) -> None:
+        """Call `poll` once a second, and after `read_files`, until cancelled; then `done`, if no call is asked for."""
         while True:
             try:
                 await self.poll()
             except Exception:  # noqa: BLE001 - a defect that one content shows must not end the watch
                 self._metrics.reload_ok = False
                 logs.event(_log, logging.ERROR, "config_watch_failed", exc_info=True)
+            if not self._asked.is_set():
+                done()
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._asked.wait()
