@@ -151,7 +151,7 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
             running.process.wait(90)
         finally:
             running.process.kill()
-        print(Path(running.log.name).read_text()[-1500:])
+            running.log.close()
         shutil.rmtree(root, ignore_errors=True)
 
 
