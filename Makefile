@@ -16,7 +16,7 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup demo demo-usage test test-nightly bench bench-enforcement profile lint types check \
-    check-compiled compile uncompile wheel deploy-tools check-deploy image format lock jars clean java
+    check-compiled compile uncompile wheel deploy-tools check-deploy dist image format lock jars clean java
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -102,6 +102,9 @@ deploy-tools: ## build helm, etcd, kube-apiserver and kubectl with Go, once: 15 
 
 check-deploy: setup jars deploy-tools ## image, unit, chart, rules and Spark on Kubernetes, executed
 	@$(BIN)/python -m pytest -m deploy --durations=20 tests/deploy/operator $(ARGS)
+
+dist: setup uncompile ## a release into dist/: wheel, sdist, chart, unit, rules, list of parts, checksums; the same bytes each time
+	@$(BIN)/python -m deploy.release
 
 ENGINE ?= docker
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)

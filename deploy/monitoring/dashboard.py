@@ -15,7 +15,7 @@ from grafana_foundation_sdk.builders.prometheus import Dataquery
 from grafana_foundation_sdk.builders.timeseries import Panel as TimeSeries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.common import LegendDisplayMode, LegendPlacement
-from grafana_foundation_sdk.models.dashboard import DataSourceRef
+from grafana_foundation_sdk.models.dashboard import DataSourceRef, VariableRefresh
 
 PREFIX: Final = "kafka_quota_proxy_"
 FILE: Final = Path(__file__).with_name("dashboard.json")
@@ -43,8 +43,13 @@ ROWS: Final = (
         (
             Panel(
                 "Bytes by client",
-                (("topk(20, sum by (client_id, direction) (rate(#bytes_total{@}[1m])))", "{{client_id}} {{direction}}"),),
-                "Bps", "Charged to quotas; the 20 largest.",
+                (
+                    (
+                        "topk(9, sum by (client_id, direction) (rate(#bytes_total{@}[1m])))",
+                        "{{direction}} {{client_id}}",
+                    ),
+                ),
+                "Bps", "Charged to quotas; the nine largest.",
             ),
             Panel(
                 "Requests by API",
@@ -64,7 +69,10 @@ ROWS: Final = (
             Panel(
                 "Time throttled",
                 (
-                    ("topk(20, sum by (client_id, limit) (rate(#throttle_seconds_sum{@}[1m])))", "{{client_id}} {{limit}}"),
+                    (
+                        "topk(20, sum by (client_id, limit) (rate(#throttle_seconds_sum{@}[1m])))",
+                        "{{client_id}}, {{limit}}",
+                    ),
                 ),
                 "percentunit", "Above 100 %: several connections wait at a time.",
             ),
@@ -99,7 +107,7 @@ ROWS: Final = (
             Panel(
                 "Connections that are not read",
                 (("sum by (reason) (#paused_connections{@})", "{{reason}}"),),
-                "short", "quota, delay: a limit. write_backpressure, in_flight: the broker. memory: --max-buffered-bytes.",
+                "short", "quota, delay: a limit; write_backpressure, in_flight: the broker; memory: the bound.",
             ),
             Panel(
                 "In flight",
@@ -154,11 +162,13 @@ def dashboard() -> str:
     source = DataSourceRef(type_val="prometheus", uid="$datasource")
     built = (
         Dashboard("Kafka quota proxy").uid("kafka-quota-proxy").tags(["kafka"]).refresh("30s").time("now-1h", "now")
-        .editable().with_variable(DatasourceVariable("datasource").type_val("prometheus"))
+        .editable().with_variable(DatasourceVariable("datasource").type("prometheus"))
     )  # fmt: skip
     for name, of in (("job", f"{PREFIX}build_info"), ("instance", f'{PREFIX}build_info{{job=~"$job"}}')):
         variable = QueryVariable(name).datasource(source).query(f"label_values({of}, {name})").multi(True)
-        built = built.with_variable(variable.include_all(True).all_value(".*").refresh(2))
+        built = built.with_variable(
+            variable.include_all(True).all_value(".*").refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+        )
     for title, row in ROWS:
         built = built.with_row(Row(title))
         for panel in row:
@@ -172,7 +182,7 @@ def dashboard() -> str:
                     Dataquery().expr(expression).legend_format(name).ref_id("ABC"[letter]).datasource(source)
                 )
             built = built.with_panel(series)
-    return JSONEncoder(sort_keys=True, indent=2).encode(built.build()) + "\n"
+    return f"{JSONEncoder(sort_keys=True, indent=2).encode(built.build())}\n"
 
 
 if __name__ == "__main__":

@@ -123,3 +123,12 @@ def test_the_proxy_has_the_options_and_the_probes_their_port(values: Path, monke
     if values.stem.startswith("shared"):
         assert found.listening.broker_ports is not None
         assert sorted(ports.values())[:-1] == [found.listening.address[1], *found.listening.broker_ports]
+
+
+def test_the_templates_of_spark_have_the_sidecar_of_the_chart() -> None:
+    folder = ROOT / "deploy/spark"
+    template = yaml.safe_load((folder / "pod-template.yaml").read_text())
+    [made] = [each for each in rendered(folder / "values.yaml") if each["kind"] == "ConfigMap"]
+    expected = yaml.safe_load(made["data"]["pod-template.yaml"])["spec"]
+    container = yaml.safe_load((folder / "container.yaml").read_text())["spec"]
+    assert template["spec"] == {**expected, **container}
