@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from tests.deploy.operator.api_server import PLACES, ApiServer, Refused
-from tests.deploy.operator.test_chart import VALUES, rendered, sidecar_of
+from tests.deploy.operator.test_chart import CHART, VALUES, rendered, sidecar_of
 from tests.integration.proxy_process import eventually
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(600)]
@@ -24,7 +24,7 @@ RESTRICTED: Final = {
     "runAsUser": 185,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-SIDECAR, LOGIN, *_ = (path for path in VALUES if path.stem.startswith("sidecar"))
+SIDECAR, LOGIN = CHART / "ci/sidecar-values.yaml", CHART / "ci/sidecar-login-values.yaml"
 
 
 def spark_pod(role: str, **labels: str) -> dict[str, Any]:
