@@ -35,9 +35,9 @@ def rendered(values: Path, *options: str) -> list[dict[str, Any]]:
     return [each for each in yaml.safe_load_all(text) if each]
 
 
-def sidecar_of(values: Path) -> dict[str, Any]:
+def sidecar_of(values: Path, *options: str) -> dict[str, Any]:
     """The container that the pod template has."""
-    objects = rendered(values, "--set", "sidecar.injection=template")
+    objects = rendered(values, *options, "--set", "sidecar.injection=template")
     [text] = [
         each["data"]["pod-template.yaml"] for each in objects if each["metadata"]["name"].endswith("-pod-template")
     ]
