@@ -76,7 +76,11 @@ def build(target: Path) -> list[Path]:
         shutil.copyfile(path, target / path.name)
     parts = ["requirements", str(ROOT / "deploy/image/requirements.txt"), "--pyproject", str(ROOT / "pyproject.toml")]
     sbom = target / f"kafka-quota-proxy-{version()}.cdx.json"
-    subprocess.run([str(BIN / "cyclonedx-py"), *parts, "--output-reproducible", "--output-file", str(sbom)], check=True)
+    subprocess.run(
+        [str(BIN / "cyclonedx-py"), *parts, "--output-reproducible", "--output-file", str(sbom)],
+        env=environment,
+        check=True,
+    )
     made = sorted(target.iterdir())
     sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in made)
     (target / "SHA256SUMS").write_text(sums)

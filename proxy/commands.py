@@ -1,10 +1,11 @@
-"""The commands of `kafka-quota-proxy`: `run`, `check-config`, `healthcheck`, `--version`.
+"""The commands of `kafka-quota-proxy`: `run`, `check-config`, `healthcheck`, `schema`, `--version`.
 
 Exit codes: 0 after a clean drain, 2 for a bad configuration, 1 for anything else; one message on stderr, no traceback.
 Slow imports (the server, HTTP, Kafka's schemas) are made only by the command that needs them.
 """
 
 import difflib
+import json
 import logging
 import os
 import sys
@@ -207,6 +208,16 @@ def healthcheck(metrics_listen: Any, timeout: Any, *, ready: bool) -> None:
     ok, text = check(metrics_listen, timeout, ready=ready)
     click.echo(text, err=not ok)
     sys.exit(0 if ok else EXIT_FAILURE)
+
+
+@main.command("schema")
+@cloup.argument("which", type=cloup.Choice(["config", "quotas"]), help="The file of --config, or the quotas file.")
+def schema(which: str) -> None:
+    """Print the JSON Schema of a file, for editors: proxy.toml (config) or quotas.toml (quotas)."""
+    from proxy.config.json_schema import config_schema, quotas_schema
+
+    found = config_schema(run.params) if which == "config" else quotas_schema()
+    click.echo(json.dumps(found, indent=2))
 
 
 def _warning(fields: Mapping[str, object]) -> str:

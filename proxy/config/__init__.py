@@ -9,5 +9,5 @@ listener_ssl                                          TLS from clients: the opti
 fingerprints                                          whether files may have changed
 cautions ◀─ floor                                     what is allowed but most likely not meant
 exemptions                                            what is exempt, in words
-limits_help                                           the keys of SPEC, for the help
+limits_help, json_schema                              the keys of SPEC, for the help; all keys, for editors
 """

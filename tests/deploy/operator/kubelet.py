@@ -2,7 +2,7 @@
 
 For each pod it does what a kubelet would, in that order: makes the files of ConfigMaps, starts the native sidecar with
 the pod's own arguments and variables, asks its startup probe, starts Spark's process as the image's entry point does,
-ends the sidecar after it, and writes the pod's status. All pods share the host's network, so one pod with a sidecar at a time.
+ends the sidecar after it, and writes the status. All pods share the host's network: one pod with a sidecar at a time.
 """
 
 from __future__ import annotations

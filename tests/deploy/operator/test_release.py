@@ -54,7 +54,8 @@ def test_two_builds_have_the_same_bytes_and_the_wheel_works(tmp_path: Path) -> N
     )  # fmt: skip
     two = {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()}
     assert one.keys() == two.keys()
-    assert [name for name in one if one[name] != two[name]] == []
+    differing = [name for name in one if one[name] != two[name]]
+    assert not differing, (one[differing[0]][:3000], two[differing[0]][:3000])
     for line in one["SHA256SUMS"].decode().splitlines():
         expected, name = line.split("  ")
         assert hashlib.sha256(one[name]).hexdigest() == expected

@@ -50,8 +50,6 @@ def submit(server: ApiServer, *arguments: str, **settings: str) -> subprocess.Co
     """spark-submit, with deploy/spark/spark-defaults.conf, from its folder."""
     chosen = {
         "spark.kubernetes.container.image": "spark:test",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.executor.instances": "1",
         "spark.executor.memory": "512m",
@@ -108,6 +106,7 @@ def test_an_executor_writes_through_its_sidecar_within_its_share(
             str(job),
             f"127.0.0.1:{PORT}",
             topic,
+            **{"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"},
         )
         took = time.monotonic() - begun
         logs = "\n".join(path.read_text()[-2000:] for path in (tmp_path / "pods").rglob("*.log"))
