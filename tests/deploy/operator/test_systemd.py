@@ -35,6 +35,7 @@ quotas_file = "/etc/kafka-quota-proxy/quotas.toml"
 """
 QUOTA: Final = '[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "{}MB"\n'
 INSTALLED: Final = "opt/kafka-quota-proxy"
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(400)]
 _STATE: Final = ("ActiveState", "SubState", "MainPID", "StatusText", "NRestarts", "Result", "ExecMainStatus")
 
 
@@ -161,8 +162,6 @@ def page(path: str) -> str:
         return text
 
 
-@pytest.mark.deploy
-@pytest.mark.timeout(400)
 def test_it_starts_reloads_comes_back_and_drains(container: Container) -> None:
     container.command("systemctl", "start", UNIT.name)  # returns when READY=1 has arrived
     assert "listening" in page("/healthz"), "start returned, so it listens"
