@@ -18,6 +18,8 @@ from pipeline.usage.session import DELTA
 from tests.pipeline.usage.fleets import usage_record
 
 PACKAGED = {".py", ".json", ".css"}
+CLUSTER = "local-cluster[2,1,1024]"
+"""Two workers of a core and 1 GB: processes of their own."""
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def submit(tmp_path: Path) -> Callable[..., str]:
     few_rows = {"spark.sql.shuffle.partitions": "1"}
     settings = [part for name, value in (DELTA | few_rows).items() for part in ("--conf", f"{name}={value}")]
     command = [
-        str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]", "--jars", artifacts.usage_jars(),
+        str(Path(sys.executable).with_name("spark-submit")), "--master", CLUSTER, "--jars", artifacts.usage_jars(),
         "--conf", "spark.ui.enabled=false", *settings, "--py-files", str(package),
         str(artifacts.PROJECT / "pipeline" / "usage" / "submit.py"),
     ]  # fmt: skip
@@ -41,7 +43,7 @@ def submit(tmp_path: Path) -> Callable[..., str]:
 
     def run(*arguments: str) -> str:
         done = subprocess.run(
-            [*command, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+            [*command, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900
         )
         assert done.returncode == 0, done.stderr[-2_000:]
         return done.stdout
@@ -49,7 +51,7 @@ def submit(tmp_path: Path) -> Callable[..., str]:
     return run
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2_700)
 @pytest.mark.nightly
 def test_ingest_and_report_run_under_spark_submit(
     kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], submit: Callable[..., str], tmp_path: Path
