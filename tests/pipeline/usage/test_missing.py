@@ -113,7 +113,7 @@ OWNERS = '[[owner]]\nteam = "search"\nclient-id = "etl"\n'
 
 @pytest.mark.timeout(600)
 def test_the_report_warns_of_what_is_missing_and_of_other_rules(spark: SparkSession, warehouse: Warehouse) -> None:
-    made = [each for each in readings("pod-1", 200) if each["seq"] != 100]
+    made = [each for each in readings("pod-1", 40) if each["seq"] != 30]
     warehouse.append("records", records_frame(spark, made))
     rules = Rules()
     dates = report(warehouse, rules)

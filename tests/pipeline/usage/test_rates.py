@@ -27,8 +27,8 @@ HOUR_S = 3_600
 Load = Callable[[int], float]
 """Bytes per second of one client at a second."""
 EMPTY = (
-    "time timestamp, sidecar string, user string, client_id string, limit string, entity string, throttled_ms bigint, "
-    "limit_value double"
+    "time timestamp, sidecar string, labels string, user string, client_id string, limit string, entity string, "
+    "throttled_ms bigint, limit_value double"
 )
 
 
@@ -76,7 +76,7 @@ def held_s(offers: Iterable[Offer], entity: str, rate: float) -> float:
 
 def rates(spark: SparkSession, made: list[dict[str, Any]], entity: str | None) -> DataFrame:
     frame = records_frame(spark, made).localCheckpoint()
-    held = [] if entity is None else [(None, "pod-1", "alice", "c0", "producer_byte_rate", entity, 0, 1.0)]
+    held = [] if entity is None else [(None, "pod-1", "{}", "alice", "c0", "producer_byte_rate", entity, 0, 1.0)]
     known = members(frame, spark.createDataFrame(held, EMPTY))
     return rates_quarterly(frame, known).localCheckpoint()
 
