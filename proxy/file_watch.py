@@ -119,8 +119,8 @@ class FileWatch(ABC, Generic[T]):
         while True:
             paths, seen = self.paths(), fingerprints(self.paths())
             for path in paths:
-                if path is not None and path.is_fifo():  # to open it would block this thread, and so the end
-                    raise ConfigError((Problem(str(path), "is a FIFO", "give a file"),))
+                if path is not None and path.exists() and not path.is_file():  # a FIFO would block, also the end
+                    raise ConfigError((Problem(str(path), "is no regular file", "it is read again and again"),))
             found: T | ConfigError
             try:
                 found = self.read()

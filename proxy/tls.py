@@ -31,8 +31,12 @@ _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 #: OpenSSL's X509_V_ERR_… of a certificate that is not valid yet or no more, and of one for another host.
 _VERIFY_REASONS: Final = {9: "tls_expired", 10: "tls_expired", 62: "tls_hostname", 64: "tls_hostname"}
-CERTIFICATE, KEY = "CERTIFICATE", "PRIVATE KEY"
+CERTIFICATE, KEY = "certificate", "private key"
 _CERTIFICATES: Final = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+_WHOLE: Final = {
+    CERTIFICATE: _CERTIFICATES,
+    KEY: re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.+?-----END \1-----", re.DOTALL),
+}
 #: OpenSSL's words for a peer that does not speak TLS.
 _PLAINTEXT: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG"})
 
@@ -161,6 +165,8 @@ def _load_ca(context: ssl.SSLContext, ca: Pem) -> None:
 def _load_chain(context: ssl.SSLContext, certificate: Pem, key: Pem | None, password: str) -> None:
     """Python reads keys from files only: these are in memory."""
     key = key or certificate
+    with _refusing(certificate, CERTIFICATE, ""):
+        _not_after(certificate)
     message = "is not the key of this certificate"
     if "ENCRYPTED" in key.text:
         message = "is encrypted, and no password of the client file decrypts it"
@@ -180,12 +186,14 @@ def _load_chain(context: ssl.SSLContext, certificate: Pem, key: Pem | None, pass
 @contextmanager
 def _refusing(pem: Pem, content: str, message: str) -> Iterator[None]:
     """Turn errors of OpenSSL into a ConfigError, as a text without such a part."""
-    if f"{content}-----" not in pem.text:
-        raise ConfigError((Problem(pem.place, f"contains no {content.lower()} in PEM format"),))
+    if not _WHOLE[content].search(pem.text):
+        raise ConfigError((Problem(pem.place, f"contains no whole {content} in PEM format"),))
     try:
         yield
     except ssl.SSLError as error:
         raise ConfigError((Problem(pem.place, message, f"OpenSSL: {_words(error)}"),)) from error
+    except ValueError as error:
+        raise ConfigError((Problem(pem.place, f"has a {content} that cannot be read"),)) from error
 
 
 def _not_after(certificate: Pem) -> int:

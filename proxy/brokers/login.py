@@ -38,6 +38,8 @@ MAX_RESPONSE: Final = 65_536
 THREAD: Final = ThreadPoolExecutor(1, "login")
 """Where `Login.advance` runs. A single one: a thousand logins at once leave time for the event loop."""
 
+MAX_ITERATIONS: Final = 65_536
+"""Of SCRAM: about 50 ms of `THREAD`, which all logins share. Kafka stores passwords with 16,384 at most."""
 _CLIENT_ID: Final = "kafka-quota-proxy"
 _length: Final = Struct(">i").pack
 _BODY: Final = 4  # after the correlation id
@@ -136,6 +138,8 @@ def _scram(_: Login, settings: LoginSettings) -> Generator[bytes, bytes, None]:
     client = ScramClient([settings.mechanism], settings.username, "")
     challenge = yield client.get_client_first().encode()
     client.set_server_first(challenge.decode())
+    if int(client.iterations) > MAX_ITERATIONS:
+        raise LoginRefused(f"the broker asks for {client.iterations} iterations; {MAX_ITERATIONS} are the most")
     digest = client.hf().name
     salted = _salted(digest, settings.password.encode(), bytes(client.salt), int(client.iterations))
     client_key = hmac.digest(salted, b"Client Key", digest)

@@ -59,6 +59,8 @@ _ENDPOINT: Final = "ssl.endpoint.identification.algorithm"
 _CONVERT: Final = """convert it:
   keytool -importkeystore -srckeystore {0} -destkeystore {1}.p12 -deststoretype PKCS12
   openssl pkcs12 -in {1}.p12 {2} -out {1}.pem"""
+#: Names that are logged: a line of a key that was pasted without backslashes is not one.
+_NAME: Final = re.compile(r"(?=.{1,64}\Z)(?:[a-z]+|[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)+)")
 _BLOCK: Final = re.compile(r"(-----BEGIN [A-Z0-9 ]+-----)([^-:]+)(-----END [A-Z0-9 ]+-----)")
 
 
@@ -82,10 +84,15 @@ def read_client_settings(path: Path, before: ClientSettings | None = None) -> Cl
     after = found.settings
     if found.problems:
         raise ConfigError(found.problems)
-    if before is not None and (before.protocol, before.login is None) != (after.protocol, after.login is None):
-        message = "changes security.protocol, or adds or removes the login of the proxy"
+    if before is not None and _restarts(before) != _restarts(after):
+        message = "changes security.protocol, or adds or removes the proxy's own login or certificate"
         raise ConfigError((Problem(place, message, "this needs a restart"),))
     return after
+
+
+def _restarts(settings: ClientSettings) -> tuple[object, ...]:
+    """What a reload cannot change; among it whether brokers take all clients for one user: see `--allow-open-relay`."""
+    return settings.protocol, settings.login is None, settings.is_identity
 
 
 def read_client_file(path: Path, *, place: str) -> ClientFile:
@@ -110,7 +117,7 @@ def read_client_file(path: Path, *, place: str) -> ClientFile:
         login=login,
         files=tuple(dict.fromkeys(given.files)),
         secret_files=tuple(dict.fromkeys(given.secret_files)),
-        ignored=tuple(given.ignored),
+        ignored=tuple(dict.fromkeys(given.ignored)),
     )
     problems = tuple(given.problems)
     return ClientFile(settings, values.get("bootstrap.servers", ""), values.get("client.id", ""), problems)
@@ -141,7 +148,7 @@ class _Given:
             if _STRICT.match(key) and not _UNUSED.fullmatch(key):
                 self.wrong(name, "unknown key", did_you_mean(key, sorted(PROPERTIES)))
             else:
-                self.ignored.append(key)
+                self.ignored.append(key if _NAME.fullmatch(key) else "(no name of a property)")
             return
         elsewhere: list[Path] = []
         try:

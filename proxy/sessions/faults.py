@@ -57,8 +57,8 @@ class Faults:
             logging.INFO, "held_frame_dropped", "held_frame_dropped", peer=identity.client.peer, frame_bytes=hold.size
         )
 
-    def protocol(self, identity: Identity, error: ProtocolError) -> None:
-        """One side sent what cannot be handled."""
+    def protocol(self, identity: Identity, error: ProtocolError, broker: str = "") -> None:
+        """One side sent what cannot be handled. `broker`: its address, if that did."""
         self._metrics.errors.protocol[error.reason] += 1
         self._log(
             logging.WARNING,
@@ -66,6 +66,7 @@ class Faults:
             error.reason,
             peer=identity.client.peer,
             client_id=identity.client.client_id,
+            **({"broker": broker} if broker else {}),
             reason=error.reason,
             offset=error.offset,
             detail=str(error),

@@ -21,6 +21,8 @@ from proxy.streams.handlers.login import OwnRequest
 #: Of the lifetime, when the next login begins. A frame that is under way then has the rest of it to arrive.
 EARLIEST: Final = 0.70
 LATEST: Final = 0.85
+#: Between two logins: a broker that gives less time closes the connection.
+MIN_SECONDS: Final = 1.0
 
 
 @final
@@ -98,7 +100,7 @@ class BrokerLogin:
         self._sent = None
         if login.lifetime_ms:
             seconds = login.lifetime_ms / 1_000 * random.uniform(EARLIEST, LATEST)  # noqa: S311
-            self._timer = shared.loop.call_later(seconds, self.begin)
+            self._timer = shared.loop.call_later(max(seconds, MIN_SECONDS), self.begin)
         if login.user and connection.identity.client.user == ANONYMOUS:
             connection.identity.authenticate(login.user, shared.clock())
         connection.max_in_flight = connection.context.config.security.max_pending_requests

@@ -65,8 +65,8 @@ class Owner(Protocol):
         """The sink's connection broke."""
 
     @abstractmethod
-    def close_for(self, error: Exception) -> None:
-        """Close because of what one side sent, or of a defect in this program."""
+    def close_for(self, error: Exception, pump: "Pump | None" = None) -> None:
+        """Close because of what the source of this pump sent, or of a defect in this program. None: the broker."""
 
 
 class PumpSet:
@@ -224,7 +224,7 @@ class Pump(Turn):
         try:
             step = stream.take(0, size, shared.clock())
         except Exception as error:  # noqa: BLE001 - a defect may cost its own connection, never the process
-            self._owner.close_for(error)
+            self._owner.close_for(error, self)
             return
         if step != size:
             self._run(size, step)
@@ -309,7 +309,7 @@ class Pump(Turn):
         try:
             is_done = self._steps(end, started_ns + TURN_NS, first_step)
         except Exception as error:  # noqa: BLE001 - a defect may cost its own connection, never the process
-            self._owner.close_for(error)
+            self._owner.close_for(error, self)
         used_ns = turns.clock() - started_ns + (end * self.source.byte_cost >> 2)  # it was decrypted before
         self.is_heavy = not is_done or used_ns > HEAVY_NS
         turns.used(self, used_ns)

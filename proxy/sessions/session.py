@@ -483,13 +483,14 @@ class Session(Owner, FrameOwner):
 
     # ---- errors
 
-    def close_for(self, error: Exception) -> None:
+    def close_for(self, error: Exception, pump: Pump | None = None) -> None:
+        broker = "" if pump is self.requests else self.progress.broker
         if isinstance(error, BrokerFailed):
             self._shared.health.failed(self.progress.broker, error.reason, str(error))
-        elif isinstance(error, NotKafka) and error.protocol == "tls" and self.connection.in_flight:
+        elif isinstance(error, NotKafka) and error.protocol == "tls" and broker:
             self._shared.health.failed(self.progress.broker, "plaintext_to_tls", "it answers with a TLS alert")
         elif isinstance(error, ProtocolError):
-            self._shared.faults.protocol(self.identity, error)
+            self._shared.faults.protocol(self.identity, error, broker)
         else:
             self._shared.faults.defect(self.identity, error)
         self.close()

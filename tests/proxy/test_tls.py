@@ -170,10 +170,13 @@ def test_versions(certificates: Certificates) -> None:
     ("wrong", "message"),
     [
         ({"certificate": "missing"}, "missing: cannot be read: No such file or directory"),
-        ({"certificate": "junk"}, "junk: contains no certificate in PEM format"),
-        ({"key": "junk"}, "junk: contains no private key in PEM format"),
+        ({"certificate": "junk"}, "junk: contains no whole certificate in PEM format"),
+        ({"key": "junk"}, "junk: contains no whole private key in PEM format"),
+        ({"certificate": "cut"}, "cut: contains no whole certificate in PEM format"),
+        ({"certificate": "labelled"}, "labelled: contains no whole certificate in PEM format"),
+        ({"certificate": "broken"}, "broken: has a certificate that cannot be read"),
         ({"key": "other.key"}, "other.key: is not the key of this certificate"),
-        ({"ca": "junk"}, "junk: contains no certificate in PEM format"),
+        ({"ca": "junk"}, "junk: contains no whole certificate in PEM format"),
         ({"ca": "broken"}, "broken: cannot be used"),
     ],
 )
@@ -182,6 +185,9 @@ def test_files_that_are_refused(certificates: Certificates, wrong: dict[str, str
     (folder / "junk").write_bytes(b"\xfe\xed\xfe\xed junk")
     (folder / "broken").write_text("-----BEGIN CERTIFICATE-----\nxyz\n-----END CERTIFICATE-----\n")
     certificates.issue("other")
+    text = certificates.server.certificate.read_text()
+    (folder / "cut").write_text(text[: text.index("-----END") - 200])
+    (folder / "labelled").write_text(text.replace("CERTIFICATE", "X509 CERTIFICATE"))
     files = {"certificate": certificates.server.certificate, "key": certificates.server.key, "ca": certificates.ca}
     files |= {name: folder / file for name, file in wrong.items()}
     with pytest.raises(ConfigError, match=message):

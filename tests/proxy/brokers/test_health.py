@@ -146,6 +146,18 @@ async def test_a_tls_listener_that_answers_with_an_alert(
     assert await reasons(stage, caplog) == ["plaintext_to_tls"]
 
 
+async def test_no_broker_is_blamed_for_what_a_client_sends(
+    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    await client.send(api_versions(1, 3) + b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\x00")
+    await broker.frame()
+    await client.closed()
+    assert await reasons(stage, caplog) == []
+    assert stage.metrics.errors.protocol["not_kafka"] == 1
+
+
 @pytest.mark.parametrize("resets", [False, True])
 async def test_a_broker_that_closes_at_the_request_after_api_versions(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture, resets: bool

@@ -103,6 +103,15 @@ def test_a_challenge_that_is_not_valid_ends_the_login(challenge: bytes, tmp_path
         converse(Broker(), settings_of("SCRAM-SHA-256", tmp_path))
 
 
+def test_a_broker_cannot_use_up_the_thread_of_all_logins(tmp_path: Path) -> None:
+    class Broker(Kafka):
+        def _token(self, message: bytes) -> bytes:
+            return message.rpartition(b",")[2] + b"x,s=c2FsdHNhbHRzYWx0,i=65537"
+
+    with pytest.raises(LoginRefused, match="asks for 65537 iterations; 65536 are the most"):
+        converse(Broker(), settings_of("SCRAM-SHA-256", tmp_path))
+
+
 def test_responses_that_are_no_messages_of_sasl(tmp_path: Path) -> None:
     settings = settings_of("PLAIN", tmp_path)
     good = Kafka().respond(Login(settings).frame)

@@ -198,6 +198,13 @@ def test_unrelated_keys_are_named_and_have_no_effect(tmp_path: Path) -> None:
     assert found.settings.login is None  # those of clients pass through
 
 
+def test_lines_of_a_key_that_was_pasted_are_not_named(tmp_path: Path) -> None:
+    found = read(
+        tmp_path / "a", "schema.registry.key=-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49AgEG\nCCqG+SM/a==\n"
+    )
+    assert found.settings.ignored == ("schema.registry.key", "(no name of a property)")
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -252,7 +259,7 @@ def test_what_a_running_proxy_takes_over(tmp_path: Path) -> None:
     assert changed.password == "another"
     for text in ("security.protocol=SASL_PLAINTEXT", LOGIN.replace("PLAINTEXT", "SSL"), ""):
         (tmp_path / "a").write_text(text)
-        with pytest.raises(ConfigError, match="or adds or removes the login"):
+        with pytest.raises(ConfigError, match="or adds or removes the proxy's own login"):
             read_client_settings(tmp_path / "a", before)
 
 
@@ -297,6 +304,17 @@ def test_another_file_needs_a_restart_and_another_password_does_not(tmp_path: Pa
     without = config(*UPSTREAM, *TOPIC)
     assert live_part(before, without) == before
     assert "login" in _differing(live_part(before, without), without)
+
+
+def test_an_identity_of_the_proxy_is_not_added_by_a_reload(tmp_path: Path) -> None:
+    """Else it would be open to everyone who reaches a port that was opened when there was none."""
+    own = Security().issue(tmp_path, "client").both
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=SSL\n")
+    before = read_client_settings(file)
+    file.write_text(f"security.protocol=SSL\nssl.keystore.location={own}\n")
+    with pytest.raises(ConfigError, match="own login or certificate"):
+        read_client_settings(file, before)
 
 
 def test_a_login_is_not_for_everyone_who_reaches_the_port(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ class Recorded:
         self.told.append("sink failed")
         pump.discard()
 
-    def close_for(self, error: Exception) -> None:
+    def close_for(self, error: Exception, pump: Pump | None = None) -> None:
         self.told.append(type(error).__name__)
 
 
