@@ -2,7 +2,6 @@
 
 from asyncio import AbstractEventLoop
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from proxy.brokers.nodes import Nodes
 from proxy.config.config import Address, Config
@@ -10,9 +9,7 @@ from proxy.config.errors import BindError
 from proxy.listener import Listener
 from proxy.observability.metrics import Metrics
 from proxy.sessions.proxy_headers import ProxyHeaders
-
-#: The name of the listener of --listen, in quotas.
-BOOTSTRAP: Final = "bootstrap"
+from quotas.parsing.names import BOOTSTRAP
 
 
 class Ports:

@@ -37,6 +37,7 @@ from proxy.streams.produce_usage import PIECES, ProduceUsage
 from proxy.streams.steps import PIECES_PER_STEP
 from quotas.admission.client_limits import ClientLimits, TopicCharges
 from quotas.admission.limit import Limit
+from quotas.admission.limit_set import Charge
 from quotas.algorithms.producer_ids import ProducerIdQuota
 
 #: The longest prefix.
@@ -48,19 +49,6 @@ MAX_PLANS: Final = 8
 _INDEX: Final = 4
 #: The tags of the partition, the topic and the body, at the end of a request of a flexible version.
 _NO_TAGS: Final = bytes(3)
-
-
-Charge = tuple[Limit, int, int]
-"""A limit, its amount, and the units beside it: see `spend_all`."""
-
-
-def requests_charges(client: ClientLimits, size: int, missing: int, requests: int) -> list[Charge]:
-    """What Produce requests of `size` bytes together are charged, besides their records.
-
-    missing   bytes of the last one that have not arrived: what these will be charged is beside
-    """
-    charges = [(limit, size - missing, missing) for limit in client.produce.limits]
-    return charges + [(limit, requests, 0) for limit in client.requests.limits]
 
 
 @lru_cache(maxsize=256)
@@ -111,8 +99,8 @@ class BatchPlan:
         return False
 
     def charges(self, client: ClientLimits, size: int, missing: int) -> list[Charge]:
-        """What the requests found, of `size` bytes together, are charged: see `requests_charges`."""
-        return requests_charges(client, size, missing, self.count)
+        """What the requests found, of `size` bytes together, are charged: see `ClientLimits.charges`."""
+        return client.charges(size, missing, self.count)
 
     @abstractmethod
     def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:

@@ -9,7 +9,7 @@ from typing import Final, final
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
 from proxy.enforcement.data_frame import DataFrame
 from proxy.enforcement.identity import Identity
-from proxy.streams.batch_plan import BatchPlan, BatchPlans, requests_charges
+from proxy.streams.batch_plan import BatchPlan, BatchPlans
 from proxy.streams.connection import Connection, InFlight, RequestKind, Requests
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.memory import READ_SIZE
@@ -92,7 +92,7 @@ class Batches:
         """
         limits = identity.limits
         if plan is None:
-            charges = requests_charges(limits, size, missing, count)
+            charges = limits.charges(size, missing, count)
         elif plan.is_known(limits, now_ns):
             charges, self._last_size = plan.charges(limits, size, missing), plan.last_size
         else:

@@ -12,7 +12,7 @@ from typing import Final
 
 #: More bytes are needed: keep those from ``pos`` on, read ``stream.want`` more at most.
 NEED: Final = -1
-#: A limit holds the frame at ``pos``: keep the bytes. Operand: ``stream.hold``.
+#: A limit holds the frame at ``pos``: keep the bytes. Operand: `Connection.held`.
 HOLD: Final = -2
 #: Too many requests wait for responses: keep the bytes until some have arrived.
 FULL: Final = -3

@@ -3,7 +3,7 @@
 from typing import Final, final
 
 from quotas.admission.limit import Limit, limits_for
-from quotas.admission.limit_set import NO_LIMITS, LimitSet, spend_all
+from quotas.admission.limit_set import NO_LIMITS, Charge, LimitSet, spend_all
 from quotas.algorithms.producer_ids import ProducerIdQuota
 
 
@@ -63,15 +63,18 @@ class ClientLimits:
             amounts[limit] = requests
         return amounts
 
-    def spend(self, size: int, requests: int, now_ns: int, missing: int = 0) -> int:
-        """See `spend_all`: for Produce requests whose records are not charged. `missing`: bytes of the last one that
-        have not arrived.
+    def charges(self, size: int, missing: int, requests: int) -> list[Charge]:
+        """As `amounts`, for `spend_all`. `missing`: bytes of the last request that have not arrived: what these will be
+        charged is beside.
         """
+        charges = [(limit, size - missing, missing) for limit in self.produce.limits]
+        return charges + [(limit, requests, 0) for limit in self.requests.limits]
+
+    def spend(self, size: int, requests: int, now_ns: int) -> int:
+        """See `spend_all`: for Produce requests whose records are not charged."""
         if not self.requests.limits:
-            return self.produce.spend(size, now_ns, missing)
-        charges = [(limit, size, missing) for limit in self.produce.limits]
-        charges += [(limit, requests, 0) for limit in self.requests.limits]
-        return spend_all(charges, size, now_ns)
+            return self.produce.spend(size, now_ns)
+        return spend_all(self.charges(size, 0, requests), size, now_ns)
 
 
 class ProducerIdLimit:

@@ -15,6 +15,11 @@ from quotas.algorithms.ewma import Ewma
 from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.algorithms.token_bucket import TokenBucket
 
+Charge = tuple[Limit, int, int]
+"""A limit, its amount, and what must fit beside it without a charge: the part of the last request that has not arrived,
+for which the caller makes a `Passage` then.
+"""
+
 
 class LimitSet:
     """All limits that apply to one kind of request of one client. Make one with `limit_set`.
@@ -46,12 +51,11 @@ class LimitSet:
             ]
         )
 
-    def spend(self, amount: int, now_ns: int, beside: int = 0) -> int:
-        """Charge every limit if none has waiters and `amount + beside` leaves none in debt: as `admit` for each of
-        several requests with this sum. `beside` is not charged. Returns the whole units left after both; -1 if
-        nothing was charged.
+    def spend(self, amount: int, now_ns: int) -> int:
+        """Charge every limit if none has waiters and this leaves none in debt: as `admit` for each of several requests
+        with this sum. Returns the whole units left; -1 if nothing was charged.
         """
-        return spend_all([(limit, amount, beside) for limit in self.limits], amount, now_ns)
+        return spend_all([(limit, amount, 0) for limit in self.limits], amount, now_ns)
 
     def charge_control(self, amount: int, now_ns: int) -> Decision:
         """Charge a request that is never held to each limit that is out of debt and without waiters, so that a flood of
@@ -124,12 +128,9 @@ def debt_of(limits: Iterable[Limit], now_ns: int) -> Decision:
     return _decision_of([(limit, _debt_of_client(limit, now_ns)) for limit in limits])
 
 
-def spend_all(amounts: Collection[tuple[Limit, int, int]], size: int, now_ns: int) -> int:
+def spend_all(amounts: Collection[Charge], size: int, now_ns: int) -> int:
     """Charge each limit with its amount if that leaves none in debt and none has waiters: what `admit_all` would do for
     some requests one by one, for the sums of their amounts at once. Each limit once. `size`: their bytes together.
-
-    An item is a limit, its amount, and what must fit beside it without a charge: the part of the last request that has
-    not arrived, for which the caller makes a `Passage` then.
 
     Returns how many bytes of requests with these proportions fit before the first limit is in debt, or, nothing
     charged, -1.
@@ -159,7 +160,7 @@ def spend_all(amounts: Collection[tuple[Limit, int, int]], size: int, now_ns: in
     return fitting
 
 
-def _unspend(amounts: Collection[tuple[Limit, int, int]], refusing: Limit) -> None:
+def _unspend(amounts: Collection[Charge], refusing: Limit) -> None:
     """Undo the charges of the limits before the one that refuses."""
     for limit, amount, _ in amounts:
         if limit is refusing:
@@ -228,7 +229,7 @@ class _NoLimit(LimitSet):
     def charge_control(self, amount: int, now_ns: int) -> Decision:
         return ADMITTED
 
-    def spend(self, amount: int, now_ns: int, beside: int = 0) -> int:
+    def spend(self, amount: int, now_ns: int) -> int:
         return UNLIMITED
 
 
@@ -248,9 +249,9 @@ class _OneBucket(LimitSet):
             debt_ns = self._limit.debt_ns(now_ns)
         return Decision(True, debt_ns, self._limit, self.limits) if debt_ns else ADMITTED
 
-    def spend(self, amount: int, now_ns: int, beside: int = 0) -> int:
+    def spend(self, amount: int, now_ns: int) -> int:
         limit = self._limit
-        return -1 if limit.waiters.waiting else self._bucket.spend(amount, beside + limit.reserved, now_ns)
+        return -1 if limit.waiters.waiting else self._bucket.spend(amount, limit.reserved, now_ns)
 
     def headroom(self, now_ns: int) -> int:
         return self._limit.headroom(now_ns)

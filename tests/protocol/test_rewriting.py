@@ -112,6 +112,13 @@ def coordinators(hosts: list[bytes], tags: bytes = b"\x00") -> bytes:
     return header(FIND_COORDINATOR, 4) + bytes(4) + encode_varint(len(hosts) + 1) + tags.join([*one, b""]) + b"\x00"
 
 
+def test_an_address_with_a_negative_port_is_an_error_and_stays() -> None:
+    addresses = Addresses()
+    frame = coordinators([b"host"]).replace(pack(">ih", 9, 0), pack(">ih", -1, 15))
+    assert rewrite(FIND_COORDINATOR, 4, frame, addresses) == frame
+    assert addresses.told == []
+
+
 # ---- bounded work and memory
 
 

@@ -27,12 +27,12 @@ class Forward(Handler):
 
     def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
         if isinstance(awaited, RequestKind):
-            needed = self.tell(responses, awaited, pos, end, length, now_ns)
+            needed = self.raise_throttle_time(responses, awaited, pos, end, length, now_ns)
             if needed:
                 return needed
         return responses.begin(pos, end, length)
 
-    def tell(
+    def raise_throttle_time(
         self, responses: Responses, kind: RequestKind, pos: int, end: int, length: int, now_ns: int, least_ms: int = 0
     ) -> int:
         """Raise the response's throttle time to that of `request_rate`, or to `least_ms` if that is longer. Returns

@@ -18,7 +18,7 @@ class Hide(Forward):
 
     def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
         assert isinstance(awaited, RequestKind)  # noqa: S101 - for the type checker
-        step = self.tell(responses, awaited, pos, end, length, now_ns)
+        step = self.raise_throttle_time(responses, awaited, pos, end, length, now_ns)
         if step != PASS:
             return step
         return responses.begin_walk(ShareAcknowledgeResponseWalk(awaited.version, length), pos, end, length, now_ns)

@@ -137,5 +137,5 @@ class Mutations(Forward):
         if not isinstance(awaited, ThrottledMutation):
             return super().respond(responses, awaited, pos, end, length, now_ns)
         throttle_ms = self._throttle_ms(responses.connection, awaited.until_ns, now_ns)
-        step = self.tell(responses, awaited.kind, pos, end, length, now_ns, throttle_ms)
+        step = self.raise_throttle_time(responses, awaited.kind, pos, end, length, now_ns, throttle_ms)
         return responses.begin(pos, end, length) if step == PASS else step

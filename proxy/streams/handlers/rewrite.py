@@ -41,7 +41,7 @@ class Rewriting(Forward):
     def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
         kind = awaited.kind if isinstance(awaited, DescribedConfigs) else awaited
         assert isinstance(kind, RequestKind)  # noqa: S101 - for the type checker
-        step = self.tell(responses, kind, pos, end, length, now_ns)
+        step = self.raise_throttle_time(responses, kind, pos, end, length, now_ns)
         if step != PASS:
             return step
         if isinstance(awaited, DescribedConfigs) and not awaited.walk.names_broker:

@@ -98,8 +98,9 @@ def test_what_has_not_arrived_must_fit_beside_a_batch_and_is_not_charged() -> No
     assert spend_all([(bytes_limit, 60, 41), (number, 3, 0)], 60, 0) == -1
     assert spend_all([(bytes_limit, 60, 30), (number, 3, 0)], 60, 0) == 10
     assert [limit.algorithm.headroom(0) for limit in (bytes_limit, number)] == [40, 7]
-    assert limit_set((bytes_limit,)).spend(30, 0, 11) == -1
-    assert limit_set((bytes_limit,)).spend(30, 0, 10) == 0
+    assert spend_all([(bytes_limit, 30, 11)], 30, 0) == -1
+    assert limit_set((bytes_limit,)).spend(41, 0) == -1
+    assert limit_set((bytes_limit,)).spend(40, 0) == 0
 
 
 @given(
