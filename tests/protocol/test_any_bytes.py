@@ -166,12 +166,7 @@ def test_a_topic_that_does_not_fit_is_found_at_the_count() -> None:
 CHANGED_FETCH = {version: changed_requests(requests(FETCH, version)) for version in (15, 16, 17, 18)}
 
 
-@given(
-    data=st.data(),
-    version=st.sampled_from(sorted(CHANGED_FETCH)),
-    sizes=chunk_sizes,
-    work=st.integers(1, 5),
-)
+@given(data=st.data(), version=st.sampled_from(sorted(CHANGED_FETCH)), sizes=chunk_sizes, work=st.integers(1, 5))
 def test_fetch_requests(data: st.DataObject, version: int, sizes: list[int], work: int) -> None:
     body = data.draw(BYTES | CHANGED_FETCH[version])
     outcome = walked(lambda: FetchRequestWalk(version, len(body), 0), body, sizes, work)

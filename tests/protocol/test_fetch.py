@@ -324,12 +324,7 @@ def walk_request(version: int, body: bytes, sizes: list[int], work: int = 1 << 4
     return resting
 
 
-@given(
-    data=st.data(),
-    version=st.sampled_from(REQUESTS),
-    sizes=chunk_sizes,
-    work=st.integers(1, 5),
-)
+@given(data=st.data(), version=st.sampled_from(REQUESTS), sizes=chunk_sizes, work=st.integers(1, 5))
 def test_any_request_in_any_splits(data: st.DataObject, version: int, sizes: list[int], work: int) -> None:
     body: Any = data.draw(requests(FETCH, version, replica_id=REPLICA_IDS))
     replica_id = body.replica_state.replica_id

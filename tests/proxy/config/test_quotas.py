@@ -371,11 +371,7 @@ def test_a_burst_that_no_bucket_has_is_warned_about() -> None:
         ("resource-group=g,client-id=spark-*,request_rate=1", ("--client-id", "etl"), ["--client-id etl"]),
         ("resource-group=g,client-id=et*,request_rate=1", ("--client-id", "etl"), []),
         ("resource-group=g,client-id=a,topic=b,bytes_in_rate=1GB", ("--client-id", "etl"), []),
-        (
-            "resource-group=g,client-id=a,user=alice,request_rate=1",
-            ("--client-id", "etl", "--principal", "alice"),
-            [],
-        ),
+        ("resource-group=g,client-id=a,user=alice,request_rate=1", ("--client-id", "etl", "--principal", "alice"), []),
         ("resource-group=g,user=bob,request_rate=1", ("--principal", "alice"), ["--principal alice"]),
         ("total,request_rate=1,exempt-client-id=backfill", ("--client-id", "etl"), ["--client-id etl"]),
         ("topic=a,bytes_in_rate=1GB,exempt-client-id=et*", ("--client-id", "etl"), []),
