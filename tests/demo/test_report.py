@@ -7,13 +7,7 @@ import pytest
 from rich.console import Console
 
 from demo.picture import draw
-from demo.report import (
-    ScanResult,
-    no_address_seen,
-    nothing_lost,
-    quota_held,
-    results_table,
-)
+from demo.report import ScanResult, no_address_seen, nothing_lost, quota_held, results_table
 from demo.runs import Plan, Run
 from demo.verify import Tally
 from deploy.local.frames import DataFrame

@@ -14,10 +14,7 @@ EXPECTED = {key: zlib.crc32(value) for key, value in VALUES.items()}
     ("records", "tally"),
     [
         ({b"1": VALUES[b"1"], b"3": VALUES[b"3"]}, Tally(2, 30, missing=1, examples=["missing key b'2'"])),
-        (
-            VALUES | {b"2": b'{"flight":9999}'},
-            Tally(3, 45, wrong_checksum=1, examples=["wrong checksum at key b'2'"]),
-        ),
+        (VALUES | {b"2": b'{"flight":9999}'}, Tally(3, 45, wrong_checksum=1, examples=["wrong checksum at key b'2'"])),
         (VALUES | {b"4": b"x"}, Tally(4, 46, unexpected=1, examples=["unexpected key b'4'"])),
         (VALUES | {None: b"x"}, Tally(4, 46, unexpected=1, examples=["unexpected key None"])),
         (VALUES | {b"2": None}, Tally(3, 30, wrong_checksum=1, examples=["wrong checksum at key b'2'"])),

@@ -59,11 +59,7 @@ def test_messages_are_counted_with_any_compression(
         floods = [
             stack.enter_context(
                 Flood(
-                    proxy.bootstrap_servers,
-                    topic,
-                    topic,
-                    record_bytes=1000,
-                    **(settings | {"compression.type": codec}),
+                    proxy.bootstrap_servers, topic, topic, record_bytes=1000, **(settings | {"compression.type": codec})
                 )
             )
             for codec, topic in topics.items()

@@ -13,12 +13,7 @@ from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
-from protocol.api_versions import (
-    MAX_RESPONSE,
-    client_software,
-    negotiate,
-    unsupported_version_answer,
-)
+from protocol.api_versions import MAX_RESPONSE, client_software, negotiate, unsupported_version_answer
 from protocol.apis import API_VERSIONS, APIS
 from protocol.errors import MalformedFrame, TooManyItems
 from protocol.messages import encode

@@ -15,12 +15,7 @@ from protocol.apis import PRODUCE
 from protocol.produce_partitions import MAX_PARTITIONS, PartitionData, ProducePartitionsWalk, TooManyPartitions
 from protocol.produce_refusals import MAX_MESSAGE, Refused, refused_produce_response
 from protocol.topics import Topic
-from tests.protocol.kafka_messages import (
-    CORRELATION_ID,
-    idempotent,
-    parsed,
-    record_batch,
-)
+from tests.protocol.kafka_messages import CORRELATION_ID, idempotent, parsed, record_batch
 from tests.protocol.test_produce_walk import body_of, topic_of
 
 VERSIONS = st.integers(3, 13)

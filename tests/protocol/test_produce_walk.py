@@ -158,13 +158,7 @@ BATCHES = st.builds(
     codec=st.integers(0, 8),
     magic=st.just(2) | st.integers(-128, 127),
 )
-ENTRIES = st.builds(
-    set_entry,
-    st.integers(0, 1),
-    PAYLOADS,
-    offset=st.integers(-1, 5) | INT64,
-    codec=st.integers(0, 8),
-)
+ENTRIES = st.builds(set_entry, st.integers(0, 1), PAYLOADS, offset=st.integers(-1, 5) | INT64, codec=st.integers(0, 8))
 RECORDS = st.none() | st.lists(BATCHES | ENTRIES | st.binary(max_size=30), max_size=4).map(b"".join)
 CUT = st.tuples(BATCHES | ENTRIES, st.integers(0, 80)).map(lambda drawn: drawn[0][: drawn[1]])
 PARTITIONS = st.lists(RECORDS | CUT, max_size=4)

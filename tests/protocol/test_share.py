@@ -180,8 +180,7 @@ def dense(what: str, count: int) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize(
-    "what",
-    ["topics", "partitions", "fetched partitions", "partitions with tags", "acquired records", "tagged fields"],
+    "what", ["topics", "partitions", "fetched partitions", "partitions with tags", "acquired records", "tagged fields"]
 )
 def test_the_densest_responses_rest(what: str) -> None:
     count = 4_000

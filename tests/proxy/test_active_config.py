@@ -106,24 +106,6 @@ async def test_a_signal_switches_until_a_file_decides(
     assert state() == switched(is_dry, "file")
 
 
-@pytest.mark.parametrize("spec", ["total,{}_rate=1000", "topic=rows,{}_rate=1000"])
-async def test_debts_of_a_dry_run_are_not_served_by_others(open_stage: OpenStage, spec: str) -> None:
-    name = "producer_byte" if "total" in spec else "bytes_in"
-    stage = open_stage(quotas=[without_burst(spec.format(name))])
-    noisy, noisy_broker = await stage.pair()
-    stage.server.active_config.toggle()
-    for number in range(3):
-        await noisy.send(produce_records(number, {"rows": [batch(1, 30_000)]}))
-        await noisy_broker.frame()
-    assert [each > 80 for each in debts(stage).values()] == [True]
-    stage.server.active_config.toggle()
-    quiet, broker = await stage.pair()
-    sent = produce_records(1, {"rows": [batch(1, 100)]}, client_id="quiet")
-    await quiet.send(sent)
-    assert await broker.frame() == sent
-    assert [each < 1 for each in debts(stage).values()] == [True]
-
-
 @pytest.mark.parametrize("is_whole", [False, True])
 async def test_off_charges_a_held_request_once(open_stage: OpenStage, is_whole: bool) -> None:
     """Also if it is released before all of its bytes have arrived."""

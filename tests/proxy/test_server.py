@@ -151,26 +151,6 @@ async def test_a_second_signal_ends_the_drain(second: signal.Signals) -> None:
         assert await proxy.exit_code() == 1
 
 
-async def test_a_drain_gives_up_what_is_held_for_a_retry_and_delivers_what_is_not() -> None:
-    quota = "client-id=etl,producer_byte_rate=1MB,burst_seconds=0.001"
-    async with running("--quota", quota) as proxy:
-        pairs = [await proxy.pair() for _ in range(2)]
-        for client, broker in pairs:
-            await client.send(produce(1, 200_000))
-            await broker.frame()
-            await broker.send(produced(1))
-            await client.frame()
-        (retries, broker_of_retries), (forgets, broker_of_forgets) = pairs
-        await retries.send(produce(2, 500))
-        await forgets.send(produce(3, 500, acks=0))
-        await proxy.event("throttled")
-        proxy.send(signal.SIGTERM)
-        delivered, dropped = await asyncio.gather(broker_of_forgets.rest(), broker_of_retries.rest())
-        assert delivered == produce(3, 500, acks=0)
-        assert dropped in (b"", produce(2, 500)), "it may have been its turn before the signal"
-        assert await proxy.exit_code() == 0
-
-
 async def test_a_hang_up_reads_the_quotas_file_again(tmp_path: Path) -> None:
     quotas = tmp_path / "quotas.toml"
     quotas.write_text('[[quota]]\nclient-id = "etl"\nproducer_byte_rate = 5\n')

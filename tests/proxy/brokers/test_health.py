@@ -13,15 +13,7 @@ from proxy.brokers.health import MAX_BROKERS, Health
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import Config
 from tests.proxy.conversation import Clock, Peer, Stage, lines_of
-from tests.proxy.frames import (
-    api_versions,
-    fetch,
-    heartbeat,
-    heartbeat_answer,
-    produce,
-    produced,
-    request,
-)
+from tests.proxy.frames import api_versions, fetch, heartbeat, heartbeat_answer, produce, produced, request
 
 OpenStage = Callable[..., Stage]
 

@@ -57,23 +57,13 @@ async def test_a_server_that_answers_is_enough(open_stage: OpenStage, split: boo
         pytest.param(
             frame(struct.pack(">ihi", 2, 0, 0)), "its response to ApiVersions is an error", id="another's answer"
         ),
-        pytest.param(
-            frame(struct.pack(">h", 1)),
-            "its response is not Kafka's",
-            id="too short",
-        ),
+        pytest.param(frame(struct.pack(">h", 1)), "its response is not Kafka's", id="too short"),
         pytest.param(b"\xff\xff\xff\xff", "its response is not Kafka's", id="length below zero"),
         pytest.param(
-            struct.pack(">i", 64 * 1024 * 1024 + 1),
-            "its response is not Kafka's",
-            id="length above the bound",
+            struct.pack(">i", 64 * 1024 * 1024 + 1), "its response is not Kafka's", id="length above the bound"
         ),
         pytest.param(b"\x15\x03\x03\x00\x02\x02\x46", "it answers with a TLS alert (a TLS listener: set", id="TLS"),
-        pytest.param(
-            b"HTTP/1.1 400 Bad Request\r\n\r\n",
-            "its response is not Kafka's",
-            id="HTTP",
-        ),
+        pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", "its response is not Kafka's", id="HTTP"),
     ],
 )
 async def test_a_server_with_any_other_response_is_not_ready(open_stage: OpenStage, answer: bytes, reason: str) -> None:

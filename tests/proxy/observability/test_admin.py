@@ -257,11 +257,7 @@ async def test_a_taken_port_names_the_flag() -> None:
     try:
         with pytest.raises(BindError) as raised:
             await start_admin(
-                options,
-                Metrics(CONFIG),
-                health=lambda: Status(ok=True, reason=""),
-                readiness=_ready,
-                throttles=tuple,
+                options, Metrics(CONFIG), health=lambda: Status(ok=True, reason=""), readiness=_ready, throttles=tuple
             )
     finally:
         taken.close()

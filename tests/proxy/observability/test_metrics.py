@@ -382,8 +382,7 @@ def test_request_cells_are_bounded(clock: Clock) -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, WINDOW_SLOTS + 2), st.lists(st.none() | st.floats(0, 100), max_size=5)),
-        max_size=30,
+        st.tuples(st.integers(0, WINDOW_SLOTS + 2), st.lists(st.none() | st.floats(0, 100), max_size=5)), max_size=30
     )
 )
 def test_the_throttle_window_agrees_with_a_list_of_all_requests(steps: list[tuple[int, list[float | None]]]) -> None:

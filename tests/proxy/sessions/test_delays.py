@@ -11,12 +11,7 @@ from proxy.enforcement.report import DELAY
 from proxy.streams.memory import Holding
 from tests.proxy.conversation import Peer, Stage, until, without_burst
 from tests.proxy.dialogue import alter
-from tests.proxy.frames import (
-    heartbeat,
-    heartbeat_answer,
-    produce,
-    produced,
-)
+from tests.proxy.frames import heartbeat, heartbeat_answer, produce, produced
 
 OpenStage = Callable[..., Stage]
 #: Each thousand bytes are a millisecond of debt.

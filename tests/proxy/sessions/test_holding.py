@@ -19,15 +19,7 @@ from proxy.streams.handlers import fetch as fetch_handler
 from proxy.streams.handlers.data import HEAD_READ_SIZE
 from proxy.streams.memory import READ_SIZE
 from tests.proxy.conversation import Peer, Stage, lines_of, until, without_burst
-from tests.proxy.frames import (
-    correlation_of,
-    fetch,
-    fetched,
-    produce,
-    produced,
-    share_fetch,
-    share_fetched,
-)
+from tests.proxy.frames import correlation_of, fetch, fetched, produce, produced, share_fetch, share_fetched
 
 OpenStage = Callable[..., Stage]
 FAST = without_burst("client-id=etl,producer_byte_rate=1MB")
@@ -123,9 +115,7 @@ async def test_a_held_frame_of_a_disconnected_client_is_dropped(
     assert "held_frame_dropped" in [name for name, _ in lines_of(caplog.records)] or caplog.records
 
 
-async def test_a_held_acks_0_frame_is_delivered_after_its_client_hung_up(
-    open_stage: OpenStage,
-) -> None:
+async def test_a_held_acks_0_frame_is_delivered_after_its_client_hung_up(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[FAST])
     client, broker = await in_debt(stage)
     await broker.send(produced(1))

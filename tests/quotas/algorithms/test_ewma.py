@@ -44,9 +44,7 @@ elapsed = st.one_of(
 amounts = st.one_of(st.integers(0, 1000), st.integers(0, 1 << 54))
 schedules = st.lists(st.tuples(elapsed, amounts), max_size=30)
 rates = st.one_of(
-    st.integers(1, 1000),
-    st.integers(1, 1 << 53),
-    st.fractions(Fraction(1, 1000), 1000, max_denominator=1000),
+    st.integers(1, 1000), st.integers(1, 1 << 53), st.fractions(Fraction(1, 1000), 1000, max_denominator=1000)
 )
 
 

@@ -24,10 +24,7 @@ NO_FALSE_POSITIVES = 1e-12
 
 def new(ids_per_window: int | Fraction = 10, window_count: int = COUNT) -> ProducerIdQuota:
     return ProducerIdQuota(
-        ids_per_window,
-        window_ns=WINDOW,
-        window_count=window_count,
-        false_positive_probability=NO_FALSE_POSITIVES,
+        ids_per_window, window_ns=WINDOW, window_count=window_count, false_positive_probability=NO_FALSE_POSITIVES
     )
 
 

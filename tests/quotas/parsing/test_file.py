@@ -141,10 +141,7 @@ def test_a_misspelt_threshold_without_quotes_is_named_as_it_is_written() -> None
         topic = "orders"
         bytes.in.per.sec.treshold = 5
         """)
-    assert (place, message) == (
-        "quota[0].bytes.in.per.sec.treshold",
-        "unknown limit 'bytes.in.per.sec.treshold'",
-    )
+    assert (place, message) == ("quota[0].bytes.in.per.sec.treshold", "unknown limit 'bytes.in.per.sec.treshold'")
     assert hint is not None
     assert hint.startswith("did you mean 'bytes.in.per.sec.threshold'? allowed: bytes_in_rate, ")
 

@@ -99,9 +99,7 @@ def test_agrees_with_a_search_of_everything(
 ) -> None:
     entries = [
         QuotaEntry(
-            Entity(*entity),
-            {limit: 10 * number + len(limit) for limit in limits - lifted},
-            unlimited=tuple(lifted),
+            Entity(*entity), {limit: 10 * number + len(limit) for limit in limits - lifted}, unlimited=tuple(lifted)
         )
         for number, (entity, limits, lifted) in enumerate(wanted, start=1)
     ]
