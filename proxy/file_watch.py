@@ -75,14 +75,16 @@ class FileWatch(ABC, Generic[T]):
     def note(self, *, ok: bool) -> None:
         """For a metric: whether the files are valid."""
 
-    async def run(self) -> None:
-        """Call `poll` once a second, and after `read_files`, until cancelled."""
+    async def run(self, done: Callable[[], None] = lambda: None) -> None:
+        """Call `poll` once a second, and after `read_files`, until cancelled; then `done`, if no call is asked for."""
         while True:
             try:
                 await self.poll()
             except Exception:  # noqa: BLE001 - a defect that one content shows must not end the watch
                 self.note(ok=False)
                 logs.event(self._log, logging.ERROR, f"{self._what}_watch_failed", exc_info=True)
+            if not self._asked.is_set():
+                done()
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._asked.wait()
@@ -116,6 +118,9 @@ class FileWatch(ABC, Generic[T]):
         until = time.monotonic() + READ_AGAIN_SECONDS
         while True:
             paths, seen = self.paths(), fingerprints(self.paths())
+            for path in paths:
+                if path is not None and path.is_fifo():  # to open it would block this thread, and so the end
+                    raise ConfigError((Problem(str(path), "is a FIFO", "give a file"),))
             found: T | ConfigError
             try:
                 found = self.read()

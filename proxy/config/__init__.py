@@ -7,5 +7,5 @@ java_properties                                       what the values of that fi
 usage                                                 usage records: the options together
 cautions ◀─ floor                                     what is allowed but most likely not meant
 exemptions                                            what is exempt, in words
-limits_help                                           the keys of SPEC, for the help
+limits_help, json_schema                              the keys of SPEC, for the help; all keys, for editors
 """
