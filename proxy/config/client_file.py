@@ -6,7 +6,6 @@ Java properties, by the names of the Java client or librdkafka. Values may be se
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import fill
 from typing import Final
@@ -64,26 +63,15 @@ _NAME: Final = re.compile(r"(?=.{1,64}\Z)(?:[a-z]+|[A-Za-z0-9]+(?:[._-][A-Za-z0-
 _BLOCK: Final = re.compile(r"(-----BEGIN [A-Z0-9 ]+-----)([^-:]+)(-----END [A-Z0-9 ]+-----)")
 
 
-@dataclass(frozen=True, slots=True)
-class ClientFile:
-    """What a client file says. `servers`: its bootstrap.servers, unparsed; "": it has none."""
-
-    settings: ClientSettings = field(default_factory=ClientSettings)
-    servers: str = ""
-    client_id: str = ""
-    problems: tuple[Problem, ...] = ()
-
-
 def read_client_settings(path: Path, before: ClientSettings | None = None) -> ClientSettings:
     """The settings of the file of `--command-config`, in place of those before. Raises ConfigError.
 
     A file that is being written may be empty: that must not turn TLS off.
     """
     place = f"--command-config '{path}'"
-    found = read_client_file(path, place=place)
-    after = found.settings
-    if found.problems:
-        raise ConfigError(found.problems)
+    after, problems = read_client_file(path, place=place)
+    if problems:
+        raise ConfigError(problems)
     if before is not None and _restarts(before) != _restarts(after):
         message = "changes security.protocol, or adds or removes the proxy's own login or certificate"
         raise ConfigError((Problem(place, message, "this needs a restart"),))
@@ -95,16 +83,17 @@ def _restarts(settings: ClientSettings) -> tuple[object, ...]:
     return settings.protocol, settings.login is None, settings.is_identity
 
 
-def read_client_file(path: Path, *, place: str) -> ClientFile:
-    """The settings of the file, or what is wrong with it. `place`: the flag that names it."""
+def read_client_file(path: Path, *, place: str) -> tuple[ClientSettings, tuple[Problem, ...]]:
+    """The settings of the file, and what is wrong with it. `place`: the flag that names it."""
+    nothing = ClientSettings(file=path)
     try:
         given = _Given(path, path.read_text(encoding="utf-8"))
     except OSError as error:
-        return ClientFile(problems=(Problem(place, f"cannot be read: {error.strerror or error}"),))
+        return nothing, (Problem(place, f"cannot be read: {error.strerror or error}"),)
     except UnicodeDecodeError as error:
-        return ClientFile(problems=(Problem(place, f"is not UTF-8 at byte {error.start}"),))
+        return nothing, (Problem(place, f"is not UTF-8 at byte {error.start}"),)
     except ValueError:
-        return ClientFile(problems=(Problem(str(path), "has an escape that is not \\uXXXX"),))
+        return nothing, (Problem(str(path), "has an escape that is not \\uXXXX"),)
     values = given.values
     ssl = login = None
     protocol = given.one_of(_PROTOCOLS, "security.protocol", values.get("security.protocol", "PLAINTEXT").upper())
@@ -118,9 +107,10 @@ def read_client_file(path: Path, *, place: str) -> ClientFile:
         files=tuple(dict.fromkeys(given.files)),
         secret_files=tuple(dict.fromkeys(given.secret_files)),
         ignored=tuple(dict.fromkeys(given.ignored)),
+        servers=values.get("bootstrap.servers", ""),
+        client_id=values.get("client.id", ""),
     )
-    problems = tuple(given.problems)
-    return ClientFile(settings, values.get("bootstrap.servers", ""), values.get("client.id", ""), problems)
+    return settings, tuple(given.problems)
 
 
 class _Given:

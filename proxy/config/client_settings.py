@@ -56,6 +56,8 @@ class ClientSettings:
     files           all that were read, `file` among them
     secret_files    those with a secret, and the token file
     ignored         keys that have no use here
+    servers         `bootstrap.servers`, unparsed; "": none
+    client_id       `client.id`; "": none
     """
 
     file: Path | None = None
@@ -65,6 +67,8 @@ class ClientSettings:
     files: tuple[Path, ...] = ()
     secret_files: tuple[Path, ...] = ()
     ignored: tuple[str, ...] = ()
+    servers: str = ""
+    client_id: str = ""
 
     @property
     def is_identity(self) -> bool:

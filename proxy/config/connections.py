@@ -27,14 +27,14 @@ _NEED_CERTIFICATE: Final = {
 
 
 def take_upstream(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]:
-    """Set `upstream` and `command_config` to what the file says, and the bootstrap servers that only it has."""
+    """Set `upstream` to what the file says, and the bootstrap servers that only it has."""
     path = given.pop("command_config", None)
     may_relay = given.pop("allow_open_relay", False)
     if path is None:
         return
-    found = given["command_config"] = read_client_file(path, place=place_of(ctx, "command_config", str(path)))
-    given["upstream"] = found.settings
-    yield from found.problems
+    found, problems = read_client_file(path, place=place_of(ctx, "command_config", str(path)))
+    given["upstream"] = found
+    yield from problems
     if found.servers and ctx.params["bootstrap_servers"] is None:
         given["bootstrap_servers"] = ()
         try:
@@ -43,7 +43,7 @@ def take_upstream(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem
             yield Problem(f"{path}: bootstrap.servers", *error.findings[0][:2])
     host = given["listen"][0] if "listen" in given else "localhost"
     requires_certificate = given.get("ssl_client_auth") == "required"
-    if found.settings.is_identity and not (may_relay or requires_certificate or _is_loopback(host)):
+    if found.is_identity and not (may_relay or requires_certificate or _is_loopback(host)):
         yield Problem(
             place_of(ctx, "listen", format_address(given["listen"])),
             f"whoever reaches this address has the rights of the login in {path}",

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import click
 
-from proxy.config.client_file import ClientFile, read_client_file
+from proxy.config.client_file import read_client_file
+from proxy.config.client_settings import ClientSettings
 from proxy.config.errors import Problem
 from proxy.config.option_types import place_of
 
@@ -40,12 +41,11 @@ def take_usage(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]:
 
 def _take_client(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]:
     topic, path = given.get("usage_topic"), given.pop("usage_client_config", None)
-    found: ClientFile = given.pop("command_config", ClientFile())
+    settings = given.get("upstream", ClientSettings())
     if path is not None:
-        found = read_client_file(path, place=place_of(ctx, "usage_client_config", str(path)))
-        yield from found.problems
-    settings = found.settings
-    if topic is not None and settings.protocol.startswith("SASL") and settings.login is None and not found.problems:
+        settings, problems = read_client_file(path, place=place_of(ctx, "usage_client_config", str(path)))
+        yield from problems
+    if topic is not None and settings.protocol.startswith("SASL") and settings.login is None:
         hint = "give one by --usage-client-config"
         yield Problem(f"--usage-topic {topic}", f"has no login: {settings.file} has no sasl settings", hint)
-    given["usage_client"] = {"client": settings, "client_id": found.client_id}
+    given["usage_client"] = {"client": settings, "client_id": settings.client_id}

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from deploy.local.java import find_java
 from deploy.local.security import Security
-from proxy.config.client_file import ClientFile, read_client_file, read_client_settings
+from proxy.config.client_file import read_client_file, read_client_settings
 from proxy.config.client_settings import ClientSettings, LoginSettings, Pem
-from proxy.config.errors import ConfigError
+from proxy.config.errors import ConfigError, Problem
 from proxy.config_watch import _differing, live_part
 from tests.proxy.command_line import UPSTREAM, config, errors, forget_environment
 
@@ -33,15 +33,15 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     forget_environment(monkeypatch)
 
 
-def read(path: Path, text: str) -> ClientFile:
+def read(path: Path, text: str) -> tuple[ClientSettings, tuple[Problem, ...]]:
     path.write_text(text, encoding="utf-8")
     return read_client_file(path, place=PLACE)
 
 
 def good(path: Path, text: str) -> ClientSettings:
-    found = read(path, text)
-    assert found.problems == ()
-    return found.settings
+    found, problems = read(path, text)
+    assert problems == ()
+    return found
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_oauthbearer_has_a_token_file(tmp_path: Path) -> None:
     found = good(tmp_path / "a", f"{text}sasl.oauthbearer.token.endpoint.url=file://{tmp_path}/a%20token")
     assert found.login == LoginSettings(mechanism="OAUTHBEARER", token_file=token)
     for line in ("", "sasl.oauthbearer.token.endpoint.url=https://i", "sasl.oauthbearer.token.endpoint.url=file:/no"):
-        [problem] = read(tmp_path / "a", text + line).problems
+        _, [problem] = read(tmp_path / "a", text + line)
         assert "sasl.oauthbearer.token.endpoint.url: expected file:/PATH of a file with a token" in str(problem)
 
 
@@ -179,7 +179,7 @@ def test_a_java_keystore_is_refused_with_the_commands_that_convert_it(
     made = [keytool, "-importcert", "-noprompt", "-file", str(authority), "-keystore", "trust.jks", *password]
     subprocess.run([*made, "-storetype", "JKS"], check=True, capture_output=True)
     text = "security.protocol=SSL\nssl.truststore.location=trust.jks\nssl.truststore.password=changeit"
-    [problem] = read(tmp_path / "a", text).problems
+    _, [problem] = read(tmp_path / "a", text)
     commands = [line.split() for line in str(problem).splitlines() if "trust.p12" in line]
     commands[0] = [keytool, *commands[0][1:], "-srcstorepass", "changeit", "-deststorepass", "changeit"]
     for command in (commands[0], [*commands[1], "-passin", "pass:changeit"]):
@@ -191,11 +191,10 @@ def test_a_java_keystore_is_refused_with_the_commands_that_convert_it(
 def test_unrelated_keys_are_named_and_have_no_effect(tmp_path: Path) -> None:
     text = "bootstrap.servers=b:9092\nclient.dns.lookup=use_all_dns_ips\nsession.timeout.ms=45000\nacks=all\n"
     text += "ssl.truststore.password=x\nsecurity.protocol=SASL_SSL\n"
-    found = read(tmp_path / "a", text)
-    assert found.problems == ()
+    found = good(tmp_path / "a", text)
     assert found.servers == "b:9092"
-    assert found.settings.ignored == ("client.dns.lookup", "session.timeout.ms", "acks", "ssl.truststore.password")
-    assert found.settings.login is None  # those of clients pass through
+    assert found.ignored == ("client.dns.lookup", "session.timeout.ms", "acks", "ssl.truststore.password")
+    assert found.login is None  # those of clients pass through
 
 
 def test_lines_of_a_key_that_was_pasted_are_not_named(tmp_path: Path) -> None:
@@ -242,7 +241,7 @@ def test_lines_of_a_key_that_was_pasted_are_not_named(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, expected: str) -> None:
-    messages = "\n".join(map(str, read(tmp_path / "a", text).problems))
+    messages = "\n".join(map(str, read(tmp_path / "a", text)[1]))
     assert expected in messages
     assert "hidden" not in messages
     with pytest.raises(ConfigError) as raised:
@@ -269,7 +268,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         (tmp_path / "missing", "cannot be read"),
         (tmp_path / "latin", "is not UTF-8 at byte 14"),
     ):
-        [problem] = read_client_file(path, place=PLACE).problems
+        _, [problem] = read_client_file(path, place=PLACE)
         assert problem.message.startswith(expected)
 
 
