@@ -9,36 +9,36 @@ A response; its header has no tags in any version (KIP-511):
 A request (3+) contains the client's software: name string, version string, tag buffer.
 """
 
+from dataclasses import replace
 from functools import lru_cache
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from kio.index import load_request_schema, load_response_schema
 from kio.schema.api_versions.v0.response import ApiVersion, ApiVersionsResponse
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i16
 
 from protocol.apis import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE
-from protocol.errors import MalformedFrame, TruncatedFrame, UnsupportedVersion
-from protocol.messages import encode
-from protocol.wire import encode_varint, skip, unsigned_varint
+from protocol.errors import MalformedFrame, ProtocolError, UnsupportedVersion
+from protocol.messages import decode, encode
+from protocol.throttle_time import raise_int32
+from protocol.wire import skip, varint_size
 
 FIRST_WITH_THROTTLE = 1
 FIRST_FLEXIBLE = 3
 
 MAX_RESPONSE = 16_384
 """Bytes of a response from its correlation id on. Kafka 4.3's has about 600."""
-MAX_API_KEYS = 1_000
-"""Kafka 4.3 has 93. This many take about a millisecond."""
+MAX_ITEMS = 1_000
+"""API keys, features and tags of a response. Kafka 4.3 has 93 keys."""
 
 _SASL = (SASL_HANDSHAKE, SASL_AUTHENTICATE)
-_MAX_TAGS = 256
-_LAST_KNOWN_TAG = 3
 _UNSUPPORTED_VERSION: int = ErrorCode.unsupported_version.value
 _BODY = 4  # after the correlation id
 _INT32 = Struct(">i")
 _ERROR_CODE = Struct(">h")
-_RANGE = Struct(">hhh")
-_RANGE_WITH_TAGS = Struct(">hhhB")
+_RANGE_SIZE = 6
 
 
 class ClientSoftware(NamedTuple):
@@ -52,23 +52,22 @@ def client_software(request: bytes, version: int) -> ClientSoftware:
     """The client's software. Without a name, or where the bytes are malformed, both are "": the broker decides.
 
     Args:
-        request: the body of an ApiVersions request, or its first bytes.
+        request: the body of an ApiVersions request.
         version: of the request; below 3 it does not name the software.
     """
     if version < FIRST_FLEXIBLE:
         return ClientSoftware()
+    schema: Any = load_request_schema(API_VERSIONS, version)
     try:
-        size, pos = unsigned_varint(request, 0, len(request), 0, "software name")
-        after = skip(pos, max(0, size - 1), len(request), 0, "software name")
-        name = request[pos:after]
-        size, pos = unsigned_varint(request, after, len(request), 0, "software version")
-        after = skip(pos, max(0, size - 1), len(request), 0, "software version")
-    except MalformedFrame:
+        body = decode(schema, request, 0)
+    except ProtocolError:
         return ClientSoftware()
-    return ClientSoftware(name.decode(errors="replace"), request[pos:after].decode(errors="replace"))
+    return ClientSoftware(body.client_software_name, body.client_software_version)
 
 
-def negotiate(response: bytes, version: int, *, pass_unknown_apis: bool, hides_sasl: bool = False) -> bytes:
+def negotiate(
+    response: bytes, version: int, *, pass_unknown_apis: bool, hides_sasl: bool = False, throttle_time_ms: int = 0
+) -> bytes:
     """A broker's ApiVersions response, limited to the versions of the table.
 
     Each range becomes its intersection with the table's range. Empty ranges, keys outside of the table and undefined
@@ -83,151 +82,48 @@ def negotiate(response: bytes, version: int, *, pass_unknown_apis: bool, hides_s
         version: of the request that this answers.
         pass_unknown_apis: keep the keys outside of the table, unchanged.
         hides_sasl: remove SaslHandshake and SaslAuthenticate.
+        throttle_time_ms: the proxy's; where the response has the field, it contains the larger of this and its own.
 
     Raises:
         UnsupportedVersion: the version is outside of the table.
-        MalformedFrame: the bytes are not such a response, or above `MAX_RESPONSE` or `MAX_API_KEYS`.
+        MalformedFrame: the bytes are not such a response, or above `MAX_RESPONSE`.
+        TooManyItems: it has more than `MAX_ITEMS`.
     """
-    if len(response) > MAX_RESPONSE:
-        raise MalformedFrame(f"an ApiVersions response of at most {MAX_RESPONSE} bytes", MAX_RESPONSE)
-    version = _body_version(response, version)
-    return response[:_BODY] + _cut(response[_BODY:], version, pass_unknown_apis, hides_sasl)
-
-
-def raise_api_versions_throttle(response: bytes, version: int, throttle_time_ms: int) -> bytes:
-    """The response with the larger of its own throttle time and `throttle_time_ms`.
-
-    Args:
-        response: the result of `negotiate`. It is unchanged without a throttle time: in version 0, and with error 35.
-        version: of the request that this answers.
-
-    Raises:
-        UnsupportedVersion: the version is outside of the table.
-        MalformedFrame: the bytes are not such a response.
-    """
-    version = _body_version(response, version)
-    if version < FIRST_WITH_THROTTLE:
-        return response
-    count, at = _read_count(response, _BODY + _ERROR_CODE.size, version)
-    if version >= FIRST_FLEXIBLE:
-        if response[at + _RANGE.size : at + count * _RANGE_WITH_TAGS.size : _RANGE_WITH_TAGS.size].count(0) != count:
-            raise MalformedFrame("API keys without tags", at)
-        at += count * _RANGE_WITH_TAGS.size
-    else:
-        at += count * _RANGE.size
-    after = skip(at, _INT32.size, len(response), 0, "throttle time")
-    if _INT32.unpack_from(response, at)[0] >= throttle_time_ms:
-        return response
-    return response[:at] + _INT32.pack(throttle_time_ms) + response[after:]
-
-
-def _body_version(response: bytes, version: int) -> int:
-    """The version of the body's layout."""
     api = APIS[API_VERSIONS]
     if not api.covers(version):
         raise UnsupportedVersion(api.name, version)
+    if len(response) > MAX_RESPONSE:
+        raise MalformedFrame(f"an ApiVersions response of at most {MAX_RESPONSE} bytes", MAX_RESPONSE)
     skip(_BODY, _ERROR_CODE.size, len(response), 0, "error code")
-    return 0 if _ERROR_CODE.unpack_from(response, _BODY)[0] == _UNSUPPORTED_VERSION else version
+    if _ERROR_CODE.unpack_from(response, _BODY)[0] == _UNSUPPORTED_VERSION:
+        version = 0
+    body, throttle_at = _cut(response[_BODY:], version, pass_unknown_apis, hides_sasl)
+    cut = bytearray(response[:_BODY] + body)
+    if version >= FIRST_WITH_THROTTLE:
+        raise_int32(cut, _BODY + throttle_at, throttle_time_ms)
+    return bytes(cut)
 
 
 # Every connection begins with this response, and a broker's is constant: without the cache, many new connections would
 # spend much of their time here (`python -m bench --only connections`).
 @lru_cache(maxsize=64)
-def _cut(body: bytes, version: int, pass_unknown_apis: bool, hides_sasl: bool) -> bytes:
-    count, pos = _read_count(body, _ERROR_CODE.size, version)
-    flexible = version >= FIRST_FLEXIBLE
-    ranges, pos, tags_left = _read_ranges(body, pos, count) if flexible else _read_plain_ranges(body, pos, count)
-    kept = [one for one in _intersections(ranges, pass_unknown_apis) if not (hides_sasl and one[0] in _SASL)]
-    if not flexible:
-        after = skip(pos, _INT32.size if version >= FIRST_WITH_THROTTLE else 0, len(body), 0, "throttle time")
-        rest = body[pos:after]
-        encoded = _INT32.pack(len(kept)) + b"".join([_RANGE.pack(*one) for one in kept])
-    else:
-        after = skip(pos, _INT32.size, len(body), 0, "throttle time")
-        rest, after = _known_tags(body, after, tags_left)
-        rest = body[pos : pos + _INT32.size] + rest
-        encoded = encode_varint(len(kept) + 1) + b"".join([_RANGE_WITH_TAGS.pack(*one, 0) for one in kept])
-    if after != len(body):
-        raise MalformedFrame("the end of ApiVersions: bytes after its last field", _BODY + after)
-    return body[: _ERROR_CODE.size] + encoded + rest
-
-
-def _intersections(ranges: list[tuple[int, int, int]], pass_unknown_apis: bool) -> list[tuple[int, int, int]]:
+def _cut(body: bytes, version: int, pass_unknown_apis: bool, hides_sasl: bool) -> tuple[bytes, int]:
+    """The body with the ranges that stay, and the offset of its throttle time."""
+    schema: Any = load_response_schema(API_VERSIONS, version)
+    message: Any = decode(schema, body, 0, MAX_ITEMS)
     kept = []
-    for api_key, min_version, max_version in ranges:
-        api = APIS.get(api_key)
-        if api is None:
-            if pass_unknown_apis:
-                kept.append((api_key, min_version, max_version))
-            continue
-        lowest, highest = max(min_version, api.min_version), min(max_version, api.max_version)
-        if lowest <= highest:
-            kept.append((api_key, lowest, highest))
-    return kept
-
-
-def _read_count(body: bytes, pos: int, version: int) -> tuple[int, int]:
-    """The number of API keys, which fit into the bytes, and the position after it."""
-    at = pos
-    if version >= FIRST_FLEXIBLE:
-        count, pos = unsigned_varint(body, pos, len(body), 0, "API key count")
-        count -= 1
-        size = _RANGE_WITH_TAGS.size
-    else:
-        pos = skip(pos, _INT32.size, len(body), 0, "API key count")
-        count = _INT32.unpack_from(body, at)[0]
-        size = _RANGE.size
-    if not 0 <= count <= MAX_API_KEYS:
-        raise MalformedFrame(f"API key count, at most {MAX_API_KEYS}", at)
-    if count * size > len(body) - pos:
-        raise TruncatedFrame("API key count", at)
-    return count, pos
-
-
-Ranges = tuple[list[tuple[int, int, int]], int, int]
-"""API key, lowest and highest version of each API; the position after them; how many more tags may be read."""
-
-
-def _read_plain_ranges(body: bytes, pos: int, count: int) -> Ranges:
-    after = pos + count * _RANGE.size
-    return list(_RANGE.iter_unpack(body[pos:after])), after, _MAX_TAGS
-
-
-def _read_ranges(body: bytes, pos: int, count: int) -> Ranges:
-    stride = _RANGE_WITH_TAGS.size
-    after = pos + count * stride
-    if body[pos + _RANGE.size : after : stride].count(0) == count:  # as always: no tags
-        return [one[:3] for one in _RANGE_WITH_TAGS.iter_unpack(body[pos:after])], after, _MAX_TAGS
-    ranges, tags_left = [], _MAX_TAGS
-    for _ in range(count):
-        at, pos = pos, skip(pos, _RANGE.size, len(body), 0, "API key")
-        ranges.append(_RANGE.unpack_from(body, at))
-        tags, pos = _read_tags(body, pos, tags_left)
-        tags_left -= len(tags)
-    return ranges, pos, tags_left
-
-
-def _known_tags(body: bytes, pos: int, most: int) -> tuple[bytes, int]:
-    """A tag buffer without undefined tags, and the position after it."""
-    tags, pos = _read_tags(body, pos, most)
-    known = [encoded for tag, encoded in tags if tag <= _LAST_KNOWN_TAG]
-    return encode_varint(len(known)) + b"".join(known), pos
-
-
-def _read_tags(body: bytes, pos: int, most: int) -> tuple[list[tuple[int, bytes]], int]:
-    """Each tag with its bytes, the number included, and the position after the tag buffer."""
-    at, end = pos, len(body)
-    count, pos = unsigned_varint(body, pos, end, 0, "tag count")
-    if count > most:
-        raise MalformedFrame(f"tag count, at most {_MAX_TAGS} in all", at)
-    tags = []
-    for _ in range(count):
-        at = pos
-        tag, pos = unsigned_varint(body, pos, end, 0, "tag")
-        size, pos = unsigned_varint(body, pos, end, 0, "tag size")
-        pos = skip(pos, size, end, 0, "tagged field")
-        tags.append((tag, body[at:pos]))
-    return tags, pos
+    for each in message.api_keys:
+        api = APIS.get(each.api_key)
+        if api is not None:
+            lowest, highest = max(each.min_version, api.min_version), min(each.max_version, api.max_version)
+            if lowest <= highest and not (hides_sasl and api.key in _SASL):
+                kept.append(replace(each, min_version=i16(lowest), max_version=i16(highest)))
+        elif pass_unknown_apis:
+            kept.append(each)
+    flexible = version >= FIRST_FLEXIBLE
+    count_size = varint_size(len(kept) + 1) if flexible else _INT32.size
+    throttle_at = _ERROR_CODE.size + count_size + (_RANGE_SIZE + flexible) * len(kept)
+    return encode(replace(message, api_keys=tuple(kept))), throttle_at
 
 
 def _unsupported_version_body() -> bytes:

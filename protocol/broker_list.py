@@ -64,15 +64,11 @@ class BrokerListWalk(RewritingWalk):
         if left > MAX_BROKERS:
             raise MalformedFrame(f"broker count, at most {MAX_BROKERS}", at)
         self._write_count(left)
-        while left:
-            left = self._collect_at_hand(left)
-            self._check_prefix()
-            if self.work_left <= 0 and self._pos < self._end:
-                yield
-            elif left:
-                yield from self._collect_one()
-                left -= 1
-        self._check_prefix()
+        for _ in range(left):
+            yield from self._collect_one()
+            if self._offset() > MAX_PREFIX:
+                raise MalformedFrame(f"brokers within {MAX_PREFIX} bytes", MAX_PREFIX)
+            yield from self._pause(4)
         told: list[tuple[str, int]] = []
         for address in () if hide_all else self._addresses.advertise_all(self._named):
             if address is not None:
@@ -81,45 +77,6 @@ class BrokerListWalk(RewritingWalk):
             if self.work_left <= 0:
                 yield
         yield from self._write_brokers(iter(told), hide_all)
-
-    def _check_prefix(self) -> None:
-        if self._offset() > MAX_PREFIX:
-            raise MalformedFrame(f"brokers within {MAX_PREFIX} bytes", MAX_PREFIX)
-
-    def _collect_at_hand(self, left: int) -> int:
-        """Collects complete brokers without tags. Returns how many are left."""
-        buf, pos, end, work_left = self._buf, self._pos, self._end, self.work_left
-        string_end, tag_count = self._string_end, int(self._compact)
-        while left and work_left > 0:
-            host_end = string_end(buf, pos + 4, end)
-            rest = host_end + 4
-            after = (string_end(buf, rest, end) if self._has_rack else rest) + self._has_fence + tag_count
-            if after > end or (tag_count and buf[after - 1]):
-                break
-            text = pos + 6 if not tag_count or buf[pos + 4] >= 0x80 else pos + 5
-            if not self._add(buf, pos, text, host_end, after):
-                break
-            pos = after
-            left -= 1
-            work_left -= 1
-        self._pos = pos
-        self.work_left = work_left
-        return left
-
-    def _add(self, buf: bytearray, pos: int, text: int, host_end: int, after: int) -> bool:
-        """Collects the broker at `pos`. False without a host in UTF-8: `_collect_one` raises the error."""
-        try:
-            host = buf[text:host_end].decode()
-        except UnicodeDecodeError:
-            return False
-        if not host:
-            return False
-        node_id: int = _INT32.unpack_from(buf, pos)[0]
-        fenced = self._has_fence and buf[after - 2] != 0  # versions with the field are flexible
-        self._collected.append((node_id, bytes(buf[host_end + 4 : after]), fenced))
-        if not fenced:
-            self._named.append((node_id, host, _INT32.unpack_from(buf, host_end)[0]))
-        return True
 
     def _collect_one(self) -> Steps:
         node_id: int = _INT32.unpack((yield from self._collect(4, "node id")))[0]
@@ -142,7 +99,6 @@ class BrokerListWalk(RewritingWalk):
         if self._compact:
             yield from self._skip_tags()
             rest += b"\x00"
-        self.work_left -= 4
         self._collected.append((node_id, rest, fenced))
         if not fenced:
             self._named.append((node_id, host, port))

@@ -19,7 +19,6 @@ A request, after its header:
 from protocol.apis import APIS, DESCRIBE_CONFIGS
 from protocol.rewriting_walk import RewritingWalk
 from protocol.walk import Collecting, FrameWalk, Steps
-from protocol.wire import NOT_AT_HAND, compact_string_end, plain_string_end
 
 FIRST_WITH_DOCUMENTATION = 3
 BROKER_RESOURCE = 4
@@ -30,7 +29,6 @@ ADDRESS_CONFIGS = (b"listeners", b"quorum.voters", b"bootstrap.servers")
 `controller.quorum.voters`, `controller.quorum.bootstrap.servers`, and the `...bootstrap.servers` of plug-ins."""
 
 _FLAGS = 3  # read only, source, is sensitive
-_MAX_SYNONYMS_AT_HAND = 3
 
 
 class DescribeConfigsWalk(RewritingWalk):
@@ -56,43 +54,11 @@ class DescribeConfigsWalk(RewritingWalk):
             self._of_broker = self.out[-1] == BROKER_RESOURCE
             yield from self._copy_string("resource name")
             configs = yield from self._copy_count(7 if self._compact else 11, "config count")
-            yield from self._rewrite_configs(configs)
+            for _ in range(configs):
+                yield from self._rewrite_config()
             yield from self._drop_tags()
             yield from self._pause(4)
         yield from self._drop_tags()
-
-    def _rewrite_configs(self, left: int) -> Steps:
-        while left:
-            left = self._copy_at_hand(left)
-            if self.work_left <= 0 and self._pos < self._end:
-                yield
-            elif left:
-                yield from self._rewrite_config()
-                left -= 1
-
-    def _copy_at_hand(self, left: int) -> int:
-        """Copies complete configs without addresses. Returns how many are left."""
-        buf, pos, end, work_left = self._buf, self._pos, self._end, self.work_left
-        string_end, has_documentation, of_broker = self._string_end, self._has_documentation, self._of_broker
-        synonyms_end = _compact_synonyms_end if self._compact else _plain_synonyms_end
-        tag_count = int(self._compact)
-        while left and work_left > 0:
-            name_end = string_end(buf, pos, end)
-            after = synonyms_end(buf, string_end(buf, name_end, end) + _FLAGS, end)
-            if has_documentation:
-                after = string_end(buf, after + 1, end)
-            after += tag_count
-            if after > end or (tag_count and buf[after - 1]):
-                break
-            if of_broker and buf.endswith(ADDRESS_CONFIGS, pos, name_end):
-                break
-            pos = after
-            left -= 1
-            work_left -= 2
-        self.out += buf[self._pos : pos]
-        self._pos = pos
-        self.work_left = work_left
-        return left
 
     def _rewrite_config(self) -> Steps:
         name = yield from self._copy_name()
@@ -110,7 +76,7 @@ class DescribeConfigsWalk(RewritingWalk):
             yield from self._copy(1, "config type")
             yield from self._copy_string("documentation")
         yield from self._drop_tags()
-        self.work_left -= 4
+        yield from self._pause(4)
 
     def _copy_name(self) -> Collecting:
         self.work_left -= 1
@@ -132,32 +98,6 @@ class DescribeConfigsWalk(RewritingWalk):
             self.out += b"\x00" if self._compact else b"\xff\xff"
         else:
             self.out += self._size_bytes(size)
-
-
-def _compact_synonyms_end(buf: bytearray, pos: int, end: int) -> int:
-    """As `wire.compact_string_end`, of an array of few synonyms without tags."""
-    if pos >= end or not 0 < buf[pos] <= _MAX_SYNONYMS_AT_HAND + 1:
-        return NOT_AT_HAND
-    count = buf[pos] - 1
-    pos += 1
-    while count:
-        pos = compact_string_end(buf, compact_string_end(buf, pos, end), end) + 1
-        if pos >= end or buf[pos]:
-            return NOT_AT_HAND
-        pos += 1
-        count -= 1
-    return pos
-
-
-def _plain_synonyms_end(buf: bytearray, pos: int, end: int) -> int:
-    if pos + 4 > end or buf[pos] or buf[pos + 1] or buf[pos + 2] or buf[pos + 3] > _MAX_SYNONYMS_AT_HAND:
-        return NOT_AT_HAND
-    count = buf[pos + 3]
-    pos += 4
-    while count:
-        pos = plain_string_end(buf, plain_string_end(buf, pos, end), end) + 1
-        count -= 1
-    return pos
 
 
 class DescribeConfigsRequestWalk(FrameWalk):

@@ -27,7 +27,6 @@ FIRST_WITH_MESSAGE = 1
 FIRST_BATCHED = 4
 
 _SMALLEST_COORDINATOR = 1 + 4 + 1 + 4 + 2 + 1 + 1
-_MAX_REMEMBERED = 256
 
 _INT32 = Struct(">i")
 
@@ -38,8 +37,6 @@ class FindCoordinatorWalk(RewritingWalk):
     def __init__(self, version: int, frame_length: int, addresses: NodeAddresses) -> None:
         super().__init__(FIND_COORDINATOR, version, frame_length)
         self._addresses = addresses
-        self._remembered: dict[bytes, bytes] = {}
-        """What was written for each address: a batch names few brokers many times."""
 
     def _walk(self) -> Steps:
         yield from self._copy_correlation_id()
@@ -67,34 +64,13 @@ class FindCoordinatorWalk(RewritingWalk):
     def _rewrite_address(self) -> Steps:
         node_id = yield from self._collect(4, "node id")
         at = self._offset()
-        host = yield from self._read_string("host")
+        text = yield from self._read_string("host")
         port = yield from self._collect(4, "port")
-        encoded = encode_string(host, self._compact)
         try:
-            self.out += self._replaced(node_id + encoded + port, 4 + len(encoded) - len(host))
+            host = text.decode()
         except UnicodeDecodeError:
             raise MalformedFrame("host as UTF-8", at) from None
-
-    def _replaced(self, address: bytes, host_at: int) -> bytes:
-        """What the client receives for a node id, host and port.
-
-        Args:
-            host_at: where in `address` the text of the host begins.
-
-        Raises:
-            UnicodeDecodeError: it is no UTF-8.
-        """
-        replaced = self._remembered.get(address)
-        if replaced is not None:
-            return replaced
-        node_id: int = _INT32.unpack_from(address, 0)[0]
-        port: int = _INT32.unpack_from(address, len(address) - 4)[0]
-        host = address[host_at:-4].decode()
-        replaced = address
-        if host and port >= 0:
-            host, port = self._addresses.advertise(node_id, host, port)
-            replaced = address[:4] + encode_string(host.encode(), self._compact) + _INT32.pack(port)
-        if len(self._remembered) >= _MAX_REMEMBERED:
-            self._remembered.clear()
-        self._remembered[address] = replaced
-        return replaced
+        number: int = _INT32.unpack(port)[0]
+        if host and number >= 0:
+            host, number = self._addresses.advertise(_INT32.unpack(node_id)[0], host, number)
+        self.out += node_id + encode_string(host.encode(), self._compact) + _INT32.pack(number)

@@ -12,7 +12,7 @@ The first rule that matches counts. Patterns are those of Python, which are Java
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final, final
 
 from asn1crypto import core, parser, x509
@@ -24,8 +24,8 @@ DEFAULT: Final = "DEFAULT"
 _RULE: Final = r"(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?).*?|(.*?)"
 _SPLITTER: Final = re.compile(rf"\s*({_RULE})\s*(,\s*|$)")
 _PARSER: Final = re.compile(_RULE)
-#: A group, an escaped character, or text of a replacement.
-_PIECES: Final = re.compile(r"\$([0-9]+)|\\(.)|([^\\$]+|.)", re.DOTALL)
+#: A group, and an escaped character, of a replacement.
+_PIECES: Final = re.compile(r"\$([0-9]?)|\\(.?)", re.DOTALL)
 
 #: The attribute types that RFC 2253 names.
 _TYPES: Final = {
@@ -90,10 +90,7 @@ def _escape_each(found: re.Match[str]) -> str:
 
 @final
 class _Rule:
-    """One `RULE`: of a name that the pattern matches, each match is replaced by the pieces, text or number of a group.
-
-    case   L, U, or nothing
-    """
+    """One `RULE`: of a name that the pattern matches, each match is replaced. `case`: L, U, or nothing."""
 
     def __init__(self, pattern: str, replacement: str, case: str) -> None:
         try:
@@ -101,31 +98,22 @@ class _Rule:
         except re.error as error:
             raise ValueError(f"pattern {pattern!r}: {error}") from None
         self.case: Final = case
-        self._pieces: Final = tuple(_pieces(replacement, self.pattern.groups))
+
+        def in_python(found: re.Match[str]) -> str:
+            group, escaped = found.groups()
+            if escaped:
+                return escaped.replace("\\", r"\\")
+            if not group or int(group) > self.pattern.groups:
+                raise ValueError(f"replacement {replacement!r}: {found[0]} is no group of the pattern, nor escaped")
+            return rf"\g<{group}>"
+
+        self._template: Final = _PIECES.sub(in_python, replacement)
 
     def apply(self, name: str) -> str | None:
         if not self.pattern.fullmatch(name):
             return None
-        name = self.pattern.sub(self._expand, name)
+        name = self.pattern.sub(self._template, name)
         return name.lower() if self.case == "L" else name.upper() if self.case == "U" else name
-
-    def _expand(self, found: re.Match[str]) -> str:
-        return "".join([(found[piece] or "") if isinstance(piece, int) else piece for piece in self._pieces])
-
-
-def _pieces(replacement: str, groups: int) -> Iterator[int | str]:
-    for digits, escaped, text in _PIECES.findall(replacement):
-        if not digits:
-            if text in {"$", "\\"}:
-                raise ValueError(f"replacement {replacement!r}: {text} must be followed by a group's number or escaped")
-            yield escaped or text
-            continue
-        size = next((size for size in range(len(digits), 1, -1) if int(digits[:size]) <= groups), 1)
-        group = int(digits[:size])
-        if group > groups and not groups:
-            raise ValueError(f"replacement {replacement!r}: the pattern has no group {group}")
-        yield group if group <= groups else f"${group}"
-        yield digits[size:]
 
 
 @final

@@ -14,13 +14,11 @@ only lengths, and hides NodeEndpoints as described in `node_endpoints`. The leng
 
 from fractions import Fraction
 from struct import Struct
-from typing import NamedTuple
 
-from protocol.errors import MalformedFrame
 from protocol.node_endpoints import EndpointsWalk
 from protocol.throttle_time import INT32, raise_int32
-from protocol.topics import LONGEST_NAME, TOPIC_ID_SIZE, Topic
-from protocol.walk import Reading, Steps
+from protocol.topics import TOPIC_ID_SIZE, Topic
+from protocol.walk import Steps
 
 FIRST_WITH_THROTTLE = 1
 FIRST_WITH_APPEND_TIME = 2
@@ -30,9 +28,8 @@ FIRST_FLEXIBLE = 9
 FIRST_WITH_NODE_ENDPOINTS = 10
 FIRST_WITH_TOPIC_IDS = 13
 
-MAX_PIECES = 2_000
-"""Most topics, partitions and record errors counted in one response: all of them in a response with 1,000
-topics of one partition."""
+MAX_COUNTED = 1_000
+"""Topics of one response whose errors are counted."""
 
 _THROTTLE_SIZE = 4
 _SMALLEST_OLD_RESPONSE = 12  # correlation id, topic count, throttle time
@@ -144,6 +141,8 @@ def _finish_plain_response(buf: bytearray, start: int, end: int, id_size: int, t
 
 def _after_plain_topic(buf: bytearray, pos: int, last: int, id_size: int) -> int:
     """Where a topic ends that has no messages and no tags. 0: it has, or it ends after `last`."""
+    if pos >= last:
+        return 0
     size = id_size or buf[pos]
     pos += size + 1
     if not 0 < size < 0x80 or pos > last:
@@ -173,34 +172,17 @@ def _finish_old_response(buf: bytearray, start: int, end: int, version: int, thr
     return True
 
 
-class RefusedShares(NamedTuple):
-    """Share of each topic's partitions that have an error, 0 to 1."""
-
-    seen: dict[Topic, Fraction]
-    """By name, from version 13 on by the 16 bytes of the id: of the partitions that were counted."""
-    unseen: Fraction
-    """Of any other topic: as of all partitions that were counted. 0 if that was the whole response."""
-
-    def of(self, topic: Topic) -> Fraction:
-        return self.seen.get(topic, self.unseen)
-
-
 _SMALLEST_TOPIC = 2
 _INDEX = 4
 _OFFSET = 8
 _ERROR_CODE = 2
-_COMPARED_FROM = 8  # fewer partitions are read one by one: to compare them takes as long
-_COMPARED_AT_ONCE = 512  # partitions: 2.4 us
-_TOPIC_LOOK = 1 + 0x7E + 1  # a name and a partition count whose lengths take one byte
 _NO_ERROR = b"\x00\x00"
 
 
 class ProduceResponseWalk(EndpointsWalk):
     """Walks a Produce response of any version, raises its throttle time and hides its node endpoints, in place.
 
-    It can count the partitions with errors of each topic. That is for statistics, and one response may have tens of
-    thousands of topics: so the first `MAX_PIECES` topics, partitions and record errors are counted, and the share of
-    the others is estimated from these.
+    It can count the partitions with errors of each topic, of the first `MAX_COUNTED` topics.
     """
 
     def __init__(self, version: int, frame_length: int, throttle_time_ms: int, counts_errors: bool) -> None:
@@ -219,31 +201,25 @@ class ProduceResponseWalk(EndpointsWalk):
         self._by_id = version >= FIRST_WITH_TOPIC_IDS
         offsets = 1 + (version >= FIRST_WITH_APPEND_TIME) + (version >= FIRST_WITH_LOG_START)
         self._partition_fixed = _INDEX + _ERROR_CODE + _OFFSET * offsets
-        self._uncounted = MAX_PIECES if counts_errors else 0  # pieces that may still be counted
-        self._is_cut = not counts_errors  # some pieces were not counted
+        self._counts_errors = counts_errors
         self._counts: dict[Topic, list[int]] = {}  # partitions with an error, partitions
-        self._topic_counts = [0, 0]  # of the current topic
 
-    def refused_shares(self) -> RefusedShares:
-        """For a walk that is over and counts errors. Of a topic that occurs twice, the last one counts."""
-        seen = {topic: Fraction(failed, total) for topic, (failed, total) in self._counts.items() if total}
-        if not self._is_cut:
-            return RefusedShares(seen, Fraction(0))
-        all_failed = sum(failed for failed, _ in self._counts.values())
-        all_counted = sum(total for _, total in self._counts.values())
-        return RefusedShares(seen, Fraction(all_failed, max(1, all_counted)))
+    def refused_shares(self) -> dict[Topic, Fraction]:
+        """Share of each topic's partitions that have an error, 0 to 1. Of a topic that occurs twice, the last counts.
+
+        By name, from version 13 on by the 16 bytes of the id.
+        """
+        return {topic: Fraction(failed, total) for topic, (failed, total) in self._counts.items() if total}
 
     def _walk(self) -> Steps:
         yield from self._skip(4, "correlation id")
         if self._compact:
             yield from self._skip_tags()
         topics = yield from self._items(self._compact, _SMALLEST_TOPIC, "topic count")
-        while topics and (self._compact or self._uncounted):
-            yield from self._walk_topic()
-            topics -= 1
-        self._is_cut |= topics > 0
-        if self._is_cut and not self._compact:
-            # Up to version 8 the place of the throttle time does not depend on the topics.
+        if self._compact or self._counts_errors:
+            for _ in range(topics):
+                yield from self._walk_topic()
+        else:  # up to version 8 the place of the throttle time does not depend on the topics
             throttle_size = _THROTTLE_SIZE if self._version >= FIRST_WITH_THROTTLE else 0
             yield from self._skip(max(0, self._limit - self._pos - throttle_size), "topics")
         if self._version >= FIRST_WITH_THROTTLE:
@@ -256,117 +232,34 @@ class ProduceResponseWalk(EndpointsWalk):
             yield from self._skip_tags()
 
     def _walk_topic(self) -> Steps:
-        partitions = self._read_topic_at_hand()
-        if partitions < 0:
-            partitions = yield from self._read_topic()
-        while partitions:
-            if not self._compact and not self._uncounted:
-                self._is_cut = True
-                return
-            partitions = self._skip_plain_partitions(partitions)
-            if self.work_left <= 0 and self._pos < self._end:
-                yield
-            elif partitions:
-                yield from self._walk_partition()
-                partitions -= 1
-        if self._compact:
-            if self._pos < self._end and not self._buf[self._pos]:
-                self._pos += 1
-            else:
+        after = 0
+        if not self._counts_errors:
+            after = _after_plain_topic(self._buf, self._pos, self._end, TOPIC_ID_SIZE if self._by_id else 0)
+        if after:
+            self._pos = after
+        else:
+            yield from self._walk_partitions()
+            if self._compact:
                 yield from self._skip_tags()
         yield from self._pause()
 
-    def _read_topic_at_hand(self) -> int:
-        """The number of a topic's partitions, if its head is complete and short. Else -1, and nothing was read."""
-        if not self._compact or self._end - self._pos < _TOPIC_LOOK:
-            return -1
-        buf, at = self._buf, self._pos
-        after = at + (TOPIC_ID_SIZE if self._by_id else buf[at])
-        at += not self._by_id
-        if not at <= after <= at + 0x7E or not 0 < buf[after] < 0x80:
-            return -1
-        partitions = buf[after] - 1
-        if partitions * (self._partition_fixed + 3) > self._limit - after - 1:
-            return -1
-        if self._uncounted:
-            try:
-                self._begin_topic(bytes(buf[at:after]))
-            except UnicodeDecodeError:
-                return -1
-        else:
-            self._is_cut = True
-        self._pos = after + 1
-        return partitions
-
-    def _read_topic(self) -> Reading:
-        at = self._offset()
-        size = TOPIC_ID_SIZE
-        if not self._by_id:
-            size = yield from self._string_size(self._compact, "topic name")
-            if size < 0:
-                raise MalformedFrame("topic name", at)
-        if self._uncounted and size > LONGEST_NAME:
-            yield from self._skip(size, "topic")
-            self._begin_topic(b"")
-        elif self._uncounted:
-            topic = yield from self._collect(size, "topic")
-            try:
-                self._begin_topic(topic)
-            except UnicodeDecodeError:
-                raise MalformedFrame("topic name as UTF-8", at) from None
-        else:
-            self._is_cut = True
-            yield from self._skip(size, "topic")
-        smallest = self._partition_fixed + (3 if self._compact else 0)
-        return (yield from self._items(self._compact, smallest, "partition count"))
-
-    def _begin_topic(self, topic: bytes) -> None:
+    def _walk_partitions(self) -> Steps:
+        """The head of a topic, and its partitions."""
+        topic = yield from self._topic_of(self._compact, self._by_id)
         counts = [0, 0]
-        self._counts[topic if self._by_id else topic.decode()] = counts
-        self._topic_counts = counts
-        self._uncounted -= 1
+        if self._counts_errors and len(self._counts) < MAX_COUNTED:
+            self._counts[topic] = counts
+        smallest = self._partition_fixed + (3 if self._compact else 0)
+        partitions = yield from self._items(self._compact, smallest, "partition count")
+        for _ in range(partitions):
+            yield from self._walk_partition(counts)
+            yield from self._pause()
 
-    def _skip_plain_partitions(self, left: int) -> int:
-        """Skips partitions of flexible versions that are complete and have a plain end. Returns how many are left."""
-        if not self._compact:
-            return left
-        compares = True
-        while left and self.work_left > 0:
-            here = min(left, (self._end - self._pos) // _PLAIN_PARTITION, _COMPARED_AT_ONCE)
-            if here >= _COMPARED_FROM and compares:
-                compares = _have_plain_ends(self._buf, self._pos, here)
-                here = here if compares else 1
-            else:
-                here = min(here, 1)
-            end_at = self._pos + self._partition_fixed
-            if not here or self._buf[end_at : end_at + 3] != _PLAIN_END:
-                break
-            if self._uncounted:
-                self._count_errors(here, _PLAIN_PARTITION)
-            else:
-                self._is_cut = True
-            self._pos += here * _PLAIN_PARTITION
-            left -= here
-            self.work_left -= 1
-        return left
-
-    def _count_errors(self, partitions: int, stride: int) -> None:
-        """Of the partitions from the current position on, as many as may still be counted."""
-        counted = min(partitions, self._uncounted)
-        self._uncounted -= counted
-        self._is_cut |= counted < partitions
-        buf, first = self._buf, self._pos + _INDEX
-        failed = sum(buf[at : at + 2] != _NO_ERROR for at in range(first, first + counted * stride, stride))
-        self._topic_counts[0] += failed
-        self._topic_counts[1] += counted
-
-    def _walk_partition(self) -> Steps:
-        self.work_left -= 1
+    def _walk_partition(self, counts: list[int]) -> Steps:
         yield from self._need(self._partition_fixed, "partition")
-        if self._uncounted:
-            self._count_errors(1, self._partition_fixed)
-        else:
-            self._is_cut = True
+        error_at = self._pos + _INDEX
+        counts[0] += self._buf[error_at : error_at + _ERROR_CODE] != _NO_ERROR
+        counts[1] += 1
         self._pos += self._partition_fixed
         if self._version >= FIRST_WITH_RECORD_ERRORS:
             errors = yield from self._items(self._compact, 4, "record error count")
@@ -381,5 +274,4 @@ class ProduceResponseWalk(EndpointsWalk):
         yield from self._skip_string(self._compact, "record error message")
         if self._compact:
             yield from self._skip_tags()
-        self._uncounted = max(0, self._uncounted - 1)
         yield from self._pause()

@@ -10,7 +10,7 @@ from struct import Struct
 from protocol.apis import APIS
 from protocol.errors import MalformedFrame
 from protocol.walk import Collecting, FrameWalk, Reading, Steps
-from protocol.wire import compact_string_end, encode_varint, plain_string_end, varint_size
+from protocol.wire import encode_varint, varint_size
 
 _INT32 = Struct(">i")
 
@@ -41,7 +41,6 @@ class RewritingWalk(FrameWalk):
         """The response from its correlation id on, as far as it has been written."""
         self._version = version
         self._compact = APIS[api_key].is_flexible(version)
-        self._string_end = compact_string_end if self._compact else plain_string_end
 
     def _whole(self) -> Steps:
         yield from self._walk()

@@ -132,12 +132,17 @@ def _bearer_name(message: bytes, sub_claim: str) -> str:
         return ""
     pairs = dict(pair.split(b"=", 1) for pair in found[1].split(b"\x01") if pair)  # of several the last counts
     token = _TOKEN.fullmatch(pairs.get(b"auth", b""))
-    parts = [] if token is None else token[1].split(b".")
+    return "" if token is None else subject(token[1], sub_claim)
+
+
+def subject(token: bytes, claim: str) -> str:
+    """The user that a JWT names (RFC 7519), which is not verified; "": it cannot be read."""
+    parts = token.split(b".")
     if len(parts) != 3:  # opaque, or encrypted
         return ""
     try:
         claims = json.loads(b64decode(parts[1].rstrip(b"=") + b"==", altchars=b"-_"))
-        name = claims.get(sub_claim) if isinstance(claims, dict) else None
+        name = claims.get(claim) if isinstance(claims, dict) else None
         return name.strip() if isinstance(name, str) and name.encode() else ""
     except (ValueError, RecursionError):  # not in Base64, JSON or UTF-8; or too deep
         return ""

@@ -20,7 +20,6 @@ from proxy.brokers.topic_lookup import ask_for_topics
 from proxy.brokers.topics import Topics
 from proxy.brokers.upstream import Upstream
 from proxy.config.cautions import MAX_LISTED
-from proxy.config.client_file import read_client_settings
 from proxy.config.config import Config, QuotaOptions, format_address, unmapped
 from proxy.config.errors import BindError
 from proxy.config.quotas_file import quotas_in_force
@@ -125,7 +124,7 @@ class Server:
     ) -> None:
         self.config = config
         self.metrics = Metrics(config)
-        self.tls = TlsContexts(config, self.metrics, partial(read_client_settings, before=config.upstream))
+        self.tls = TlsContexts(config, self.metrics)
         self.sessions: set[Session] = set()
         self._clock = clock
         self._work_clock = work_clock

@@ -11,14 +11,14 @@ import logging
 import os
 import re
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Final
 
 from protocol.principal_rules import distinguished_name, not_after, parse_rules
+from proxy.config.client_file import read_client_settings
 from proxy.config.client_settings import ClientSettings, Pem, SslSettings
 from proxy.config.config import Config, ServerSsl
 from proxy.config.errors import ConfigError, Problem
@@ -38,9 +38,6 @@ _CERTIFICATES: Final = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTI
 #: OpenSSL's words for a peer that does not speak TLS.
 _PLAINTEXT: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG"})
 
-#: Elsewhere than on Linux a file that only this user can read, removed at once.
-_HAS_MEMORY_FILES: Final = hasattr(os, "memfd_create")
-
 _log = logging.getLogger(__name__)
 
 
@@ -59,15 +56,11 @@ class TlsContexts:
 
     to_brokers     None: plaintext; `from_clients`: the same
     upstream       the settings of connections to brokers, with passwords, as they were last read
-    read_upstream  reads them again; raises ConfigError
     """
 
-    def __init__(
-        self, config: Config, metrics: Metrics, read_upstream: Callable[[Path], ClientSettings] | None = None
-    ) -> None:
+    def __init__(self, config: Config, metrics: Metrics) -> None:
         self._server = config.listening.ssl
         self._metrics = metrics
-        self._read_upstream = read_upstream
         self._rules = parse_rules() if self._server is None else parse_rules(self._server.principal_rules)
         self._seen = fingerprints(self._paths(config.upstream))
         self._use(self._make(config.upstream))
@@ -135,14 +128,15 @@ class TlsContexts:
 
     def _read(self) -> _Made:
         file = self.upstream.file
-        return self._make(self.upstream if file is None or self._read_upstream is None else self._read_upstream(file))
+        return self._make(self.upstream if file is None else read_client_settings(file, self.upstream))
 
     def _make(self, upstream: ClientSettings) -> _Made:
         not_after: dict[str, int] = {}
         from_clients = to_brokers = None
         if self._server is not None:
-            from_clients = context_from_clients(self._server)
-            not_after[CLIENTS] = _not_after(Pem(path=self._server.certificate))
+            certificate = read_pem(self._server.certificate)
+            from_clients = context_from_clients(self._server, certificate)
+            not_after[CLIENTS] = _not_after(certificate)
         if upstream.ssl is not None:
             to_brokers = context_to_brokers(upstream.ssl)
             if upstream.ssl.certificate is not None:
@@ -150,21 +144,27 @@ class TlsContexts:
         return _Made(upstream, to_brokers, from_clients, not_after)
 
     def _paths(self, upstream: ClientSettings) -> tuple[Path, ...]:
-        settings, server = upstream.ssl, self._server
-        pems = () if settings is None else (settings.ca, settings.certificate, settings.key)
-        found = [upstream.file, *upstream.secret_files, *(pem.path for pem in pems if pem is not None)]
-        found += [] if server is None else [server.certificate, server.key, server.ca]
-        return tuple([path for path in found if path is not None])
+        server = self._server
+        own = () if server is None else (server.certificate, server.key, server.ca)
+        return (*upstream.files, *(path for path in own if path is not None))
 
 
-def context_from_clients(options: ServerSsl) -> ssl.SSLContext:
+def read_pem(path: Path) -> Pem:
+    """The content of a file. Raises ConfigError."""
+    try:
+        return Pem(path.read_text(encoding="utf-8", errors="replace"), str(path))
+    except OSError as error:
+        raise ConfigError((Problem(str(path), f"cannot be read: {error.strerror}"),)) from error
+
+
+def context_from_clients(options: ServerSsl, certificate: Pem) -> ssl.SSLContext:
     """The context of connections from clients. Raises ConfigError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
-    _load_chain(context, Pem(path=options.certificate), Pem(path=options.key), "")
+    _load_chain(context, certificate, read_pem(options.key), "")
     if options.ca is not None:
-        _load_ca(context, Pem(path=options.ca))
+        _load_ca(context, read_pem(options.ca))
     context.verify_mode = _CLIENT_AUTH[options.client_auth]
     return context
 
@@ -186,58 +186,43 @@ def context_to_brokers(settings: SslSettings) -> ssl.SSLContext:
 
 
 def _load_ca(context: ssl.SSLContext, ca: Pem) -> None:
-    with _file_of(ca, CERTIFICATE) as (name, _), _refusing(ca, "cannot be used"):
-        context.load_verify_locations(name)
+    with _refusing(ca, CERTIFICATE, "cannot be used"):
+        context.load_verify_locations(cadata=ca.text.encode("ascii", "replace").decode())  # comments may be UTF-8
 
 
 def _load_chain(context: ssl.SSLContext, certificate: Pem, key: Pem | None, password: str) -> None:
+    """Python reads keys from files only: these are in memory."""
     key = key or certificate
-    with _file_of(certificate, CERTIFICATE) as (chain, _), _file_of(key, KEY) as (name, text):
-        message = "is not the key of this certificate"
-        if "ENCRYPTED" in text:
-            message = "is encrypted, and no password of the client file decrypts it"
-        with _refusing(key, message):
-            context.load_cert_chain(chain, name, password)  # without a password OpenSSL would ask at the terminal
+    message = "is not the key of this certificate"
+    if "ENCRYPTED" in key.text:
+        message = "is encrypted, and no password of the client file decrypts it"
+    with (
+        _refusing(certificate, CERTIFICATE, message),
+        _refusing(key, KEY, message),
+        open(os.memfd_create("certificate"), "w") as chain_file,
+        open(os.memfd_create("key"), "w") as key_file,
+    ):
+        for file, pem in ((chain_file, certificate), (key_file, key)):
+            file.write(pem.text)
+            file.flush()
+        chain_name, key_name = (f"/proc/self/fd/{file.fileno()}" for file in (chain_file, key_file))
+        context.load_cert_chain(chain_name, key_name, password)  # without one OpenSSL would ask at the terminal
 
 
 @contextmanager
-def _refusing(pem: Pem, message: str) -> Iterator[None]:
-    """Turn errors of OpenSSL into a ConfigError."""
+def _refusing(pem: Pem, content: str, message: str) -> Iterator[None]:
+    """Turn errors of OpenSSL into a ConfigError, as a text without such a part."""
+    if f"{content}-----" not in pem.text:
+        raise ConfigError((Problem(pem.place, f"contains no {content.lower()} in PEM format"),))
     try:
         yield
     except ssl.SSLError as error:
-        raise ConfigError((Problem(_place(pem), message, f"OpenSSL: {_words(error)}"),)) from error
-
-
-def _place(pem: Pem) -> str:
-    return "PEM in the client file" if pem.path is None else str(pem.path)
-
-
-def _text_of(pem: Pem, content: str) -> str:
-    """The PEM, which has such a part. Raises ConfigError."""
-    try:
-        text = pem.text if pem.path is None else pem.path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise ConfigError((Problem(_place(pem), f"cannot be read: {error.strerror}"),)) from error
-    if f"{content}-----" not in text:
-        raise ConfigError((Problem(_place(pem), f"contains no {content.lower()} in PEM format"),))
-    return text
-
-
-@contextmanager
-def _file_of(pem: Pem, content: str) -> Iterator[tuple[str, str]]:
-    """The name of a file with the PEM, and its text: Python reads keys from files only. This one is in memory."""
-    text = _text_of(pem, content)
-    with open(os.memfd_create("pem"), "w") if _HAS_MEMORY_FILES else NamedTemporaryFile("w") as file:
-        file.write(text)
-        file.flush()
-        yield f"/proc/self/fd/{file.fileno()}" if _HAS_MEMORY_FILES else file.name, text
+        raise ConfigError((Problem(pem.place, message, f"OpenSSL: {_words(error)}"),)) from error
 
 
 def _not_after(certificate: Pem) -> int:
     """When the first certificate of a chain expires, in seconds since 1970."""
-    chain = _CERTIFICATES.findall(_text_of(certificate, CERTIFICATE))
-    return min(not_after(ssl.PEM_cert_to_DER_cert(each)) for each in chain)
+    return min(not_after(ssl.PEM_cert_to_DER_cert(each)) for each in _CERTIFICATES.findall(certificate.text))
 
 
 def failure_of(error: Exception, *, is_server: bool = False) -> tuple[str, str]:

@@ -1,49 +1,62 @@
-"""Opens connections for the proxy's own requests to brokers, as those of clients are opened: in plaintext or with TLS,
-and logged in if the proxy has a login.
+"""The proxy's own requests to brokers, each on a connection of its own, opened as those of clients are: in plaintext or
+with TLS, and logged in if the proxy has a login.
 """
 
 import asyncio
-import errno
-import os
-import socket
 import ssl
+from asyncio import StreamReader, StreamWriter
+from functools import partial
+from typing import Final
 
-from proxy.brokers.login import LoginRefused, log_in
+from protocol.errors import ProtocolError
+from proxy.brokers.login import log_in
+from proxy.brokers.upstream import BrokerFailed, connect_failure
 from proxy.config.config import Address
 from proxy.tls import TlsContexts, failure_of
 
-
-class BrokerFailed(OSError):
-    """A broker cannot be used. `reason`: the metric's label."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason
+MAX_RESPONSE: Final = 64 * 1024 * 1024
+_TLS_ALERT: Final = b"\x15\x03"
 
 
-async def open_broker(server: Address, tls: TlsContexts) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection on which a request can be sent. Raises BrokerFailed, other OSErrors, EOFError or ProtocolError."""
-    reader, writer = await _connect(server, tls)
-    if tls.upstream.login is not None:
-        try:
-            await log_in(reader, writer, tls.upstream.login)
-        except LoginRefused as error:
-            writer.close()
-            raise BrokerFailed("login_refused", str(error)) from None
-        except BaseException:
-            writer.close()
-            raise
-    return reader, writer
+async def ask_broker(server: Address, tls: TlsContexts, request: bytes, seconds: float) -> bytes:
+    """The response to a request with its length, from the correlation id on. Raises BrokerFailed."""
+    try:
+        async with asyncio.timeout(seconds):
+            reader, writer = await _connect(server, tls)
+            try:
+                ask = partial(_ask, reader, writer)
+                if tls.upstream.login is not None:
+                    await log_in(ask, tls.upstream.login)
+                return await ask(request)
+            finally:
+                writer.close()
+    except BrokerFailed:
+        raise
+    except TimeoutError:
+        raise BrokerFailed("connect_timeout", f"no answer within {seconds:g} s") from None
+    except (OSError, EOFError) as error:
+        raise BrokerFailed("closed_early", "it closed the connection before its first response") from error
+    except ProtocolError as error:
+        raise BrokerFailed("connect_failed", str(error)) from error
 
 
-async def _connect(server: Address, tls: TlsContexts) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connect(server: Address, tls: TlsContexts) -> tuple[StreamReader, StreamWriter]:
     try:
         return await asyncio.open_connection(*server, ssl=tls.to_brokers)
-    except socket.gaierror as error:
-        raise BrokerFailed("name_resolution", error.strerror or str(error)) from error
-    except ConnectionRefusedError as error:
-        raise BrokerFailed("connect_refused", os.strerror(errno.ECONNREFUSED)) from error
-    except (OSError, ValueError) as error:
+    except TimeoutError:
+        raise
+    except (OSError, ValueError) as error:  # UnicodeError of a host name
         if tls.to_brokers is not None and isinstance(error, ssl.SSLError | ConnectionResetError):
             raise BrokerFailed(*failure_of(error)) from error
-        raise BrokerFailed("connect_failed", str(error)) from error
+        raise connect_failure(error) from error
+
+
+async def _ask(reader: StreamReader, writer: StreamWriter, request: bytes) -> bytes:
+    writer.write(request)
+    head = await reader.readexactly(4)
+    if head[:2] == _TLS_ALERT:
+        raise BrokerFailed("plaintext_to_tls", "it answers with a TLS alert")
+    length = int.from_bytes(head, "big", signed=True)
+    if not 4 <= length <= MAX_RESPONSE:
+        raise BrokerFailed("connect_failed", "its response is not Kafka's")
+    return await reader.readexactly(length)

@@ -34,7 +34,7 @@ _HINTS: Final = {
     "sasl_required": "let clients log in (security.protocol=SASL_PLAINTEXT), or the proxy: set sasl.mechanism and "
     f"sasl.jaas.config in {_FILE}",
     "login_refused": f"see sasl.mechanism and sasl.jaas.config in {_FILE}",
-    "silent": "it is overloaded or hangs, or the network drops its packets: clients wait for their request timeout",
+    "silent": "it is overloaded or hangs, or the network drops its packets",
 }
 #: A broker may answer ApiVersions and still fail so.
 _UNPROBED: Final = frozenset({"sasl_required", "silent"})

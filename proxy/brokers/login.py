@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import json
-from base64 import b64encode, urlsafe_b64decode
-from collections.abc import Generator
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import lru_cache
 from operator import xor
 from struct import Struct
@@ -29,6 +27,8 @@ from kio.static.primitive import i16, i32
 from scramp import ScramClient, ScramException
 
 from protocol.messages import decode, encode
+from protocol.sasl import subject
+from proxy.brokers.upstream import BrokerFailed
 from proxy.config.client_settings import LoginSettings
 
 CORRELATION_ID: Final = 1
@@ -43,20 +43,24 @@ _length: Final = Struct(">i").pack
 _BODY: Final = 4  # after the correlation id
 
 
-class LoginRefused(ConnectionError):
+class LoginRefused(BrokerFailed):
     """A login failed. `str()`: the broker's words, or why the proxy did not finish it."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("login_refused", detail)
 
 
 class Login:
     """One login.
 
     frame         to be sent now; empty: the proxy is logged in
-    user          the name that the broker knows the proxy by; of a token its subject, "" if that cannot be read
+    user          the name that the broker knows the proxy by; of a token its `sub_claim`, "" if that cannot be read
     lifetime_ms   of the session; 0: for ever, or the login is not done
     """
 
-    def __init__(self, settings: LoginSettings) -> None:
+    def __init__(self, settings: LoginSettings, sub_claim: str = "sub") -> None:
         self.user = settings.username
+        self.sub_claim: Final = sub_claim
         self.lifetime_ms = 0
         self._settings = settings
         self._frames = self._exchange()
@@ -120,19 +124,11 @@ def _plain(_: Login, settings: LoginSettings) -> Generator[bytes, bytes, None]:
 def _oauthbearer(login: Login, settings: LoginSettings) -> Generator[bytes, bytes, None]:
     assert settings.token_file is not None  # noqa: S101 - for the type checker: the client file has it
     token = settings.token_file.read_text(encoding="utf-8").strip()
-    login.user = _subject(token)
+    login.user = subject(token.encode(), login.sub_claim)
     error = yield f"n,,\x01auth=Bearer {token}\x01\x01".encode()
     if error:
         yield b"\x01"  # RFC 7628: the broker then answers with its error
         raise LoginRefused(error.decode(errors="replace"))
-
-
-def _subject(token: str) -> str:
-    """Of a JWT (RFC 7519); "": it cannot be read."""
-    with suppress(ValueError, IndexError, AttributeError):
-        claims = json.loads(urlsafe_b64decode(token.split(".")[1] + "=="))
-        return str(claims.get("sub", ""))
-    return ""
 
 
 def _scram(_: Login, settings: LoginSettings) -> Generator[bytes, bytes, None]:
@@ -166,11 +162,11 @@ _MESSAGES: Final = {
 }
 
 
-async def log_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, settings: LoginSettings) -> None:
-    """Log in on a new connection. Raises LoginRefused, ProtocolError, OSError, or EOFError if the broker closes it."""
+async def log_in(ask: Callable[[bytes], Awaitable[bytes]], settings: LoginSettings) -> None:
+    """Log in on a new connection; `ask` returns the response to a frame. Raises LoginRefused, ProtocolError, and what
+    `ask` raises.
+    """
     login = Login(settings)
     while login.frame:
-        writer.write(login.frame)
-        length = int.from_bytes(await reader.readexactly(4), "big")
-        response = await reader.readexactly(min(length, MAX_RESPONSE + 1))
+        response = await ask(login.frame)
         await asyncio.get_running_loop().run_in_executor(THREAD, login.advance, response)

@@ -8,9 +8,9 @@ background, and a check that does not wait for it returns the previous result.
 import asyncio
 from collections.abc import Callable, Sequence
 
-from protocol.errors import ProtocolError
-from proxy.brokers.connect import BrokerFailed, open_broker
+from proxy.brokers.connect import ask_broker
 from proxy.brokers.health import Health
+from proxy.brokers.upstream import BrokerFailed
 from proxy.config.config import Address, format_address
 from proxy.observability.admin import Status
 from proxy.tls import TlsContexts
@@ -22,8 +22,6 @@ VALID_FOR_NS = 30_000_000_000
 ANSWER_WITHIN_SECONDS = 0.5
 PROBE_TIMEOUT_SECONDS = 3.0
 PROBE_EVERY_SECONDS = 10.0
-_MAX_ANSWER_BYTES = 1_048_576
-_TLS_ALERT = b"\x15\x03"
 #: ApiVersions v0, correlation id 1, a null client id.
 _API_VERSIONS_REQUEST = b"\x00\x00\x00\x0a\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff"
 
@@ -36,7 +34,7 @@ class Readiness:
     """Probes the bootstrap servers when checked, at most once every `FRESH_FOR_NS`, one probe at a time.
 
     `not_ready` returns the reason while this proxy serves no new connection (it drains, or reading is paused for
-    memory), else None; then no broker is probed. `tls`: see `open_broker`. `health` learns the results. `clock` returns
+    memory), else None; then no broker is probed. `tls`: see `ask_broker`. `health` learns the results. `clock` returns
     monotonic nanoseconds.
     """
 
@@ -119,37 +117,12 @@ class Readiness:
     async def _answer_of(self, server: Address) -> Status:
         name, begun_ns = format_address(server), self._clock()
         try:
-            async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
-                await _probe(server, self._tls)
-        except TimeoutError:
-            reason, detail = "connect_timeout", f"no answer within {PROBE_TIMEOUT_SECONDS:g} s"
+            answer = await ask_broker(server, self._tls, _API_VERSIONS_REQUEST, PROBE_TIMEOUT_SECONDS)
+            if answer[:6] != b"\x00\x00\x00\x01\x00\x00":
+                raise BrokerFailed("connect_failed", "its response to ApiVersions is an error")  # noqa: TRY301
         except BrokerFailed as error:
-            reason, detail = error.reason, str(error)
-        except (OSError, EOFError):
-            reason, detail = "closed_early", "it closed the connection before its first response"
-        except (ValueError, ProtocolError) as error:
-            reason, detail = "connect_failed", str(error)
-        else:
-            self._health.worked(name, begun_ns, is_probe=True)
-            return Status(True, f"{name} answers")
-        self._health.failed(name, reason, detail)
-        hint = self._health.hint(reason)
-        return Status(False, f"{name}: {detail}" + (f" ({hint})" if hint else ""))
-
-
-async def _probe(server: Address, tls: TlsContexts) -> None:
-    """Raises OSError, EOFError, ValueError or ProtocolError unless a Kafka broker answers."""
-    reader, writer = await open_broker(server, tls)
-    try:
-        writer.write(_API_VERSIONS_REQUEST)
-        head = await reader.readexactly(4)
-        if head[:2] == _TLS_ALERT:
-            raise BrokerFailed("plaintext_to_tls", "it answers with a TLS alert")
-        length = int.from_bytes(head, "big", signed=True)
-        if not 10 <= length <= _MAX_ANSWER_BYTES:
-            raise ValueError("its response is not Kafka's")
-        answer = await reader.readexactly(length)
-        if answer[:6] != b"\x00\x00\x00\x01\x00\x00":
-            raise ValueError("its response to ApiVersions is an error")
-    finally:
-        writer.close()
+            self._health.failed(name, error.reason, str(error))
+            hint = self._health.hint(error.reason)
+            return Status(False, f"{name}: {error}" + (f" ({hint})" if hint else ""))
+        self._health.worked(name, begun_ns, is_probe=True)
+        return Status(True, f"{name} answers")

@@ -1,20 +1,21 @@
-"""Opens connections to the brokers without blocking the event loop.
-
-An attempt is a chain of callbacks: name resolution by the loop's resolver (cached, so 1,000 clients need one look-up),
-a non-blocking ``connect``, the opening of the wire (a TLS handshake), and the next candidate after a failure.
+"""Opens connections to the brokers for sessions: name resolution by the loop's resolver (cached, so 1,000 clients need
+one look-up), TCP, the opening of the wire (a TLS handshake), and the next candidate after a failure.
 """
 
+import asyncio
 import errno
 import ipaddress
 import os
 import socket
-from asyncio import AbstractEventLoop, Future, TimerHandle, ensure_future
+from asyncio import AbstractEventLoop, Future, Task
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from proxy.config.config import Address, format_address
+from proxy.config.values import MAX_PORT
 
 CONNECT_TIMEOUT_SECONDS = 5.0
+"""For a TCP connection with its handshake, and for each login of the proxy."""
 RESOLVED_FOR_NS = 30_000_000_000
 
 SocketAddress = tuple[int, tuple[Any, ...]]
@@ -22,7 +23,7 @@ SocketAddress = tuple[int, tuple[Any, ...]]
 
 
 class Opening(Protocol):
-    """What an attempt calls of the wire of a connected socket."""
+    """What is called of the wire of a connected socket."""
 
     def open(self, done: Callable[[], None], failed: Callable[[str, str], None]) -> None: ...
 
@@ -30,227 +31,132 @@ class Opening(Protocol):
 
 
 W = TypeVar("W", bound=Opening)
+Attempt: TypeAlias = Task[W | None]
+"""Opens one connection. A cancelled one closes what it has opened, and calls nothing."""
 
 
-class Failed(Protocol):
-    def __call__(self, address: str, reason: str, detail: str) -> None: ...
+class BrokerFailed(OSError):
+    """A broker cannot be used. `reason`: the metric's label; `str()`: a sentence."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
 
 
-class Exhausted(Protocol):
-    def __call__(self) -> None: ...
+def connect_failure(error: Exception) -> BrokerFailed:
+    """Why there is no TCP connection."""
+    if isinstance(error, BrokerFailed):
+        return error
+    if isinstance(error, socket.gaierror):
+        return BrokerFailed("name_resolution", error.strerror or str(error))
+    text = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+    return BrokerFailed("connect_refused" if isinstance(error, ConnectionRefusedError) else "connect_failed", text)
 
 
 class Upstream:
-    """Resolves and connects; shared by all sessions."""
+    """Resolves and connects; shared by all sessions. `clock` returns monotonic nanoseconds."""
 
     def __init__(self, loop: AbstractEventLoop, clock: Callable[[], int]) -> None:
-        self.loop = loop
+        self._loop = loop
         self._clock = clock
-        self._literals: dict[Address, list[SocketAddress]] = {}  # one for each broker ever seen
-        self._resolved: dict[Address, tuple[int, list[SocketAddress]]] = {}
-        self._resolving: dict[Address, Future[list[SocketAddress]]] = {}
+        #: The latest look-up of each name, and until when it counts.
+        self._names: dict[Address, tuple[int, Task[list[SocketAddress]]]] = {}
 
     def connect(
         self,
         candidates: Sequence[Address],
         wire_to: Callable[[socket.socket, str], W],
         connected: Callable[[W, str], None],
-        failed: Failed,
-        exhausted: Exhausted,
-    ) -> "Attempt[W]":
+        failed: Callable[[str, str, str], None],
+        exhausted: Callable[[], None],
+    ) -> Attempt[W]:
         """Try ``candidates`` in order until one accepts the connection and its wire is open.
 
         ``wire_to`` makes a wire of a socket and the broker's host. ``failed`` is called for each failure, with the
         address, a reason (a metric label) and a sentence. Finally ``connected``, with the wire and the address, or
         ``exhausted`` is called, once; after a cancel, none of the three.
         """
-        attempt = Attempt(self, candidates, wire_to, connected, failed, exhausted)
-        attempt.next_candidate()
-        return attempt
 
-    def resolve(self, address: Address) -> "list[SocketAddress] | Future[list[SocketAddress]]":
-        """Socket addresses of a literal or from the cache, else a future of them."""
-        literal = self._literals.get(address)
-        if literal is not None:
-            return literal
+        async def attempt() -> W | None:
+            for candidate in candidates:
+                try:
+                    wire = await self._open(candidate, wire_to)
+                except BrokerFailed as error:
+                    failed(format_address(candidate), error.reason, str(error))
+                else:
+                    connected(wire, format_address(candidate))
+                    return wire
+            exhausted()
+            return None
+
+        return self._loop.create_task(attempt())
+
+    async def resolve(self, address: Address) -> list[SocketAddress]:
+        """Socket addresses of a literal, or of a name. Raises OSError."""
         host, port = address
+        if port > MAX_PORT:  # in a broker's response; uvloop would take its last 16 bits
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         try:
-            version = ipaddress.ip_address(host).version
+            family = socket.AF_INET if ipaddress.ip_address(host).version == 4 else socket.AF_INET6
         except ValueError:
             pass
         else:
-            family = socket.AF_INET if version == 4 else socket.AF_INET6
-            found: list[SocketAddress] = [(family, (host, port))]
-            self._literals[address] = found
-            return found
-        cached = self._resolved.get(address)
-        if cached is not None and self._clock() - cached[0] < RESOLVED_FOR_NS:
-            return cached[1]
-        future = self._resolving.get(address)
-        if future is None:
-            future = ensure_future(self._look_up(host, port), loop=self.loop)
-            self._resolving[address] = future
-            future.add_done_callback(lambda done: self._resolution_done(address, done))
-        return future
+            return [(family, (host, port))]
+        until_ns, look_up = self._names.get(address, (0, None))
+        if look_up is None or self._clock() >= until_ns:
+            look_up = self._loop.create_task(self._look_up(host, port))
+            self._names[address] = self._clock() + RESOLVED_FOR_NS, look_up
+        try:
+            return await asyncio.shield(look_up)
+        except OSError:
+            self._names.pop(address, None)
+            raise
 
     async def _look_up(self, host: str, port: int) -> list[SocketAddress]:
-        found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return [(info[0], info[4]) for info in found]
 
-    def _resolution_done(self, address: Address, done: "Future[list[SocketAddress]]") -> None:
-        self._resolving.pop(address, None)
-        if not done.cancelled() and done.exception() is None:
-            self._resolved[address] = (self._clock(), done.result())
-
-
-class Attempt(Generic[W]):
-    """One session's attempt to connect to a broker. A connection and its handshake have `CONNECT_TIMEOUT_SECONDS`."""
-
-    __slots__ = (
-        "_address",
-        "_candidates",
-        "_connected",
-        "_exhausted",
-        "_failed",
-        "_is_cancelled",
-        "_left",
-        "_sock",
-        "_timer",
-        "_upstream",
-        "_wire",
-        "_wire_to",
-    )
-
-    def __init__(
-        self,
-        upstream: Upstream,
-        candidates: Sequence[Address],
-        wire_to: Callable[[socket.socket, str], W],
-        connected: Callable[[W, str], None],
-        failed: Failed,
-        exhausted: Exhausted,
-    ) -> None:
-        self._upstream = upstream
-        self._candidates = list(reversed(candidates))
-        self._wire_to = wire_to
-        self._connected = connected
-        self._failed = failed
-        self._exhausted = exhausted
-        self._address: Address = candidates[0]
-        self._left: list[SocketAddress] = []
-        self._sock: socket.socket | None = None
-        self._wire: W | None = None
-        self._timer: TimerHandle | None = None
-        self._is_cancelled = False
-
-    def cancel(self) -> None:
-        """Stop the attempt, without a callback."""
-        self._is_cancelled = True
-        self._close()
-
-    def next_candidate(self) -> None:
-        self._address = self._candidates.pop()
-        found = self._upstream.resolve(self._address)
-        if isinstance(found, Future):
-            found.add_done_callback(self._on_resolved)
-        else:
-            self._left = list(reversed(found))
-            self._next_socket_address()
-
-    def _on_resolved(self, done: "Future[list[SocketAddress]]") -> None:
-        if self._is_cancelled:
-            return
-        if done.cancelled():
-            self._fail_address("name_resolution", "the look-up was cancelled")
-            return
-        error = done.exception()
-        if error is not None:
-            self._fail_address("name_resolution", getattr(error, "strerror", None) or str(error))
-            return
-        self._left = done.result()[::-1]
-        self._next_socket_address()
-
-    def _next_socket_address(self) -> None:
-        family, sockaddr = self._left.pop()
+    async def _open(self, address: Address, wire_to: Callable[[socket.socket, str], W]) -> W:
+        """The open wire to the first address of a broker that works. Raises BrokerFailed, of the last one."""
         try:
-            sock = self._sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            found = await self.resolve(address)
+        except (OSError, UnicodeError) as error:
+            raise connect_failure(error) from error
+        for family, sockaddr in found:
+            try:
+                return await self._open_at(family, sockaddr, lambda sock: wire_to(sock, address[0]))
+            except OSError as error:  # also without a free descriptor
+                failure = connect_failure(error)
+        raise failure
+
+    async def _open_at(self, family: int, sockaddr: tuple[Any, ...], wire_of: Callable[[socket.socket], W]) -> W:
+        wire: W | None = None
+        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            code = sock.connect_ex(sockaddr)
-        except OSError as error:  # usually no free descriptor
-            self._on_error(error.errno or errno.EIO)
-            return
-        except OverflowError:  # a port above 65535 in a broker's response
-            self._on_error(errno.EINVAL)
-            return
-        if code not in (0, errno.EINPROGRESS):
-            self._on_error(code)
-            return
-        loop = self._upstream.loop
-        self._timer = loop.call_later(CONNECT_TIMEOUT_SECONDS, self._on_timeout)
-        if code:
-            loop.add_writer(sock.fileno(), self._on_writable)
-        else:
-            self._open()
+            async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
+                await self._loop.sock_connect(sock, sockaddr)
+                wire = wire_of(sock)
+                await self._opened(wire)
+        except BaseException as error:
+            (wire or sock).close()
+            if isinstance(error, TimeoutError):
+                reason, what = ("connect_timeout", "no answer") if wire is None else ("tls_failed", "no TLS handshake")
+                raise BrokerFailed(reason, f"{what} within {CONNECT_TIMEOUT_SECONDS:g} s") from None
+            raise
+        return wire
 
-    def _on_writable(self) -> None:
-        sock = self._sock
-        assert sock is not None  # noqa: S101 - for the type checker: the writer is registered only with a socket
-        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            self._on_error(code)
-        else:
-            self._upstream.loop.remove_writer(sock.fileno())
-            self._open()
+    def _opened(self, wire: Opening) -> "Future[None]":
+        opened: Future[None] = self._loop.create_future()
 
-    def _open(self) -> None:
-        sock, self._sock = self._sock, None
-        assert sock is not None  # noqa: S101 - for the type checker
-        self._wire = self._wire_to(sock, self._address[0])
-        self._wire.open(self._on_open, self._on_not_open)
+        def done() -> None:
+            if not opened.done():  # cancelled
+                opened.set_result(None)
 
-    def _on_open(self) -> None:
-        wire, self._wire = self._wire, None
-        assert wire is not None  # noqa: S101 - for the type checker
-        self._close()
-        self._connected(wire, format_address(self._address))
+        def failed(reason: str, detail: str) -> None:
+            if not opened.done():
+                opened.set_exception(BrokerFailed(reason, detail))
 
-    def _on_not_open(self, reason: str, detail: str) -> None:
-        self._close()
-        self._try_next(reason, detail)
-
-    def _on_timeout(self) -> None:
-        reason, what = ("connect_timeout", "no answer") if self._wire is None else ("tls_failed", "no TLS handshake")
-        self._close()
-        self._try_next(reason, f"{what} within {CONNECT_TIMEOUT_SECONDS:g} s")
-
-    def _on_error(self, code: int) -> None:
-        self._close()
-        reason = "connect_refused" if code == errno.ECONNREFUSED else "connect_failed"
-        self._try_next(reason, os.strerror(code))
-
-    def _try_next(self, reason: str, detail: str) -> None:
-        if self._left:
-            self._next_socket_address()
-        else:
-            self._fail_address(reason, detail)
-
-    def _fail_address(self, reason: str, detail: str) -> None:
-        self._failed(format_address(self._address), reason, detail)
-        if self._candidates:
-            self.next_candidate()
-        else:
-            self._exhausted()
-
-    def _close(self) -> None:
-        """Stop the timer, and close what has not been handed over."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._sock is not None:
-            self._upstream.loop.remove_writer(self._sock.fileno())
-            self._sock.close()
-            self._sock = None
-        if self._wire is not None:
-            self._wire.close()
-            self._wire = None
+        wire.open(done, failed)
+        return opened

@@ -34,8 +34,7 @@ def warnings_of(config: Config, quotas: Quotas) -> list[Caution]:
 def secret_warnings(config: Config) -> Iterator[Caution]:
     """Warnings about files with secrets that other users of this machine can read."""
     both = (config.upstream, config.usage.client)
-    tokens = [settings.login.token_file for settings in both if settings.login and settings.login.token_file]
-    for path in dict.fromkeys([*both[0].secret_files, *both[1].secret_files, *tokens]):
+    for path in dict.fromkeys([*both[0].secret_files, *both[1].secret_files]):
         with suppress(OSError):  # it is gone: whoever reads it next reports that
             mode = path.stat().st_mode & 0o777
             if mode & OTHERS_READ:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from click.core import ParameterSource
 
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import (
@@ -71,7 +70,6 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
     problems = file_problems(ctx)
     file_was_read = not problems
     given, wrong_names = _parsed(ctx, problems)
-    problems += _variables_at_odds(ctx)
     problems += take_upstream(ctx, given)
     if need_upstream and file_was_read and "bootstrap_servers" not in given | dict.fromkeys(wrong_names):
         problems.append(
@@ -130,16 +128,6 @@ def _parsed(ctx: click.Context, problems: list[Problem]) -> tuple[dict[str, Any]
         elif value is not None:
             given[name] = value
     return given, wrong_names
-
-
-def _variables_at_odds(ctx: click.Context) -> Iterator[Problem]:
-    """Two variables of one option with different values, where the value comes from the environment."""
-    for option in ctx.command.params:
-        if isinstance(option, Setting) and ctx.get_parameter_source(str(option.name)) is ParameterSource.ENVIRONMENT:
-            (first, value), *others = option.variables_set().items()
-            for other, other_value in others:
-                if other_value != value:
-                    yield Problem(f"{other} {other_value!r}", f"{first} is {value!r}", "set one of them only")
 
 
 def _check_quotas(ctx: click.Context, given: Mapping[str, Any]) -> list[Problem]:

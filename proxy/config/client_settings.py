@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Pem:
-    """A PEM file, or its text from the client file; the text may be a key."""
+    """A text in PEM, which may be a key. `place`: where it stands, for messages."""
 
-    path: Path | None = None
-    text: str = field(default="", repr=False)
+    text: str = field(repr=False)
+    place: str = field(default="PEM", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class SslSettings:
 
     ca             None: the system's certificate authorities
     certificate    of the proxy as a client, with its chain
-    key            None: it stands in the certificate's file
+    key            None: it stands beside the certificate
     key_password   of an encrypted key
     protocols      the versions that are allowed
     """
@@ -53,7 +53,8 @@ class ClientSettings:
     protocol        `security.protocol`
     ssl             None: plaintext
     login           None: SASL passes through from clients
-    secret_files    files that were read for a secret, itself among them if it has any
+    files           all that were read, `file` among them
+    secret_files    those with a secret, and the token file
     ignored         keys that have no use here
     """
 
@@ -61,6 +62,7 @@ class ClientSettings:
     protocol: str = "PLAINTEXT"
     ssl: SslSettings | None = None
     login: LoginSettings | None = None
+    files: tuple[Path, ...] = ()
     secret_files: tuple[Path, ...] = ()
     ignored: tuple[str, ...] = ()
 

@@ -39,18 +39,7 @@ JAVA: Final = ClientDefaults(5 * 1_048_576, 30, 33_554_432, 120)
 #: `message.timeout.ms`.
 LIBRDKAFKA: Final = ClientDefaults(5 * 1_000_000, 30, 1_073_741_824, 300)
 
-#: By the beginning of the name of its software in ApiVersions (KIP-511).
-_DEFAULTS: Final = {"apache-kafka-java": JAVA, "librdkafka": LIBRDKAFKA, "confluent-kafka": LIBRDKAFKA}
-
-#: Where the software of a client is not known, warnings begin below the smaller floor and give both.
+#: The software of a client is not known at the start: warnings begin below the smaller floor and give both.
 SMALLEST_SHARE: Final = min(JAVA.smallest_share, LIBRDKAFKA.smallest_share)
 FLOORS: Final = f"Java {JAVA.smallest_share}, librdkafka {LIBRDKAFKA.smallest_share} bytes/s at default settings"
 REMEDY: Final = "raise the limit, lower the client's buffer, or raise its delivery timeout"
-
-
-def smallest_share(software: str) -> tuple[int, str]:
-    """The floor of a client in bytes per second, and as a text; `software`: its name, "" where that is not known."""
-    for name, defaults in _DEFAULTS.items():
-        if software.startswith(name):
-            return defaults.smallest_share, f"{name} {defaults.smallest_share} bytes/s at default settings"
-    return SMALLEST_SHARE, FLOORS

@@ -1,4 +1,4 @@
-"""The text of Kafka's client files: Java properties, references to values elsewhere, and JAAS entries.
+"""What the values of Kafka's client files may be: references to values elsewhere, and JAAS entries.
 
 No error contains a value.
 """
@@ -7,48 +7,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import shlex
 from pathlib import Path
 from typing import Final
 
-_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_PROPERTY: Final = re.compile(r"((?:[^\\=:\s]|\\.)+)\s*[=:\s]?\s*(.*)", re.DOTALL)
+import javaproperties
+
 #: As ConfigTransformer has it: a provider, a path for some of them, and a key.
 _REFERENCE: Final = re.compile(r"\$\{([^}:]*):(?:([^}]*?):)?([^}]*?)\}")
-_FORMS: Final = "allowed: ${env:NAME}, ${file:PATH:KEY}, ${dir:PATH:FILE}"
-
-_VALUE: Final = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[\w.$-]+)"""
-_OPTION: Final = re.compile(rf"([\w.$-]+)\s*=\s*({_VALUE})", re.DOTALL)
-#: With or without the `KafkaClient { ... };` of a JAAS file.
-_ENTRY: Final = re.compile(
-    rf"(?:\w+\s*\{{)?\s*([\w.$]+)\s+\w+((?:\s+[\w.$-]+\s*=\s*{_VALUE})*)\s*;\s*(?:\}}\s*;?)?", re.DOTALL
-)
 
 
 class Unresolved(ValueError):
     """A reference to a value that is not there. `str()` contains its place."""
-
-
-def properties(text: str) -> Iterator[tuple[str, str]]:
-    """Keys and values of a Java properties file (java.util.Properties.load)."""
-    joined = re.sub(r"(?<!\\)((?:\\\\)*)\\\n[ \t]*", r"\1", text.replace("\r\n", "\n"))
-    for line in joined.splitlines():
-        match = _PROPERTY.match(line.strip())
-        if match is not None and match[1][0] not in "#!":
-            yield _unescaped(match[1]), _unescaped(match[2])
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(
-        r"\\(u[0-9a-fA-F]{4}|.)",
-        lambda match: chr(int(match[1][1:], 16)) if len(match[1]) > 1 else _ESCAPES.get(match[1], match[1]),
-        text,
-    )
-
-
-def is_reference(text: str) -> bool:
-    """Whether the text has a reference: its value stands elsewhere."""
-    return _REFERENCE.search(text) is not None
 
 
 def resolved(text: str, files: list[Path]) -> str:
@@ -65,38 +35,29 @@ def _value_of(provider: str, path: str, key: str, files: list[Path]) -> str:
             raise Unresolved(f"the environment variable {key} is not set")
         return value
     if provider not in {"file", "dir"} or not path:
-        raise Unresolved(f"${{{provider}:...}} is not a reference; {_FORMS}")
+        allowed = "allowed: ${env:NAME}, ${file:PATH:KEY}, ${dir:PATH:FILE}"
+        raise Unresolved(f"${{{provider}:...}} is not a reference; {allowed}")
     file = Path(path) / key if provider == "dir" else Path(path)
+    files.append(file)
     try:
         text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+        return text.rstrip("\r\n") if provider == "dir" else javaproperties.loads(text)[key]
+    except KeyError:
+        raise Unresolved(f"{file} has no key {key}") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not a text in UTF-8 with valid escapes"
         raise Unresolved(f"{file}: {reason}") from None
-    files.append(file)
-    if provider == "dir":
-        return text.rstrip("\r\n")
-    values = dict(properties(text))
-    if key not in values:
-        raise Unresolved(f"{file} has no key {key}")
-    return values[key]
 
 
-def jaas_entry(text: str) -> tuple[str, dict[str, str]] | None:
-    """The login module of `sasl.jaas.config`, without its package, and its options. None: the text is no entry."""
-    match = _ENTRY.fullmatch(text.strip())
-    if match is None:
+def jaas_options(text: str) -> dict[str, str] | None:
+    """The options of `sasl.jaas.config`; None: the text is no entry `MODULE FLAG NAME="VALUE"...;`."""
+    tokens = shlex.shlex(text, posix=True)
+    tokens.commenters = ""
+    tokens.wordchars += ".$-"
+    tokens.escapedquotes = "\"'"
+    try:
+        _, _, *rest, end = tokens
+    except ValueError:
         return None
-    options = {name: _unquoted(value) for name, value in _OPTION.findall(match[2])}
-    return match[1].rpartition(".")[2], options
-
-
-def _unquoted(value: str) -> str:
-    """As java.io.StreamTokenizer."""
-    if value[0] not in "\"'":
-        return value
-    return re.sub(
-        r"\\([0-7]{1,3}|.)",
-        lambda match: chr(int(match[1], 8)) if match[1].isdigit() else _ESCAPES.get(match[1], match[1]),
-        value[1:-1],
-        flags=re.DOTALL,
-    )
+    is_entry = end == ";" and len(rest) % 3 == 0 and set(rest[1::3]) <= {"="}
+    return dict(zip(rest[::3], rest[2::3], strict=True)) if is_entry else None

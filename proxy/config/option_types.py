@@ -82,14 +82,14 @@ class Setting(cloup.Option):
         super().__init__(*args, **attributes)
         self.variables = (str(self.envvar), *alias_envvars)
 
-    def variables_set(self) -> dict[str, str]:
-        """The values of its variables that are set and not empty; the first one counts."""
-        return {variable: value for variable in self.variables if (value := os.environ.get(variable))}
+    @property
+    def variable_set(self) -> str | None:
+        """The first of its variables that is set and not empty: this one counts."""
+        return next((variable for variable in self.variables if os.environ.get(variable)), None)
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        if ctx.meta.get(IGNORE_ENVIRONMENT):
-            return None
-        return next(iter(self.variables_set().values()), None)
+        variable = self.variable_set
+        return None if variable is None or ctx.meta.get(IGNORE_ENVIRONMENT) else os.environ[variable]
 
     def get_help_record(self, ctx: click.Context) -> Any:
         """The help text, and on a line of its own the default and the variable."""
@@ -109,7 +109,7 @@ def place_of(ctx: click.Context, name: str, given: object) -> str:
     source = ctx.get_parameter_source(name)
     if source is ParameterSource.ENVIRONMENT:
         [option] = (param for param in ctx.command.params if isinstance(param, Setting) and param.name == name)
-        return f"{next(iter(option.variables_set()))} {given!r}"
+        return f"{option.variable_set} {given!r}"
     if source is ParameterSource.DEFAULT_MAP:
         return f"{ctx.params['config']}: {name} = {given!r}"
     flag = "--" + name.replace("_", "-")

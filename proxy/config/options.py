@@ -27,7 +27,8 @@ from proxy.config.toml_file import take_defaults_from
 from quotas.modes import MODES
 
 
-def _setting(*flags: str, **attributes: Any) -> Callable[[Any], Any]:
+def _setting(*flags: str, show_default: str = "none", **attributes: Any) -> Callable[[Any], Any]:
+    """An option. `show_default`: in the help, where it has no `default`."""
     name, *aliases = (flag.lstrip("-").partition("/")[0].replace("-", "_") for flag in flags)
     return cloup.option(
         *flags,
@@ -36,8 +37,13 @@ def _setting(*flags: str, **attributes: Any) -> Callable[[Any], Any]:
         envvar=ENVIRONMENT_PREFIX + name.upper(),
         alias_envvars=tuple(ENVIRONMENT_PREFIX + alias.upper() for alias in aliases),
         metavar=getattr(attributes["type"], "metavar", None),
+        show_default=True if attributes.get("default") else show_default,
         **attributes,
     )
+
+
+def _switch(flag: str, text: str) -> Callable[[Any], Any]:
+    return _setting(f"{flag}/--no-{flag[2:]}", type=Switch(), default=False, show_default="off", help=text)
 
 
 _ADDRESS: Final = partial(values.parse_address, zero_port=True)
@@ -51,13 +57,14 @@ UPSTREAM: Final = cloup.option_group(
         "--bootstrap-server",
         type=Checked("HOST:PORT[,HOST:PORT...]", values.parse_addresses),
         show_default="bootstrap.servers of --command-config, required",
-        help="Brokers to forward to; responses contain the other brokers. The variable may be named after either flag.",
+        help="Brokers to forward to; responses contain the other brokers. The variable may be named after either "
+        "flag; ..._SERVERS counts first.",
     ),
     _setting(
         "--command-config",
         type=Checked("FILE", file_path),
         show_default="none, plaintext",
-        help="How to connect to brokers: Kafka's client.properties, with PEM files for TLS, or a .toml file. With "
+        help="How to connect to brokers: Kafka's client.properties, with PEM files for TLS. With "
         "sasl.* the proxy logs in, and clients do not; without, the logins of clients pass through. Its "
         "bootstrap.servers count where --bootstrap-servers is missing.",
     ),
@@ -81,7 +88,6 @@ LISTENING: Final = cloup.option_group(
         "--broker-port",
         type=Checked("NODE=PORT", values.parse_node_port),
         multiple=True,
-        show_default="none",
         help="The port of one broker, if two would share one. Repeatable; in the environment separated by ';'.",
     ),
     _setting(
@@ -94,7 +100,6 @@ LISTENING: Final = cloup.option_group(
         "--proxy-protocol-from",
         type=Checked("CIDR", values.parse_network),
         multiple=True,
-        show_default="none",
         help="Network or address of a load balancer that sends the PROXY protocol, version 1 or 2. Its connections "
         "must begin with that header, and limits by ip apply to the client's address; others must not begin with it. "
         "Repeatable; in the environment separated by ';'.",
@@ -115,7 +120,6 @@ LISTENING: Final = cloup.option_group(
     _setting(
         "--ssl-ca-location",
         type=Checked("FILE.pem", file_path),
-        show_default="none",
         help="Certificate authorities of client certificates.",
     ),
     _setting(
@@ -158,7 +162,6 @@ QUOTAS: Final = cloup.option_group(
         "--quota",
         type=Checked("SPEC", quota_spec),
         multiple=True,
-        show_default="none",
         help="KEY=VALUE[,KEY=VALUE...]. The scope: user, client-id, or both; or one of ip, topic, listener, "
         "total=true, resource-group with its members; <default>: each name without its own entry. The limits: "
         "listed at the end; 5MB is 5,000,000 bytes per second. Options: mode, action, algorithm, burst_seconds. "
@@ -167,7 +170,6 @@ QUOTAS: Final = cloup.option_group(
     _setting(
         "--quotas-file",
         type=Checked("FILE.toml", file_path),
-        show_default="none",
         help="[[quota]] and [[resource-group]] tables with the keys of SPEC; above them quota_share and dry_run. The "
         "proxy watches the file and applies a change as a whole. A limit of the file replaces that of a --quota of the "
         "same entity; quota_share and dry_run replace their flags.",
@@ -243,12 +245,9 @@ ENFORCEMENT: Final = cloup.option_group(
         help="Longest wait of a connection over connection_creation_rate; one that would wait longer is closed after "
         "it. librdkafka gives up after 10s.",
     ),
-    _setting(
-        "--dry-run/--no-dry-run",
-        type=Switch(),
-        default=False,
-        show_default="off",
-        help="Decide, count and log, but forward everything unchanged. While the proxy runs, SIGUSR2 or dry_run in a "
+    _switch(
+        "--dry-run",
+        "Decide, count and log, but forward everything unchanged. While the proxy runs, SIGUSR2 or dry_run in a "
         "watched file switches this off and on.",
     ),
 )
@@ -265,7 +264,6 @@ OBSERVABILITY: Final = cloup.option_group(
         "--metrics-allowed-host",
         type=Checked("NAME", values.parse_host),
         multiple=True,
-        show_default="none",
         help="A host name by which scrapers reach --metrics-listen. Requests for IP addresses, localhost and the "
         "listen host are always answered; any other Host gets 421, so that no web page can read this port through a "
         "browser (DNS rebinding). Repeatable; in the environment separated by ';'.",
@@ -325,12 +323,9 @@ USAGE: Final = cloup.option_group(
         show_default="the file of --command-config",
         help="How to connect to them: a file like that of --command-config.",
     ),
-    _setting(
-        "--usage-by-topic/--no-usage-by-topic",
-        type=Switch(),
-        default=False,
-        show_default="off",
-        help="Count record bytes by topic, too. This parses Produce requests and Fetch responses.",
+    _switch(
+        "--usage-by-topic",
+        "Count record bytes by topic, too. This parses Produce requests and Fetch responses.",
     ),
     _setting(
         "--max-usage-series",
@@ -343,7 +338,6 @@ USAGE: Final = cloup.option_group(
         "--label",
         type=Checked("NAME=VALUE", values.parse_label),
         multiple=True,
-        show_default="none",
         help="A label of all records, such as team=search. Repeatable; in the environment separated by ';'.",
     ),
     _setting(
@@ -416,20 +410,14 @@ SECURITY: Final = cloup.option_group(
         help="The claim that is the user of a client that logs in to the broker with a token (OAUTHBEARER), as the "
         "broker's sasl.oauthbearer.sub.claim.name.",
     ),
-    _setting(
-        "--allow-open-relay/--no-allow-open-relay",
-        type=Switch(),
-        default=False,
-        show_default="off",
-        help="Accept clients from other hosts without --ssl-client-auth required though the proxy logs in: whoever "
+    _switch(
+        "--allow-open-relay",
+        "Accept clients from other hosts without --ssl-client-auth required though the proxy logs in: whoever "
         "reaches the port has the rights of its login.",
     ),
-    _setting(
-        "--pass-unknown-apis/--no-pass-unknown-apis",
-        type=Switch(),
-        default=False,
-        show_default="off",
-        help="Forward APIs that are unknown to this proxy. Their responses may contain a broker's real address, which "
+    _switch(
+        "--pass-unknown-apis",
+        "Forward APIs that are unknown to this proxy. Their responses may contain a broker's real address, which "
         "lets clients bypass quotas.",
     ),
 )
@@ -441,7 +429,6 @@ PROCESS: Final = cloup.option_group(
         type=Checked("FILE.toml", file_path),
         is_eager=True,
         expose_value=True,
-        show_default="none",
         help="Options from a file: keys are the names with underscores, repeatable ones are lists. A flag overrides "
         "the environment, which overrides the file. The proxy watches it: dry_run, throttle_mode, log_level, quota, "
         "quota_share and quotas_file change while it runs; the others need a restart.",

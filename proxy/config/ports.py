@@ -5,6 +5,7 @@ problems.
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 import click
@@ -17,79 +18,49 @@ from proxy.config.values import MAX_PORT
 
 DEFAULT_BROKER_PORTS: Final = 20
 
-_OWN: Final = "each needs its own"
-
 
 def take_ports(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]:
-    """Set `broker_ports` and `broker_port`, and check that each port has one use."""
+    """Set `broker_ports` and `broker_port`, port by node, and check that each port has one use."""
     listen: Address = given["listen"]
-    ports = given.get("broker_ports")
+    ports: range | None = given.get("broker_ports")
+    is_default = ctx.params.get("broker_ports") is None
     if ports is None and listen[1] > 0:
         ports = range(listen[1] + 1, listen[1] + 1 + DEFAULT_BROKER_PORTS)
         if ports[-1] > MAX_PORT:
-            yield Problem(
-                _place(ctx, "listen", format_address(listen)),
-                f"has fewer than {DEFAULT_BROKER_PORTS} ports after it",
-                "give --broker-ports FIRST-LAST",
-            )
+            message = f"has fewer than {DEFAULT_BROKER_PORTS} ports after it"
+            yield Problem(_place(ctx, "listen", format_address(listen)), message, "give --broker-ports FIRST-LAST")
             return
     given["broker_ports"] = ports or None
-    owners: dict[int, str] = {}
-    yield from _take_exceptions(ctx, given, owners)
-    range_name = _range_name(ctx, ports)
-    yield from _check_listen_port(listen, ports, range_name, owners)
-    yield from _check_metrics_port(ctx, given, ports, range_name, owners)
-    yield from _check_upstream(ctx, given, {listen[1], *(ports or ()), *owners} - {0})
-
-
-def _range_name(ctx: click.Context, ports: range | None) -> str:
-    if not ports:
-        return ""
-    is_default = ctx.params.get("broker_ports") is None
-    return f"--broker-ports {ports[0]}-{ports[-1]}" + (
-        f" (the default: the {DEFAULT_BROKER_PORTS} ports after the listen port)" if is_default else ""
-    )
-
-
-def _take_exceptions(ctx: click.Context, given: dict[str, Any], owners: dict[int, str]) -> Iterator[Problem]:
-    """Set `broker_port`, port by node, and `owners`, the flag by port."""
+    uses = [(_place(ctx, "listen", format_address(listen)), range(listen[1], listen[1] + 1))] if listen[1] else []
     nodes: dict[int, int] = {}
     for node, port in given.get("broker_port", ()):
         place = place_of(ctx, "broker_port", f"{node}={port}")
         if node in nodes:
             yield Problem(place, f"node {node} has a port already: {nodes[node]}")
-        elif port in owners:
-            yield Problem(place, f"port {port} is taken already by {owners[port]}")
         nodes.setdefault(node, port)
-        owners.setdefault(port, f"--broker-port {node}={port}")
+        uses.append((place, range(port, port + 1)))
     given["broker_port"] = nodes
-
-
-def _check_listen_port(
-    listen: Address, ports: range | None, range_name: str, owners: Mapping[int, str]
-) -> Iterator[Problem]:
-    if not listen[1]:
-        return
-    if ports and listen[1] in ports:
-        yield Problem(range_name, f"contains the port of --listen {format_address(listen)}", _OWN)
-    if listen[1] in owners:
-        yield Problem(owners[listen[1]], f"is the port of --listen {format_address(listen)}", _OWN)
-
-
-def _check_metrics_port(
-    ctx: click.Context, given: Mapping[str, Any], ports: range | None, range_name: str, owners: Mapping[int, str]
-) -> Iterator[Problem]:
-    listen: Address = given["listen"]
+    yield from _used_twice(uses)  # one of the range below may be the port of a node
+    if ports:
+        default = f" (the default: the {DEFAULT_BROKER_PORTS} ports after the listen port)" if is_default else ""
+        in_range = (f"--broker-ports {ports[0]}-{ports[-1]}{default}", ports)
+        yield from _used_twice([*uses[: listen[1] > 0], in_range])
+        uses.append(in_range)
+    yield from _check_upstream(ctx, given, {port for _, own in uses for port in own})
     metrics: Address | None = given.get("metrics_listen")
-    if not metrics or not metrics[1] or not _same_interface(metrics[0], listen[0]):
-        return
-    place = _place(ctx, "metrics_listen", format_address(metrics))
-    if metrics[1] == listen[1]:
-        yield Problem(place, "is the address of --listen too", "each needs its own port")
-    elif ports and metrics[1] in ports:
-        yield Problem(place, f"is in the range {range_name}", "move --metrics-listen or --broker-ports")
-    elif metrics[1] in owners:
-        yield Problem(place, f"is the port of {owners[metrics[1]]}", _OWN)
+    if metrics and metrics[1] and _same_interface(metrics[0], listen[0]):
+        own = (_place(ctx, "metrics_listen", format_address(metrics)), range(metrics[1], metrics[1] + 1))
+        yield from islice((found for use in uses for found in _used_twice([use, own])), 1)
+
+
+def _used_twice(uses: list[tuple[str, range]]) -> Iterator[Problem]:
+    """A problem for each of these ranges, after their places, that shares a port with an earlier one."""
+    for number, (place, own) in enumerate(uses):
+        for other, theirs in uses[:number]:
+            shared = range(max(own.start, theirs.start), min(own.stop, theirs.stop))
+            if shared:
+                yield Problem(place, f"port {shared[0]} is that of {other}", "each needs its own")
+                break
 
 
 def _check_upstream(ctx: click.Context, given: Mapping[str, Any], own_ports: set[int]) -> Iterator[Problem]:

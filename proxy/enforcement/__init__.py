@@ -5,5 +5,4 @@
 - `data_frame` the life of a data frame that is held, or that does not arrive whole
 - `holds`      the held frames of all connections, in one queue for each limit; the reservations that may lapse
 - `report`     log lines, metrics, and the list of throttled clients
-- `shares`     warnings about clients whose share of a limit is too small
 """

@@ -108,7 +108,6 @@ class Identity:
     notice           the throttle time of data responses
     request_notice   the throttle time of all others: of `request_rate` alone
     refusal_error    error code for partitions that `action=reject` refuses; 0: its client is held instead
-    software         the name of the client's software in ApiVersions (KIP-511); "": not known
     """
 
     __slots__ = (
@@ -122,7 +121,6 @@ class Identity:
         "refusal_error",
         "registry",
         "request_notice",
-        "software",
         "wire_client_id",
     )
 
@@ -140,7 +138,6 @@ class Identity:
         self.notice = Notice(config.enforcement.max_throttle_ms)
         self.request_notice = Notice(config.enforcement.max_throttle_ms)
         self.refusal_error = 0
-        self.software = ""
 
     def authenticate(self, user: str, now_ns: int) -> None:
         """Set the user of this and later requests, unless `--principal` names that of all. Nothing that waits for a

@@ -3,7 +3,7 @@ of the login ends (KIP-368).
 
 Its requests are in flight like any other, and `proxy.streams.handlers.login` takes their responses out of the stream.
 A login begins at the end of a frame, and no frame begins before the broker has accepted it: one that a limit releases
-meanwhile is asked again.
+meanwhile is asked again. It has `CONNECT_TIMEOUT_SECONDS` from when the broker has answered all requests before it.
 """
 
 import random
@@ -11,6 +11,7 @@ from asyncio import Future, TimerHandle
 from typing import Final, final
 
 from proxy.brokers.login import CORRELATION_ID, THREAD, Login
+from proxy.brokers.upstream import CONNECT_TIMEOUT_SECONDS, BrokerFailed
 from proxy.enforcement.identity import ANONYMOUS
 from proxy.sessions.pump import LOGIN, Owner, Pump
 from proxy.sessions.shared import Shared
@@ -28,6 +29,7 @@ class BrokerLogin:
 
     _login   the login under way
     _sent    its latest request; None: the current frame must end first
+    _timer   of the login under way, or the next one
     """
 
     __slots__ = ("_login", "_owner", "_requests", "_sent", "_shared", "_timer")
@@ -44,7 +46,8 @@ class BrokerLogin:
         """Begin a login, at the end of the current frame."""
         connection, settings = self._requests.stream.connection, self._shared.login()
         if settings is not None and not connection.is_closing:
-            self._login = Login(settings)
+            self._login = Login(settings, connection.context.config.security.sasl_oauthbearer_sub_claim_name)
+            self._timer = None
             connection.max_in_flight = 0
             connection.attention = True
             self.attend()
@@ -65,6 +68,8 @@ class BrokerLogin:
     def _send(self, login: Login) -> None:
         connection = self._requests.stream.connection
         self._sent = OwnRequest(Handler(connection.context))
+        if self._timer is None and not connection.in_flight:
+            self._timer = self._shared.loop.call_later(CONNECT_TIMEOUT_SECONDS, self._on_silent)
         connection.in_flight.append((CORRELATION_ID, self._sent))
         self._requests.write(login.frame)
 
@@ -82,10 +87,15 @@ class BrokerLogin:
         except Exception as error:  # noqa: BLE001 - a defect may cost its own connection, never the process
             self._owner.close_for(error)
 
+    def _on_silent(self) -> None:
+        detail = f"no answer to the login of the proxy within {CONNECT_TIMEOUT_SECONDS:g} s"
+        self._owner.close_for(BrokerFailed("silent", detail))
+
     def _end(self, login: Login) -> None:
         """The broker has accepted a login."""
         shared, connection = self._shared, self._requests.stream.connection
-        self._login = self._sent = None
+        self.close()
+        self._sent = None
         if login.lifetime_ms:
             seconds = login.lifetime_ms / 1_000 * random.uniform(EARLIEST, LATEST)  # noqa: S311
             self._timer = shared.loop.call_later(seconds, self.begin)
@@ -96,7 +106,7 @@ class BrokerLogin:
         self._owner.attend()
 
     def close(self) -> None:
-        """The connection is closed."""
+        """The connection is closed, or the login has ended."""
         self._login = None
         if self._timer is not None:
             self._timer.cancel()

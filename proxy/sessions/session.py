@@ -9,8 +9,7 @@ from typing import Final, final
 
 from protocol.errors import NotKafka, ProtocolError
 from protocol.request_header import may_contain_produce
-from proxy.brokers.login import LoginRefused
-from proxy.brokers.upstream import Attempt
+from proxy.brokers.upstream import Attempt, BrokerFailed
 from proxy.config.config import Address, format_address
 from proxy.enforcement.data_frame import DataFrame, FrameOwner, Life
 from proxy.enforcement.holds import Delay
@@ -531,8 +530,8 @@ class Session(Owner, FrameOwner):
     # ---- errors
 
     def close_for(self, error: Exception) -> None:
-        if isinstance(error, LoginRefused):
-            self._shared.health.failed(self.progress.broker, "login_refused", str(error))
+        if isinstance(error, BrokerFailed):
+            self._shared.health.failed(self.progress.broker, error.reason, str(error))
         elif isinstance(error, NotKafka) and error.protocol == "tls" and self.connection.in_flight:
             self._shared.health.failed(self.progress.broker, "plaintext_to_tls", "it answers with a TLS alert")
         elif isinstance(error, ProtocolError):

@@ -7,7 +7,6 @@ from collections.abc import Collection
 from typing import Final
 
 from proxy.config.config import SecurityOptions
-from proxy.enforcement.shares import Shares
 from proxy.observability.logs import RateLimited, event
 from proxy.observability.metrics import HANDSHAKE_TIMEOUT, MAX_IDLE, STALLED, ConnectionMetrics
 from proxy.sessions.lifecycle import State
@@ -54,7 +53,6 @@ class Sweep:
         #: The rest of the part.
         self._due: list[Session] = []
         self._closed = 0
-        self._shares = Shares()
 
     def tick(self, now_ns: int, *, is_short: bool) -> bool:
         """Check some sessions of the next part; `is_short`: some are not read because memory is used up.
@@ -63,19 +61,16 @@ class Sweep:
         """
         if not self._due:
             self._begin_part(now_ns, is_short=is_short)
-        self._shares.warn()
         some = self._due[-CHECKED_AT_ONCE:]
         del self._due[-CHECKED_AT_ONCE:]
         for session in some:
             session.sweep(now_ns)
-            self._shares.add(session.identity, session.wait, session.origin.listener, now_ns)
             if self._closed < CLOSED_AT_ONCE and session.state in {State.CONNECTING, State.OPEN}:
                 self._closed += self._close_overdue(session, now_ns)
         return bool(self._due)
 
     def _begin_part(self, now_ns: int, *, is_short: bool) -> None:
         if self._part == 0:
-            self._shares.check()
             self._current = list(self._sessions)
             if is_short or self._memory.keeps_much:
                 self._close_stalled(now_ns)

@@ -1,7 +1,6 @@
 """The enforcement benchmark: what it counts in each cell, its figures and its picture."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,7 +17,6 @@ from bench.enforcement.outcome import (
     timeouts_in,
     whole_seconds,
 )
-from bench.enforcement.picture import draw
 from bench.report import markdown
 from deploy.local.evenness import BIN_NS
 
@@ -50,11 +48,6 @@ def test_seconds_without_a_frame_count_and_the_one_that_is_not_whole_does_not() 
     assert whole_seconds(frames, 4) == (15, 0, 30, 0)
 
 
-def test_no_frame_has_no_seconds() -> None:
-    with pytest.raises(ValueError, match="no data frame"):
-        whole_seconds([], 4)
-
-
 @given(st.lists(st.tuples(st.integers(0, 9 * BIN_NS), st.integers(1, 10**6)), min_size=1), st.integers(1, 12))
 def test_each_byte_of_the_seconds_is_counted_once(frames: list[tuple[int, int]], seconds: int) -> None:
     end_ns = min(frames)[0] + seconds * BIN_NS
@@ -77,18 +70,6 @@ def test_each_byte_of_the_seconds_is_counted_once(frames: list[tuple[int, int]],
 )
 def test_a_timeout_is_found_in_the_output_of_each_client(line: bytes) -> None:
     assert timeouts_in(b"started\n" + line + b"\n") == 1
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"\trequest.timeout.ms = 10000",
-        b"\ttransaction.timeout.ms = 60000",
-        b"5021 records sent, 500.3 records/sec (4.77 MB/sec), 12.1 ms avg latency, 60.0 ms max latency.",
-    ],
-)
-def test_settings_and_progress_are_no_timeouts(line: bytes) -> None:
-    assert timeouts_in(line) == 0
 
 
 def test_duplicates_are_the_records_after_the_first() -> None:
@@ -138,11 +119,3 @@ def test_of_several_rounds_the_worst_counts() -> None:
     assert found["mean / limit", ""].value == pytest.approx(1.2)
     assert found["mean / limit", ""].met is False
     assert found["neighbour's p99", "ms"].value == pytest.approx(2.178)
-
-
-def test_the_picture_is_a_png(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "picture.png"
-
-    draw([PACED, EVEN, BURSTY, replace(EVEN, library="aiokafka")], path)
-
-    assert path.read_bytes().startswith(b"\x89PNG")

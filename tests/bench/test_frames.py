@@ -56,14 +56,6 @@ def test_a_produce_request_as_real_producers_send_it(version: int, name_of: str)
     ]
 
 
-def test_a_produce_answer_is_a_success() -> None:
-    _, body = decode(
-        frames.produce_answer(), frames.schema("produce", frames.PRODUCE_VERSION, "response").ProduceResponse
-    )
-
-    assert [each.error_code for each in body.responses[0].partition_responses] == [ErrorCode.none]
-
-
 @pytest.mark.parametrize("partitions", [1, 50, 500])
 def test_a_fetch_answer_holds_the_records_in_equal_parts(partitions: int) -> None:
     frame = frames.fetch_answer(1 << 20, partitions)
@@ -100,8 +92,3 @@ def test_an_unknown_api_versions_version_gets_the_v0_answer() -> None:
 
     assert body.error_code is ErrorCode.unsupported_version
     assert [each.api_key for each in body.api_keys] == [frames.API_VERSIONS]
-
-
-@pytest.mark.parametrize(("client_id", "partitions"), [("metadata-100000", 100_000), ("produce-1024", 1), ("", 1)])
-def test_a_client_id_contains_the_number_of_partitions(client_id: str, partitions: int) -> None:
-    assert frames.metadata_partitions(client_id) == partitions

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from bench.connections import extend_to, idle_connections, open_and_close
+from bench.connections import open_and_close
 from bench.frames import Address
-from bench.load import DepthOne, Load, LoadError, check_answers, connect, greet, percentile, run_pipelined
+from bench.load import DepthOne, LoadError, check_answers, connect, greet, percentile, run_pipelined
 from bench.null_broker import null_brokers
 from bench.shapes import Cycle, Fetch, Produce, Shape
 
@@ -30,21 +30,6 @@ def brokers() -> Iterator[list[Address]]:
 )
 def test_percentiles_are_nearest_rank(quantile: float, value: int) -> None:
     assert percentile(tuple(range(100, 0, -1)), quantile) == value
-
-
-def test_no_values_have_no_percentile() -> None:
-    with pytest.raises(ValueError, match="no values"):
-        percentile((), 0.5)
-
-
-def test_units_of_a_load() -> None:
-    load = Load(2000, 2_000_000_000, 4_000_000_000, 500_000_000, (1000, 3000, 2000))
-
-    assert load.cpu_seconds_per_gigabyte == 0.25
-    assert load.cpu_microseconds_per_request == 250
-    assert load.megabytes_per_second == 500
-    assert load.requests_per_second == 500
-    assert load.latency_microseconds(0.5) == 2
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
@@ -108,13 +93,3 @@ def test_connections_come_and_go(brokers: list[Address]) -> None:
 
     assert per_second > 0
     assert cpu_us == 0
-
-
-def test_idle_connections_stay(brokers: list[Address]) -> None:
-    with idle_connections() as held:
-        extend_to(held, 3, brokers[0])
-        extend_to(held, 5, brokers[0])
-        assert len(held) == 5
-        for sock in held:
-            greet(sock, "still-there")
-    assert all(sock.fileno() == -1 for sock in held)

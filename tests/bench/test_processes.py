@@ -48,23 +48,6 @@ def test_a_process_runs_on_its_core_and_ends_with_the_block() -> None:
     assert process.returncode is not None
 
 
-def test_a_process_ends_when_its_block_fails() -> None:
-    started = []
-
-    def fail() -> None:
-        with running(SPIN, None) as (process, _):
-            started.append(process)
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert started[0].returncode is not None
-
-
-def test_free_ports_differ() -> None:
-    assert len(set(free_ports(20))) == 20
-
-
 def test_a_process_that_does_not_listen_is_reported_with_its_output() -> None:
     (port,) = free_ports(1)
     complaint = [sys.executable, "-c", "raise SystemExit('no such quota')"]

@@ -1,12 +1,10 @@
 """Cycles count and cut frames of any size; a client id names a shape completely."""
 
-import struct
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.shapes import VARIED_PERCENT, Cycle, Fetch, Produce, shape_of
+from bench.shapes import Cycle, Fetch, Produce, shape_of
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 40))
@@ -37,22 +35,6 @@ def test_the_name_of_a_shape_is_enough_to_build_it(made: Produce | Fetch) -> Non
     assert theirs.answers.data == ours.answers.data
     assert theirs.one_by_one == ours.one_by_one
     assert len(ours.requests.ends) == len(ours.answers.ends)
-
-
-def test_correlation_ids_count_up_through_a_cycle() -> None:
-    shape = Produce(1024, rotation=12).build()
-    numbers = range(len(shape.requests.ends))
-
-    assert [struct.unpack_from(">i", shape.requests.frame(number), 8)[0] for number in numbers] == list(numbers)
-    assert [struct.unpack_from(">i", shape.answers.frame(number), 4)[0] for number in numbers] == list(numbers)
-
-
-def test_sizes_vary_around_their_mean() -> None:
-    shape = Produce(16_384, varies=True).build()
-
-    sizes = [shape.requests.size_of(number) for number in range(len(VARIED_PERCENT))]
-    assert sizes == [16_384 * percent // 100 for percent in VARIED_PERCENT]
-    assert shape.payload_bytes == pytest.approx(16_384, rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["anyone", "produce-1024-x", "fetch-1-2-3", "list-offsets-1"])

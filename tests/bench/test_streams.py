@@ -57,12 +57,6 @@ def test_frames_are_whole_however_they_arrive(epoll: select.epoll, pair: tuple[s
     assert stream.receive() == 0
 
 
-def test_bytes_read_elsewhere_are_counted(epoll: select.epoll, pair: tuple[socket.socket, socket.socket]) -> None:
-    stream = stream_on(pair[0], epoll)
-
-    assert [stream.took(size) for size in (4, 6, 31)] == [0, 1, 3]
-
-
 @pytest.mark.parametrize("one_by_one", [False, True])
 def test_the_cycle_goes_round(epoll: select.epoll, pair: tuple[socket.socket, socket.socket], one_by_one: bool) -> None:
     near, far = pair

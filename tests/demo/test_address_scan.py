@@ -12,14 +12,6 @@ HOST = "127.0.0.2"
 METADATA = b"\x00\x00\x00\x01\x00\x00\x00\x01\x00\x091" + b"27.0.0.2\x00\x00\x23\x84" + b"rest"
 
 
-def test_an_address_split_over_two_reads_is_found_at_every_place() -> None:
-    for cut in range(len(METADATA) + 1):
-        scan = AddressScan([HOST])
-        scan.feed(METADATA[:cut])
-        scan.feed(METADATA[cut:])
-        assert (scan.sightings, scan.bytes_scanned) == (1, len(METADATA))
-
-
 @given(
     parts=st.lists(st.sampled_from([b"127.0.0.2", b"10.0.0.77", b"127.0.0.8", b"127.0", b".0.2", b"x"]), max_size=30),
     data=st.data(),
@@ -33,12 +25,6 @@ def test_any_split_finds_what_the_whole_stream_holds(parts: list[bytes], data: s
         scan.feed(stream[position : position + size])
         position += size
     assert scan.sightings == stream.count(b"127.0.0.2") + stream.count(b"10.0.0.77")
-
-
-def test_the_proxys_own_address_is_no_finding() -> None:
-    scan = AddressScan([HOST])
-    scan.feed(METADATA.replace(b"127.0.0.2", b"127.0.0.8"))
-    assert scan.sightings == 0
 
 
 def test_the_relay_passes_both_directions_on_and_scans_only_what_the_client_receives() -> None:
@@ -59,13 +45,3 @@ def test_the_relay_passes_both_directions_on_and_scans_only_what_the_client_rece
                 assert answers.read() == METADATA
         thread.join()
     assert (relay.connections, relay.bytes_scanned, relay.sightings) == (1, len(METADATA), 1)
-
-
-def test_a_client_of_a_relay_without_upstream_is_hung_up_on() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        nobody_there = server.getsockname()
-    with ScanningRelay([HOST]) as relay:
-        address = relay.listen(("127.0.0.1", 0), nobody_there)
-        with socket.create_connection(address, timeout=10) as client:
-            assert client.recv(1) == b""
-    assert relay.connections == 0

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local import artifacts
-from deploy.local.artifacts import ALL_SETS, CHECKSUMS, ArtifactSet, ensure, faults, read_pins
+from deploy.local.artifacts import ALL_SETS, CHECKSUMS, ArtifactSet, ensure, read_pins
 from deploy.local.errors import DownloadFailed
 
 GOOD = {"broker-1.0.jar": b"the broker", "clients-1.0.jar": b"the clients"}
@@ -86,12 +85,6 @@ def test_a_damaged_jar_is_noticed_and_mended(playground: Playground) -> None:
     assert playground.runs == 2
 
 
-def test_a_missing_jar_and_one_too_many_are_mended(playground: Playground) -> None:
-    (missing, *_) = playground.ensure()
-    missing.rename(missing.with_name("stranger.jar"))
-    assert [jar.name for jar in playground.ensure()] == sorted(GOOD)
-
-
 def test_tries_again_until_all_jars_are_as_pinned(playground: Playground) -> None:
     good = {name: content.decode() for name, content in GOOD.items()}
     playground.plan(
@@ -159,24 +152,9 @@ def test_waits_for_another_process_and_uses_what_it_has_fetched(playground: Play
     assert [jar.name for jar in result[0]] == sorted(GOOD)
 
 
-def test_a_set_without_checksums_reports_how_to_pin_it(tmp_path: Path) -> None:
-    with pytest.raises(DownloadFailed, match="pin SET"):
-        ensure(SET, cache=tmp_path, checksums=tmp_path)
-
-
 @pytest.mark.parametrize("name", ALL_SETS)
 def test_every_set_is_pinned_by_full_digests(name: str) -> None:
     pins = read_pins(CHECKSUMS / f"{name}.txt")
     assert pins
     assert all(len(bytes.fromhex(digest)) == 32 for digest in pins.values())
     assert all(file.endswith(".jar") for file in pins)
-
-
-def test_faults_of_a_directory_that_does_not_exist(tmp_path: Path) -> None:
-    assert faults(tmp_path / "nowhere", {"a.jar": "00"}) == {"a.jar": "missing"}
-
-
-def test_the_class_path_has_the_first_set_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artifacts, "ensure", lambda each: [Path(f"/jars/{each.name}.jar")])
-    path = artifacts.class_path(artifacts.KAFKA_4_3_1, artifacts.KAFKA_TOOLS)
-    assert path == "/jars/kafka-4.3.1.jar:/jars/kafka-tools-4.3.1.jar"

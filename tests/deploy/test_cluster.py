@@ -1,8 +1,6 @@
 """Real brokers: ready when they say so, bounced on their own ports and data, gone without a trace."""
 
-import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,15 +9,6 @@ from deploy.local import probe
 from deploy.local.cluster import KafkaCluster, new_cluster_id
 from deploy.local.errors import BrokerFailed, PlaygroundError
 from tests.deploy.processes import has_ended_within, processes_naming
-
-# Starts a cluster, prints where one of its logs is, then waits for ever.
-HOLDER = """
-import signal
-from deploy.local.cluster import KafkaCluster
-with KafkaCluster(1) as cluster:
-    print(cluster.log_path(1), flush=True)
-    signal.pause()
-"""
 
 
 def test_a_broker_answers_where_it_says(kafka_cluster: KafkaCluster) -> None:
@@ -52,17 +41,6 @@ def test_kafka_3_9_behind_an_address_of_somebody_else_ends_without_a_trace() -> 
     assert not directory.exists()
     assert all(has_ended_within(process, 30) for process in processes)
     cluster.close()  # once more does no harm
-
-
-def test_nothing_is_left_when_the_parent_is_killed() -> None:
-    with subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        directory = Path(parent.stdout.readline().strip()).parents[1]
-        processes = processes_naming(str(directory))
-        assert len(processes) == 2
-        parent.send_signal(signal.SIGKILL)
-    assert all(has_ended_within(process, 30) for process in processes)
-    assert not directory.exists()
 
 
 def test_a_broker_that_ends_while_starting_is_quoted() -> None:

@@ -38,11 +38,6 @@ def test_a_conversation() -> None:
     assert list(meter.to_client(memoryview(response(2)), 6)) == []  # answered once
 
 
-def test_a_null_client_id_is_empty() -> None:
-    (frame,) = ConnectionMeter(0).to_broker(memoryview(request(0, 1, None, b"x")), 9)
-    assert frame.client_id == ""
-
-
 def test_a_frame_counts_when_its_last_byte_has_come() -> None:
     meter = ConnectionMeter(0)
     data = request(0, 1, "etl", bytes(100))

@@ -1,6 +1,5 @@
 """Running Ivy: proxies for Java, the module file, complaints, the one inside PySpark."""
 
-import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -30,15 +29,6 @@ def test_the_environments_proxies_reach_java() -> None:
         "-Dhttp.proxyPort=80",
         "-Dhttp.nonProxyHosts=*.local|10.0.0.1",
     ]
-
-
-def test_no_proxy_no_options() -> None:
-    assert java_proxy_options({"NO_PROXY": "localhost"}) == []
-
-
-def test_the_ivy_inside_pyspark_runs() -> None:
-    done = subprocess.run([*bundled_ivy_command(), "-version"], capture_output=True, text=True, timeout=60, check=True)
-    assert "Ivy" in done.stdout
 
 
 def test_without_pyspark_it_says_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:

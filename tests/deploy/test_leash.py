@@ -44,20 +44,6 @@ def test_the_command_ends_with_the_parent_and_its_files_go(tmp_path: Path, numbe
     assert not directory.parent.exists()
 
 
-def test_a_directory_that_others_still_use_is_left(tmp_path: Path) -> None:
-    directory, other = tmp_path / "cluster" / "node-1", tmp_path / "cluster" / "node-2"
-    directory.mkdir(parents=True)
-    other.mkdir()
-    with subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(LEASH), str(directory), COMMAND], stdout=subprocess.PIPE, text=True
-    ) as parent:
-        processes = lines_of(parent, 2)
-        parent.kill()
-    assert all(has_ended_within(process, 30) for process in processes)
-    assert not directory.exists()
-    assert other.exists()
-
-
 def test_the_command_ends_with_the_leash(tmp_path: Path) -> None:
     with start(tmp_path, COMMAND) as process:
         (command,) = lines_of(process, 1)
@@ -86,12 +72,6 @@ def test_sigusr1_kills_the_command_before_the_leash_ends(tmp_path: Path) -> None
         process.send_signal(signal.SIGUSR1)
         assert process.wait(30) == 137
         assert has_ended_within(command, 0)
-
-
-@pytest.mark.parametrize(("script", "code"), [("exit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 137)])
-def test_the_exit_code_is_the_commands(tmp_path: Path, script: str, code: int) -> None:
-    with start(tmp_path, script) as process:
-        assert process.wait(30) == code
 
 
 def test_a_parent_that_is_gone_before_the_leash_looks(tmp_path: Path) -> None:

@@ -2,15 +2,12 @@
 
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import closing
 
 import pytest
 from confluent_kafka import Producer
-from kafka import KafkaConsumer, KafkaProducer
 
 from deploy.local.cluster import KafkaCluster
 from tests.integration.librdkafka import produce, read
-from tests.integration.proxy_process import ProxyProcess
 from tests.integration.records import missing, values
 from tests.integration.scanned_proxy import ScannedProxy
 from tests.integration.wire import Wire, records
@@ -113,49 +110,3 @@ def test_librdkafka_that_is_told_how_old_the_broker_is(
     producer = Producer({"bootstrap.servers": old_front.bootstrap_servers, "message.max.bytes": 1_000_000, **old})
     produce(producer, topic, expected["old"])
     assert missing(expected, read(old_front, topic, unique_name("group"), len(expected["old"]), **old)) == {}
-
-
-@pytest.mark.parametrize("api_version", [(0, 10), pytest.param((1, 0), marks=pytest.mark.nightly), (2, 0)])
-@pytest.mark.timeout(120)
-def test_kafka_python_that_is_told_how_old_the_broker_is(
-    old_front: ScannedProxy, unique_name: Callable[[str], str], api_version: tuple[int, int]
-) -> None:
-    topic, expected = old_front.create_topic(unique_name("old")), {"old": values("old")}
-    servers = old_front.bootstrap_servers
-    with closing(
-        KafkaProducer(bootstrap_servers=servers, api_version=api_version, enable_idempotence=False)
-    ) as producer:
-        for value in expected["old"]:
-            producer.send(topic, value)
-        producer.flush(40)
-    received = []
-    with closing(
-        KafkaConsumer(
-            topic,
-            bootstrap_servers=servers,
-            api_version=api_version,
-            group_id=unique_name("group"),
-            auto_offset_reset="earliest",
-            consumer_timeout_ms=40_000,
-        )
-    ) as consumer:
-        for record in consumer:
-            received.append(record.value)
-            if len(received) == len(expected["old"]):
-                break
-    assert missing(expected, received) == {}
-
-
-@pytest.mark.parametrize("event_loop", ["uvloop", pytest.param("asyncio", marks=pytest.mark.nightly)])
-@pytest.mark.timeout(90)
-def test_an_unknown_version_closes_that_connection_only(
-    old_front: ScannedProxy, unique_name: Callable[[str], str], event_loop: str
-) -> None:
-    with ProxyProcess(old_front.cluster.bootstrap_servers, event_loop=event_loop) as proxy:
-        host, port = proxy.bootstrap_servers.split(":")
-        with Wire(host, int(port)) as well:
-            well.ask(18, 0, b"")
-            with Wire(host, int(port)) as unwell, pytest.raises(EOFError):
-                unwell.ask(PRODUCE, 99, b"")
-            well.ask(18, 0, b"")
-        assert proxy.metric("protocol_errors_total") == 1

@@ -1,17 +1,13 @@
 """What a quota does besides holding: who is told, who is named, who is counted, and what a rehearsal leaves alone."""
 
-import time
 from collections.abc import Callable
-from contextlib import closing
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from kafka import KafkaProducer
 
 from deploy.local.cluster import KafkaCluster
 from tests.integration.java_tools import run_tool
-from tests.integration.librdkafka import produce
 from tests.integration.proxy_process import ProxyProcess, eventually
 
 LIMIT = 200_000
@@ -73,27 +69,6 @@ def test_held_connections_are_shown(kafka_cluster: KafkaCluster, unique_name: Ca
 
 
 @pytest.mark.timeout(120)
-def test_a_dry_run_counts_and_holds_nothing(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
-    client_id = unique_name("rehearsed")
-    quota = f"client-id={client_id},producer_byte_rate=1000"
-    with ProxyProcess(kafka_cluster.bootstrap_servers, "--quota", quota, "--dry-run") as proxy:
-        with closing(
-            KafkaProducer(bootstrap_servers=proxy.bootstrap_servers, client_id=client_id, batch_size=RECORD_BYTES)
-        ) as producer:
-            begun = time.monotonic()
-            for value in records(1_000_000):
-                producer.send("rehearsed", value)
-            producer.flush(60)
-            assert time.monotonic() - begun < 60, "held to its limit it would have taken a quarter of an hour"
-            notices = [each["throttle-time-max"] for each in producer.metrics().values() if "throttle-time-max" in each]
-            assert notices, "kafka-python has no such metric any more"
-            assert not any(notice > 0 for notice in notices), "nobody was told to wait"
-        assert proxy.metric("throttled_total", client_id=client_id) > 0
-        assert proxy.throttles() == []
-        assert proxy.wait_for_event("would_throttle", 5, client_id=client_id)["limit_value"] == 1000
-
-
-@pytest.mark.timeout(120)
 def test_the_java_client_receives_the_throttle_time(
     kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
 ) -> None:
@@ -109,26 +84,3 @@ def test_the_java_client_receives_the_throttle_time(
         (line,) = (each for each in printed.splitlines() if "produce-throttle-time-max" in each)
         assert float(line.rsplit(":", 1)[1]) > 0
         assert proxy.metric("throttled_total", client_id=client_id, mode="notify") > 0
-
-
-@pytest.mark.timeout(120)
-def test_names_decide_which_quota_holds(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
-    """Two proxies, since --principal and --client-id name all that passes one."""
-    servers, free, other = kafka_cluster.bootstrap_servers, unique_name("free"), unique_name("other")
-    quotas = (
-        *("--quota", f"client-id=<default>,producer_byte_rate={LIMIT}"),
-        *("--quota", f"client-id={free},producer_byte_rate=1GB"),
-    )
-    with ProxyProcess(servers, *quotas) as proxy:
-        for client_id in (free, other):
-            produce(producer_for(proxy, client_id), "names", records(2 * LIMIT))
-        assert proxy.metric("throttled_total", client_id=free) == 0
-        assert proxy.metric("throttled_total", client_id=other, user="ANONYMOUS") > 0
-        line = proxy.wait_for_event("throttled", 5)
-        assert (line["entity"], line["limit_value"]) == (f"client-id:{other}", LIMIT), "each has the default to itself"
-    names = ("--principal", "alice", "--client-id", "spark-etl")
-    with ProxyProcess(servers, *names, "--quota", f"user=alice,producer_byte_rate={LIMIT}") as proxy:
-        produce(producer_for(proxy, other), "names", records(2 * LIMIT))
-        assert proxy.metric("throttled_total", client_id="spark-etl", user="alice") > 0
-        assert proxy.metric("bytes_total", client_id=other) == 0
-        assert proxy.wait_for_event("throttled", 5)["entity"] == "user:alice"

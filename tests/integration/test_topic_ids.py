@@ -10,42 +10,9 @@ from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from deploy.local.cluster import KafkaCluster
-from deploy.local.tap import Tap
-from tests.integration.bytes_passed import SECONDS, check_frames, span
 from tests.integration.flood import create_topics
 from tests.integration.proxy_process import ProxyProcess, eventually
-from tests.integration.scanned_proxy import ScannedProxy
-from tests.integration.test_produce_quota import flooding
-from tests.integration.test_restart import restart
 from tests.integration.wire import Wire, records, schema
-
-LIMIT = 500_000
-
-
-@pytest.mark.timeout(150)
-def test_a_java_producer_outlives_the_proxy_and_is_held_again(
-    tapped_cluster: KafkaCluster, tap: Tap, unique_name: Callable[[str], str]
-) -> None:
-    topic, client_id = unique_name("by-id"), unique_name("java")
-    create_topics(tapped_cluster, topic)
-    with ScannedProxy(tapped_cluster, "--quota", f"topic={topic},bytes_in_rate={LIMIT}") as front:
-
-        def check_held(since: int) -> None:
-            """Its frames from number `since` on."""
-            eventually(lambda: front.proxy.metric("throttled_total", client_id=client_id) > 0, 60, "it is held")
-            eventually(lambda: span(frames()[since:]) >= SECONDS * 10**9, 60, f"it has sent for {SECONDS} s")
-            assert front.proxy.metric("requests_total", api="Produce", version="13") > 0
-            check_frames(frames()[since:], LIMIT)
-
-        def frames() -> list[tuple[int, int]]:
-            return tap.sizes("produce", client_id)
-
-        with flooding("java", front.bootstrap_servers, client_id, topic) as producer:
-            check_held(0)
-            before = len(frames())
-            restart(front)
-            check_held(before)
-            assert producer.poll() is None, "it is the same one all along"
 
 
 @pytest.mark.timeout(60)

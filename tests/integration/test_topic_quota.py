@@ -1,18 +1,15 @@
 """Limits on the records of topics: bytes and messages, whoever produces them, in whichever compression."""
 
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaProducer
 
 from deploy.local.cluster import KafkaCluster
 from deploy.local.tap import Tap
 from tests.integration.bytes_passed import SECONDS, check_frames, check_held, span
-from tests.integration.flood import RECORD_BYTES, Flood, create_topics, written
-from tests.integration.librdkafka import records_in
+from tests.integration.flood import Flood, create_topics, written
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.test_produce_quota import flooding
 
@@ -81,26 +78,3 @@ def test_messages_are_counted_with_any_compression(
     for passed in found:
         check_held(passed / 1000, seconds, limit, extra=batch)
     assert all(sent[codec] < sent["none"] / 2 for codec in topics if codec != "none"), sent
-
-
-@pytest.mark.timeout(90)
-async def test_aiokafka_with_a_limited_and_a_free_topic_in_its_requests(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
-    """All arrives; the limited one in its time."""
-    count, largest = 150, 60_000
-    limited, free = unique_name("limited"), unique_name("free")
-    create_topics(kafka_cluster, limited, free)
-    with ProxyProcess(kafka_cluster.bootstrap_servers, "--quota", f"topic={limited},{BYTES}={LIMIT}") as proxy:
-        async with AIOKafkaProducer(
-            bootstrap_servers=proxy.bootstrap_servers, max_batch_size=largest, linger_ms=20
-        ) as producer:
-            began = time.monotonic()
-            sent = [await producer.send(topic, bytes(RECORD_BYTES)) for _ in range(count) for topic in (limited, free)]
-            for each in sent:
-                await each
-            elapsed = time.monotonic() - began
-        assert proxy.metric("requests_total", api="Produce") < count, "both are in one request"
-        assert proxy.wait_for_event("throttled", 5)["entity"] == f"topic:{limited}"
-    assert [records_in(kafka_cluster, topic) for topic in (limited, free)] == [count, count]
-    assert elapsed >= (count * RECORD_BYTES - LIMIT - largest) / LIMIT

@@ -13,8 +13,6 @@ from functools import partial
 from typing import NamedTuple
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka import TopicPartition as Place
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from deploy.local.cluster import KafkaCluster
@@ -196,65 +194,3 @@ async def test_transactions(kafka_cluster: KafkaCluster, unique_name: Callable[[
         assert proxy.counted(topic, "tx") == (size - markers * MARKER_BYTES, 3 * RECORDS, 0)
         await run(read_librdkafka, proxy, topic, "reader", 3 * RECORDS)
         assert size - MARKER_BYTES <= proxy.counted(topic, "reader").fetch_bytes <= size
-
-
-@pytest.mark.timeout(150)
-async def test_aiokafka(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
-    """Older versions of both APIs, in which topics have names."""
-    topic = unique_name("aiokafka")
-    create(kafka_cluster, topic)
-    async with proxying(kafka_cluster) as proxy:
-        producer = AIOKafkaProducer(
-            bootstrap_servers=proxy.bootstrap_servers, client_id="aio", compression_type="gzip", linger_ms=5
-        )
-        await producer.start()
-        await asyncio.gather(*[await producer.send(topic, bytes([number % 256]) * 400) for number in range(RECORDS)])
-        await producer.stop()
-        size = await asyncio.to_thread(log_bytes, kafka_cluster, topic)
-        assert proxy.counted(topic) == (size, RECORDS, 0)
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=proxy.bootstrap_servers, client_id="aio-reader", auto_offset_reset="earliest"
-        )
-        await consumer.start()
-        consumer.assign([Place(topic, 0)])
-        for _ in range(RECORDS):
-            await asyncio.wait_for(consumer.getone(), DEADLINE_SECONDS)
-        await consumer.stop()
-        assert proxy.counted(topic, "aio-reader") == (0, 0, size)
-
-
-@pytest.mark.timeout(200)
-async def test_java(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
-    """Topics by id, several batches in a request; then a consumer and a share consumer."""
-    topic, share_group = unique_name("java"), unique_name("share")
-    create(kafka_cluster, topic)
-    records = 20_000
-    async with proxying(kafka_cluster) as proxy:
-        run = asyncio.to_thread
-        servers = ("--bootstrap-server", proxy.bootstrap_servers)
-        await run(
-            run_tool,
-            *("ProducerPerformance", *servers, "--topic", topic, "--throughput", "-1"),
-            *("--num-records", str(records), "--record-size", "200", "--command-property", "compression.type=zstd"),
-        )
-        size = await run(log_bytes, kafka_cluster, topic)
-        assert proxy.counted(topic) == (size, records, 0)
-        await run(
-            run_tool,
-            *("ConsumerPerformance", *servers, "--topic", topic, "--num-records", str(records)),
-            *("--timeout", "60000", "--group", unique_name("group"), "--hide-header"),
-        )
-        fetched = proxy.counted(topic).fetch_bytes
-        assert size <= fetched <= size * 1.1, "a batch at the end of a response is cut, and sent again whole"
-        await run(
-            run_tool,
-            *("kafka.admin.ConfigCommand", "--bootstrap-server", kafka_cluster.bootstrap_servers, "--alter"),
-            *("--entity-type", "groups", "--entity-name", share_group),
-            *("--add-config", "share.auto.offset.reset=earliest"),
-        )
-        await run(
-            run_tool,
-            *("consumer.ConsoleShareConsumer", *servers, "--topic", topic, "--group", share_group),
-            *("--max-messages", "1000", "--timeout-ms", "60000"),
-        )
-        assert fetched < proxy.counted(topic).fetch_bytes <= fetched + size * 1.1

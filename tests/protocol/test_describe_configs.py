@@ -7,15 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.index import load_payload_module, load_request_schema
-from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from protocol.apis import DESCRIBE_CONFIGS
 from protocol.describe_configs import BROKER_RESOURCE, DescribeConfigsRequestWalk
 from protocol.errors import MalformedFrame, TruncatedFrame
 from protocol.messages import decode, encode
-from tests.protocol.kafka_messages import REAL_HOST, chunk_sizes, parsed, requests, response_bytes, streamed
-from tests.protocol.rewriting import rewrite
+from tests.protocol.kafka_messages import chunk_sizes, requests, streamed
 
 VERSIONS = st.integers(1, 4)
 RESOURCE_TYPES = st.sampled_from([2, 4, 8])
@@ -108,58 +106,3 @@ def test_one_step_reads_few_items(names: bool) -> None:
 
 
 # ---- responses
-
-
-def described(version: int, kind: int, **values: str) -> Any:
-    module: Any = load_payload_module(DESCRIBE_CONFIGS, version, EntityType.response)
-    documented = {"documentation": None} if version >= 3 else {}
-    configs = tuple(
-        module.DescribeConfigsResourceResult(
-            name=name.replace("_", "."),
-            value=value,
-            read_only=False,
-            config_source=4,
-            is_sensitive=False,
-            synonyms=(module.DescribeConfigsSynonym(name=f"listener.name.x.{name}", value=value, source=4),),
-            **documented,
-        )
-        for name, value in values.items()
-    )
-    result = module.DescribeConfigsResult(
-        error_code=ErrorCode.none, error_message=None, resource_type=kind, resource_name="1", configs=configs
-    )
-    return module.DescribeConfigsResponse(throttle_time=NO_TIME, results=(result,))
-
-
-@pytest.mark.parametrize("version", range(1, 5))
-def test_configs_of_a_broker(version: int) -> None:
-    address = f"PLAINTEXT://{REAL_HOST}:9092"
-    body = described(
-        version,
-        BROKER_RESOURCE,
-        listeners=address,
-        advertised_listeners=address,
-        log_dirs="/data",
-        controller_quorum_bootstrap_servers=f"{REAL_HOST}:9093",
-        controller_quorum_voters="",
-        metrics_reporter_bootstrap_servers=f"{REAL_HOST}:9093",
-    )
-
-    after = rewrite(DESCRIBE_CONFIGS, version, response_bytes(DESCRIBE_CONFIGS, version, body))
-
-    configs = parsed(DESCRIBE_CONFIGS, version, after).results[0].configs
-    assert {config.name: [config.value, *(synonym.value for synonym in config.synonyms)] for config in configs} == {
-        "listeners": [None, None],
-        "advertised.listeners": [None, None],
-        "log.dirs": ["/data", "/data"],
-        "controller.quorum.bootstrap.servers": [None, None],
-        "controller.quorum.voters": ["", ""],
-        "metrics.reporter.bootstrap.servers": [None, None],
-    }
-
-
-@pytest.mark.parametrize("version", range(1, 5))
-def test_configs_of_a_topic(version: int) -> None:
-    """Topics have no such configs: one of that name belongs to its owner."""
-    response = response_bytes(DESCRIBE_CONFIGS, version, described(version, 2, my_listeners="someone"))
-    assert rewrite(DESCRIBE_CONFIGS, version, response) == response

@@ -35,12 +35,3 @@ def test_the_drawing_is_the_tree() -> None:
 
 def test_each_reason_is_used_once() -> None:
     assert len({example.reason for example in EXAMPLES}) == len(EXAMPLES)
-
-
-@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: error.reason)
-def test_messages(error: errors.ProtocolError) -> None:
-    """The values of an error are in its message, for the log."""
-    assert str(error)
-    values = {name: value for name, value in vars(error).items() if name != "offset"}
-    assert all(str(value) in str(error) for value in values.values()), values
-    assert error.offset >= -1

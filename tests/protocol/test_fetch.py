@@ -11,7 +11,7 @@ from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
 from protocol.apis import FETCH
-from protocol.errors import MalformedFrame, ReplicaFetch, TruncatedFrame, UnsupportedVersion
+from protocol.errors import MalformedFrame, ReplicaFetch, TruncatedFrame
 from protocol.fetch import (
     FetchRequestWalk,
     FetchResponseWalk,
@@ -165,16 +165,6 @@ def test_shapes(version: int, endpoints: int, topics: list[dict[int, int]], size
     assert parsed(FETCH, version, passed).responses == parsed(FETCH, version, response).responses
 
 
-@pytest.mark.parametrize("version", [3, 11, 12, 13, *WITH_ENDPOINTS])
-def test_every_split_in_two_and_in_three(version: int) -> None:
-    """The first read may end anywhere, the head included, and the second may bring the rest or not."""
-    response = fetch_response(version, [[bytes(50), bytes(200)], [None]])  # the length of 200 bytes takes two bytes
-    whole = outcome(FetchResponseWalk, version, response, [])
-    for first in range(len(response)):
-        for second in (*range(1, 40), len(response)):
-            assert outcome(FetchResponseWalk, version, response, [first, second]) == whole
-
-
 @pytest.mark.parametrize("size", [0, 1, 2, 126, 127, 128, 129, 16_382, 16_383, 16_384, 2_097_150, 2_097_151, 2_097_152])
 @pytest.mark.parametrize("chunk", [5_000_000, 262_144, 16_000])
 def test_records_of_every_length_of_length(size: int, chunk: int) -> None:
@@ -189,15 +179,6 @@ def test_records_of_every_length_of_length(size: int, chunk: int) -> None:
     assert REAL_HOST.encode() not in passed
     assert walk.totals == record_bytes(18, topics)
     parsed(FETCH, 18, passed)
-
-
-@pytest.mark.parametrize("first", [5, 1_000])
-def test_a_walk_that_is_over_may_be_asked_again(first: int) -> None:
-    response = bytearray(response_of(18, [partition(18)], endpoints=0))
-    walk = FetchResponseWalk(18, len(response))
-    at = walk.advance(response, 0, min(first, len(response)))
-    assert walk.advance(response, at, len(response)) == len(response)
-    assert walk.advance(response, len(response), len(response)) == len(response)
 
 
 def test_unknown_tags_stay_and_the_name_of_node_endpoints_is_gone() -> None:
@@ -245,12 +226,6 @@ def test_bytes_are_final_up_to_where_the_response_is_wrong() -> None:
     assert walk.advance(broken, 0, len(broken)) == 0
 
 
-@pytest.mark.parametrize("version", [-1, 19])
-def test_other_versions_have_no_walk(version: int) -> None:
-    with pytest.raises(UnsupportedVersion):
-        FetchResponseWalk(version, 100)
-
-
 @pytest.mark.parametrize("version", [2, 11, 18])
 def test_records_longer_than_the_frame(version: int) -> None:
     response = bytearray(fetch_response(version, [[bytes(100)]]))
@@ -258,17 +233,6 @@ def test_records_longer_than_the_frame(version: int) -> None:
     for sizes in ([], [len(response) // 2]):
         with pytest.raises(TruncatedFrame):
             streamed(taking(version, response), bytes(response), sizes)
-
-
-@pytest.mark.pure
-@pytest.mark.parametrize("length", ["80 00", "85 00", "85 80 00", "85 80 80 00", "85 80 80 80 80 00", "05", "85 01"])
-@pytest.mark.parametrize("partitions", [1, 3, 0x7E])
-def test_lengths_of_records_and_counts_of_partitions(length: str, partitions: int) -> None:
-    """Those that are longer than necessary, and counts that do not fit into the frame, are refused as ever."""
-    start = b"\x00\xc0\xff\xee" + bytes(11) + b"\x02" + bytes(16) + bytes([partitions + 1])
-    frame = start + bytes(30) + b"\x01" + bytes(4) + bytes.fromhex(length) + bytes(200)
-
-    assert outcome(FetchResponseWalk, 18, frame, []) == outcome(SlowWalk, 18, frame, [])
 
 
 def test_records_that_span_reads_are_skipped_without_the_generator() -> None:
@@ -461,12 +425,6 @@ def test_the_densest_requests_rest(what: str) -> None:
         "tagged fields": b"\x01\x01\x01" + encode_varint(count) + b"\x05\x00" * count,
     }[what]
     assert walk_request(18, bytes(21) + body, [], 50).rests >= count // 53
-
-
-@pytest.mark.parametrize("version", [0, 14, 19])
-def test_other_versions_have_no_request_walk(version: int) -> None:
-    with pytest.raises(UnsupportedVersion):
-        FetchRequestWalk(version, 100, 0)
 
 
 # The budget of requests

@@ -123,13 +123,6 @@ def test_malformed(response: bytes) -> None:
         decode(FindCoordinatorResponse0, response, 0)
 
 
-def test_an_array_that_is_null_where_none_may_be() -> None:
-    with pytest.raises(MalformedFrame):
-        decode(FindCoordinatorResponse, bytes(4) + b"\x00\x00", 0)
-    with pytest.raises(MalformedFrame):
-        decode(load_response_schema(API_VERSIONS, 0), pack(">hi", 0, -1), 0)
-
-
 def test_a_nullable_struct_is_refused_before_anything_is_read() -> None:
     module: Any = load_payload_module(68, 1, EntityType.response)
     with pytest.raises(TypeError, match="nullable struct"):

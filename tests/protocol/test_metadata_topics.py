@@ -2,7 +2,6 @@
 
 import dataclasses
 import datetime
-import random
 from struct import pack
 from typing import Any
 from uuid import UUID
@@ -127,20 +126,6 @@ def test_partitions_that_are_alike(version: int, count: int, chunk: int) -> None
     assert found == [topic(version, "a", count), topic(version, "b", count)]
 
 
-@pytest.mark.parametrize("version", [0, 4, 5, 7, 9, 13])
-@pytest.mark.parametrize("seed", [0, 4])
-def test_partitions_that_are_not_alike(version: int, seed: int) -> None:
-    """As with a broker that is down: some in sync, some not, in any order; and some with more replicas than usual."""
-    rng = random.Random(seed)
-    shapes = [(3, 3, 0), (3, 2, 1), (1, 1, 0), (0, 0, 0), (4, 2, 2), (130, 3, 0)]
-    made = []
-    for _ in range(700):
-        replicas, in_sync, offline = rng.choice(shapes[: 2 + seed])
-        made += [partition(version, replicas=replicas, in_sync=in_sync, offline=offline)] * rng.choice([1, 1, 1, 3, 20])
-    response = response_of(version, ("a", made), ("b", [partition(version)]))
-    assert topics_in(version, response, [3_000] * 5) == [topic(version, "a", len(made)), topic(version, "b", 1)]
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("at", [0, 1, 5, 19, 20])
 @pytest.mark.parametrize(
@@ -171,16 +156,6 @@ def test_names_of_every_length(version: int, name: str) -> None:
     response = response_of(version, (name, [partition(version)]))
     for sizes in ([], [1] * len(response)):
         assert topics_in(version, response, sizes) == [topic(version, name, 1)]
-
-
-def test_a_topic_is_returned_once_after_its_head() -> None:
-    response = bytearray(response_of(13, ("a", [partition(13)] * 300), ("b", [partition(13)])))
-    walk = MetadataTopicsWalk(13, len(response), 10)
-    at = walk.advance(response, 10, 300)
-    assert walk.take() == [topic(13, "a", 300)]
-    assert walk.take() == []
-    assert walk.advance(response, at, len(response)) == len(response)
-    assert walk.take() == [topic(13, "b", 1)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

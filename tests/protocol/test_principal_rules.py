@@ -89,7 +89,7 @@ DUKE = "CN=Duke,OU=ServiceUsers,O=Org,C=US"
         ("RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/L,DEFAULT", DUKE, "duke"),
         ("RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/L, DEFAULT", KAFKA1, KAFKA1),
         ("RULE:^CN=(.*?),OU=(.*?),O=(.*?),L=(.*?),ST=(.*?),C=(.*?)$/$1@$2/U", KAFKA1, "KAFKA1@SME"),
-        (r" RULE:^CN=(.*?), *OU=(\w*).*$/$1$2$3/,RULE:.*/x/ ", "CN=a,OU=b,c", "ab$3"),
+        (r" RULE:^CN=(.*?), *OU=(\w*).*$/$1$2\$3/,RULE:.*/x/ ", "CN=a,OU=b,c", "ab$3"),
         ("RULE:^CN=([^,]+).*$/$12/", "CN=a,OU=b", "a2"),
         ("RULE:(a)?(.*)/$1-$2/", "b", "-b-"),  # the second match is empty
         ("RULE:(.*),.*/$1/", "no comma", "no comma"),  # a broker would refuse it
@@ -115,9 +115,9 @@ def test_rules_make_users_as_kafka_does(rules: str, name: str, user: str) -> Non
         ("RULE:a/b/l", "rule 'RULE:a/b/l'"),
         ("RULE:a/b/LU", "rule 'RULE:a/b/LU'"),
         ("RULE:(/b/", r"pattern '\(': missing \)"),
-        ("RULE:a/$1/", "the pattern has no group 1"),
-        ("RULE:(a)/$x/", r"replacement '\$x': \$ must be followed"),
-        ("RULE:(a)/$/", r"replacement '\$': \$ must be followed"),
+        ("RULE:a/$1/", r"replacement '\$1': \$1 is no group of the pattern"),
+        ("RULE:(a)/$x/", r"replacement '\$x': \$ is no group"),
+        ("RULE:(a)/$/", r"replacement '\$': \$ is no group"),
     ],
 )
 def test_rules_that_could_not_work_are_refused(rules: str, what: str) -> None:

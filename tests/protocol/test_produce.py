@@ -21,9 +21,8 @@ from protocol.messages import decode
 from protocol.produce import (
     FIRST_FLEXIBLE,
     FIRST_WITH_TOPIC_IDS,
-    MAX_PIECES,
+    MAX_COUNTED,
     ProduceResponseWalk,
-    RefusedShares,
     finish_usual_produce_response,
     usual_produce_run,
 )
@@ -75,7 +74,9 @@ def finish(response: bytes, version: int, throttle_time_ms: int) -> bytes:
     return finished
 
 
-def refused_shares(version: int, response: bytes, sizes: Sequence[int] = (), work: int = 1 << 40) -> RefusedShares:
+def refused_shares(
+    version: int, response: bytes, sizes: Sequence[int] = (), work: int = 1 << 40
+) -> dict[Topic, Fraction]:
     walk = ProduceResponseWalk(version, len(response), 0, True)
     assert streamed(Resting(walk, work), response, list(sizes)) == response
     assert walk.is_over
@@ -135,7 +136,7 @@ def test_any_response_in_any_splits_a_few_pieces_at_a_time(
             by_id = version >= FIRST_WITH_TOPIC_IDS
             topic = each.name if not by_id else NO_TOPIC_ID if each.topic_id is None else each.topic_id.bytes
             topics.append((topic, [partition.error_code.value for partition in each.partition_responses]))
-        assert walk.refused_shares() == RefusedShares(shares(topics), Fraction(0))
+        assert walk.refused_shares() == shares(topics)
 
 
 @given(data=st.data(), version=st.sampled_from(KIO_VERSIONS), throttle_time_ms=THROTTLES)
@@ -242,23 +243,6 @@ def test_any_other_byte_in_a_usual_response_is_read_as_kio_reads_it(version: int
 
 
 @pytest.mark.parametrize("version", [9, 12, 13])
-@pytest.mark.parametrize("partitions", [2, 126, 127, 500])
-@pytest.mark.parametrize("failed", [None, 0, -1])
-def test_many_partitions(version: int, partitions: int, failed: int | None) -> None:
-    module: Any = load_payload_module(PRODUCE, version, EntityType.response)
-    made = [succeeded(version, index) for index in range(partitions)]
-    if failed is not None:
-        error = module.BatchIndexAndErrorMessage(batch_index=1, batch_index_error_message="bad")
-        made[failed] = succeeded(version, 9, record_errors=(error,), error_message="no")
-    response = response_of(version, made, topics=2)
-
-    finished = finish(response, version, 7)
-
-    assert parsed(PRODUCE, version, finished).responses == parsed(PRODUCE, version, response).responses
-    assert parsed(PRODUCE, version, finished).throttle_time == datetime.timedelta(milliseconds=7)
-
-
-@pytest.mark.parametrize("version", [9, 12, 13])
 @pytest.mark.parametrize("message", ["", "\x00", "\x00" * 33, "\x01\x00\x00"])
 def test_a_message_that_looks_like_the_lengths_after_it(version: int, message: str) -> None:
     usual = succeeded(version, 1)
@@ -346,19 +330,7 @@ def old_response(version: int, topics: Named) -> bytes:
 )
 def test_errors_in_old_versions(version: int, topics: Named, sizes: list[int], work: int) -> None:
     found = refused_shares(version, old_response(version, topics), sizes, work)
-    assert found == RefusedShares(shares(topics), Fraction(0))
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_errors_in_every_version(version: int) -> None:
-    errors = [0, TOO_LARGE, 0, 0]
-    if version < 3:
-        response = old_response(version, [("flights", errors)])
-    else:
-        made = [succeeded(version, index, error_code=ErrorCode(error)) for index, error in enumerate(errors)]
-        response = response_of(version, made)
-    topic = "flights" if version < FIRST_WITH_TOPIC_IDS else NO_TOPIC_ID
-    assert refused_shares(version, response) == RefusedShares({topic: Fraction(1, 4)}, Fraction(0))
+    assert found == shares(topics)
 
 
 def packed_partition(version: int, error: int = 0, record_errors: int = 0, tags: int = 0) -> bytes:
@@ -406,33 +378,15 @@ def test_a_response_that_ends_too_early_or_too_late(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", NEW_VERSIONS)
-def test_a_response_within_the_bound_is_counted_to_its_end(version: int) -> None:
-    topics = [[packed_partition(version, TOO_LARGE * (index % 2))] for index in range(MAX_PIECES // 2)]
+def test_errors_of_the_first_topics_are_counted(version: int) -> None:
+    halves = [packed_partition(version), packed_partition(version, TOO_LARGE)]
+    topics = [halves, *[[packed_partition(version, TOO_LARGE * (index % 2))] for index in range(1, MAX_COUNTED + 1)]]
     found = refused_shares(version, packed_response(version, topics))
-    assert found.seen == {topic_of(version, index): Fraction(index % 2) for index in range(len(topics))}
-    assert found.unseen == 0
-    assert found.of(topic_of(version, len(topics))) == 0, "it is not in the response"
+    rest = {topic_of(version, index): Fraction(index % 2) for index in range(1, MAX_COUNTED)}
+    assert found == {topic_of(version, 0): Fraction(1, 2), **rest}
 
 
-@pytest.mark.parametrize("version", NEW_VERSIONS)
-def test_what_follows_the_bound_is_estimated_from_what_was_counted(version: int) -> None:
-    refused, accepted = [packed_partition(version, TOO_LARGE)], [packed_partition(version)]
-    topics = [refused, accepted, accepted, accepted] * (MAX_PIECES // 8) + [refused] * 4_000
-    found = refused_shares(version, packed_response(version, topics))
-    assert [found.of(topic_of(version, index)) for index in range(4)] == [1, 0, 0, 0]
-    assert len(found.seen) == MAX_PIECES // 2
-    assert found.of(topic_of(version, 4_000)) == Fraction(1, 4)
-
-
-@pytest.mark.parametrize("version", NEW_VERSIONS)
-def test_a_topic_that_the_bound_cuts_counts_by_what_was_counted_of_it(version: int) -> None:
-    halves = [packed_partition(version), packed_partition(version, TOO_LARGE)] * MAX_PIECES
-    found = refused_shares(version, packed_response(version, [halves, [packed_partition(version)]]))
-    cut = Fraction((MAX_PIECES - 1) // 2, MAX_PIECES - 1)
-    assert found == RefusedShares({topic_of(version, 0): cut}, cut)
-
-
-MANY = 2 * MAX_PIECES
+MANY = 2_000
 DENSE = {
     "topics": lambda version: [[packed_partition(version, TOO_LARGE)]] * MANY,
     "topics without partitions": lambda version: [[packed_partition(version, TOO_LARGE)]] + [[]] * MANY,
@@ -453,30 +407,14 @@ DENSE_VERSIONS = [
 @pytest.mark.parametrize(("version", "what"), DENSE_VERSIONS)
 @pytest.mark.parametrize("counts_errors", [False, True])
 def test_the_densest_responses_rest(version: int, what: str, counts_errors: bool) -> None:
-    """The result is the same. Partitions without messages are compared many at once, which is one piece."""
+    """The result is the same."""
     response = packed_response(version, DENSE[what](version))
     resting = Resting(ProduceResponseWalk(version, len(response), 7, counts_errors), 10)
     finished = streamed(resting, response, [])
     assert finished == walk_over(response, version, 7)
-    if version >= FIRST_FLEXIBLE and what != "partitions":
+    if version >= FIRST_FLEXIBLE or counts_errors:
         assert resting.rests >= MANY // 13
     if counts_errors:
         found = refused_shares(version, response)
         assert found == refused_shares(version, response, [100] * 1_000, work=3)
-        assert found.of(topic_of(version, 0)) == 1
-
-
-@pytest.mark.parametrize("what", ["topics", "topics without partitions", "partitions"])
-def test_up_to_version_8_nothing_is_read_after_the_pieces_that_are_counted(what: str) -> None:
-    """The throttle time stands in the last four bytes, whatever precedes it."""
-    response = packed_response(8, DENSE[what](8))
-    garbage = response[: len(response) * 3 // 4] + b"\xff" * (len(response) // 4 - 4) + bytes(4)
-    found = refused_shares(8, garbage)
-    assert found.of(topic_of(8, 0)) == 1
-    assert found.unseen > 0
-    assert walk_over(garbage, 8, 9)[-4:] == pack(">i", 9)
-
-
-def test_topics_without_partitions_have_no_share() -> None:
-    found = refused_shares(9, packed_response(9, [[]] * MANY))
-    assert found == RefusedShares({}, Fraction(0))
+        assert found[topic_of(version, 0)] == 1

@@ -191,21 +191,6 @@ def test_any_request_in_any_splits(
     assert resting.totals == expected(topics)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_every_version(version: int) -> None:
-    """Two topics; batches, a message set, nothing at all, and bytes that are no batch."""
-    batch = record_batch(3, bytes(90), producer_id=0)
-    topics: list[tuple[Topic, list[Records]]] = [
-        (topic_of(version, 0), [None, batch * 3]),
-        (topic_of(version, 1), [set_entry(1, b"value"), b"", b"no batch at all, which is longer than 26"]),
-    ]
-    body = body_of(version, topics, "etl" if version >= 3 else None)
-    first, second = (topic for topic, _ in topics)
-    totals = {first: (3 * len(batch), 9, {0}), second: (len(set_entry(1, b"value")) + 40, 1, set())}
-    for sizes in ([], [1] * len(body), [60] * len(body)):
-        assert totals_of(version, body, sizes) == totals
-
-
 @pytest.mark.parametrize("version", [2, 3, 9, 12, 13])
 @pytest.mark.parametrize("records", [None, b"x", record_batch(1, bytes(9)), record_batch(1, bytes(9)) * 3])
 def test_it_rests_when_it_has_done_its_work(version: int, records: Records) -> None:
@@ -468,18 +453,6 @@ def test_records_that_the_frame_cannot_hold_are_not_reported(version: int) -> No
     with pytest.raises(TruncatedFrame):
         walk.advance(body, 0, len(body))
     assert walk.take() == []
-
-
-def test_when_it_is_over() -> None:
-    body = bytearray(body_of(12, [("t", [record_batch(1, bytes(70))])]))
-    walk = ProduceRequestWalk(12, len(body), 0)
-    over = []
-    at = 0
-    for end in (0, 40, len(body) - 1, len(body)):
-        at = walk.advance(body, at, end)
-        over.append(walk.is_over)
-    assert over == [False, False, False, True]
-    assert not ProduceRequestWalk(12, 0, 0).is_over
 
 
 @given(st.integers(0, 2**31 - 2) | st.sampled_from([60, 61, 125, 126, 127, 16_382, 16_383, 2_097_150, 2_097_151]))

@@ -8,15 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.index import load_response_schema
 
-from protocol.apis import APIS, DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, DESCRIBE_QUORUM, FETCH, FIND_COORDINATOR, METADATA
+from protocol.apis import DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, DESCRIBE_QUORUM, FETCH, FIND_COORDINATOR, METADATA
 from protocol.broker_list import MAX_BROKERS
 from protocol.errors import MalformedFrame, TruncatedFrame, UnknownApi
-from protocol.find_coordinator import FindCoordinatorWalk
 from protocol.messages import decode
 from protocol.rewriting import rewriting_walk
 from protocol.wire import encode_string, encode_varint
 from tests.protocol.kafka_messages import (
-    CORRELATION_ID,
     PROXY_HOST,
     REAL_HOST,
     REAL_HOSTS,
@@ -30,7 +28,6 @@ from tests.protocol.kafka_messages import (
 )
 from tests.protocol.rewriting import REWRITTEN, expected, rewrite, run, versions
 
-APIS_AND_VERSIONS = [(key, version) for key in REWRITTEN for version in versions(key)]
 WORK = st.sampled_from([1, 2, 7, 500, 1 << 62])
 PORTS = st.integers(-1, 65_535)
 HOSTS = REAL_HOSTS | st.just("") | st.just("h" * 130)
@@ -56,8 +53,6 @@ FIXED: dict[int, dict[str, Any]] = {
     DESCRIBE_CONFIGS: {"name": CONFIG_NAMES, "resource_type": RESOURCE_TYPES},
     DESCRIBE_QUORUM: {"host": REAL_HOSTS},
 }
-TAGS = b"\x02\x05" + encode_varint(len(REAL_HOST)) + REAL_HOST.encode() + b"\x09\x00"
-"""Two that no version defines, and an address in one of them."""
 
 
 def bodies(api_key: int, version: int) -> st.SearchStrategy[Any]:
@@ -78,13 +73,6 @@ def test_any_response_in_any_splits(api_key: int, data: st.DataObject, sizes: li
     assert parsed(api_key, version, after) == expected(api_key, body)
 
 
-def by_hand(api_key: int, version: int, *, real: bool) -> bytes:
-    """A response before it is rewritten, with tags everywhere, or after, without any."""
-    compact = APIS[api_key].is_flexible(version)
-    tags = (TAGS if real else b"\x00") if compact else b""
-    return CORRELATION_ID + tags + _BY_HAND[api_key](version, compact, tags, real)
-
-
 def text(value: str | None, compact: bool) -> bytes:
     if value is None:
         return b"\x00" if compact else b"\xff\xff"
@@ -98,85 +86,6 @@ def count(items: int, compact: bool) -> bytes:
 def address(node_id: int, compact: bool, real: bool) -> bytes:
     host, port = (REAL_HOST, 9092) if real else (PROXY_HOST, proxy_port(node_id))
     return pack(">i", node_id) + text(host, compact) + pack(">i", port)
-
-
-def _metadata(version: int, compact: bool, tags: bytes, real: bool) -> bytes:
-    throttle = pack(">i", 30) if version >= 3 else b""
-    rack = text("r1", compact) if version >= 1 else b""
-    brokers = b"".join(address(node_id, compact, real) + rack + tags for node_id in (1, 2))
-    rest = text(None, compact) if version >= 2 else b""
-    rest += pack(">i", 1) if version >= 1 else b""
-    rest += count(0, compact)
-    rest += pack(">i", 0) if 8 <= version <= 10 else b""
-    rest += pack(">h", 0) if version >= 13 else b""
-    rest += TAGS if compact else b""  # what follows the brokers stays
-    return throttle + count(2, compact) + brokers + rest
-
-
-def _find_coordinator(version: int, compact: bool, tags: bytes, real: bool) -> bytes:
-    throttle = pack(">i", 30) if version >= 1 else b""
-    if version < 4:
-        message = text("none", compact) if version >= 1 else b""
-        return throttle + pack(">h", 0) + message + address(7, compact, real) + tags
-    known = text("g", True) + address(7, True, real) + pack(">h", 0) + text(None, True) + tags
-    unknown = text("h", True) + pack(">ib", -1, 1) + pack(">ih", -1, 15) + text("no", True) + tags
-    return throttle + count(3, True) + known + unknown + known + tags
-
-
-def _describe_cluster(version: int, compact: bool, tags: bytes, real: bool) -> bytes:
-    endpoints = b"\x01" if version >= 1 else b""
-    fence = b"\x00" if version >= 2 else b""
-    brokers = [address(node_id, True, real) + text("r", True) + fence + tags for node_id in (1, 2)]
-    if version >= 2:
-        hidden = address(3, True, real) if real else pack(">ib", 3, 1) + pack(">i", -1)
-        brokers.append(hidden + text(None, True) + b"\x01" + tags)
-    return (
-        pack(">ih", 30, 0) + text(None, True) + endpoints + text("cluster", True) + pack(">i", 1)
-        + count(len(brokers), True) + b"".join(brokers) + pack(">i", 0) + tags
-    )  # fmt: skip
-
-
-def _describe_configs(version: int, compact: bool, tags: bytes, real: bool) -> bytes:
-    def config(name: str, value: str | None) -> bytes:
-        synonym = text("s", compact) + text(value, compact) + b"\x04" + tags
-        documented = b"\x02" + text("doc", compact) if version >= 3 else b""
-        return (
-            text(name, compact) + text(value, compact) + b"\x00\x04\x00"
-            + count(5, compact) + synonym * 5 + documented + tags
-        )  # fmt: skip
-
-    def result(kind: int, configs: list[bytes]) -> bytes:
-        start = pack(">h", 0) + text(None, compact) + bytes([kind]) + text("1", compact)
-        return start + count(len(configs), compact) + b"".join(configs) + tags
-
-    shown = "PLAINTEXT://host:9092" if real else None
-    of_broker = [config("listeners", shown), config("log.dirs", "/d"), config("my.quorum.voters", "")]
-    of_topic = [config("x.listeners", "kept"), config("retention.ms", None)]
-    return pack(">i", 30) + count(2, compact) + result(4, of_broker) + result(2, of_topic) + tags
-
-
-def _describe_quorum(version: int, compact: bool, tags: bytes, real: bool) -> bytes:
-    if version < 2:
-        return pack(">h", 0) + count(0, True) + (TAGS if real else b"\x00")
-    replica = bytes(range(44))
-    partition = (
-        pack(">ih", 0, 0) + text("m", True) + bytes(16)
-        + count(2, True) + replica + tags + replica + tags + count(1, True) + replica + tags + tags
-    )  # fmt: skip
-    topic = text("__cluster_metadata", True) + count(1, True) + partition + tags
-    listener = text("CONTROLLER", True) + text(REAL_HOST, True) + pack(">H", 9093) + TAGS
-    listeners = count(2, True) + listener * 2 if real else count(0, True)
-    node = pack(">i", 1) + listeners + tags
-    return pack(">h", 0) + text(None, True) + count(1, True) + topic + count(2, True) + node * 2 + tags
-
-
-_BY_HAND = {
-    METADATA: _metadata,
-    FIND_COORDINATOR: _find_coordinator,
-    DESCRIBE_CLUSTER: _describe_cluster,
-    DESCRIBE_CONFIGS: _describe_configs,
-    DESCRIBE_QUORUM: _describe_quorum,
-}
 
 
 @pytest.mark.parametrize("version", [0, 1])
@@ -201,19 +110,6 @@ def coordinators(hosts: list[bytes], tags: bytes = b"\x00") -> bytes:
         encode_string(b"g", True) + pack(">i", 3) + encode_string(host, True) + pack(">ihb", 9, 0, 0) for host in hosts
     ]
     return header(FIND_COORDINATOR, 4) + bytes(4) + encode_varint(len(hosts) + 1) + tags.join([*one, b""]) + b"\x00"
-
-
-def test_an_address_that_is_named_many_times_is_reported_once() -> None:
-    addresses = Addresses()
-    rewrite(FIND_COORDINATOR, 4, coordinators([b"a", b"b"] * 1_000), addresses)
-    assert addresses.told == [(3, "a", 9), (3, "b", 9)]
-
-
-def test_many_addresses_are_not_all_remembered() -> None:
-    frame = coordinators([str(host).encode() for host in range(1_000)])
-    walk = FindCoordinatorWalk(4, len(frame), Addresses())
-    run(walk, frame)
-    assert len(walk._remembered) <= 256
 
 
 # ---- bounded work and memory
@@ -297,15 +193,17 @@ def test_the_number_of_brokers_is_bounded(brokers: int) -> None:
 # ---- what cannot be
 
 
-@pytest.mark.parametrize(("api_key", "version"), APIS_AND_VERSIONS)
-def test_cut_short_or_too_long(api_key: int, version: int) -> None:
-    frame = by_hand(api_key, version, real=True)
-    if rewriting_walk(api_key, version, len(frame), Addresses()).is_done:
+@pytest.mark.parametrize("api_key", REWRITTEN)
+@given(data=st.data())
+def test_cut_short_or_too_long(api_key: int, data: st.DataObject) -> None:
+    version = data.draw(st.sampled_from(versions(api_key)))
+    frame = response_bytes(api_key, version, data.draw(bodies(api_key, version)))
+    walk = rewriting_walk(api_key, version, len(frame), Addresses())
+    if walk.is_done:
         return
-    consumed = run(rewriting_walk(api_key, version, len(frame), Addresses()), frame)
-    for size in range(consumed):
-        with pytest.raises(TruncatedFrame):
-            rewrite(api_key, version, frame[:size])
+    cut = data.draw(st.integers(0, run(walk, frame) - 1))
+    with pytest.raises(TruncatedFrame):
+        rewrite(api_key, version, frame[:cut])
     if api_key != METADATA:
         with pytest.raises(MalformedFrame):
             rewrite(api_key, version, frame + b"\x00")

@@ -13,7 +13,7 @@ from kio.serial import entity_reader
 from kio.static.constants import EntityType
 
 from protocol.apis import SHARE_ACKNOWLEDGE, SHARE_FETCH
-from protocol.errors import MalformedFrame, TruncatedFrame, UnsupportedVersion
+from protocol.errors import MalformedFrame, TruncatedFrame
 from protocol.node_endpoints import SWALLOWING_MIN, swallowing
 from protocol.share import ShareAcknowledgeResponseWalk, ShareFetchResponseWalk
 from protocol.wire import encode_varint, skip_tags
@@ -103,17 +103,6 @@ def test_many_endpoints(api_key: int, version: int, endpoints: int) -> None:
         entity_reader(load_response_schema(api_key, version))(passed, 5)
 
 
-@pytest.mark.parametrize("chunk", [1, 1_000, 1_000_000])
-@pytest.mark.parametrize("acquired", [0, 1, 126, 127, 600])
-def test_many_partitions_and_acquired_records(acquired: int, chunk: int) -> None:
-    response = response_of(SHARE_FETCH, 2, partitions=5, endpoints=1, acquired=acquired)
-
-    passed = streamed(ShareFetchResponseWalk(2, len(response)), response, [chunk] * (len(response) // chunk))
-
-    empty = response_of(SHARE_FETCH, 2, partitions=5, endpoints=0, acquired=acquired)
-    assert parsed(SHARE_FETCH, 2, passed) == parsed(SHARE_FETCH, 2, empty)
-
-
 @given(version=st.sampled_from([1, 2]), topics=TOPICS, sizes=chunk_sizes, work=st.integers(1, 7))
 def test_record_bytes_of_each_topic(version: int, topics: list[Partitions], sizes: list[int], work: int) -> None:
     response = share_response(version, topics)
@@ -146,14 +135,6 @@ def test_no_array_of_endpoints_at_all() -> None:
     """Null where none may be: nothing to hide, and the client's business."""
     response = response_of(SHARE_FETCH, 1, partitions=1, endpoints=0)[:-2] + b"\x00\x00"
     assert streamed(ShareFetchResponseWalk(1, len(response)), response, []) == response
-
-
-@pytest.mark.parametrize("version", [0, 3])
-def test_other_versions_have_no_walk(version: int) -> None:
-    with pytest.raises(UnsupportedVersion):
-        ShareFetchResponseWalk(version, 100)
-    with pytest.raises(UnsupportedVersion):
-        ShareAcknowledgeResponseWalk(version, 100)
 
 
 @pytest.mark.parametrize("size", [*range(SWALLOWING_MIN, 300), *range(16_380, 16_400), *range(2_097_150, 2_097_165)])

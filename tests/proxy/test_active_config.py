@@ -14,7 +14,7 @@ from proxy.config.quotas_file import Quotas
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import Stage, until, without_burst
 from tests.proxy.dialogue import debts, held
-from tests.proxy.frames import batch, produce, produce_records, produce_throttle_ms, produced
+from tests.proxy.frames import batch, produce, produce_records
 
 OpenStage = Callable[..., Stage]
 
@@ -43,26 +43,6 @@ async def test_off_releases_at_once_and_on_holds_again(open_stage: OpenStage) ->
     await client.send(produce(5, 500) + produce(6, 500))
     assert await broker.frame() == produce(5, 500), "what passed while it was off is not owed"
     await held(stage)
-
-
-async def test_off_writes_no_notice_that_was_due_before(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[SLOW])
-    client, broker = await stage.pair()
-    await client.send(produce(1, 500))
-    await broker.frame()
-    stage.server.active_config.toggle()
-    await broker.send(produced(1))
-    assert produce_throttle_ms(await client.frame(), 9) == 0
-
-
-async def test_throttles_shows_no_notice_while_off(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[SLOW])
-    client, broker = await stage.pair()
-    await client.send(produce(1, 500))
-    await broker.frame()
-    assert len(stage.waiting()) == 1
-    stage.server.active_config.toggle()
-    await until(lambda: not stage.waiting())
 
 
 async def test_entries_that_matched_nothing_are_warned_about_once(
@@ -126,21 +106,6 @@ async def test_a_signal_switches_until_a_file_decides(
     assert state() == switched(is_dry, "file")
 
 
-async def test_a_mode_that_is_configured_anew_applies_to_open_connections(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[SLOW], enforcement=EnforcementOptions(dry_run=True))
-    client, broker = await stage.pair()
-    for number in (1, 2):
-        await client.send(produce(number, 500))
-        assert await broker.frame() == produce(number, 500)
-    notify = replace(stage.config, enforcement=EnforcementOptions(throttle_mode="notify"))
-    active = stage.server.active_config
-    active.apply(notify, replace(active.quotas, dry_run=False))
-    await client.send(produce(3, 500) + produce(4, 500))
-    assert await broker.frame() == produce(3, 500), "a dry run leaves no debt"
-    await held(stage)
-    assert stage.shared.context.measures.mode == "notify"
-
-
 @pytest.mark.parametrize("spec", ["total,{}_rate=1000", "topic=rows,{}_rate=1000"])
 async def test_debts_of_a_dry_run_are_not_served_by_others(open_stage: OpenStage, spec: str) -> None:
     name = "producer_byte" if "total" in spec else "bytes_in"
@@ -188,13 +153,3 @@ async def test_the_last_of_several_changes_applies_at_the_end(open_stage: OpenSt
     assert any(limit.rate < 40 for limit in limits)
     await until(lambda: all(limit.rate == 40 for limit in limits))
     assert not active_config._is_refreshing
-
-
-async def test_many_limits_are_changed_in_steps_and_no_client_sees_an_old_one(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[parse_spec("client-id=<default>,producer_byte_rate=10")])
-    limits = [stage.registry.resolve("u", f"c{number}").produce.limits[0] for number in range(5 * MOST_REFRESHED)]
-    quotas = Quotas((parse_spec("client-id=<default>,producer_byte_rate=20"),), 1)
-    stage.server.active_config.replace_quotas(quotas)
-    assert sum(limit.rate == 20 for limit in limits) <= 2 * MOST_REFRESHED, "the others in later rounds of the loop"
-    assert stage.registry.resolve("u", f"c{len(limits) - 1}").produce.limits[0].rate == 20
-    await until(lambda: all(limit.rate == 20 for limit in limits))

@@ -11,10 +11,8 @@ import pytest
 
 from proxy.config.config import SecurityOptions
 from proxy.streams.memory import READ_SIZE, RESERVE
-from quotas.parsing.parse import parse_spec
-from tests.proxy.conversation import LOOPBACK, Peer, Stage, lines_of, until, without_burst
-from tests.proxy.frames import fetch, fetched, heartbeat, heartbeat_answer, produce
-from tests.proxy.mutation_frames import create
+from tests.proxy.conversation import LOOPBACK, Peer, Stage, lines_of, until
+from tests.proxy.frames import fetch, fetched, heartbeat, heartbeat_answer
 
 OpenStage = Callable[..., Stage]
 
@@ -193,48 +191,3 @@ async def test_memory_is_bounded_and_reading_resumes_when_it_is_free(open_stage:
     assert stage.paused() == {}
     assert stage.memory.buffered_bytes == 0
     assert stage.memory.read_size == READ_SIZE
-
-
-async def test_a_session_that_dies_while_it_waits_for_memory(open_stage: OpenStage) -> None:
-    stage = open_stage(
-        security=SecurityOptions(max_buffered_bytes=10_000),
-        quotas=[parse_spec("client-id=etl,controller_mutation_rate=1")],
-    )
-    client, broker = await stage.pair()
-    half = create(1, {"x" * 240 + str(number): 1 for number in range(10)})[:2_000]
-    await client.send(half)
-    await until(lambda: stage.memory.buffered_bytes == len(half) > RESERVE)
-    full, broker_of_full = await stage.pair()
-    await full.send(fetch(1))
-    await broker_of_full.frame()
-    sending = asyncio.ensure_future(broker_of_full.send(fetched(1, size=20_000_000)))
-    await until(lambda: stage.memory.read_size == 0)
-    other, broker_of_other = await stage.pair()
-    await other.send(heartbeat(1))
-    assert await broker_of_other.frame() == heartbeat(1), "short ones have a reserve"
-    await client.send(b"more")
-    await until(lambda: stage.paused().get("memory") == 1)
-    stage.session_of(client).close()
-    await client.closed()
-    await broker.closed()
-    receiving = asyncio.ensure_future(full.frame())
-    await sending
-    assert len(await receiving) == len(fetched(1, size=20_000_000))
-    assert stage.paused() == {}
-
-
-async def test_two_thousand_held_sessions_keep_little(open_stage: OpenStage) -> None:
-    """Each keeps the head of one request: 128 bytes at most, 36 in fact, where a read buffer each would be 500 MB."""
-    stage = open_stage(quotas=[without_burst("client-id=etl,producer_byte_rate=1")])
-    first, broker = await stage.pair()
-    await first.send(produce(1))
-    await broker.frame()
-    clients = []
-    for _ in range(2_000):
-        client = await stage.client()
-        await client.send(produce(2, 4_000))
-        clients.append(client)
-    await until(lambda: stage.paused().get("quota") == 2_000)
-    assert stage.memory.buffered_bytes <= 2_000 * 4_100
-    assert len(stage.waiting()) == 2_001
-    assert len(stage.shared.wakeups._timers) == 1, "one timer for the limit, not for each session"

@@ -138,17 +138,6 @@ async def test_a_drain_ends_idle_connections_and_lets_the_others_finish(event_lo
         assert await proxy.exit_code() == 0
 
 
-async def test_a_drain_that_takes_too_long_cuts_what_is_left() -> None:
-    async with running("--drain-timeout", "100ms") as proxy:
-        client, broker = await proxy.pair()
-        await client.send(produce(1))
-        await broker.frame()
-        proxy.send(signal.SIGTERM)
-        await client.closed()
-        assert (await proxy.event("stopped"))["connections_cut"] == 1
-        assert await proxy.exit_code() == 1
-
-
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT], ids=lambda second: second.name)
 async def test_a_second_signal_ends_the_drain(second: signal.Signals) -> None:
     async with running("--drain-timeout", "1h") as proxy:
@@ -203,38 +192,6 @@ def replace_content(path: Path, text: str) -> None:
     part = path.with_suffix(".part")
     part.write_text(text)
     part.replace(path)
-
-
-async def test_the_share_follows_the_file_and_then_the_flag(tmp_path: Path) -> None:
-    quotas = tmp_path / "quotas.toml"
-    entry = '[[quota]]\nclient-id = "etl"\nproducer_byte_rate = 1\n'
-    quotas.write_text("quota_share = 0.25\n" + entry)
-    async with running("--quotas-file", str(quotas), "--quota-share", "0.5") as proxy:
-        assert "scaled by the quota share 0.25" in proxy.scope
-        for text, share in (("quota_share = 0.125\n" + entry, 0.125), (entry, 0.5)):
-            replace_content(quotas, text)
-            proxy.send(signal.SIGHUP)
-            assert (await proxy.event("quotas_reloaded"))["share"] == share
-        replace_content(quotas, "quota_share = 0\n" + entry)
-        proxy.send(signal.SIGHUP)
-        assert (await proxy.event("config_refused"))["place"] == f"{quotas}: quota_share = 0"
-        assert (await proxy.event("config_kept"))["share"] == 0.5
-
-
-async def test_a_hang_up_without_a_quotas_file_is_no_end() -> None:
-    async with running() as proxy:
-        proxy.send(signal.SIGHUP)
-        await proxy.event("nothing_to_reload")
-        client, broker = await proxy.pair()
-        await client.send(heartbeat(1))
-        assert await broker.frame() == heartbeat(1)
-
-
-async def test_a_signal_switches_enforcement_without_a_file() -> None:
-    async with running() as proxy:
-        for name in ("enforcement_off", "enforcement_on"):
-            proxy.send(signal.SIGUSR2)
-            assert (await proxy.event(name))["by"] == "SIGUSR2"
 
 
 async def test_a_new_file_releases_held_requests(tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from proxy import tls
 from proxy.brokers.readiness import Readiness
 from proxy.commands import main
-from proxy.config.client_settings import ClientSettings, Pem, SslSettings
+from proxy.config.client_file import read_client_settings
+from proxy.config.client_settings import Pem, SslSettings
 from proxy.config.config import ServerSsl
 from proxy.config.errors import ConfigError
 from proxy.observability.exposition import families
-from proxy.tls import context_from_clients, context_to_brokers
+from proxy.tls import context_from_clients, context_to_brokers, read_pem
 from tests.proxy.conversation import Stage, lines_of
 from tests.proxy.frames import heartbeat, heartbeat_answer
 from tests.proxy.tls_peer import Certificates, TlsPeer
@@ -108,17 +108,12 @@ async def test_the_links_of_kubernetes(open_stage: OpenStage, certificates: Cert
 async def test_settings_of_brokers_that_name_other_files(open_stage: OpenStage, certificates: Certificates) -> None:
     """The client file is read again with its certificates, and other files that it names are watched then."""
     file = certificates.directory / "client.properties"
-    file.write_text("first")
+    text = f"security.protocol=SSL\nssl.ca.location={certificates.ca}\nssl.keystore.location="
     one, other = (certificates.issue(name).both for name in ("one", "other"))
-    settings = {
-        "first": SslSettings(ca=Pem(path=certificates.ca), certificate=Pem(path=one)),
-        "second": SslSettings(ca=Pem(path=certificates.ca), certificate=Pem(path=other)),
-    }
-    stage = open_stage(upstream=ClientSettings(file=file, ssl=settings["first"]))
-    contexts = stage.server.tls
-    contexts._read_upstream = lambda path: ClientSettings(file=path, ssl=settings[path.read_text()])
+    file.write_text(f"{text}{one}")
+    contexts = open_stage(upstream=read_client_settings(file)).server.tls
     before = contexts.to_brokers
-    file.write_text("second")
+    file.write_text(f"{text}{other}")
     assert await contexts.poll()
     assert contexts.to_brokers is not before
     await contexts.poll()
@@ -144,19 +139,16 @@ async def test_readiness_over_tls(open_stage: OpenStage, certificates: Certifica
 # ---- what is made of files
 
 
-@pytest.mark.parametrize("in_memory", [True, False])
-def test_text_and_an_encrypted_key(
-    certificates: Certificates, monkeypatch: pytest.MonkeyPatch, in_memory: bool
-) -> None:
-    monkeypatch.setattr(tls, "_HAS_MEMORY_FILES", in_memory)
+def test_text_and_an_encrypted_key(certificates: Certificates) -> None:
     key = subprocess.run(
         ["openssl", "pkey", "-in", certificates.server.key, "-aes256", "-passout", "pass:secret"],
         check=True,
         capture_output=True,
         text=True,
     ).stdout
-    certificate, ca = certificates.server.certificate.read_text(), certificates.ca.read_text()
-    settings = {"certificate": Pem(text=certificate), "key": Pem(text=key), "ca": Pem(text=ca)}
+    certificate, ca = read_pem(certificates.server.certificate), read_pem(certificates.ca)
+    ca = Pem(f"# Főtanúsítvány\n{ca.text}")
+    settings = {"certificate": certificate, "key": Pem(key), "ca": ca}
     context = context_to_brokers(SslSettings(**settings, key_password="secret"))  # type: ignore[arg-type]
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.check_hostname
@@ -170,7 +162,7 @@ def test_text_and_an_encrypted_key(
 
 
 def test_versions(certificates: Certificates) -> None:
-    context = context_to_brokers(SslSettings(ca=Pem(path=certificates.ca), protocols=("TLSv1.2",)))
+    context = context_to_brokers(SslSettings(ca=read_pem(certificates.ca), protocols=("TLSv1.2",)))
     assert context.maximum_version is ssl.TLSVersion.TLSv1_2
 
 
@@ -193,7 +185,7 @@ def test_files_that_are_refused(certificates: Certificates, wrong: dict[str, str
     files = {"certificate": certificates.server.certificate, "key": certificates.server.key, "ca": certificates.ca}
     files |= {name: folder / file for name, file in wrong.items()}
     with pytest.raises(ConfigError, match=message):
-        context_from_clients(ServerSsl(**files, client_auth="required"))  # type: ignore[arg-type]
+        context_from_clients(ServerSsl(**files, client_auth="required"), read_pem(files["certificate"]))  # type: ignore[arg-type]
 
 
 def test_check_config_reads_certificates(tmp_path: Path) -> None:

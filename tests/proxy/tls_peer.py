@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from deploy.local.security import PemFiles, Security
-from proxy.config.client_settings import ClientSettings, Pem, SslSettings
+from proxy.config.client_settings import ClientSettings, SslSettings
 from proxy.config.config import ListeningOptions, ServerSsl
+from proxy.tls import read_pem
 from tests.proxy.conversation import LOOPBACK, PATIENCE_SECONDS, Peer, cut
 
 
@@ -118,4 +119,4 @@ class Certificates:
 
     def upstream(self, **options: Any) -> ClientSettings:
         """Settings of connections to a broker with TLS."""
-        return ClientSettings(ssl=SslSettings(**{"ca": Pem(path=self.ca), **options}))
+        return ClientSettings(ssl=SslSettings(**{"ca": read_pem(self.ca), **options}))

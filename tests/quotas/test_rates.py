@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quotas.rates import (
-    INT_MAX,
     LONG_MAX,
     SMALLEST_RATE,
     UNITS,
@@ -100,35 +99,15 @@ def test_kafka_takes_what_is_whole_within_a_millionth(rate: Fraction, whole: int
     assert whole_rate("producer_byte_rate", rate) == whole
 
 
-def test_kafkas_smaller_type() -> None:
-    assert whole_rate("connections", Fraction(INT_MAX), "INT") == INT_MAX
-    with pytest.raises(RateError) as caught:
-        whole_rate("connections", Fraction(INT_MAX + 1), "INT")
-    assert caught.value.message == "Proposed value for connections is too large for an INT."
-
-
 @pytest.mark.parametrize(("text", "rate"), [("20", 20), ("20/s", 20), (" 2.5 / s", Fraction(5, 2)), (20, 20)])
 def test_reads_what_is_no_bytes(text: object, rate: int | Fraction) -> None:
     assert parse_plain_rate(text) == rate
-
-
-@pytest.mark.parametrize("value", ["", "20/m", "20 per second", "/s", True, None, [20]])
-def test_what_is_no_plain_rate(value: object) -> None:
-    with pytest.raises(RateError, match="expected a number"):
-        parse_plain_rate(value)
 
 
 @pytest.mark.parametrize("value", ["20B", "5MB", "5MB/s", "20s"])
 def test_a_plain_rate_has_no_unit(value: str) -> None:
     with pytest.raises(RateError, match="expected a number per second without a unit, not"):
         parse_plain_rate(value)
-
-
-def test_any_rate_may_be_a_fraction_within_bounds() -> None:
-    assert any_rate("request_rate", Fraction(1, 3)) == Fraction(1, 3)
-    assert any_rate("request_rate", SMALLEST_RATE) == SMALLEST_RATE
-    assert any_rate("request_rate", Fraction(LONG_MAX)) == LONG_MAX
-    assert type(any_rate("request_rate", Fraction(7))) is int
 
 
 @pytest.mark.parametrize(
@@ -149,8 +128,3 @@ def test_what_no_rate_may_be(rate: Fraction, message: str) -> None:
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_exact_is_the_shortest_decimal(number: float) -> None:
     assert exact(number) == Fraction(repr(number))
-
-
-def test_exact_refuses_what_is_not_finite() -> None:
-    with pytest.raises(ValueError, match="finite"):
-        exact(float("nan"))

@@ -12,7 +12,6 @@ from protocol.api_versions import (
     MAX_RESPONSE,
     client_software,
     negotiate,
-    raise_api_versions_throttle,
     unsupported_version_answer,
 )
 from protocol.errors import MalformedFrame
@@ -49,8 +48,7 @@ class Negotiate(Forward):
                     requests.want = frame_end - end
                     return NEED
                 software = client_software(bytes(requests.buf[pos + kind.header.body_offset : frame_end]), kind.version)
-                identity = requests.connection.identity
-                identity.refusal_error, identity.software = refusal_error(software), software.name
+                requests.connection.identity.refusal_error = refusal_error(software)
             self.count(requests, now_ns)
             return PASS
         self.count(requests, now_ns)
@@ -74,10 +72,8 @@ class Negotiate(Forward):
             awaited.version,
             pass_unknown_apis=config.security.pass_unknown_apis,
             hides_sasl=config.upstream.login is not None,
+            throttle_time_ms=responses.connection.identity.request_notice.throttle_time_ms(now_ns),
         )
-        throttle_ms = responses.connection.identity.request_notice.throttle_time_ms(now_ns)
-        if throttle_ms:
-            response = raise_api_versions_throttle(response, awaited.version, throttle_ms)
         responses.connection.in_flight.popleft()
         responses.has_begun, responses.connection.is_negotiated = False, True
         responses.output = _length(len(response)) + response

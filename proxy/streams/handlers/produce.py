@@ -308,11 +308,11 @@ class Produce(DataHandler):
         refused = awaited.walk.refused_shares()
         registry = self.context.registry
         for usage in awaited.counted.usages:
-            share = refused.of(usage.topic)
+            share = refused.get(usage.topic, 0)
             name = name_of(self.context, usage.topic)
             if name is None:
                 continue
-            if share < 1 and usage.topic in refused.seen:
+            if share < 1 and usage.topic in refused:
                 registry.topics.confirm(name)
             record_bytes, messages = int(usage.record_bytes * share), int(usage.messages * share)
             if share:

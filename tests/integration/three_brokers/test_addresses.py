@@ -11,7 +11,6 @@ from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
-import kafkaprotocol
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from kafka import KafkaAdminClient
@@ -162,44 +161,3 @@ def test_a_broker_that_is_not_the_leader_does_not_say_where_the_leader_is(
     assert error(answer) == NOT_LEADER
     assert not ADDRESS.search(raw)
     assert leader != stranger
-
-
-@pytest.mark.parametrize("version", [0, 3])
-@pytest.mark.timeout(90)
-def test_an_independent_decoder_reads_the_same_api_versions(front: ScannedProxy, version: int) -> None:
-    """The ranges are the broker's or narrower, and none is empty."""
-    body = b"" if version < 3 else b"\x05wire\x022\x00"
-    ranges = []
-    node = next(iter(front.node_ports))
-    for host, port in (front.cluster.node_addresses[node], (CLIENT_SIDE, front.node_ports[node])):
-        with Wire(host, port) as wire:
-            answer = wire.ask(API_VERSIONS, version, body, flexible=version >= 3)
-        _, message = kafkaprotocol.read_network_response(API_VERSIONS, version, bytes(8) + answer)
-        ranges.append({each.api_key: (each.min_version, each.max_version) for each in message.api_keys})
-    brokers, proxys = ranges
-    assert proxys.keys() <= brokers.keys()
-    assert {0, 1, 3, 18, 78} <= proxys.keys()
-    for key, (low, high) in proxys.items():
-        assert brokers[key][0] <= low <= high <= brokers[key][1], key
-
-
-# Flexible versions (9 and later) name racks, and this decoder cannot read that there is none.
-@pytest.mark.parametrize("version", [1, 8])
-@pytest.mark.timeout(90)
-def test_an_independent_decoder_reads_the_same_metadata(
-    front: ScannedProxy, unique_name: Callable[[str], str], version: int
-) -> None:
-    """All but the brokers' addresses is the broker's own answer."""
-    front.create_topic(unique_name("metadata"))
-    everything = b"\xff\xff\xff\xff" + (b"\x00\x00\x00" if version == 8 else b"")
-    node = next(iter(front.node_ports))
-    messages = []
-    for host, port in (front.cluster.node_addresses[node], (CLIENT_SIDE, front.node_ports[node])):
-        with Wire(host, port) as wire:
-            answer = wire.ask(METADATA, version, everything)
-        _, message = kafkaprotocol.read_network_response(METADATA, version, bytes(8) + answer)
-        messages.append(message)
-    ours = {each.node_id: (str(each.host), each.port) for each in messages[1].brokers}
-    assert ours == {node: (CLIENT_SIDE, port) for node, port in front.node_ports.items()}
-    assert [topic.name for topic in messages[0].topics] == [topic.name for topic in messages[1].topics]
-    assert messages[0].controller_id in ours

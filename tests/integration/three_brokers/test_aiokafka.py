@@ -61,21 +61,3 @@ async def test_every_way_to_produce_is_read_back_by_a_group(
                 assert {(await each).topic for each in sent} == {topic}
     count = len(list(all_of(expected)))
     assert missing(expected, await read(front, topic, unique_name("group"), count)) == {}
-
-
-@pytest.mark.timeout(90)
-async def test_a_group_goes_on_where_it_committed_and_sees_only_what_was_committed(
-    front: ScannedProxy, unique_name: Callable[[str], str]
-) -> None:
-    topic, group = front.create_topic(unique_name("transactions")), unique_name("group")
-    async with producing(front, transactional_id=unique_name("tx")) as producer:
-        for name in ("first", "second"):
-            async with producer.transaction():
-                for value in values(name):
-                    await producer.send(topic, value)
-            await producer.begin_transaction()
-            await producer.send_and_wait(topic, b"aborted")
-            await producer.abort_transaction()
-            expected = {name: values(name)}
-            received = await read(front, topic, group, len(values(name)), isolation_level="read_committed")
-            assert missing(expected, received) == {}

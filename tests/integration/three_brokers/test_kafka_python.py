@@ -57,22 +57,3 @@ def test_every_way_to_produce_is_read_back_by_a_group(front: ScannedProxy, uniqu
             assert {each.get(DEADLINE_SECONDS).topic for each in sent} == {topic}
     count = len(list(all_of(expected)))
     assert missing(expected, read(front, topic, unique_name("group"), count)) == {}
-
-
-@pytest.mark.timeout(150)
-def test_a_group_goes_on_where_it_committed_and_sees_only_what_was_committed(
-    front: ScannedProxy, unique_name: Callable[[str], str]
-) -> None:
-    topic, group = front.create_topic(unique_name("transactions")), unique_name("group")
-    with closing(producer_for(front, transactional_id=unique_name("tx"))) as producer:
-        producer.init_transactions()
-        for name in ("first", "second"):
-            producer.begin_transaction()
-            for value in values(name):
-                producer.send(topic, value)
-            producer.commit_transaction()
-            producer.begin_transaction()
-            producer.send(topic, b"aborted").get(DEADLINE_SECONDS)
-            producer.abort_transaction()
-            received = read(front, topic, group, len(values(name)), isolation_level="read_committed")
-            assert missing({name: values(name)}, received) == {}

@@ -93,14 +93,6 @@ def test_a_broker_that_fails_now_and_then_does_not_flood_the_log(scene: Scene) -
     assert lines == ["broker_failed", "broker_recovered"] * 6, "a pair every ten seconds"
 
 
-def test_the_last_bootstrap_server_that_fails_says_so(scene: Scene) -> None:
-    health = scene.health
-    for address in ("other:1", A, "other:2", B):
-        health.failed(address, "connect_refused", "refused")
-    effects = [fields.get("effect") for _, fields in scene.lines()]
-    assert effects == [None, None, None, "no bootstrap server can be used"]
-
-
 def test_an_answer_to_api_versions_does_not_end_what_it_cannot_show(scene: Scene) -> None:
     health, clock = scene.health, scene.clock
     for reason, ends in (("sasl_required", False), ("silent", False), ("connect_refused", True)):

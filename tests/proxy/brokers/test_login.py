@@ -68,22 +68,6 @@ def test_an_error_is_in_the_words_of_the_broker(mechanism: str, tmp_path: Path) 
         converse(Kafka(), replace(wrong, mechanism="SCRAM-SHA-384"))
 
 
-@pytest.mark.parametrize(
-    ("token", "user"),
-    [
-        ("e30.eyJzdWIiOiAiZXRsIn0.", "etl"),
-        ("e30.eyJzdWIiOiAiZXRsIn0.signature", "etl"),
-        ("e30.e30.", ""),
-        ("e30.W10.", ""),
-        ("e30.x.", ""),
-        ("opaque", ""),
-        ("", ""),
-    ],
-)
-def test_the_user_of_a_token_is_its_subject(token: str, user: str, tmp_path: Path) -> None:
-    assert converse(SaslBroker("", token), settings_of("OAUTHBEARER", tmp_path, token)).user == user
-
-
 def test_a_token_is_read_for_each_login(tmp_path: Path) -> None:
     settings = settings_of("OAUTHBEARER", tmp_path, "old")
     begun = Login(settings)

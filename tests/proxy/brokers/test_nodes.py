@@ -18,7 +18,7 @@ from protocol.messages import decode
 from proxy.brokers.nodes import BrokerPortConflict, Nodes
 from proxy.config.config import Address, ListeningOptions
 from tests.proxy.conversation import LOOPBACK, Peer, ScriptedBroker, Stage, lines_of, until
-from tests.proxy.frames import coordinator_answer, heartbeat, heartbeat_answer, metadata, metadata_answer, request
+from tests.proxy.frames import heartbeat, heartbeat_answer, metadata, metadata_answer
 
 OpenStage = Callable[..., Stage]
 
@@ -50,12 +50,6 @@ def test_all_ports_of_the_range_and_the_exceptions_are_bound_at_start() -> None:
     known, _ = nodes(broker_ports=range(20_000, 20_003), node_ports={7: 30_007, 8: 20_001})
     assert known.fixed_ports() == [20_000, 20_001, 20_002, 30_007]
     assert nodes(broker_ports=None)[0].fixed_ports() == []
-
-
-def test_an_exception_has_its_own_port() -> None:
-    known, _ = nodes(node_ports={7: 30_007}, advertised_host="proxy.example.com")
-    assert known.advertise(7, "kafka", 9092) == ("proxy.example.com", 30_007)
-    assert known.broker_at(30_007) == ("kafka", 9092)
 
 
 def test_two_nodes_on_one_port_are_an_error_that_names_the_way_out() -> None:
@@ -102,14 +96,6 @@ def test_a_node_keeps_its_port_while_no_other_has_it_in_a_list() -> None:
     all_of(known, [(1, "kafka-1", 9092), (2, "kafka-2", 9092)])
     all_of(known, [(1, "kafka-1", 9092)])
     all_of(known, [])
-    assert known.broker_at(20_002) == ("kafka-2", 9092)
-
-
-def test_a_response_without_all_brokers_removes_none() -> None:
-    known, _ = nodes(broker_ports=range(20_000, 20_008))
-    all_of(known, [(2, "kafka-2", 9092)])
-    with pytest.raises(BrokerPortConflict):
-        known.advertise(10, "kafka-10", 9092)
     assert known.broker_at(20_002) == ("kafka-2", 9092)
 
 
@@ -192,42 +178,6 @@ async def test_each_node_is_reached_through_its_own_port(open_stage: OpenStage) 
         stage.close()
         one.close()
         two.close()
-
-
-async def test_a_broker_that_moves_is_found_at_its_new_address(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    old, new = ScriptedBroker(), ScriptedBroker()
-    try:
-        client, broker = await stage.pair()
-        told = await learn(client, broker, {1: old.address})
-        old.close()
-        await (await stage.client(told[1][1])).closed()
-        assert stage.metrics.errors.upstream["connect_refused"] == 1
-        assert await learn(client, broker, {1: new.address}) == told
-        to_node = await stage.client(told[1][1])
-        await to_node.send(heartbeat(1))
-        assert await (await new.accept()).frame() == heartbeat(1)
-    finally:
-        stage.close()
-        new.close()
-
-
-async def test_a_node_that_only_a_coordinator_answer_names_is_reached_too(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    real = ScriptedBroker()
-    try:
-        client, broker = await stage.pair()
-        await client.send(request(10, 4, 1, b"\x00\x02\x02g\x00"))
-        await broker.frame()
-        await broker.send(coordinator_answer(1, 3, *real.address))
-        await client.frame()
-        port = stage.context.nodes.port_of(3)
-        to_node = await stage.client(port)
-        await to_node.send(heartbeat(1))
-        assert await (await real.accept()).frame() == heartbeat(1)
-    finally:
-        stage.close()
-        real.close()
 
 
 def free_ports(count: int) -> range:

@@ -24,6 +24,7 @@ TOPIC = ("--usage-topic", "usage")
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+PLAIN_SSL = "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN"
 KNOWN = LoginSettings(mechanism="PLAIN", username="u", password="p")
 
 
@@ -46,14 +47,14 @@ def good(path: Path, text: str) -> ClientSettings:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("a.properties", "security.protocol=SASL_SSL\nsasl.username: u\nsasl.password p\nssl.ca.location = {ca}\n"),
         (
-            "a.toml",
-            'security_protocol = "sasl_ssl"\nsasl_plain_username = "u"\nsasl_password = "p"\nssl_cafile = "{ca}"',
+            "a.properties",
+            "security.protocol=sasl_ssl\nsasl.mechanisms=PLAIN\nsasl.username: u\nsasl.password p\n"
+            "ssl.ca.location = {ca}\n",
         ),
         (
             "a.config",
-            f"# a comment\n! another\n\nsecurity.protocol=SASL_SSL\nsasl.jaas.config={PLAIN} required \\\n"
+            f"# a comment\n! another\n\n{PLAIN_SSL}\nsasl.jaas.config={PLAIN} required \\\n"
             '  username="u" \\\n  password="p";\nssl.truststore.location={ca}\nssl.truststore.type=JKS\n',
         ),
     ],
@@ -64,14 +65,14 @@ def test_each_format_gives_the_same(tmp_path: Path, name: str, text: str) -> Non
     found = good(tmp_path / name, text.replace("{ca}", str(authority)))
     assert (found.protocol, found.login) == ("SASL_SSL", KNOWN)
     assert found.ssl is not None
-    assert (found.ssl.ca, found.ssl.certificate, found.ssl.checks_hostname) == (Pem(path=authority), None, True)
+    assert (found.ssl.ca, found.ssl.certificate, found.ssl.checks_hostname) == (Pem(authority.read_text()), None, True)
 
 
 @pytest.mark.parametrize(
     ("mechanism", "jaas", "expected"),
     [
-        ("", f"{PLAIN} required username='u' password='p';", KNOWN),
-        ("PLAIN", f'KafkaClient {{ {PLAIN} required serviceName=k username=u password="p"; }};', KNOWN),
+        ("PLAIN", f"{PLAIN} required username='u' password='p';", KNOWN),
+        ("PLAIN", f'{PLAIN} required serviceName=k username=u password="p" ;', KNOWN),
         (
             "SCRAM-SHA-512",
             f'{SCRAM} required username="u" password="a\\\\"b\\\\\\\\c\'d";',
@@ -98,7 +99,8 @@ def test_any_password_arrives(tmp_path_factory: pytest.TempPathFactory, password
         value = f'sasl.jaas.config={PLAIN} required username="u" password="{quoted}";'
     value = value.replace("\\", "\\\\").replace("\x85", "\\u0085")
     login = good(
-        tmp_path_factory.getbasetemp() / "a", f"security.protocol=SASL_PLAINTEXT\nsasl.username=u\n{value}\n"
+        tmp_path_factory.getbasetemp() / "a",
+        f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=u\n{value}\n",
     ).login
     assert login is not None
     assert login.password == password
@@ -113,15 +115,13 @@ def test_values_that_stand_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (f"file:{tmp_path}/secrets.properties:password", "from the file"),
         (f"dir:{tmp_path}:pw", "from a volume"),
     ):
-        text = (
-            f'security.protocol=SASL_SSL\nsasl.jaas.config={PLAIN} required username="u" password="${{{reference}}}";'
-        )
+        text = f'{PLAIN_SSL}\nsasl.jaas.config={PLAIN} required username="u" password="${{{reference}}}";'
         found = good(tmp_path / "a", text)
         assert found.login is not None
         assert found.login.password == expected
         assert tmp_path / "a" not in found.secret_files
     monkeypatch.setenv("JAAS", f'{PLAIN} required username="u" password="p";')
-    assert good(tmp_path / "a", "security.protocol=SASL_SSL\nsasl.jaas.config=${env:JAAS}").login == KNOWN
+    assert good(tmp_path / "a", f"{PLAIN_SSL}\nsasl.jaas.config=${{env:JAAS}}").login == KNOWN
 
 
 def test_oauthbearer_has_a_token_file(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_pem_of_files_and_of_the_file_itself(tmp_path: Path) -> None:
         f"ssl.keystore.location={client.both}\nssl.endpoint.identification.algorithm=\nssl.enabled.protocols=TLSv1.3",
     )
     assert found.ssl is not None
-    assert (found.ssl.certificate, found.ssl.key) == (Pem(path=client.both), None)
+    assert (found.ssl.certificate, found.ssl.key) == (Pem(client.both.read_text()), None)
     assert (found.ssl.checks_hostname, found.ssl.protocols) == (False, ("TLSv1.3",))
     assert found.secret_files == (client.both,)
     assert found.is_identity
@@ -204,29 +204,30 @@ def test_unrelated_keys_are_named_and_have_no_effect(tmp_path: Path) -> None:
         ("security.protocol=TLS", "security.protocol: unknown value"),
         ("security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI", "cannot log in by GSSAPI"),
         ("security.protocol=SASL_SSL\nsasl.mechanism=AWS_MSK_IAM", "contains the broker's host name"),
-        ("security.protocol=SASL_SSL\nsasl.mechanism=DIGEST", "sasl.mechanism: unknown value"),
-        ("security.protocol=SASL_SSL\nsasl.username=u", "needs sasl.username and sasl.password"),
+        ("security.protocol=SASL_SSL\nsasl.mechanism=DIGEST", ":2: sasl.mechanism: unknown value"),
+        ("security.protocol=SASL_SSL\nsasl.username=u", "sasl.mechanism: is missing\n  allowed: PLAIN, SCRAM"),
+        (f"{PLAIN_SSL}\nsasl.username=u", "or sasl.username and sasl.password"),
         ("sasl.username=u\nsasl.password=hidden", "does not use sasl settings"),
-        (f"security.protocol=SASL_SSL\nsasl.jaas.config={PLAIN} required password='hidden;", "expected PACKAGE.MODULE"),
-        (f"security.protocol=SASL_SSL\nsasl.jaas.config={PLAIN} required password='hidden'", "expected PACKAGE.MODULE"),
-        ("security.protocol=SASL_SSL\nsasl.jaas.config=a.Module required;", "expected PACKAGE.MODULE"),
-        (f"security.protocol=SASL_SSL\nsasl.jaas.config={SCRAM} required username=u password=hidden;", "is missing"),
-        (
-            f"security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.jaas.config={SCRAM} required password=hidden;",
-            "allowed: SCRAM-SHA-256, SCRAM-SHA-512",
-        ),
+        (f"{PLAIN_SSL}\nsasl.jaas.config={PLAIN} required username=u password='hidden;", "expected a username and"),
+        (f"{PLAIN_SSL}\nsasl.jaas.config={PLAIN} required username=u password='hidden'", "expected a username and"),
+        (f"{PLAIN_SSL}\nsasl.jaas.config={PLAIN} required username:u password=hidden;", "expected a username and"),
+        (f"{PLAIN_SSL}\nsasl.jaas.config={PLAIN} required password=hidden;", "expected a username and a password"),
+        (f"{PLAIN_SSL}\nsasl.jaas.config=;", "PACKAGE.MODULE required username="),
         (
             f"security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-256\nsasl.jaas.config={SCRAM} required "
             "username=u password=hidden tokenauth=true;",
             "delegation tokens are not",
         ),
-        ("ssl.cafile=/dev/null", "does not use ssl settings"),
-        ("security.protocol=SSL\nssl.cafile=/nowhere", "ssl.cafile: '/nowhere': No such file"),
+        ("ssl.ca.location=/dev/null", "does not use ssl settings"),
+        ("security.protocol=SSL\nssl.ca.location=/nowhere", ":2: ssl.ca.location: '/nowhere': No such file"),
         ("security.protocol=SSL\nssl.keystore.key=hidden", "has no certificate"),
         ("security.protocol=SSL\nssl.enabled.protocols=TLSv1.2,TLSv1.1", "allowed: TLSv1.2, TLSv1.3"),
-        ("security.protocol=SSL\nssl.endpoint.identification.algorithm=ldaps", "allowed: https, or nothing"),
+        ("security.protocol=SSL\nssl.endpoint.identification.algorithm=ldaps", "allowed: https, none"),
         ("security.protocol=SSL\nssl.cipher.suites=x", "ssl.cipher.suites: unknown key"),
-        ("sasl.pasword=hidden", "sasl.pasword: unknown key\n  did you mean 'sasl_password'?"),
+        ("sasl.pasword=hidden", "sasl.pasword: unknown key\n  did you mean 'sasl.password'?"),
+        ("security_protocol=SSL", "security_protocol: unknown key\n  did you mean 'security.protocol'?"),
+        ("sasl.password=\\uhidden", "has an escape that is not"),
+        ("sasl.password=${file:/dev/stdin/no:k}", "/dev/stdin/no: "),
         ("sasl.password=${env:NO_SUCH}", "the environment variable NO_SUCH is not set"),
         ("sasl.password=${file:/nowhere:k}", "/nowhere: No such file"),
         ("sasl.password=${file:/dev/null:k}", "/dev/null has no key k"),
@@ -259,18 +260,15 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes(b"sasl.password=\xff")
     for path, expected in (
         (tmp_path / "missing", "cannot be read"),
-        (tmp_path / "missing.toml", "cannot be read"),
         (tmp_path / "latin", "is not UTF-8 at byte 14"),
     ):
         [problem] = read_client_file(path, place=PLACE).problems
         assert problem.message.startswith(expected)
-    [problem] = read(tmp_path / "a.toml", "sasl_password = 5").problems
-    assert problem.message == "expected text in quotes"
 
 
 # ---- the options together
 
-LOGIN = "security.protocol=SASL_PLAINTEXT\nsasl.username=u\nsasl.password=hidden\n"
+LOGIN = "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=u\nsasl.password=hidden\n"
 
 
 def flags(tmp_path: Path, text: str, *more: str) -> tuple[str, ...]:

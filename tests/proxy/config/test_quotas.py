@@ -97,19 +97,6 @@ def test_every_limit_can_be_given_by_flag_variable_and_file(
     assert in_force() == WANTED
 
 
-def test_an_entity_given_twice() -> None:
-    found = errors(*UPSTREAM, *quotas("client-id=a,producer_byte_rate=1", "client-id=a,consumer_byte_rate=1"))
-    assert found == ["error: --quota: client-id:a is given twice\n  put its limits into one entry"]
-
-
-def test_a_group_of_the_file_replaces_that_of_the_flags(quotas_file: Callable[[str], tuple[str, str]]) -> None:
-    flag = quotas("resource-group=etl,client-id=a,producer_byte_rate=1")
-    in_file = quotas_file('[[resource-group]]\nname = "etl"\nuser = "b"\nconsumer_byte_rate = 2\n')
-    for entry in quotas_in_force(config(*UPSTREAM, *flag, *in_file)).entries:
-        assert entry.group is not None
-        assert (entry.group.client_ids, entry.group.users) == ((), ("b",))
-
-
 def test_limits_of_the_file_replace_those_of_the_same_name_and_entity(
     quotas_file: Callable[[str], tuple[str, str]],
 ) -> None:
@@ -190,27 +177,6 @@ def test_dry_run_of_the_file_takes_the_place_of_the_flag(
     assert summary_of(found).endswith("; dry run") == expected
 
 
-def test_a_wrong_dry_run_in_the_file_is_refused(quotas_file: Callable[[str], tuple[str, str]]) -> None:
-    flag, path = quotas_file("dry_run = 'maybe'")
-    assert errors(*UPSTREAM, flag, path) == [f"error: {path}: dry_run = 'maybe': expected true or false"]
-
-
-def test_a_share_below_a_table_is_said_to_belong_above(quotas_file: Callable[[str], tuple[str, str]]) -> None:
-    flag, path = quotas_file("[[quota]]\nclient-id = 'a'\nproducer_byte_rate = 1\nquota_share = 0.5\n")
-    assert errors(*UPSTREAM, flag, path) == [
-        f"error: {path}: quota[0].quota_share: quota_share is for the whole file\n"
-        "  write it above the first table: below a table, TOML makes it part of that table"
-    ]
-
-
-def test_the_summary_says_the_share(quotas_file: Callable[[str], tuple[str, str]]) -> None:
-    in_file = quotas_file("quota_share = 0.025")
-    assert summary_of(config(*UPSTREAM, *in_file)).endswith(
-        f"0 quota entries (with {in_file[1]}), every rate times 0.025"
-    )
-    assert "every rate" not in summary_of(config(*UPSTREAM, *quotas_file("")))
-
-
 # Listeners
 
 
@@ -263,19 +229,9 @@ def test_where_ports_are_wrong_no_listener_is(wrong: tuple[str, str]) -> None:
 # Host names
 
 
-def test_a_host_name_is_resolved_by_the_system() -> None:
-    assert in_force(*quotas("ip=localhost,connections=1")) == {"ip:127.0.0.1": {"connections": 1}}
-
-
 def test_a_host_name_is_resolved_in_the_file_too(quotas_file: Callable[[str], tuple[str, str]]) -> None:
     in_file = quotas_file("[[quota]]\nip = 'localhost'\nconnections = 1\n")
     assert in_force(*in_file) == {"ip:127.0.0.1": {"connections": 1}}
-
-
-@pytest.mark.parametrize("name", ["a b", "10.0.0.0/8", "no\nname", "a" * 300, "x..y", "host:1"])
-def test_what_cannot_be_a_host_is_told_in_kafkas_words(name: str) -> None:
-    (message,) = errors(*UPSTREAM, *quotas(f"ip={name},connections=1"))
-    assert f"{name} is not a valid IP or resolvable host." in message
 
 
 # Thresholds
@@ -304,35 +260,12 @@ def test_thresholds_of_flags_and_file_count_together(quotas_file: Callable[[str]
     assert len(in_force(*by_flag, *quotas_file(topic_table("b", "5MB")))) == 3
 
 
-def test_a_threshold_of_the_file_takes_the_place_of_the_flags(quotas_file: Callable[[str], tuple[str, str]]) -> None:
-    by_flag = quotas(TOTAL, "topic=a,bytes.in.per.sec.threshold=9MB")
-    assert in_force(*by_flag, *quotas_file(topic_table("a", "10MB")))["topic:a"] == {
-        "bytes.in.per.sec.threshold": 10_000_000
-    }
-
-
-def test_thresholds_without_a_total_are_refused() -> None:
-    (message,) = errors(*UPSTREAM, *quotas("topic=a,bytes.in.per.sec.threshold=5MB"))
-    assert message.startswith(
-        "error: --quota: bytes.in.per.sec.threshold of topics (sum 5000000) has no effect without "
-    )
-
-
 def test_a_change_of_the_file_that_does_not_fit_is_refused(quotas_file: Callable[[str], tuple[str, str]]) -> None:
     in_file = quotas_file(topic_table("b", "5MB"))
     running = config(*UPSTREAM, *quotas(TOTAL, "topic=a,bytes.in.per.sec.threshold=5MB"), *in_file)
     quotas_file(topic_table("b", "7MB"))
     with pytest.raises(ConfigError, match="sums to 12000000"):
         quotas_in_force(running)
-
-
-def test_what_is_not_known_is_no_reason_to_refuse_the_rest(quotas_file: Callable[[str], tuple[str, str]]) -> None:
-    """A total that could not be read is reported, and not missed once more."""
-    broken = quotas(TOTAL.replace("10MB", "10MX"), "topic=a,bytes.in.per.sec.threshold=5MB")
-    (message,) = errors(*UPSTREAM, *broken, *quotas_file(topic_table("b", "5MB")))
-    assert "unknown unit 'MX'" in message
-    (message,) = errors(*UPSTREAM, *quotas("topic=a,bytes.in.per.sec.threshold=5MB"), *quotas_file("[[quota]"))
-    assert "is not TOML" in message
 
 
 # All at once
@@ -367,13 +300,6 @@ def test_what_is_wrong_with_all_together_is_said_beside_what_is_wrong_with_each(
         f"{quota}[3]: user:a has an entry already: quota[2]",
         f"error: {path}: {BEYOND}",
     ]
-
-
-def test_flags_that_are_right_are_judged_beside_one_that_is_wrong() -> None:
-    two = "listener=5555,connections=1", "client-id=a,producer_byte_rat=1"
-    unknown, nowhere = errors(*UPSTREAM, *quotas(*two))
-    assert "unknown limit 'producer_byte_rat'" in unknown
-    assert "--quota: listener:5555: this proxy does not listen on port 5555" in nowhere
 
 
 def test_a_file_that_cannot_be_read_hides_nothing_of_the_flags(quotas_file: Callable[[str], tuple[str, str]]) -> None:
@@ -472,37 +398,6 @@ def test_entries_that_apply_to_no_client_are_listed_up_to_a_bound() -> None:
     found = cautions((*UPSTREAM, *specs, "--client-id", "etl"))
     assert len(found) == MAX_LISTED + 1
     assert found[-1] == ("quotas_never_match", {"further_entries": 3})
-
-
-TOTAL_THRESHOLD = {"total": {"total.bytes.in.per.sec.threshold": 50_000_000.0, "producer_byte_rate": 5_000_000.0}}
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        'total.bytes.in.per.sec.threshold = "50MB"',
-        'total = true\n"total.bytes.in.per.sec.threshold" = "50MB"',
-        '"total.bytes.in.per.sec.threshold" = "50MB"\ntotal = true',
-    ],
-)
-def test_both_ways_to_write_a_threshold_of_the_total(table: str, quotas_file: Callable[[str], tuple[str, str]]) -> None:
-    assert in_force(*quotas_file(f'[[quota]]\n{table}\nproducer_byte_rate = "5MB"\n')) == TOTAL_THRESHOLD
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_the_way_that_toml_refuses_gets_the_right_spelling(
-    order: int, quotas_file: Callable[[str], tuple[str, str]]
-) -> None:
-    lines = ["total = true", 'total.bytes.in.per.sec.threshold = "50MB"'][::order]
-    (message,) = errors(*UPSTREAM, *quotas_file("\n".join(["[[quota]]", *lines])))
-    assert message.splitlines()[1] == (
-        "  total = true cannot stand beside total.bytes.in.per.sec.threshold: leave total = true out, or write the key "
-        'in quotes, as in "total.bytes.in.per.sec.threshold" = "50MB"'
-    )
-
-
-def test_the_summary_counts_entries_of_every_kind() -> None:
-    assert "; 3 quota entries" in summary_of(config(*UPSTREAM, *quotas(*EVERY_LIMIT)))
 
 
 def test_names_that_look_like_patterns_are_warned_about() -> None:

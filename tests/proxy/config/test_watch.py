@@ -7,7 +7,6 @@ import itertools
 import logging
 import os
 import socket
-import threading
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from proxy.config.quotas_file import Quotas, quotas_in_force
 from proxy.config_watch import MAX_PROBLEMS_LOGGED, ConfigWatch
 from proxy.observability.metrics import Metrics
 from quotas.parsing.parse import parse_spec
-from tests.proxy.conversation import PATIENCE_SECONDS, Clock, until
+from tests.proxy.conversation import PATIENCE_SECONDS, Clock
 
 FIVE = '[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "5MB"\n'
 NONE = Quotas((), 1)
@@ -90,25 +89,6 @@ async def test_the_share_of_the_file_is_taken_over_with_its_entries_and_goes_bac
     ]
     logged = [record.__dict__["fields"] for record in caplog.records if record.getMessage() != "quota_below_floor"]
     assert [(each["share_before"], each["share"]) for each in logged] == [(0.5, 0.25), (0.25, 0.125), (0.125, 0.5)]
-
-
-async def test_a_wrong_share_changes_nothing(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
-    await watched.watch.poll()
-    watched.path.write_text("quota_share = 25\n" + SEVEN)
-    assert not await watched.watch.poll()
-    assert (watched.taken, watched.reload_ok()) == ([], False)
-    fields = caplog.records[0].__dict__["fields"]
-    assert fields["place"] == f"{watched.path}: quota_share = 25"
-    assert fields["message"] == "expected a fraction above 0 and at most 1, such as 0.25"
-    assert caplog.records[1].__dict__["fields"]["share"] == 0.5
-
-
-async def test_dry_run_of_the_file_is_applied_and_goes_back_to_the_flags(watched: Watched) -> None:
-    await watched.watch.poll()
-    for text, is_dry in (("dry_run = true\n" + FIVE, True), (FIVE, False)):
-        watched.path.write_text(text)
-        assert await watched.watch.poll()
-        assert watched.quotas.dry_run == is_dry
 
 
 async def test_an_unchanged_file_is_applied_after_a_signal(watched: Watched) -> None:
@@ -198,36 +178,6 @@ async def test_a_file_that_never_stops_changing_holds_up_no_end(
     assert watched.taken == []
     monkeypatch.undo()
     assert await watched.watch.poll()
-
-
-async def test_a_file_that_is_rewritten_all_the_time_is_applied(watched: Watched) -> None:
-    """50 times a second, as some tools do, in place and by rename."""
-    is_over = threading.Event()
-
-    def rewrite() -> None:
-        other = watched.path.with_name("other")
-        for number in itertools.count():
-            text = SEVEN + f"# {number}\n"
-            if number % 2:
-                watched.path.write_text(text)
-            else:
-                other.write_text(text)
-                other.replace(watched.path)
-            if is_over.wait(0.02):
-                return
-
-    await watched.watch.poll()
-    writer = threading.Thread(target=rewrite)
-    writer.start()
-    running = asyncio.ensure_future(watched.watch.run())
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await until(lambda: watched.taken)
-    finally:
-        is_over.set()
-        running.cancel()
-        await asyncio.to_thread(writer.join)
-    assert watched.taken == [{"client-id:flag": 1, "client-id:etl": 7_000_000}]
 
 
 async def test_a_wrong_file_is_refused_whole_until_it_is_right(
@@ -402,20 +352,6 @@ async def test_a_file_full_of_errors_does_not_flood_the_log(watched: Watched, ca
     assert caplog.records[-1].__dict__["fields"]["problems"] >= 1000
 
 
-async def test_it_runs_until_cancelled(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.config_watch.POLL_SECONDS", 0.001)
-    taken = asyncio.Event()
-    watch = ConfigWatch(watched.config, NONE, lambda _config, _quotas: taken.set(), watched.metrics)
-    running = asyncio.ensure_future(watch.run())
-    await taken.wait()
-    taken.clear()
-    watched.path.write_text(SEVEN)
-    await taken.wait()
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-
-
 async def test_read_again_reads_an_unchanged_file(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -575,17 +511,3 @@ async def test_an_unresolved_name_in_a_quota_is_looked_up_again(
     watched.clock.pass_seconds(30)
     assert await watched.watch.poll()
     assert watched.rates == [{"ip:10.0.0.8": 5, "client-id:etl": 7_000_000}]
-
-
-async def test_a_change_to_an_empty_quotas_file_keeps_the_quotas(tmp_path: Path) -> None:
-    (tmp_path / "a.toml").write_text(FIVE)
-    (tmp_path / "b.toml").write_text("")
-    watched = Configured(tmp_path, 'quotas_file = "a.toml"\n')
-    await watched.watch.poll()
-    watched.path.write_text('quotas_file = "b.toml"\n')
-    for _ in range(2):
-        assert not await watched.watch.poll()
-    assert (watched.rates, watched.metrics.reload_ok) == ([], False)
-    (tmp_path / "b.toml").write_text(SEVEN)
-    assert await watched.watch.poll()
-    assert watched.rates == [{"client-id:etl": 7_000_000}]

@@ -123,20 +123,6 @@ def test_no_client_id_can_forge_a_field_or_a_line(client_id: str, user: str) -> 
     assert line.endswith(" end=1")
 
 
-def test_a_field_that_is_none_is_left_out(log_to: Callable[..., io.StringIO]) -> None:
-    stream = log_to()
-    logs.event(LOGGER, logging.INFO, "listening", port=1, advertised=None)
-    assert stream.getvalue().endswith("INFO listening port=1\n")
-
-
-def test_below_the_level_nothing_is_said(log_to: Callable[..., io.StringIO]) -> None:
-    stream = log_to(log_level="warn")
-    logs.event(LOGGER, logging.INFO, "listening")
-    assert stream.getvalue() == ""
-    logs.event(LOGGER, logging.ERROR, "broken")
-    assert stream.getvalue().endswith("ERROR broken\n")
-
-
 def test_a_library_is_heard_from_warnings_on(log_to: Callable[..., io.StringIO]) -> None:
     stream = log_to()
     logging.getLogger("asyncio").info("chatter")
@@ -171,14 +157,6 @@ def test_a_traceback_shows_at_debug_only(log_to: Callable[..., io.StringIO], log
         first, *rest = stream.getvalue().splitlines()
         assert "ERROR defect" in first
         assert all(line.startswith("    | ") for line in rest)
-
-
-def test_configuring_again_replaces_what_was_there(log_to: Callable[..., io.StringIO]) -> None:
-    first = log_to()
-    second = log_to("json")
-    logs.event(LOGGER, logging.INFO, "hello")
-    assert first.getvalue() == ""
-    assert json.loads(second.getvalue())["event"] == "hello"
 
 
 def test_one_line_per_key_and_interval() -> None:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import struct
 from collections.abc import Callable
 
 import pytest
 
 from proxy.config.config import SecurityOptions
-from proxy.streams.memory import READ_SIZE
 from quotas.parsing.parse import parse_spec
-from tests.proxy.conversation import Stage, lines_of, until
+from tests.proxy.conversation import Stage, lines_of
 from tests.proxy.frames import (
     batch,
     fetch,
-    fetched,
     frame,
     heartbeat,
     heartbeat_answer,
@@ -80,17 +77,6 @@ async def test_a_bad_request_closes_its_own_connection(
     assert await other.frame() == produced(1)
 
 
-@pytest.mark.parametrize("what", BAD_REQUESTS)
-async def test_requests_that_came_before_a_bad_one_reach_the_broker(open_stage: OpenStage, what: str) -> None:
-    """In one read: they have been let pass, and charged."""
-    stage = open_stage()
-    client, broker = await stage.pair()
-    good = produce(1, acks=0) + heartbeat(2) + fetch(3)
-    await client.send(good + BAD_REQUESTS[what][0])
-    await client.closed()
-    assert await broker.rest() == good
-
-
 async def test_requests_before_one_with_records_that_cannot_be_parsed_reach_the_broker(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[parse_spec("topic=rows,bytes_in_rate=1MB")])
     client, broker = await stage.pair()
@@ -98,15 +84,6 @@ async def test_requests_before_one_with_records_that_cannot_be_parsed_reach_the_
     await client.send(good + produce(4))
     await client.closed()
     assert await broker.rest() == good
-
-
-async def test_nothing_is_allocated_for_a_length_that_is_only_claimed(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    claimed = struct.pack(">i", 104_857_600) + produce(1)[4:]
-    await client.send(claimed)
-    assert await broker.read(len(claimed)) == claimed
-    assert stage.memory.buffered_bytes == 0
 
 
 async def test_the_longest_request_is_configurable(open_stage: OpenStage) -> None:
@@ -148,67 +125,6 @@ async def test_a_client_that_dies_inside_of_a_frame(open_stage: OpenStage, caplo
     assert [name for name, _ in lines_of(caplog.records)] == ["protocol_error"]
 
 
-async def test_a_client_that_sends_nothing_stays_connected(
-    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
-) -> None:
-    stage = open_stage()
-    silent, broker = await stage.pair()
-    other, broker_of_other = await stage.pair()
-    for number in range(20):
-        await other.send(heartbeat(number))
-        await broker_of_other.frame()
-        await broker_of_other.send(heartbeat_answer(number))
-        await other.frame()
-    assert len(stage.sessions) == 2
-    assert stage.memory.buffered_bytes == 0
-    assert lines_of(caplog.records) == []
-    await silent.send(heartbeat(1))
-    assert await broker.frame() == heartbeat(1)
-
-
-async def test_a_client_that_never_reads_its_responses_stops_its_own_broker_connection(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    other, broker_of_other = await stage.pair()
-    session = stage.session_of(client)
-    await client.send(fetch(1))
-    await broker.frame()
-    answer = memoryview(fetched(1, size=60_000_000))
-    sent = 0
-    while session.responses.pending is None:
-        sent += broker.send_now(answer[sent : sent + READ_SIZE])
-        await asyncio.sleep(0)
-    assert stage.paused() == {"write_backpressure": 1}
-    assert 0 < stage.memory.buffered_bytes <= READ_SIZE
-    # What the broker still sends stays in the kernel.
-    while more := broker.send_now(answer[sent : sent + READ_SIZE]):
-        sent += more
-        await asyncio.sleep(0)
-    assert stage.memory.buffered_bytes <= READ_SIZE
-    assert sent < len(answer)
-    await other.send(heartbeat(1))
-    await broker_of_other.frame()
-    await broker_of_other.send(heartbeat_answer(1))
-    assert await other.frame() == heartbeat_answer(1)
-    # And when it reads after all, everything is there.
-    received, _ = await asyncio.gather(client.read(len(answer)), broker.send(answer[sent:]))
-    assert received == answer
-    assert stage.paused() == {}
-
-
-async def test_a_broker_that_never_reads_its_requests_stops_its_own_client_connection(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    session = stage.session_of(client)
-    sent = produce(1, 60_000_000)
-    sending = asyncio.ensure_future(client.send(sent))
-    await until(lambda: session.requests.pending is not None)
-    assert stage.paused() == {"write_backpressure": 1}
-    assert stage.memory.buffered_bytes <= READ_SIZE
-    assert await broker.frame() == sent
-    await sending
-
-
 BAD_RESPONSES = {
     "wrong correlation id": (heartbeat_answer(8), "correlation_mismatch"),
     "response without a request": (heartbeat_answer(7) + heartbeat_answer(8), "unexpected_response"),
@@ -238,21 +154,6 @@ async def test_a_bad_response_closes_its_own_connection(
     assert await broker_of_other.frame() == heartbeat(1)
 
 
-@pytest.mark.parametrize("what", BAD_RESPONSES)
-async def test_responses_that_came_before_a_bad_one_reach_the_client(open_stage: OpenStage, what: str) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    await client.send(produce(1) + fetch(2) + heartbeat(7))
-    for _ in range(3):
-        await broker.frame()
-    good = produced(1) + fetched(2)
-    sent = BAD_RESPONSES[what][0]
-    if what == "response without a request":
-        good, sent = good + heartbeat_answer(7), heartbeat_answer(8)
-    await broker.send(good + sent)
-    assert await client.rest() == good
-
-
 @pytest.mark.parametrize(
     ("sent", "answer"),
     [
@@ -275,21 +176,3 @@ async def test_bytes_that_are_no_response_close_the_connection(
     await client.closed()
     errors = stage.metrics.errors.protocol
     assert errors["malformed_frame"] + errors["truncated_frame"] == 1
-
-
-async def test_lines_about_a_storm_of_bad_clients_are_few(
-    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
-) -> None:
-    stage = open_stage()
-    with caplog.at_level(logging.INFO):
-        for _ in range(30):
-            client, _ = await stage.pair()
-            await client.send(b"GET / HTTP/1.1\r\n\r\n")
-            await client.closed()
-        stage.clock.pass_seconds(6)
-        client, _ = await stage.pair()
-        await client.send(b"GET / HTTP/1.1\r\n\r\n")
-        await client.closed()
-    said = lines_of(caplog.records)
-    assert [fields["suppressed"] for _, fields in said] == [None, 29]
-    assert stage.metrics.errors.protocol["not_kafka"] == 31

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from proxy.config.config import EnforcementOptions, QuotaOptions, SecurityOptions
+from proxy.config.config import EnforcementOptions, QuotaOptions
 from proxy.enforcement.identity import Identity
 from proxy.sessions.gate import Gate
 from proxy.sessions.lifecycle import State
@@ -136,21 +136,6 @@ class Door:
 
     def waits_seconds(self) -> list[float]:
         return [wait.verdict.wait_ns / SECOND for wait in self.waits().values()]
-
-
-def test_a_connection_above_the_number_is_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    door = Door("listener=bootstrap,connections=2")
-    first, second, third = (door.arrive() for _ in range(3))
-    assert first is not None
-    assert second is not None
-    assert third is None
-    assert door.rejected["connections"] == 1
-    [(name, fields)] = lines_of(caplog.records)
-    assert (name, fields["peer"], fields["reason"]) == ("connection_rejected", "10.0.0.1:1", "connections")
-    assert (fields["entity"], fields["limit_value"], fields["held_seconds"]) == ("listener:bootstrap", 2, None)
-    first.close()
-    assert door.arrive() is not None
-    assert door.arrive() is None
 
 
 def test_one_with_too_long_a_wait_is_closed_after_the_longest(caplog: pytest.LogCaptureFixture) -> None:
@@ -371,20 +356,6 @@ async def test_seed_000_accepts_thirty_and_delays_the_next(open_stage: OpenStage
         await until(lambda: len(stage.sessions) == 30)
     assert stage.waiting() == []
     assert stage.metrics.connections.rejected[RATE] == 0
-
-
-async def test_a_tenth_of_all_connections_may_wait_to_be_closed(open_stage: OpenStage) -> None:
-    options = EnforcementOptions(max_connection_hold_seconds=1)
-    stage = open_stage(quotas=[parse_spec(ONE)], security=SecurityOptions(max_connections=20), enforcement=options)
-    lobby = Lobby(stage)
-    await stage.pair()
-    refused = [await lobby.wait() for _ in range(2)]
-    await (await stage.client()).closed()
-    assert stage.metrics.connections.rejected[RATE] == 1
-    lobby.timers.pass_seconds(1)
-    for client in refused:
-        await client.closed()
-    assert stage.metrics.connections.rejected[RATE] == 3
 
 
 async def test_a_waiting_client_that_hangs_up_is_closed_unless_it_sent_data(open_stage: OpenStage) -> None:

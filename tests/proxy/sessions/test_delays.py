@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -13,8 +12,6 @@ from proxy.streams.memory import Holding
 from tests.proxy.conversation import Peer, Stage, until, without_burst
 from tests.proxy.dialogue import alter
 from tests.proxy.frames import (
-    fetch,
-    fetched,
     heartbeat,
     heartbeat_answer,
     produce,
@@ -95,36 +92,3 @@ async def test_a_connection_that_closes_leaves_nothing(open_stage: OpenStage, wh
         stage.session_of(client).close()
         await client.closed()
     assert stage.shared.wakeups._delays == {}
-
-
-async def test_nothing_is_late_once_enforcement_is_off(open_stage: OpenStage) -> None:
-    """Also the responses that arrive later, to requests that left debt before."""
-    stage = open_stage(quotas=[QUOTA])
-    client, broker, _ = await answered_late(stage, 3)
-    await client.send(fetch(2, 7))
-    await broker.frame()
-    await broker.send(fetched(2, 7, size=20_000))
-    stage.server.active_config.toggle()
-    assert await client.frame() == produced(1, 3)
-    assert await client.frame() == fetched(2, 7, size=20_000)
-    stage.server.active_config.toggle()
-    await client.send(produce(3, 10_000, 3))
-    await broker.frame()
-    stage.server.active_config.toggle()
-    await broker.send(produced(3, 3))
-    assert await client.frame() == produced(3, 3)
-
-
-async def test_delayed_fetches_keep_little(open_stage: OpenStage) -> None:
-    """After the first delay, the broker is read in small pieces."""
-    stage = open_stage(quotas=[replace(QUOTA, mode="delay")])
-    client, broker = await stage.pair()
-    for number in range(3):
-        await client.send(fetch(number))
-        await broker.frame()
-        await broker.send(fetched(number, size=200_000))
-        await delayed(stage)
-        if number:
-            assert stage.memory.buffered_bytes <= 16_384 + 8
-        stage.clock.pass_seconds(1)
-        assert len(await client.frame()) > 100_000

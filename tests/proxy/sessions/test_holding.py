@@ -16,8 +16,7 @@ from itertools import chain
 import pytest
 
 from protocol.apis import FETCH, SHARE_FETCH
-from proxy.config.config import EnforcementOptions
-from proxy.config.quotas_file import Quotas, quotas_in_force
+from proxy.config.quotas_file import Quotas
 from proxy.sessions import wakeups
 from proxy.sessions.lifecycle import State
 from proxy.sessions.pump import Pump
@@ -32,11 +31,7 @@ from tests.proxy.conversation import Clock, Peer, Stage, lines_of, until, withou
 from tests.proxy.frames import (
     correlation_of,
     fetch,
-    fetch_max_bytes,
     fetched,
-    fetched_with_endpoints,
-    heartbeat,
-    heartbeat_answer,
     produce,
     produced,
     share_fetch,
@@ -46,8 +41,6 @@ from tests.proxy.frames import (
 OpenStage = Callable[..., Stage]
 FAST = without_burst("client-id=etl,producer_byte_rate=1MB")
 SLOW = without_burst("client-id=etl,producer_byte_rate=1")
-BOTH_SLOW = without_burst("client-id=etl,producer_byte_rate=1,consumer_byte_rate=1")
-FETCH_FAST = without_burst("client-id=etl,consumer_byte_rate=1MB")
 FETCH_SLOW = without_burst("client-id=etl,consumer_byte_rate=1")
 
 
@@ -79,24 +72,6 @@ async def test_a_held_session_is_not_read(open_stage: OpenStage) -> None:
     assert await broker.frame() == produce(3, 20)
     await until(lambda: not stage.paused())
     assert stage.memory.buffered_bytes == 0
-
-
-async def test_little_is_kept_after_a_frame_that_arrived_in_pieces(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[FAST])
-    client, broker = await in_debt(stage)
-    session = stage.session_of(client)
-    await client.send(produce(2, 20_000)[:300])
-    await held(stage)
-    stage.clock.pass_seconds(1)
-    assert await broker.read(300) == produce(2, 20_000)[:300]
-    for at in range(300, 15_000, 4_900):
-        await client.send(produce(2, 20_000)[at : at + 4_900])
-        await broker.read(4_900)
-    more = produce(2, 20_000)[15_000:] + produce(3, 9_000)
-    await client.send(more)
-    await held(stage)
-    assert stage.memory.buffered_bytes <= HEAD_READ_SIZE
-    assert session.held is not None
 
 
 async def test_a_frame_of_the_size_of_the_buffer_can_be_held(open_stage: OpenStage) -> None:
@@ -132,32 +107,6 @@ async def test_bytes_read_with_the_previous_frame_are_parsed_again(open_stage: O
             assert stage.session_of(client).is_held
         stage.clock.pass_seconds(0.1)
     await until(lambda: not stage.paused())
-
-
-async def test_control_requests_of_a_client_in_debt_pass(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[BOTH_SLOW])
-    client, broker = await in_debt(stage)
-    for number in range(10, 15):
-        await client.send(heartbeat(number))
-        assert await broker.frame() == heartbeat(number)
-    await client.send(fetch(15))
-    assert correlation_of(await broker.frame()) == 15, "its fetches have a limit of their own"
-    assert stage.paused() == {}
-
-
-async def test_waiting_clients_are_listed(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[FAST])
-    client, _ = await in_debt(stage)
-    [told] = stage.waiting()
-    assert (told.mode, told.waited_seconds) == ("notify", 0)
-    await client.send(produce(2))
-    await held(stage)
-    stage.clock.pass_seconds(0.002)
-    [waiting] = stage.waiting()
-    assert (waiting.client_id, waiting.limit, waiting.entity) == ("etl", "producer_byte_rate", "client-id:etl")
-    assert (waiting.mode, waiting.waited_seconds) == ("pause", 0.002)
-    assert 0.006 < waiting.remaining_seconds < 0.01
-    assert waiting.peer == stage.session_of(client).identity.client.peer
 
 
 # Order
@@ -267,34 +216,6 @@ async def test_a_queue_too_long_for_one_pass_ends_where_there_is_room_for_all(
     assert left[0] == 0
 
 
-@pytest.mark.pure
-async def test_a_change_of_limits_releases_many_waiters_in_portions(
-    open_stage: OpenStage, order: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stage, _, pairs = await crowd(open_stage, monkeypatch, 7)
-    order.clear()
-    stage.server.active_config.replace_quotas(Quotas((parse_spec("client-id=nobody,producer_byte_rate=1"),), 1))
-    assert 0 < len(order) <= 5
-    gone, _ = pairs.pop()
-    gone.reset()
-    for number, (_, broker) in enumerate(pairs, 1):
-        assert await broker.frame() == produce(number, 6)
-    assert order == list(range(1, 7))
-
-
-@pytest.mark.pure
-async def test_waiters_keep_their_order_when_limits_are_replaced(open_stage: OpenStage, order: list[int]) -> None:
-    stage = open_stage(quotas=[SLOW])
-    await in_debt(stage)
-    for number in (5, 6, 7):
-        client, _ = await stage.pair()
-        await client.send(produce(number))
-        await held(stage, number - 4)
-    order.clear()
-    stage.server.active_config.replace_quotas(Quotas((parse_spec("client-id=nobody,producer_byte_rate=1"),), 1))
-    assert order == [5, 6, 7]
-
-
 # Clients that hang up while held
 
 
@@ -394,102 +315,7 @@ async def test_a_session_that_dies_while_held_leaves_the_queue(open_stage: OpenS
 # Limits that change
 
 
-@pytest.mark.parametrize("change", ["raised", "removed", "of another client"])
-async def test_limits_replaced_while_a_frame_waits(open_stage: OpenStage, change: str) -> None:
-    stage = open_stage(quotas=[SLOW])
-    client, broker = await in_debt(stage)
-    await client.send(produce(2))
-    await held(stage)
-    spec = {
-        "raised": "client-id=etl,producer_byte_rate=1GB",
-        "removed": "client-id=nobody,producer_byte_rate=1",
-        "of another client": "client-id=<default>,producer_byte_rate=1GB",
-    }[change]
-    stage.clock.pass_seconds(1)
-    stage.server.active_config.replace_quotas(Quotas((parse_spec(spec),), 1))
-    stage.clock.pass_seconds(1)  # what was overdrawn stays so, and is paid back at the new rate
-    assert await broker.frame() == produce(2)
-    assert stage.shared.wakeups._timers == {}
-
-
-async def test_limits_replaced_by_limits_that_hold_too(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[SLOW])
-    client, broker = await in_debt(stage, 5_000)
-    await client.send(produce(2))
-    await held(stage)
-    stage.server.active_config.replace_quotas(Quotas((FAST,), 1))
-    await held(stage)
-    stage.clock.pass_seconds(1)
-    assert await broker.frame() == produce(2)
-
-
-async def test_the_entries_of_the_flags_stay_in_force(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[SLOW])
-    stage.server.active_config.replace_quotas(quotas_in_force(stage.config))
-    client, _ = await in_debt(stage)
-    await client.send(produce(2))
-    await held(stage)
-
-
 # Fetch
-
-
-async def test_max_bytes_is_lowered_to_what_the_limit_has_left(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[parse_spec("client-id=etl,consumer_byte_rate=10000")])
-    client, broker = await stage.pair()
-    await client.send(fetch(1))
-    assert fetch_max_bytes(await broker.frame()) == 10_000
-    await broker.send(fetched(1, size=600))
-    await client.frame()
-    stage.clock.pass_seconds(1)
-    other, broker_of_other = await stage.pair()
-    await other.send(fetch(2, 17))
-    assert fetch_max_bytes(await broker_of_other.frame(), version=17) == 5_000, "two connections: half for each"
-    await broker_of_other.send(fetched_with_endpoints(2, 17))
-    await other.frame()
-    stage.clock.pass_seconds(1)
-    await client.send(fetch(3))
-    assert fetch_max_bytes(await broker.frame()) == 5_000, "the other half"
-    await broker.send(fetched(3, size=600))
-    await client.frame()
-    await client.send(fetch(4, version=2))
-    assert await broker.frame() == fetch(4, version=2), "no such field yet"
-    await broker.send(fetched(4, 2))
-    await client.frame()
-    await client.send(fetch(5, client_id="other") + fetch(6, client_id="other", max_bytes=100))
-    assert await broker.frame() == fetch(5, client_id="other")
-    assert fetch_max_bytes(await broker.frame(), client_id="other") == 100
-
-
-@pytest.mark.parametrize(("rate", "first", "second"), [("1MB", 10_000, 5_000), ("1000", 10, 5)])
-async def test_fetches_without_budget_may_return_a_few_bytes(
-    open_stage: OpenStage, rate: str, first: int, second: int
-) -> None:
-    stage = open_stage(quotas=[without_burst(f"client-id=etl,consumer_byte_rate={rate}")])
-    client, broker = await stage.pair()
-    await client.send(fetch(1))
-    assert fetch_max_bytes(await broker.frame()) == first, "what the client earns in 10 ms, and at least a byte"
-    await broker.send(fetched(1))
-    await client.frame()
-    stage.clock.pass_seconds(1)
-    other, broker_of_other = await stage.pair()
-    await other.send(fetch(2))
-    assert fetch_max_bytes(await broker_of_other.frame()) == second, "two connections: half for each"
-
-
-async def test_a_fetch_is_charged_by_its_response_and_the_next_is_held(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[FETCH_FAST])
-    client, broker = await stage.pair()
-    await client.send(fetch(1))
-    assert fetch_max_bytes(await broker.frame()) == 10_000, "nothing is left: what it earns in 10 ms"
-    answer = fetched(1, size=9_991)
-    await broker.send(answer)
-    assert len(await client.frame()) == len(answer)
-    await client.send(fetch(2))
-    await held(stage)
-    stage.clock.pass_seconds(1)
-    assert correlation_of(await broker.frame()) == 2
-    assert stage.metrics.entities.of("ANONYMOUS", "etl").fetch_bytes == len(answer)
 
 
 @pytest.mark.parametrize("api", [FETCH, SHARE_FETCH])
@@ -533,54 +359,7 @@ async def test_only_a_share_fetch_passes_at_a_deadline(
     assert stage.shared.wakeups._timers == {}
 
 
-@pytest.mark.pure
-async def test_a_share_fetch_that_passes_at_its_deadline_is_counted(
-    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fetch_handler, "LONGEST_SHARE_HOLD_NS", 10_000_000)
-    stage = open_stage(quotas=[without_burst("client-id=etl,request_rate=1")])
-    client, broker = await stage.pair()
-    for number in (1, 2):
-        await client.send(share_fetch(number))
-        if number == 2:
-            await held(stage)
-            stage.clock.pass_seconds(0.010)
-        assert correlation_of(await broker.frame()) == number
-        await broker.send(share_fetched(number))
-        await client.frame()
-    [limit] = stage.registry.limits_in_use()
-    assert limit.debt_ns(stage.clock()) == 1_990_000_000
-
-
 # A rehearsal
-
-
-async def test_a_dry_run_counts_and_changes_nothing(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
-    stage = open_stage(quotas=[BOTH_SLOW], enforcement=EnforcementOptions(dry_run=True))
-    client, broker = await stage.pair()
-    conversation = [
-        (produce(1, 5_000), produced(1)),
-        (produce(2, 5_000, version=13), produced(2, 13)),
-        (fetch(3), fetched(3)),
-        (fetch(4), fetched(4)),
-        (produce(5, 5_000, acks=0), b""),
-        (heartbeat(6), heartbeat_answer(6)),
-    ]
-    for sent, answer in conversation:
-        await client.send(sent)
-        assert await broker.frame() == sent
-        if answer:
-            await broker.send(answer)
-            assert await client.frame() == answer
-    assert stage.paused() == {}
-    assert stage.waiting() == []
-    counted = {
-        key: histogram.count for key, histogram in stage.metrics.entities.of("ANONYMOUS", "etl").throttles.items()
-    }
-    assert counted[("producer_byte_rate", "notify")] == 1
-    assert counted[("producer_byte_rate", "pause")] == 2
-    assert counted[("consumer_byte_rate", "pause")] == 1
-    assert {name for name, _ in lines_of(caplog.records)} == {"would_throttle"}
 
 
 # Drain
@@ -599,20 +378,6 @@ async def test_draining_drops_a_held_frame_that_the_client_retries(open_stage: O
     assert await broker.rest() == b""
     await stage.no_sessions()
     assert stage.shared.wakeups._timers == {}
-
-
-async def test_draining_delivers_a_held_acks_0_frame(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[FAST])
-    client, broker = await in_debt(stage)
-    await broker.send(produced(1))
-    await client.frame()
-    await client.send(produce(2, 90_000, acks=0))
-    await held(stage)
-    session = stage.session_of(client)
-    session.drain()
-    stage.clock.pass_seconds(1)
-    assert await broker.rest() == produce(2, 90_000, acks=0)
-    await stage.no_sessions()
 
 
 async def test_draining_closes_a_connection_whose_frame_is_held_in_its_middle(open_stage: OpenStage) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from protocol.apis import FETCH, PRODUCE
 from proxy.brokers import login as messages
 from proxy.config.client_settings import ClientSettings, LoginSettings
-from proxy.config.config import QuotaOptions
+from proxy.config.config import QuotaOptions, SecurityOptions
 from proxy.sessions.lifecycle import State
 from tests.proxy.conversation import Peer, Stage, lines_of, until, without_burst
 from tests.proxy.frames import correlation_of, fetch, fetched, heartbeat, heartbeat_answer, produce, produced
@@ -88,6 +89,41 @@ async def test_the_first_request_waits_for_the_login(stage_of: OpenStage) -> Non
         assert (kafka.begun, kafka.requests, kafka.wrong) == (1, [produce(1)], [])
         assert stage.session_of(client).identity.client.user == "etl"
         assert stage.paused() == {}
+
+
+@pytest.mark.parametrize(("token", "user"), [("e30.eyJhenAiOiAiZXRsIn0.", "etl"), ("opaque", "ANONYMOUS")])
+async def test_the_user_of_a_token_is_the_claim_of_the_option(
+    open_stage: OpenStage, tmp_path: Path, token: str, user: str
+) -> None:
+    (tmp_path / "token").write_text(token)
+    login = LoginSettings(mechanism="OAUTHBEARER", token_file=tmp_path / "token")
+    security = SecurityOptions(sasl_oauthbearer_sub_claim_name="azp")
+    stage = open_stage(upstream=ClientSettings(login=login), security=security)
+    async with playing(stage, KafkaBroker(password=token)) as [client]:
+        await client.send(heartbeat(1))
+        await client.frame()
+        assert stage.session_of(client).identity.client.user == user
+
+
+@pytest.mark.pure
+async def test_a_broker_that_is_silent_during_the_login_costs_its_time_limit(
+    stage_of: OpenStage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not while it has an earlier request, which may be a long poll."""
+    monkeypatch.setattr("proxy.sessions.login.CONNECT_TIMEOUT_SECONDS", 0.5)
+    stage = stage_of()
+    kafka = KafkaBroker(SHORT_MS)
+    async with playing(stage, kafka) as [polling]:
+        await until(lambda: kafka.done and not stage.paused())
+        kafka.answers.clear()
+        await polling.send(heartbeat(1))
+        await until(lambda: stage.paused() == {"login": 1})
+        async with playing(stage, kafka) as [silent]:
+            await silent.closed()
+        kafka.answers.set()
+        assert await polling.frame() == heartbeat_answer(1)
+    [fields] = [fields for name, fields in lines_of(caplog.records) if name == "broker_failed"]
+    assert (fields["reason"], fields["detail"]) == ("silent", "no answer to the login of the proxy within 0.5 s")
 
 
 async def test_a_name_of_the_user_from_elsewhere_stays(stage_of: OpenStage) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from proxy.sessions.lifecycle import State
 from proxy.sessions.session import Session
-from proxy.sessions.sweep import PARTS
 from proxy.streams.memory import READ_SIZE
 from tests.proxy.conversation import (
     LOOPBACK,
@@ -654,26 +653,6 @@ async def test_a_sweep_passes_over_a_session_that_was_closed_meanwhile(open_stag
     session.close()
     session.sweep(stage.clock())
     assert await broker.rest() == b""
-
-
-async def test_clients_that_share_too_small_a_limit_are_warned_of(
-    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Held ones, and ones that wait by themselves; once each."""
-    stage = open_stage(quotas=[without_burst("total,producer_byte_rate=600000")])
-    pairs = [await stage.pair() for _ in range(2)]
-    for number, (client, _) in enumerate(pairs):
-        await client.send(produce(1, 20_000, client_id=f"etl-{number}"))
-    await until(lambda: len(stage.waiting()) == 2)
-    assert stage.server._ticks is not None
-    sweep = stage.server._ticks.sweep
-    for _ in range(3 * PARTS):
-        sweep.tick(stage.clock(), is_short=False)
-    warned = [fields for name, fields in lines_of(caplog.records) if name == "share_below_floor"]
-    assert sorted((each["client_id"], each["producers"], each["share"]) for each in warned) == [
-        ("etl-0", 2, 300_000),
-        ("etl-1", 2, 300_000),
-    ]
 
 
 @pytest.mark.parametrize("ends", [False, True])

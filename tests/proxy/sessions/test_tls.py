@@ -411,7 +411,7 @@ async def test_without_a_check_of_the_name(open_stage: OpenStage, certificates: 
     files = certificates.issue("other", "other.test")
     upstream = certificates.upstream(
         checks_hostname=False,
-        certificate=Pem(text=files.both.read_text()),
+        certificate=Pem(files.both.read_text()),
     )
     stage = open_stage(upstream=upstream)
     client = await stage.client()

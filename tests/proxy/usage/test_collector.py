@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import sys
-import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -31,7 +30,6 @@ from quotas.parsing.parse import parse_spec
 from tests.proxy.streams.pair import World
 
 START_MS = 1_767_614_400_000
-SECOND_MS = 1_000
 NS_PER_MS = 1_000_000
 CLIENTS = ["etl", "producer-1", "producer-2", "consumer-g-3;label.team=b", "x" * 300, "\x00", "other", ""]
 TOPICS = ["orders", "flights", OTHER]
@@ -138,7 +136,6 @@ BY_TOPIC = st.tuples(
     st.just("topic"), st.sampled_from(CLIENTS[:3]), st.sampled_from(TOPICS), st.sampled_from(["produce", "fetch"]),
     st.integers(0, 1000), st.integers(0, 9),
 )  # fmt: skip
-PAUSES_MS = [0, 1, 9_000, 70_000, SNAPSHOT_MS, SERIES_IDLE_MS, -30_000, -(10**7)]
 STEPS = st.lists(
     st.one_of(
         COUNTING,
@@ -320,28 +317,6 @@ def test_the_series_without_topic_has_all_bytes_each_interval_and_topics_split_t
     assert [(each["topic"], each["bytes"]) for each in scene.report()] == [("orders", 640)]
 
 
-def test_a_topic_that_is_counted_first_takes_nothing_back() -> None:
-    scene = Scene()
-    scene.count_topic("etl", "orders", "fetch", 600, 6)
-    scene.report()
-    scene.count("etl", "fetch", 1000)
-    scene.report(is_last=True)
-    assert {each["topic"]: each["bytes"] for each in scene.taken} == {None: 1000, "orders": 600}
-
-
-def test_a_topic_without_room_stays_in_the_series_of_its_client() -> None:
-    scene = Scene(max_series=1)
-    scene.count("etl", "produce", 10)
-    scene.report()
-    scene.count("etl", "produce", 1000)
-    scene.count_topic("etl", "orders", "produce", 600, 6)
-    scene.report(is_last=True)
-    assert [(each["topic"], each["client_id"], each["bytes"]) for each in scene.taken] == [
-        (None, "etl", 10),
-        (None, "etl", 1010),
-    ]
-
-
 # ---- what cannot be written
 
 
@@ -388,16 +363,6 @@ def test_after_a_refusal_all_series_are_sent() -> None:
     scene.collector.written()
     scene.pass_time(10_000)
     assert scene.report() == []
-
-
-def test_time_stands_still_while_the_clock_catches_up() -> None:
-    scene = Scene()
-    for ms in (40_000, -30_000, 10_000, 30_000):
-        scene.count("etl", "produce", 1)
-        scene.pass_time(ms)
-        scene.report()
-    assert [each["time_ms"] - START_MS for each in scene.taken] == [40_000, 40_000, 40_000, 50_000]
-    check_all(scene.taken)
 
 
 def test_a_clock_that_goes_back_by_more_begins_all_series_anew() -> None:
@@ -447,22 +412,6 @@ def calls_by_step(steps: Iterator[None]) -> list[int]:
         sys.setprofile(None)
         gc.enable()
     return counts
-
-
-def test_memory_of_a_sample() -> None:
-    scene = Scene(max_series=1_000, max_entities=1_000)
-    for number in range(1_000):
-        scene.count(f"client-{number}", "produce", 2**40)
-    scene.report()
-    for number in range(1_000):
-        scene.count(f"client-{number}", "produce", 2**40)
-    tracemalloc.start()
-    scene.pass_time(1)
-    scene.read()
-    size, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert len(scene.collector.samples) == 1_000
-    assert size < 1_000 * 700
 
 
 # ---- clients that come and go

@@ -173,17 +173,6 @@ async def test_a_file_may_be_rotated(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o007 == 0, "others may not read it"
 
 
-async def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
-    sink = FileSink(tmp_path / "missing" / "usage.jsonl")
-    with pytest.raises(SinkFailed) as raised:
-        await sink.write([b"1"])
-    assert raised.value.reason == "file"
-    assert str(tmp_path) in raised.value.message
-    (tmp_path / "missing").mkdir()
-    await sink.write([b"1"])
-    assert (tmp_path / "missing" / "usage.jsonl").read_bytes() == b"1\n"
-
-
 async def test_a_pipe_that_nobody_reads_blocks_neither_a_write_nor_the_end(tmp_path: Path) -> None:
     path = tmp_path / "usage.jsonl"
     os.mkfifo(path)
@@ -201,24 +190,3 @@ async def test_a_pipe_that_nobody_reads_blocks_neither_a_write_nor_the_end(tmp_p
         assert os.read(reader, 10) == b"\n2\n", "the line that was cut has ended"
     finally:
         os.close(reader)
-
-
-async def test_a_line_that_was_cut_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a full disk: a part is written, then an error."""
-    path = tmp_path / "usage.jsonl"
-    sink = FileSink(path)
-    real = os.write
-    calls = []
-
-    def cut(file: int, data: bytes) -> int:
-        calls.append(len(data))
-        if len(calls) > 1:
-            raise OSError(28, "No space left on device")
-        return int(real(file, data[:3]))
-
-    monkeypatch.setattr("proxy.usage.file_sink.os.write", cut)
-    with pytest.raises(SinkFailed, match="No space left"):
-        await sink.write([b"12345"])
-    monkeypatch.undo()
-    await sink.write([b"12345"])
-    assert path.read_bytes() == b"123\n12345\n"

@@ -52,13 +52,6 @@ def test_a_frame_that_finds_no_debt_passes_and_the_next_one_waits() -> None:
     assert limits.check(SECOND // 5) is ADMITTED
 
 
-def test_charge_checks_no_limit() -> None:
-    limits = limit_set((limit_of(100, 0),))
-    assert limits.charge(100, 0).wait_ns == SECOND
-    assert limits.charge(100, 0) == Decision(True, 2 * SECOND, limits.limits[0], limits.limits)
-    assert limits.charge(0, 2 * SECOND) is ADMITTED
-
-
 def test_one_limit_in_debt_keeps_the_others_unharmed() -> None:
     """linkerd2's local_rate_limit charges the total before it asks the identity: refused clients drain the total."""
     total, own = limit_of(10 * MB, name="total"), limit_of(MB, name="own")
@@ -104,13 +97,6 @@ def test_what_is_earned_is_what_the_slowest_earns() -> None:
     limits = limit_set((limit_of(1000), limit_of(300)))
     assert limits.earned(SECOND // 100) == 3
     assert NO_LIMITS.earned(SECOND) == UNLIMITED
-
-
-def test_headroom_is_the_smallest() -> None:
-    limits = limit_set((limit_of(100, name="a"), limit_of(70, name="b")))
-    assert limits.headroom(0) == 70
-    limits.charge(50, 0)
-    assert limits.headroom(0) == 20
 
 
 def test_the_soft_mark_is_what_twenty_milliseconds_earn_and_at_most_half_the_burst() -> None:

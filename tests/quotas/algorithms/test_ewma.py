@@ -104,11 +104,6 @@ def test_a_bound_of_nothing_is_met_within_a_day() -> None:
     assert meter.one_minute_rate(TICK_NS + wait_ns) == 0
 
 
-def test_a_bound_is_not_below_zero() -> None:
-    with pytest.raises(ValueError, match="bound must not be below zero, not -1"):
-        Meter().ns_until_at_most(-1, 0)
-
-
 def test_a_record_of_nothing_changes_no_rate() -> None:
     """Not by a rounding: a wait that was told is over when it is over."""
     for ticks in range(2, 40):

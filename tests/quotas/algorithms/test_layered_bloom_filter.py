@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.algorithms.bloom import Shape
 from quotas.algorithms.layered_bloom_filter import LayeredBloomFilter
 
 SECOND = 1_000_000_000
@@ -215,12 +214,6 @@ def test_the_whole_filter_keeps_to_p_at_n_per_layer(ids_per_layer: int, window_c
     assert taken_for_known / asked <= 1.2 * probability + 4 * sqrt(probability / asked)
 
 
-def test_each_layer_is_shaped_for_its_part_of_p() -> None:
-    layered = new(ids_per_layer=250, probability=0.01)
-    layered.put(1, 0)
-    assert layered.layers[0].filter.shape == Shape(250, 0.01 / COUNT)
-
-
 # ---- sizes
 
 
@@ -266,24 +259,4 @@ def test_many_ids_in_constant_use_need_one_layer_for_each_step() -> None:
     assert layered.layers[-1].ids == 10
 
 
-def test_a_limit_beyond_all_ids_takes_no_memory_beyond_all_measure() -> None:
-    layered = new(ids_per_layer=1 << 53, probability=0.01)
-    layered.put(1, 0)
-    assert layered.holds(1, 0)
-    assert layered.layers[0].filter.shape.bits < 16 * 1024 * 1024
-
-
 # ---- what it refuses
-
-
-@pytest.mark.parametrize(("window_ns", "window_count", "name"), [(0, 1, "window_ns"), (1, 0, "window_count")])
-def test_window_and_count_are_at_least_one(window_ns: int, window_count: int, name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be at least 1"):
-        LayeredBloomFilter(1, window_ns=window_ns, window_count=window_count)
-
-
-def test_ids_and_probability_are_checked_before_the_first_layer() -> None:
-    with pytest.raises(ValueError, match="ids must be at least 1"):
-        new(ids_per_layer=0)
-    with pytest.raises(ValueError, match="false_positive_probability must be"):
-        new(probability=2.0)

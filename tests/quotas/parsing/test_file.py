@@ -70,10 +70,6 @@ def test_a_file_reads_as_the_contract_shows() -> None:
     ]
 
 
-def test_an_empty_file_holds_no_request() -> None:
-    assert load_quotas({}) == load_quotas({"quota": [], "resource-group": []}) == FileEntries((), ())
-
-
 def test_the_other_entities() -> None:
     entries = load("""
         quota = [
@@ -91,12 +87,6 @@ def test_the_other_entities() -> None:
         ("ip:10.0.0.1", 6),
         ("ip:<default>", 5),
     ]
-
-
-def test_a_host_name_is_looked_up() -> None:
-    data = {"quota": [{"ip": "node-1", "connections": 1}]}
-    (entry,) = entries_of(load_quotas(data, {"node-1": ["10.0.0.7"]}.__getitem__))
-    assert entry.entity == Named(Kind.IP, "10.0.0.7")
 
 
 def test_the_members_of_a_group_are_names_or_lists() -> None:
@@ -164,25 +154,6 @@ def test_tables_within_tables_may_be_as_deep_as_they_like(key: str) -> None:
     names = [message for _, message, _ in errors_of(f"[[quota]]\n{key}{'.a' * 5000} = 1\n{key}.b = {{}}")]
     assert f"unknown limit '{key}.b'" in names
     assert f"unknown limit '{key}{'.a' * 5000}'" in names
-
-
-def test_errors_in_tables_within_tables_come_in_the_order_of_the_text() -> None:
-    text = '[[quota]]\ntopic = "orders"\nbytes.b = 1\nmessages.in = 2\nbytes.a.c = 3\nbytes.a.b = 4\n'
-    assert [place for place, _, _ in errors_of(text)] == [
-        "quota[0].bytes.b",
-        "quota[0].bytes.a.c",
-        "quota[0].bytes.a.b",
-        "quota[0].messages.in",
-    ]
-
-
-def test_a_threshold_with_and_without_quotes_is_given_twice() -> None:
-    assert errors_of("""
-        [[quota]]
-        topic = "orders"
-        bytes.in.per.sec.threshold = 5
-        "bytes.in.per.sec.threshold" = 6
-        """) == [("quota[0].bytes.in.per.sec.threshold", "'bytes.in.per.sec.threshold' is given twice", None)]
 
 
 def test_every_error_of_a_file_is_found_with_its_place() -> None:

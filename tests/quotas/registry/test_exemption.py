@@ -22,20 +22,6 @@ def charges_of(registry: Registry, client_id: str, topic: str = "orders") -> Top
     return TopicCharges(registry.resolve("u", client_id), registry.topic(topic, 0))
 
 
-@pytest.mark.parametrize(
-    ("lifting", "others"),
-    [
-        ("client-id=free,producer_byte_rate=unlimited", "client-id=<default>,producer_byte_rate=5"),
-        ("user=u,producer_byte_rate=unlimited", "user=<default>,producer_byte_rate=5"),
-        ("user=u,client-id=free,producer_byte_rate=unlimited", "user=u,producer_byte_rate=5"),
-    ],
-)
-def test_an_entry_lifts_a_limit_of_a_client_and_leaves_the_total(lifting: str, others: str) -> None:
-    registry = registry_of(lifting, others, "total,producer_byte_rate=50")
-    assert [limit.entity for limit in registry.resolve("u", "free").produce.limits] == [TOTAL]
-    assert len(registry.resolve("v", "other").produce.limits) == (1 if "user=u," in others else 2)
-
-
 def test_an_entry_lifts_a_limit_of_an_address_and_of_a_topic() -> None:
     registry = registry_of(
         "ip=10.0.0.1,connections=unlimited",

@@ -39,27 +39,6 @@ def configured_entity(each: QuotaEntry) -> Entity:
     return each.entity
 
 
-@pytest.mark.parametrize("strongest", range(8))
-def test_the_strongest_level_applies_alone(strongest: int) -> None:
-    """Levels from `strongest` down are configured, and some of strangers, which must not matter."""
-    strangers = [Entity("x", "c"), Entity("u", "x"), Entity("x"), Entity(DEFAULT, "x"), Entity(None, "x")]
-    entries = [entry(entity, 100 + level) for level, (entity, _) in enumerate(LEVELS) if level >= strongest]
-    table = table_of([*reversed(entries), *(entry(stranger, 7) for stranger in strangers)])
-    applies = table.find("u", "c")[PRODUCER_BYTE_RATE]
-    origin, bucket = LEVELS[strongest]
-    assert (applies.rate, applies.origin, applies.entity) == (100 + strongest, origin, bucket)
-
-
-@pytest.mark.parametrize("lifting", range(8))
-def test_a_level_lifts_the_limit_of_all_weaker_ones_alone(lifting: int) -> None:
-    entries = [entry(entity, 100 + level) for level, (entity, _) in enumerate(LEVELS) if level != lifting]
-    lifts = QuotaEntry(LEVELS[lifting][0], {CONSUMER_BYTE_RATE: 7}, unlimited=(PRODUCER_BYTE_RATE,))
-    found = table_of([*entries, lifts]).find("u", "c")
-    assert found[CONSUMER_BYTE_RATE].origin == lifts.entity
-    assert (PRODUCER_BYTE_RATE in found) == (lifting > 0)
-    assert PRODUCER_BYTE_RATE not in table_of([lifts, *entries[lifting:]]).find("u", "c")
-
-
 @pytest.mark.parametrize(
     ("user", "client_id", "matching"),
     [("u", "", {1, 2, 4, 5, 7}), ("", "c", {6, 7}), ("", "", {7}), ("u", "c", set(range(8)))],
@@ -70,22 +49,6 @@ def test_an_empty_client_id_is_one_of_the_others_and_an_empty_user_is_none(
     for level, (entity, _) in enumerate(LEVELS):
         found = table_of([entry(entity, 1)]).find(user, client_id)
         assert bool(found) == (level in matching)
-
-
-def test_a_name_that_reads_default_is_not_the_default() -> None:
-    table = table_of([entry(Entity(None, "<default>"), 5)])
-    assert table.find("u", "anyone") == {}
-    assert table.find("u", "<default>")[PRODUCER_BYTE_RATE].rate == 5
-
-
-def test_pairs_are_told_apart_whatever_their_names() -> None:
-    table = table_of([entry(Entity("1:a", "b"), 1), entry(Entity("1", ":ab"), 2), entry(Entity("1:", "ab"), 3)])
-    assert [table.find(*names)[PRODUCER_BYTE_RATE].rate for names in [("1:a", "b"), ("1", ":ab"), ("1:", "ab")]] == [
-        1,
-        2,
-        3,
-    ]
-    assert table.find("a", "1:b") == {}
 
 
 names = st.sampled_from(["u", "v", "<default>", "1:u"])

@@ -6,7 +6,6 @@ from fractions import Fraction
 import pytest
 
 from quotas.admission.limit import Limit
-from quotas.admission.limit_set import NO_LIMITS
 from quotas.admission.passage import Passage
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.entity import DEFAULT, TOTAL, Entity, Kind, Named
@@ -43,36 +42,9 @@ def produce_limit(registry: Registry, user: str = "alice", client_id: str = "etl
     return limit
 
 
-def test_nobody_is_limited_without_an_entry() -> None:
-    client = Registry().resolve("alice", "etl")
-    assert client.produce is NO_LIMITS
-    assert client.fetch is NO_LIMITS
-
-
-def test_all_sessions_of_a_client_share_one_object_and_clients_share_buckets() -> None:
-    registry = Registry([entry(Entity("alice"), produce=5, fetch=7), entry(ETL, produce=9)])
-    client = registry.resolve("alice", "etl")
-    assert registry.resolve("alice", "etl") is client
-    other = registry.resolve("alice", "other")
-    assert other.produce.limits[0] is client.produce.limits[0]  # a user's bucket is for all its client ids
-    assert other.fetch.limits[0] is client.fetch.limits[0]
-    assert client.produce.limits[0] is not client.fetch.limits[0]
-    bob = produce_limit(registry, "bob")
-    assert bob.entity == ETL
-    assert produce_limit(registry, "carol") is bob  # a client id's bucket is for all users
-    assert {limit.name for limit in registry.limits_in_use()} == {PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE}
-
-
 @pytest.mark.parametrize(("share", "rate"), [(0.1, 3), (1, 30), (Fraction(1, 3), 10), (2.5, 75)])
 def test_a_share_scales_every_rate_as_it_is_written(share: float | Fraction, rate: int) -> None:
     assert produce_limit(Registry([entry(ETL, produce=30)], share=share)).rate == rate
-
-
-def test_a_share_may_leave_a_fraction() -> None:
-    limit = produce_limit(Registry([entry(ETL, produce=1)], share=0.1, settings=AlgorithmSettings(burst_ns=0)))
-    assert limit.rate == 0.1
-    limit.algorithm.record(1, 0)
-    assert limit.debt_ns(0) == 10 * SECOND
 
 
 @pytest.mark.parametrize("share", [0, -1, 0.0])
@@ -146,17 +118,6 @@ def test_new_producer_ids_and_thresholds_of_a_dry_run_are_forgotten() -> None:
         registry.topics.accepted("rows", 10_000, 1, now_ns)
         now_ns += 6 * SECOND
     assert topic.debt_ns(now_ns), "measured anew"
-
-
-def test_a_client_that_holds_its_limits_gets_the_new_ones_in_the_same_object() -> None:
-    registry = Registry([entry(ETL, produce=100)])
-    client = registry.resolve("alice", "etl")
-    client.fetches = 3
-    registry.replace([entry(ETL, fetch=100)], now_ns=0)
-    assert registry.resolve("alice", "etl") is client
-    assert client.produce is NO_LIMITS
-    assert len(client.fetch.limits) == 1
-    assert client.fetches == 3
 
 
 def test_entries_that_cannot_be_used_change_nothing() -> None:
@@ -283,23 +244,6 @@ def test_producer_ids_are_known_for_any_length_of_their_window() -> None:
     assert sum(forgotten) == 1
 
 
-def test_looking_gives_back_the_memory_of_producer_ids_that_have_expired() -> None:
-    short = AlgorithmSettings(producer_ids_window_ns=MINUTE)
-    registry = Registry([QuotaEntry(Entity("alice"), {PRODUCER_IDS_RATE: 100_000})], settings=short)
-    client = registry.resolve("alice", "etl")
-    assert client.producer_ids is not None
-    known = client.producer_ids.known
-    registry.expire(0)
-    tracemalloc.start()
-    known.remember(range(20_000), 0)
-    known.record(1, IDLE_NS)
-    before, _ = tracemalloc.get_traced_memory()
-    assert registry.expire(IDLE_NS + MINUTE) == 0
-    after, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert after < before / 2
-
-
 def test_a_search_for_idle_limits_costs_what_is_due() -> None:
     """Each limit is looked at once an hour: the calls of a minute in which none is due are the same for any number."""
 
@@ -312,15 +256,6 @@ def test_a_search_for_idle_limits_costs_what_is_due() -> None:
         return calls_during(lambda: registry.expire(2 * MINUTE))
 
     assert calls(5) == calls(500)
-
-
-def test_a_scrape_keeps_no_entity_alive() -> None:
-    registry = Registry([entry(ANYONE, produce=100)])
-    produce_limit(registry).algorithm.record(1, 0)
-    registry.expire(0)
-    for minute in range(62):
-        assert [limit.debt_ns(minute * MINUTE) for limit in registry.limits_in_use()] == [0]
-    assert registry.expire(IDLE_NS + 2 * MINUTE) == 1
 
 
 def test_a_limit_dropped_by_a_change_is_not_taken_for_its_successor() -> None:

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from quotas.admission.limit import Limit
-from quotas.admission.topic_thresholds import ThresholdError, TopicThreshold
+from quotas.admission.topic_thresholds import TopicThreshold
 from quotas.entity import DEFAULT, TOTAL, Kind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import (
@@ -92,19 +92,6 @@ def test_the_share_scales_thresholds(share: float | Fraction) -> None:
     assert threshold(registry, "orders").algorithm.rate == 40 * exact
     registry.replace([TOTAL_OF_100], 0, share=1)
     assert [bytes_in.total, bytes_in.share] == [100, 100]
-
-
-def test_entries_that_do_not_fit_are_refused_and_change_nothing() -> None:
-    fits = [TOTAL_OF_100, QuotaEntry(ORDERS, {BYTES_THRESHOLD: 100})]
-    registry = Registry(fits)
-    before = registry.generation
-    for too_much in ([*fits, QuotaEntry(Named(Kind.TOPIC, "x"), {BYTES_THRESHOLD: 1})], fits[1:]):
-        with pytest.raises(ThresholdError):
-            Registry(too_much)
-        with pytest.raises(ThresholdError):
-            registry.replace(too_much, 0, share=0.1)
-    assert (registry.generation, registry.topics.thresholds[BYTES_THRESHOLD].total) == (before, 100)
-    assert registry.share == 1
 
 
 def test_a_name_takes_no_share_before_it_exists() -> None:
