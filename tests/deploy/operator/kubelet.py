@@ -31,7 +31,7 @@ NOW = "2026-01-01T00:00:00Z"
 
 
 class Kubelet:
-    """Runs the pods of a namespace while the block lasts."""
+    """Runs the executors of a namespace while the block lasts."""
 
     def __init__(self, server: ApiServer, folder: Path, namespace: str = "jobs") -> None:
         self._server = server
@@ -62,7 +62,8 @@ class Kubelet:
         seen: set[str] = set()
         while not self._is_over.wait(0.3):
             with suppress(OSError, Refused):
-                for pod in self._server.request("GET", f"{self._place}/pods")["items"]:
+                executors = self._server.request("GET", f"{self._place}/pods", labelSelector="spark-role=executor")
+                for pod in executors["items"]:
                     name = pod["metadata"]["name"]
                     if name not in seen:
                         seen.add(name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any, Final
 
@@ -132,3 +133,27 @@ def test_the_templates_of_spark_have_the_sidecar_of_the_chart() -> None:
     expected = yaml.safe_load(made["data"]["pod-template.yaml"])["spec"]
     container = yaml.safe_load((folder / "container.yaml").read_text())["spec"]
     assert template["spec"] == {**expected, **container}
+
+
+def test_a_chart_of_the_reader_takes_the_sidecar(tmp_path: Path) -> None:
+    """As the chart's README says."""
+    shutil.copytree(CHART, tmp_path / "charts/kafka-quota-proxy")
+    needs = [{"name": "kafka-quota-proxy", "version": "0.1.0"}]
+    chart = {"apiVersion": "v2", "name": "mine", "version": "0.1.0", "dependencies": needs}
+    (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(chart))
+    values = tmp_path / "values.yaml"
+    values.write_text(
+        yaml.safe_dump({"kafka-quota-proxy": {"bootstrapServers": "b:1", "sidecar": {"injection": "template"}}})
+    )
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates/pod.yaml").write_text(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: mine}\nspec:\n  containers: [{name: job, image: mine}]\n"
+        '{{- $of := index .Subcharts "kafka-quota-proxy" }}\n'
+        '  initContainers:\n    - {{- include "kafka-quota-proxy.sidecar" $of | nindent 6 }}\n'
+        '  volumes: {{- include "kafka-quota-proxy.volumes" $of | nindent 4 }}\n'
+    )
+    text = run(built_tool("helm"), "template", "x", tmp_path, "--kube-version", KUBERNETES)
+    [pod] = [each for each in yaml.safe_load_all(text) if each and each["kind"] == "Pod"]
+    validate(pod, SCHEMAS, strict=True)
+    assert pod["spec"]["initContainers"][0]["restartPolicy"] == "Always"
+    assert [each["name"] for each in pod["spec"]["volumes"]] == ["kafka-quota-proxy-quotas"]

@@ -118,17 +118,21 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
     root = tmp_path_factory.mktemp("nspawn") / "root"
     root.mkdir()
     run("tar", "--extract", "--file", debian_root("systemd", "systemd,systemd-sysv,python3,dbus"), "--directory", root)
-    # Installed as the README says, but by the packages of this environment, which has the container's Python version.
-    packages = next(Path(path) for path in sys.path if path.endswith("site-packages"))
+    # As the README says, but by uv from outside: the container has no pip, and this Python's version.
     site = root / INSTALLED / "lib"
-    copied = ("uvloop", "kio", "prometheus_client", "click", "cloup", "aiokafka", "scramp", "asn1crypto", "crc32c",
-              "typing_extensions.py", "async_timeout", "packaging")  # fmt: skip
-    for name in copied:
-        for found in (*packages.glob(name), *packages.glob(f"{name}-*.dist-info")):
-            destination = site / found.name
-            shutil.copytree(found, destination) if found.is_dir() else shutil.copy(found, destination)
+    install: list[str | Path] = [
+        Path(sys.executable).with_name("uv"),
+        "pip",
+        "install",
+        "--quiet",
+        "--target",
+        site,
+        "--require-hashes",
+    ]
+    run(*install, "--requirements", ROOT / "deploy/image/requirements.txt")
     for name in ("proxy", "protocol", "quotas"):
         shutil.copytree(ROOT / name, site / name)
+    packages = next(Path(path) for path in sys.path if path.endswith("site-packages"))
     for info in packages.glob("kafka_quota_proxy-*.dist-info"):
         shutil.copytree(info, site / info.name)
     program = root / INSTALLED / "bin/kafka-quota-proxy"
