@@ -228,7 +228,7 @@ def _recommendations(found: DataFrame) -> str:
     )
     rows = [
         [
-            *row["cluster", "client_id", "entity"],
+            *(row[name] for name in ("cluster", "client_id", "entity")),
             f"{100 * row['part']:.0f} %",
             row["limit"],
             _rate(row["current_limit"]),
