@@ -98,16 +98,14 @@ def report(warehouse: Warehouse, rules: Rules, *, since: date | None = None) -> 
         # A zone's day overlaps two dates of UTC.
         priced = _around(touched | set(changed["storage_snapshots"]))
         counted = touched | set(changed["broker_topic_hourly"]) | _around(changed["storage_snapshots"])
-        deltas = _kept(fenced, rules, priced | counted)
-        steps = _from_deltas(fenced, sorted(touched), changed["records"], rules, deltas) if touched else []
-        steps.append(partial(charge, fenced, rules, sorted(priced), deltas.usage))
-        at_once(steps)
-        last = [partial(_check_bypass, fenced, sorted(counted))]
-        if touched:
-            last.append(partial(_recommend, fenced, rules, deltas))
-        at_once(last)
-        deltas.usage.unpersist()
-        deltas.throttled.unpersist()
+        with _kept(fenced, rules, priced | counted) as deltas:
+            steps = _from_deltas(fenced, sorted(touched), changed["records"], rules, deltas) if touched else []
+            steps.append(partial(charge, fenced, rules, sorted(priced), deltas.usage))
+            at_once(steps)
+            last = [partial(_check_bypass, fenced, sorted(counted))]
+            if touched:
+                last.append(partial(_recommend, fenced, rules, deltas))
+            at_once(last)
         computed = sorted(touched.union(*changed.values()))
         runs.note(fenced, found, computed, since, rules.fingerprint)
     return computed
@@ -169,18 +167,23 @@ def _known(warehouse: Warehouse, kind: Kind, dates: Sequence[date]) -> DataFrame
     return recent if old.join(earlier, same, "left_anti").isEmpty() else daily
 
 
-def _kept(warehouse: Warehouse, rules: Rules, days: Iterable[date]) -> Deltas:
+@contextmanager
+def _kept(warehouse: Warehouse, rules: Rules, days: Iterable[date]) -> Iterator[Deltas]:
     """Deltas of the months of these days, and of the newest weeks, for recommendations."""
     found = warehouse.read("rates_quarterly").agg(f.max("date")).first()[0]
-    newest = max(*days, *([found] if found else []))
+    newest = max([*days, *([found] if found else [])])
     # An invoice is shared out by all days of its month.
     first, last = min(days).replace(day=1), max(days) + timedelta(days=31)
     around = f.col("source_date").between(
         first - timedelta(days=LOOKBACK_DAYS), last + timedelta(days=LOOKBACK_DAYS + 1)
     )
-    is_kept = around | (f.col("source_date") > newest - timedelta(days=rules.recommend_days))
+    is_kept = around | (f.col("source_date") >= newest - timedelta(days=rules.recommend_days + 1))
     usage, throttled = (warehouse.read(f"{kind.name}_deltas").where(is_kept).persist() for kind in KINDS)
-    return Deltas(usage, throttled, in_force(usage, rules.quotas) if rules.quotas else None)
+    try:
+        yield Deltas(usage, throttled, in_force(usage, rules.quotas) if rules.quotas else None)
+    finally:
+        usage.unpersist()
+        throttled.unpersist()
 
 
 def _attributed_to(rows: DataFrame, dates: Sequence[date]) -> DataFrame:
@@ -254,7 +257,7 @@ def charge(warehouse: Warehouse, rules: Rules, days: Sequence[date], usage: Data
     for period in closed:
         if any(period.contains(day) for day in days):
             closing.correct(warehouse, period)
-    if rules.prices is not None:
+    if rules.prices is not None and days:
         first = min(days).replace(day=1)
         before = (first - timedelta(days=1)).replace(day=1)
         found = team_months(warehouse.read("chargeback_daily").where(f.col("date") >= before), rules.prices)

@@ -228,22 +228,20 @@ def _recommendations(found: DataFrame) -> str:
     )
     rows = [
         [
-            *row["cluster", "client_id", "entity"],
+            *(row[name] for name in ("cluster", "client_id", "entity")),
             f"{100 * row['part']:.0f} %",
             row["limit"],
             _rate(row["current_limit"]),
-            _rate(row["used_p50"]),
-            _rate(row["used_p99"]),
-            _rate(row["peak"]),
-            ("≥ " if row["demand_is_lower_bound"] else "") + _rate(row["need"]),
             _rate(row["proposed"]),
             f"{100 * row['throttled_intervals'] / row['intervals']:.0f} %",
             row["confidence"],
+            ("≥ " if row["demand_is_lower_bound"] else "") + _rate(row["need"]),
+            *(_rate(row[name]) for name in ("used_p50", "used_p99", "peak")),
         ]
         for row in top
     ]
-    headers = "cluster | client id | entity | part | limit | now | used p50 | used p99 | peak"
-    headers += " | need | proposed | throttled | confidence"
+    headers = "cluster | client id | entity | part | limit | now | proposed | throttled | confidence | need"
+    headers += " | used p50 | used p99 | peak"
     return section("Quotas", "What should each quota be?", table(headers, rows, empty))
 
 

@@ -57,8 +57,8 @@ def table(headers: str, rows: Sequence[Sequence[object]], empty: str) -> str:
 
 def _cell(value: object) -> str:
     text = "" if value is None else str(value)
-    kind = " class=n" if _is_number(value) else " class=long" if len(text) > _LONG else ""
-    return f"<td{kind}>{escape(text)}</td>"
+    kind = "n" if _is_number(value) else "bad" if text == "over" else "long" if len(text) > _LONG else ""
+    return f"<td{kind and f' class={kind}'}>{escape(text)}</td>"
 
 
 def _is_number(value: object) -> bool:
