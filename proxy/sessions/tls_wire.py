@@ -1,7 +1,8 @@
 """TLS between a pump and a socket: a handshake by turns, then a wire that decrypts and encrypts.
 
 `SSLSocket` reads one record at a time, and a client sends each request in a record of its own. So one read goes on
-until nothing is left or the buffer is full: otherwise each request would cost a wake-up of its own.
+until nothing is left or the buffer has no room for another record: otherwise each request would cost a wake-up of its
+own. Only a read that fills the buffer can leave a part of a record: only then does the wire say that it `buffers`.
 
 A send is taken as a whole or not at all: OpenSSL remembers what it has encrypted, so the next send must begin with the
 same bytes, and may go on with more. `Pump.pending` does that.
@@ -21,6 +22,8 @@ from proxy.tls import TlsContexts, failure_of
 
 #: After a read found no second record: reads without asking for one. Asking in vain costs 2 us.
 _READS_WITHOUT_MORE: Final = 3
+#: Most bytes of a record.
+_RECORD: Final = 16_384
 #: Bytes that a client may send after its handshake failed, before it has read why.
 _MAX_DISCARDED: Final = 262_144
 _DISCARDED_AT_ONCE: Final = 16_384
@@ -33,12 +36,13 @@ class TlsWire(Wire):
     side is the server.
     """
 
-    __slots__ = ("_context", "_end", "_handshake", "_host", "_is_shut", "_skips", "_tls", "_turns")
+    __slots__ = ("_context", "_end", "_handshake", "_host", "_is_shut", "_read", "_skips", "_tls", "_turns", "buffers")
 
-    buffers = True
     byte_cost = 4
 
     _tls: ssl.SSLSocket
+    #: `SSLSocket.read`: as `recv_into`, with a call of Python less.
+    _read: Any
 
     def __init__(
         self,
@@ -56,6 +60,7 @@ class TlsWire(Wire):
         #: What the read after next returns or raises: the end of the stream, which the last read has found already.
         self._end: int | OSError | None = None
         self._skips = 0
+        self.buffers = False
         #: The end of the stream was sent, or there is none to send.
         self._is_shut = True
         self.recv_into = self._recv_into
@@ -81,6 +86,7 @@ class TlsWire(Wire):
                 server_hostname=self._host,
                 do_handshake_on_connect=False,
             )
+            self._read = self._tls.read
         self._tls.do_handshake()
         self._handshake = None
         self._is_shut = False
@@ -115,29 +121,33 @@ class TlsWire(Wire):
                 raise end
             return end
         try:
-            got = self._tls.recv_into(buffer, size)
+            got: int = self._read(size, buffer)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise BlockingIOError from None
-        if not self._skips:
-            return self._read_on(memoryview(buffer), got, size) if 0 < got < size else got
-        self._skips -= 1
+        if self._skips and got < _RECORD:
+            self._skips -= 1
+        elif got and size - got >= _RECORD:
+            return self._read_on(memoryview(buffer), got, size - _RECORD)
+        self.buffers = got == size
         return got
 
     def _read_on(self, view: memoryview, got: int, size: int) -> int:
-        """Read after the first `got` bytes. Returns the number of all."""
+        """Read after the first `got` bytes, while a whole record has room. Returns the number of all."""
         self._skips = _READS_WITHOUT_MORE
+        self.buffers = False
+        read = self._read
         try:
-            while got < size:
-                more = self._tls.recv_into(view[got:size], size - got)
+            while got <= size:
+                more = read(_RECORD, view[got:])
                 if not more:
-                    self._end = 0
+                    self._end, self.buffers = 0, True
                     break
                 self._skips = 0
                 got += more
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass
         except OSError as error:
-            self._end = error
+            self._end, self.buffers = error, True
         return got
 
     def pending(self) -> int:
@@ -147,7 +157,7 @@ class TlsWire(Wire):
         if self._is_shut:  # `SSLSocket` would send plaintext
             raise BrokenPipeError(errno.EPIPE, "the end of the stream was sent")
         try:
-            return self._tls.send(data)
+            return self._tls.write(data)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise BlockingIOError from None
 
@@ -172,7 +182,7 @@ class TlsWire(Wire):
             self._is_shut = True
             with suppress(OSError, ValueError):  # it waits for the peer's own end; the connection may be broken
                 self._tls.unwrap()
-                self._end = 0
+                self._end, self.buffers = 0, True
 
 
 @final
