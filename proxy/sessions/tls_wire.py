@@ -24,6 +24,9 @@ from proxy.tls import TlsContexts, failure_of
 _READS_WITHOUT_MORE: Final = 3
 #: Most bytes of a record.
 _RECORD: Final = 16_384
+#: Records of one read, which may be of one byte each, and the time of one besides that of its bytes.
+_RECORDS_AT_ONCE: Final = 64
+_RECORD_NS: Final = 5_000
 #: Bytes that a client may send after its handshake failed, before it has read why.
 _MAX_DISCARDED: Final = 262_144
 _DISCARDED_AT_ONCE: Final = 16_384
@@ -136,8 +139,10 @@ class TlsWire(Wire):
         self._skips = _READS_WITHOUT_MORE
         self.buffers = False
         read = self._read
+        count = 0
         try:
-            while got <= size:
+            while got <= size and count < _RECORDS_AT_ONCE:
+                count += 1
                 more = read(_RECORD, view[got:])
                 if not more:
                     self._end, self.buffers = 0, True
@@ -148,6 +153,7 @@ class TlsWire(Wire):
             pass
         except OSError as error:
             self._end, self.buffers = error, True
+        self._turns.used_ns += count * _RECORD_NS
         return got
 
     def pending(self) -> int:

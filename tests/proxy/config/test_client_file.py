@@ -201,7 +201,7 @@ def test_lines_of_a_key_that_was_pasted_are_not_named(tmp_path: Path) -> None:
     found = read(
         tmp_path / "a", "schema.registry.key=-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49AgEG\nCCqG+SM/a==\n"
     )
-    assert found.settings.ignored == ("schema.registry.key", "(no name of a property)")
+    assert found.ignored == ("schema.registry.key", "(no name of a property)")
 
 
 @pytest.mark.parametrize(

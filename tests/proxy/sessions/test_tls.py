@@ -17,7 +17,7 @@ import pytest
 
 from proxy.config.client_settings import Pem
 from proxy.config.config import SecurityOptions
-from proxy.sessions.tls_wire import Handshake
+from proxy.sessions.tls_wire import Handshake, TlsWire
 from proxy.sessions.turns import HEAVY_ROUND_NS, Turns
 from tests.proxy.conversation import LOOPBACK, Peer, Stage, lines_of, until
 from tests.proxy.frames import (
@@ -113,6 +113,28 @@ async def test_byte_by_byte(open_stage: OpenStage, certificates: Certificates) -
     assert await broker.frame() == produce(1, 100)
     await broker.send(produced(1))
     assert await client.frame() == produced(1)
+
+
+async def test_records_of_one_byte_are_read_in_several_turns(
+    open_stage: OpenStage, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one client could stop the event loop for seconds."""
+    stage = opened(open_stage, certificates, "client")
+    client, broker = await pair(stage, certificates, "client")
+    sizes: list[int] = []
+    read_on = TlsWire._read_on
+
+    def noted(self: TlsWire, view: memoryview, got: int, size: int) -> int:
+        sizes.append(read_on(self, view, got, size))
+        return sizes[-1]
+
+    monkeypatch.setattr(TlsWire, "_read_on", noted)
+    for at in range(3_000):
+        client.tls.write(produce(1, 3_000)[at : at + 1])
+    await client.send(produce(1, 3_000)[3_000:])
+    assert await broker.frame() == produce(1, 3_000)
+    assert sum(sizes) >= 2_000, "most of them came together"
+    assert max(sizes[:-1]) <= 65
 
 
 async def test_a_receiver_that_is_slow(open_stage: OpenStage, certificates: Certificates) -> None:
