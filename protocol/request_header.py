@@ -175,9 +175,9 @@ def peek_request(
     frame_end = pos + 4 + length
     try:
         header = _read_header(buf, pos, min(end, frame_end), api, version)
-    except TruncatedFrame:
+    except TruncatedFrame as error:
         if frame_end <= end:
-            raise
+            raise MalformedFrame("the request header", error.offset) from None
         if have > MAX_HEADER_SIZE:
             raise MalformedFrame("a request header of sane size", MAX_HEADER_SIZE) from None
         return None
