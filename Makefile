@@ -16,7 +16,7 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup demo demo-usage test test-nightly bench bench-enforcement profile lint types check \
-    check-compiled compile uncompile wheel format lock jars clean java
+    check-compiled compile uncompile wheel deploy-tools check-deploy dist image format lock jars clean java
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,17 +37,17 @@ PYTEST := $(BIN)/python -m pytest -n 2 --durations=40
 
 test: setup jars ## all tests, against real brokers; without the long nightly ones
 ifeq ($(strip $(ARGS)),)
-	@$(PYTEST) -m "not nightly" $(UNITS)
-	@$(PYTEST) -m "not nightly" $(WITH_BROKERS)
+	@$(PYTEST) -m "not nightly and not deploy" $(UNITS)
+	@$(PYTEST) -m "not nightly and not deploy" $(WITH_BROKERS)
 else
-	@$(BIN)/python -m pytest -m "not nightly" $(ARGS)
+	@$(BIN)/python -m pytest -m "not nightly and not deploy" $(ARGS)
 endif
 
 test-nightly: setup jars ## all tests, with the long ones and many more generated examples
 ifeq ($(strip $(ARGS)),)
-	@$(PYTEST) --hypothesis-profile=nightly $(UNITS)
-	@$(PYTEST) --hypothesis-profile=nightly $(WITH_BROKERS)
-	@$(MAKE) check-compiled
+	@$(PYTEST) -m "not deploy" --hypothesis-profile=nightly $(UNITS)
+	@$(PYTEST) -m "not deploy" --hypothesis-profile=nightly $(WITH_BROKERS)
+	@$(MAKE) check-compiled check-deploy
 else
 	@$(BIN)/python -m pytest --hypothesis-profile=nightly $(ARGS)
 endif
@@ -96,12 +96,31 @@ check-compiled: setup uncompile ## compile a copy of the tree; its units and a s
 	$$python -m pytest -m "not nightly and not pure" -n 2 tests/protocol tests/quotas tests/proxy $(ARGS) && \
 	$$python -m bench --only against_haproxy --peers one,all --scenario "1 KiB, depth 1" --quick
 
+# What operators install, executed: as root, on Debian with the packages that a failing test names.
+deploy-tools: ## build helm, etcd, kube-apiserver and kubectl with Go, once: 15 minutes
+	@tests/deploy/operator/build_tools.sh
+
+check-deploy: setup jars deploy-tools ## image, unit, chart, rules and Spark on Kubernetes, executed
+	@$(BIN)/python -m pytest -m deploy --durations=20 tests/deploy/operator $(ARGS)
+
+dist: setup uncompile ## a release into dist/: wheel, sdist, chart, unit, rules, list of parts, checksums; the same bytes each time
+	@$(BIN)/python -m deploy.release
+
+ENGINE ?= docker
+VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
+
+image: ## the image, by $(ENGINE): ENGINE=podman for another
+	@$(ENGINE) build --file deploy/image/Dockerfile --build-arg VERSION=$(VERSION) --tag kafka-quota-proxy:$(VERSION) .
+
 format: setup ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-lock: | $(BIN)/python ## bring uv.lock up to date with pyproject.toml
+EXPORT = $(BIN)/uv export --quiet --locked --no-header --no-emit-project --no-annotate
+lock: | $(BIN)/python ## bring uv.lock and the image's locks up to date with pyproject.toml
 	@$(BIN)/uv lock
+	@$(EXPORT) --no-dev --output-file deploy/image/requirements.txt
+	@$(EXPORT) --only-group image --output-file deploy/image/build-requirements.txt
 
 jars: setup java ## fetch and check the jars of Kafka and Spark's connector
 	@$(BIN)/python -m deploy.local fetch

@@ -1,10 +1,11 @@
-"""The commands of `kafka-quota-proxy`: `run`, `check-config`, `--version`.
+"""The commands of `kafka-quota-proxy`: `run`, `check-config`, `healthcheck`, `schema`, `--version`.
 
 Exit codes: 0 after a clean drain, 2 for a bad configuration, 1 for anything else; one message on stderr, no traceback.
 Slow imports (the server, HTTP, Kafka's schemas) are made only by the command that needs them.
 """
 
 import difflib
+import json
 import logging
 import os
 import sys
@@ -18,8 +19,9 @@ import cloup
 from proxy.config.config import Config
 from proxy.config.errors import BindError, ConfigError, Problem, StartError
 from proxy.config.limits_help import CommandWithLimits
-from proxy.config.option_types import ARGUMENTS, ENVIRONMENT_PREFIX, IGNORE_ENVIRONMENT, Setting
+from proxy.config.option_types import ARGUMENTS, ENVIRONMENT_PREFIX, IGNORE_ENVIRONMENT, Checked, Invalid, Setting
 from proxy.config.options import GROUPS
+from proxy.config.values import parse_address, parse_duration
 from proxy.observability.build import BUILD
 
 EXIT_FAILURE: Final = 1
@@ -175,10 +177,51 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
         click.echo(f"exempt: {line}")
 
 
+@main.command("healthcheck")
+@cloup.option(
+    "--metrics-listen",
+    type=Checked("HOST:PORT", parse_address),
+    default="127.0.0.1:19404",
+    envvar=f"{ENVIRONMENT_PREFIX}METRICS_LISTEN",
+    show_envvar=True,
+    help="The address that the proxy got as --metrics-listen; for 0.0.0.0 and [::] loopback is asked.",
+)
+@cloup.option("--ready", is_flag=True, help="Ask /readyz, in place of /healthz: 0 only while brokers answer.")
+@cloup.option(
+    "--timeout",
+    type=Checked("DURATION", parse_duration),
+    default="3s",
+    help="Longest wait for an answer. 500ms, 3s.",
+)
+def healthcheck(metrics_listen: Any, timeout: Any, *, ready: bool) -> None:
+    """Ask a running proxy whether it works, as a container's health check does: no shell and no curl is needed.
+
+    Prints the answer. Exit codes: 0 if it works, 1 if it does not or does not answer, 2 for a wrong option.
+    """
+    from proxy.observability.healthcheck import check
+
+    for name, value in (("--metrics-listen", metrics_listen), ("--timeout", timeout)):
+        if isinstance(value, Invalid):
+            _fail(
+                ConfigError(tuple(Problem(name, each.message, each.hint) for each in value.findings)), EXIT_BAD_CONFIG
+            )
+    ok, text = check(metrics_listen, timeout, ready=ready)
+    click.echo(text, err=not ok)
+    sys.exit(0 if ok else EXIT_FAILURE)
+
+
+@main.command("schema")
+@cloup.argument("which", type=cloup.Choice(["config", "quotas"]), help="The file of --config, or the quotas file.")
+def schema(which: str) -> None:
+    """Print the JSON Schema of a file, for editors: proxy.toml (config) or quotas.toml (quotas)."""
+    from proxy.config.json_schema import config_schema, quotas_schema
+
+    found = config_schema(run.params) if which == "config" else quotas_schema()
+    click.echo(json.dumps(found, indent=2))
+
+
 def _warning(fields: Mapping[str, object]) -> str:
-    if "further_entries" in fields:
-        return f"warning: {fields['further_entries']} further entries apply to no client"
-    place = fields.get("entity") or fields.get("entities") or fields["file"]
+    place = fields.get("entities") or fields["file"]
     text = f"warning: {place}: {fields['effect']}"
     if "flag" in fields:
         text += f" ({fields['flag']})"

@@ -30,13 +30,14 @@ from proxy.enforcement.report import Report, connection_status
 from proxy.observability.admin import Status, ThrottleStatus, start_admin
 from proxy.observability.logs import event
 from proxy.observability.metrics import Metrics
+from proxy.observability.supervisor import Supervisor
 from proxy.ports import Ports
 from proxy.sessions.faults import Faults
 from proxy.sessions.gate import Gate
 from proxy.sessions.proxy_headers import ProxyHeaders
 from proxy.sessions.pump import PumpSet
-from proxy.sessions.session import Origin, Session
-from proxy.sessions.shared import Shared
+from proxy.sessions.session import Session
+from proxy.sessions.shared import Origin, Shared
 from proxy.sessions.sweep import Sweep
 from proxy.sessions.tls_wire import Wires
 from proxy.sessions.turns import Turns
@@ -108,10 +109,6 @@ def _settings_of(options: QuotaOptions) -> AlgorithmSettings:
     )
 
 
-def _log_nothing_to_reload() -> None:
-    event(_log, logging.INFO, "nothing_to_reload", hint="SIGHUP reloads --config and --quotas-file; none is set")
-
-
 class Server:
     """One proxy process. ``clock``: monotonic nanoseconds for quotas; ``work_clock``: of real time.
 
@@ -147,7 +144,8 @@ class Server:
         if self.config.quotas.file is not None or self.config.file is not None:
             active = self.active_config
             watch = ConfigWatch(self.config, active.quotas, active.apply, self.metrics, self._clock, self._read_again)
-        loop.add_signal_handler(signal.SIGHUP, _log_nothing_to_reload if watch is None else watch.read_files)
+        supervisor = Supervisor(loop)
+        loop.add_signal_handler(signal.SIGHUP, partial(self._reload, watch, supervisor))
         loop.add_signal_handler(signal.SIGUSR2, self.active_config.toggle)
         readiness = Readiness(self.config.bootstrap_servers, self.tls, self.shared.health, self._clock, self._not_ready)
         try:
@@ -167,20 +165,34 @@ class Server:
         settle_garbage_collection()
         watching = [loop.create_task(readiness.run())]
         if watch is not None:
-            watching.append(loop.create_task(watch.run()))
+            watching.append(loop.create_task(watch.run(lambda: supervisor.reloaded(ok=self.metrics.reload_ok))))
         if self.tls.is_watched:
-            watching.append(loop.create_task(self.tls.watch()))
+            watching.append(loop.create_task(self.tls.run()))
+        supervisor.ready()
         try:
             await stop.wait()
+            supervisor.stopping()
             return await self._drain(loop, stop)
         finally:
             for task in watching:
                 task.cancel()
+            supervisor.close()
             self.close()
             if usage is not None:
                 await usage.close()
             readiness.close()
             await admin.close()
+
+    def _reload(self, watch: ConfigWatch | None, supervisor: Supervisor) -> None:
+        """SIGHUP."""
+        supervisor.reloading()
+        if watch is not None:
+            watch.read_files()
+        else:
+            event(
+                _log, logging.INFO, "nothing_to_reload", hint="SIGHUP reloads --config and --quotas-file; none is set"
+            )
+            supervisor.reloaded(ok=True)
 
     def _start_usage(self, loop: AbstractEventLoop) -> Emitter | None:
         """Begin to write usage records; None: they are off."""

@@ -5,7 +5,8 @@ entities    those of each client, bounded in number   labels      names from the
 tallies     counters and sums over a window
 admin       /metrics /healthz /readyz /throttles      logs        one event per line, text or JSON
 throttle_tallies  what limits did to clients           topic_traffic  counters of each client and topic
-build         pure Python, or compiled with mypyc
+build         pure Python, or compiled with mypyc     healthcheck  asks a running proxy from another process
+supervisor    tells systemd: ready, reloading, alive, stopping
 http_server   HTTP in the event loop, all of it bounded
 http_request  the head of a request, parsed
 """

@@ -377,7 +377,7 @@ def test_everything_that_is_wrong_is_listed_at_once(toml: Any, monkeypatch: pyte
             f"error: {path}: quota = 'client-id=a': expected a list",
             f"error: {path}: max_throttle_ms = 'soon': expected a whole number from 1 to 2147483647",
             f"error: {path}: drain_timeout = True: expected a duration such as 20s, 500ms or 2m",
-            "error: KAFKA_QUOTA_PROXY_DRY_RUN 'maybe': expected true or false",
+            "error: KAFKA_QUOTA_PROXY_DRY_RUN 'maybe': expected true or false, or on or off",
             "error: --quota-share '2': expected a fraction above 0 and at most 1, such as 0.25",
             "error: --broker-port 'x': expected NODE=PORT",
             "error: --broker-port 'y': expected NODE=PORT",

@@ -17,7 +17,7 @@ from proxy.config.config import EnforcementOptions, QuotaOptions
 from proxy.enforcement.identity import Identity
 from proxy.sessions.gate import Gate
 from proxy.sessions.lifecycle import State
-from proxy.sessions.session import Origin
+from proxy.sessions.shared import Origin
 from quotas.connections import ConnectionQuotas
 from quotas.entity import TOTAL, Kind, Named
 from quotas.parsing.parse import parse_spec

@@ -65,7 +65,7 @@ async def test_a_frame_of_the_size_of_the_buffer_can_be_held(open_stage: OpenSta
     frame = produce(2, 2 * READ_SIZE)
     stage.memory.data[:] = frame[:READ_SIZE]
     session.requests._run(READ_SIZE)
-    assert session.held is not None
+    assert session.connection.held is not None
     assert len(session.requests.kept) == READ_SIZE
     stage.clock.pass_seconds(1)
     assert await broker.read(READ_SIZE) == frame[:READ_SIZE]
@@ -162,7 +162,9 @@ async def test_a_dropped_frame_changes_nothing_else(open_stage: OpenStage) -> No
     first = produce(1, 300_000, acks=0)
     sending = asyncio.ensure_future(client.send(first + produce(2, 500)))
     received = b""
-    while session.held is None:  # the broker takes a little at a time, so that the proxy always has bytes for it
+    while (
+        session.connection.held is None
+    ):  # the broker takes a little at a time, so that the proxy always has bytes for it
         received += await broker.read(4_000)
     assert session.requests.pending is not None
     await sending
@@ -215,7 +217,7 @@ async def test_only_a_share_fetch_passes_at_a_deadline(
     stage.clock.pass_seconds(0.005)
     if api == FETCH:
         await asyncio.sleep(0.03)  # three times the deadline that is not to be
-        assert session.held is not None
+        assert session.connection.held is not None
         return
     assert correlation_of(await broker.frame()) == 2
     await until(lambda: not stage.paused())

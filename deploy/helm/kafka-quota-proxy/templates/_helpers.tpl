@@ -1,0 +1,145 @@
+{{- define "kafka-quota-proxy.fullname" -}}
+{{- if .Values.fullnameOverride }}{{ .Values.fullnameOverride | trunc 52 | trimSuffix "-" }}
+{{- else if contains (default .Chart.Name .Values.nameOverride) .Release.Name }}{{ .Release.Name | trunc 52 | trimSuffix "-" }}
+{{- else }}{{ printf "%s-%s" .Release.Name (default .Chart.Name .Values.nameOverride) | trunc 52 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "kafka-quota-proxy.selector" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "kafka-quota-proxy.labels" -}}
+{{ include "kafka-quota-proxy.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "kafka-quota-proxy.image" -}}
+{{- with .Values.image -}}
+{{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ default $.Chart.AppVersion .tag }}{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "kafka-quota-proxy.quotas" -}}
+{{ default (printf "%s-quotas" (include "kafka-quota-proxy.fullname" .)) .Values.existingQuotasConfigMap }}
+{{- end }}
+
+{{/* The options that both shapes have. */}}
+{{- define "kafka-quota-proxy.args" -}}
+- run
+- --bootstrap-servers={{ required "bootstrapServers is required: the brokers to forward to" .Values.bootstrapServers }}
+- --quotas-file=/etc/kafka-quota-proxy/quotas/quotas.toml
+- --drain-timeout={{ .Values.drainTimeoutSeconds | int }}s
+- --max-buffered-bytes={{ .Values.maxBufferedBytes }}
+- --log-format={{ .Values.logFormat }}
+{{- if .Values.credentials.secretName }}
+- --command-config=/etc/kafka-quota-proxy/credentials/{{ .Values.credentials.file }}
+{{- end }}
+{{- if .Values.dryRun }}
+- --dry-run
+{{- end }}
+{{- end }}
+
+{{/* What both shapes have besides their name, arguments and probes. */}}
+{{- define "kafka-quota-proxy.rest" -}}
+image: {{ include "kafka-quota-proxy.image" . }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+resources: {{- toYaml .Values.resources | nindent 2 }}
+securityContext:
+  allowPrivilegeEscalation: false
+  capabilities:
+    drop: [ALL]
+  privileged: false
+  readOnlyRootFilesystem: true
+  runAsGroup: 65532
+  runAsNonRoot: true
+  runAsUser: 65532
+  seccompProfile:
+    type: RuntimeDefault
+volumeMounts:
+  - name: kafka-quota-proxy-quotas
+    mountPath: /etc/kafka-quota-proxy/quotas
+    readOnly: true
+{{- if .Values.credentials.secretName }}
+  - name: kafka-quota-proxy-credentials
+    mountPath: /etc/kafka-quota-proxy/credentials
+    readOnly: true
+{{- end }}
+{{- end }}
+
+{{/* The sidecar: an item of initContainers. For a chart of your own:
+     include "kafka-quota-proxy.sidecar" (index .Subcharts "kafka-quota-proxy") */}}
+{{- define "kafka-quota-proxy.sidecar" -}}
+name: kafka-quota-proxy
+restartPolicy: Always
+args: {{- include "kafka-quota-proxy.args" . | nindent 2 }}
+  - --listen=127.0.0.1:{{ .Values.port | int }}
+  - --broker-ports={{ add .Values.port 1 }}-{{ add .Values.port .Values.sidecar.brokerPorts }}
+{{- range .Values.extraArgs }}
+  - {{ . | quote }}
+{{- end }}
+env:
+  # Empty without the annotation, which is as if it were not set.
+  - name: KAFKA_QUOTA_PROXY_QUOTA_SHARE
+    valueFrom:
+      fieldRef:
+        apiVersion: v1
+        fieldPath: metadata.annotations['kafka-quota-proxy/quota-share']
+  - name: KAFKA_QUOTA_PROXY_CLIENT_ID
+    valueFrom:
+      fieldRef:
+        apiVersion: v1
+        fieldPath: metadata.annotations['kafka-quota-proxy/client-id']
+  - name: KAFKA_QUOTA_PROXY_SIDECAR_NAME
+    valueFrom:
+      fieldRef:
+        apiVersion: v1
+        fieldPath: metadata.name
+  - name: KAFKA_QUOTA_PROXY_METRICS_LISTEN
+    value: "0.0.0.0:{{ .Values.adminPort | int }}"
+ports:
+  - name: kqp-admin
+    containerPort: {{ .Values.adminPort | int }}
+    protocol: TCP
+# The containers of the job start after it. Nothing else asks for brokers: their outage restarts no sidecar.
+startupProbe:
+  httpGet: {path: /readyz, port: kqp-admin}
+  periodSeconds: 1
+  timeoutSeconds: 2
+  failureThreshold: {{ .Values.sidecar.startupSeconds | int }}
+livenessProbe:
+  httpGet: {path: /healthz, port: kqp-admin}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 3
+{{ include "kafka-quota-proxy.rest" . }}
+{{- end }}
+
+{{/* The volumes of both shapes: a list. */}}
+{{- define "kafka-quota-proxy.volumes" -}}
+- name: kafka-quota-proxy-quotas
+  configMap:
+    name: {{ include "kafka-quota-proxy.quotas" . }}
+    defaultMode: 292
+{{- if .Values.credentials.secretName }}
+- name: kafka-quota-proxy-credentials
+  secret:
+    secretName: {{ .Values.credentials.secretName }}
+    defaultMode: 292
+{{- end }}
+{{- end }}
+
+{{/* A value as an expression in CEL. dyn(): the values of a literal have one type otherwise. */}}
+{{- define "kafka-quota-proxy.cel" -}}
+{{- if kindIs "map" . -}}
+{ {{- range $i, $key := keys . | sortAlpha }}{{ if $i }}, {{ end }}{{ $key | toJson }}: dyn({{ include "kafka-quota-proxy.cel" (get $ $key) }}){{ end -}} }
+{{- else if kindIs "slice" . -}}
+[ {{- range $i, $item := . }}{{ if $i }}, {{ end }}dyn({{ include "kafka-quota-proxy.cel" $item }}){{ end -}} ]
+{{- else if kindIs "string" . -}}{{ . | toJson }}
+{{- else if kindIs "bool" . -}}{{ . }}
+{{- else -}}{{ . | int64 }}
+{{- end -}}
+{{- end }}

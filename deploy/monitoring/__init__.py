@@ -1,0 +1,1 @@
+"""Alerts, and a dashboard for Grafana: rules.yaml, dashboard.py."""

@@ -1,0 +1,189 @@
+"""The dashboard for Grafana, from one list of panels: `python -m deploy.monitoring.dashboard` writes dashboard.json.
+
+Three questions, top to bottom: who uses what; who is throttled, by which limit; is it the proxy or the broker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from grafana_foundation_sdk.builders.common import VizLegendOptions
+from grafana_foundation_sdk.builders.dashboard import Dashboard, DatasourceVariable, QueryVariable, Row
+from grafana_foundation_sdk.builders.prometheus import Dataquery
+from grafana_foundation_sdk.builders.timeseries import Panel as TimeSeries
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.common import LegendDisplayMode, LegendPlacement
+from grafana_foundation_sdk.models.dashboard import DataSourceRef, VariableRefresh
+
+PREFIX: Final = "kafka_quota_proxy_"
+FILE: Final = Path(__file__).with_name("dashboard.json")
+#: Instances that the reader chose above the panels.
+CHOSEN: Final = 'job=~"$job",instance=~"$instance"'
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A title, PromQL with the names of series, and the unit by Grafana's name. `#` is the prefix of all metrics."""
+
+    title: str
+    queries: tuple[tuple[str, str], ...]
+    unit: str
+    text: str
+
+    def expressions(self, chosen: str = CHOSEN) -> list[str]:
+        """The queries, for these instances."""
+        return [query.replace("#", PREFIX).replace("@", chosen) for query, _ in self.queries]
+
+
+ROWS: Final = (
+    (
+        "Who uses what",
+        (
+            Panel(
+                "Bytes by client",
+                (
+                    (
+                        "topk(9, sum by (client_id, direction) (rate(#bytes_total{@}[1m])))",
+                        "{{direction}} {{client_id}}",
+                    ),
+                ),
+                "Bps", "Charged to quotas; the nine largest.",
+            ),
+            Panel(
+                "Requests by API",
+                (("topk(10, sum by (api) (rate(#requests_total{@}[1m])))", "{{api}}"),),
+                "reqps", "The ten most frequent.",
+            ),
+            Panel(
+                "Limits in use",
+                (("sum by (limit, entity) (#quota_limit{@})", "{{limit}} {{entity}}"),),
+                "short", "What each limit allows in a second, over all chosen proxies.",
+            ),
+        ),
+    ),
+    (
+        "Who is throttled",
+        (
+            Panel(
+                "Time throttled",
+                (
+                    (
+                        "topk(20, sum by (client_id, limit) (rate(#throttle_seconds_sum{@}[1m])))",
+                        "{{client_id}}, {{limit}}",
+                    ),
+                ),
+                "percentunit", "Above 100 %: several connections wait at a time.",
+            ),
+            Panel(
+                "Throttle time, 99 %",
+                (
+                    (
+                        "histogram_quantile(0.99, sum by (le, limit) (rate(#throttle_seconds_bucket{@}[1m])))",
+                        "{{limit}}",
+                    ),
+                ),
+                "s", "Of throttled requests.",
+            ),
+            Panel(
+                "Debt",
+                (("topk(20, max by (entity, limit) (#quota_debt_seconds{@}))", "{{entity}} {{limit}}"),),
+                "s", "How long a limit takes to pay off what was used beyond it.",
+            ),
+            Panel(
+                "Refused and closed connections",
+                (
+                    ("sum by (reason) (rate(#connections_rejected_total{@}[1m]))", "refused {{reason}}"),
+                    ("sum by (reason) (rate(#connections_closed_total{@}[1m]))", "closed {{reason}}"),
+                ),
+                "cps", "By reason.",
+            ),
+        ),
+    ),
+    (
+        "The proxy or the broker",
+        (
+            Panel(
+                "Connections that are not read",
+                (("sum by (reason) (#paused_connections{@})", "{{reason}}"),),
+                "short", "quota, delay: a limit; write_backpressure, in_flight: the broker; memory: the bound.",
+            ),
+            Panel(
+                "In flight",
+                (("sum(#in_flight_requests{@})", "requests"), ("sum(#connections{@})", "connections")),
+                "short", "Requests that the brokers have not answered: many, and no limit holds, is the broker.",
+            ),
+            Panel(
+                "Errors of brokers",
+                (("sum by (reason) (rate(#upstream_errors_total{@}[1m]))", "{{reason}}"),),
+                "cps", "Connections to a broker that failed.",
+            ),
+            Panel(
+                "CPU and lag of the loop",
+                (
+                    ("sum by (instance) (rate(process_cpu_seconds_total{@}[1m]))", "CPU {{instance}}"),
+                    (
+                        "histogram_quantile(0.99, sum by (le) (rate(#event_loop_lag_seconds_bucket{@}[1m])))",
+                        "lag, 99 %, in seconds",
+                    ),
+                ),
+                "short", "One core is the most that a process can use.",
+            ),
+            Panel(
+                "Memory",
+                (
+                    ("sum by (instance) (process_resident_memory_bytes{@})", "resident {{instance}}"),
+                    ("sum by (instance) (#buffered_bytes{@})", "buffered {{instance}}"),
+                ),
+                "bytes", "Buffered bytes are bounded by --max-buffered-bytes.",
+            ),
+            Panel(
+                "State",
+                (
+                    ("min(#enforcement_enabled{@})", "enforced"),
+                    ("min(#config_last_reload_successful{@})", "files applied"),
+                    ("max(#memory_paused{@})", "memory used up"),
+                ),
+                "bool", "Of all chosen proxies.",
+            ),
+        ),
+    ),
+)  # fmt: skip
+
+
+def panels() -> list[Panel]:
+    """All of them, in order."""
+    return [panel for _, row in ROWS for panel in row]
+
+
+def dashboard() -> str:
+    """The dashboard as JSON."""
+    source = DataSourceRef(type_val="prometheus", uid="$datasource")
+    built = (
+        Dashboard("Kafka quota proxy").uid("kafka-quota-proxy").tags(["kafka"]).refresh("30s").time("now-1h", "now")
+        .editable().with_variable(DatasourceVariable("datasource").type("prometheus"))
+    )  # fmt: skip
+    for name, of in (("job", f"{PREFIX}build_info"), ("instance", f'{PREFIX}build_info{{job=~"$job"}}')):
+        variable = QueryVariable(name).datasource(source).query(f"label_values({of}, {name})").multi(True)
+        built = built.with_variable(
+            variable.include_all(True).all_value(".*").refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+        )
+    for title, row in ROWS:
+        built = built.with_row(Row(title))
+        for panel in row:
+            series = TimeSeries().title(panel.title).description(panel.text).unit(panel.unit).datasource(source)
+            series = series.span(8).height(8).min(0).legend(
+                VizLegendOptions().show_legend(True).display_mode(LegendDisplayMode.LIST)
+                .placement(LegendPlacement.BOTTOM)
+            )  # fmt: skip
+            for letter, (expression, (_, name)) in enumerate(zip(panel.expressions(), panel.queries, strict=True)):
+                series = series.with_target(
+                    Dataquery().expr(expression).legend_format(name).ref_id("ABC"[letter]).datasource(source)
+                )
+            built = built.with_panel(series)
+    return f"{JSONEncoder(sort_keys=True, indent=2).encode(built.build())}\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(dashboard(), encoding="utf-8")

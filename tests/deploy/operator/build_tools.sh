@@ -1,0 +1,55 @@
+#!/bin/sh
+# Builds helm, helm-unittest, etcd, kube-apiserver and kubectl with Go, once, into the folder given as $1 (by default
+# $XDG_CACHE_HOME/kafka-quota-proxy-tools, or .cache/tools). About 15 minutes on two cores; a tool that is there is kept.
+set -eu
+HELM=v3.22.0 UNITTEST=v1.1.2 ETCD=v3.6.8 KUBERNETES=1.36.3
+if [ -n "${XDG_CACHE_HOME:-}" ]; then default=$XDG_CACHE_HOME/kafka-quota-proxy-tools; else default=$PWD/.cache/tools; fi
+target=${1:-$default}
+command -v go >/dev/null || { echo "error: Go 1.26 or newer is needed to build $target" >&2; exit 1; }
+mkdir -p "$target"
+target=$(cd "$target" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export CGO_ENABLED=0 GOFLAGS="-mod=mod -buildvcs=false -p=2"
+
+module() { # NAME: an empty module in its own folder, so that its replaces count
+    mkdir -p "$work/$1" && cd "$work/$1" && printf 'module build/%s\n\ngo 1.26\n' "$1" >go.mod
+}
+build() { # BINARY PACKAGE [LDFLAGS]
+    echo "building $1" >&2
+    go build -trimpath -ldflags "-s -w ${3:-}" -o "$target/.$1" "$2"
+    mv "$target/.$1" "$target/$1"
+}
+
+if [ ! -x "$target/helm" ]; then
+    module helm
+    go get helm.sh/helm/v3@$HELM && go get helm.sh/helm/v3/cmd/helm@$HELM
+    build helm helm.sh/helm/v3/cmd/helm "-X helm.sh/helm/v3/internal/version.version=$HELM"
+fi
+if [ ! -x "$target/helm-unittest" ]; then
+    module unittest
+    go mod edit -replace github.com/vmware-labs/yaml-jsonpath=github.com/helm-unittest/yaml-jsonpath@v0.4.0
+    go get github.com/helm-unittest/helm-unittest/cmd/helm-unittest@$UNITTEST
+    build helm-unittest github.com/helm-unittest/helm-unittest/cmd/helm-unittest
+fi
+if [ ! -x "$target/etcd" ]; then
+    module etcd
+    go get go.etcd.io/etcd/server/v3@$ETCD
+    build etcd go.etcd.io/etcd/server/v3
+fi
+if [ ! -x "$target/kube-apiserver" ] || [ ! -x "$target/kubectl" ]; then
+    module kubernetes
+    go mod edit -require "k8s.io/kubernetes@v$KUBERNETES"
+    # Kubernetes' own modules are replaced by folders of its repository: take them as they were published.
+    source=$(go mod download -json "k8s.io/kubernetes@v$KUBERNETES" | sed -n 's/.*"GoMod": "\(.*\)",*/\1/p')
+    for each in $(sed -n 's|^[[:space:]]*\(k8s.io/[a-z0-9-]*\) => ./staging/.*|\1|p' "$source"); do
+        go mod edit -replace "$each=$each@v0.${KUBERNETES#1.}"
+    done
+    go get "k8s.io/kubernetes/cmd/kube-apiserver@v$KUBERNETES"
+    version="-X k8s.io/component-base/version.gitVersion=v$KUBERNETES -X k8s.io/component-base/version.gitMajor=1 \
+        -X k8s.io/component-base/version.gitMinor=$(echo $KUBERNETES | cut -d . -f 2) \
+        -X k8s.io/component-base/version.gitCommit=unknown -X k8s.io/component-base/version.buildDate=1970-01-01T00:00:00Z"
+    [ -x "$target/kube-apiserver" ] || build kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver "$version"
+    [ -x "$target/kubectl" ] || build kubectl k8s.io/kubernetes/cmd/kubectl "$version"
+fi
+ls -l "$target" >&2

@@ -1,0 +1,35 @@
+"""The files of deploy/ by their linters: fast, and part of `make check`. Each linter is shown a wrong file, too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.deploy.operator.cache import ROOT, run
+
+BIN: Final = Path(sys.executable).parent
+DOCKERFILE: Final = ROOT / "deploy/image/Dockerfile"
+
+
+def test_the_dockerfile_has_no_findings_and_a_bad_one_has(tmp_path: Path) -> None:
+    run(BIN / "hadolint", DOCKERFILE)
+    bad = tmp_path / "Dockerfile"
+    bad.write_text(
+        DOCKERFILE.read_text().replace("USER 65532:65532", "USER root").replace("WORKDIR /src", "RUN cd src")
+    )
+    findings = run(BIN / "hadolint", bad, code=1)
+    assert "DL3002" in findings
+    assert "DL3003" in findings
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"), [("requirements", ["--no-dev"]), ("build-requirements", ["--only-group", "image"])]
+)
+def test_the_image_installs_what_is_locked(name: str, parts: list[str]) -> None:
+    export = [str(BIN / "uv"), "export", "--frozen", "--offline", "--no-header", "--no-emit-project", "--no-annotate"]
+    exported = subprocess.run([*export, *parts], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert (ROOT / f"deploy/image/{name}.txt").read_text() == exported, "make lock writes it"

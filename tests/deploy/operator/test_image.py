@@ -1,0 +1,142 @@
+"""The image: its real Dockerfile built by buildah on a stand-in for its base, and run under bubblewrap.
+
+No base can be taken from a registry here: a minimal Debian with Python has its name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.deploy.operator.cache import ROOT, debian_root, run, system_tool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BASE: Final = "docker.io/library/python:3.12-slim"
+USER: Final = 65532
+CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
+NAME: Final = "localhost/kafka-quota-proxy:test"
+INSTALLED: Final = "opt/kafka-quota-proxy"
+
+
+@pytest.fixture(scope="module")
+def buildah(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command, with storage of its own."""
+    store = tmp_path_factory.mktemp("containers")
+    return [
+        system_tool("buildah"), "--root", str(store / "root"), "--runroot", str(store / "run"),
+        "--storage-driver", "vfs",
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def image(buildah: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The image of the Dockerfile as an OCI layout."""
+    folder = tmp_path_factory.mktemp("image")
+    pip = folder / "pip.conf"
+    pip.write_text(f"[global]\ncert = {CERTIFICATES}\n")
+    base = run(*buildah, "from", "scratch").strip()
+    run(*buildah, "add", base, debian_root("base", "python3,python3-venv,ca-certificates"), "/")
+    run(*buildah, "add", base, CERTIFICATES, str(CERTIFICATES))  # of networks that sign their own
+    run(*buildah, "add", base, pip, "/etc/pip.conf")
+    run(*buildah, "commit", "--quiet", "--rm", base, BASE)
+    run(
+        *buildah, "bud", "--isolation", "chroot", "--format", "docker", "--pull-never", "--build-arg", "VERSION=9.9.9",
+        "--ignorefile", ROOT / "deploy/image/Dockerfile.dockerignore", "--file", ROOT / "deploy/image/Dockerfile",
+        "--tag", NAME, ROOT,
+    )  # fmt: skip
+    return folder
+
+
+@pytest.fixture(scope="module")
+def config(buildah: list[str], image: Path) -> dict[str, object]:
+    inspected = json.loads(run(*buildah, "inspect", "--type", "image", NAME))
+    found: dict[str, object] = inspected["Docker"]["config"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def rootfs(buildah: list[str], image: Path) -> Iterator[Path]:
+    """The image's files."""
+    run(*buildah, "push", "--quiet", NAME, f"oci:{image}/layout:test")
+    run(system_tool("umoci"), "unpack", "--image", f"{image}/layout:test", image / "bundle")
+    yield image / "bundle/rootfs"
+    shutil.rmtree(image / "bundle")
+
+
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
+
+
+def test_what_the_image_says_of_itself(config: dict[str, object]) -> None:
+    assert config["User"] == f"{USER}:{USER}"
+    assert config["StopSignal"] == "SIGTERM"
+    assert config["Entrypoint"] == ["kafka-quota-proxy"]
+    assert config["Healthcheck"] == {
+        "Test": ["CMD", "kafka-quota-proxy", "healthcheck"],
+        "Interval": 10_000_000_000, "Timeout": 5_000_000_000, "StartPeriod": 10_000_000_000, "Retries": 3,
+    }  # fmt: skip
+    labels = config["Labels"]
+    assert isinstance(labels, dict)
+    assert labels["org.opencontainers.image.version"] == "9.9.9"
+
+
+def test_what_is_in_it(rootfs: Path, image: Path) -> None:
+    parts = {each["name"] for each in json.loads((rootfs / INSTALLED / "sbom.cdx.json").read_text())["components"]}
+    assert {"kafka-quota-proxy", "uvloop", "kio", "crc32c"} <= parts
+    assert not {"pip", "hatchling", "cyclonedx-bom", "pytest"} & parts, "tools of the build stage"
+    assert not [path for path in (rootfs / INSTALLED).rglob("*") if path.stat().st_uid == USER], (
+        "it could change itself"
+    )
+    layers = list((image / "layout/blobs/sha256").iterdir())
+    _, compressed = sorted((path.stat().st_size / 1e6 for path in layers), reverse=True)[:2]  # the base is the largest
+    unpacked = sum(path.lstat().st_size for path in (rootfs / INSTALLED).rglob("*")) / 1e6
+    print(f"\nproxy and its packages: {unpacked:.0f} MB unpacked, {compressed:.0f} MB compressed")
+    assert unpacked < 150
+
+
+def test_it_runs_without_rights_on_a_read_only_root_and_drains(rootfs: Path, config: dict[str, object]) -> None:
+    environment = dict(each.split("=", 1) for each in config["Env"])  # type: ignore[attr-defined]
+    confined = [
+        system_tool("bwrap"), "--unshare-user", "--uid", str(USER), "--gid", str(USER), "--cap-drop", "ALL",
+        "--ro-bind", str(rootfs), "/", "--proc", "/proc", "--dev", "/dev", "--clearenv",
+    ]  # fmt: skip
+    for name, value in environment.items():
+        confined += ["--setenv", name, value]
+    entry = config["Entrypoint"]
+    assert isinstance(entry, list)
+    ports = ["--listen", "127.0.0.1:29392", "--broker-ports", "29393-29395", "--metrics-listen", "127.0.0.1:29404"]
+    command = ["run", "--bootstrap-servers", "127.0.0.1:1", *ports]
+    with subprocess.Popen([*confined, *entry, *command], stderr=subprocess.PIPE, text=True) as outer:
+        assert outer.stderr is not None
+        try:
+            while "listening" not in (line := outer.stderr.readline()):
+                assert line, "it ended"
+            with urllib.request.urlopen("http://127.0.0.1:29404/healthz") as answer:
+                assert answer.status == 200
+            [inner] = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
+            status = dict(
+                line.split(":\t", 1) for line in Path(f"/proc/{inner}/status").read_text().splitlines() if ":\t" in line
+            )
+            assert set(status["CapEff"]) == set(status["CapPrm"]) == {"0"}
+            assert status["NoNewPrivs"] == "1"
+            mounts = Path(f"/proc/{inner}/mountinfo").read_text().splitlines()
+            assert next(line.split()[5] for line in mounts if line.split()[4] == "/").startswith("ro")
+            healthy = config["Healthcheck"]
+            assert isinstance(healthy, dict)
+            check = [*confined, *healthy["Test"][1:], "--metrics-listen"]
+            assert "200" in run(*check, "127.0.0.1:29404")
+            assert "refused" in run(*check, "127.0.0.1:29405", code=1)
+            os.kill(int(inner), signal.SIGTERM)
+            assert outer.wait(60) == 0
+            assert "stopped" in outer.stderr.read()
+        finally:
+            outer.kill()

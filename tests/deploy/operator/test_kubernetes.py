@@ -1,0 +1,153 @@
+"""The chart against a real API server: strict fields, Pod Security `restricted`, and the sidecar's injection.
+
+What has no scheduler and no kubelet is not tested: probes, the order of starts and ends, pulls.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from tests.deploy.operator.api_server import PLACES, ApiServer, Refused
+from tests.deploy.operator.test_chart import CHART, VALUES, rendered, sidecar_of
+from tests.integration.proxy_process import eventually
+
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(600)]
+
+RESTRICTED: Final = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "runAsUser": 185,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+SIDECAR, LOGIN = CHART / "ci/sidecar-values.yaml", CHART / "ci/sidecar-login-values.yaml"
+
+
+def spark_pod(role: str, **labels: str) -> dict[str, Any]:
+    """As Spark 4 makes them for its driver and executors, shortened."""
+    volumes = {"emptyDir": {}, "name": "spark-local-dir-1"}
+    container = {
+        "name": f"spark-kubernetes-{role}",
+        "image": "apache/spark:4.0.0",
+        "args": [role],
+        "env": [{"name": "SPARK_LOCAL_DIRS", "value": "/var/data"}],
+        "resources": {"limits": {"memory": "1408Mi"}, "requests": {"cpu": "1", "memory": "1408Mi"}},
+        "securityContext": RESTRICTED,
+        "volumeMounts": [{"mountPath": "/var/data", "name": "spark-local-dir-1"}],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": f"job-{role}-", "labels": {"spark-role": role, **labels}},
+        "spec": {"restartPolicy": "Never", "containers": [container], "volumes": [volumes]},
+    }
+
+
+ASKS: Final = {"kafka-quota-proxy/inject": "true"}
+
+
+def sidecars(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    return [each for each in pod["spec"].get("initContainers", ()) if each["name"] == "kafka-quota-proxy"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """With two namespaces that enforce Pod Security `restricted`."""
+    with ApiServer(tmp_path_factory.mktemp("api")) as running:
+        for name in ("jobs", "others"):
+            labels = {"pod-security.kubernetes.io/enforce": "restricted", "kubernetes.io/metadata.name": name}
+            running.create(
+                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}, keep=True
+            )
+        yield running
+
+
+@pytest.fixture(scope="module")
+def injecting(server: ApiServer) -> ApiServer:
+    """The same, with the chart's policy in force."""
+    for each in rendered(SIDECAR):
+        server.create(each, keep=True)
+    eventually(lambda: sidecars(server.create(spark_pod("driver", **ASKS))), 60, "the policy is in force")
+    return server
+
+
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_the_server_takes_each_object_and_no_unknown_field(server: ApiServer, values: Any) -> None:
+    taken = 0
+    for each in rendered(values, "--set", "fullnameOverride=dry-run"):
+        if each["kind"] not in PLACES:
+            assert each["kind"] == "PodMonitor", "its definition is the Prometheus operator's"
+            continue
+        server.create(each)
+        taken += 1
+        wrong = copy.deepcopy(each)
+        wrong["metadata"]["lables"] = {}
+        with pytest.raises(Refused, match="unknown field"):
+            server.create(wrong)
+        if each["kind"] == "Deployment":
+            pod = {"apiVersion": "v1", "kind": "Pod", **each["spec"]["template"]}
+            pod["metadata"]["name"] = "of-deployment"
+            server.create(pod)
+            pod["spec"]["containers"][0]["securityContext"]["runAsNonRoot"] = False
+            pod["spec"]["securityContext"] = {}
+            with pytest.raises(Refused, match="violates PodSecurity"):
+                server.create(pod)
+    assert taken
+
+
+@pytest.mark.parametrize("role", ["driver", "executor"])
+def test_a_pod_of_spark_gets_the_sidecar_first(injecting: ApiServer, role: str) -> None:
+    pod = spark_pod(role, **ASKS)
+    other = {"name": "fetch", "image": "busybox", "securityContext": RESTRICTED}
+    with_init = copy.deepcopy(pod)
+    with_init["spec"]["initContainers"] = [other]
+    del with_init["spec"]["volumes"]
+    del with_init["spec"]["containers"][0]["volumeMounts"]
+    expected = sidecar_of(SIDECAR)
+    for asked in (pod, with_init):
+        made = injecting.create(asked)
+        names = [each["name"] for each in made["spec"]["initContainers"]]
+        assert names == ["kafka-quota-proxy", *(each["name"] for each in asked["spec"].get("initContainers", ()))]
+        [container] = sidecars(made)
+        assert container["restartPolicy"] == "Always"
+        assert container["args"] == expected["args"]
+        assert [each["name"] for each in container["env"]] == [each["name"] for each in expected["env"]]
+        assert container["securityContext"] == expected["securityContext"]
+        assert container["resources"] == expected["resources"]
+        for probe in ("startupProbe", "livenessProbe"):
+            assert expected[probe].items() <= {**container[probe], "httpGet": expected[probe]["httpGet"]}.items()
+            assert container[probe]["httpGet"]["path"] == expected[probe]["httpGet"]["path"]
+        volumes = {each["name"]: each for each in made["spec"]["volumes"]}
+        assert volumes["kafka-quota-proxy-quotas"]["configMap"]["name"] == "kqp-kafka-quota-proxy-quotas"
+        assert len(volumes) == len(asked["spec"].get("volumes", ())) + 1
+
+
+def test_who_does_not_get_it(injecting: ApiServer) -> None:
+    assert not sidecars(injecting.create(spark_pod("driver")))
+    assert not sidecars(injecting.create(spark_pod("driver", **{"kafka-quota-proxy/inject": "false"})))
+    assert not sidecars(injecting.create(spark_pod("driver", **ASKS), "others"))
+    made = injecting.create(spark_pod("driver", **ASKS))
+    again = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "again", "labels": ASKS}, "spec": made["spec"]}
+    assert len(sidecars(injecting.create(again))) == 1
+
+
+def test_a_sidecar_with_rights_would_be_refused(injecting: ApiServer) -> None:
+    made = injecting.create(spark_pod("driver", **ASKS))
+    sidecars(made)[0]["securityContext"]["capabilities"]["drop"] = []
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "more"}, "spec": made["spec"]}
+    with pytest.raises(Refused, match="violates PodSecurity"):
+        injecting.create(pod)
+
+
+def test_a_policy_that_is_wrong_is_refused(server: ApiServer) -> None:
+    [policy] = [
+        each for each in rendered(LOGIN, "--set", "fullnameOverride=wrong") if each["kind"] == "MutatingAdmissionPolicy"
+    ]
+    server.create(policy)
+    policy["spec"]["mutations"][0]["jsonPatch"]["expression"] += ", variables.nothing"
+    with pytest.raises(Refused, match="expression"):
+        server.create(policy)

@@ -1,0 +1,210 @@
+"""Rules by promtool; queries of the dashboard and of the rules by a real Prometheus that scraped a throttled run."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import pytest
+import yaml
+
+from deploy.local.cluster import KafkaCluster
+from deploy.monitoring.dashboard import FILE, dashboard, panels
+from tests.deploy.operator.cache import ROOT, run, system_tool
+from tests.integration.flood import Flood, create_topics
+from tests.integration.proxy_process import ProxyProcess, eventually
+
+FOLDER: Final = ROOT / "deploy/monitoring"
+PICTURE: Final = ROOT / "build/deploy/panels.png"
+RULES: Final = [
+    rule for group in yaml.safe_load((FOLDER / "rules.yaml").read_text())["groups"] for rule in group["rules"]
+]
+#: Of a run in which nothing fails.
+EMPTY: Final = frozenset({"Errors of brokers", "Refused and closed connections"})
+
+
+def test_the_dashboard_is_what_its_source_makes() -> None:
+    assert FILE.read_text() == dashboard(), "python -m deploy.monitoring.dashboard"
+    shown = json.loads(FILE.read_text())
+    targets = [target["expr"] for panel in shown["panels"] for target in panel.get("targets", ())]
+    assert targets == [expression for panel in panels() for expression in panel.expressions()]
+
+
+def test_each_alert_has_a_test_and_words_of_what_to_do() -> None:
+    alerts = {rule["alert"] for rule in RULES if "alert" in rule}
+    tested = {
+        each["alertname"]
+        for group in yaml.safe_load((FOLDER / "rules_test.yaml").read_text())["tests"]
+        for each in group["alert_rule_test"]
+        if each["exp_alerts"]
+    }
+    assert alerts == tested
+    page = (ROOT / "docs/operate.md").read_text()
+    assert {alert for alert in alerts if f"`{alert}`" not in page} == set()
+
+
+@pytest.mark.deploy
+def test_the_rules_pass_and_wrong_ones_do_not(tmp_path: Path) -> None:
+    promtool = system_tool("promtool")
+    run(promtool, "check", "rules", FOLDER / "rules.yaml")
+    run(promtool, "test", "rules", FOLDER / "rules_test.yaml")
+    text = (FOLDER / "rules.yaml").read_text()
+    (tmp_path / "rules.yaml").write_text(text.replace("memory_paused == 1", "memory_paused === 1"))
+    run(promtool, "check", "rules", tmp_path / "rules.yaml", code=1)
+    (tmp_path / "rules_test.yaml").write_text((FOLDER / "rules_test.yaml").read_text())
+    for right, wrong in (
+        ("memory_paused == 1", "memory_pause == 1"),
+        ("for: 1h", "for: 10m"),
+        ("> 0.8 and", "> 0.95 and"),
+    ):
+        assert right in text
+        (tmp_path / "rules.yaml").write_text(text.replace(right, wrong))
+        run(promtool, "test", "rules", tmp_path / "rules_test.yaml", code=1)
+
+
+class Prometheus:
+    """Scrapes one target each second."""
+
+    def __init__(self, folder: Path, target: str) -> None:
+        config = folder / "prometheus.yaml"
+        scrape = {"job_name": "kqp", "scrape_interval": "1s", "static_configs": [{"targets": [target]}]}
+        config.write_text(
+            yaml.safe_dump(
+                {
+                    "global": {"evaluation_interval": "1s"},
+                    "rule_files": [str(FOLDER / "rules.yaml")],
+                    "scrape_configs": [scrape],
+                }
+            )
+        )
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        self._url = f"http://{address}/api/v1"
+        self._log = (folder / "prometheus.log").open("w")
+        self.process = subprocess.Popen(
+            [system_tool("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
+             f"--web.listen-address={address}"],
+            stderr=self._log,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait(60)
+        self._log.close()
+
+    def ask(self, path: str, **parameters: str) -> Any:
+        """The data of an answer. Raises OSError where it is not 200, as for wrong PromQL."""
+        url = f"{self._url}/{path}?{urllib.parse.urlencode(parameters)}"
+        with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 - http, above
+            return json.load(answer)["data"]
+
+    def rows(self, expression: str) -> list[Any]:
+        """What a query finds now; nothing before the server is there."""
+        try:
+            found: list[Any] = self.ask("query", query=expression)["result"]
+        except urllib.error.HTTPError as error:
+            if error.code != 503:  # while it starts
+                raise
+            return []
+        except OSError:
+            return []
+        return found
+
+
+@pytest.fixture
+def scraped(
+    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
+) -> Iterator[tuple[Prometheus, ProxyProcess]]:
+    """A Prometheus that saw a client wait for its limit."""
+    topic = unique_name("panels")
+    create_topics(kafka_cluster, topic)
+    quota = "client-id=flood,producer_byte_rate=200kB"
+    with ProxyProcess(kafka_cluster.bootstrap_servers, "--quota", quota) as proxy:
+        target = proxy._metrics_url.removeprefix("http://")
+        prometheus = Prometheus(tmp_path, target)
+        try:
+            with Flood(proxy.bootstrap_servers, "flood", topic):
+                eventually(
+                    lambda: prometheus.rows("count_over_time(kafka_quota_proxy_connections[5m]) > 20"), 90, "scraped"
+                )
+                yield prometheus, proxy
+        finally:
+            prometheus.close()
+
+
+@pytest.mark.deploy
+def test_every_query_finds_what_happened(scraped: tuple[Prometheus, ProxyProcess]) -> None:
+    prometheus, _ = scraped
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        prometheus.rows("rate(kafka_quota_proxy_bytes_total[1m]")
+    everywhere = 'job=~".*",instance=~".*"'
+    for panel in panels():
+        for expression in panel.expressions(everywhere):
+            rows = prometheus.rows(expression)
+            assert rows or panel.title in EMPTY, expression
+    for rule in RULES:
+        if "record" in rule:
+            eventually(lambda rule=rule: prometheus.rows(rule["record"]), 30, "recorded")  # type: ignore[misc]
+        assert prometheus.ask("query", query=rule["expr"])["resultType"] == "vector"
+    groups = prometheus.ask("rules")["groups"]
+    states = {rule["name"]: (rule["health"], rule.get("state")) for group in groups for rule in group["rules"]}
+    assert {health for health, _ in states.values()} == {"ok"}
+    saturated = prometheus.rows("kafka_quota_proxy:throttled_seconds:rate5m")
+    assert [row["metric"]["client_id"] for row in saturated] == ["flood"]
+    draw(prometheus, everywhere)
+
+
+def draw(prometheus: Prometheus, chosen: str) -> None:
+    """One picture for each panel's queries: by matplotlib, no Grafana."""
+    mpl.use("Agg")
+    now = float(prometheus.ask("query", query="time()")["result"][1])
+    figure, axes = plt.subplots(5, 3, figsize=(15, 17), constrained_layout=True)
+    for axis, panel in zip(axes.flat, panels(), strict=False):
+        for expression, (_, name) in zip(panel.expressions(chosen), panel.queries, strict=True):
+            rate = expression.replace("[1m]", "[10s]")  # the run is shorter than a minute
+            found = prometheus.ask("query_range", query=rate, start=str(now - 30), end=str(now), step="1")
+            for row in found["result"]:
+                label = name
+                for key, value in row["metric"].items():
+                    label = label.replace("{{" + key + "}}", value)
+                axis.plot(
+                    [at - now for at, _ in row["values"]], [float(value) for _, value in row["values"]], label=label
+                )
+        axis.set_title(f"{panel.title} ({panel.unit})", fontsize=10)
+        axis.set_ylim(bottom=0)
+        if axis.lines:
+            axis.legend(fontsize=6, loc="upper left")
+    for axis in axes.flat[len(panels()) :]:
+        axis.remove()
+    figure.suptitle(
+        "The queries of the dashboard's panels, drawn by matplotlib (no Grafana): one client over its limit"
+    )
+    PICTURE.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(PICTURE, dpi=60)
+    plt.close(figure)
+
+
+@pytest.mark.deploy
+def test_faults_fire_their_alerts(scraped: tuple[Prometheus, ProxyProcess]) -> None:
+    """Those without a long `for`, and the first step, pending, of others."""
+    prometheus, proxy = scraped
+
+    def states() -> dict[str, str]:
+        return {each["labels"]["alertname"]: each["state"] for each in prometheus.ask("alerts")["alerts"]}
+
+    assert "KafkaQuotaProxyEnforcementOff" not in states()
+    proxy.toggle_enforcement()
+    eventually(lambda: states().get("KafkaQuotaProxyEnforcementOff") == "pending", 30, "alerts")
+    eventually(lambda: states().get("KafkaQuotaProxyLimitSaturated") == "pending", 30, "alerts")
+    proxy.toggle_enforcement()
+    eventually(lambda: "KafkaQuotaProxyEnforcementOff" not in states(), 30, "alerts")

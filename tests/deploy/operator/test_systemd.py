@@ -1,0 +1,215 @@
+"""The unit: by systemd's own checks, and under a real systemd as process 1 of a container (systemd-nspawn).
+
+The container shares the network of the host, so the test asks the proxy as a scraper would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.deploy.operator.cache import ROOT, debian_root, run, system_tool
+
+UNIT: Final = ROOT / "deploy/systemd/kafka-quota-proxy.service"
+PORT: Final = 29492
+ADMIN: Final = 29404
+CONFIG: Final = f"""
+bootstrap_servers = "127.0.0.1:{PORT - 1}"
+listen = "127.0.0.1:{PORT}"
+broker_ports = "{PORT + 1}-{PORT + 3}"
+metrics_listen = "127.0.0.1:{ADMIN}"
+quotas_file = "/etc/kafka-quota-proxy/quotas.toml"
+"""
+QUOTA: Final = '[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "{}MB"\n'
+INSTALLED: Final = "opt/kafka-quota-proxy"
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(400)]
+_STATE: Final = ("ActiveState", "SubState", "MainPID", "StatusText", "NRestarts", "Result", "ExecMainStatus")
+
+
+def verify(unit: Path, root: Path) -> str:
+    """What systemd finds. It ends with 0 for unknown keys and bad values, so all that it prints counts."""
+    target = root / "etc/systemd/system" / unit.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(unit, target)
+    for program in (f"{INSTALLED}/bin/kafka-quota-proxy", "bin/sh"):
+        (root / program).parent.mkdir(parents=True, exist_ok=True)
+        (root / program).touch(0o755)
+    done = subprocess.run(
+        [system_tool("systemd-analyze"), "verify", "--man=no", f"--root={root}", "--recursive-errors=no", unit.name],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.stdout + done.stderr
+
+
+def test_the_unit_has_no_findings_and_a_bad_one_has(tmp_path: Path) -> None:
+    assert verify(UNIT, tmp_path / "root") == ""
+    text = UNIT.read_text()
+    for right, wrong, finding in (
+        ("DynamicUser=yes", "DynamicUsr=yes", "Unknown key"),
+        ("WatchdogSec=30s", "WatchdogSec=soon", "Failed to parse"),
+        (f"/{INSTALLED}/bin/kafka-quota-proxy run", f"/{INSTALLED}/bin/proxy run", "not executable"),
+    ):
+        bad = tmp_path / UNIT.name
+        bad.write_text(text.replace(right, wrong))
+        assert finding in verify(bad, tmp_path / "root"), wrong
+
+
+def test_the_unit_is_hardened_and_a_bare_one_is_not(tmp_path: Path) -> None:
+    command = [system_tool("systemd-analyze"), "security", "--offline=true", "--threshold=15"]
+    score = re.search(r"exposure level for \S+: (\S+)", run(*command, UNIT))
+    assert score
+    print(f"\nexposure: {score[1]}")
+    bare = tmp_path / UNIT.name
+    bare.write_text("[Service]\nExecStart=/bin/true\n")
+    run(*command, bare, code=1)
+
+
+class Container:
+    """A Debian with systemd as process 1; `process` is systemd-nspawn."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.log = (root.parent / "console.log").open("w+")
+        self.process = subprocess.Popen(
+            [system_tool("systemd-nspawn"), "--quiet", "--register=no", "--keep-unit", "--console=pipe", "--boot",
+             "--directory", str(root)],
+            stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    def command(self, *command: str, check: bool = True) -> str:
+        """Run it within, beside process 1 of the container."""
+        [inner] = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        done = subprocess.run(
+            [system_tool("nsenter"), "--target", inner, "--all", *command], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0 or not check, f"{command}\n{done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def state(self) -> dict[str, str]:
+        shown = self.command("systemctl", "show", UNIT.name, f"--property={','.join(_STATE)}")
+        return dict(line.split("=", 1) for line in shown.splitlines())
+
+    def eventually(self, wanted: Callable[[], bool], what: str) -> None:
+        """Wait for a state of systemd, which has no event for those outside of it."""
+        until = time.monotonic() + 90
+        while True:
+            with contextlib.suppress(AssertionError, ValueError, OSError):
+                if wanted():
+                    return
+            assert time.monotonic() < until, f"{what}\n{Path(self.log.name).read_text()[-3000:]}"
+            time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
+    root = tmp_path_factory.mktemp("nspawn") / "root"
+    root.mkdir()
+    run("tar", "--extract", "--file", debian_root("systemd", "systemd,systemd-sysv,python3,dbus"), "--directory", root)
+    # Installed as the README says, but by the packages of this environment, which has the container's Python version.
+    packages = next(Path(path) for path in sys.path if path.endswith("site-packages"))
+    site = root / INSTALLED / "lib"
+    copied = ("uvloop", "kio", "prometheus_client", "click", "cloup", "aiokafka", "scramp", "asn1crypto", "crc32c",
+              "typing_extensions.py", "async_timeout", "packaging")  # fmt: skip
+    for name in copied:
+        for found in (*packages.glob(name), *packages.glob(f"{name}-*.dist-info")):
+            destination = site / found.name
+            shutil.copytree(found, destination) if found.is_dir() else shutil.copy(found, destination)
+    for name in ("proxy", "protocol", "quotas"):
+        shutil.copytree(ROOT / name, site / name)
+    for info in packages.glob("kafka_quota_proxy-*.dist-info"):
+        shutil.copytree(info, site / info.name)
+    program = root / INSTALLED / "bin/kafka-quota-proxy"
+    program.parent.mkdir()
+    program.write_text(
+        f"#!/usr/bin/python3\nimport sys\nsys.path.insert(0, '/{INSTALLED}/lib')\nfrom proxy.cli import main\nmain()\n"
+    )
+    program.chmod(0o755)
+    folder = root / "etc/kafka-quota-proxy"
+    folder.mkdir()
+    (folder / "proxy.toml").write_text(CONFIG)
+    (folder / "quotas.toml").write_text(QUOTA.format(1))
+    shutil.copy(UNIT, root / "etc/systemd/system" / UNIT.name)
+    running = Container(root)
+    try:
+        running.eventually(lambda: "running" in running.command("systemctl", "is-system-running", check=False), "boot")
+        yield running
+    finally:
+        running.process.send_signal(signal.SIGTERM)  # after SIGKILL its systemd would go on
+        try:
+            running.process.wait(90)
+        finally:
+            running.process.kill()
+            running.log.close()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def page(path: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{ADMIN}{path}", timeout=10) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+def test_it_starts_reloads_comes_back_and_drains(container: Container) -> None:
+    container.command("systemctl", "start", UNIT.name)  # returns when READY=1 has arrived
+    assert "listening" in page("/healthz"), "start returned, so it listens"
+    state = container.state()
+    assert (state["ActiveState"], state["SubState"], state["StatusText"]) == ("active", "running", "serving")
+    process = f"/proc/{state['MainPID']}"
+    status = dict(
+        line.split(":\t", 1) for line in container.command("cat", f"{process}/status").splitlines() if ":\t" in line
+    )
+    assert int(status["Uid"].split()[0]) >= 61_184, "a dynamic user"
+    assert set(status["CapEff"]) == {"0"}
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    limits = container.command("cat", f"{process}/limits")
+    allowed = min(65536, resource.getrlimit(resource.RLIMIT_NOFILE)[1])  # a container gets no more than its host has
+    assert re.search(rf"Max open files\s+{allowed}\s+{allowed}", limits), limits
+
+    quotas = container.root / "etc/kafka-quota-proxy/quotas.toml"
+    quotas.write_text(QUOTA.format(7))
+    container.command("systemctl", "reload", UNIT.name)
+    container.eventually(lambda: container.state()["SubState"] == "running", "reloaded")
+    journal = container.command("journalctl", "--unit", UNIT.name, "--output=cat")
+    assert "Reloaded" in journal
+    quotas.write_text("[[quota]]\n")
+    container.command("systemctl", "reload", UNIT.name)
+    container.eventually(lambda: "refused" in container.state()["StatusText"], "a refused file is shown")
+    assert "kafka_quota_proxy_config_last_reload_successful 0.0" in page("/metrics")
+    quotas.write_text(QUOTA.format(7))
+
+    before = container.state()["MainPID"]
+    container.command("systemctl", "kill", "--kill-whom=main", "--signal=KILL", UNIT.name)
+    container.eventually(
+        lambda: container.state()["MainPID"] not in {"0", before} and "listening" in page("/healthz"), "back"
+    )
+    assert container.state()["NRestarts"] == "1"
+    # The loop stands still: the watchdog ends it, 30 s later.
+    container.command("systemctl", "kill", "--kill-whom=main", "--signal=STOP", UNIT.name)
+    container.eventually(lambda: container.state()["NRestarts"] == "2", "the watchdog")
+
+    container.eventually(lambda: container.state()["SubState"] == "running", "running")
+    with socket.create_connection(("127.0.0.1", PORT)):
+        container.command("systemctl", "stop", UNIT.name)
+    state = container.state()
+    assert (state["Result"], state["ExecMainStatus"]) == ("success", "0")
+    assert "draining" in container.command("journalctl", "--unit", UNIT.name, "--output=cat")
+
+    (container.root / "etc/kafka-quota-proxy/proxy.toml").write_text("listen = 5\n")
+    container.command("systemctl", "start", UNIT.name, check=False)
+    container.eventually(
+        lambda: container.state()["ActiveState"] == "failed", "a wrong configuration is not tried again"
+    )
+    assert container.state()["NRestarts"] == "0"
