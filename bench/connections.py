@@ -159,11 +159,13 @@ def idle_connections() -> Iterator[list[socket.socket]]:
             sock.close()
 
 
-def extend_to(held: list[socket.socket], count: int, address: Address) -> None:
-    """Open connections until `held` has `count`, each of which has exchanged ApiVersions."""
+def extend_to(held: list[socket.socket], count: int, address: Address, context: ssl.SSLContext | None = None) -> None:
+    """Open connections, with TLS if there is a `context`, until `held` has `count`, each of which has exchanged
+    ApiVersions.
+    """
     request = frames.api_versions_request(CLIENT_ID)
     while len(held) < count:
-        sock = connect(address)
+        sock = connect(address, context)
         held.append(sock)
         sock.sendall(request)
         _check_api_versions(receive_frame(sock))

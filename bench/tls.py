@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.against_haproxy import FETCHES, MIB, OTHER, PER_GIGABYTE, ROWS, WARM_UP_SECONDS, Scenario
-from bench.connections import open_and_close
+from bench.connections import FEW, extend_to, idle_connections, open_and_close
 from bench.load import Load, check_answers, run_depth_one, run_pipelined
 from bench.null_broker import null_brokers
 from bench.options import Options
@@ -32,6 +32,8 @@ TARGETS = {16 * 1024: 1.3, MIB: 0.9, 0: 1.1}
 OVER_PLAINTEXT = 1.15
 #: The smallest wanted ratio of the rates of new connections.
 NEW_CONNECTIONS = 0.5
+#: Idle connections, of which the null broker holds one each.
+MANY = 1_000
 SCENARIOS = (*ROWS, FETCHES[0])
 
 
@@ -58,6 +60,8 @@ def run(options: Options) -> list[Figure]:
                 figures += _with_targets(scenario, list(_figures(scenario, pairs, rounds, seconds)))
         if options.scenario in "new connections":
             figures += _new_connections(pairs, rounds, seconds)
+        if options.scenario in "idle connections":
+            figures += compare(list(_idle(pairs)), other=OTHER)
     return figures
 
 
@@ -154,3 +158,15 @@ def _new_connections(pairs: list[Pair], rounds: int, seconds: float) -> list[Fig
         replace(figure, ratio_target=NEW_CONNECTIONS, at_least=True) if figure.ratio is not None else figure
         for figure in compare(figures, other=OTHER)
     ]
+
+
+def _idle(pairs: list[Pair]) -> Iterator[Figure]:
+    """What a process holds alone for each connection beyond the first `FEW`."""
+    for pair in pairs:
+        for peer in pair.peers:
+            with idle_connections() as held:
+                extend_to(held, FEW, peer.address, pair.context)
+                at_few = peer.private_bytes()
+                extend_to(held, MANY, peer.address, pair.context)
+                each = (peer.private_bytes() - at_few) / (MANY - FEW)
+            yield Figure(NAME, f"idle connections; {pair.sides}", "memory each", "bytes", peer.name, (each,))

@@ -13,6 +13,8 @@ from pipeline.usage.schemas import DAY_MS
 
 TEAMS = ("search", "billing", "ads", "fraud", "reco", "legacy")
 """Client ids begin with these. The example owners file has no rule for the last one."""
+CLUSTERS = ("east", "west")
+"""Sidecars are of one after the other."""
 _TURN_MS = DAY_MS / (2 * math.pi)
 
 
@@ -67,6 +69,14 @@ axis = "requests"
 amount = "0.20"
 per = "million requests"
 from = 2020-01-01
+
+[[budget]]
+team = "ads"
+amount = "500.00"
+
+[[budget]]
+team = "search"
+amount = "5.00"
 """
 
 
@@ -132,6 +142,7 @@ def _series(spark: SparkSession, fleet: Fleet, series: int, partitions: int) -> 
 
 
 def _common(kind: str) -> list[Column]:
+    clusters, cluster = f.array(*map(f.lit, CLUSTERS)), (f.col("sidecar_number") % len(CLUSTERS) + 1).cast("int")
     return [
         f.to_date(f.timestamp_millis("time_ms")).alias("date"),
         f.lit(1).alias("schema"),
@@ -142,7 +153,7 @@ def _common(kind: str) -> list[Column]:
         "time_ms",
         "start_time_ms",
         f.lit("0.0.0.0:19092").alias("listener"),
-        f.lit("{}").alias("labels"),
+        f.concat(f.lit('{"cluster":"'), f.element_at(clusters, cluster), f.lit('"}')).alias("labels"),
         f.concat(f.lit("svc-"), f.col("client_number") % 97).alias("user"),
         "client_id",
     ]

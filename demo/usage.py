@@ -21,11 +21,13 @@ from pipeline.usage.schemas import USAGE_KIND
 from pipeline.usage.session import session
 from pipeline.usage.tables import Warehouse
 from pipeline.usage.transforms.deltas import deltas, samples, series_daily
+from pipeline.usage.transforms.members import cluster
 
 SHOWN = (
     "usage_hourly",
     "throttling_hourly",
     "chargeback_daily",
+    "team_months",
     "noisy_neighbours",
     "quota_recommendations",
     "bypass_check",
@@ -99,7 +101,8 @@ def _broker_counts(warehouse: Warehouse) -> None:
     sampled = samples(warehouse.read("records"), USAGE_KIND)
     found = deltas(sampled, series_daily(sampled, USAGE_KIND), USAGE_KIND).where("direction = 'produce'")
     extra = f.when(f.col("topic") == _BYPASSED, 1.1).otherwise(1.0)
-    counted = found.groupBy(f.to_date("time").alias("date"), f.date_trunc("hour", "time").alias("hour"), "topic").agg(
+    hour = (f.to_date("time").alias("date"), f.date_trunc("hour", "time").alias("hour"))
+    counted = found.groupBy(*hour, cluster(), "topic").agg(
         *(f.floor(f.sum(name) * f.first(extra)).cast("bigint").alias(name) for name in ("record_bytes", "messages"))
     )
     warehouse.append("broker_topic_hourly", counted)

@@ -7,13 +7,13 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pipeline.failures import reason
+from pipeline.failures import InputError, reason
 
 TIMEOUT_SECONDS: Final = 15.0
 _YEAR_9000_MS: Final = 221_845_392_000_000
 
 
-class BrokersError(Exception):
+class BrokersError(InputError):
     """No broker answers, it refuses the client, or the topic is missing; the text is one line with the next step."""
 
 

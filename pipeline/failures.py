@@ -8,6 +8,10 @@ _KAFKA = re.compile(r"org\.apache\.kafka\.(?:\w+\.)*\w+(?:Exception|Error): .*")
 _STREAM = re.compile(r"^\[STREAM_FAILED\] Query \[[^]]*\] terminated with exception: ")
 
 
+class InputError(Exception):
+    """What a user gave is wrong or missing; the text is one line with the next step."""
+
+
 class JobFailedError(Exception):
     """A Spark job failed, or its JVM has gone; the text is the reason in one line."""
 

@@ -13,7 +13,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from pipeline.failures import JobFailedError, reason
+from pipeline.failures import InputError, JobFailedError, reason
 
 # Without it Spark and the Kafka client fill the terminal with hundreds of INFO and WARN lines about their own settings.
 _QUIET_LOGS = """\
@@ -30,7 +30,7 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 _COMPILE_LESS = " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 
 
-class SparkStartError(Exception):
+class SparkStartError(InputError):
     """Spark's JVM did not start; the text ends with the last line that it wrote."""
 
 
@@ -97,7 +97,8 @@ def spark_session(
 def job_session(
     app_name: str, *, with_delta: bool = False, settings: Mapping[str, str] | None = None, short: bool = False
 ) -> Iterator[SparkSession]:
-    """The session for one command: spark-submit's where that started this process, else a local one that ends with it.
+    """The session for one command: spark-submit's where that started this process, of a Spark Connect server where
+    `SPARK_REMOTE` names one, else a local one that ends with it.
 
     settings, short: of the local session, as for `spark_session`. Raises SparkStartError, and JobFailedError in place
     of what PySpark raises in the block: the text of its errors is gone with the JVM.
@@ -113,7 +114,7 @@ def job_session(
 def _submitted_or_local(
     app_name: str, with_delta: bool, settings: Mapping[str, str] | None, short: bool
 ) -> Iterator[SparkSession]:
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
+    if "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ:
         yield SparkSession.builder.getOrCreate()
         return
     # The playground is not on the clusters that spark-submit reaches.

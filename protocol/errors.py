@@ -7,7 +7,6 @@
     ├── FrameTooLarge           the length prefix of a frame is above the limit
     ├── UnknownApi              the API of a request is not in the table
     ├── UnsupportedVersion      the version of a request is outside of the table's range
-    ├── ReplicaFetch            a Fetch request comes from a broker
     ├── MalformedFrame          the bytes of a frame do not match its API and version
     │   └── TruncatedFrame      a field extends past the end of its frame
     ├── TooManyItems            a message has too many topics, configs or the like to be read at once
@@ -51,6 +50,15 @@ class NotKafka(ProtocolError):
         self.protocol = protocol
 
 
+class LoginRequired(ProtocolError):
+    """A request before a login by SASL: brokers would close the connection, too."""
+
+    reason = "login_required"
+
+    def __init__(self) -> None:
+        super().__init__("a request before the client's login: its brokers require SASL", -1)
+
+
 class InvalidProxyHeader(ProtocolError):
     """`what`: the part that is not valid."""
 
@@ -91,16 +99,6 @@ class UnsupportedVersion(ProtocolError):
         super().__init__(f"the proxy does not forward {api_name} version {version}", 2)
         self.api_name = api_name
         self.version = version
-
-
-class ReplicaFetch(ProtocolError):
-    """`replica_id`: id of the replicating broker, from the Fetch request."""
-
-    reason = "replica_fetch"
-
-    def __init__(self, replica_id: int, offset: int) -> None:
-        super().__init__(f"Fetch request of replica {replica_id}: the proxy serves clients, not brokers", offset)
-        self.replica_id = replica_id
 
 
 class MalformedFrame(ProtocolError):

@@ -1,18 +1,10 @@
-"""Fetch: the budget and the sender of requests; hidden node endpoints and record bytes by topic of responses.
+"""Fetch: the budget of requests; hidden node endpoints and record bytes by topic of responses.
 
 A request, up to version 14, begins with
 
     replica id int32, max wait int32, min bytes int32, max bytes int32 (3+), ...
 
-and from version 15 on (all flexible, topics by id) it is
-
-    max wait int32, min bytes int32, max bytes int32, isolation level int8, session id int32, session epoch int32,
-    topics array: topic id, partitions array:
-        index int32, leader epoch int32, fetch offset int64, last fetched epoch int32, log start offset int64,
-        max bytes int32, tag buffer
-      tag buffer
-    forgotten topics array: topic id, array of int32, tag buffer
-    rack id string, tag buffer (tag 1 is ReplicaState: replica id int32, replica epoch int64, tag buffer; KIP-903)
+and from version 15 on without the replica id.
 
 A response:
 
@@ -30,13 +22,12 @@ NodeEndpoints come last, so the whole response is walked for them; see `node_end
 
 from struct import Struct
 
-from protocol.errors import MalformedFrame, ReplicaFetch, TruncatedFrame, UnsupportedVersion
+from protocol.errors import TruncatedFrame, UnsupportedVersion
 from protocol.records_walk import RecordsWalk
 from protocol.topics import TOPIC_ID_SIZE
-from protocol.walk import FrameWalk, Reading, Steps
+from protocol.walk import Reading, Steps
 
 FIRST_WITH_NODE_ENDPOINTS = 16
-FIRST_WITH_REPLICA_STATE = 15
 FIRST_WITH_TOPIC_IDS = 13
 FIRST_FLEXIBLE = 12
 FIRST_WITH_REPLICAS = 11
@@ -46,11 +37,7 @@ FIRST_WITH_ABORTED = 4
 FIRST_WITH_THROTTLE = 1
 LAST_WALKED = 18
 
-_INT32 = Struct(">i")
 _MIN_AND_MAX_BYTES = Struct(">ii")
-
-_CONSUMERS = (-1, -2)  # -2: a consumer for debugging
-_REPLICA_STATE_TAG = 1
 
 
 def lower_fetch_budget(buf: bytearray, budget_at: int, max_bytes: int) -> int:
@@ -75,128 +62,7 @@ def lower_fetch_budget(buf: bytearray, budget_at: int, max_bytes: int) -> int:
     return lowered
 
 
-def check_consumer_fetch(buf: bytearray, body_start: int, version: int) -> None:
-    """Refuses a Fetch request of a broker, for versions 0 to 14. For others, `FetchRequestWalk` does that.
-
-    Args:
-        body_start: index of the body; its first four bytes must be in `buf`.
-
-    Raises:
-        ReplicaFetch: the request comes from a broker. `offset` is 0: the header's length is not known here.
-    """
-    if version < FIRST_WITH_REPLICA_STATE:
-        replica_id: int = _INT32.unpack_from(buf, body_start)[0]
-        if replica_id not in _CONSUMERS:
-            raise ReplicaFetch(replica_id, 0)
-
-
-_FIXED = 21  # max wait to session epoch
-_SMALLEST_REQUEST = _FIXED + 4  # no topics, no forgotten topics, no rack, no tags
 _SMALLEST_TOPIC = TOPIC_ID_SIZE + 2
-_REQUEST_PARTITION = 32
-
-
-def is_plain_fetch_request(buf: bytearray, pos: int, end: int) -> bool:
-    """Whether `buf[pos:end]` is the whole body of a request of version 15 to 18 without forgotten topics and tags.
-
-    Most requests are. Such a request is no broker's. For any other, `FetchRequestWalk` finds out; it takes five times
-    as long.
-    """
-    if end - pos < _SMALLEST_REQUEST:
-        return False
-    topics = buf[pos + _FIXED] - 1
-    pos += _FIXED + 1
-    if topics:
-        if not 0 < topics < 0x7F:
-            return False
-        pos, skipped = _skip_plain_topics(buf, pos, end, topics)
-        if skipped < topics:
-            return False
-    if end - pos < 3 or buf[pos] != 1:
-        return False
-    rack_size = buf[pos + 1]  # plus one
-    return 0 < rack_size < 0x80 and pos + 2 + rack_size == end and not buf[end - 1]
-
-
-def _skip_plain_topics(buf: bytearray, pos: int, end: int, most: int) -> tuple[int, int]:
-    """Skips complete topics of a request with fewer than 127 partitions and without tags, at most so many.
-
-    Returns the position after them, and how many they are.
-    """
-    skipped = 0
-    while skipped < most and end - pos >= _SMALLEST_TOPIC:
-        partitions = buf[pos + TOPIC_ID_SIZE] - 1
-        first = pos + TOPIC_ID_SIZE + 1
-        after = first + partitions * (_REQUEST_PARTITION + 1)
-        if not 0 <= partitions < 0x7F or after >= end or buf[after]:
-            break
-        tag_counts = buf[first + _REQUEST_PARTITION : after : _REQUEST_PARTITION + 1]
-        if tag_counts.count(0) != partitions:
-            break
-        pos = after + 1
-        skipped += 1
-    return pos, skipped
-
-
-class FetchRequestWalk(FrameWalk):
-    """Walks the body of a Fetch request of version 15 to 18 for the sender. It changes no byte."""
-
-    def __init__(self, version: int, frame_length: int, body_start: int) -> None:
-        """body_start: bytes of the frame before its body: `RequestHeader.body_offset` less the four of the length."""
-        if not FIRST_WITH_REPLICA_STATE <= version <= LAST_WALKED:
-            raise UnsupportedVersion("Fetch", version)
-        super().__init__(frame_length, body_start)
-
-    def _walk(self) -> Steps:
-        yield from self._skip(_FIXED, "max wait to session epoch")
-        topics = yield from self._count(_SMALLEST_TOPIC, "topic count")
-        while topics:
-            topics = self._skip_plain_topics(topics)
-            if self.work_left <= 0 and self._pos < self._end:
-                yield
-            elif topics:
-                yield from self._skip(TOPIC_ID_SIZE, "topic id")
-                yield from self._skip_structs(_REQUEST_PARTITION, "partition count")
-                yield from self._skip_tags()
-                topics -= 1
-                self.work_left -= 1
-        yield from self._walk_forgotten_topics()
-        yield from self._skip_compact("rack id")
-        yield from self._check_replica_state()
-
-    def _skip_plain_topics(self, left: int) -> int:
-        """Skips complete topics that are plain. Returns how many are left."""
-        most = min(left, max(0, self.work_left))
-        self._pos, skipped = _skip_plain_topics(self._buf, self._pos, self._end, most)
-        self.work_left -= skipped
-        return left - skipped
-
-    def _walk_forgotten_topics(self) -> Steps:
-        topics = yield from self._count(_SMALLEST_TOPIC, "forgotten topic count")
-        for _ in range(topics):
-            yield from self._skip(TOPIC_ID_SIZE, "forgotten topic id")
-            partitions = yield from self._count(4, "forgotten partition count")
-            yield from self._skip(4 * partitions, "forgotten partitions")
-            yield from self._skip_tags()
-            yield from self._pause()
-
-    def _check_replica_state(self) -> Steps:
-        """The tag buffer of the body."""
-        count = yield from self._varint("tag count")
-        for _ in range(count):  # each takes two bytes or more, so a false count ends with the frame
-            tag = yield from self._varint("tag")
-            size = yield from self._varint("tag size")
-            if tag == _REPLICA_STATE_TAG:
-                if size < _INT32.size:
-                    raise MalformedFrame("ReplicaState", self._offset())
-                yield from self._need(_INT32.size, "replica id")
-                replica_id: int = _INT32.unpack_from(self._buf, self._pos)[0]
-                if replica_id not in _CONSUMERS:
-                    raise ReplicaFetch(replica_id, self._offset())
-            yield from self._skip(size, "tagged field")
-            yield from self._pause()
-
-
 _BEFORE_HEAD = -1  # topics left: their count has not been read
 _BEFORE_TOPIC = -1  # record bytes left: the position is before a topic, not inside of a partition
 _HEAD = 4 + 1 + 10 + 1  # correlation id to topic count, without tags and with fewer than 127 topics

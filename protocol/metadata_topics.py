@@ -104,9 +104,7 @@ class MetadataTopicsWalk(FrameWalk):
             yield from self._skip(self._operations, "authorized operations of a topic")
             if self._compact:
                 yield from self._skip_tags()
-        self.work_left -= 1
-        if self.work_left <= 0 and self._pos < self._end:
-            yield
+        yield from self._pause()
 
     def _read_topic_at_hand(self) -> int:
         """The number of a topic's partitions, if its head is complete and short. Else -1, and nothing was read."""

@@ -31,7 +31,7 @@ from protocol.record_batch import (
     unpack_batch,
 )
 from protocol.topics import LONGEST_NAME, TOPIC_ID_SIZE, Topic
-from protocol.walk import FrameWalk, Reading, Steps
+from protocol.walk import FrameWalk, Steps
 from protocol.wire import compact_string_end, plain_string_end
 
 FIRST_WITH_TRANSACTIONAL_ID = 3
@@ -223,9 +223,9 @@ class ProduceRequestWalk(FrameWalk):
             yield from self._skip_tags()
 
     def _walk_topic(self) -> Steps:
-        partitions = self._read_usual_topic()
-        if partitions < 0:
-            partitions = yield from self._read_topic()
+        self.topic = yield from self._topic_of(self._compact, self._by_id)
+        smallest = _SMALLEST_COMPACT_PARTITION if self._compact else _SMALLEST_PARTITION
+        partitions = yield from self._items(self._compact, smallest, "partition count")
         self.topics_left -= 1
         while partitions:
             partitions = self._skip_usual_partitions(partitions)
@@ -236,29 +236,8 @@ class ProduceRequestWalk(FrameWalk):
                 partitions -= 1
         self._close_topic()
         if self._compact:
-            if self._pos < self._end and not self._buf[self._pos]:
-                self._pos += 1
-            else:
-                yield from self._skip_tags()
-        self.work_left -= 1
-        if self.work_left <= 0 and self._pos < self._end:
-            yield
-
-    def _read_usual_topic(self) -> int:
-        """The number of a topic's partitions, if its head is complete and short. Else -1, and nothing was read."""
-        head = read_topic_head(self._buf, self._pos, self._end, self._by_id) if self._compact else None
-        if head is None:
-            return -1
-        topic, partitions, pos = head
-        if partitions * _SMALLEST_COMPACT_PARTITION > self._limit - pos:
-            return -1
-        self.topic, self._pos = topic, pos
-        return partitions
-
-    def _read_topic(self) -> Reading:
-        self.topic = yield from self._topic_of(self._compact, self._by_id)
-        smallest = _SMALLEST_COMPACT_PARTITION if self._compact else _SMALLEST_PARTITION
-        return (yield from self._items(self._compact, smallest, "partition count"))
+            yield from self._skip_tags()
+        yield from self._pause()
 
     def _skip_usual_partitions(self, left: int) -> int:
         """Skips those that are complete and contain one batch of magic 2. Returns how many are left."""
@@ -311,13 +290,8 @@ class ProduceRequestWalk(FrameWalk):
                 break
             self._messages += messages
             left -= size
-            if size <= self._end - self._pos:
-                self._pos += size
-            else:
-                yield from self._skip(size, "batch")
-            self.work_left -= 1
-            if self.work_left <= 0 and self._pos < self._end:
-                yield
+            yield from self._skip(size, "batch")
+            yield from self._pause()
         yield from self._skip(left, "records")
 
     def _read_batch(self, size: int) -> int:

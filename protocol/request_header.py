@@ -26,15 +26,16 @@ from protocol.errors import (
     MalformedFrame,
     NegativeFrameLength,
     NotKafka,
+    TruncatedFrame,
     UnknownApi,
     UnsupportedVersion,
 )
+from protocol.wire import MAX_STRING, skip, unsigned_varint
 
 REQUEST_PREFIX = Struct(">ihhi")
 """Length, API key, API version and correlation id of a request: the first 12 bytes of its frame."""
 PREFIX_SIZE = 12
 """Bytes of a frame before the client id's length."""
-_length_and_key = Struct(">ih").unpack_from
 unpack_prefix = Struct(">iii").unpack_from
 """The same bytes as three numbers: length, API key and version as one, correlation id."""
 MAX_HEADER_SIZE = 131_072
@@ -172,10 +173,11 @@ def peek_request(
     _check_request_length(buf, pos, length, max_length)
     api = find_api(api_key, version, pass_unknown_apis=pass_unknown_apis)
     frame_end = pos + 4 + length
-    reader = _HeaderReader(buf, pos + PREFIX_SIZE, min(end, frame_end), frame_end <= end, pos)
     try:
-        header = _read_header(reader, api, version)
-    except _NeedMore:
+        header = _read_header(buf, pos, min(end, frame_end), api, version)
+    except TruncatedFrame:
+        if frame_end <= end:
+            raise
         if have > MAX_HEADER_SIZE:
             raise MalformedFrame("a request header of sane size", MAX_HEADER_SIZE) from None
         return None
@@ -184,49 +186,38 @@ def peek_request(
     return header
 
 
-def may_contain_produce(data: bytes) -> bool:
-    """Whether a Produce request, whole or not, begins in `data`, which starts with a frame and may end anywhere.
-
-    `data` comes from a client that has gone: its other requests need no response any more.
-    """
-    pos = 0
-    while len(data) - pos >= 6:
-        length, api_key = _length_and_key(data, pos)
-        if api_key == PRODUCE:
-            return True
-        if length < 0:
-            return False
-        pos += 4 + length
-    return False
-
-
 def _check_request_length(buf: bytearray, pos: int, length: int, max_length: int) -> None:
     check_frame_length(buf, pos, length, max_length)
     if length < PREFIX_SIZE + 2 - 4:
         raise MalformedFrame("the request header", length)
 
 
-def _read_header(reader: "_HeaderReader", api: Api, version: int) -> RequestHeader:
-    client_id = reader.nullable_string()
+def _read_header(buf: bytearray, start: int, end: int, api: Api, version: int) -> RequestHeader:
+    """The header of the frame at `start`. Raises TruncatedFrame if it does not end before `end`."""
+    origin = start + 4
     flexible = api.is_flexible(version)
+    at, pos = _string(buf, start + PREFIX_SIZE, end, origin, "the client id", compact=False)
+    try:
+        client_id = buf[at:pos].decode()
+    except UnicodeDecodeError:
+        raise MalformedFrame("the client id as UTF-8", at - origin) from None
     if flexible:
-        reader.skip_tags()
-    body_offset = reader.pos - reader.frame_start
-    acks = None
+        pos = _tags_end(buf, pos, end, origin)
+    body_offset = pos - start
+    acks: int | None = None
     if api.key == PRODUCE:
         if version >= 3:
-            reader.skip_string("the transactional id's length", compact=flexible)
-        acks = reader.int16()
+            _, pos = _string(buf, pos, end, origin, "the transactional id", compact=flexible)
+        at, pos = pos, skip(pos, _INT16.size, end, origin, "acks")
+        acks = _INT16.unpack_from(buf, at)[0]
     elif api.key == SHARE_FETCH:
-        reader.skip_string("the group id's length", compact=flexible)
-        reader.skip_string("the member id's length", compact=flexible)
-    size = reader.pos - reader.frame_start
+        _, pos = _string(buf, pos, end, origin, "the group id", compact=flexible)
+        _, pos = _string(buf, pos, end, origin, "the member id", compact=flexible)
+    size = pos - start
     budget_offset = _budget_offset(api.key, version, size)
     needed = size if budget_offset is None else budget_offset + _BUDGET_SIZE
     renewal_offset = None
-    if api.key == FETCH and budget_offset is None:
-        needed += _REPLICA_ID_SIZE
-    elif api.key == SHARE_FETCH and version >= FIRST_SHARE_FETCH_WITH_RENEWALS:
+    if api.key == SHARE_FETCH and version >= FIRST_SHARE_FETCH_WITH_RENEWALS:
         renewal_offset = needed + _AFTER_SHARE_BUDGET_SIZE
         needed = renewal_offset + 1
     return RequestHeader(api, version, client_id, size, body_offset, acks, budget_offset, renewal_offset, needed)
@@ -241,64 +232,28 @@ def _budget_offset(api_key: int, version: int, size: int) -> int | None:
     return None
 
 
-class _NeedMore(Exception):
-    """The bytes in the buffer end inside the header."""
+def _string(buf: bytearray, pos: int, end: int, origin: int, what: str, *, compact: bool) -> tuple[int, int]:
+    """Where the text of a nullable string begins and ends."""
+    at = pos
+    if compact:
+        size, pos = unsigned_varint(buf, pos, end, origin, what)
+        size -= 1
+    else:
+        pos = skip(pos, _INT16.size, end, origin, what)
+        size = _INT16.unpack_from(buf, at)[0]
+    if not -1 <= size <= MAX_STRING:
+        raise MalformedFrame(f"the length of {what}", at - origin)
+    return pos, skip(pos, max(0, size), end, origin, what)
 
 
-class _HeaderReader:
-    """Reads header fields from `buf[pos:end]`. `whole`: the frame ends at `end`."""
-
-    __slots__ = ("buf", "end", "frame_start", "pos", "whole")
-
-    def __init__(self, buf: bytearray, pos: int, end: int, whole: bool, frame_start: int) -> None:
-        self.buf, self.pos, self.end, self.whole, self.frame_start = buf, pos, end, whole, frame_start
-
-    def _advance(self, size: int) -> int:
-        pos = self.pos
-        if pos + size > self.end:
-            if self.whole:
-                raise MalformedFrame("the request header", pos - self.frame_start - 4)
-            if pos + size - self.frame_start > MAX_HEADER_SIZE:
-                raise MalformedFrame("a request header of sane size", MAX_HEADER_SIZE)
-            raise _NeedMore
-        self.pos = pos + size
-        return pos
-
-    def int16(self) -> int:
-        value: int = _INT16.unpack_from(self.buf, self._advance(2))[0]
-        return value
-
-    def nullable_string(self) -> str:
-        size = self.int16()
-        if size < -1:
-            raise MalformedFrame("the client id's length", self.pos - self.frame_start - 6)
-        if size <= 0:
-            return ""
-        pos = self._advance(size)
-        try:
-            return self.buf[pos : pos + size].decode()
-        except UnicodeDecodeError:
-            raise MalformedFrame("the client id as UTF-8", pos - self.frame_start - 4) from None
-
-    def unsigned_varint(self) -> int:
-        value = 0
-        for shift in range(0, 35, 7):
-            byte = self.buf[self._advance(1)]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-        raise MalformedFrame("a varint", self.pos - self.frame_start - 4)
-
-    def skip_tags(self) -> None:
-        count = self.unsigned_varint()
-        if count > MAX_HEADER_TAGS:
-            raise MalformedFrame("the header tags", self.pos - self.frame_start - 4)
-        for _ in range(count):
-            self.unsigned_varint()
-            self._advance(self.unsigned_varint())
-
-    def skip_string(self, what: str, *, compact: bool) -> None:
-        size = self.unsigned_varint() - 1 if compact else self.int16()
-        if size < -1 or size > 32767:
-            raise MalformedFrame(what, self.pos - self.frame_start - 4)
-        self._advance(max(size, 0))
+def _tags_end(buf: bytearray, pos: int, end: int, origin: int) -> int:
+    count, pos = unsigned_varint(buf, pos, end, origin, "the header tags")
+    if count > MAX_HEADER_TAGS:
+        raise MalformedFrame("the header tags", pos - origin)
+    for _ in range(count):
+        _, pos = unsigned_varint(buf, pos, end, origin, "a header tag")
+        size, pos = unsigned_varint(buf, pos, end, origin, "the size of a header tag")
+        if size > MAX_HEADER_SIZE:
+            raise MalformedFrame("a header tag of sane size", pos - origin)
+        pos = skip(pos, size, end, origin, "a header tag")
+    return pos

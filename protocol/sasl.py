@@ -49,13 +49,15 @@ class Exchange:
 
     sub_claim   the claim of a JWT that is the user
     mechanism   of the handshake that the broker accepted last, until its outcome; "": none
+    has_ended   an exchange was successful; with a mechanism whose outcome cannot be read: has begun
     """
 
-    __slots__ = ("_asked", "_name", "_sub_claim", "mechanism")
+    __slots__ = ("_asked", "_name", "_sub_claim", "has_ended", "mechanism")
 
     def __init__(self, sub_claim: str) -> None:
         self._sub_claim: Final = sub_claim
         self.mechanism = ""
+        self.has_ended = False
         #: Of the latest handshake.
         self._asked = ""
         #: What the client claims; "": nothing that can be read.
@@ -82,8 +84,10 @@ class Exchange:
             self.forget()
         elif api_key == SASL_HANDSHAKE:
             self.mechanism = self._asked
+            self.has_ended |= self.mechanism not in MECHANISMS
         elif mechanism in MECHANISMS and _is_last(mechanism, body.auth_bytes):
             self.forget()
+            self.has_ended = True
             return name
         return None
 

@@ -14,6 +14,7 @@ From the outside in; each imports only what is listed after it:
     usage/          records of who used what, to a topic or a file
     brokers/        the map between brokers and ports, and connections to them
     tls             contexts of connections, made of files again when these change
+    file_watch      files again when they change, whole or not at all
     observability/  what can be seen from outside: metrics, /throttles, health, logs
     config/         from what a user wrote to one frozen Config, or every error at once
 """

@@ -221,9 +221,7 @@ def schema(which: str) -> None:
 
 
 def _warning(fields: Mapping[str, object]) -> str:
-    if "further_entries" in fields:
-        return f"warning: {fields['further_entries']} further entries apply to no client"
-    place = fields.get("entity") or fields.get("entities") or fields["file"]
+    place = fields.get("entities") or fields["file"]
     text = f"warning: {place}: {fields['effect']}"
     if "flag" in fields:
         text += f" ({fields['flag']})"

@@ -36,8 +36,8 @@ from proxy.sessions.faults import Faults
 from proxy.sessions.gate import Gate
 from proxy.sessions.proxy_headers import ProxyHeaders
 from proxy.sessions.pump import PumpSet
-from proxy.sessions.session import Origin, Session
-from proxy.sessions.shared import Shared
+from proxy.sessions.session import Session
+from proxy.sessions.shared import Origin, Shared
 from proxy.sessions.sweep import Sweep
 from proxy.sessions.tls_wire import Wires
 from proxy.sessions.turns import Turns
@@ -167,7 +167,7 @@ class Server:
         if watch is not None:
             watching.append(loop.create_task(watch.run(lambda: supervisor.reloaded(ok=self.metrics.reload_ok))))
         if self.tls.is_watched:
-            watching.append(loop.create_task(self.tls.watch()))
+            watching.append(loop.create_task(self.tls.run()))
         supervisor.ready()
         try:
             await stop.wait()

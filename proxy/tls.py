@@ -1,17 +1,16 @@
 """TLS contexts, made of files, and made again when a file changes: both sides or neither.
 
-A new context serves the next connection; open connections keep theirs. What cannot be read changes nothing. Files are
-read in a thread: a key on a network file system must not stop the event loop.
+A new context serves the next connection; open connections keep theirs.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import re
 import ssl
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,11 +21,10 @@ from proxy.config.client_file import read_client_settings
 from proxy.config.client_settings import ClientSettings, Pem, SslSettings
 from proxy.config.config import Config, ServerSsl
 from proxy.config.errors import ConfigError, Problem
-from proxy.config.fingerprints import fingerprints
+from proxy.file_watch import FileWatch, fingerprints
 from proxy.observability import logs
 from proxy.observability.metrics import Metrics
 
-POLL_SECONDS: Final = 1.0
 #: Labels of the metric, by who sees the certificate.
 CLIENTS, BROKERS = "clients", "brokers"
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -51,24 +49,27 @@ class _Made:
     not_after: Mapping[str, int] = field(default_factory=dict)
 
 
-class TlsContexts:
+class TlsContexts(FileWatch[_Made]):
     """The contexts for new connections. Raises ConfigError if the files of `config` cannot be used.
 
     to_brokers     None: plaintext; `from_clients`: the same
     upstream       the settings of connections to brokers, with passwords, as they were last read
     """
 
-    def __init__(self, config: Config, metrics: Metrics) -> None:
+    def __init__(self, config: Config, metrics: Metrics, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        super().__init__("tls", _log, clock)
         self._server = config.listening.ssl
         self._metrics = metrics
         self._rules = parse_rules() if self._server is None else parse_rules(self._server.principal_rules)
-        self._seen = fingerprints(self._paths(config.upstream))
+        #: What was read last, also if it was refused.
+        self._latest = config.upstream
+        self._seen = fingerprints(self.paths())
         self._use(self._make(config.upstream))
 
     @property
     def is_watched(self) -> bool:
         """Whether files may change."""
-        return bool(self._seen)
+        return bool(self.paths())
 
     def principal_of(self, certificate_der: bytes) -> str | None:
         """The user that a client's certificate names; None: its name cannot be read."""
@@ -77,46 +78,23 @@ class TlsContexts:
         except ValueError:
             return None
 
-    async def watch(self) -> None:
-        """Call `poll` once a second, until cancelled."""
-        while True:
-            await asyncio.sleep(POLL_SECONDS)
-            try:
-                await self.poll()
-            except Exception:  # noqa: BLE001 - a defect that one content shows must not end the watch
-                self._metrics.tls_reload_ok = False
-                logs.event(_log, logging.ERROR, "tls_watch_failed", exc_info=True)
+    def paths(self) -> tuple[Path | None, ...]:
+        server = self._server
+        own = () if server is None else (server.certificate, server.key, server.ca)
+        return self._latest.files + own
 
-    async def poll(self) -> bool:
-        """Read the files if one changed; True if they are used from now on."""
-        seen = await asyncio.to_thread(fingerprints, self._paths(self.upstream))
-        if seen == self._seen:
-            return False
-        self._seen = seen
-        try:
-            made = await asyncio.to_thread(self._read)
-        except ConfigError as error:
-            self._metrics.tls_reload_ok = False
-            for problem in error.problems:
-                logs.event(
-                    _log,
-                    logging.ERROR,
-                    "tls_refused",
-                    place=problem.place,
-                    message=problem.message,
-                    hint=problem.hint,
-                    effect="new connections use what was in force before",
-                )
-            return False
-        if self._paths(made.upstream) != self._paths(self.upstream):
-            self._seen = ()  # other files: they are read once more, and watched from then on
-        self._use(made)
-        logs.event(
-            _log,
-            logging.INFO,
-            "tls_reloaded",
-            not_after=",".join(f"{side}={at}" for side, at in made.not_after.items()),
-        )
+    def note(self, *, ok: bool) -> None:
+        self._metrics.tls_reload_ok = ok
+
+    def read(self) -> _Made:
+        file = self.upstream.file
+        self._latest = self.upstream if file is None else read_client_settings(file, self.upstream)
+        return self._make(self._latest)
+
+    async def apply(self, found: _Made, *, is_requested: bool) -> bool:
+        self._use(found)
+        expiry = ",".join(f"{side}={at}" for side, at in found.not_after.items())
+        logs.event(_log, logging.INFO, "tls_reloaded", not_after=expiry)
         return True
 
     def _use(self, made: _Made) -> None:
@@ -124,11 +102,6 @@ class TlsContexts:
         self.to_brokers = made.to_brokers
         self.from_clients = made.from_clients
         self._metrics.certificates = made.not_after
-        self._metrics.tls_reload_ok = True
-
-    def _read(self) -> _Made:
-        file = self.upstream.file
-        return self._make(self.upstream if file is None else read_client_settings(file, self.upstream))
 
     def _make(self, upstream: ClientSettings) -> _Made:
         not_after: dict[str, int] = {}
@@ -142,11 +115,6 @@ class TlsContexts:
             if upstream.ssl.certificate is not None:
                 not_after[BROKERS] = _not_after(upstream.ssl.certificate)
         return _Made(upstream, to_brokers, from_clients, not_after)
-
-    def _paths(self, upstream: ClientSettings) -> tuple[Path, ...]:
-        server = self._server
-        own = () if server is None else (server.certificate, server.key, server.ca)
-        return (*upstream.files, *(path for path in own if path is not None))
 
 
 def read_pem(path: Path) -> Pem:

@@ -24,16 +24,36 @@ settings.register_profile("nightly", deadline=None, max_examples=1_000)
 settings.load_profile("default")
 
 
-#: Folders whose tests share what is slow to start: a Spark session, or three brokers.
-TOGETHER = ("tests/pipeline/", "tests/integration/three_brokers/")
+_INTEGRATION = "tests/integration/"
+#: What starts slowly, and the folders and files that share one. The longest group begins first, and so on, so that two
+#: processes end at about the same time.
+TOGETHER = {
+    "Spark": ("tests/pipeline/",),
+    "a secured broker": tuple(f"{_INTEGRATION}test_{each}.py" for each in ("sasl", "own_login", "tls", "broken_lines")),
+    "three brokers": (f"{_INTEGRATION}three_brokers/",),
+    "a tapped broker": tuple(
+        f"{_INTEGRATION}test_{each}.py"
+        for each in ("live_change", "produce_quota", "topic_quota", "enforcement_switch")
+    ),
+    "a broker that goes": (f"{_INTEGRATION}test_broker_down.py",),
+    "a Spark job": (f"{_INTEGRATION}test_spark.py", f"{_INTEGRATION}test_sink.py"),
+    "the demo": ("tests/demo/test_demo.py",),
+    "brokers of the playground": ("tests/deploy/test_cluster.py", "tests/deploy/test_command.py"),
+}
 
 
 class FileScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """One process runs all tests of a file, and all of a folder of `TOGETHER`."""
+    """One process runs all tests of a file, and all of a group of `TOGETHER`."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        return path.rpartition("/")[0] if path.startswith(TOGETHER) else path
+        return next((group for group, paths in TOGETHER.items() if path.startswith(paths)), path)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        group = next((group for group in TOGETHER if group in self.workqueue), None)
+        if group is not None:
+            self.workqueue.move_to_end(group, last=False)
+        super()._assign_work_unit(node)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduling | None:

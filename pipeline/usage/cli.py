@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from pipeline.brokers import BrokersError, client_settings, require_topic
-from pipeline.failures import JobFailedError
+from pipeline.brokers import client_settings, require_topic
+from pipeline.failures import InputError, JobFailedError
 from pipeline.options import count, heap, key_value, positive
-from pipeline.spark_session import SparkStartError
-from pipeline.usage import owners, price_list, quotas_in_force
+from pipeline.usage import owners, price_list
 from pipeline.usage.jobs import apply, closing, export, ingest, maintain, report, runs, snapshots
 from pipeline.usage.page.content import render
 from pipeline.usage.session import session
@@ -24,21 +23,12 @@ FEW_BYTES = 8_000_000
 """About 300,000 records."""
 INCOMPLETE = 3
 """Exit code of a report that was made, from records of which some are missing."""
+OVER_BUDGET = 4
+"""Exit code of a complete report with a team whose run rate is above its budget."""
 
 
-class EmptyWarehouseError(Exception):
+class EmptyWarehouseError(InputError):
     """The tables that a command reads do not exist; the text has the command that fills them."""
-
-
-ERRORS = (
-    owners.OwnersError,
-    price_list.PriceListError,
-    closing.ClosingError,
-    quotas_in_force.QuotasError,
-    snapshots.SnapshotError,
-    OSError,
-)
-SETUP_ERRORS = (BrokersError, SparkStartError, EmptyWarehouseError)
 
 
 _EXAMPLES = """\
@@ -53,12 +43,12 @@ docs: docs/pipeline/README.md; for a cluster, with spark-submit: docs/pipeline/R
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 2 for a wrong file or option, 1 for a job that failed, INCOMPLETE; lines on stderr."""
+    """Returns the exit code: 2 for a wrong file or option, 1 for a failed job; INCOMPLETE, OVER_BUDGET."""
     given = parser().parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = given.run
     try:
         return run(given)
-    except (*ERRORS, *SETUP_ERRORS) as error:
+    except (InputError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except JobFailedError as error:
@@ -91,20 +81,16 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _command(commands: argparse._SubParsersAction, name: str, text: str, example: str) -> argparse.ArgumentParser:  # type: ignore[type-arg]
-    """A subcommand; `text` explains it in both helps, `example` is what follows `python -m pipeline.usage`."""
+    """A subcommand over a warehouse; `text` explains it in both helps, `example` follows the warehouse."""
     added: argparse.ArgumentParser = commands.add_parser(
         name,
         help=text,
         description=f"{text[0].upper()}{text[1:]}.",
-        epilog=f"example:\n  python -m pipeline.usage {example}",
+        epilog=f"example:\n  python -m pipeline.usage {name} --warehouse /data/usage {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    added.add_argument("--warehouse", required=True, metavar="FOLDER", help="path or URI of the Delta tables")
     return added
-
-
-def _warehouse(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    command.add_argument("--warehouse", required=True, metavar="FOLDER", help="path or URI of the Delta tables")
-    return command
 
 
 def _period(command: argparse.ArgumentParser) -> None:
@@ -117,89 +103,45 @@ def _add_ingest(commands: argparse._SubParsersAction) -> None:  # type: ignore[t
         commands,
         "ingest",
         "read the usage topic into the tables records and quarantine",
-        "ingest --warehouse /data/usage --bootstrap-servers broker:9092 \\\n"
+        "--bootstrap-servers broker:9092 \\\n"
         "      --option kafka.security.protocol=SASL_PLAINTEXT --option kafka.sasl.mechanism=PLAIN ...",
     )
-    _warehouse(command)
-    command.add_argument(
-        "--bootstrap-servers", required=True, metavar="HOST:PORT[,...]", help="brokers that have the usage topic"
-    )
+    command.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT[,...]", help="of the usage topic")
     command.add_argument("--topic", default="kafka-quota-proxy-usage", help="the usage topic (default: %(default)s)")
-    command.add_argument(
-        "--checkpoint", metavar="FOLDER", help="which offsets are done (default: WAREHOUSE/_checkpoint)"
-    )
-    command.add_argument(
-        "--every",
-        type=positive,
-        metavar="SECONDS",
-        help="keep running, a batch every SECONDS (default: read to the end of the topic, then end)",
-    )
-    command.add_argument(
-        "--max-offsets",
-        type=count,
-        default=2_000_000,
-        metavar="N",
-        help="records of one batch, which bounds memory (default: %(default)s)",
-    )
-    command.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        type=key_value,
-        metavar="KEY=VALUE",
-        help="of Spark's Kafka source, repeatable; Kafka's own settings begin with kafka.",
-    )
+    checkpoint = "which offsets are done (default: WAREHOUSE/_checkpoint)"
+    command.add_argument("--checkpoint", metavar="FOLDER", help=checkpoint)
+    every = "keep running, a batch every SECONDS (default: read to the end of the topic, then end)"
+    command.add_argument("--every", type=positive, metavar="SECONDS", help=every)
+    most = "records of one batch, which bounds memory (default: %(default)s)"
+    command.add_argument("--max-offsets", type=count, default=2_000_000, metavar="N", help=most)
+    option = "of Spark's Kafka source, repeatable; Kafka's own settings begin with kafka."
+    command.add_argument("--option", action="append", default=[], type=key_value, metavar="KEY=VALUE", help=option)
     command.set_defaults(run=_ingest)
 
 
 def _add_report(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
     command = _command(
-        commands,
-        "report",
-        "update all other tables with the records since the last report",
-        "report --warehouse /data/usage --owners owners.toml --prices prices.toml",
+        commands, "report", "update all other tables with the records since the last report", "--prices prices.toml"
     )
-    _warehouse(command)
     command.add_argument("--owners", type=Path, metavar="FILE.toml", help="which team a client belongs to")
     command.add_argument("--prices", type=Path, metavar="FILE.toml", help="prices or invoices; without it no charges")
     command.add_argument("--quotas", type=Path, metavar="FILE.toml", help="the quotas in force: who shares which limit")
-    command.add_argument(
-        "--from",
-        dest="since",
-        type=_day,
-        metavar="DAY",
-        help="compute every date from this one on again, 2026-01-31 (default: dates with new records)",
-    )
+    since = "compute every date from this one on again, 2026-01-31 (default: dates with new records)"
+    command.add_argument("--from", dest="since", type=_day, metavar="DAY", help=since)
     command.set_defaults(run=_report)
     command = _command(
-        commands,
-        "close",
-        "close a month: later records become corrections",
-        "close --warehouse /data/usage 2026-01 --owners owners.toml --prices prices.toml",
+        commands, "close", "close a month: later records become corrections", "2026-01 --owners o.toml --prices p.toml"
     )
-    _warehouse(command)
     command.add_argument("period", metavar="YYYY-MM", help="the month to close")
     command.add_argument("--owners", type=Path, required=True, metavar="FILE.toml", help="kept with the month")
     command.add_argument("--prices", type=Path, required=True, metavar="FILE.toml", help="kept with the month")
     command.set_defaults(run=_close)
-    command = _command(
-        commands,
-        "maintain",
-        "join small files, delete old ones, parse quarantined records again",
-        "maintain --warehouse /data/usage",
-    )
-    _warehouse(command)
+    command = _command(commands, "maintain", "join small files, delete old ones, parse quarantined records again", "")
     command.set_defaults(run=_maintain)
 
 
 def _add_page_and_export(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
-    command = _command(
-        commands,
-        "page",
-        "write the HTML report: one file that needs no network",
-        "page --warehouse /data/usage usage.html",
-    )
-    _warehouse(command)
+    command = _command(commands, "page", "write the HTML report: one file that needs no network", "usage.html")
     command.add_argument("output", type=Path, metavar="FILE.html", help="the file to write")
     _period(command)
     command.set_defaults(run=_page)
@@ -207,9 +149,8 @@ def _add_page_and_export(commands: argparse._SubParsersAction) -> None:  # type:
         commands,
         "export",
         "write the tables as CSV or Parquet, and charges as FOCUS 1.2",
-        "export --warehouse /data/usage /data/export --format parquet --focus prices.toml",
+        "/data/export --focus prices.toml",
     )
-    _warehouse(command)
     command.add_argument("folder", metavar="FOLDER", help="gets a folder for each table")
     command.add_argument("--format", choices=export.FORMATS, default="csv", help="(default: %(default)s)")
     command.add_argument(
@@ -220,22 +161,18 @@ def _add_page_and_export(commands: argparse._SubParsersAction) -> None:  # type:
 
 def _add_quotas(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
     command = _command(
-        commands,
-        "apply",
-        "show the recommended quotas as entries of a quotas file; write them only with --write",
-        "apply --warehouse /data/usage --confidence high --write proposed.toml",
+        commands, "apply", "show the recommended quotas as entries of a quotas file", "--write proposed.toml"
     )
-    _warehouse(command)
     command.add_argument("--confidence", choices=apply.CONFIDENCES, default="medium", help="at least (default: medium)")
+    command.add_argument("--cluster", metavar="NAME", help="of clients with this label (default: the only one)")
     command.add_argument("--write", type=Path, metavar="FILE", help="write the entries there")
     command.set_defaults(run=_apply)
     command = _command(
         commands,
         "simulate",
-        "replay recorded usage against a quotas file: who would have been throttled, and how long",
-        "simulate --warehouse /data/usage proposed.toml --from 2026-01-01 --until 2026-02-01",
+        "replay recorded usage against a quotas file: who would have been throttled",
+        "proposed.toml",
     )
-    _warehouse(command)
     command.add_argument("quotas", type=Path, metavar="QUOTAS.toml", help="as for the proxy's --quotas-file")
     _period(command)
     command.add_argument("--rows", type=count, default=20, metavar="N", help="shown (default: %(default)s)")
@@ -243,12 +180,8 @@ def _add_quotas(commands: argparse._SubParsersAction) -> None:  # type: ignore[t
 
 
 def _add_owners(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
-    command = _command(
-        commands,
-        "owners",
-        "owners test: which owner rule matches a client id, and why",
-        "owners test search-7 --user ci --owners owners.toml",
-    )
+    text = "owners test: which owner rule matches a client id, and why"
+    command = commands.add_parser("owners", help=text, description=text)
     actions = command.add_subparsers(required=True, metavar="ACTION")
     test = actions.add_parser("test", help="which rule matches, and why")
     test.add_argument("client_id", metavar="CLIENT_ID", help="as in the usage records")
@@ -266,12 +199,12 @@ def _add_brokers(commands: argparse._SubParsersAction) -> None:  # type: ignore[
     command = _command(
         commands,
         "snapshot",
-        "store partitions, bytes on disk and end offsets of all topics, from what Kafka's tools print",
-        "snapshot --warehouse /data/usage --log-dirs sizes.txt --offsets offsets.txt",
+        "store partitions, bytes on disk and end offsets of all topics",
+        "--log-dirs sizes.txt --offsets ends.txt",
     )
-    _warehouse(command)
     for option, tool in (("--log-dirs", "kafka-log-dirs.sh --describe"), ("--offsets", "kafka-get-offsets.sh")):
         command.add_argument(option, type=Path, required=True, metavar="FILE", help=f"output of {tool}")
+    command.add_argument("--cluster", default="", metavar="NAME", help="label `cluster` of its proxies (default: none)")
     command.set_defaults(run=_snapshot)
 
 
@@ -300,12 +233,13 @@ def _report(given: argparse.Namespace) -> int:
         dates = report.report(warehouse, rules, since=given.since)
         old = runs.outdated(warehouse, rules.fingerprint)
         missing = report.warnings(warehouse, dates) if dates else []
+        over = report.over_budget(warehouse, dates)
     print(f"computed {len(dates)} dates: {dates[0]} to {dates[-1]}" if dates else "nothing new since the last report")
     if old is not None:
         print(f"the owners, prices or quotas changed: dates from {old} on have the old ones; report --from {old}")
-    for line in missing:
+    for line in (*missing, *over):
         print(f"warning: {line}", file=sys.stderr)
-    return INCOMPLETE if missing else 0
+    return INCOMPLETE if missing else OVER_BUDGET if over else 0
 
 
 def _close(given: argparse.Namespace) -> int:
@@ -348,7 +282,7 @@ def _export(given: argparse.Namespace) -> int:
 def _apply(given: argparse.Namespace) -> int:
     with session(cores=given.cores, memory=given.memory) as spark:
         warehouse = _filled(Warehouse(spark, given.warehouse), "report", "quota_recommendations")
-        found = apply.recommended(warehouse, given.confidence)
+        found = apply.recommended(warehouse, given.confidence, given.cluster)
     text = apply.quotas_toml(found)
     print(text or f"no recommendation has confidence {given.confidence} or a higher one", end="" if text else "\n")
     if given.write:
@@ -368,19 +302,8 @@ def _simulate(given: argparse.Namespace) -> int:
             f"date {operator} date'{day}'" for operator, day in ((">=", given.since), ("<", given.until)) if day
         )
         found = simulate(warehouse.read("records").where(chosen or "true"), text)
-        columns = [
-            "hour",
-            "sidecar",
-            "user",
-            "client_id",
-            "direction",
-            "limit",
-            "entity",
-            "throttled_ms",
-            "delayed_bytes",
-        ]
         print("Replayed record by record: bursts between two records of a sidecar are not seen.")
-        found.select(columns).orderBy("throttled_ms", ascending=False).show(given.rows, truncate=False)
+        found.drop("offered_bytes").orderBy("throttled_ms", ascending=False).show(given.rows, truncate=False)
     return 0
 
 
@@ -395,9 +318,9 @@ def _test_owners(given: argparse.Namespace) -> int:
 
 
 def _snapshot(given: argparse.Namespace) -> int:
-    texts = [path.read_text(encoding="utf-8") for path in (given.log_dirs, given.offsets)]
+    sizes, offsets = (path.read_text(encoding="utf-8") for path in (given.log_dirs, given.offsets))
     with session(cores=given.cores, memory=given.memory) as spark:
-        found = snapshots.snapshot(Warehouse(spark, given.warehouse), *texts)
+        found = snapshots.snapshot(Warehouse(spark, given.warehouse), sizes, offsets, given.cluster)
         print(f"{found.count()} topics were noted")
     return 0
 

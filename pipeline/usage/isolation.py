@@ -21,11 +21,7 @@ _DATA_ERROR: Final = re.compile(r"\[[A-Z0-9_.]+\] [^\n]*SQLSTATE: 22\w+")
 
 
 def isolate(
-    warehouse: Warehouse,
-    step: str,
-    rows: DataFrame,
-    run: Callable[[DataFrame], None],
-    keys: Sequence[str] = CLIENT,
+    warehouse: Warehouse, step: str, rows: DataFrame, run: Callable[[DataFrame], None], keys: Sequence[str] = CLIENT
 ) -> None:
     """Run a step over `rows`, if need be without the clients, or other `keys`, that it fails for.
 

@@ -1,13 +1,7 @@
 """Which team owns a piece of usage: rules of a TOML file, tried in order; the first one that matches counts.
 
-    [[owner]]
-    team = "search"
-    client-id = "search-.*"          # each pattern matches the whole value
-    labels = {namespace = "search"}  # Spark application and pod are labels too: spark-app-name, pod
-    from = 2026-01-01                # first day, UTC
-    until = 2026-07-01               # the day after the last one
-
 Patterns are regular expressions that Python and Java read alike. Usage without a match is "unallocated".
+docs/pipeline/README.md#owners has an example.
 """
 
 import re
@@ -21,6 +15,7 @@ from typing import Any, Final
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
+from pipeline.failures import InputError
 from pipeline.usage.schemas import UNALLOCATED
 
 FIELDS: Final = {"user": "user", "client-id": "client_id", "topic": "topic"}
@@ -30,7 +25,7 @@ _KEYS: Final = {"team", "labels", "from", "until", *FIELDS}
 _UNCOMMON: Final = re.compile(r"\(\?P|\(\?[aLu]|\\[pPAZzGhHvVRXQEkN]|&&|[*+?}]\+|\[\[|\[:")
 
 
-class OwnersError(Exception):
+class OwnersError(InputError):
     """An owners file is wrong; the text contains the rule and what is allowed."""
 
 

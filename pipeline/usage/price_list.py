@@ -1,34 +1,15 @@
-"""What traffic costs: a TOML file with prices, with invoices to share out, or with both.
-
-currency = "EUR"
-zone = "Europe/Berlin"            # days end at midnight here
-provider = "Platform team"        # for FOCUS: ProviderName
-account = "kafka-prod"
-
-[[price]]
-axis = "network_in"               # network_in, network_out, requests, storage, partitions; or waiting
-amount = "0.09"                   # in quotes: a decimal, not a double
-per = "GB"
-from = 2026-01-01                 # first day
-until = 2027-01-01                # the day after the last one
-
-[[invoice]]                       # its total is shared out by measured use of one axis
-id = "INV-2026-01"
-axis = "network_in"
-total = "12000.00"
-fixed = "2000.00"                 # of which so much is divided evenly among the teams that used anything
-from = 2026-01-01
-until = 2026-02-01
-"""
+"""What traffic costs: a TOML file with prices, invoices to share out, and budgets: docs/pipeline/README.md#prices."""
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pipeline.failures import InputError
 
 AXES: Final = ("network_in", "network_out", "requests", "storage", "partitions")
 """What is charged."""
@@ -48,10 +29,12 @@ SIZES: Final = {
     "GB-hour": 10**9, "GiB-hour": 2**30, "TB-hour": 10**12, "partition-hour": 1,
     "second": 1_000, "minute": 60_000, "hour": 3_600_000,
 }  # fmt: skip
-_TOP: Final = {"currency", "zone", "provider", "account", "price", "invoice"}
+_TOP: Final = {"currency", "zone", "provider", "account", "price", "invoice", "budget"}
+IDLE_RULES: Final = ("apart", "by use")
+"""Who pays for capacity that was not used: the team `idle`, or all teams by use."""
 
 
-class PriceListError(Exception):
+class PriceListError(InputError):
     """A price list is wrong; the text contains the place and what is allowed."""
 
 
@@ -72,7 +55,10 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Invoice:
-    """total is shared out over the days from `first` to before `until`; `fixed` of it evenly among teams."""
+    """total is shared out over the days from `first` to before `until`; `fixed` of it evenly among teams.
+
+    capacity: what the rest pays for, in bytes, requests, byte-hours or partition-hours; 0 where that is not known.
+    """
 
     id: str
     axis: str
@@ -80,11 +66,13 @@ class Invoice:
     fixed: Decimal
     first: date
     until: date
+    capacity: int = 0
+    idle: str = "apart"
 
 
 @dataclass(frozen=True, slots=True)
 class PriceList:
-    """A whole file. zone: name of a time zone."""
+    """A whole file. zone: name of a time zone. budgets: of teams, for a month."""
 
     currency: str
     zone: str
@@ -93,6 +81,7 @@ class PriceList:
     prices: tuple[Price, ...]
     invoices: tuple[Invoice, ...]
     text: str
+    budgets: Mapping[str, Decimal] = field(default_factory=dict)
 
 
 def parse(text: str) -> PriceList:
@@ -116,7 +105,8 @@ def parse(text: str) -> PriceList:
     invoices = tuple(_invoice(f"invoice[{index}]", each) for index, each in enumerate(data.get("invoice", [])))
     _check_overlaps(prices)
     provider, account = data.get("provider", "Kafka platform"), data.get("account", "kafka")
-    return PriceList(currency, zone, provider, account, prices, invoices, text)
+    budgets = dict(_budget(f"budget[{index}]", each) for index, each in enumerate(data.get("budget", [])))
+    return PriceList(currency, zone, provider, account, prices, invoices, text, budgets)
 
 
 def _price(place: str, table: Mapping[str, Any]) -> Price:
@@ -141,7 +131,21 @@ def _invoice(place: str, table: Mapping[str, Any]) -> Invoice:
         raise PriceListError(f"{place}.fixed: {fixed} is more than the total of {total}")
     if not isinstance(table.get("id"), str):
         raise PriceListError(f"{place}.id: the invoice's number is needed, in quotes")
-    return Invoice(table["id"], _axis(place, table), total, fixed, first, until)
+    axis, per, idle = _axis(place, table), table.get("per"), table.get("idle", IDLE_RULES[0])
+    if idle not in IDLE_RULES:
+        raise PriceListError(f"{place}.idle: {idle!r} is none; allowed: {', '.join(IDLE_RULES)}")
+    if "capacity" not in table:
+        return Invoice(table["id"], axis, total, fixed, first, until)
+    if per not in UNITS[axis]:
+        raise PriceListError(f"{place}.per: {per!r} is no unit of {axis}; allowed: {', '.join(UNITS[axis])}")
+    capacity = int(_decimal(f"{place}.capacity", table["capacity"], 6) * SIZES[per])
+    return Invoice(table["id"], axis, total, fixed, first, until, capacity, idle)
+
+
+def _budget(place: str, table: Mapping[str, Any]) -> tuple[str, Decimal]:
+    if not isinstance(table.get("team"), str):
+        raise PriceListError(f"{place}.team: a team's name is needed")
+    return table["team"], _decimal(f"{place}.amount", table.get("amount"), 2)
 
 
 def _axis(place: str, table: Mapping[str, Any], allowed: tuple[str, ...] = AXES) -> str:

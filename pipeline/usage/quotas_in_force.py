@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
-from pipeline.usage.transforms.members import IN_FORCE
+from pipeline.failures import InputError
+from pipeline.usage.transforms.members import IN_FORCE, cluster
 
 if TYPE_CHECKING:
     from quotas.entry import QuotaEntry
 
 
-class QuotasError(Exception):
+class QuotasError(InputError):
     """A quotas file has errors; the text lists them."""
 
 
@@ -29,15 +30,15 @@ def load(text: str) -> "tuple[QuotaEntry, ...]":
 
 
 def in_force(clients: DataFrame, text: str) -> DataFrame:
-    """Clients (user, client_id) to each with each of its limits: columns of `members.IN_FORCE`. Raises QuotasError."""
+    """Each client of `clients` with each of its limits: columns of `members.IN_FORCE`. Raises QuotasError."""
     from quotas.registry.registry import Registry
 
     registry = Registry(load(text))
     rows = []
-    for user, client_id in clients.select("user", "client_id").distinct().collect():  # one row for each client
+    for name, user, client_id in clients.select(cluster(), "user", "client_id").distinct().collect():  # a row a client
         own = registry.resolve(user, client_id)
         rows += [
-            (user, client_id, limit.name, str(limit.entity), float(limit.rate))
+            (name, user, client_id, limit.name, str(limit.entity), float(limit.rate))
             for limit in (*own.produce.limits, *own.fetch.limits)
         ]
     return clients.sparkSession.createDataFrame(rows, IN_FORCE)

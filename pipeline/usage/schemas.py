@@ -154,61 +154,62 @@ TABLES: Final = {
         ),
         Table(
             "throttle_deltas",
-            f"source_date date, time timestamp, {_DELTA_SERIES}, {_THROTTLE_OWN}, {_THROTTLE_SUMS}, "
-            "limit_value double, split_throttled_ms bigint, longest_gap_ms bigint",
+            f"source_date date, time timestamp, {_DELTA_SERIES}, {_THROTTLE_OWN}, {_THROTTLE_SUMS}, limit_value "
+            "double, split_throttled_ms bigint, longest_gap_ms bigint",
             ("source_date",),
             "throttling by quarter hour and sidecar",
         ),
         Table(
             "usage_hourly",
-            f"date date, hour timestamp, team string, user string, client_id string, labels string, topic string, "
-            f"direction string, {_USAGE_SUMS}, split_bytes bigint, longest_gap_ms bigint",
+            "date date, hour timestamp, cluster string, team string, user string, client_id string, labels string, "
+            f"topic string, direction string, {_USAGE_SUMS}, split_bytes bigint, longest_gap_ms bigint",
             ("date",),
             "who used what, by hour",
         ),
         Table(
             "throttling_hourly",
-            f"date date, hour timestamp, team string, user string, client_id string, labels string, {_THROTTLE_OWN}, "
-            f"{_THROTTLE_SUMS}, limit_value double",
+            "date date, hour timestamp, cluster string, team string, user string, client_id string, labels string, "
+            f"{_THROTTLE_OWN}, {_THROTTLE_SUMS}, limit_value double",
             ("date",),
             "who was throttled by which limit, by hour",
         ),
         Table(
             "noisy_neighbours",
-            "date date, hour timestamp, limit string, entity string, sidecar string, team string, user string, "
-            "client_id string, bytes bigint, share double, fair_bytes double, own_throttled_ms bigint, victims bigint, "
-            "victims_throttled_ms double, caused_throttled_ms double",
+            "date date, hour timestamp, cluster string, limit string, entity string, sidecar string, team string, "
+            "user string, client_id string, bytes bigint, share double, fair_bytes double, own_throttled_ms bigint, "
+            "victims bigint, victims_throttled_ms double, caused_throttled_ms double",
             ("date",),
             "of each shared limit: who took more than its fair share, and whom that delayed",
         ),
         Table(
             "waiting_cost",
-            f"date date, limit string, entity string, caused_by string, team string, waited_ms double, cost {COST}, "
-            "currency string",
+            "date date, cluster string, limit string, entity string, caused_by string, team string, waited_ms "
+            f"double, cost {COST}, currency string",
             ("date",),
             "which team caused the waiting of which team on shared limits, and what it cost",
         ),
         Table(
             "rates_quarterly",
-            "date date, time timestamp, sidecar string, limit string, entity string, mean double, p99 double, "
-            "peak double, interval_s double, "
-            "bins array<struct<step:int,seconds:double,bytes:double,top:double>>",
+            "date date, time timestamp, cluster string, sidecar string, limit string, entity string, mean double, "
+            "p99 double, peak double, interval_s double, bins "
+            "array<struct<step:int,seconds:double,bytes:double,top:double>>",
             ("date",),
             "how fast each client and limit was by quarter hour: mean, 99th percentile, peak, and seconds by rate",
         ),
         Table(
             "sidecar_days",
-            "date date, sidecar string, incarnation string, first_ms bigint, last_ms bigint, first_seq bigint, "
-            "last_seq bigint, records bigint, repeated bigint, least_lag_ms bigint, most_lag_ms bigint, final boolean, "
-            "bytes bigint, pace_ms bigint, gaps array<struct<from_ms:bigint,until_ms:bigint,records:bigint>>",
+            "date date, cluster string, sidecar string, incarnation string, first_ms bigint, last_ms bigint, "
+            "first_seq bigint, last_seq bigint, records bigint, repeated bigint, least_lag_ms bigint, most_lag_ms "
+            "bigint, final boolean, bytes bigint, pace_ms bigint, gaps "
+            "array<struct<from_ms:bigint,until_ms:bigint,records:bigint>>",
             ("date",),
             "the records of each run of a proxy, by day",
         ),
         Table(
             "sidecars",
-            "sidecar string, incarnation string, first_record timestamp, last_record timestamp, state string, "
-            "ended_cleanly boolean, records bigint, repeated bigint, missing_records bigint, lag_ms bigint, "
-            "clock_offset_ms bigint, bytes bigint, estimated_missing_bytes bigint",
+            "cluster string, sidecar string, incarnation string, first_record timestamp, last_record timestamp, "
+            "state string, ended_cleanly boolean, records bigint, repeated bigint, missing_records bigint, lag_ms "
+            "bigint, clock_offset_ms bigint, bytes bigint, estimated_missing_bytes bigint",
             (),
             "each run of a proxy: whether all of its records arrived, and how it ended",
         ),
@@ -229,56 +230,65 @@ TABLES: Final = {
         ),
         Table(
             "quota_recommendations",
-            "team string, user string, client_id string, limit string, entity string, current_limit double, "
-            "used_p50 double, used_p95 double, used_p99 double, demand_p99 double, demand_is_lower_bound boolean, "
-            "peak double, need double, headroom double, proposed double, part double, why string, confidence string, "
-            "intervals bigint, throttled_intervals bigint, days bigint, interval_s double, "
+            "cluster string, team string, user string, client_id string, limit string, entity string, current_limit "
+            "double, used_p50 double, used_p95 double, used_p99 double, demand_p99 double, demand_is_lower_bound "
+            "boolean, peak double, need double, headroom double, proposed double, part double, why string, "
+            "confidence string, intervals bigint, throttled_intervals bigint, days bigint, interval_s double, "
             "mean_record_bytes double, max_offsets_per_trigger bigint, buffer_drain_s double",
             (),
             "what the quota of each entity should be, and why; a row for each of its clients",
         ),
         Table(
             "chargeback_daily",
-            "date date, team string, user string, client_id string, topic string, labels string, axis string, "
-            f"quantity decimal(20,0), cost {COST}, amount {AMOUNT}, "
-            "currency string, source string, charge_class string, closed_period string",
+            "date date, cluster string, team string, user string, client_id string, topic string, labels string, "
+            f"axis string, quantity decimal(20,0), cost {COST}, amount {AMOUNT}, currency string, source string, "
+            "charge_class string, closed_period string",
             ("date",),
             "what it cost, by day",
         ),
         Table(
+            "team_months",
+            "month date, cluster string, team string, amount decimal(28,2), gigabytes double, cost_per_gb double, "
+            "month_before decimal(28,2), run_rate decimal(28,2), budget decimal(28,2), over_budget boolean, "
+            "currency string",
+            (),
+            "what each team costs by month and per GB, against the month before and its budget",
+            time="month",
+        ),
+        Table(
             "closed_periods",
-            "period string, first_day date, end_day date, price_list string, owners string, "
-            f"total {AMOUNT}, rows bigint, closed_at timestamp",
+            f"period string, first_day date, end_day date, price_list string, owners string, total {AMOUNT}, rows "
+            "bigint, closed_at timestamp",
             (),
             "billing periods that are closed, with their prices and owners",
         ),
         Table(
             "storage_snapshots",
-            "date date, time timestamp, topic string, partitions bigint, size_bytes bigint, end_offsets bigint",
+            "date date, time timestamp, cluster string, topic string, partitions bigint, size_bytes bigint, "
+            "end_offsets bigint",
             ("date",),
             "partitions, bytes on disk and log end offsets of each topic at one time",
             is_source=True,
         ),
         Table(
             "broker_topic_hourly",
-            "date date, hour timestamp, topic string, record_bytes bigint, messages bigint",
+            "date date, hour timestamp, cluster string, topic string, record_bytes bigint, messages bigint",
             ("date",),
             "what the brokers themselves counted, by topic and hour",
             is_source=True,
         ),
         Table(
             "bypass_check",
-            "date date, hour timestamp, topic string, measure string, broker_count bigint, seen_count bigint, "
-            "unseen_count bigint, unseen_share double, lost_sidecars bigint, is_certain boolean",
+            "date date, hour timestamp, cluster string, topic string, measure string, broker_count bigint, "
+            "seen_count bigint, unseen_count bigint, unseen_share double, lost_sidecars bigint, is_certain boolean",
             ("date",),
             "which topics get data that no sidecar saw",
         ),
         Table(
             "report_runs",
             "run_id string, at timestamp, records_version bigint, storage_snapshots_version bigint, "
-            "broker_topic_hourly_version bigint, first_date date, last_date date, dates bigint, since date, "
-            "rules string, "
-            "offsets map<int,bigint>",
+            "broker_topic_hourly_version bigint, first_date date, last_date date, dates bigint, since date, rules "
+            "string, offsets map<int,bigint>",
             (),
             "every run of the report, and up to which version of its sources it has read",
             time="at",

@@ -95,7 +95,8 @@ class Warehouse:
         rows = reader.load(self.path(name))
         # Columns that are newer than the table.
         missing = [each for each in TABLES[name].schema if each.name not in rows.columns]
-        return rows.withColumns({each.name: f.lit(None).cast(each.dataType) for each in missing}) if missing else rows
+        rows = rows.withColumns({each.name: f.lit(None).cast(each.dataType) for each in missing}) if missing else rows
+        return rows.withColumn("cluster", f.coalesce("cluster", f.lit(""))) if "cluster" in rows.columns else rows
 
     def read_dates(self, name: str, dates: Iterable[date], column: str = "date") -> DataFrame:
         """The rows of these dates, found by partition."""
@@ -111,15 +112,7 @@ class Warehouse:
     def append_once(self, name: str, rows: DataFrame, app_id: str, version: int) -> None:
         """Append; a second append under the same `app_id` and `version` does nothing."""
         self.create(name)
-        (
-            self._ordered(name, rows)
-            .write.format("delta")
-            .mode("append")
-            .option("mergeSchema", "true")
-            .option("txnAppId", app_id)
-            .option("txnVersion", version)
-            .save(self.path(name))
-        )
+        self._save(name, rows, "append", txnAppId=app_id, txnVersion=f"{version}")
 
     def append(self, name: str, rows: DataFrame, **options: str) -> None:
         """options: of Delta's writer."""
@@ -177,13 +170,7 @@ class Warehouse:
         for attempt in range(ATTEMPTS):
             fenced = {} if self.fence is None else self.fence.options(name)
             try:
-                (
-                    self._ordered(name, rows)
-                    .write.format("delta")
-                    .mode(mode)
-                    .options(mergeSchema="true", **options, **fenced)
-                    .save(self.path(name))
-                )
+                self._save(name, rows, mode, **options, **fenced)
             except PySparkException as error:
                 if attempt == ATTEMPTS - 1 or "Concurrent" not in str(error):
                     raise
@@ -191,10 +178,11 @@ class Warehouse:
             else:
                 return
 
-    def _ordered(self, name: str, rows: DataFrame) -> DataFrame:
+    def _save(self, name: str, rows: DataFrame, mode: str, **options: str) -> None:
         """The table's columns in the table's order, whatever else the rows have."""
-        columns = TABLES[name].schema
-        return rows.select(*(f.col(field.name).cast(field.dataType).alias(field.name) for field in columns))
+        columns = (f.col(field.name).cast(field.dataType).alias(field.name) for field in TABLES[name].schema)
+        writer = rows.select(*columns).write.format("delta").mode(mode)
+        writer.options(mergeSchema="true", **options).save(self.path(name))
 
 
 def in_dates(dates: Iterable[date], column: str = "date") -> str:

@@ -1,6 +1,6 @@
 """Warnings about a valid configuration that is probably wrong: one log event each."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -11,7 +11,6 @@ from quotas.admission.limit import Limit
 from quotas.entity import DEFAULT_NAME, AnyEntity, Entity
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import THRESHOLDS
-from quotas.resource_groups import parse_pattern
 
 MAX_LISTED: Final = 20
 """Entries listed per warning: a file may have a million."""
@@ -55,11 +54,7 @@ def quota_warnings(options: QuotaOptions, quotas: Quotas) -> list[Caution]:
         found.append(("quota_below_floor", {"entities": _listed(low), "effect": effect, "hint": REMEDY}))
     found += _of_literal_names(quotas)
     found += _of_thresholds(quotas)
-    unmatched: list[Caution] = [("quota_never_matches", fields) for fields in _never_matching(options, quotas)]
-    rest = len(unmatched) - MAX_LISTED
-    found += unmatched[:MAX_LISTED]
-    if rest > 0:
-        found.append(("quotas_never_match", {"further_entries": rest}))
+    found += _of_other_names(options, quotas)
     return found
 
 
@@ -113,45 +108,18 @@ def _below_floor(quotas: Quotas) -> list[str]:
     ]
 
 
-def _never_matching(options: QuotaOptions, quotas: Quotas) -> Iterator[dict[str, object]]:
-    """Entries and exemptions that can apply to no client, because a flag gives every client the same name."""
-    for flag, kind, name in (
-        ("--client-id", "client id", options.client_id),
-        ("--principal", "user", options.principal),
+def _of_other_names(options: QuotaOptions, quotas: Quotas) -> Iterator[Caution]:
+    """Entries of other names than the one that a flag gives every client; `unmatched` finds the others."""
+    scopes = [entry.entity for entry in quotas.entries if isinstance(entry.entity, Entity)]
+    for flag, kind, name, wanted in (
+        ("--client-id", "client id", options.client_id, [scope.client_id for scope in scopes]),
+        ("--principal", "user", options.principal, [scope.user for scope in scopes]),
     ):
-        if name is None:
-            continue
-        cause = f"every client has the {kind} {name!r}"
-        for entry in quotas.entries:
-            fields = {"entity": entry.entity, "flag": f"{flag} {name}"}
-            if not _may_match(entry, kind, name, options):
-                yield {**fields, "effect": f"{cause}, so this entry applies to no client"}
-            exempt = entry.exempt
-            if exempt is not None and not _may_have(exempt.users, exempt.client_ids, kind, name, options):
-                yield {**fields, "effect": f"{cause}, so no client is exempt by {exempt}"}
-
-
-def _may_match(entry: QuotaEntry, kind: str, name: str, options: QuotaOptions) -> bool:
-    """Whether a client of this name can have the entry, as far as this kind of name decides."""
-    if isinstance(entry.entity, Entity):
-        wanted = entry.entity.client_id if kind == "client id" else entry.entity.user
-        return not isinstance(wanted, str) or wanted == name
-    group = entry.group
-    return group is None or bool(group.topics) or _may_have(group.users, group.client_ids, kind, name, options)
-
-
-def _may_have(users: tuple[str, ...], client_ids: tuple[str, ...], kind: str, name: str, options: QuotaOptions) -> bool:
-    """Whether a client of this name can match one of these patterns, as far as this kind of name decides."""
-    of_kind, of_other, other = (
-        (client_ids, users, options.principal) if kind == "client id" else (users, client_ids, options.client_id)
-    )
-    if any(map(_matches(name), of_kind)) or not of_kind:
-        return True
-    return bool(of_other) if other is None else any(map(_matches(other), of_other))
-
-
-def _matches(name: str) -> Callable[[str], bool]:
-    return lambda text: parse_pattern(text).matches(name)
+        pairs = zip(scopes, wanted, strict=True)
+        others = [str(scope) for scope, other in pairs if name is not None and isinstance(other, str) and other != name]
+        if others:
+            effect = f"every client has the {kind} {name!r}, so this applies to no client"
+            yield "quota_never_matches", {"entities": _listed(others), "effect": effect, "flag": f"{flag} {name}"}
 
 
 def _listed(found: list[str]) -> str:

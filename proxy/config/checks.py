@@ -21,13 +21,12 @@ from proxy.config.config import (
     UsageOptions,
     format_address,
 )
+from proxy.config.connections import take_ssl, take_upstream
 from proxy.config.errors import ConfigError, Problem
-from proxy.config.listener_ssl import take_ssl
 from proxy.config.option_types import ENVIRONMENT_PREFIX, Invalid, Setting, place_of
 from proxy.config.ports import take_advertised_host, take_ports
 from proxy.config.quotas_file import FileQuotas, Listeners, entries_together, quotas_in_force, read_quotas_file
 from proxy.config.toml_file import file_problems
-from proxy.config.upstream import take_upstream
 from proxy.config.usage import take_usage
 
 #: Options whose field has another name.

@@ -5,7 +5,6 @@ Java properties, by the names of the Java client or librdkafka. Values may be se
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from javaproperties import KeyValue, parse
 from proxy.config.client_settings import ClientSettings, LoginSettings, Pem, SslSettings
 from proxy.config.errors import ConfigError, Problem
 from proxy.config.java_properties import Unresolved, jaas_options, resolved
+from proxy.config.values import did_you_mean
 
 #: The properties that count: Java's names, and librdkafka's where they differ.
 PROPERTIES: Final = {
@@ -139,9 +139,7 @@ class _Given:
         self._places[name] = place
         if name not in PROPERTIES:
             if _STRICT.match(key) and not _UNUSED.fullmatch(key):
-                close = difflib.get_close_matches(key, PROPERTIES, n=1)
-                hint = f"did you mean {close[0]!r}? " if close else ""
-                self.wrong(name, "unknown key", f"{hint}allowed: {', '.join(sorted(PROPERTIES))}")
+                self.wrong(name, "unknown key", did_you_mean(key, sorted(PROPERTIES)))
             else:
                 self.ignored.append(key)
             return

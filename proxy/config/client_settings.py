@@ -72,3 +72,8 @@ class ClientSettings:
         return self.login is not None or (
             self.protocol == "SSL" and self.ssl is not None and self.ssl.certificate is not None
         )
+
+    @property
+    def clients_log_in(self) -> bool:
+        """Whether brokers require of each client that it logs in itself."""
+        return self.login is None and self.protocol.startswith("SASL")

@@ -3,7 +3,6 @@
 So `proxy.config.checks` can list every error at once, where click stops at the first.
 """
 
-import difflib
 import os
 import textwrap
 from collections.abc import Callable, Sequence
@@ -44,13 +43,20 @@ class Invalid:
 
 
 class Checked(_ParamType):
-    """Parses by a function of `proxy.config.values`; a value that it refuses becomes an `Invalid`."""
+    """Parses by a function of `proxy.config.values`; a value that it refuses becomes an `Invalid`.
+
+    `shown` is what the help says where there is no `default`.
+    """
 
     envvar_list_splitter = None
 
-    def __init__(self, metavar: str, parse: Callable[[Any], object]) -> None:
+    def __init__(
+        self, metavar: str, parse: Callable[[Any], object], *, default: str | None = None, shown: str = "none"
+    ) -> None:
         self.name = self.metavar = metavar
         self._parse = parse
+        self.default = default
+        self.shown = default or shown
 
     def convert(self, value: object, _param: click.Parameter | None, _ctx: click.Context | None) -> object:
         try:
@@ -64,6 +70,9 @@ class Checked(_ParamType):
 
 class Switch(click.types.BoolParamType):
     """A flag without value; from the environment or a file it is true or false."""
+
+    default = False
+    shown = "off"
 
     def convert(self, value: object, _param: click.Parameter | None, _ctx: click.Context | None) -> Any:
         try:
@@ -93,8 +102,7 @@ class Setting(cloup.Option):
 
     def get_help_record(self, ctx: click.Context) -> Any:
         """The help text, and on a line of its own the default and the variable."""
-        default = str(self.show_default) if isinstance(self.show_default, str) else str(self.default)
-        origin = f"[default: {default}; env: {self.envvar}]"
+        origin = f"[default: {self.show_default}; env: {self.envvar}]"
 
         def definition(width: int) -> str:
             lines = textwrap.wrap(self.help or "", width)
@@ -116,18 +124,16 @@ def place_of(ctx: click.Context, name: str, given: object) -> str:
     return f"{flag} {given!r}" if source is ParameterSource.COMMANDLINE else flag
 
 
-def one_of(*allowed: str) -> Checked:
+def one_of(*allowed: str, default: str) -> Checked:
     """One of the words."""
 
     def parse(value: object) -> str:
         word = str(value).strip().lower()
-        if word in allowed:
-            return word
-        choices = f"allowed: {', '.join(allowed)}"
-        close = difflib.get_close_matches(word, allowed, n=1)
-        raise InvalidValue("unknown value", f"did you mean {close[0]!r}? {choices}" if close else choices)
+        if word not in allowed:
+            raise InvalidValue("unknown value", values.did_you_mean(word, allowed))
+        return word
 
-    return Checked("|".join(allowed), parse)
+    return Checked("|".join(allowed), parse, default=default)
 
 
 def quota_spec(value: object) -> object:

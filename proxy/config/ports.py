@@ -31,26 +31,33 @@ def take_ports(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]:
             yield Problem(_place(ctx, "listen", format_address(listen)), message, "give --broker-ports FIRST-LAST")
             return
     given["broker_ports"] = ports or None
-    uses = [(_place(ctx, "listen", format_address(listen)), range(listen[1], listen[1] + 1))] if listen[1] else []
-    nodes: dict[int, int] = {}
-    for node, port in given.get("broker_port", ()):
+    pairs: tuple[tuple[int, int], ...] = given.get("broker_port", ())
+    given["broker_port"] = nodes = dict(reversed(pairs))
+    own = [(_place(ctx, "listen", format_address(listen)), _one(listen[1]))]
+    for node, port in pairs:
         place = place_of(ctx, "broker_port", f"{node}={port}")
-        if node in nodes:
+        own.append((place, _one(port)))
+        if nodes[node] != port:
             yield Problem(place, f"node {node} has a port already: {nodes[node]}")
-        nodes.setdefault(node, port)
-        uses.append((place, range(port, port + 1)))
-    given["broker_port"] = nodes
-    yield from _used_twice(uses)  # one of the range below may be the port of a node
-    if ports:
+    yield from _used_twice(own)
+    if ports:  # one of these may be the port of a node
         default = f" (the default: the {DEFAULT_BROKER_PORTS} ports after the listen port)" if is_default else ""
-        in_range = (f"--broker-ports {ports[0]}-{ports[-1]}{default}", ports)
-        yield from _used_twice([*uses[: listen[1] > 0], in_range])
-        uses.append(in_range)
-    yield from _check_upstream(ctx, given, {port for _, own in uses for port in own})
+        own.append((f"--broker-ports {ports[0]}-{ports[-1]}{default}", ports))
+        yield from _used_twice([own[0], own[-1]])
+    yield from _check_others(ctx, given, own)
+
+
+def _check_others(ctx: click.Context, given: Mapping[str, Any], own: list[tuple[str, range]]) -> Iterator[Problem]:
+    yield from _check_upstream(ctx, given, {port for _, each in own for port in each})
     metrics: Address | None = given.get("metrics_listen")
-    if metrics and metrics[1] and _same_interface(metrics[0], listen[0]):
-        own = (_place(ctx, "metrics_listen", format_address(metrics)), range(metrics[1], metrics[1] + 1))
-        yield from islice((found for use in uses for found in _used_twice([use, own])), 1)
+    if metrics and _same_interface(metrics[0], given["listen"][0]):
+        place = _place(ctx, "metrics_listen", format_address(metrics))
+        yield from islice((found for use in own for found in _used_twice([use, (place, _one(metrics[1]))])), 1)
+
+
+def _one(port: int) -> range:
+    """Empty for port 0: the kernel chooses it."""
+    return range(port, port + 1) if port else range(0)
 
 
 def _used_twice(uses: list[tuple[str, range]]) -> Iterator[Problem]:

@@ -1,7 +1,5 @@
 """The file of `--config`: its keys become click's default map, and its problems are collected in the context."""
 
-import difflib
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,9 +9,7 @@ import click
 
 from proxy.config.errors import Problem
 from proxy.config.option_types import QUOTA_TABLES_ELSEWHERE, Setting, place_of
-
-_TOTAL_AS_VALUE: Final = re.compile(r"^[ \t]*total[ \t]*=", re.MULTILINE)
-_TOTAL_AS_TABLE: Final = re.compile(r"^[ \t]*(total\.[a-z.]+)[ \t]*=", re.MULTILINE)
+from proxy.config.values import did_you_mean
 
 _OF_QUOTAS_FILE: Final = frozenset({"quota", "resource-group", "quota_share", "dry_run"})
 _FILE_PROBLEMS: Final = "proxy.config.toml_file.file_problems"
@@ -64,9 +60,7 @@ def has_only_quotas(path: Path) -> bool:
 
 
 def _unknown_key(path: Path, key: str, value: object, known: Sequence[str]) -> Problem:
-    close = difflib.get_close_matches(key.replace("-", "_"), known, n=1)
-    allowed = f"allowed: {', '.join(sorted(known))}"
-    hint = f"did you mean {close[0]!r}? {allowed}" if close else allowed
+    hint = did_you_mean(key.replace("-", "_"), sorted(known))
     if key in {"quota", "resource-group"} and isinstance(value, list):
         hint = QUOTA_TABLES_ELSEWHERE
     return Problem(f"{path}: {key}", "unknown key", hint)
@@ -74,26 +68,14 @@ def _unknown_key(path: Path, key: str, value: object, known: Sequence[str]) -> P
 
 def read_toml(path: Path, *, place: str, problems: list[Problem]) -> Mapping[str, object]:
     """The tables of a TOML file; or none, and a problem is added at `place`, which names the file."""
-    text = ""
     try:
-        text = path.read_bytes().decode("utf-8")
-        return tomllib.loads(text)
+        return tomllib.loads(path.read_bytes().decode("utf-8"))
     except OSError as error:
         problems.append(Problem(place, f"cannot be read: {error.strerror or error}"))
     except UnicodeDecodeError as error:
         problems.append(Problem(place, f"is not UTF-8 at byte {error.start}"))
     except tomllib.TOMLDecodeError as error:
-        problems.append(Problem(place, f"is not TOML: {error}", _total_hint(text)))
+        problems.append(Problem(place, f"is not TOML: {error}"))
     except (ValueError, RecursionError):  # of Python, not of TOML
         problems.append(Problem(place, "has a number of thousands of digits, or is nested too deeply"))
     return {}
-
-
-def _total_hint(text: str) -> str | None:
-    """How to write thresholds of the total: in TOML, `total = true` and `total.bytes... = ` exclude each other."""
-    dotted = _TOTAL_AS_TABLE.search(text)
-    if dotted is None or not _TOTAL_AS_VALUE.search(text):
-        return None
-    return f"total = true cannot stand beside {dotted[1]}: leave total = true out, or write the key in quotes, as " + (
-        f'in "{dotted[1]}" = "50MB"'
-    )

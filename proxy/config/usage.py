@@ -31,7 +31,10 @@ def take_usage(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]:
             yield Problem(place_of(ctx, name, ctx.params[name]), "has no effect without --usage-topic")
     if given.get("usage_by_topic") and topic is None and file is None:
         yield Problem("--usage-by-topic", "has no effect without --usage-topic or --usage-file")
-    yield from _take_labels(ctx, given)
+    labels = dict(given.get("label", ()))  # of one name the last counts
+    if len(labels) > MAX_LABELS:
+        yield Problem("--label", f"{len(labels)} labels", f"at most {MAX_LABELS}")
+    given["label"] = tuple(sorted(labels.items()))
     yield from _take_client(ctx, given)
 
 
@@ -46,16 +49,3 @@ def _take_client(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]
         hint = "give one by --usage-client-config"
         yield Problem(f"--usage-topic {topic}", f"has no login: {settings.file} has no sasl settings", hint)
     given["usage_client"] = {"client": settings, "client_id": found.client_id}
-
-
-def _take_labels(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]:
-    labels: dict[str, str] = {}
-    for name, value in given.get("label", ()):
-        if name in labels:
-            yield Problem(
-                place_of(ctx, "label", f"{name}={value}"), f"label {name} has a value already: {labels[name]}"
-            )
-        labels.setdefault(name, value)
-    if len(labels) > MAX_LABELS:
-        yield Problem("--label", f"{len(labels)} labels", f"at most {MAX_LABELS}")
-    given["label"] = tuple(sorted(labels.items()))

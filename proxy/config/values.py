@@ -4,8 +4,9 @@ Each `parse_*` takes a str (or, from TOML, also a number) and raises `InvalidVal
 its hint the correction.
 """
 
+import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 from typing import Final, NamedTuple
 
@@ -34,6 +35,13 @@ class InvalidValue(ValueError):
         self.message = message
         self.hint = hint
         self.findings = tuple(findings) or (Finding(message, hint),)
+
+
+def did_you_mean(word: str, allowed: Iterable[str]) -> str:
+    """A hint: the allowed word that is most like this one, and all of them."""
+    words = list(allowed)
+    close = difflib.get_close_matches(word, words, n=1)
+    return (f"did you mean {close[0]!r}? " if close else "") + f"allowed: {', '.join(words)}"
 
 
 def parse_name(value: object) -> str:
@@ -173,12 +181,16 @@ def parse_duration_or_off(value: object) -> float:
         raise InvalidValue(f"{error.message}, or off", error.hint) from error
 
 
-def parse_usage_interval(value: object) -> float:
-    """As `parse_duration`, from a second to ten minutes: each series has a record at least that often."""
-    seconds = parse_duration(value)
-    if not 1 <= seconds <= 600:
-        raise InvalidValue("expected a duration from 1s to 10m")
-    return seconds
+def duration(lowest: float, highest: float) -> Callable[[object], float]:
+    """A parser of durations from `lowest` to `highest` seconds."""
+
+    def parse(value: object) -> float:
+        seconds = parse_duration(value)
+        if not lowest <= seconds <= highest:
+            raise InvalidValue(f"expected a duration from {lowest:g}s to {highest:g}s")
+        return seconds
+
+    return parse
 
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -203,15 +215,6 @@ def parse_label(value: object) -> tuple[str, str]:
     if len(text) > 256 or not text.isprintable():
         raise InvalidValue("expected NAME=VALUE", "the value: at most 256 printable characters")
     return name, text
-
-
-def number_of_seconds(value: object) -> float:
-    """Seconds, above 0 and at most a day, as a plain number: the option's name has the unit."""
-    expected = "expected a number of seconds, above 0 and at most 86400"
-    number, unit = _quantity(value, expected)
-    if unit or not 0.001 <= number <= 86_400:
-        raise InvalidValue(expected, "at least 0.001" if 0 < number < 0.001 else None)
-    return number
 
 
 def parse_size(value: object, smallest: int = 1) -> int:
@@ -260,7 +263,7 @@ def whole_number(lowest: int, highest: int = INT32_MAX) -> Callable[[object], in
 
 
 def parse_switch(value: object) -> bool:
-    """true or false."""
+    """true or false, on or off, yes or no, 1 or 0."""
     if isinstance(value, bool):
         return value
     word = str(value).strip().lower()
@@ -268,17 +271,7 @@ def parse_switch(value: object) -> bool:
         return True
     if word in {"false", "no", "off", "0", ""}:
         return False
-    raise InvalidValue("expected true or false")
-
-
-def parse_on_off(value: object) -> bool:
-    """on or off, or true and false."""
-    try:
-        if value != "":
-            return parse_switch(value)
-    except InvalidValue:
-        pass
-    raise InvalidValue("expected on or off")
+    raise InvalidValue("expected true or false, or on or off")
 
 
 def split_specs(text: str) -> list[str]:

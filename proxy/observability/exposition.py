@@ -18,7 +18,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from proxy.observability.build import BUILD
 from proxy.observability.labels import OTHER, entity_label
 from proxy.observability.logs import event
-from proxy.observability.metrics import LimitInUse, Metrics, UsageMetrics
+from proxy.observability.metrics import Metrics, UsageMetrics
 from proxy.observability.tallies import EntityMetrics, Histogram
 
 T = TypeVar("T")
@@ -279,19 +279,17 @@ def _limits(metrics: Metrics) -> Iterator[Metric]:
     whose entities have one label under that label.
     """
     limits = list(metrics.limits_in_use())
-    shown, rest = limits[: metrics.entities.max_entities], limits[metrics.entities.max_entities :]
-    if rest:
+    most = metrics.entities.max_entities
+    if len(limits) > most:
         metrics.entities.announce_other("limits")
     now_ns = metrics.clock_ns()
     totals: dict[tuple[str, str], tuple[float, float]] = {}
-    for part in _sliced(shown, SLICE):
-        for limit in part:
-            _add(totals, entity_label(limit.entity), limit, now_ns)
-        yield _limit_family("quota_limit", _LIMIT_TEXT)  # empty: the event loop runs between two families
-    for part in _sliced(rest, SUM_SLICE):
-        for limit in part:
-            _add(totals, OTHER, limit, now_ns)
-        yield _limit_family("quota_limit", _LIMIT_TEXT)
+    for number, limit in enumerate(limits):
+        if number % (SLICE if number < most else SUM_SLICE) == 0:
+            yield _limit_family("quota_limit", _LIMIT_TEXT)  # empty: the event loop runs between two families
+        key = (limit.name, entity_label(limit.entity) if number < most else OTHER)
+        rate, debt_seconds = totals.get(key, (0.0, 0.0))
+        totals[key] = (rate + limit.rate, max(debt_seconds, limit.debt_ns(now_ns) / 1e9))
     slices = list(_sliced(list(totals.items()), SLICE))
     for rows in slices:
         family = _limit_family("quota_limit", _LIMIT_TEXT)
@@ -307,10 +305,3 @@ def _limits(metrics: Metrics) -> Iterator[Metric]:
 
 def _limit_family(name: str, text: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(PREFIX + name, text, labels=["limit", "entity"])
-
-
-def _add(totals: dict[tuple[str, str], tuple[float, float]], label: str, limit: LimitInUse, now_ns: int) -> None:
-    """Add a limit to `totals`, by name and entity label: the sum of the rates, and the longest debt in seconds."""
-    key = (limit.name, label)
-    rate, debt_seconds = totals.get(key, (0.0, 0.0))
-    totals[key] = (rate + limit.rate, max(debt_seconds, limit.debt_ns(now_ns) / 1e9))

@@ -178,5 +178,13 @@ class RateLimited:
         self._seen.move_to_end(key)  # the first key always has the oldest line
         return entry[1] if entry is not None else 0
 
+    def event(
+        self, logger: logging.Logger, level: int, name: str, key: Hashable, now_ns: int, /, **fields: object
+    ) -> None:
+        """Log an event with its fields, unless a line of this key is too recent."""
+        suppressed = self.admit(key, now_ns)
+        if suppressed is not None:
+            event(logger, level, name, **fields, suppressed=suppressed or None)  # type: ignore[arg-type] # as in `warn`
+
     def _fresh(self, entry: list[int], now_ns: int) -> bool:
         return now_ns - entry[0] < self._interval_ns

@@ -27,18 +27,19 @@ MAX_REQUEST_CELLS: Final = 4096
 
 # Each reason has a series from the start, so that a rate over it exists before its first event. Reasons come from the
 # code, never from the wire, so new ones are not bounded.
+#: In the order of the bits in `proxy.sessions.pump`.
 PAUSE_REASONS: Final = (
     "connecting",
     "quota",
     "write_backpressure",
     "memory",
+    "in_flight",
+    "drain",
+    "end_of_stream",
+    "turn",
     "response_memory",
     "delay",
     "login",
-    "in_flight",
-    "turn",
-    "drain",
-    "end_of_stream",
 )
 PROXY_HEADER_TIMEOUT: Final = "proxy_header_timeout"
 REJECTION_REASONS: Final = ("max_connections", CONNECTIONS, CONNECTION_CREATION_RATE, PROXY_HEADER_TIMEOUT)

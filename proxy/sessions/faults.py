@@ -7,7 +7,7 @@ from typing import Final, final
 from protocol.errors import ProtocolError
 from proxy.enforcement.data_frame import DataFrame
 from proxy.enforcement.identity import Identity
-from proxy.observability.logs import RateLimited, event
+from proxy.observability.logs import RateLimited
 from proxy.observability.metrics import Metrics
 
 _log = logging.getLogger("proxy.sessions.session")
@@ -76,7 +76,5 @@ class Faults:
         self._metrics.errors.protocol["defect"] += 1
         self._log(logging.ERROR, "defect", type(error).__name__, exc_info=True, peer=identity.client.peer)
 
-    def _log(self, level: int, name: str, key: object, *, exc_info: bool = False, **fields: object) -> None:
-        suppressed = self._lines.admit((name, key), self._clock())
-        if suppressed is not None:
-            event(_log, level, name, exc_info=exc_info, **fields, suppressed=suppressed or None)
+    def _log(self, level: int, name: str, key: object, **fields: object) -> None:
+        self._lines.event(_log, level, name, (name, key), self._clock(), **fields)

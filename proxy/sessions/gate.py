@@ -16,9 +16,10 @@ from typing import Final
 
 from proxy.config.config import format_address
 from proxy.enforcement.report import Report
-from proxy.observability.logs import RateLimited, event
+from proxy.observability.logs import RateLimited
 from proxy.observability.metrics import ConnectionMetrics
-from proxy.sessions.session import Origin, Session
+from proxy.sessions.session import Session
+from proxy.sessions.shared import Origin
 from proxy.streams.context import Context
 from quotas.connections import ConnectionQuotas, Verdict
 
@@ -134,16 +135,15 @@ class Gate:
     def _count_rejected(self, peer: str, verdict: Verdict) -> None:
         reason = verdict.limit_name or ""
         self._metrics.rejected[reason] += 1
-        suppressed = self._lines.admit(("connection_rejected", reason, verdict.entity), self._clock())
-        if suppressed is not None:
-            event(
-                _log,
-                logging.WARNING,
-                "connection_rejected",
-                peer=peer,
-                reason=reason,
-                entity=str(verdict.entity),
-                limit_value=verdict.limit_value,
-                held_seconds=verdict.wait_ns / NS_PER_SECOND or None,
-                suppressed=suppressed or None,
-            )
+        self._lines.event(
+            _log,
+            logging.WARNING,
+            "connection_rejected",
+            (reason, verdict.entity),
+            self._clock(),
+            peer=peer,
+            reason=reason,
+            entity=str(verdict.entity),
+            limit_value=verdict.limit_value,
+            held_seconds=verdict.wait_ns / NS_PER_SECOND or None,
+        )

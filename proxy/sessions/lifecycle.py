@@ -28,13 +28,10 @@ class State(Enum):
 
 class Event(Enum):
     BROKER_CONNECTED = "a broker has been reached"
-    BROKER_UNREACHABLE = "no broker can be reached"
     CLIENT_ENDED = "the client ended its stream, or its connection broke"
-    BROKER_ENDED = "the broker ended its stream, or its connection broke"
     DRAIN = "the proxy ends"
     PROGRESS = "something that was under way has finished"
-    TIMED_OUT = "what was to be flushed has not been taken"
-    FAILED = "what one side sent cannot be handled"
+    OVER = "no broker can be reached, the broker ended its stream, a time is over, or what one side sent is refused"
 
 
 _S = State
@@ -45,43 +42,28 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = Mappin
         # The next state while something is under way, and the next state when nothing is.
         _S.CONNECTING: {
             _E.BROKER_CONNECTED: (_S.OPEN, _S.OPEN),
-            _E.BROKER_UNREACHABLE: (_S.CLOSED, _S.CLOSED),
             _E.CLIENT_ENDED: (_S.CLOSED, _S.CLOSED),
-            _E.BROKER_ENDED: (_S.CLOSED, _S.CLOSED),
             _E.DRAIN: (_S.CLOSED, _S.CLOSED),
             _E.PROGRESS: (_S.CONNECTING, _S.CONNECTING),
-            _E.TIMED_OUT: (_S.CLOSED, _S.CLOSED),
-            _E.FAILED: (_S.CLOSED, _S.CLOSED),
+            _E.OVER: (_S.CLOSED, _S.CLOSED),
         },
         _S.OPEN: {
             _E.BROKER_CONNECTED: (_S.OPEN, _S.OPEN),
-            _E.BROKER_UNREACHABLE: (_S.CLOSED, _S.CLOSED),
             _E.CLIENT_ENDED: (_S.FLUSHING, _S.CLOSED),
-            _E.BROKER_ENDED: (_S.CLOSED, _S.CLOSED),
             _E.DRAIN: (_S.DRAINING, _S.CLOSED),
             _E.PROGRESS: (_S.OPEN, _S.OPEN),
-            _E.TIMED_OUT: (_S.CLOSED, _S.CLOSED),
-            _E.FAILED: (_S.CLOSED, _S.CLOSED),
+            _E.OVER: (_S.CLOSED, _S.CLOSED),
         },
         _S.DRAINING: {
             _E.BROKER_CONNECTED: (_S.DRAINING, _S.DRAINING),
-            _E.BROKER_UNREACHABLE: (_S.CLOSED, _S.CLOSED),
             _E.CLIENT_ENDED: (_S.FLUSHING, _S.CLOSED),
-            _E.BROKER_ENDED: (_S.CLOSED, _S.CLOSED),
             _E.DRAIN: (_S.DRAINING, _S.CLOSED),
             _E.PROGRESS: (_S.DRAINING, _S.CLOSED),
-            _E.TIMED_OUT: (_S.CLOSED, _S.CLOSED),
-            _E.FAILED: (_S.CLOSED, _S.CLOSED),
+            _E.OVER: (_S.CLOSED, _S.CLOSED),
         },
         _S.FLUSHING: {
-            _E.BROKER_CONNECTED: (_S.FLUSHING, _S.FLUSHING),
-            _E.BROKER_UNREACHABLE: (_S.CLOSED, _S.CLOSED),
-            _E.CLIENT_ENDED: (_S.FLUSHING, _S.FLUSHING),
-            _E.BROKER_ENDED: (_S.CLOSED, _S.CLOSED),
-            _E.DRAIN: (_S.FLUSHING, _S.FLUSHING),
-            _E.PROGRESS: (_S.FLUSHING, _S.FLUSHING),
-            _E.TIMED_OUT: (_S.CLOSED, _S.CLOSED),
-            _E.FAILED: (_S.CLOSED, _S.CLOSED),
+            **dict.fromkeys(Event, (_S.FLUSHING, _S.FLUSHING)),
+            _E.OVER: (_S.CLOSED, _S.CLOSED),
         },
         _S.CLOSED: dict.fromkeys(Event, (_S.CLOSED, _S.CLOSED)),
     }

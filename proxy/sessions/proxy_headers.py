@@ -11,7 +11,7 @@ from typing import Any, Final
 from protocol.errors import InvalidProxyHeader
 from protocol.proxy_header import MAX_PROXY_HEADER_SIZE, parse_proxy_header
 from proxy.config.config import Config, format_address, unmapped
-from proxy.observability.logs import RateLimited, event
+from proxy.observability.logs import RateLimited
 from proxy.observability.metrics import PROXY_HEADER_TIMEOUT, Metrics
 
 NS_PER_SECOND: Final = 1_000_000_000
@@ -146,16 +146,6 @@ class ProxyHeaders:
         self._log_line("connection_rejected", reason, peer)
 
     def _log_line(self, name: str, reason: str, peer: tuple[Any, ...], **fields: object) -> None:
-        suppressed = self._lines.admit((name, reason), self._clock())
-        if suppressed is not None:
-            peer_text = format_address((unmapped(peer[0]), peer[1]))
-            event(
-                _log,
-                logging.WARNING,
-                name,
-                exc_info=False,
-                peer=peer_text,
-                reason=reason,
-                **fields,
-                suppressed=suppressed or None,
-            )
+        at = format_address((unmapped(peer[0]), peer[1]))
+        key = (name, reason)
+        self._lines.event(_log, logging.WARNING, name, key, self._clock(), peer=at, reason=reason, **fields)

@@ -6,10 +6,10 @@ the memory bound. The stream returns steps (`proxy.streams.steps`); here they ar
 
 from abc import abstractmethod
 from collections.abc import Callable
-from enum import IntFlag
 from typing import Final, Protocol, final
 
 from protocol.errors import MalformedFrame
+from proxy.observability.metrics import PAUSE_REASONS
 from proxy.sessions.turns import FAST_TURN_NS, HEAVY_NS, ROUND_NS, TURN_NS, WORTH_COUNTING_NS, Turn, Turns
 from proxy.sessions.wire import Wire
 from proxy.streams.connection import Stream
@@ -17,37 +17,19 @@ from proxy.streams.handlers.data import HEAD_READ_SIZE
 from proxy.streams.memory import READ_SIZE, Holding, MemoryPool
 from proxy.streams.steps import DELAY_RESPONSE, DRAINED, FULL, HOLD, NEED, REPLACE, WAIT, YIELD
 
-
-class PauseReason(IntFlag):
-    """Why a wire is not being read. Reading resumes without any reason; each is a metric label."""
-
-    CONNECTING = 1
-    QUOTA = 2
-    WRITE_BACKPRESSURE = 4
-    MEMORY = 8
-    IN_FLIGHT = 16
-    DRAIN = 32
-    END_OF_STREAM = 64
-    TURN = 128
-    RESPONSE_MEMORY = 256
-    DELAY = 512
-    LOGIN = 1024
-
-
-# Plain ints: an IntFlag operation costs ten times an int's, and these are on the hot path.
-CONNECTING: Final = int(PauseReason.CONNECTING)
-QUOTA: Final = int(PauseReason.QUOTA)
-WRITE_BACKPRESSURE: Final = int(PauseReason.WRITE_BACKPRESSURE)
-MEMORY: Final = int(PauseReason.MEMORY)
-IN_FLIGHT: Final = int(PauseReason.IN_FLIGHT)
-DRAIN: Final = int(PauseReason.DRAIN)
-END_OF_STREAM: Final = int(PauseReason.END_OF_STREAM)
-TURN: Final = int(PauseReason.TURN)
-RESPONSE_MEMORY: Final = int(PauseReason.RESPONSE_MEMORY)
-DELAY: Final = int(PauseReason.DELAY)
-LOGIN: Final = int(PauseReason.LOGIN)
-
-REASON_NAMES: Final = {int(reason): reason.name.lower() for reason in PauseReason if reason.name}
+# Why a wire is not being read: reading resumes without any of these bits. Each is a metric label.
+CONNECTING: Final = 1
+QUOTA: Final = 2
+WRITE_BACKPRESSURE: Final = 4
+MEMORY: Final = 8
+IN_FLIGHT: Final = 16
+DRAIN: Final = 32
+END_OF_STREAM: Final = 64
+TURN: Final = 128
+RESPONSE_MEMORY: Final = 256
+DELAY: Final = 512
+LOGIN: Final = 1024
+REASON_NAMES: Final = {1 << bit: name for bit, name in enumerate(PAUSE_REASONS)}
 
 #: Not a reason: the pump is done, nothing resumes it.
 STOPPED: Final = 1 << 30
@@ -64,31 +46,23 @@ class Owner(Protocol):
 
     @abstractmethod
     def attend(self) -> None:
-        """The session has something to do besides the bytes: see `Connection.attention`."""
+        """The session has something to do besides the bytes: see `Connection.attention`; or the sink took all bytes."""
 
     @abstractmethod
-    def on_hold(self, pump: "Pump") -> None:
-        """A limit holds a frame: see the stream's `hold`. The pump has been paused."""
+    def on_hold(self) -> None:
+        """A limit holds a frame: see `Connection.held`. The pump of requests has been paused."""
 
     @abstractmethod
     def on_delay(self) -> None:
         """A response is delayed: see `Responses.delay`. The pump has been paused."""
 
     @abstractmethod
-    def on_source_ended(self, pump: "Pump") -> None:
-        """The source ended its stream."""
-
-    @abstractmethod
-    def on_source_failed(self, pump: "Pump", error: OSError) -> None:
-        """The source's connection broke."""
+    def on_source_ended(self, pump: "Pump", error: OSError | None = None) -> None:
+        """The source ended its stream, or its connection broke."""
 
     @abstractmethod
     def on_sink_failed(self, pump: "Pump", error: OSError) -> None:
         """The sink's connection broke."""
-
-    @abstractmethod
-    def on_flushed(self, pump: "Pump") -> None:
-        """All pending bytes have been taken by the sink."""
 
     @abstractmethod
     def close_for(self, error: Exception) -> None:
@@ -296,7 +270,7 @@ class Pump(Turn):
     def _on_unread(self, error: OSError) -> None:
         """A read failed, or there was nothing to read."""
         if not isinstance(error, BlockingIOError | InterruptedError):
-            self._owner.on_source_failed(self, error)
+            self._owner.on_source_ended(self, error)
 
     def _restore_kept(self) -> int:
         """Copy the kept bytes to the beginning of the shared buffer; returns their number."""
@@ -414,7 +388,7 @@ class Pump(Turn):
         self.unparsed = step != NEED
         if step == HOLD:
             self.pause(QUOTA)
-            self._owner.on_hold(self)
+            self._owner.on_hold()
         elif step == DELAY_RESPONSE:
             self.pause(DELAY)
             self._owner.on_delay()
@@ -478,7 +452,7 @@ class Pump(Turn):
             self._account()
         else:
             self._drop_pending()
-            self._owner.on_flushed(self)
+            self._owner.attend()
 
     def _drop_pending(self) -> None:
         self.pending = None

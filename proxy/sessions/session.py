@@ -3,16 +3,13 @@
 import socket
 from asyncio import TimerHandle
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, final
 
 from protocol.errors import NotKafka, ProtocolError
-from protocol.request_header import may_contain_produce
 from proxy.brokers.upstream import Attempt, BrokerFailed
 from proxy.config.config import Address, format_address
 from proxy.enforcement.data_frame import DataFrame, FrameOwner, Life
-from proxy.enforcement.holds import Delay
 from proxy.enforcement.identity import Identity
 from proxy.enforcement.report import throttle_status
 from proxy.observability.admin import ThrottleStatus
@@ -36,7 +33,7 @@ from proxy.sessions.pump import (
     Owner,
     Pump,
 )
-from proxy.sessions.shared import Shared
+from proxy.sessions.shared import Origin, Shared
 from proxy.sessions.wire import Wire
 from proxy.streams.connection import Connection
 from proxy.streams.request_stream import RequestStream
@@ -46,22 +43,8 @@ from proxy.streams.response_stream import ResponseStream
 FLUSH_TIMEOUT_SECONDS: Final = 30.0
 #: The throttle time of responses while a bound of the proxy keeps their client from being read.
 _BLOCKED_NS: Final = 100_000_000
-#: How much of the unread requests of a client that has gone is searched for data.
-_PEEK_SIZE: Final = 4_096
 #: Reasons that may keep a client from being read for long.
 _STANDING: Final = WRITE_BACKPRESSURE | MEMORY | RESPONSE_MEMORY | IN_FLIGHT | LOGIN
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Address of a client, and the names of the `listener` that it connected to. `header_ns`: how long its PROXY header
-    took.
-    """
-
-    ip: str
-    port: int
-    listener: tuple[str, ...]
-    header_ns: int = 0
 
 
 @final
@@ -125,20 +108,8 @@ class Session(Owner, FrameOwner):
         return self.connection.identity
 
     @property
-    def held(self) -> DataFrame | None:
-        """The frame that a limit holds, if one does."""
-        frame = self.connection.frame
-        return frame if frame is not None and frame.state is Life.HELD else None
-
-    @property
     def is_held(self) -> bool:
-        return self.held is not None
-
-    @property
-    def wait(self) -> Delay | DataFrame | None:
-        """Of its next response, or of its next request, for a limit."""
-        delay = None if self.upstream is None else self.response_stream.delay
-        return delay or self.held
+        return self.connection.held is not None
 
     @property
     def bound(self) -> str:
@@ -151,7 +122,8 @@ class Session(Owner, FrameOwner):
     @property
     def throttle_status(self) -> ThrottleStatus | None:
         """For `/throttles`."""
-        return throttle_status(self.identity, self.wait, self.bound, self._shared.clock())
+        delay = None if self.upstream is None else self.response_stream.delay
+        return throttle_status(self.identity, delay or self.connection.held, self.bound, self._shared.clock())
 
     # ---- opening
 
@@ -175,7 +147,7 @@ class Session(Owner, FrameOwner):
             shared.wire_to_broker,
             partial(self._on_connected, spent_ns),
             shared.health.failed,
-            lambda: self._on(Event.BROKER_UNREACHABLE),
+            self.close,
         )
         if self.state is State.CONNECTING:
             self._attempt = attempt
@@ -183,7 +155,7 @@ class Session(Owner, FrameOwner):
     def _on_not_open(self, reason: str, detail: str) -> None:
         if reason:
             self._shared.faults.protocol(self.identity, HandshakeFailed(detail, -1))
-        self._on(Event.FAILED)
+        self.close()
 
     def _on_connected(self, spent_ns: int, upstream: Wire, address: str) -> None:
         self._attempt = None
@@ -237,12 +209,11 @@ class Session(Owner, FrameOwner):
         is dropped; one with acks=0 is delivered. One that is partly forwarded is cut: its connections close at once.
         """
         self.connection.close()
-        frame = self.held
+        frame = self.connection.held
         if frame is not None:
             if self.requests.stream.remaining:
                 self.close()
-                return
-            if frame.answered:
+            elif frame.answered:
                 self._drop_held()
         self._on(Event.DRAIN)
 
@@ -253,8 +224,7 @@ class Session(Owner, FrameOwner):
             self.requests.pause(DRAIN)
         else:
             self.requests.stream.want = self.requests.stream.remaining or self.requests.stream.want
-        only_unanswered = not self._is_busy()  # while draining, data without a response does not count
-        if only_unanswered and self.upstream is not None:
+        if self.upstream is not None and not self._is_busy():  # data without a response does not count now
             self.upstream.shutdown()  # the broker ends its stream when it has read all of it
 
     def _flush(self) -> None:
@@ -273,10 +243,10 @@ class Session(Owner, FrameOwner):
             self._timer = self._shared.loop.call_later(FLUSH_TIMEOUT_SECONDS, self._on_timed_out)
 
     def _on_timed_out(self) -> None:
-        frame = self.held
+        frame = self.connection.held
         if frame is not None:
             self._shared.faults.dropped(self.identity, frame)
-        self._on(Event.TIMED_OUT)
+        self.close()
 
     def _end_requests(self) -> None:
         """Tell the broker that no request follows, once the client has all responses or cannot read them.
@@ -293,7 +263,7 @@ class Session(Owner, FrameOwner):
 
     def close(self) -> None:
         """Close both connections at once and give back everything; does nothing the second time."""
-        self._on(Event.FAILED)
+        self._on(Event.OVER)
 
     def _close(self) -> None:
         shared = self._shared
@@ -301,7 +271,6 @@ class Session(Owner, FrameOwner):
             self._timer.cancel()
         if self._attempt is not None:
             self._attempt.cancel()
-            self._attempt = None
         if self.login is not None:
             self.login.close()
         if self.is_held:
@@ -322,8 +291,8 @@ class Session(Owner, FrameOwner):
 
     # ---- holds
 
-    def on_hold(self, pump: Pump) -> None:
-        frame = self.held
+    def on_hold(self) -> None:
+        frame = self.connection.held
         if frame is not None:
             frame.owner = self
             self._shared.wakeups.add(frame)
@@ -352,9 +321,8 @@ class Session(Owner, FrameOwner):
     def _drop_held(self) -> None:
         frame = self.connection.frame
         if frame is not None:
-            self._shared.wakeups.forget(frame)
             self.request_stream.end(self._shared.clock())
-            self._shared.wakeups.rearm()
+            self._shared.wakeups.forget(frame)
         if self.state is not State.CLOSED:
             self.requests.drop_kept()
 
@@ -418,30 +386,24 @@ class Session(Owner, FrameOwner):
                 responses.write(frames)
                 self._shared.pumps.memory_returned()
 
-    def on_source_ended(self, pump: Pump) -> None:
-        if pump is self.requests:
-            self._on_client_ended()
-        else:
-            if self.responses.stream.remaining or self.responses.kept:
-                self._shared.faults.ended_mid_frame()
-            elif self.progress.is_unheard and self.state is not State.FLUSHING:
-                self._note_upstream_lost(None)
-            self._on(Event.BROKER_ENDED)
-
-    def on_source_failed(self, pump: Pump, error: OSError) -> None:
-        if pump is self.requests:
-            self.responses.discard()
-            self._on_client_ended()
-        else:
-            if not self.requests.discarding:
+    def on_source_ended(self, pump: Pump, error: OSError | None = None) -> None:
+        requests, responses = self.requests, self.responses
+        if pump is requests:
+            if error is not None:
+                responses.discard()
+            missing = requests.stream.remaining
+            if missing or requests.kept:
+                self._shared.faults.protocol(self.identity, ClosedMidFrame(missing or None))
+            self._on(Event.CLIENT_ENDED)
+            return
+        if error is not None:
+            if not requests.discarding:
                 self._note_upstream_lost(error)
-            self._on(Event.BROKER_ENDED)
-
-    def _on_client_ended(self) -> None:
-        missing = self.requests.stream.remaining
-        if missing or self.requests.kept:
-            self._shared.faults.protocol(self.identity, ClosedMidFrame(missing or None))
-        self._on(Event.CLIENT_ENDED)
+        elif responses.stream.remaining or responses.kept:
+            self._shared.faults.ended_mid_frame()
+        elif self.progress.is_unheard and self.state is not State.FLUSHING:
+            self._note_upstream_lost(None)
+        self.close()
 
     def on_sink_failed(self, pump: Pump, error: OSError) -> None:
         """The peer has gone. What it sent before, and its end, are still to be read."""
@@ -451,9 +413,7 @@ class Session(Owner, FrameOwner):
             if self.is_held:
                 self._drop_held()
             self.requests.pause(END_OF_STREAM)
-            self._shared.loop.call_soon(self._read_to_end, self.responses)
-        else:
-            self._shared.loop.call_soon(self._read_to_end, self.requests)
+        self._shared.loop.call_soon(self._read_to_end, self.responses if pump is self.requests else self.requests)
 
     def _read_to_end(self, pump: Pump) -> None:
         """The source has gone: read what it left, one ``recv`` for each round of the loop, up to the end of the stream.
@@ -464,9 +424,6 @@ class Session(Owner, FrameOwner):
         if not pump.paused & ~TURN:
             self._shared.loop.call_soon(self._read_to_end, pump)
 
-    def on_flushed(self, pump: Pump) -> None:
-        self.attend()
-
     # ---- once a second
 
     def sweep(self, now_ns: int) -> None:
@@ -474,7 +431,7 @@ class Session(Owner, FrameOwner):
         if self.state is State.CLOSED:  # since the sweep began
             return
         if self.state is State.FLUSHING:
-            self._give_up_if_broken()
+            self._close_if_broken()
         elif self.client.peer_has_gone:
             self._on_client_gone()
         if self.upstream is None:
@@ -493,13 +450,10 @@ class Session(Owner, FrameOwner):
         TCP does not tell a client that has gone from one that ended its stream and reads on. A request that is held or
         not read is dropped in both cases: a client that has gone sends it again. Responses in flight are delivered.
         """
+        frame = self.connection.held
         if self.upstream is None:
-            unread = self.client.peek(_PEEK_SIZE)
-            if len(unread) < _PEEK_SIZE and not may_contain_produce(unread):
-                self._on(Event.CLIENT_ENDED)
-            return
-        frame = self.held
-        if frame is not None:
+            self._on(Event.CLIENT_ENDED)
+        elif frame is not None:
             if frame.answered:
                 self._drop_held_frame(frame)
             else:
@@ -512,7 +466,7 @@ class Session(Owner, FrameOwner):
             else:
                 self._limit_flush()
 
-    def _give_up_if_broken(self) -> None:
+    def _close_if_broken(self) -> None:
         """The client cannot read responses any more: close, unless acks=0 data is still to be delivered."""
         if self.client.is_broken or self.responses.discarding:
             self.responses.discard()
@@ -538,7 +492,7 @@ class Session(Owner, FrameOwner):
             self._shared.faults.protocol(self.identity, error)
         else:
             self._shared.faults.defect(self.identity, error)
-        self._on(Event.FAILED)
+        self.close()
 
     def _note_upstream_lost(self, error: OSError | None) -> None:
         """The broker's connection broke; without an error: it closed it before a response."""

@@ -1,4 +1,4 @@
-"""What all sessions of one proxy share."""
+"""What all sessions of one proxy share, and where a client comes from."""
 
 import socket
 from asyncio import AbstractEventLoop
@@ -14,6 +14,18 @@ from proxy.sessions.wakeups import Wakeups
 from proxy.sessions.wire import Wire
 from proxy.streams.context import Context
 from proxy.streams.kinds import Kinds
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Address of a client, and the names of the `listener` that it connected to. `header_ns`: how long its PROXY header
+    took.
+    """
+
+    ip: str
+    port: int
+    listener: tuple[str, ...]
+    header_ns: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Final
 
 from proxy.config.config import SecurityOptions
-from proxy.observability.logs import RateLimited, event
+from proxy.observability.logs import RateLimited
 from proxy.observability.metrics import HANDSHAKE_TIMEOUT, MAX_IDLE, STALLED, ConnectionMetrics
 from proxy.sessions.lifecycle import State
 from proxy.sessions.proxy_headers import ProxyHeaders
@@ -92,20 +92,10 @@ class Sweep:
 
     def _close(self, session: Session, reason: str, now_ns: int, **fields: object) -> None:
         self._metrics.closed[reason] += 1
-        suppressed = self._lines.admit(reason, now_ns)
-        if suppressed is not None:
-            client = session.identity.client
-            event(
-                _log,
-                logging.INFO if reason == MAX_IDLE else logging.WARNING,
-                "connection_closed",
-                exc_info=False,
-                reason=reason,
-                peer=client.peer,
-                client_id=client.client_id,
-                **fields,
-                suppressed=suppressed or None,
-            )
+        client = session.identity.client
+        level = logging.INFO if reason == MAX_IDLE else logging.WARNING
+        at = {"reason": reason, "peer": client.peer, "client_id": client.client_id}
+        self._lines.event(_log, level, "connection_closed", reason, now_ns, **at, **fields)
         session.close()
 
     def _close_stalled(self, now_ns: int) -> None:

@@ -66,7 +66,7 @@ class TlsWire(Wire):
         if self._host is None:
             self.when_readable(self._handshake.on_ready)
         else:
-            self._turns.wait(self._handshake)
+            self._turns.wait_for_handshake(self._handshake)
 
     def step(self) -> None:
         """A step of the handshake. Raises OSError, ssl.SSLWantReadError and ssl.SSLWantWriteError among them, and
@@ -151,10 +151,6 @@ class TlsWire(Wire):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise BlockingIOError from None
 
-    def peek(self, size: int) -> bytes:
-        """What can be peeked at is encrypted."""
-        return b""
-
     # ---- the end
 
     def shutdown(self) -> None:
@@ -206,7 +202,7 @@ class Handshake:
         if self._turns.may_begin(self):
             self.on_turn()
         else:
-            self._turns.wait(self)
+            self._turns.wait_for_handshake(self)
 
     def on_turn(self) -> None:
         if not self._wire.is_opened_by(self):

@@ -6,6 +6,8 @@ A round is one poll of the loop and the callbacks that follow it. In each round
   postponed, and comes first in the next round
 - expensive connections (a turn took longer than `HEAVY_NS`, long frames, more was read than one turn parses) share
   `HEAVY_ROUND_NS`; the rest waits in a queue, first in, first out. One turn ends after `TURN_NS`
+- handshakes of TLS are expensive, too, but wait in a queue of their own: one step in each round comes first, the others
+  last, so no flood of them stands before an established connection, nor the other way round
 
 So other connections delay a small request by a bounded time, for any input.
 """
@@ -50,7 +52,7 @@ class Turns:
     used_ns   of the round so far; `heavy_used_ns`: by expensive connections
     """
 
-    __slots__ = ("_heavy", "_light", "_loop", "clock", "heavy_used_ns", "is_busy", "used_ns")
+    __slots__ = ("_handshakes", "_heavy", "_light", "_loop", "clock", "heavy_used_ns", "is_busy", "used_ns")
 
     def __init__(self, loop: AbstractEventLoop, clock: Callable[[], int]) -> None:
         self._loop = loop
@@ -60,6 +62,7 @@ class Turns:
         self.is_busy = False
         self._light: deque[Turn] = deque()
         self._heavy: deque[Turn] = deque()
+        self._handshakes: deque[Turn] = deque()
 
     def may_begin(self, turn: Turn) -> bool:
         """Whether it may use the loop now; else call `wait`."""
@@ -70,6 +73,11 @@ class Turns:
     def wait(self, turn: Turn) -> None:
         """Call its `on_turn` in a later round."""
         (self._heavy if turn.is_heavy else self._light).append(turn)
+        self.begin_round()
+
+    def wait_for_handshake(self, turn: Turn) -> None:
+        """The same for a step of a handshake, which is expensive."""
+        self._handshakes.append(turn)
         self.begin_round()
 
     def used(self, turn: Turn, time_ns: int) -> None:
@@ -89,14 +97,16 @@ class Turns:
     def _next_round(self) -> None:
         self.is_busy = False
         self.used_ns = self.heavy_used_ns = 0
-        light, heavy = self._light, self._heavy
+        light, heavy, handshakes = self._light, self._heavy, self._handshakes
         for _ in range(len(light)):
             if self.used_ns >= ROUND_NS:
                 break
             light.popleft().on_turn()
-        for _ in range(len(heavy)):
-            if self.heavy_used_ns >= HEAVY_ROUND_NS:
-                break
-            heavy.popleft().on_turn()
-        if light or heavy:
+        first = min(1, len(handshakes))
+        for waiting, count in ((handshakes, first), (heavy, len(heavy)), (handshakes, len(handshakes) - first)):
+            for _ in range(count):
+                if self.heavy_used_ns >= HEAVY_ROUND_NS:
+                    break
+                waiting.popleft().on_turn()
+        if light or heavy or handshakes:
             self.begin_round()

@@ -91,13 +91,6 @@ class Wire:
         self.stop_writing()
         self._sock.close()
 
-    def peek(self, size: int) -> bytes:
-        """At most `size` bytes of what was received and has not been read; it stays unread."""
-        try:
-            return self._sock.recv(size, socket.MSG_PEEK)
-        except OSError:  # nothing is there, or the connection is broken: the next read reports it
-            return b""
-
     @property
     def peer_has_gone(self) -> bool:
         """Whether the peer has ended its stream, closed or reset the connection, even if data before that has not been

@@ -77,7 +77,7 @@ class Batches:
         if is_produce:
             requests.near_limit = left < READ_SIZE
             entity = connection.identity.entity
-            entity.produce_bytes += size
+            entity.produce_bytes += size - missing
             entity.produce_requests += count
             connection.sent_unanswered |= not kind.answered
         kind.counter.value += count

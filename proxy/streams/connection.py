@@ -4,12 +4,13 @@ from abc import abstractmethod
 from collections import deque
 from typing import Final, final
 
+from protocol.errors import LoginRequired
 from protocol.request_header import PREFIX_SIZE, RequestHeader, unpack_prefix
 from protocol.rewriting_walk import RewritingWalk
 from protocol.sasl import Exchange
 from protocol.throttle_time import INT32, clients_wait
 from protocol.walk import FrameWalk
-from proxy.enforcement.data_frame import DataFrame
+from proxy.enforcement.data_frame import DataFrame, Life
 from proxy.enforcement.holds import Delay
 from proxy.enforcement.identity import Identity
 from proxy.enforcement.measures import Reply
@@ -121,6 +122,12 @@ class Connection:
         self.exchange: Exchange | None = None
 
     @property
+    def held(self) -> DataFrame | None:
+        """The frame that a limit holds, if one does."""
+        frame = self.frame
+        return frame if frame is not None and frame.state is Life.HELD else None
+
+    @property
     def owed_bytes(self) -> int:
         """Bytes of the proxy's own responses that wait for earlier ones."""
         return self.owed.pending
@@ -131,6 +138,13 @@ class Connection:
         if self.fetching.is_open and self.identity.limits.fetch.limits and self.context.measures.enforces:
             return False
         return len(self.in_flight) <= self.max_in_flight // 2 and self.owed_bytes <= MAX_OWED_BYTES // 2
+
+    def check_login(self) -> None:
+        """Raises LoginRequired: else clients that never log in could use limits up. `--principal` reads no login."""
+        config, exchange = self.context.config, self.exchange
+        is_read = config.upstream.clients_log_in and config.quotas.principal is None
+        if is_read and (exchange is None or not exchange.has_ended):
+            raise LoginRequired
 
     def answer(self, correlation_id: int, frame: bytes, throttle_at: int = 0) -> None:
         """Queue a response of the proxy's own: see `Answer`."""

@@ -125,6 +125,7 @@ class RequestStream(Requests):
             return None
         identity = self.connection.identity
         if header.client_id != identity.wire_client_id and kind.handler.identifies:
+            self.connection.check_login()
             identity.identify(header.client_id, now_ns)
         self.kind = kind
         return kind
@@ -208,7 +209,9 @@ class RequestStream(Requests):
     def _forwarded(self, size: int, now_ns: int) -> None:
         """So many bytes of the rest of the current frame are forwarded."""
         self.remaining -= size
-        frame = self.connection.frame
+        kind, frame = self.kind, self.connection.frame
+        if kind is not None and type(kind.handler) is Produce:
+            self.connection.identity.entity.produce_bytes += size
         if frame is not None:
             if frame.passage is not None:
                 frame.passage.passed(size, now_ns)

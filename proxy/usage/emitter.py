@@ -148,19 +148,18 @@ class Emitter:
 
     def _report(self, error: SinkFailed) -> None:
         self._metrics.errors[error.reason] += 1
-        suppressed = self._failures.admit(error.reason, self._clock_ns())
-        if suppressed is not None:
-            is_refused = isinstance(error, SinkRefused)
-            event(
-                _log,
-                logging.ERROR if is_refused else logging.WARNING,
-                "usage_records_refused" if is_refused else "usage_records_not_written",
-                reason=error.reason,
-                message=error.message,
-                pending=self._metrics.pending,
-                lost=self._collector.lost,
-                suppressed=suppressed or None,
-            )
+        is_refused = isinstance(error, SinkRefused)
+        self._failures.event(
+            _log,
+            logging.ERROR if is_refused else logging.WARNING,
+            "usage_records_refused" if is_refused else "usage_records_not_written",
+            error.reason,
+            self._clock_ns(),
+            reason=error.reason,
+            message=error.message,
+            pending=self._metrics.pending,
+            lost=self._collector.lost,
+        )
 
     def _report_defect(self) -> None:
         self._metrics.errors["defect"] += 1

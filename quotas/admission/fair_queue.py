@@ -20,7 +20,7 @@ All operations are O(log n), amortised; the state is the waiting frames.
 """
 
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeVar
 
@@ -60,13 +60,6 @@ class FairQueue(Generic[T]):
         self._arrivals = 0
         self._flows: dict[T, _Flow[T]] = {}
         self._heap: list[tuple[int, int, _Flow[T]]] = []
-
-    def __len__(self) -> int:
-        return self.waiting
-
-    def __iter__(self) -> Iterator[T]:
-        """Every waiting session, once, in no particular order."""
-        return iter(self._flows)
 
     def push(self, waiter: T, size: int, *, is_first: bool = False) -> None:
         """Queue a frame of `size` bytes; frames of one session keep their order. ValueError for a negative size.

@@ -143,7 +143,9 @@ def spend_all(amounts: Collection[tuple[Limit, int, int]], size: int, now_ns: in
         elif type(algorithm) is TokenBucket:
             left = algorithm.spend(amount, beside + limit.reserved, now_ns)
         else:  # a charge of these cannot be undone
-            left = _left_after(algorithm, amount + beside + limit.reserved, now_ns)
+            left = algorithm.headroom(now_ns) - amount - beside - limit.reserved
+            if not left and algorithm.debt_ns(now_ns):
+                left = -1
             asked.append((algorithm, amount))
         if left < 0:
             _unspend(amounts, limit)
@@ -155,12 +157,6 @@ def spend_all(amounts: Collection[tuple[Limit, int, int]], size: int, now_ns: in
     for algorithm, amount in asked:
         algorithm.record(amount, now_ns)
     return fitting
-
-
-def _left_after(algorithm: Algorithm, amount: int, now_ns: int) -> int:
-    """What `Algorithm.spend` would return, without a charge."""
-    left = algorithm.headroom(now_ns) - amount
-    return -1 if not left and not amount and algorithm.debt_ns(now_ns) else left
 
 
 def _unspend(amounts: Collection[tuple[Limit, int, int]], refusing: Limit) -> None:
@@ -236,20 +232,20 @@ class _NoLimit(LimitSet):
         return UNLIMITED
 
 
-class _OneLimit(LimitSet):
-    """Exactly one limit."""
+class _OneBucket(LimitSet):
+    """Exactly one limit, with a token bucket."""
 
     __slots__ = ("_bucket", "_limit")
 
-    def __init__(self, limits: tuple[Limit]) -> None:
-        super().__init__(limits)
-        self._limit: Final = limits[0]
-        self._bucket: Final = limits[0].algorithm
+    def __init__(self, limit: Limit, bucket: TokenBucket) -> None:
+        super().__init__((limit,))
+        self._limit: Final = limit
+        self._bucket: Final = bucket
 
     def charge(self, amount: int, now_ns: int) -> Decision:
         debt_ns = self._bucket.record(amount, now_ns)
         if self._limit.reserved:
-            debt_ns = _debt_of_client(self._limit, now_ns)
+            debt_ns = self._limit.debt_ns(now_ns)
         return Decision(True, debt_ns, self._limit, self.limits) if debt_ns else ADMITTED
 
     def spend(self, amount: int, now_ns: int, beside: int = 0) -> int:
@@ -270,6 +266,6 @@ def limit_set(limits: tuple[Limit, ...]) -> LimitSet:
     """The set of these limits, in the fastest form for their number."""
     if not limits:
         return NO_LIMITS
-    if len(limits) == 1:
-        return _OneLimit((limits[0],))
+    if len(limits) == 1 and isinstance(bucket := limits[0].algorithm, TokenBucket):
+        return _OneBucket(limits[0], bucket)
     return LimitSet(limits)

@@ -26,11 +26,6 @@ class Passage:
         for limit, amount in amounts.items():
             limit.reserved += amount
 
-    @property
-    def is_over(self) -> bool:
-        """Whether all of it has passed, or it has ended."""
-        return not self.left_bytes
-
     def add(self, amounts: Mapping[Limit, int]) -> None:
         """Reserve more, for the bytes that are left: topics late in the frame."""
         left = self.left

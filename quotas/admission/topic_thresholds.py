@@ -105,10 +105,6 @@ class Thresholds:
         self._sharing = 0  # of these, the ones without an explicit threshold
         self._share: int | Fraction | None = UNLIMITED  # None: to be computed on the next read
 
-    def __len__(self) -> int:
-        """Known topics."""
-        return len(self._known)
-
     @property
     def total(self) -> int | Fraction | None:
         """Units per second; None: nothing is enforced."""
@@ -211,11 +207,6 @@ class TopicThreshold:
         """Record an amount on topic and total that the broker has accepted."""
         self.accepted.record(amount, now_ns)
         self.thresholds.accepted.record(amount, now_ns)
-
-    def spend(self, amount: int, beside: int, now_ns: int) -> int:
-        """What is left of `headroom` after both; -1 if that is below zero, or in debt. Records nothing."""
-        left = self.headroom(now_ns) - amount - beside
-        return -1 if left < 0 or self.debt_ns(now_ns) else left
 
     def debt_ns(self, now_ns: int, reserved: int = 0) -> int:
         """Nanoseconds until topic or total is within its threshold, if nothing more is recorded. Ignores `reserved`."""

@@ -54,11 +54,6 @@ class Algorithm(Protocol):
     def headroom(self, now_ns: int, /) -> int:
         """Whole units that can be charged before it is in debt."""
 
-    def spend(self, amount: int, beside: int, now_ns: int, /) -> int:
-        """Charge `amount` if a charge of `amount + beside` leaves no debt. Returns the whole units left after both, or,
-        if not charged, -1.
-        """
-
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int, /) -> None:
         """Change the rate from `now_ns` on; earlier charges remain."""
 

@@ -165,16 +165,6 @@ class Ewma:
         self._meter.record(amount, now_ns)
         return self.debt_ns(now_ns)
 
-    def spend(self, amount: int, beside: int, now_ns: int) -> int:
-        """Charge `amount` if the next tick finds no debt with `amount + beside`. Returns the units left after both, or,
-        if not charged, -1.
-        """
-        left = self.headroom(now_ns) - amount - beside
-        if left < 0 or self.debt_ns(now_ns):
-            return -1
-        self._meter.record(amount, now_ns)
-        return left
-
     def debt_ns(self, now_ns: int, reserved: int = 0) -> int:
         """Nanoseconds until the tick with a rate of at most the bound, whatever is `reserved`."""
         return self._meter.ns_until_at_most(self.rate, now_ns)

@@ -102,13 +102,8 @@ class LayeredBloomFilter:
         self._layer_probability: Final = false_positive_probability / window_count
         self._salt: Final = salt
 
-    def holds(self, producer_id: int, now_ns: int) -> bool:
-        """Whether the id is known; changes nothing."""
-        hashed = spread(producer_id, self._salt)
-        return any(layer.filter.holds(hashed) for layer in self.layers if layer.expires_ns > now_ns)
-
     def see(self, producer_id: int, now_ns: int) -> bool:
-        """As `holds`; a known id counts as put in now."""
+        """Whether the id is known; then it counts as put in now."""
         hashed = spread(producer_id, self._salt)
         for layer in reversed(self.layers):
             if layer.expires_ns <= now_ns:

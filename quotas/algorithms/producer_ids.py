@@ -145,16 +145,6 @@ class ProducerIdQuota:
             self._count(amount, at_ns)
         return 0
 
-    def spend(self, amount: int, beside: int, now_ns: int) -> int:
-        """Count `amount` if `amount + beside` fits into the window. Returns how many more fit after both, or, not
-        counted, -1.
-        """
-        left = self._limit - self._live(self._pass_time(now_ns)) - amount - beside
-        if left < 0:
-            return -1
-        self.record(amount, now_ns)
-        return left
-
     def debt_ns(self, now_ns: int, reserved: int = 0) -> int:
         """Nanoseconds until fewer than the limit are counted, with `reserved` more; 0 when they are. A window if that
         many never fit.

@@ -127,21 +127,23 @@ class SampledWindow:
         """Charge `amount` in any state. Returns the debt in ns, or 0 if the charge is evenly spaced: see the module."""
         if now_ns < self.last_ns:
             now_ns = self.last_ns
-        return self._charge(amount, now_ns, *self._measure(now_ns // NS_PER_MS))
-
-    def spend(self, amount: int, beside: int, now_ns: int) -> int:
-        """Charge `amount` if a charge of `amount + beside` leaves no debt. Returns the whole units left after both, or,
-        if not charged, -1.
-        """
-        if now_ns < self.last_ns:
-            now_ns = self.last_ns
         now_ms = now_ns // NS_PER_MS
         total, time_ms = self._measure(now_ms)
-        left = self._room(now_ms, total, time_ms) - amount - beside
-        if left < 0 or self._debt(0, now_ms, total, time_ms) is not None:
-            return -1
-        self._charge(amount, now_ns, total, time_ms)
-        return left
+        debt = self._debt(amount, now_ms, total, time_ms)
+        wait = debt
+        if (
+            debt is not None
+            and self._is_even(amount, now_ns, total, time_ms)
+            and self._debt(0, now_ms, total, time_ms) is None
+        ):
+            wait = None
+        self._kept = debt
+        self._advance(now_ms)
+        self._count += amount
+        self.last_ns = now_ns
+        if self._ever is not None:
+            self._ever += amount
+        return 0 if wait is None else self._end_ms(wait) * NS_PER_MS - now_ns
 
     def debt_ns(self, now_ns: int, reserved: int = 0) -> int:
         """Nanoseconds until out of debt if `reserved` more units were charged now, by Kafka's formula. It may get
@@ -179,25 +181,6 @@ class SampledWindow:
     def _end_ms(self, debt: tuple[int | Fraction, int]) -> int:
         total, since_ms = debt
         return since_ms + self._terms.span_ms(total)
-
-    def _charge(self, amount: int, now_ns: int, total: int, time_ms: int) -> int:
-        """Charge; `total` and `time_ms` are those of `_measure` before it. Returns the wait in ns."""
-        now_ms = now_ns // NS_PER_MS
-        debt = self._debt(amount, now_ms, total, time_ms)
-        wait = debt
-        if (
-            debt is not None
-            and self._is_even(amount, now_ns, total, time_ms)
-            and self._debt(0, now_ms, total, time_ms) is None
-        ):
-            wait = None
-        self._kept = debt
-        self._advance(now_ms)
-        self._count += amount
-        self.last_ns = now_ns
-        if self._ever is not None:
-            self._ever += amount
-        return 0 if wait is None else self._end_ms(wait) * NS_PER_MS - now_ns
 
     def _is_even(self, amount: int, now_ns: int, total: int, time_ms: int) -> bool:
         """Whether 19/20 of the bound earned `amount` since the previous charge and `total` in its time. With the

@@ -13,6 +13,7 @@ from deploy.local.artifacts import PROJECT
 DEMO = (sys.executable, "-u", "-m", "demo")
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_the_demo_reads_everything_back_and_ends_with_verdicts_reports_and_next_command(tmp_path: Path) -> None:
     command = [*DEMO, "--rows", "40000", "--limit", "2", "--output", str(tmp_path)]
@@ -51,10 +52,11 @@ def test_without_java_there_is_one_line_that_says_what_to_install(tmp_path: Path
     assert (done.stdout.count("\n"), done.stderr) == (1, "")
 
 
-@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_when_the_proxy_dies_the_demo_says_so_and_leaves_nothing_running(tmp_path: Path) -> None:
-    with subprocess.Popen([*DEMO, "--output", str(tmp_path)], cwd=PROJECT, stdout=subprocess.PIPE, text=True) as demo:
+    with subprocess.Popen(
+        [*DEMO, "--rows", "2000", "--output", str(tmp_path)], cwd=PROJECT, stdout=subprocess.PIPE, text=True
+    ) as demo:
         assert demo.stdout is not None
         started: list[int] = []
         for line in demo.stdout:
@@ -83,8 +85,9 @@ def _command_line(pid: int) -> list[str]:
         return []
 
 
-@pytest.mark.parametrize("arguments", [["--rows", "many"], ["--limit"]])
-def test_a_wrong_option_is_named(arguments: list[str]) -> None:
-    done = subprocess.run([*DEMO, *arguments], cwd=PROJECT, capture_output=True, text=True, timeout=60, check=False)
+def test_a_wrong_option_is_named() -> None:
+    done = subprocess.run(
+        [*DEMO, "--rows", "many"], cwd=PROJECT, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 2
-    assert f"argument {arguments[0]}: " in done.stderr
+    assert "argument --rows: " in done.stderr

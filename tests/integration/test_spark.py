@@ -16,13 +16,17 @@ from demo.produce_flights import produce, read_flights
 from demo.verify import Tally, compare, read_topic
 from deploy.local import artifacts
 from deploy.local.cluster import KafkaCluster
+from deploy.local.security import Security
 from pipeline.client_metrics import longest_throttle_seconds
 from pipeline.failures import JobFailedError
 from pipeline.sink.sizing import Sizing
 from pipeline.sink.stream import Job, start
 from pipeline.spark_session import spark_session
-from tests.integration.proxy_process import eventually
+from tests.integration.flood import create_topics
+from tests.integration.librdkafka import records_in
+from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.scanned_proxy import ScannedProxy
+from tests.integration.test_own_login import properties
 
 BATCH_ROWS = 2_000
 SINK, RATE, BURST_SECONDS = "sink", 1_000_000, 0.1
@@ -143,3 +147,29 @@ def test_the_sink_stopped_in_a_micro_batch_goes_on_from_its_checkpoint(
     assert tally.nothing_lost, tally
     records_in_a_batch = SINK_ROWS * RATE * BATCH_SECONDS / input_bytes(folder)
     assert 0 < tally.duplicates <= 1.1 * records_in_a_batch, tally
+
+
+@pytest.mark.nightly
+def test_batch_and_stream_to_a_cluster_with_a_login(
+    spark: SparkSession,
+    secured_cluster: KafkaCluster,
+    security: Security,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+) -> None:
+    """The jobs know no credentials, and no TLS."""
+    first, second = unique_name("batch"), unique_name("stream")
+    create_topics(secured_cluster, first, second)
+    settings = properties(tmp_path, security, "SASL_SSL", "SCRAM-SHA-512")
+    with ProxyProcess(secured_cluster.secure_addresses("SASL_SSL"), "--command-config", str(settings)) as proxy:
+        servers = {"kafka.bootstrap.servers": proxy.bootstrap_servers}
+        rows = spark.range(1_000, numPartitions=1).selectExpr("CAST(id AS STRING) AS value")
+        rows.write.format("kafka").options(**servers, topic=first).save()
+        source = spark.readStream.format("kafka").options(**servers, subscribe=first, startingOffsets="earliest").load()
+        sink = source.writeStream.format("kafka").options(
+            **servers, topic=second, checkpointLocation=str(tmp_path / "c")
+        )
+        assert sink.trigger(availableNow=True).start().awaitTermination(120)
+        assert records_in(secured_cluster, second) == 1_000
+        produced = proxy.metric("bytes_total", direction="produce", user="etl", client_id="producer-1")
+        assert produced > 1_000

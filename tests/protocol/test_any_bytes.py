@@ -27,7 +27,7 @@ from protocol.apis import (
     SHARE_FETCH,
 )
 from protocol.errors import ProtocolError
-from protocol.fetch import FetchRequestWalk, FetchResponseWalk, check_consumer_fetch, is_plain_fetch_request
+from protocol.fetch import FetchResponseWalk
 from protocol.messages import encode
 from protocol.metadata_topics import MetadataTopicsWalk
 from protocol.produce import ProduceResponseWalk, finish_usual_produce_response
@@ -163,23 +163,6 @@ def test_a_topic_that_does_not_fit_is_found_at_the_count() -> None:
     assert walked(lambda: FetchResponseWalk(16, len(response)), response, [1] * 33, 1) == b"TruncatedFrame16"
 
 
-CHANGED_FETCH = {version: changed_requests(requests(FETCH, version)) for version in (15, 16, 17, 18)}
-
-
-@given(
-    data=st.data(),
-    version=st.sampled_from(sorted(CHANGED_FETCH)),
-    sizes=chunk_sizes,
-    work=st.integers(1, 5),
-)
-def test_fetch_requests(data: st.DataObject, version: int, sizes: list[int], work: int) -> None:
-    body = data.draw(BYTES | CHANGED_FETCH[version])
-    outcome = walked(lambda: FetchRequestWalk(version, len(body), 0), body, sizes, work)
-    assert outcome == body or outcome[:1].isupper()
-    if is_plain_fetch_request(bytearray(b"\xa5" + body + b"\x00"), 1, 1 + len(body)):
-        assert outcome == body
-
-
 class Metered(Protocol):
     """A walk that returns what it has found."""
 
@@ -272,5 +255,4 @@ def test_fetch_fields(first: bytes, version: int, throttle_time_ms: int) -> None
     assert throttle_needs(api, version) <= len(first)
     buf = bytearray(first)
     attempt(lambda: raise_throttle(buf, 0, len(buf), api, version, throttle_time_ms))
-    attempt(lambda: check_consumer_fetch(buf, 0, version))
     assert len(buf) == len(first)

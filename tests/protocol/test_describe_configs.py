@@ -1,6 +1,5 @@
 """DescribeConfigs requests: does one name a broker? And the configs that hold addresses. More in test_rewriting.py."""
 
-import datetime
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from tests.protocol.kafka_messages import chunk_sizes, requests, streamed
 VERSIONS = st.integers(1, 4)
 RESOURCE_TYPES = st.sampled_from([2, 4, 8])
 HEADER = b"h" * 21
-NO_TIME = datetime.timedelta(0)
 BYTES = st.binary(max_size=120) | st.lists(
     st.sampled_from([b"\x00", b"\x01", b"\x02", b"\x04", b"\x80", b"\xff", b"\x00\x00\x00\x01"]), max_size=60
 ).map(b"".join)

@@ -14,7 +14,6 @@ EXAMPLES = [
     errors.FrameTooLarge(200, 100),
     errors.UnknownApi(99),
     errors.UnsupportedVersion("Fetch", 99),
-    errors.ReplicaFetch(3, 12),
     errors.MalformedFrame("a varint", 7),
     errors.TruncatedFrame("records", 7),
     errors.TooManyItems(7),

@@ -1,6 +1,5 @@
-"""Fetch: responses while they arrive; sender and budget of requests."""
+"""Fetch: responses while they arrive, and the budget of requests."""
 
-import datetime
 from struct import pack
 from typing import Any
 
@@ -11,15 +10,11 @@ from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
 from protocol.apis import FETCH
-from protocol.errors import MalformedFrame, ReplicaFetch, TruncatedFrame
+from protocol.errors import MalformedFrame, TruncatedFrame
 from protocol.fetch import (
-    FetchRequestWalk,
     FetchResponseWalk,
-    check_consumer_fetch,
-    is_plain_fetch_request,
     lower_fetch_budget,
 )
-from protocol.messages import encode
 from protocol.walk import FrameWalk
 from protocol.wire import encode_varint
 from tests.protocol.fetch_responses import (
@@ -37,7 +32,6 @@ from tests.protocol.kafka_messages import (
     Resting,
     chunk_sizes,
     parsed,
-    requests,
     response_bytes,
     responses,
     streamed,
@@ -286,145 +280,6 @@ def test_the_densest_responses_rest(what: str) -> None:
 
     assert streamed(resting, response, []) == response
     assert resting.rests >= count // 4 // 53
-
-
-# The sender of requests
-
-
-@pytest.mark.parametrize("version", range(15))
-@pytest.mark.parametrize("replica_id", [-1, -2])
-def test_consumers(version: int, replica_id: int) -> None:
-    check_consumer_fetch(bytearray(b"\xff" * 3 + pack(">i", replica_id)), 3, version)
-
-
-@pytest.mark.parametrize("version", range(15))
-@pytest.mark.parametrize("replica_id", [0, 1, 2**31 - 1, -3, -(2**31)])
-def test_brokers_are_refused(version: int, replica_id: int) -> None:
-    with pytest.raises(ReplicaFetch) as caught:
-        check_consumer_fetch(bytearray(b"\xff" * 3 + pack(">i", replica_id)), 3, version)
-    assert caught.value.replica_id == replica_id
-    assert "serves clients" in str(caught.value)
-
-
-@pytest.mark.parametrize("version", [15, 18])
-def test_later_versions_do_not_begin_with_the_sender(version: int) -> None:
-    check_consumer_fetch(bytearray(pack(">i", 500)), 0, version)
-
-
-REQUESTS = [15, 16, 17, 18]
-BODY_START = 23
-CONSUMERS = (-1, -2)
-
-
-def walk_request(version: int, body: bytes, sizes: list[int], work: int = 1 << 40) -> Resting:
-    walk = FetchRequestWalk(version, BODY_START + len(body), BODY_START)
-    resting = Resting(walk, work)
-    assert streamed(resting, body, sizes) == body, "nothing is changed"
-    assert walk.is_over
-    return resting
-
-
-@given(
-    data=st.data(),
-    version=st.sampled_from(REQUESTS),
-    sizes=chunk_sizes,
-    work=st.integers(1, 5),
-)
-def test_any_request_in_any_splits(data: st.DataObject, version: int, sizes: list[int], work: int) -> None:
-    body: Any = data.draw(requests(FETCH, version, replica_id=REPLICA_IDS))
-    replica_id = body.replica_state.replica_id
-    encoded = bytearray(encode(body))
-    if is_plain_fetch_request(encoded, 0, len(encoded)):
-        assert replica_id == -1
-    if replica_id in CONSUMERS:
-        walk_request(version, encode(body), sizes, work)
-        return
-    with pytest.raises(ReplicaFetch) as caught:
-        walk_request(version, encode(body), sizes, work)
-    assert caught.value.replica_id == replica_id
-
-
-REPLICA_IDS = st.sampled_from([-1, -2]) | st.integers(-(2**31), 2**31 - 1)
-
-
-def request_of(version: int, *topics: int, replica_id: int = -1, forgotten: int = 0) -> bytes:
-    """Topics by their number of partitions."""
-    module: Any = load_payload_module(FETCH, version, EntityType.request)
-    one = module.FetchPartition(partition=1, fetch_offset=4711, partition_max_bytes=1_048_576)
-    gone = module.ForgottenTopic(topic_id=None, partitions=(1, 2))
-    body = module.FetchRequest(
-        replica_state=module.ReplicaState(replica_id=replica_id),
-        max_wait=datetime.timedelta(milliseconds=500),
-        min_bytes=1,
-        topics=tuple(module.FetchTopic(topic_id=None, partitions=(one,) * partitions) for partitions in topics),
-        forgotten_topics_data=(gone,) * forgotten,
-    )
-    return encode(body)
-
-
-@pytest.mark.parametrize("version", REQUESTS)
-@pytest.mark.parametrize("topics", [[], [1], [0, 1], [126, 127, 128], [500], [1_500], [1] * 200])
-@pytest.mark.parametrize("forgotten", [0, 3])
-def test_shapes_of_requests(version: int, topics: list[int], forgotten: int) -> None:
-    body = bytearray(request_of(version, *topics, forgotten=forgotten))
-    is_small = len(topics) < 127 and max(topics, default=0) < 127
-    assert is_plain_fetch_request(body, 0, len(body)) == (is_small and not forgotten)
-    for sizes in ([], [50] * 3_000):
-        walk_request(version, request_of(version, *topics, forgotten=forgotten), sizes)
-        with pytest.raises(ReplicaFetch):
-            walk_request(version, request_of(version, *topics, replica_id=0, forgotten=forgotten), sizes)
-
-
-def test_a_plain_request_is_complete_and_nothing_follows_it() -> None:
-    body = bytearray(request_of(18, 2, 1))
-    assert is_plain_fetch_request(body, 0, len(body))
-    for end in range(len(body)):
-        assert not is_plain_fetch_request(body, 0, end)
-    assert not is_plain_fetch_request(body + b"\x00", 0, len(body) + 1)
-    for replica_id in (0, -2):
-        body = bytearray(request_of(18, 2, 1, replica_id=replica_id))
-        assert not is_plain_fetch_request(body, 0, len(body))
-
-
-@pytest.mark.parametrize("tag", [0, 2, 127, 300])
-def test_other_tags_of_a_request(tag: int) -> None:
-    """The cluster id, and any that Kafka may add: only ReplicaState is read."""
-    body = request_of(15, 1)
-    assert body[-1] == 0
-    content = pack(">i", 7) + bytes(9)
-    walk_request(15, body[:-1] + b"\x01" + encode_varint(tag) + bytes([len(content)]) + content, [])
-    both = b"\x02" + encode_varint(tag) + b"\x04" + bytes(4) + b"\x01" + bytes([len(content)]) + content
-    with pytest.raises(ReplicaFetch):
-        walk_request(15, body[:-1] + both, [])
-
-
-def test_replica_state_too_short_for_a_replica_id() -> None:
-    with pytest.raises(MalformedFrame):
-        walk_request(15, request_of(15)[:-1] + b"\x01\x01\x03\xff\xff\xff", [])
-
-
-@pytest.mark.parametrize("version", REQUESTS)
-def test_requests_cut_short_and_too_long(version: int) -> None:
-    body = request_of(version, 2, 1, forgotten=1)
-    for length in range(1, len(body)):
-        for sizes in ([], [1] * length):
-            with pytest.raises(TruncatedFrame):
-                walk_request(version, body[:length], sizes)
-    with pytest.raises(MalformedFrame):
-        walk_request(version, body + b"\x00", [])
-
-
-@pytest.mark.parametrize("what", ["topics", "partitions with tags", "forgotten topics", "tagged fields"])
-def test_the_densest_requests_rest(what: str) -> None:
-    count, tags = 4_000, b"\x01\x05\x00"
-    many = encode_varint(count + 1)
-    body = {
-        "topics": many + (bytes(16) + b"\x01\x00") * count + b"\x01\x01\x00",
-        "partitions with tags": b"\x02" + bytes(16) + many + (bytes(32) + tags) * count + b"\x00\x01\x01\x00",
-        "forgotten topics": b"\x01" + many + (bytes(16) + b"\x01\x00") * count + b"\x01\x00",
-        "tagged fields": b"\x01\x01\x01" + encode_varint(count) + b"\x05\x00" * count,
-    }[what]
-    assert walk_request(18, bytes(21) + body, [], 50).rests >= count // 53
 
 
 # The budget of requests

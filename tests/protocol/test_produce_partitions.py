@@ -96,8 +96,6 @@ def test_the_number_of_partitions_is_bounded() -> None:
 
 # ---- responses
 
-ANY_VERSION = st.integers(0, 13)
-
 
 def refused_of(version: int, numbers: list[tuple[int, int]], message: str = "wait") -> list[Refused]:
     return [Refused(topic_of(version, topic), index, 89, message) for topic, index in sorted(numbers)]

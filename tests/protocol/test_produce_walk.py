@@ -191,6 +191,21 @@ def test_any_request_in_any_splits(
     assert resting.totals == expected(topics)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version(version: int) -> None:
+    """Two topics; batches, a message set, nothing at all, and bytes that are no batch."""
+    batch = record_batch(3, bytes(90), producer_id=0)
+    topics: list[tuple[Topic, list[Records]]] = [
+        (topic_of(version, 0), [None, batch * 3]),
+        (topic_of(version, 1), [set_entry(1, b"value"), b"", b"no batch at all, which is longer than 26"]),
+    ]
+    body = body_of(version, topics, "etl" if version >= 3 else None)
+    first, second = (topic for topic, _ in topics)
+    totals = {first: (3 * len(batch), 9, {0}), second: (len(set_entry(1, b"value")) + 40, 1, set())}
+    for sizes in ([], [1] * len(body), [60] * len(body)):
+        assert totals_of(version, body, sizes) == totals
+
+
 @pytest.mark.parametrize("version", [2, 3, 9, 12, 13])
 @pytest.mark.parametrize("records", [None, b"x", record_batch(1, bytes(9)), record_batch(1, bytes(9)) * 3])
 def test_it_rests_when_it_has_done_its_work(version: int, records: Records) -> None:

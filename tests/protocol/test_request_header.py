@@ -24,14 +24,13 @@ from protocol.errors import (
     UnknownApi,
     UnsupportedVersion,
 )
-from protocol.fetch import check_consumer_fetch, lower_fetch_budget
+from protocol.fetch import lower_fetch_budget
 from protocol.messages import encode
 from protocol.request_header import (
     MAX_HEADER_SIZE,
     MAX_HEADER_TAGS,
     TLS_ALERT_LENGTH,
     check_frame_length,
-    may_contain_produce,
     peek_request,
 )
 from tests.protocol.kafka_messages import requests
@@ -252,13 +251,11 @@ def test_the_budget_is_where_kio_writes_it(
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_fetch_before_version_3_has_no_budget_and_needs_the_replica_id(version: int) -> None:
+def test_fetch_before_version_3_has_no_budget(version: int) -> None:
     frame = request(FETCH, version, "c", struct.pack(">i", -1))
     header = peek_request(frame, 0, len(frame), MAX_LENGTH)
     assert header is not None
     assert header.budget_offset is None
-    assert header.needed == len(frame)
-    check_consumer_fetch(frame, header.body_offset, version)
 
 
 @given(epoch=st.integers(0, 2**31 - 1), group_id=st.text("gü", max_size=90), version=st.sampled_from([1, 2]))
@@ -309,18 +306,3 @@ def test_an_http_response_is_recognised() -> None:
     with pytest.raises(NotKafka) as caught:
         check_frame_length(start, 1, int.from_bytes(b"HTTP", "big"), 1 << 30)
     assert caught.value.protocol == "http"
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (b"", False),
-        (b"\x00\x00\x00\x08\x00", False),
-        (b"\x00\x00\x00\x08\x00\x00", True),
-        (b"\x00\x00\x00\x04\x00\x12\x00\x00" + b"\x00\x00\x00\x08\x00\x00", True),
-        (b"\x00\x00\x00\x04\x00\x12\x00\x00" + b"\x00\x00\x00\x08\x00\x03", False),
-        (b"\xff\xff\xff\xf0\x00\x12" + b"\x00" * 20, False),
-    ],
-)
-def test_produce_is_found_behind_other_requests(data: bytes, expected: bool) -> None:
-    assert may_contain_produce(data) is expected

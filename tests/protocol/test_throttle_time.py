@@ -69,6 +69,13 @@ def test_the_larger_one_is_written(api_and_version: tuple[Api, int], brokers: in
     check_raised(api, version, body_of(api, version, brokers), proxys)
 
 
+def test_every_api_and_version() -> None:
+    for api, version in RAISED:
+        check_raised(api, version, body_of(api, version, 77), 1_234)
+        check_raised(api, version, body_of(api, version, 77), 50)
+    assert len(RAISED) > 200
+
+
 def value_of(field: dataclasses.Field[Any]) -> Any:
     kafka_type = field.metadata.get("kafka_type")
     if "tuple" in str(field.type):

@@ -29,6 +29,7 @@ from proxy.observability.admin import ThrottleStatus
 from proxy.server import Server
 from proxy.sessions.lifecycle import State
 from proxy.sessions.session import Session
+from proxy.sessions.sweep import PARTS
 from proxy.sessions.wire import Wire
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
@@ -231,6 +232,14 @@ class Stage:
     def session_of(self, client: Peer) -> Session:
         host, port = client.sock.getsockname()[:2]
         return next(session for session in self.sessions if session.identity.client.peer == f"{host}:{port}")
+
+    def sweep(self, ticks: int = PARTS, *, is_short: bool = False) -> None:
+        """One whole sweep over the sessions."""
+        assert self.server._ticks is not None
+        sweep = self.server._ticks.sweep
+        sweep._part = 0
+        for _ in range(ticks):
+            sweep.tick(self.clock(), is_short=is_short)
 
     async def no_sessions(self) -> None:
         await until(lambda: not self.sessions)

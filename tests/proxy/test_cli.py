@@ -325,7 +325,7 @@ def test_the_start_says_what_it_does_and_what_is_likely_not_meant() -> None:
     with running(*LOCAL, *flags) as (_, lines):
         events = {line["event"]: line for line in lines}
     assert events["quota_never_matches"]["level"] == "WARN"
-    assert events["quota_never_matches"]["entity"] == "client-id:spark-etl"
+    assert events["quota_never_matches"]["entities"] == "client-id:spark-etl"
     assert events["quota_never_matches"]["flag"] == "--client-id etl"
     assert events["listening"]["upstream"] == "127.0.0.1:1"
     assert re.fullmatch(r"127\.0\.0\.1:\d+", events["listening"]["bootstrap"])

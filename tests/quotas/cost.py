@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,3 +28,18 @@ def calls_during(action: Callable[[], object]) -> int:
         sys.setprofile(None)
         gc.enable()
     return calls
+
+
+class CountedName(str):
+    """A name that `calls_during` counts: once for each time that it is hashed or cut."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other)
+
+    def __getitem__(self, key: Any) -> str:
+        return super().__getitem__(key)

@@ -5,6 +5,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from pyspark.sql import functions as f
+
+from pipeline.failures import InputError
 from pipeline.usage.tables import Warehouse
 
 CONFIDENCES: Final = ("low", "medium", "high")
@@ -12,10 +15,20 @@ _PART: Final = re.compile(r'(user|client-id):("(?:[^"\\]|\\.)*"|[^",]+)(?:,|$)')
 """One part of an entity, as quotas.entity writes it."""
 
 
-def recommended(warehouse: Warehouse, confidence: str) -> list[dict[str, Any]]:
-    """The proposals of at least this confidence, one for each entity and limit."""
+class ClustersError(InputError):
+    """The proposals are for several clusters, and none was chosen: a quotas file is of one."""
+
+
+def recommended(warehouse: Warehouse, confidence: str, cluster: str | None = None) -> list[dict[str, Any]]:
+    """The proposals of at least this confidence, one for each entity and limit. Raises ClustersError."""
     enough = CONFIDENCES[CONFIDENCES.index(confidence) :]
     rows = warehouse.read("quota_recommendations").where(f"confidence in {(*enough, '')}")
+    if cluster is None:
+        names = [row["cluster"] for row in rows.select("cluster").distinct().orderBy("cluster").collect()]
+        if len(names) > 1:
+            raise ClustersError(f"choose --cluster, one of {', '.join(map(repr, names))}")
+    else:
+        rows = rows.where(f.col("cluster") == cluster)
     columns = ("entity", "limit", "proposed", "current_limit", "why")
     found = rows.select(*columns).distinct().orderBy("entity", "limit").collect()  # one row for each quota
     return [row.asDict() for row in found]

@@ -11,13 +11,14 @@ from datetime import UTC, date, datetime, timedelta
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from pipeline.failures import InputError
 from pipeline.usage import owners, price_list
 from pipeline.usage.schemas import LOOKBACK_DAYS
 from pipeline.usage.tables import Warehouse
 from pipeline.usage.transforms.chargeback import chargeback_daily, corrections, quantities
 
 
-class ClosingError(Exception):
+class ClosingError(InputError):
     """A period cannot be closed."""
 
 

@@ -8,12 +8,14 @@ from pyspark.sql import functions as f
 
 from pipeline.usage.price_list import PriceList
 from pipeline.usage.tables import Warehouse
+from pipeline.usage.transforms.chargeback import folded
 from pipeline.usage.transforms.focus import focus
 
 EXPORTED: Final = (
     "usage_hourly",
     "throttling_hourly",
     "chargeback_daily",
+    "team_months",
     "noisy_neighbours",
     "quota_recommendations",
     "bypass_check",
@@ -26,7 +28,8 @@ def export(warehouse: Warehouse, folder: str, file_format: str, tables: tuple[st
     written = []
     for name in tables:
         target = f"{folder.rstrip('/')}/{name}.{file_format}"
-        _write(warehouse.read(name), target, file_format)
+        rows = warehouse.read(name)
+        _write(folded(rows) if name == "chargeback_daily" else rows, target, file_format)
         written.append(target)
     return written
 
@@ -39,7 +42,7 @@ def export_focus(
     if days is not None:
         charges = charges.where((f.col("date") >= f.lit(days[0])) & (f.col("date") < f.lit(days[1])))
     target = f"{folder.rstrip('/')}/focus-1.2.{file_format}"
-    _write(focus(charges, prices), target, file_format)
+    _write(focus(folded(charges), prices), target, file_format)
     return target
 
 

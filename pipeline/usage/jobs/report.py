@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pipeline.usage.isolation import ENTITY, isolate
+from pipeline.usage.isolation import CLIENT, ENTITY, isolate
 from pipeline.usage.jobs import closing, runs
 from pipeline.usage.owners import Rule, team_of
 from pipeline.usage.price_list import PriceList
@@ -25,7 +25,7 @@ from pipeline.usage.quotas_in_force import in_force
 from pipeline.usage.schemas import KINDS, LOOKBACK_DAYS, Kind
 from pipeline.usage.tables import Warehouse, in_dates
 from pipeline.usage.transforms.bypass import bypass_check, from_offsets
-from pipeline.usage.transforms.chargeback import chargeback_daily, quantities
+from pipeline.usage.transforms.chargeback import chargeback_daily, quantities, team_months
 from pipeline.usage.transforms.deltas import dates_to_compute, deltas, samples, series_daily
 from pipeline.usage.transforms.hourly import throttling_hourly, usage_hourly
 from pipeline.usage.transforms.members import members
@@ -45,6 +45,19 @@ _SMALL: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Deltas:
+    """usage_deltas and throttle_deltas that the steps of a run need, read once. limits: `members.IN_FORCE`."""
+
+    usage: DataFrame
+    throttled: DataFrame
+    limits: DataFrame | None
+
+    def since(self, first: date) -> "Deltas":
+        usage, throttled = (each.where(f.col("source_date") >= first) for each in (self.usage, self.throttled))
+        return Deltas(usage, throttled, self.limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +95,19 @@ def report(warehouse: Warehouse, rules: Rules, *, since: date | None = None) -> 
         if changed["records"]:
             each = [partial(compute_deltas, fenced, kind, changed["records"]) for kind in KINDS]
             touched = set().union(*at_once(each))
-        steps = _from_deltas(fenced, sorted(touched), changed["records"], rules) if touched else []
         # A zone's day overlaps two dates of UTC.
         priced = _around(touched | set(changed["storage_snapshots"]))
-        steps.append(partial(charge, fenced, rules, sorted(priced)))
-        at_once(steps)
         counted = touched | set(changed["broker_topic_hourly"]) | _around(changed["storage_snapshots"])
+        deltas = _kept(fenced, rules, priced | counted)
+        steps = _from_deltas(fenced, sorted(touched), changed["records"], rules, deltas) if touched else []
+        steps.append(partial(charge, fenced, rules, sorted(priced), deltas.usage))
+        at_once(steps)
         last = [partial(_check_bypass, fenced, sorted(counted))]
         if touched:
-            last.append(partial(_recommend, fenced, rules))
+            last.append(partial(_recommend, fenced, rules, deltas))
         at_once(last)
+        deltas.usage.unpersist()
+        deltas.throttled.unpersist()
         computed = sorted(touched.union(*changed.values()))
         runs.note(fenced, found, computed, since, rules.fingerprint)
     return computed
@@ -111,23 +127,30 @@ def compute_deltas(warehouse: Warehouse, kind: Kind, changed: Sequence[date]) ->
     """
     sampled, daily, computed = (f"{kind.name}_{name}" for name in ("samples", "series_daily", "deltas"))
     records = warehouse.read_dates("records", changed)
-
-    def write_samples(rows: DataFrame) -> None:
-        warehouse.replace_dates(sampled, samples(rows, kind), changed)
-
-    isolate(warehouse, sampled, records, write_samples)
+    _replace(warehouse, sampled, records, lambda rows: samples(rows, kind), changed)
     warehouse.replace_dates(daily, series_daily(warehouse.read_dates(sampled, changed), kind), changed)
     later = warehouse.read(daily).where(f.col("date") >= min(changed))
     ends = sorted(row["date"] for row in dates_to_compute(later, kind, changed).collect())  # one row for each date
     dates = sorted({*ends, *changed})
     known = _known(warehouse, kind, dates)
-
-    def write_deltas(rows: DataFrame) -> None:
-        warehouse.replace_dates(computed, deltas(rows, known, kind), dates, "source_date")
-
-    isolate(warehouse, computed, warehouse.read_dates(sampled, dates), write_deltas)
+    fresh = warehouse.read_dates(sampled, dates)
+    _replace(warehouse, computed, fresh, lambda rows: deltas(rows, known, kind), dates, column="source_date")
     attributed = warehouse.read_dates(computed, dates, "source_date").select(f.to_date("time").alias("date")).distinct()
     return {row["date"] for row in attributed.collect()}  # one row for each date
+
+
+def _replace(
+    warehouse: Warehouse,
+    name: str,
+    rows: DataFrame,
+    make: Callable[[DataFrame], DataFrame],
+    dates: Sequence[date],
+    *,
+    column: str = "date",
+    keys: Sequence[str] = CLIENT,
+) -> None:
+    """Put what `make` makes of the rows in place of the dates of a table, without the clients that it fails for."""
+    isolate(warehouse, name, rows, lambda kept: warehouse.replace_dates(name, make(kept), dates, column), keys)
 
 
 def _known(warehouse: Warehouse, kind: Kind, dates: Sequence[date]) -> DataFrame:
@@ -146,75 +169,63 @@ def _known(warehouse: Warehouse, kind: Kind, dates: Sequence[date]) -> DataFrame
     return recent if old.join(earlier, same, "left_anti").isEmpty() else daily
 
 
-def _attributed_to(warehouse: Warehouse, computed: str, dates: Sequence[date]) -> DataFrame:
+def _kept(warehouse: Warehouse, rules: Rules, days: Iterable[date]) -> Deltas:
+    """Deltas of the months of these days, and of the newest weeks, for recommendations."""
+    found = warehouse.read("rates_quarterly").agg(f.max("date")).first()[0]
+    newest = max(*days, *([found] if found else []))
+    # An invoice is shared out by all days of its month.
+    first, last = min(days).replace(day=1), max(days) + timedelta(days=31)
+    around = f.col("source_date").between(
+        first - timedelta(days=LOOKBACK_DAYS), last + timedelta(days=LOOKBACK_DAYS + 1)
+    )
+    is_kept = around | (f.col("source_date") > newest - timedelta(days=rules.recommend_days))
+    usage, throttled = (warehouse.read(f"{kind.name}_deltas").where(is_kept).persist() for kind in KINDS)
+    return Deltas(usage, throttled, in_force(usage, rules.quotas) if rules.quotas else None)
+
+
+def _attributed_to(rows: DataFrame, dates: Sequence[date]) -> DataFrame:
     """Deltas of these dates. A delta ends at most LOOKBACK_DAYS after the time it is attributed to."""
     last = max(dates) + timedelta(days=LOOKBACK_DAYS + 1)
-    rows = warehouse.read(computed).where(f.col("source_date").between(min(dates), last))
-    return rows.where(f.to_date("time").isin(list(dates)))
+    return rows.where(f.col("source_date").between(min(dates), last) & f.to_date("time").isin(list(dates)))
 
 
 def _from_deltas(
-    warehouse: Warehouse, dates: Sequence[date], changed: Sequence[date], rules: Rules
+    warehouse: Warehouse, dates: Sequence[date], changed: Sequence[date], rules: Rules, deltas: Deltas
 ) -> list[Callable[[], None]]:
     """The steps that need no other table than the deltas and the records. changed: the dates of new records."""
     team = team_of(rules.owners)
-    usage = _attributed_to(warehouse, "usage_deltas", dates)
-    throttled = _attributed_to(warehouse, "throttle_deltas", dates)
-    limits = _in_force(warehouse, rules, dates)
-
-    def write_usage(rows: DataFrame) -> None:
-        warehouse.replace_dates("usage_hourly", usage_hourly(rows, team), dates)
-
-    def write_throttling(rows: DataFrame) -> None:
-        warehouse.replace_dates("throttling_hourly", throttling_hourly(rows, team), dates)
+    usage, throttled = (_attributed_to(each, dates) for each in (deltas.usage, deltas.throttled))
 
     def write_waiting(rows: DataFrame) -> None:
-        waiting = shared_waiting(usage, rows, team, limits).persist()
+        waiting = shared_waiting(usage, rows, team, deltas.limits).persist()
         warehouse.replace_dates("noisy_neighbours", noisy_neighbours(waiting), dates)
         warehouse.replace_dates("waiting_cost", waiting_cost(waiting, rules.prices), dates)
         waiting.unpersist()
 
     return [
-        partial(isolate, warehouse, "usage_hourly", usage, write_usage),
-        partial(isolate, warehouse, "throttling_hourly", throttled, write_throttling),
+        partial(_replace, warehouse, "usage_hourly", usage, lambda rows: usage_hourly(rows, team), dates),
+        partial(_replace, warehouse, "throttling_hourly", throttled, lambda rows: throttling_hourly(rows, team), dates),
         partial(isolate, warehouse, "noisy_neighbours", throttled, write_waiting),
-        partial(_compute_rates, warehouse, changed, limits),
-        partial(_note_sidecars, warehouse, changed),
+        partial(_compute_rates, warehouse, changed, deltas),
+        partial(_note_sidecars, warehouse, changed, deltas.usage),
     ]
 
 
-def _compute_rates(warehouse: Warehouse, changed: Sequence[date], limits: DataFrame | None) -> None:
+def _compute_rates(warehouse: Warehouse, changed: Sequence[date], deltas: Deltas) -> None:
     """rates_quarterly of the dates with new records. Limits are those of throttle records of the last weeks, too."""
     first = min(changed) - timedelta(days=LOOKBACK_DAYS)
-    throttled = warehouse.read("throttle_deltas").where(f.col("source_date").between(first, max(changed)))
-    usage = warehouse.read_dates("usage_deltas", changed, "source_date")
-    known = members(usage, throttled, limits)
-
-    def write(rows: DataFrame) -> None:
-        warehouse.replace_dates("rates_quarterly", rates_quarterly(rows, known), changed)
-
-    isolate(warehouse, "rates_quarterly", warehouse.read_dates("records", changed), write)
+    throttled = deltas.throttled.where(f.col("source_date").between(first, max(changed)))
+    known = members(deltas.usage.where(f.col("source_date").isin(list(changed))), throttled, deltas.limits)
+    records = warehouse.read_dates("records", changed)
+    _replace(warehouse, "rates_quarterly", records, lambda rows: rates_quarterly(rows, known), changed)
 
 
-def _note_sidecars(warehouse: Warehouse, changed: Sequence[date]) -> None:
-    usage = warehouse.read_dates("usage_deltas", changed, "source_date")
-
-    def write(rows: DataFrame) -> None:
-        warehouse.replace_dates("sidecar_days", sidecar_days(rows, usage, pace(rows)), changed)
-
-    def write_runs(rows: DataFrame) -> None:
-        warehouse.replace("sidecars", sidecars(rows))
-
-    isolate(warehouse, "sidecar_days", warehouse.read_dates("records", changed), write)
-    isolate(warehouse, "sidecars", warehouse.read("sidecar_days"), write_runs, ("sidecar",))
-
-
-def _in_force(warehouse: Warehouse, rules: Rules, dates: Sequence[date]) -> DataFrame | None:
-    if not rules.quotas:
-        return None
-    first = max(dates) - timedelta(days=rules.recommend_days)
-    recent = warehouse.read("usage_deltas").where(f.col("source_date") >= min(first, *dates))
-    return in_force(recent, rules.quotas)
+def _note_sidecars(warehouse: Warehouse, changed: Sequence[date], usage: DataFrame) -> None:
+    usage = usage.where(f.col("source_date").isin(list(changed)))
+    records, name = warehouse.read_dates("records", changed), "sidecars"
+    _replace(warehouse, "sidecar_days", records, lambda rows: sidecar_days(rows, usage, pace(rows)), changed)
+    runs_of = warehouse.read("sidecar_days")
+    isolate(warehouse, name, runs_of, lambda rows: warehouse.replace(name, sidecars(rows)), ("sidecar",))
 
 
 def _check_bypass(warehouse: Warehouse, dates: Sequence[date]) -> None:
@@ -223,15 +234,13 @@ def _check_bypass(warehouse: Warehouse, dates: Sequence[date]) -> None:
     if not brokers.isEmpty():
         lost = lost_hours(warehouse.read("sidecar_days"), warehouse.read("sidecars"))
         seen = warehouse.read_dates("usage_hourly", dates)
-
-        def write(rows: DataFrame) -> None:
-            warehouse.replace_dates("bypass_check", bypass_check(seen, rows, lost), dates)
-
-        isolate(warehouse, "bypass_check", brokers, write, ("topic",))
+        _replace(
+            warehouse, "bypass_check", brokers, lambda rows: bypass_check(seen, rows, lost), dates, keys=("topic",)
+        )
 
 
-def charge(warehouse: Warehouse, rules: Rules, days: Sequence[date]) -> None:
-    """chargeback_daily of these days; days of closed periods get corrections only."""
+def charge(warehouse: Warehouse, rules: Rules, days: Sequence[date], usage: DataFrame) -> None:
+    """chargeback_daily of these days, of usage_deltas; days of closed periods get corrections only."""
     closed = closing.closed_periods(warehouse)
     if rules.prices is not None:
         # Cents are dealt over a month, and an invoice over its days, which are of one month.
@@ -241,13 +250,19 @@ def charge(warehouse: Warehouse, rules: Rules, days: Sequence[date]) -> None:
                 wanted |= {invoice.first + timedelta(days=n) for n in range((invoice.until - invoice.first).days)}
         still_open = sorted(day for day in wanted if not any(each.contains(day) for each in closed))
         if still_open:
-            _charge_open(warehouse, rules, rules.prices, still_open)
+            _charge_open(warehouse, rules, rules.prices, still_open, usage)
     for period in closed:
         if any(period.contains(day) for day in days):
             closing.correct(warehouse, period)
+    if rules.prices is not None:
+        first = min(days).replace(day=1)
+        before = (first - timedelta(days=1)).replace(day=1)
+        found = team_months(warehouse.read("chargeback_daily").where(f.col("date") >= before), rules.prices)
+        condition = f"month >= date'{first}'"
+        warehouse.replace_where("team_months", found.where(condition), condition)
 
 
-def _charge_open(warehouse: Warehouse, rules: Rules, prices: PriceList, days: Sequence[date]) -> None:
+def _charge_open(warehouse: Warehouse, rules: Rules, prices: PriceList, days: Sequence[date], usage: DataFrame) -> None:
     around = sorted(_around(days))
     storage = warehouse.read_dates("storage_snapshots", around)
     # The cents of a month are dealt over all its days.
@@ -265,26 +280,26 @@ def _charge_open(warehouse: Warehouse, rules: Rules, prices: PriceList, days: Se
         )
         measured.unpersist()
 
-    isolate(warehouse, "chargeback_daily", _attributed_to(warehouse, "usage_deltas", around), write)
+    isolate(warehouse, "chargeback_daily", _attributed_to(usage, around), write)
 
 
 def _around(days: Iterable[date]) -> set[date]:
     return {day + timedelta(days=shift) for day in days for shift in (-1, 0, 1)}
 
 
-def _recommend(warehouse: Warehouse, rules: Rules) -> None:
+def _recommend(warehouse: Warehouse, rules: Rules, deltas: Deltas) -> None:
     """From the newest days of all usage, also where a run computes old days only."""
     newest = warehouse.read("rates_quarterly").agg(f.max("date")).first()[0]
     if newest is None:
         return
     first = newest - timedelta(days=rules.recommend_days - 1)
-    usage, throttled = (warehouse.read(f"{kind.name}_deltas").where(f.col("source_date") >= first) for kind in KINDS)
-    limits = in_force(usage, rules.quotas) if rules.quotas else None
-    known = members(usage, throttled, limits)
-    of_clients = parts(usage, known, team_of(rules.owners))
+    recent = deltas.since(first)
+    known = members(recent.usage, recent.throttled, recent.limits)
+    of_clients = parts(recent.usage, known, team_of(rules.owners))
 
     def write(rows: DataFrame) -> None:
-        warehouse.replace("quota_recommendations", quota_recommendations(rows, throttled, of_clients, limits))
+        found = quota_recommendations(rows, recent.throttled, of_clients, recent.limits)
+        warehouse.replace("quota_recommendations", found)
 
     rates = warehouse.read("rates_quarterly").where(f.col("date") >= first)
     isolate(warehouse, "quota_recommendations", rates, write, ENTITY)
@@ -314,6 +329,18 @@ def warnings(warehouse: Warehouse, dates: Sequence[date]) -> list[str]:
         for row in warehouse.read("isolated").orderBy("at").limit(SHOWN).collect()
     ]
     return lines
+
+
+def over_budget(warehouse: Warehouse, dates: Sequence[date]) -> list[str]:
+    """Teams of which the run rate of a month of these dates is above the budget, one line each."""
+    months = {day.replace(day=1) for day in dates}
+    over = warehouse.read("team_months").where(f.col("over_budget") & f.col("month").isin(sorted(months)))
+    found = over.groupBy("month", "team", "run_rate", "budget", "currency").agg(f.sum("amount").alias("amount"))
+    return [
+        f"team {row['team']}: {row['amount']:,} {row['currency']} in {row['month']:%Y-%m}, {row['run_rate']:,} at this "
+        f"rate; its budget is {row['budget']:,}"
+        for row in found.orderBy("month", "team").collect()  # one row for each team
+    ]
 
 
 def _named(row: dict[str, Any]) -> str:

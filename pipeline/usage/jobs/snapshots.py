@@ -6,16 +6,19 @@ from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame
 
+from pipeline.failures import InputError
 from pipeline.usage.tables import Warehouse
 
-_COLUMNS = "date date, time timestamp, topic string, partitions bigint, size_bytes bigint, end_offsets bigint"
+_COLUMNS = (
+    "date date, time timestamp, cluster string, topic string, partitions bigint, size_bytes bigint, end_offsets bigint"
+)
 
 
-class SnapshotError(Exception):
+class SnapshotError(InputError):
     """A file is not what Kafka's tool prints."""
 
 
-def snapshot(warehouse: Warehouse, log_dirs: str, offsets: str) -> DataFrame:
+def snapshot(warehouse: Warehouse, log_dirs: str, offsets: str, cluster: str = "") -> DataFrame:
     """Append a snapshot to storage_snapshots, and return its rows.
 
     log_dirs: output of `kafka-log-dirs.sh --describe`; offsets: of `kafka-get-offsets.sh`. size_bytes counts all
@@ -30,7 +33,9 @@ def snapshot(warehouse: Warehouse, log_dirs: str, offsets: str) -> DataFrame:
             raise SnapshotError(f"{line!r} is no line of kafka-get-offsets.sh, TOPIC:PARTITION:OFFSET")
         partitions[topic] += 1
         ends[topic] += int(end or 0)
-    rows = [(now.date(), now, name, count, sizes[name], ends[name]) for name, count in sorted(partitions.items())]
+    rows = [
+        (now.date(), now, cluster, name, count, sizes[name], ends[name]) for name, count in sorted(partitions.items())
+    ]
     found = warehouse.spark.createDataFrame(rows, _COLUMNS)
     warehouse.append("storage_snapshots", found)
     return found

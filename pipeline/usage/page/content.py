@@ -72,6 +72,7 @@ def render(warehouse: Warehouse, since: date | None = None, until: date | None =
         _throttling(throttling, axes),
         _neighbours(read("noisy_neighbours"), read("waiting_cost")),
         _charges(charges, axes),
+        _months(warehouse.read("team_months"), since, until),
         _recommendations(warehouse.read("quota_recommendations")),
         _bypass(read("bypass_check")),
         _missing(runs, warehouse.read("topic_holes")),
@@ -110,16 +111,31 @@ def _usage(hourly: DataFrame, axes: Axes) -> str:
     parts = []
     for direction, title in (("produce", "Produced"), ("fetch", "Fetched")):
         parts.append(_amounts(hourly.where(f.col("direction") == direction), total("bytes"), "B", title, axes))
-    top = _top(hourly, ["team", "user", "client_id", "direction"], total("bytes"))
-    rows = [[*row[:4], number_text(row[4], "B")] for row in top]
-    found = table(["team", "user", "client id", "direction", "bytes"], rows, "No usage.")
+    keys = ["cluster", "team", "user", "client_id", "direction"]
+    top = _top(hourly, keys, total("bytes"), _trend(axes))
+    rows = [[*row[:5], number_text(row[5], "B"), _change(row[6])] for row in top]
+    found = table("cluster | team | user | client id | direction | bytes | trend", rows, "No usage.")
     return section("Usage", "Who used what?", *parts, found)
 
 
+def _trend(axes: Axes) -> Column:
+    """Bytes in the second half of the times over those in the first half; null without a first half."""
+    half, time = len(axes.times) // 2, _time(f.col("hour"), axes.bucket)
+    late, early = (
+        f.sum(f.when(is_in, f.col("bytes").cast("double")))
+        for is_in in ((time >= axes.times[-half], time < axes.times[half]) if half else (f.lit(False), f.lit(False)))
+    )
+    return f.coalesce(late, f.when(early > 0, 0.0)) / f.when(early > 0, early)
+
+
+def _change(ratio: float | None) -> str:
+    return "" if ratio is None else f"{100 * (ratio - 1):+,.0f} %"
+
+
 def _throttling(throttling: DataFrame, axes: Axes) -> str:
-    top = _top(throttling, ["team", "client_id", "limit", "entity"], total("throttled_ms"))
-    rows = [[*row[:4], f"{row[4] / 1000:,.1f}"] for row in top]
-    found = table(["team", "client id", "limit", "entity", "throttled s"], rows, "Nothing was throttled.")
+    top = _top(throttling, ["cluster", "team", "client_id", "limit", "entity"], total("throttled_ms"))
+    rows = [[*row[:5], f"{row[5] / 1000:,.1f}"] for row in top]
+    found = table("cluster | team | client id | limit | entity | throttled s", rows, "Nothing was throttled.")
     figure = ""
     if rows and len(axes.times) > 1:
         by_time = throttling.groupBy(_time(f.col("hour"), axes.bucket).alias("time")).agg(total("throttled_ms"))
@@ -135,16 +151,16 @@ def _neighbours(noisy: DataFrame, waiting: DataFrame) -> str:
     names = [row[0] for row in by_team]
     figure = bars(names, seconds, [*map(duration_text, seconds)], "Waiting, by the team that caused it")
     top = (
-        noisy.groupBy("limit", "entity", "team", "client_id")
+        noisy.groupBy("cluster", "limit", "entity", "team", "client_id")
         .agg(f.sum("caused_throttled_ms").alias("caused"), f.avg("share"), f.max("victims"), total("own_throttled_ms"))
         .orderBy(f.desc("caused"))
         .limit(ROWS)
     )
     rows = [
-        [*row[:4], f"{100 * row[5]:.0f} %", row[6], f"{row[4] / 1000:,.1f}", f"{row[7] / 1000:,.1f}"]
+        [*row[:5], f"{100 * row[6]:.0f} %", row[7], f"{row[5] / 1000:,.1f}", f"{row[8] / 1000:,.1f}"]
         for row in top.collect()
     ]
-    headers = ["limit", "entity", "team", "client id", "mean share", "others delayed", "caused s", "own s"]
+    headers = "cluster | limit | entity | team | client id | mean share | others delayed | caused s | own s"
     found = table(headers, rows, "No shared limit delayed anyone.")
     others = waiting.where("caused_by <> team").groupBy("caused_by", "team", "limit", "entity", "currency")
     pairs = others.agg(f.sum("waited_ms").alias("ms"), f.sum("cost").alias("cost")).orderBy(f.desc("ms")).limit(ROWS)
@@ -153,31 +169,53 @@ def _neighbours(noisy: DataFrame, waiting: DataFrame) -> str:
         for row in pairs.collect()
     ]
     if by_pair:
-        found += table(["caused by", "who waited", "limit", "entity", "s", "cost"], by_pair, "")
+        found += table("caused by | who waited | limit | entity | s | cost", by_pair, "")
     return section("Noisy neighbours", "Who delayed whom on a shared limit?", figure if by_team else "", found)
 
 
 def _charges(charges: DataFrame, axes: Axes) -> str:
     rows = [
-        [row[0], row[1], f"{row[2]:,}", row[3]]
-        for row in charges.groupBy("team", "axis", "currency")
+        [*row[:3], f"{row[3]:,}", row[4]]
+        for row in charges.groupBy("cluster", "team", "axis", "currency")
         .agg(f.sum("amount").alias("amount"))
         .where("amount != 0")
         .orderBy(f.desc("amount"))
         .limit(2 * ROWS)
-        .select("team", "axis", "amount", "currency")
+        .select("cluster", "team", "axis", "amount", "currency")
         .collect()
     ]
-    found = table(["team", "axis", "amount", "currency"], rows, "No price list was given, or all amounts are 0.")
+    found = table("cluster | team | axis | amount | currency", rows, "No price list was given, or all amounts are 0.")
     # Days of the price list's zone.
     days = charges.agg(*(_time(each("date"), "day") for each in (f.min, f.max))).first()
     by_day = replace(axes, bucket="day", times=_times(days[0], days[1], "day") if rows else ())
-    currencies = {row[3] for row in rows}
+    currencies = {row[4] for row in rows}
     figure = ""
     if len(by_day.times) > 1 and len(currencies) == 1:
         dated = charges.withColumn("hour", f.col("date"))
         figure = _amounts(dated, f.sum("amount"), currencies.pop(), "Charges", by_day)
     return section("Chargeback", "What did it cost?", figure, found)
+
+
+def _months(found: DataFrame, since: date | None, until: date | None) -> str:
+    found = found if since is None else found.where(f.col("month") >= f.lit(since.replace(day=1)))
+    found = found if until is None else found.where(f.col("month") < f.lit(until))
+    rows = [
+        [
+            f"{row['month']:%Y-%m}",
+            row["cluster"],
+            row["team"],
+            f"{row['amount']:,}",
+            row["currency"],
+            "" if row["cost_per_gb"] is None else f"{row['cost_per_gb']:,.4f}",
+            _change(float(row["amount"] / row["month_before"]) if row["month_before"] else None),
+            f"{row['run_rate']:,}",
+            "" if row["budget"] is None else f"{row['budget']:,}",
+            "over" if row["over_budget"] else "",
+        ]
+        for row in found.where("amount > 0").orderBy(f.desc("month"), f.desc("amount")).limit(2 * ROWS).collect()
+    ]
+    headers = "month | cluster | team | amount | currency | per GB | to the month before | at this rate | budget | flag"
+    return section("Teams by month", "What does a GB cost, and is it in budget?", table(headers, rows, "No charges."))
 
 
 def _recommendations(found: DataFrame) -> str:
@@ -190,8 +228,7 @@ def _recommendations(found: DataFrame) -> str:
     )
     rows = [
         [
-            row["client_id"],
-            row["entity"],
+            *row["cluster", "client_id", "entity"],
             f"{100 * row['part']:.0f} %",
             row["limit"],
             _rate(row["current_limit"]),
@@ -205,27 +242,15 @@ def _recommendations(found: DataFrame) -> str:
         ]
         for row in top
     ]
-    headers = [
-        "client id",
-        "entity",
-        "part",
-        "limit",
-        "now",
-        "used p50",
-        "used p99",
-        "peak",
-        "need",
-        "proposed",
-        "throttled",
-        "confidence",
-    ]
+    headers = "cluster | client id | entity | part | limit | now | used p50 | used p99 | peak"
+    headers += " | need | proposed | throttled | confidence"
     return section("Quotas", "What should each quota be?", table(headers, rows, empty))
 
 
 def _bypass(found: DataFrame) -> str:
     top = (
         found.where(f.coalesce("is_certain", f.lit(True)))
-        .groupBy("topic", "measure")
+        .groupBy("cluster", "topic", "measure")
         .agg(
             total("broker_count").alias("broker"),
             total("seen_count").alias("seen"),
@@ -233,10 +258,10 @@ def _bypass(found: DataFrame) -> str:
         )
     )
     rows = [
-        [row[0], row[1], *(number_text(each) for each in row[2:5]), f"{100 * row[4] / row[2]:.1f} %" if row[2] else ""]
+        [*row[:3], *(number_text(each) for each in row[3:6]), f"{100 * row[5] / row[3]:.1f} %" if row[3] else ""]
         for row in top.orderBy(f.desc("unseen")).limit(ROWS).collect()
     ]
-    headers = ["topic", "measure", "brokers", "sidecars", "unseen", "share"]
+    headers = "cluster | topic | measure | brokers | sidecars | unseen | share"
     return section(
         "Bypass", "Which topics get data round the proxy?", table(headers, rows, "No broker counts were given.")
     )
@@ -244,16 +269,16 @@ def _bypass(found: DataFrame) -> str:
 
 def _missing(sidecars: DataFrame, holes: DataFrame) -> str:
     lost = sidecars.where(_LOST).orderBy(f.desc("last_record")).limit(ROWS)
-    columns = ("sidecar", "incarnation", "state", "missing_records", "estimated_missing_bytes")
+    columns = ("cluster", "sidecar", "incarnation", "state", "missing_records", "estimated_missing_bytes")
     shown = lost.select(_time(f.col("last_record"), "hour").alias("last"), *columns).collect()
-    rows = [[*row[1:5], number_text(row["estimated_missing_bytes"], "B"), row["last"]] for row in shown]
-    headers = ["sidecar", "run", "state", "records missing", "bytes missing, about", "last record"]
+    rows = [[*row[1:6], number_text(row["estimated_missing_bytes"], "B"), row["last"]] for row in shown]
+    headers = "cluster | sidecar | run | state | records missing | bytes missing, about | last record"
     parts = [table(headers, rows, "All records arrived.")]
     deleted = [
         list(row) for row in holes.drop("found_at").orderBy("kafka_partition", "first_offset").limit(ROWS).collect()
     ]
     if deleted:
-        parts.append(table(["partition of the usage topic", "first offset never read", "last"], deleted, ""))
+        parts.append(table("partition of the usage topic | first offset never read | last", deleted, ""))
     return section("Data quality", "Which records are missing?", *parts)
 
 
@@ -284,8 +309,8 @@ def _time(column: Column, bucket: str) -> Column:
     return f.substring(f.date_format(column, "yyyy-MM-dd HH:mm"), 1, _WIDTH[bucket])
 
 
-def _top(rows: DataFrame, keys: Sequence[str], amount: Column) -> list[Any]:
-    grouped = rows.groupBy(*keys).agg(amount.alias("amount")).where(f.col("amount") > 0)
+def _top(rows: DataFrame, keys: Sequence[str], amount: Column, *more: Column) -> list[Any]:
+    grouped = rows.groupBy(*keys).agg(amount.alias("amount"), *more).where(f.col("amount") > 0)
     return list(grouped.orderBy(f.desc("amount"), *keys).limit(ROWS).collect())
 
 

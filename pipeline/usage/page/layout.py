@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
+from itertools import compress
 from typing import Final
 
 _STYLE: Final = files("pipeline.usage.page").joinpath("style.css").read_text(encoding="utf-8")
@@ -11,7 +12,7 @@ _COLOURS: Final = "".join(
     f".c{n}{{fill:var(--k{n})}}.s{n}{{stroke:var(--k{n})}}.b{n}{{background:var(--k{n})}}" for n in range(8)
 )
 
-_NUMBER: Final = re.compile(r"(≥ )?-?\d[\d.,]*(e[+-]\d+)?( ([kMGTP]?B(/s)?|[kMGTP]|%))?")
+_NUMBER: Final = re.compile(r"(≥ )?[-+]?\d[\d.,]*(e[+-]\d+)?( ([kMGTP]?B(/s)?|[kMGTP]|%))?")
 _EMPTY: Final = '<div class="scroll none">'
 _LONG: Final = 40
 """Characters of a text that is broken into lines."""
@@ -37,13 +38,18 @@ def section(title: str, question: str, *parts: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{inner}</section>"
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> str:
-    """Numbers are set to the right. `empty` is shown where there are no rows."""
+def table(headers: str, rows: Sequence[Sequence[object]], empty: str) -> str:
+    """headers: between " | ". Numbers are set to the right. Columns without any value are left out. `empty` is shown
+    where there are no rows.
+    """
     if not rows:
         return f"{_EMPTY}{escape(empty)}</div>"
-    numbers = [_is_number(each) for each in rows[0]]
+    filled = [any(each not in ("", None) for each in column) for column in zip(*rows, strict=True)]
+    rows = [list(compress(row, filled)) for row in rows]
+    names = compress(headers.split(" | "), filled)
+    numbers = [any(_is_number(each) for each in column) for column in zip(*rows, strict=True)]
     head = "".join(
-        f"<th{' class=n' if number else ''}>{escape(each)}</th>" for each, number in zip(headers, numbers, strict=True)
+        f"<th{' class=n' if number else ''}>{escape(each)}</th>" for each, number in zip(names, numbers, strict=True)
     )
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -19,15 +19,14 @@ def bypass_check(usage_hourly: DataFrame, brokers: DataFrame, lost: DataFrame) -
     """
     seen = (
         usage_hourly.where((f.col("direction") == "produce") & f.col("topic").isNotNull())
-        .groupBy("hour", "topic")
+        .groupBy("cluster", "hour", "topic")
         .agg(total("record_bytes").alias("seen_record_bytes"), total("messages").alias("seen_messages"))
     )
-    known = brokers.groupBy("date", "hour", "topic").agg(
+    known = brokers.groupBy("date", "cluster", "hour", "topic").agg(
         total("record_bytes").alias("record_bytes"), total("messages").alias("messages")
     )
-    both = (
-        known.join(seen, ["hour", "topic"], "left").join(f.broadcast(lost), "hour", "left").fillna(0, ["lost_sidecars"])
-    )
+    both = known.join(seen, ["cluster", "hour", "topic"], "left").join(f.broadcast(lost), ["cluster", "hour"], "left")
+    both = both.fillna(0, ["lost_sidecars"])
     return reduce(DataFrame.unionByName, [_compared(both, measure) for measure in ("record_bytes", "messages")])
 
 
@@ -35,6 +34,7 @@ def _compared(both: DataFrame, measure: str) -> DataFrame:
     broker, seen = f.col(measure), f.coalesce(f.col(f"seen_{measure}"), f.lit(0))
     return both.where(broker.isNotNull()).select(
         "date",
+        "cluster",
         "hour",
         "topic",
         f.lit(measure).alias("measure"),
@@ -52,7 +52,7 @@ def from_offsets(snapshots: DataFrame) -> DataFrame:
 
     The markers of transactions have offsets, too: one for each partition and transaction.
     """
-    return _by_hour(snapshots, ["topic"], "end_offsets", "messages").withColumn(
+    return _by_hour(snapshots, ["cluster", "topic"], "end_offsets", "messages").withColumn(
         "record_bytes", f.lit(None).cast("bigint")
     )
 
@@ -66,14 +66,14 @@ def _by_hour(samples: DataFrame, keys: list[str], counter: str, measure: str) ->
     window = Window.partitionBy(*keys).orderBy("time")
     now, before, since = f.col(counter), f.lag(counter).over(window), f.lag("time").over(window)
     growth = f.when(now >= before, now - before).otherwise(now)
-    grown = samples.select("topic", "time", since.alias("since"), growth.alias("growth")).where(
+    grown = samples.select(*keys, "time", since.alias("since"), growth.alias("growth")).where(
         f.col("since").isNotNull()
     )
     hour = f.expr("interval 1 hour")
     first, last = (f.date_trunc("hour", each) for each in ("since", "time"))
     spread = grown.withColumn("hour", f.explode(f.sequence(first, last, hour)))
     part = (_until(f.col("hour") + hour) - _until(f.col("hour"))).alias(measure)
-    return spread.groupBy(f.to_date("hour").alias("date"), "hour", "topic").agg(total(part).alias(measure))
+    return spread.groupBy(f.to_date("hour").alias("date"), "hour", *keys).agg(total(part).alias(measure))
 
 
 def _until(boundary: Column) -> Column:

@@ -13,11 +13,14 @@ from pyspark.sql import functions as f
 
 from pipeline.usage.price_list import Invoice, Price, PriceList
 from pipeline.usage.schemas import AMOUNT, COST, UNALLOCATED
+from pipeline.usage.transforms.members import cluster
 from pipeline.usage.transforms.sums import MOST, total
 from pipeline.usage.transforms.topics import split_totals
 
-ROW = ("team", "user", "client_id", "topic", "labels")
+ROW = ("team", "user", "client_id", "topic", "labels", "cluster")
 FIXED = "fixed"
+IDLE = "idle"
+"""The team of capacity that was paid for and not used."""
 CORRECTION = "Correction"
 _QUANTITY = "decimal(19,0)"
 """Up to `MOST`: sums are bounded."""
@@ -31,7 +34,7 @@ def quantities(usage: DataFrame, storage: DataFrame, team: Column, zone: str) ->
     Units: bytes, requests, byte-hours, partition-hours. A day of storage is the mean of its snapshots over the day's 23
     to 25 hours.
     """
-    used = _by_day(usage, zone).withColumn("team", team)
+    used = _by_day(usage, zone).withColumns({"team": team, "cluster": cluster()})
     bytes_in = f.when(f.col("direction") == "produce", f.col("bytes"))
     bytes_out = f.when(f.col("direction") == "fetch", f.col("bytes"))
     summed = used.groupBy("date", *ROW).agg(
@@ -134,6 +137,41 @@ def corrections(frozen: DataFrame, now: DataFrame, period: str) -> DataFrame:
     )
 
 
+def folded(charges: DataFrame) -> DataFrame:
+    """The rows of 0.00 of a day, cluster, team and axis as one row, of no client, topic and labels."""
+    kept = {name: f.when(f.col("amount") != 0, f.col(name)) for name in ("user", "client_id", "topic", "labels")}
+    sums = ("quantity", "cost", "amount")
+    keys = [name for name in charges.columns if name not in sums]
+    return charges.withColumns(kept).groupBy(*keys).agg(*(f.sum(name).alias(name) for name in sums))
+
+
+def team_months(charges: DataFrame, prices: PriceList) -> DataFrame:
+    """chargeback_daily of whole months to team_months. The first month has none before it to be compared with.
+
+    run_rate: what the team's month comes to, over all clusters, if its days go on as those until the newest charge;
+    invoices are of the whole month already.
+    """
+    days = f.dayofmonth(f.last_day("month")) / f.dayofmonth(f.max("date").over(Window.partitionBy("month")))
+    dated = charges.withColumn("month", f.trunc("date", "month")).withColumn("days", days)
+    of_month = f.col("amount") * f.when(f.col("source") == "price", f.col("days")).otherwise(1.0)
+    size = f.when(f.col("axis").isin("network_in", "network_out"), f.col("quantity").cast("double") / 1e9)
+    rows = dated.groupBy("month", "cluster", "team", "currency").agg(
+        f.sum("amount").alias("amount"), f.sum(size).alias("gigabytes"), f.sum(of_month).alias("rate")
+    )
+    earlier = Window.partitionBy("cluster", "team", "currency").orderBy("month")
+    is_next = f.lag("month").over(earlier) == f.add_months("month", -1)
+    budgets = [f.when(f.col("team") == team, f.lit(amount)) for team, amount in prices.budgets.items()]
+    rows = rows.withColumns(
+        {
+            "cost_per_gb": f.try_divide(f.col("amount").cast("double"), "gigabytes"),
+            "month_before": f.when(is_next, f.lag("amount").over(earlier)),
+            "run_rate": f.sum("rate").over(Window.partitionBy("month", "team", "currency")).cast(AMOUNT),
+            "budget": f.coalesce(*budgets, f.lit(None)).cast(AMOUNT),
+        }
+    )
+    return rows.withColumn("over_budget", f.col("run_rate") > f.col("budget"))
+
+
 def _bounded(amount: Column, kind: str = _QUANTITY) -> Column:
     """At most `MOST`: a sum that no input can make fail. Null stays null, which least() skips."""
     return f.when(amount > MOST, f.lit(MOST)).otherwise(amount).cast(kind)
@@ -179,23 +217,37 @@ def _priced(measured: DataFrame, prices: Sequence[Price]) -> DataFrame:
 
 
 def _shared_out(measured: DataFrame, invoice: Invoice) -> DataFrame:
-    """An invoice by measured shares, its fixed part evenly; all of it to `unallocated` where nothing was measured."""
+    """An invoice by measured shares, its fixed part evenly; all of it to `unallocated` where nothing was measured.
+
+    Of an invoice with a capacity the part that was not used stands apart, as `invoice ID idle`: for the team IDLE, or
+    by measured shares.
+    """
     own = measured.where((f.col("axis") == invoice.axis) & _within(invoice.first, invoice.until))
     source = f.lit(f"invoice {invoice.id}")
     variable = invoice.total - invoice.fixed
-    nobody = own.sparkSession.range(1).select(
-        f.lit(invoice.first).alias("date"),
-        f.lit(UNALLOCATED).alias("team"),
-        *(f.lit(None).cast("string").alias(name) for name in ROW[1:]),
-        f.lit(invoice.axis).alias("axis"),
-        f.lit(0).cast(_QUANTITY).alias("quantity"),
+    nobody, idle = (
+        own.sparkSession.range(1).select(
+            f.lit(invoice.first).alias("date"),
+            f.lit(team).alias("team"),
+            *(f.lit(None).cast("string").alias(name) for name in ROW[1:]),
+            f.lit(invoice.axis).alias("axis"),
+            f.lit(0).cast(_QUANTITY).alias("quantity"),
+        )
+        for team in (UNALLOCATED, IDLE)
     )
     used = own.unionByName(nobody.join(own.select(f.lit(1).alias("any")).limit(1), how="left_anti", on=f.lit(True)))
     weight = f.greatest(f.col("quantity"), f.lit(1)).cast(_QUANTITY)
-    whole = f.broadcast(used.agg(_bounded(f.sum(weight), "decimal(20,0)").alias("total")))
-    # 19 digits x 10 digits / 20 digits keeps 10 places.
-    share = (weight * f.lit(variable).cast("decimal(10,2)") / f.col("total")).cast(COST)
-    by_use = used.crossJoin(whole).withColumns({"cost": share, "source": source, "whole": f.lit(variable).cast(AMOUNT)})
+    summed = used.agg(_bounded(f.sum(weight), "decimal(20,0)").alias("total"))
+    part = f.least(f.col("total").cast("double") / max(1, invoice.capacity), f.lit(1.0))
+    paid = f.round(f.lit(float(variable)) * part, 2) if invoice.capacity else f.lit(variable)
+    whole = f.broadcast(summed.withColumn("paid", paid.cast("decimal(10,2)")))
+    unused = f.lit(variable).cast("decimal(10,2)") - f.col("paid")
+
+    def by_use(amount: Column, name: Column) -> DataFrame:
+        # 19 digits x 10 digits / 20 digits keeps 10 places.
+        share = (weight * amount.cast("decimal(10,2)") / f.col("total")).cast(COST)
+        return used.crossJoin(whole).withColumns({"cost": share, "source": name, "whole": amount.cast(AMOUNT)})
+
     evenly = used.groupBy("date", "team").agg(f.lit(0).cast(_QUANTITY).alias("quantity"))
     evenly = evenly.withColumns(
         {name: f.lit(None).cast("string") for name in ROW[1:]}
@@ -206,7 +258,14 @@ def _shared_out(measured: DataFrame, invoice: Invoice) -> DataFrame:
     # Each team the same, over the days on which it used anything.
     part = f.lit(invoice.fixed).cast("decimal(10,2)") / (f.col("days") * f.col("teams")).cast("decimal(10,0)")
     evenly = evenly.join(f.broadcast(days), "team").crossJoin(teams).withColumn("cost", part.cast(COST))
-    parts = [in_cents(by_use.drop("total"), ["axis", "source"])]
+    shares = [by_use(f.col("paid"), source)]
+    if invoice.capacity:
+        name = f.concat(source, f.lit(" idle"))
+        apart = idle.crossJoin(whole).withColumns(
+            {"cost": unused.cast(COST), "source": name, "whole": unused.cast(AMOUNT)}
+        )
+        shares.append(apart if invoice.idle == "apart" else by_use(unused, name))
+    parts = [in_cents(each.drop("total", "paid"), ["axis", "source"]) for each in shares]
     if invoice.fixed:
         parts.append(in_cents(evenly.drop("days", "teams"), ["axis", "source"]))
     rows = reduce(DataFrame.unionByName, parts)

@@ -35,12 +35,7 @@ def samples(records: DataFrame, kind: Kind) -> DataFrame:
     return (
         records.where(f.col("kind") == kind.name)
         .groupBy(f.col("date"), quarter.alias("quarter"), *kind.series)
-        .agg(
-            f.min("time_ms").alias("first_ms"),
-            f.max("time_ms").alias("last_ms"),
-            *ranges,
-            *gauges,
-        )
+        .agg(f.min("time_ms").alias("first_ms"), f.max("time_ms").alias("last_ms"), *ranges, *gauges)
     )
 
 

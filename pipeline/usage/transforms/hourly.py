@@ -6,6 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from pipeline.usage.schemas import THROTTLE_KIND, USAGE_KIND
+from pipeline.usage.transforms.members import cluster
 from pipeline.usage.transforms.sums import total
 from pipeline.usage.transforms.topics import split_totals
 
@@ -38,6 +39,7 @@ def _with_team(rows: DataFrame, team: Column, own: tuple[str, ...]):  # type: ig
     return rows.groupBy(
         f.to_date("time").alias("date"),
         f.col("time").alias("hour"),
+        cluster(),
         team.alias("team"),
         "user",
         "client_id",

@@ -10,31 +10,37 @@ from pyspark.sql import functions as f
 
 DIRECTIONS: Final = {"producer_byte_rate": "produce", "consumer_byte_rate": "fetch"}
 """Limits in bytes per second of clients, and the direction that they count."""
-IN_FORCE: Final = "user string, client_id string, limit string, entity string, limit_value double"
+IN_FORCE: Final = "cluster string, user string, client_id string, limit string, entity string, limit_value double"
 """What `quotas_in_force` gives: each client with each of its limits."""
-_KEYS: Final = ("user", "client_id", "limit", "entity")
+_KEYS: Final = ("cluster", "user", "client_id", "limit", "entity")
 _NAME: Final = r'(?:"((?:[^"\\]|\\.)*)"|([^",\s]+))'
 """A name, as quotas.entity writes it."""
 
 
 def members(usage: DataFrame, throttled: DataFrame, in_force: DataFrame | None = None) -> DataFrame:
-    """usage_deltas and throttle_deltas to each limit's members: user, client_id, limit, entity, direction.
+    """usage_deltas and throttle_deltas to each limit's members: cluster, user, client_id, limit, entity, direction.
 
     in_force: columns of IN_FORCE; with it, clients have these limits and no others, but for those that held them.
     """
-    clients = usage.select("user", "client_id", "direction").distinct()
+    clients = usage.select(cluster(), "user", "client_id", "direction").distinct()
+    throttled = throttled.withColumn("cluster", cluster())
     held = throttled.select(*_KEYS).distinct()
     if in_force is None:
-        scopes = throttled.select("limit", "entity").distinct().withColumns(_scope())
+        scopes = throttled.select("cluster", "limit", "entity").distinct()
         found = _in_scope(clients, scopes)
         # A client has one limit of each name by user and client id: what held it replaces wider ones.
-        own = held.where(_is_of_clients("entity")).select("user", "client_id", "limit", f.col("entity").alias("own"))
-        same = [*(found[name] == own[name] for name in ("user", "client_id", "limit")), found["entity"] != own["own"]]
+        own = held.where(_is_of_clients("entity")).select(*_KEYS[:4], f.col("entity").alias("own"))
+        same = [*(found[name] == own[name] for name in _KEYS[:4]), found["entity"] != own["own"]]
         found = found.join(own, [*same, _is_of_clients("entity")], "left_anti")
     else:
         found = in_force.select(*_KEYS)
     known = found.unionByName(held).distinct().withColumn("direction", direction())
-    return known.join(clients, ["user", "client_id", "direction"], "left_semi")
+    return known.join(clients, ["cluster", "user", "client_id", "direction"], "left_semi")
+
+
+def cluster() -> Column:
+    """The label `cluster` of a row; "" without one."""
+    return f.coalesce(f.get_json_object("labels", "$.cluster"), f.lit("")).alias("cluster")
 
 
 def direction() -> Column:
@@ -46,22 +52,18 @@ def direction() -> Column:
 
 def _in_scope(clients: DataFrame, scopes: DataFrame) -> DataFrame:
     """Clients of the scopes `user:U`, `client-id:C` and `total`."""
-    scopes = scopes.withColumn("direction", direction())
-    both = f.col("of_user").isNotNull() & f.col("of_client").isNotNull()
-    by_user = scopes.where(f.col("of_user").isNotNull() & ~both).withColumnRenamed("of_user", "user")
-    by_client = scopes.where(f.col("of_client").isNotNull() & ~both).withColumnRenamed("of_client", "client_id")
-    everyone = scopes.where(f.col("entity") == "total")
-    found = clients.join(f.broadcast(by_user), ["user", "direction"]).select(*_KEYS)
-    found = found.unionByName(clients.join(f.broadcast(by_client), ["client_id", "direction"]).select(*_KEYS))
-    return found.unionByName(clients.join(f.broadcast(everyone), "direction").select(*_KEYS))
+    names = (_unquoted(rf"(?:^|,){key}:{_NAME}") for key in ("user", "client-id"))
+    user, client = (f.when(_is_of_clients("entity"), name) for name in names)
+    one = f.when(client.isNull(), _scope("user", user)).when(user.isNull(), _scope("client-id", client))
+    scope = f.when(f.col("entity") == "total", _scope("total", f.lit(""))).otherwise(one)
+    scopes = scopes.withColumns({"scope": scope, "direction": direction()})
+    own = (_scope("user", f.col("user")), _scope("client-id", f.col("client_id")), _scope("total", f.lit("")))
+    each = clients.withColumn("scope", f.explode(f.array(*own)))
+    return each.join(f.broadcast(scopes), ["cluster", "direction", "scope"]).select(*_KEYS)
 
 
-def _scope() -> dict[str, Column]:
-    """of_user, of_client: the names in an entity such as `user:alice,client-id:"a b"`; null where it has none."""
-    return {
-        name: f.when(_is_of_clients("entity"), _unquoted(rf"(?:^|,){key}:{_NAME}"))
-        for name, key in (("of_user", "user"), ("of_client", "client-id"))
-    }
+def _scope(kind: str, name: Column) -> Column:
+    return f.concat(f.lit(f"{kind}:"), name)
 
 
 def _unquoted(pattern: str) -> Column:

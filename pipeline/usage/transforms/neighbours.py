@@ -14,13 +14,13 @@ from pyspark.sql import functions as f
 
 from pipeline.usage.price_list import WAITING, Price, PriceList
 from pipeline.usage.schemas import COST
-from pipeline.usage.transforms.members import members
+from pipeline.usage.transforms.members import cluster, members
 from pipeline.usage.transforms.rates import of_clients
 from pipeline.usage.transforms.sums import total
 
 TOLERANCE: Final = 1.01
 """A member is above its fair share from 1 % on: it has to be more than rounding."""
-_LIMIT = ("time", "sidecar", "limit", "entity")
+_LIMIT = ("time", "cluster", "sidecar", "limit", "entity")
 _MEMBER = ("user", "client_id", "labels")
 
 
@@ -31,7 +31,7 @@ def noisy_neighbours(waiting: DataFrame) -> DataFrame:
     """
     return (
         waiting.withColumn("hour", f.date_trunc("hour", "time"))
-        .groupBy("date", "hour", "limit", "entity", "sidecar", "team", "user", "client_id")
+        .groupBy("date", "hour", "cluster", "limit", "entity", "sidecar", "team", "user", "client_id")
         .agg(
             total("bytes").alias("bytes"),
             (f.sum(f.col("bytes").cast("double")) / f.greatest(f.sum("all_bytes"), f.lit(1.0))).alias("share"),
@@ -55,13 +55,13 @@ def waiting_cost(waiting: DataFrame, prices: PriceList | None) -> DataFrame:
     waited = waiting.where(f.col("own_throttled_ms") > 0)
     suffered = waited.where("is_victim").groupBy(*keys, "team").agg(f.sum("own_throttled_ms").alias("ms"))
     by_others = suffered.join(causing, keys).select(
-        "date", "limit", "entity", "caused_by", "team", (f.col("ms") * f.col("part")).alias("waited_ms")
+        "date", "cluster", "limit", "entity", "caused_by", "team", (f.col("ms") * f.col("part")).alias("waited_ms")
     )
     own = waited.where(~f.col("is_victim")).select(
-        "date", "limit", "entity", f.col("team").alias("caused_by"), "team",
+        "date", "cluster", "limit", "entity", f.col("team").alias("caused_by"), "team",
         f.col("own_throttled_ms").cast("double").alias("waited_ms"),
     )  # fmt: skip
-    summed = by_others.unionByName(own).groupBy("date", "limit", "entity", "caused_by", "team")
+    summed = by_others.unionByName(own).groupBy("date", "cluster", "limit", "entity", "caused_by", "team")
     rows = summed.agg(f.sum("waited_ms").alias("waited_ms"))
     return rows.withColumns(
         {
@@ -80,11 +80,19 @@ def shared_waiting(
     Columns: all_bytes and fair_bytes (of all members, and the fair share), is_victim (it waited, and others caused it),
     victims and victim_ms (how many members of the limit, and their waiting), caused_share (its part of that: 0 to 1).
     """
-    waits = throttled.groupBy(*_LIMIT, *_MEMBER).agg(total("throttled_ms").alias("own_throttled_ms"))
-    used = of_clients(usage).groupBy("time", "sidecar", *_MEMBER, "direction").agg(total("bytes").alias("bytes"))
+    waits = (
+        throttled.withColumn("cluster", cluster())
+        .groupBy(*_LIMIT, *_MEMBER)
+        .agg(total("throttled_ms").alias("own_throttled_ms"))
+    )
+    used = (
+        of_clients(usage)
+        .groupBy("time", cluster(), "sidecar", *_MEMBER, "direction")
+        .agg(total("bytes").alias("bytes"))
+    )
     known = members(usage, throttled, in_force)
     rows = (
-        used.join(f.broadcast(known), ["user", "client_id", "direction"])
+        used.join(f.broadcast(known), ["cluster", "user", "client_id", "direction"])
         .join(waits, [*_LIMIT, *_MEMBER], "left")
         .fillna(0, ["own_throttled_ms"])
     )

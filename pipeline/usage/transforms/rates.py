@@ -5,23 +5,22 @@ limit, or one client) is the sum over its members at each moment: where one of t
 So members that send at different times do not add up to a peak that never was.
 """
 
-from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from pipeline.usage.schemas import QUARTER_MS, USAGE_KIND
-from pipeline.usage.transforms.members import DIRECTIONS
+from pipeline.usage.transforms.members import DIRECTIONS, cluster
 
 SNAPSHOT_MS: Final = 600_000
 """A sidecar sends each live series at least this often."""
 STEP: Final = 1.05
 """Rates are counted in bins; each bin's upper edge is this times its lower edge."""
-_SCOPE = ("limit", "entity")
+_SCOPE = ("cluster", "limit", "entity")
 _QUARTER = ("date", "quarter", "sidecar", *_SCOPE)
 _P99_S = QUARTER_MS / 1000 * 0.01
-_USED = ("user", "client_id", "direction")
+_USED = ("cluster", "user", "client_id", "direction")
 
 
 def of_clients(usage: DataFrame) -> DataFrame:
@@ -96,13 +95,16 @@ def rates_quarterly(records: DataFrame, members: DataFrame) -> DataFrame:
     per second: mean over the seconds that records cover, p99 (above it for at most 9 s), peak. bins: seconds and bytes
     by rate, each with its highest rate.
     """
-    found = intervals(records)
-    known = f.broadcast(members.where(f.col("limit").isin(*DIRECTIONS)).select(*_USED, *_SCOPE))
-    limited = found.join(known, list(_USED))
-    free = found.join(known.select(*_USED).distinct(), list(_USED), "left_anti")
+    found = by_entity(intervals(records).withColumn("cluster", cluster()), members)
+    return _quarters(_segments(_by_quarter(found)))
+
+
+def by_entity(rows: DataFrame, members: DataFrame) -> DataFrame:
+    """Rows of clients with `limit` and `entity`: once for each limit of the client, or once as its own entity."""
+    known = members.where(f.col("limit").isin(*DIRECTIONS)).select(*_USED, "limit", "entity")
     names = f.create_map(*(f.lit(each) for limit, way in DIRECTIONS.items() for each in (way, limit)))
-    own = free.withColumns({"limit": names[f.col("direction")], "entity": own_entity()})
-    return _quarters(_segments(_by_quarter(limited.unionByName(own))))
+    own = {"limit": f.coalesce("limit", names[f.col("direction")]), "entity": f.coalesce("entity", own_entity())}
+    return rows.join(f.broadcast(known), list(_USED), "left").withColumns(own)
 
 
 def own_entity() -> Column:
@@ -141,12 +143,14 @@ def _by_quarter(found: DataFrame) -> DataFrame:
 
 def _segments(pieces: DataFrame) -> DataFrame:
     """The rate of each entity from one change to the next: rate, seconds. interval_ms: of its shortest interval."""
-    ends = [
-        pieces.select(*_QUARTER, f.col(at).alias("at"), (f.col("rate") * sign).alias("change"), "interval_ms")
-        for at, sign in (("from_ms", 1), ("until_ms", -1))
-    ]
+    ends = f.array(
+        *(
+            f.struct(f.col(at).alias("at"), (f.col("rate") * sign).alias("change"))
+            for at, sign in (("from_ms", 1), ("until_ms", -1))
+        )
+    )
     changes = (
-        reduce(DataFrame.unionByName, ends)
+        pieces.select(*_QUARTER, "interval_ms", f.inline(ends))
         .groupBy(*_QUARTER, "at")
         .agg(f.sum("change").alias("change"), f.min("interval_ms").alias("interval_ms"))
     )

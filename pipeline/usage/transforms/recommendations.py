@@ -17,8 +17,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from pipeline.usage.schemas import QUARTER_MS
-from pipeline.usage.transforms.members import DIRECTIONS
-from pipeline.usage.transforms.rates import of_clients, own_entity
+from pipeline.usage.transforms.members import cluster
+from pipeline.usage.transforms.rates import by_entity, of_clients
 from pipeline.usage.transforms.sums import MOST, total
 
 HEADROOM: Final = 1.2
@@ -36,7 +36,7 @@ COARSE_S: Final = 90.0
 """Records that are this far apart do not show bursts."""
 _ROUNDING = 1e-9
 """Of a product of doubles."""
-_ENTITY = ("limit", "entity")
+_ENTITY = ("cluster", "limit", "entity")
 _QUARTERS_PER_DAY = 86_400_000 // QUARTER_MS
 
 
@@ -71,8 +71,10 @@ def samples(rates: DataFrame, throttled: DataFrame) -> DataFrame:
     A sidecar has buckets of its own, so a sample is the busiest sidecar's rate, against the limit of one sidecar.
     """
     scope = ["time", "sidecar", *_ENTITY]
-    held = throttled.groupBy(*scope).agg(
-        f.max("throttled_ms").alias("throttled_ms"), f.max("limit_value").alias("limit_value")
+    held = (
+        throttled.withColumn("cluster", cluster())
+        .groupBy(*scope)
+        .agg(f.max("throttled_ms").alias("throttled_ms"), f.max("limit_value").alias("limit_value"))
     )
     return (
         rates.join(held, scope, "left")
@@ -91,13 +93,10 @@ def parts(usage: DataFrame, members: DataFrame, team: Column) -> DataFrame:
 
     The size of a consumer's records is that of the producers of its topics: fetched records are not counted.
     """
-    keys = ["user", "client_id", "direction"]
+    keys = ["cluster", "user", "client_id", "direction"]
+    usage = usage.withColumn("cluster", cluster())
     used = of_clients(usage).groupBy(*keys, "labels").agg(total("bytes").alias("bytes"))
-    known = f.broadcast(members.where(f.col("limit").isin(*DIRECTIONS)).select(*keys, *_ENTITY))
-    limited = used.join(known, keys)
-    names = f.create_map(*(f.lit(each) for limit, way in DIRECTIONS.items() for each in (way, limit)))
-    free = used.join(known.select(*keys).distinct(), keys, "left_anti")
-    both = limited.unionByName(free.withColumns({"limit": names[f.col("direction")], "entity": own_entity()}))
+    both = by_entity(used, members)
     nothing = {"topic": f.lit(None).cast("string"), "time": f.lit(None).cast("timestamp")}
     rows = (
         both.withColumns(nothing)
@@ -110,14 +109,14 @@ def parts(usage: DataFrame, members: DataFrame, team: Column) -> DataFrame:
 
 
 def _record_sizes(usage: DataFrame) -> DataFrame:
-    """user, client_id, direction → mean_record_bytes, where topics are counted."""
-    produced = usage.where((f.col("direction") == "produce") & f.col("topic").isNotNull()).groupBy("topic")
+    """cluster, user, client_id, direction → mean_record_bytes, where topics are counted."""
+    produced = usage.where((f.col("direction") == "produce") & f.col("topic").isNotNull()).groupBy("cluster", "topic")
     sizes = produced.agg(
         f.try_divide(f.sum(f.col("record_bytes").cast("double")), f.sum(f.col("messages").cast("double"))).alias("size")
     ).where(f.col("size") > 0)
-    by_topic = usage.where(f.col("topic").isNotNull()).join(f.broadcast(sizes), "topic")
+    by_topic = usage.where(f.col("topic").isNotNull()).join(f.broadcast(sizes), ["cluster", "topic"])
     weight = f.col("bytes").cast("double")
-    return by_topic.groupBy("user", "client_id", "direction").agg(
+    return by_topic.groupBy("cluster", "user", "client_id", "direction").agg(
         f.try_divide(f.sum(weight), f.sum(weight / f.col("size"))).alias("mean_record_bytes")
     )
 

@@ -8,6 +8,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
+from pipeline.usage.transforms.members import cluster
 from pipeline.usage.transforms.rates import of_clients
 from pipeline.usage.transforms.sums import total
 
@@ -32,6 +33,7 @@ def sidecar_days(records: DataFrame, usage: DataFrame, paces: DataFrame) -> Data
         f.min(lag).alias("least_lag_ms"),
         f.max(lag).alias("most_lag_ms"),
         f.bool_or("final").alias("final"),
+        f.max(cluster()).alias("cluster"),
     )
     before = Window.partitionBy(*keys).orderBy("word")
     since = f.coalesce(f.lag("max_seq").over(before) + 1, f.col("min_seq"))
@@ -42,6 +44,7 @@ def sidecar_days(records: DataFrame, usage: DataFrame, paces: DataFrame) -> Data
         words.withColumns({"missing": missing, "gap": gap})
         .groupBy(*keys)
         .agg(
+            f.max("cluster").alias("cluster"),
             f.min("min_time_ms").alias("first_ms"),
             f.max("max_time_ms").alias("last_ms"),
             f.min("min_seq").alias("first_seq"),
@@ -72,6 +75,7 @@ def sidecars(days: DataFrame) -> DataFrame:
     within = f.col("last_seq") + 1 - f.coalesce("next_seq", f.lit(0)) - f.col("records")
     last = f.max_by(f.struct("bytes", "first_ms", "last_ms", "pace_ms"), "date")
     runs = rows.groupBy(*_RUN).agg(
+        f.max("cluster").alias("cluster"),
         f.min("first_ms").alias("first_ms"),
         f.max("last_ms").alias("last_ms"),
         f.sum("records").alias("records"),
@@ -98,6 +102,7 @@ def sidecars(days: DataFrame) -> DataFrame:
     interval = f.least(f.coalesce("last.pace_ms", lived_ms), lived_ms)
     estimate = f.floor(f.least(f.col("last.bytes") * (interval / lived_ms), f.lit(2.0**53))).cast("bigint")
     return runs.withColumns({"state": state, "ended_cleanly": ended}).select(
+        "cluster",
         *_RUN,
         f.timestamp_millis("first_ms").alias("first_record"),
         f.timestamp_millis("last_ms").alias("last_record"),
@@ -114,20 +119,21 @@ def sidecars(days: DataFrame) -> DataFrame:
 
 
 def lost_hours(days: DataFrame, runs: DataFrame) -> DataFrame:
-    """The hours in which records of sidecars are missing: hour, lost_sidecars."""
+    """The hours in which records of sidecars are missing: cluster, hour, lost_sidecars."""
     hour_ms = f.lit(3_600_000)
-    gaps = days.select("sidecar", f.explode("gaps").alias("gap")).select("sidecar", "gap.from_ms", "gap.until_ms")
+    gaps = days.select("cluster", "sidecar", f.explode("gaps").alias("gap")).select("*", "gap.from_ms", "gap.until_ms")
     at_end = f.unix_millis("last_record")
     ends = runs.where("ended_cleanly = false").select(
-        "sidecar", at_end.alias("from_ms"), (at_end + hour_ms).alias("until_ms")
+        "cluster", "sidecar", at_end.alias("from_ms"), (at_end + hour_ms).alias("until_ms")
     )
     hours = f.sequence(
         f.date_trunc("hour", f.timestamp_millis("from_ms")), f.timestamp_millis("until_ms"), f.expr("interval 1 hour")
     )
     return (
-        gaps.unionByName(ends)
-        .select("sidecar", f.explode(hours).alias("hour"))
-        .groupBy("hour")
+        gaps.drop("gap")
+        .unionByName(ends)
+        .select("cluster", "sidecar", f.explode(hours).alias("hour"))
+        .groupBy("cluster", "hour")
         .agg(f.countDistinct("sidecar").alias("lost_sidecars"))
     )
 

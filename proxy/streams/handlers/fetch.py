@@ -10,14 +10,10 @@ from typing import Final, final
 
 from protocol.apis import SHARE_FETCH
 from protocol.fetch import (
-    FetchRequestWalk,
     FetchResponseWalk,
-    check_consumer_fetch,
-    is_plain_fetch_request,
     lower_fetch_budget,
 )
 from protocol.records_walk import RecordsWalk
-from protocol.request_header import unpack_prefix
 from protocol.share import ShareFetchResponseWalk
 from protocol.throttle_time import raise_throttle, throttle_needs
 from protocol.walk import FrameWalk
@@ -38,9 +34,8 @@ from quotas.admission.passage import Passage
 #: A share consumer acknowledges with its next ShareFetch, and the records that it acquired are locked for 30 s by
 #: default (`group.share.record.lock.duration.ms`, KIP-932): a hold takes a third of that at most.
 LONGEST_SHARE_HOLD_NS: Final = 10_000_000_000
-#: First version with broker addresses in responses (KIP-951), and first one with the replica id at the request's end.
+#: First version with broker addresses in responses (KIP-951).
 FIRST_WITH_NODE_ENDPOINTS: Final = 16
-FIRST_WITH_REPLICA_STATE: Final = 15
 
 #: Length, correlation id, tag buffer and throttle time of a response: all that is read and changed before the walk.
 _MOST_NEEDED: Final = 4 + 4 + 1 + 4
@@ -110,10 +105,6 @@ class Fetch(DataHandler):
     # ---- requests
 
     def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
-        header = kind.header
-        is_share = kind.api_key == SHARE_FETCH
-        if not is_share:
-            check_consumer_fetch(requests.buf, pos + header.body_offset, kind.version)
         connection = requests.connection
         limits, fetching = connection.identity.limits, connection.fetching
         if fetching.is_open and limits.fetch.limits and self.context.measures.enforces:
@@ -126,12 +117,6 @@ class Fetch(DataHandler):
                 return step
         fetching.opened()
         requests.awaited = fetch
-        if not is_share and kind.version >= FIRST_WITH_REPLICA_STATE:
-            length = unpack_prefix(requests.buf, pos)[0]
-            body_start, frame_end = pos + header.body_offset, pos + 4 + length
-            if frame_end > end or not is_plain_fetch_request(requests.buf, body_start, frame_end):
-                requests.walk = FetchRequestWalk(kind.version, length, header.body_offset - 4)
-                requests.walked_to = body_start
         return PASS
 
     def _reserve(self, requests: Requests, fetch: OpenFetch, pos: int, now_ns: int) -> int:

@@ -139,7 +139,7 @@ class Produce(DataHandler):
             self.leaves_debt(requests, kind, self._in_response(connection, decision, now_ns), now_ns)
         requests.near_limit = decision is not ADMITTED or _fitting(amounts, length, now_ns) < READ_SIZE
         entity = connection.identity.entity
-        entity.produce_bytes += length
+        entity.produce_bytes += arrived
         entity.produce_requests += 1
         if passage is not None:
             if frame is None:

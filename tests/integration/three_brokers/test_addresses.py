@@ -17,7 +17,6 @@ from kafka import KafkaAdminClient
 
 from demo.address_scan import ScanningRelay
 from deploy.local.cluster import KafkaCluster
-from tests.integration.java_tools import run_tool
 from tests.integration.proxy_process import eventually
 from tests.integration.scanned_proxy import BROKER_HOSTS, CLIENT_SIDE, ScannedProxy
 from tests.integration.wire import NOT_LEADER, Wire, records, schema
@@ -52,18 +51,6 @@ def test_settings_of_brokers_and_the_quorum(front: ScannedProxy) -> None:
         assert not [name for name, entry in configs.items() if ADDRESS.search(str(entry.value).encode())]
     with closing(KafkaAdminClient(bootstrap_servers=front.bootstrap_servers)) as quorum:
         assert quorum.describe_metadata_quorum()
-
-
-@pytest.mark.timeout(150)
-def test_what_the_java_tools_print(front_of_three: ScannedProxy) -> None:
-    servers = ("--bootstrap-server", front_of_three.bootstrap_servers)
-    printed = {
-        "quorum": run_tool("MetadataQuorumCommand", *servers, "describe", "--status"),
-        "versions": run_tool("BrokerApiVersionsCommand", *servers),
-    }
-    assert {name: text for name, text in printed.items() if ADDRESS.search(text.encode())} == {}
-    assert all(f"{CLIENT_SIDE}:{port}" in printed["versions"] for port in front_of_three.node_ports.values())
-    assert "LeaderId" in printed["quorum"]
 
 
 @pytest.mark.timeout(90)

@@ -89,8 +89,8 @@ def test_a_victim_of_two_limits_waits_for_another_at_each(spark: SparkSession) -
 
 
 def samples(spark: SparkSession, rates: list[tuple[float, int]]) -> DataFrame:
-    made = [("producer_byte_rate", "client-id:c", rate, censored) for rate, censored in rates]
-    return spark.createDataFrame(made, "limit string, entity string, rate double, censored int")
+    made = [("", "producer_byte_rate", "client-id:c", rate, censored) for rate, censored in rates]
+    return spark.createDataFrame(made, "cluster string, limit string, entity string, rate double, censored int")
 
 
 @pytest.mark.parametrize(
@@ -113,14 +113,15 @@ def test_throttled_samples_are_lower_bounds_of_demand(
 
 def test_what_brokers_counted_and_sidecars_did_not(spark: SparkSession) -> None:
     hourly = spark.sql(
-        "select timestamp'2026-01-05 12:00:00' as hour, 'a' as topic, 'produce' as direction, "
+        "select timestamp'2026-01-05 12:00:00' as hour, '' as cluster, 'a' as topic, 'produce' as direction, "
         "600L as record_bytes, 6L as messages"
     )
     brokers = spark.sql(
-        "select date'2026-01-05' as date, timestamp'2026-01-05 12:00:00' as hour, topic, record_bytes, messages "
-        "from values ('a', 1000L, 10L), ('b', cast(null as bigint), 5L) as t(topic, record_bytes, messages)"
+        "select date'2026-01-05' as date, timestamp'2026-01-05 12:00:00' as hour, '' as cluster, topic, "
+        "record_bytes, messages from values ('a', 1000L, 10L), "
+        "('b', cast(null as bigint), 5L) as t(topic, record_bytes, messages)"
     )
-    lost = spark.sql("select timestamp'2026-01-05 12:00:00' as hour, 1L as lost_sidecars")
+    lost = spark.sql("select timestamp'2026-01-05 12:00:00' as hour, '' as cluster, 1L as lost_sidecars")
     found = {(row["topic"], row["measure"]): row for row in bypass_check(hourly, brokers, lost.limit(0)).collect()}
     assert set(found) == {("a", "record_bytes"), ("a", "messages"), ("b", "messages")}
     assert (found["a", "record_bytes"]["unseen_count"], found["a", "record_bytes"]["unseen_share"]) == (400, 0.4)
@@ -137,6 +138,7 @@ def test_growth_of_end_offsets_is_split_over_hours_to_the_message(spark: SparkSe
         (NOON, "alone", 50),
     ]  # fmt: skip
     snapshots = spark.createDataFrame(rows, "time timestamp, topic string, end_offsets bigint")
+    snapshots = snapshots.withColumn("cluster", f.lit(""))
     found = from_offsets(snapshots).orderBy("hour").collect()
     assert [(row["topic"], row["hour"].hour, row["messages"]) for row in found] == [
         ("a", 11, 1), ("a", 12, 4), ("a", 13, 2 + 3),

@@ -1,5 +1,6 @@
 """Deltas add up to the last record of every series, to the byte, whatever happens to the records on their way."""
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -23,7 +24,7 @@ def records_frame(spark: SparkSession, records: Sequence[dict[str, Any]]) -> Dat
     rows = []
     for record in records:
         day = datetime.fromtimestamp(record["time_ms"] / 1000, UTC).date()
-        row = {**record, "labels": "{}", "date": day}
+        row = {**record, "labels": json.dumps(record["labels"], sort_keys=True), "date": day}
         rows.append(tuple(row.get(name) for name in columns.names))
     return spark.createDataFrame(rows, columns)
 

@@ -88,11 +88,13 @@ def writing(die_at: int = 0, *, after: bool = False) -> Iterator[list[str]]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("is_last", [False, pytest.param(True, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "where", ["early", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("late", "last"))]
+)
 def test_a_report_that_ended_at_a_write_is_repeated_as_a_whole(
-    spark: SparkSession, tmp_path: Path, warehouse: Warehouse, is_last: bool
+    spark: SparkSession, tmp_path: Path, warehouse: Warehouse, where: str
 ) -> None:
-    """is_last: it ended before the note of the run, when a hole of the topic was named already."""
+    """early: among samples and deltas. last: before the note of the run, when a hole of the topic was named already."""
     made = records_frame(spark, planted()).withColumns({"kafka_partition": f.lit(0), "kafka_offset": f.col("seq")})
     whole = Warehouse(spark, str(tmp_path / "whole"))
     for each in (whole, warehouse):
@@ -100,8 +102,8 @@ def test_a_report_that_ended_at_a_write_is_repeated_as_a_whole(
     with writing() as names:
         report(whole, Rules())
     assert names[-2:] == ["topic_holes", "report_runs"]
-    number = len(names) if is_last else random.randint(2, len(names) - 1)
-    with pytest.raises(Killed), writing(number, after=not is_last):
+    number = {"early": random.randint(2, 6), "late": random.randint(7, len(names) - 1), "last": len(names)}[where]
+    with pytest.raises(Killed), writing(number, after=where != "last"):
         report(warehouse, Rules())
     report(warehouse, Rules())
     assert tables(warehouse) == tables(whole)

@@ -13,8 +13,9 @@ from pyspark.sql import functions as f
 from demo.fleet import EXAMPLE_PRICES
 from pipeline.usage import price_list
 from pipeline.usage.price_list import PriceListError
-from pipeline.usage.transforms.chargeback import chargeback_daily, corrections, quantities
-from pipeline.usage.transforms.focus import MANDATORY, focus
+from pipeline.usage.transforms.chargeback import chargeback_daily, corrections, folded, quantities, team_months
+from pipeline.usage.transforms.focus import focus
+from tests.pipeline.usage.focus_columns import MANDATORY
 
 SPARK = settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 MEASURED = "date date, team string, user string, client_id string, topic string, axis string, quantity decimal(18,0)"
@@ -34,8 +35,8 @@ def measured(spark: SparkSession, rows: list[tuple[Any, ...]]) -> DataFrame:
     columns = MEASURED.replace("date date", "day int").replace("decimal(18,0)", "bigint").replace("user string, ", "")
     frame = spark.createDataFrame(rows, columns).withColumn("date", f.make_date(f.lit(2026), f.lit(1), "day"))
     frame = frame.withColumns({"user": f.lit("u"), "quantity": f.col("quantity").cast("decimal(18,0)")})
-    frame = frame.withColumn("labels", f.lit('{"app":"a"}'))
-    return frame.select("date", "team", "user", "client_id", "topic", "labels", "axis", "quantity")
+    frame = frame.withColumns({"labels": f.lit('{"app":"a"}'), "cluster": f.lit("")})
+    return frame.select("date", "team", "user", "client_id", "topic", "labels", "cluster", "axis", "quantity")
 
 
 ROW = st.tuples(
@@ -120,6 +121,72 @@ def test_the_fixed_part_is_the_same_for_each_team(spark: SparkSession) -> None:
     assert {row["team"]: row["amount"] for row in fixed} == {"a": Decimal("50.00"), "b": Decimal("50.00")}
 
 
+@pytest.mark.parametrize(("idle", "teams"), [("apart", {"a", "b", "idle"}), ("by use", {"a", "b"})])
+def test_capacity_that_was_not_used_is_shown_apart_and_paid_by_rule(
+    spark: SparkSession, idle: str, teams: set[str]
+) -> None:
+    """25 of 100 GB were used: a quarter of 900.01 EUR is use, the rest is idle."""
+    invoice = INVOICE + f'capacity = "100"\nper = "GB"\nidle = "{idle}"\n'
+    prices = price_list.parse('currency = "EUR"\n' + invoice)
+    rows = [(2, "a", "c", None, "network_in", 20 * 10**9), (9, "b", "c", None, "network_in", 5 * 10**9)]
+    found = chargeback_daily(measured(spark, rows), prices).where("source <> 'price' and axis <> 'fixed'").collect()
+    summed = {
+        source: sum(row["amount"] for row in found if row["source"] == source)
+        for source in {r["source"] for r in found}
+    }
+    assert summed == {"invoice INV-1": Decimal("225.00"), "invoice INV-1 idle": Decimal("675.01")}
+    assert {row["team"] for row in found} == teams
+    of_a = sum(row["amount"] for row in found if row["team"] == "a")
+    assert of_a == (Decimal("180.00") if idle == "apart" else Decimal("720.01"))
+
+
+CHARGE = "day string, cluster string, team string, axis string, source string, quantity bigint, amount string"
+CHARGES = [
+    ("2026-01-05", "east", "a", "network_in", "price", 40 * 10**9, "60.00"),
+    ("2026-01-31", "east", "a", "network_out", "price", 10 * 10**9, "40.00"),
+    ("2026-02-01", "east", "a", "network_in", "price", 30 * 10**9, "30.00"),
+    ("2026-02-07", "west", "a", "requests", "price", 7, "12.00"),
+    ("2026-02-03", "east", "a", "network_in", "invoice I", 0, "90.00"),
+    ("2026-02-07", "east", "b", "network_in", "price", 10**9, "25.00"),
+]
+
+
+def test_a_team_is_compared_with_its_month_before_and_with_its_budget(spark: SparkSession) -> None:
+    """On the 7th of 28 days, 42 EUR of prices become 168, and an invoice of 90 stays: 258. b comes to 100."""
+    charges = spark.createDataFrame(CHARGES, CHARGE).selectExpr(
+        "*", "date(day) date", "cast(amount as decimal(18,2)) amount_", "'EUR' currency"
+    )
+    budgets = "".join(f'[[budget]]\nteam = "{t}"\namount = "{n}"\n' for t, n in (("a", "257.99"), ("b", "100.00")))
+    prices = price_list.parse('currency = "EUR"\n' + budgets)
+    rows = team_months(charges.drop("amount").withColumnRenamed("amount_", "amount"), prices).collect()
+    found = {(str(row["month"])[:7], row["cluster"], row["team"]): row for row in rows}
+    shown = ("amount", "cost_per_gb", "month_before", "run_rate", "over_budget")
+
+    def expected(amount: str, per_gb: float | None, before: str | None, rate: str, is_over: bool) -> tuple[Any, ...]:
+        return Decimal(amount), per_gb, None if before is None else Decimal(before), Decimal(rate), is_over
+
+    assert {key: tuple(row[name] for name in shown) for key, row in found.items()} == {
+        ("2026-01", "east", "a"): expected("100.00", 2.0, None, "100.00", False),
+        ("2026-02", "east", "a"): expected("120.00", 4.0, "100.00", "258.00", True),
+        ("2026-02", "west", "a"): expected("12.00", None, None, "258.00", True),
+        ("2026-02", "east", "b"): expected("25.00", 25.0, None, "100.00", False),
+    }
+
+
+def test_rows_of_no_cents_are_one_row(spark: SparkSession) -> None:
+    """Two clients of 0.001 EUR each and one of 9 EUR: nothing is lost but the names of the small ones."""
+    rows = [(1, "a", f"c{n}", "t", "network_in", 11_111_111) for n in range(2)] + [
+        (1, "a", "big", "t", "network_in", 10**11)
+    ]
+    charges = chargeback_daily(measured(spark, rows), price_list.parse(EXAMPLE_PRICES))
+    found = {row["client_id"]: row for row in folded(charges).collect()}
+    assert {name: (row["amount"], row["quantity"]) for name, row in found.items()} == {
+        "big": (Decimal("9.00"), 10**11),
+        None: (Decimal("0.00"), 22_222_222),
+    }
+    assert (found[None]["topic"], found["big"]["topic"]) == (None, "t")
+
+
 @pytest.mark.nightly
 def test_corrections_are_what_changed(spark: SparkSession) -> None:
     prices = price_list.parse(EXAMPLE_PRICES)
@@ -139,7 +206,9 @@ def test_a_day_is_one_of_the_zone_even_of_half_an_hour(spark: SparkSession) -> N
         "cast(null as boolean) as has_total, 'produce' as direction, 1L as bytes, 0L as requests union all "
         "select timestamp'2026-01-05 18:30:00', 'u', 'c', 't', '{}', null, 'produce', 2L, 0L"
     )
-    storage = spark.sql("select current_timestamp() as time, 't' as topic, 1L as partitions, 1L as size_bytes").limit(0)
+    storage = spark.sql(
+        "select current_timestamp() as time, '' as cluster, 't' as topic, 1L as partitions, 1L as size_bytes"
+    ).limit(0)
     found = quantities(usage, storage, f.lit("a"), "Asia/Kolkata").collect()
     assert {(str(row["date"]), int(row["quantity"])) for row in found} == {("2026-01-05", 1), ("2026-01-06", 2)}
 
@@ -155,7 +224,9 @@ def test_a_day_of_storage_has_as_many_hours_as_its_zone_gives_it(spark: SparkSes
         [(f"{day} 12:00:00", "t", 1, 1_000) for day in days],
         "at string, topic string, partitions bigint, size_bytes bigint",
     )
-    found = quantities(usage, storage.withColumn("time", f.to_timestamp("at")), f.lit("a"), "Europe/Berlin")
+    found = quantities(
+        usage, storage.withColumns({"time": f.to_timestamp("at"), "cluster": f.lit("")}), f.lit("a"), "Europe/Berlin"
+    )
     rows = {(str(row["date"]), row["axis"]): int(row["quantity"]) for row in found.collect()}
     assert [rows[day, "partitions"] for day in days] == [24, 23, 25]
     assert [rows[day, "storage"] for day in days] == [24_000, 23_000, 25_000]
@@ -212,6 +283,9 @@ def test_the_export_has_every_mandatory_column_of_focus_1_2(spark: SparkSession)
             "invoice[0]: from 2026-01-01 until 2026-02-02 is more",
         ),
         ('currency = "EUR"\n' + INVOICE.replace("until", "#"), "invoice[0]: from 2026-01-01 until 9999-01-01 is more"),
+        ('currency = "EUR"\n' + INVOICE + 'capacity = "1"', "invoice[0].per: None is no unit of network_in"),
+        ('currency = "EUR"\n' + INVOICE + 'idle = "lost"', "invoice[0].idle: 'lost' is none; allowed: apart, by use"),
+        ('currency = "EUR"\n[[budget]]\nteam = "a"', "budget[0].amount: write the amount in quotes"),
         (EXAMPLE_PRICES + EXAMPLE_PRICES.split("\n\n", 1)[1], "price: network_in has two prices"),
         ('currency = "EUR"\n' + INVOICE.replace('"100.00"', '"2000"'), "invoice[0].fixed: 2000 is more"),
     ],

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
+from pyspark.sql import functions as f
 
 from pipeline.usage.page.charts import number_text
 from pipeline.usage.page.content import render
@@ -30,10 +31,10 @@ def fill(warehouse: Warehouse, *hours: tuple[int, str, str, int]) -> None:
     rows = [(NOON + timedelta(hours=hour), *rest) for hour, *rest in hours]
     made = warehouse.spark.createDataFrame(rows, USAGE)
     made = made.selectExpr(
-        "*", "to_date(hour) date", "'u' user", "'{}' labels", "null topic", "'produce' direction", "bytes record_bytes",
-        "1L messages", "1L requests", "0L split_bytes", "0L longest_gap_ms", "'producer_byte_rate' limit",
-        "concat('client-id:', client_id) entity", "1000L throttled_ms", "0L delayed_bytes", "0L refused_bytes",
-        "0L would_have_bytes", "5e6D limit_value",
+        "*", "to_date(hour) date", "'' cluster", "'u' user", "'{}' labels", "null topic", "'produce' direction",
+        "bytes record_bytes", "1L messages", "1L requests", "0L split_bytes", "0L longest_gap_ms",
+        "'producer_byte_rate' limit", "concat('client-id:', client_id) entity", "1000L throttled_ms",
+        "0L delayed_bytes", "0L refused_bytes", "0L would_have_bytes", "5e6D limit_value",
     )  # fmt: skip
     warehouse.append("usage_hourly", made)
     warehouse.append("throttling_hourly", made)
@@ -53,7 +54,7 @@ def test_without_usage_there_are_no_figures(warehouse: Warehouse) -> None:
     assert figures(html) == []
     assert "no usage yet" in html
     assert "<section>" not in html, "empty sections are folded"
-    assert html.count("<details>") == 7
+    assert html.count("<details>") == 8
 
 
 def test_one_hour_has_no_time_axis(warehouse: Warehouse, elsewhere: None) -> None:
@@ -83,6 +84,17 @@ def test_weeks_are_drawn_by_day_with_the_days_of_no_usage(warehouse: Warehouse) 
     assert 'b7"></i>all others' in html
     # A team has one colour in each figure; the eighth is for all others.
     assert 'class="c7"' in html
+    assert ">-100 %</td>" in html, "the trend: used in the first half only"
+
+
+def test_a_month_over_its_budget_is_flagged(warehouse: Warehouse) -> None:
+    month = {"month": "2026-01-01", "team": "ads", "amount": "120", "currency": "EUR", "month_before": "100"}
+    more = {"cost_per_gb": "0.5", "run_rate": "250", "budget": "200", "over_budget": "true"}
+    row = {name: f.lit(value) for name, value in (month | more).items()}
+    warehouse.append("team_months", warehouse.row("team_months", row))
+    html = render(warehouse)
+    cells = re.findall("<td[^>]*>([^<]*)", html.partition("Teams by month")[2].partition("</table>")[0])
+    assert cells == ["2026-01", "ads", "120.00", "EUR", "0.5000", "+20 %", "250.00", "200.00", "over"]
 
 
 @pytest.mark.parametrize(

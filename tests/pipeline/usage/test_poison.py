@@ -166,6 +166,25 @@ def test_a_report_names_what_breaks_one_of_its_steps(
     assert {row["sidecar"] for row in warehouse.read("sidecars").collect()} == {"pod-1"}
 
 
+@pytest.mark.timeout(300)
+def test_a_topic_that_breaks_the_bypass_check_is_named_and_the_rest_is_checked(
+    spark: SparkSession, warehouse: Warehouse
+) -> None:
+    """Brokers counted no more than 64 bits of `good`, and of `bad` less than sidecars: their difference overflows."""
+    day = NOON_MS // 1000 // 86_400 * 86_400
+    at = {"date": f.to_date(f.timestamp_seconds(f.lit(day))), "hour": f.timestamp_seconds(f.lit(day))}
+    for topic, counted, seen in (("good", 10, 4), ("bad", -(2**63), 2**62)):
+        common = {**at, "topic": f.lit(topic)}
+        brokers = common | {"messages": f.lit(counted).cast("bigint")}
+        warehouse.append("broker_topic_hourly", warehouse.row("broker_topic_hourly", brokers))
+        used = common | {"direction": f.lit("produce"), "messages": f.lit(seen), "bytes": f.lit(0)}
+        warehouse.append("usage_hourly", warehouse.row("usage_hourly", used))
+    dates = report(warehouse, Rules())
+    assert [(row["topic"], row["unseen_count"]) for row in warehouse.read("bypass_check").collect()] == [("good", 6)]
+    (line,) = warnings(warehouse, dates)
+    assert line.startswith("bypass_check: left out topic 'bad': [ARITHMETIC_OVERFLOW]")
+
+
 def test_sums_are_bounded(spark: SparkSession) -> None:
     rows = spark.createDataFrame([(2**62,), (2**62,), (None,)], "value bigint")
     found = rows.agg(total("value"), total(f.lit(None).cast("bigint")), total(f.lit(7))).first()

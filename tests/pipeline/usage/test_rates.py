@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import tomllib
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -9,12 +10,16 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from pipeline.usage.jobs.apply import quotas_toml, recommended
+from pipeline.usage.jobs.report import Rules, report
 from pipeline.usage.jobs.simulate import Engine, Offer, simulate
 from pipeline.usage.quotas_in_force import load
+from pipeline.usage.tables import Warehouse
 from pipeline.usage.transforms.members import members
 from pipeline.usage.transforms.rates import rates_quarterly
 from pipeline.usage.transforms.recommendations import needs
-from tests.pipeline.usage.fleets import usage_record
+from quotas.parsing.file import load_quotas
+from tests.pipeline.usage.fleets import throttle_record, usage_record
 from tests.pipeline.usage.test_deltas import records_frame
 
 START_MS = int(datetime(2026, 1, 5, tzinfo=UTC).timestamp() * 1000)
@@ -22,8 +27,8 @@ HOUR_S = 3_600
 Load = Callable[[int], float]
 """Bytes per second of one client at a second."""
 EMPTY = (
-    "time timestamp, sidecar string, user string, client_id string, limit string, entity string, throttled_ms bigint, "
-    "limit_value double"
+    "time timestamp, sidecar string, labels string, user string, client_id string, limit string, entity string, "
+    "throttled_ms bigint, limit_value double"
 )
 
 
@@ -47,14 +52,14 @@ def recorded(loads: dict[str, Load], hours: int) -> list[dict[str, Any]]:
     return made
 
 
-def arrivals(loads: dict[str, Load], hours: int) -> Iterable[Offer]:
+def arrivals(loads: dict[str, Load], hours: int, user: str = "alice") -> Iterable[Offer]:
     """The same traffic, second by second: what the engine would really get."""
     for second in range(hours * HOUR_S):
         for client, load_of in loads.items():
             size = int(load_of(second))
             if size:
                 start = START_MS + second * 1000
-                yield Offer(start, start + 1000, "alice", client, "produce", size, 4)
+                yield Offer(start, start + 1000, user, client, "produce", size, 4)
 
 
 def held_s(offers: Iterable[Offer], entity: str, rate: float) -> float:
@@ -71,7 +76,7 @@ def held_s(offers: Iterable[Offer], entity: str, rate: float) -> float:
 
 def rates(spark: SparkSession, made: list[dict[str, Any]], entity: str | None) -> DataFrame:
     frame = records_frame(spark, made).localCheckpoint()
-    held = [] if entity is None else [(None, "pod-1", "alice", "c0", "producer_byte_rate", entity, 0, 1.0)]
+    held = [] if entity is None else [(None, "pod-1", "{}", "alice", "c0", "producer_byte_rate", entity, 0, 1.0)]
     known = members(frame, spark.createDataFrame(held, EMPTY))
     return rates_quarterly(frame, known).localCheckpoint()
 
@@ -138,6 +143,41 @@ def test_the_engine_holds_a_client_at_its_proposal_for_less_than_one_percent(
     allowed_s = 0.01 * hours * HOUR_S
     assert held_s(arrivals(loads, hours), row["entity"], proposed) < allowed_s
     assert held_s(arrivals(loads, hours), row["entity"], proposed / 3) > allowed_s
+
+
+WEEK = 7 * 24
+WEEKLY: dict[str, dict[str, Load]] = {
+    "steady": {"c0": lambda second: 2e6},
+    "bursty": {"c0": minute_an_hour},
+    "shared": {f"c{n}": lambda second, n=n: 1e6 if (second // 60 + n) % 5 < 2 else 1e5 for n in range(3)},  # type: ignore[misc]
+    "growing": {"c0": lambda second: 1e6 * (1 + second / (WEEK * HOUR_S))},
+    "weekly": {"c0": lambda second: 3e6 if second // (24 * HOUR_S) < 5 and 8 <= second // HOUR_S % 24 < 17 else 2e4},
+}
+
+
+@pytest.mark.timeout(3_600)
+@pytest.mark.nightly
+def test_a_week_of_records_recommends_what_the_engine_then_holds_for_less_than_one_percent(
+    spark: SparkSession, warehouse: Warehouse
+) -> None:
+    """Report, apply, and the quotas file in the engine with the true arrivals, second by second; a third holds more."""
+    made = [{**each, "user": user} for user, loads in WEEKLY.items() for each in recorded(loads, WEEK)]
+    limit = {"entity": "user:shared", "user": "shared", "client_id": "c0", "limit_value": 1e6}
+    made.append(throttle_record(**limit, start_time_ms=START_MS, time_ms=START_MS + 10_000))
+    warehouse.append("records", records_frame(spark, made))
+    report(warehouse, Rules())
+    text = quotas_toml(recommended(warehouse, "high"))
+    proposed = {str(each.entity): dict(each.limits) for each in load_quotas(tomllib.loads(text)).placed}
+    allowed_s = 0.01 * WEEK * HOUR_S
+    found = {}
+    for user, loads in WEEKLY.items():
+        entity = "user:shared" if user == "shared" else f"user:{user},client-id:c0"
+        rate = float(proposed.pop(entity)["producer_byte_rate"])
+        held = [held_s(arrivals(loads, WEEK, user), entity, rate / part) for part in (1, 3)]
+        found[user] = (rate, *held)
+        print(user, rate, held)
+    assert proposed == {}
+    assert all(at_rate < allowed_s < at_a_third for _, at_rate, at_a_third in found.values()), found
 
 
 BURSTS: list[Any] = [

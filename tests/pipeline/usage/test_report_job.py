@@ -13,9 +13,11 @@ from demo import fleet
 from demo.usage import as_records
 from pipeline.usage import owners, price_list
 from pipeline.usage.jobs import closing
-from pipeline.usage.jobs.report import Rules, report
+from pipeline.usage.jobs.apply import ClustersError, recommended
+from pipeline.usage.jobs.report import Rules, over_budget, report
+from pipeline.usage.schemas import TABLES
 from pipeline.usage.tables import Warehouse
-from tests.pipeline.usage.fleets import NOON_MS, usage_record
+from tests.pipeline.usage.fleets import NOON_MS, throttle_record, usage_record
 from tests.pipeline.usage.test_deltas import records_frame
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
@@ -94,6 +96,48 @@ def test_odd_series_add_up_to_the_byte_and_to_the_cent(
     assert sum(row["amount"] for row in charges) == round(sum(row["cost"] for row in charges), 2)
     # From 12:00 to 00:20 UTC: in Berlin it is midnight at 23:00 UTC.
     assert {str(row["date"]) for row in charges if row["client_id"] == "midnight"} == {"2026-01-05", "2026-01-06"}
+
+
+@pytest.mark.timeout(600)
+def test_two_clusters_are_told_apart_in_each_table_and_a_budget_is_watched(
+    spark: SparkSession, warehouse: Warehouse
+) -> None:
+    """The same users, clients and topics in both. A limit of the user holds them in one: there etl waits for loud."""
+    made = []
+    for cluster in ("east", "west"):
+        for n in range(1, 31):
+            common = {"sidecar": f"pod-{cluster}", "labels": {"cluster": cluster}, "time_ms": NOON_MS + 10_000 * n}
+            common["start_time_ms"] = NOON_MS
+            made.append(usage_record(**common, seq=3 * n, bytes=10**9 * n))
+            made.append(usage_record(**common, seq=3 * n + 1, client_id="loud", bytes=9 * 10**9 * n))
+            if cluster == "east":
+                made.append(throttle_record(**common, seq=3 * n + 2, entity="user:alice", throttled_ms=500 * n))
+    warehouse.append("records", records_frame(spark, made))
+    hour = datetime(2026, 1, 5, 12, tzinfo=UTC)
+    counted = [(hour.date(), hour, cluster, "t", count) for cluster, count in (("east", 10), ("west", 20))]
+    columns = "date date, hour timestamp, cluster string, topic string, messages bigint"
+    brokers = spark.createDataFrame(counted, columns).withColumn("record_bytes", f.lit(None))
+    warehouse.append("broker_topic_hourly", brokers)
+    budget = '[[budget]]\nteam = "unallocated"\namount = "300.00"\n'
+    dates = report(warehouse, Rules((), price_list.parse(fleet.EXAMPLE_PRICES + budget)))
+    empty = {"storage_snapshots", "isolated"}
+    for name, table in TABLES.items():
+        if "cluster" in table.names and name not in empty:
+            found = {row["cluster"] for row in warehouse.read(name).select("cluster").distinct().collect()}
+            waits = name in ("noisy_neighbours", "waiting_cost", "throttling_hourly")
+            assert found == ({"east"} if waits else {"east", "west"}), name
+    unseen = {row["cluster"]: row["unseen_count"] for row in warehouse.read("bypass_check").collect()}
+    assert unseen == {"east": 10, "west": 20}
+    entities = {(row["cluster"], row["entity"]) for row in warehouse.read("quota_recommendations").collect()}
+    own = {("west", f"user:alice,client-id:{client}") for client in ("etl", "loud")}
+    assert entities == {("east", "user:alice"), *own}
+    with pytest.raises(ClustersError, match="choose --cluster, one of 'east', 'west'"):
+        recommended(warehouse, "low")
+    assert [each["entity"] for each in recommended(warehouse, "low", "east")] == ["user:alice"]
+    # 600 GB at 0.09 EUR on the fifth of 31 days.
+    assert over_budget(warehouse, dates) == [
+        "team unallocated: 54.00 EUR in 2026-01, 334.80 at this rate; its budget is 300.00"
+    ]
 
 
 @pytest.mark.timeout(600)

@@ -1,10 +1,12 @@
-"""The commands of the documentation under spark-submit, with the package as a zip, against a real broker."""
+"""The commands under spark-submit, with the package as a zip, and through Spark Connect, against a real broker."""
 
 import os
+import socket
 import subprocess
 import sys
+import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,8 @@ from pipeline.usage.session import DELTA
 from tests.pipeline.usage.fleets import usage_record
 
 PACKAGED = {".py", ".json", ".css"}
+CLUSTER = "local-cluster[2,1,1024]"
+"""Two workers of a core and 1 GB: processes of their own."""
 
 
 @pytest.fixture
@@ -32,7 +36,7 @@ def submit(tmp_path: Path) -> Callable[..., str]:
     few_rows = {"spark.sql.shuffle.partitions": "1"}
     settings = [part for name, value in (DELTA | few_rows).items() for part in ("--conf", f"{name}={value}")]
     command = [
-        str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]", "--jars", artifacts.usage_jars(),
+        str(Path(sys.executable).with_name("spark-submit")), "--master", CLUSTER, "--jars", artifacts.usage_jars(),
         "--conf", "spark.ui.enabled=false", *settings, "--py-files", str(package),
         str(artifacts.PROJECT / "pipeline" / "usage" / "submit.py"),
     ]  # fmt: skip
@@ -41,7 +45,7 @@ def submit(tmp_path: Path) -> Callable[..., str]:
 
     def run(*arguments: str) -> str:
         done = subprocess.run(
-            [*command, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+            [*command, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900
         )
         assert done.returncode == 0, done.stderr[-2_000:]
         return done.stdout
@@ -49,11 +53,55 @@ def submit(tmp_path: Path) -> Callable[..., str]:
     return run
 
 
-@pytest.mark.timeout(900)
+@pytest.fixture
+def connected(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Run a subcommand as a client of a Spark Connect server; returns what it printed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    here = {"spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": f"{port}"}
+    few = {"spark.sql.shuffle.partitions": "1", "spark.ui.enabled": "false"}
+    settings = [part for name, value in (DELTA | here | few).items() for part in ("--conf", f"{name}={value}")]
+    command = [
+        str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]", "--jars", artifacts.usage_jars(),
+        *settings, "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal",
+    ]  # fmt: skip
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    environment["PYTHONPATH"] = str(artifacts.PROJECT)  # for foreachBatch, which runs at the server
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "pipeline.usage", *arguments], cwd=tmp_path, capture_output=True, text=True,
+            env=environment | {"SPARK_REMOTE": f"sc://127.0.0.1:{port}"}, timeout=900,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2_000:]
+        return done.stdout
+
+    with (tmp_path / "server.log").open("wb") as log:
+        server = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 300
+        while socket.socket().connect_ex(("127.0.0.1", port)):
+            assert server.poll() is None, (tmp_path / "server.log").read_text()[-2_000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        yield run
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.mark.timeout(2_700)
 @pytest.mark.nightly
-def test_ingest_and_report_run_under_spark_submit(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], submit: Callable[..., str], tmp_path: Path
+@pytest.mark.parametrize("how", ["submit", "connected"])
+def test_ingest_and_report_run_on_a_cluster(
+    kafka_cluster: KafkaCluster,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    how: str,
 ) -> None:
+    submit: Callable[..., str] = request.getfixturevalue(how)
     topic, warehouse = unique_name("usage"), str(tmp_path / "warehouse")
     producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
     now_ms = wall_clock_ms()

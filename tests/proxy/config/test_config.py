@@ -14,6 +14,7 @@ from proxy.config.cautions import warnings_of
 from proxy.config.client_file import read_client_settings
 from proxy.config.config import Config, ServerSsl
 from proxy.config.quotas_file import quotas_in_force
+from quotas.parsing.parse import parse_spec
 from tests.proxy.command_line import UPSTREAM, config, errors, forget_environment
 
 if TYPE_CHECKING:
@@ -69,6 +70,75 @@ def test_options_of_tls_that_do_not_fit_together(flags: list[str], message: str)
     assert any(message in each for each in errors(*UPSTREAM, *flags))
 
 
+#: Flags, and the field that each sets.
+FIELDS: dict[str, tuple[str, object]] = {
+    "--listen 0.0.0.0:9000": ("listening.address", ("0.0.0.0", 9000)),  # noqa: S104  (a test of just that)
+    "--broker-ports 9100-9101": ("listening.broker_ports", range(9100, 9102)),
+    "--broker-port 7=9200 --broker-port 8=9201": ("listening.node_ports", {7: 9200, 8: 9201}),
+    "--advertised-host proxy.svc": ("listening.advertised_host", "proxy.svc"),
+    "--proxy-protocol-from 10.0.0.0/8 --proxy-protocol-from ::1": (
+        "listening.proxy_protocol_from",
+        (ip_network("10.0.0.0/8"), ip_network("::1/128")),
+    ),
+    "--ssl-certificate-location crt --ssl-key-location key --ssl-ca-location ca --ssl-client-auth requested "
+    "--ssl-principal-mapping-rules RULE:^CN=(.*?),.*$/$1/L,DEFAULT": (
+        "listening.ssl",
+        ServerSsl(
+            certificate=Path("crt"),
+            key=Path("key"),
+            ca=Path("ca"),
+            client_auth="requested",
+            principal_rules="RULE:^CN=(.*?),.*$/$1/L,DEFAULT",
+        ),
+    ),
+    "--drain-timeout 500ms": ("listening.drain_timeout_seconds", 0.5),
+    "--max-connections 5": ("security.max_connections", 5),
+    "--socket-request-max-bytes 1MB": ("security.max_request_bytes", 1_000_000),
+    "--socket-response-max-bytes 2MiB": ("security.max_response_bytes", 2_097_152),
+    "--max-buffered-bytes 3MB": ("security.max_buffered_bytes", 3_000_000),
+    "--max-pending-requests 50": ("security.max_pending_requests", 50),
+    "--stalled-client-timeout 5s": ("security.stalled_client_timeout_seconds", 5.0),
+    "--handshake-timeout off": ("security.handshake_timeout_seconds", 0.0),
+    "--connections-max-idle 10m": ("security.connections_max_idle_seconds", 600.0),
+    "--sasl-oauthbearer-sub-claim-name email": ("security.sasl_oauthbearer_sub_claim_name", "email"),
+    "--pass-unknown-apis": ("security.pass_unknown_apis", True),
+    "--client-id spark-etl": ("quotas.client_id", "spark-etl"),
+    "--principal CN=etl,O=acme": ("quotas.principal", "CN=etl,O=acme"),
+    "--quota client-id=spark-etl,producer_byte_rate=5MB": (
+        "quotas.entries",
+        (parse_spec("client-id=spark-etl,producer_byte_rate=5MB"),),
+    ),
+    "--quota-share 0.25": ("quotas.share", 0.25),
+    "--quota-algorithm sampled-window": ("quotas.algorithm", "sampled-window"),
+    "--quota-window-num 5": ("quotas.window_num", 5),
+    "--quota-window-size-seconds 0.5": ("quotas.window_size_seconds", 0.5),
+    "--first-window off": ("quotas.first_window", False),
+    "--producer-id-quota-window-size-seconds 60": ("quotas.producer_id_window_size_seconds", 60),
+    "--producer-id-quota-window-count 6": ("quotas.producer_id_window_count", 6),
+    "--max-connection-hold 1.5s": ("enforcement.max_connection_hold_seconds", 1.5),
+    "--throttle-mode notify": ("enforcement.throttle_mode", "notify"),
+    "--max-throttle-ms 1000": ("enforcement.max_throttle_ms", 1000),
+    "--dry-run": ("enforcement.dry_run", True),
+    "--metrics-listen [::1]:0": ("observability.metrics_listen", ("::1", 0)),
+    "--metrics-allowed-host Proxy.svc --metrics-allowed-host metrics": (
+        "observability.metrics_allowed_hosts",
+        ("Proxy.svc", "metrics"),
+    ),
+    "--max-metric-entities 10": ("observability.max_metric_entities", 10),
+    "--log-format json": ("observability.log_format", "json"),
+    "--log-level debug": ("observability.log_level", "debug"),
+    "--usage-topic usage": ("usage.topic", "usage"),
+    "--usage-interval 1m": ("usage.interval_seconds", 60.0),
+    "--usage-bootstrap-servers c:3": ("usage.bootstrap_servers", (("c", 3),)),
+    "--usage-by-topic": ("usage.by_topic", True),
+    "--max-usage-series 7": ("usage.max_series", 7),
+    "--label team=search --label env=a=b": ("usage.labels", (("env", "a=b"), ("team", "search"))),
+    "--sidecar-name pod-7": ("usage.sidecar_name", "pod-7"),
+}
+#: These cannot stand beside others, or are set by other options.
+ELSEWHERE = {"usage.file": None, "usage.client_id": ""}
+
+
 def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
     quotas = toml('[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "5MB"\n', "quotas.toml")
     client = toml(
@@ -76,45 +146,9 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         "client.properties",
     )
     found = config(
-        *("--bootstrap-server", "a:1,b:2"),
-        *("--command-config", str(client), "--allow-open-relay"),
-        *("--listen", "0.0.0.0:9000"),
-        *("--broker-ports", "9100-9101"),
-        *("--broker-port", "7=9200", "--broker-port", "8=9201"),
-        *("--advertised-host", "proxy.svc"),
-        *("--proxy-protocol-from", "10.0.0.0/8", "--proxy-protocol-from", "::1"),
-        *("--ssl-certificate-location", "proxy.crt", "--ssl-key-location", "proxy.key"),
-        *("--ssl-ca-location", "ca.pem", "--ssl-client-auth", "requested"),
-        *("--ssl-principal-mapping-rules", "RULE:^CN=(.*?),.*$/$1/L,DEFAULT"),
-        *("--max-connections", "5"),
-        *("--client-id", "spark-etl", "--principal", "CN=etl,O=acme"),
-        *("--quota", "client-id=spark-etl,producer_byte_rate=5MB"),
-        *("--quotas-file", str(quotas)),
-        *("--quota-share", "0.25"),
-        *("--quota-algorithm", "sampled-window"),
-        *("--quota-window-num", "5", "--quota-window-size-seconds", "0.5", "--first-window", "off"),
-        *("--producer-id-quota-window-size-seconds", "60", "--producer-id-quota-window-count", "6"),
-        *("--max-connection-hold", "1.5s"),
-        *("--throttle-mode", "notify"),
-        *("--max-throttle-ms", "1000"),
-        "--dry-run",
-        *("--metrics-listen", "[::1]:0"),
-        *("--metrics-allowed-host", "Proxy.svc", "--metrics-allowed-host", "metrics"),
-        *("--max-metric-entities", "10"),
-        "--usage-by-topic",
-        *("--log-format", "json", "--log-level", "debug"),
-        *("--usage-topic", "usage", "--usage-interval", "1m", "--usage-bootstrap-servers", "c:3"),
-        *("--usage-client-config", str(client), "--usage-by-topic", "--max-usage-series", "7"),
-        *("--label", "team=search", "--label", "env=a=b", "--sidecar-name", "pod-7"),
-        *("--drain-timeout", "500ms"),
-        *("--socket-request-max-bytes", "1MB"),
-        *("--socket-response-max-bytes", "2MiB"),
-        *("--max-buffered-bytes", "3MB"),
-        *("--max-pending-requests", "50"),
-        *("--stalled-client-timeout", "5s"),
-        *("--handshake-timeout", "off", "--connections-max-idle", "10m", "--sasl-oauthbearer-sub-claim-name", "email"),
-        "--pass-unknown-apis",
-        *("--event-loop", "asyncio"),
+        *("--bootstrap-server", "a:1,b:2", "--event-loop", "asyncio", "--allow-open-relay"),
+        *("--command-config", str(client), "--usage-client-config", str(client), "--quotas-file", str(quotas)),
+        *(" ".join(FIELDS).split()),
     )
     given = {
         f"{group.name}.{field.name}": getattr(getattr(found, group.name), field.name)
@@ -124,61 +158,8 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
     }
     assert found.upstream == read_client_settings(client)
     assert (found.bootstrap_servers, found.event_loop) == ((("a", 1), ("b", 2)), "asyncio")
-    assert [str(entry.entity) for entry in given.pop("quotas.entries")] == ["client-id:spark-etl"]
-    assert given == {
-        "listening.address": ("0.0.0.0", 9000),  # noqa: S104  (a test of just that)
-        "listening.broker_ports": range(9100, 9102),
-        "listening.node_ports": {7: 9200, 8: 9201},
-        "listening.advertised_host": "proxy.svc",
-        "listening.ssl": ServerSsl(
-            certificate=Path("proxy.crt"),
-            key=Path("proxy.key"),
-            ca=Path("ca.pem"),
-            client_auth="requested",
-            principal_rules="RULE:^CN=(.*?),.*$/$1/L,DEFAULT",
-        ),
-        "security.max_connections": 5,
-        "quotas.client_id": "spark-etl",
-        "quotas.principal": "CN=etl,O=acme",
-        "quotas.file": quotas,
-        "quotas.share": 0.25,
-        "quotas.algorithm": "sampled-window",
-        "quotas.window_num": 5,
-        "quotas.window_size_seconds": 0.5,
-        "quotas.first_window": False,
-        "quotas.producer_id_window_size_seconds": 60,
-        "quotas.producer_id_window_count": 6,
-        "enforcement.throttle_mode": "notify",
-        "enforcement.max_throttle_ms": 1000,
-        "enforcement.max_connection_hold_seconds": 1.5,
-        "enforcement.dry_run": True,
-        "observability.metrics_listen": ("::1", 0),
-        "observability.metrics_allowed_hosts": ("Proxy.svc", "metrics"),
-        "observability.max_metric_entities": 10,
-        "observability.log_format": "json",
-        "observability.log_level": "debug",
-        "usage.topic": "usage",
-        "usage.file": None,
-        "usage.interval_seconds": 60.0,
-        "usage.bootstrap_servers": (("c", 3),),
-        "usage.client": read_client_settings(client),
-        "usage.client_id": "",
-        "usage.by_topic": True,
-        "usage.max_series": 7,
-        "usage.labels": (("env", "a=b"), ("team", "search")),
-        "usage.sidecar_name": "pod-7",
-        "listening.proxy_protocol_from": (ip_network("10.0.0.0/8"), ip_network("::1/128")),
-        "listening.drain_timeout_seconds": 0.5,
-        "security.max_request_bytes": 1_000_000,
-        "security.max_response_bytes": 2_097_152,
-        "security.max_buffered_bytes": 3_000_000,
-        "security.max_pending_requests": 50,
-        "security.stalled_client_timeout_seconds": 5.0,
-        "security.handshake_timeout_seconds": 0.0,
-        "security.connections_max_idle_seconds": 600.0,
-        "security.sasl_oauthbearer_sub_claim_name": "email",
-        "security.pass_unknown_apis": True,
-    }
+    files = {"quotas.file": quotas, "usage.client": read_client_settings(client)}
+    assert given == {**dict(FIELDS.values()), **ELSEWHERE, **files}
 
 
 # (flag, environment, file, field) with three values that differ from one another and from the default
@@ -396,7 +377,7 @@ def test_everything_that_is_wrong_is_listed_at_once(toml: Any, monkeypatch: pyte
             f"error: {path}: quota = 'client-id=a': expected a list",
             f"error: {path}: max_throttle_ms = 'soon': expected a whole number from 1 to 2147483647",
             f"error: {path}: drain_timeout = True: expected a duration such as 20s, 500ms or 2m",
-            "error: KAFKA_QUOTA_PROXY_DRY_RUN 'maybe': expected true or false",
+            "error: KAFKA_QUOTA_PROXY_DRY_RUN 'maybe': expected true or false, or on or off",
             "error: --quota-share '2': expected a fraction above 0 and at most 1, such as 0.25",
             "error: --broker-port 'x': expected NODE=PORT",
             "error: --broker-port 'y': expected NODE=PORT",

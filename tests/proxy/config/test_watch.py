@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy import config_watch
 from proxy.commands import _config_again
 from proxy.config.config import Config, QuotaOptions
 from proxy.config.quotas_file import Quotas, quotas_in_force
-from proxy.config_watch import MAX_PROBLEMS_LOGGED, ConfigWatch
+from proxy.config_watch import ConfigWatch
+from proxy.file_watch import MAX_PROBLEMS_LOGGED
 from proxy.observability.metrics import Metrics
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import PATIENCE_SECONDS, Clock
@@ -106,9 +106,8 @@ async def test_a_reload_warns_about_entries_that_apply_to_no_client(
     watched.path.write_text(SEVEN.replace('"etl"', '"spark-etl"'))
     assert await watched.watch.poll()
     warned = [record.__dict__["fields"] for record in caplog.records if record.getMessage() == "quota_never_matches"]
-    assert [(str(fields["entity"]), fields["flag"]) for fields in warned] == [
-        ("client-id:flag", "--client-id etl"),
-        ("client-id:spark-etl", "--client-id etl"),
+    assert [(fields["entities"], fields["flag"]) for fields in warned] == [
+        ("client-id:flag, client-id:spark-etl", "--client-id etl")
     ]
 
 
@@ -155,7 +154,7 @@ async def test_a_file_that_changes_while_it_is_read_is_read_again(
 
     await watched.watch.poll()
     watched.path.write_text("# about to be written\n")
-    monkeypatch.setattr(config_watch, "quotas_in_force", reading)
+    monkeypatch.setattr("proxy.config_watch.quotas_in_force", reading)
     assert await watched.watch.poll()
     assert watched.taken == [{"client-id:flag": 1, "client-id:etl": 7_000_000}]
     assert watched.reload_ok(), "what was no TOML had been replaced when it was refused"
@@ -172,8 +171,8 @@ async def test_a_file_that_never_stops_changing_holds_up_no_end(
     numbers = itertools.count(1)
     await watched.watch.poll()
     watched.path.write_text(SEVEN)
-    monkeypatch.setattr(config_watch, "READ_AGAIN_SECONDS", 0)
-    monkeypatch.setattr(config_watch, "quotas_in_force", reading)
+    monkeypatch.setattr("proxy.file_watch.READ_AGAIN_SECONDS", 0)
+    monkeypatch.setattr("proxy.config_watch.quotas_in_force", reading)
     assert not await watched.watch.poll()
     assert watched.taken == []
     monkeypatch.undo()
@@ -355,7 +354,7 @@ async def test_a_file_full_of_errors_does_not_flood_the_log(watched: Watched, ca
 async def test_read_again_reads_an_unchanged_file(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("proxy.config_watch.POLL_SECONDS", 3600)
+    monkeypatch.setattr("proxy.file_watch.POLL_SECONDS", 3600)
     read = asyncio.Event()
     watched.path.write_text("[[quota]]\nx = 1\n")
     watch = ConfigWatch(watched.config, NONE, lambda _config, _quotas: None, watched.metrics)
@@ -391,7 +390,7 @@ async def test_what_takes_long_with_many_entries_is_done_before_they_are_taken_o
 async def test_a_defect_does_not_end_the_watch(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("proxy.config_watch.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("proxy.file_watch.POLL_SECONDS", 0.001)
     taken = asyncio.Event()
 
     def take_over(_config: Config, quotas: Quotas) -> None:

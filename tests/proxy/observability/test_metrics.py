@@ -23,6 +23,7 @@ from proxy.observability.labels import MAX_LABEL_CHARS, label_value
 from proxy.observability.metrics import MAX_REQUEST_CELLS, Metrics
 from proxy.observability.tallies import WINDOW_SLOT_NS, WINDOW_SLOTS, Histogram, ThrottleWindow
 from quotas.entity import Entity
+from tests.proxy.conversation import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -69,16 +70,6 @@ CONTRACT = {
     "usage_records_pending": ("gauge", set()),
     "usage_last_success_timestamp_seconds": ("gauge", set()),
 }
-
-
-class Clock:
-    """Nanoseconds that pass when the test says so."""
-
-    def __init__(self) -> None:
-        self.now_ns = 1_000 * SECOND
-
-    def __call__(self) -> int:
-        return self.now_ns
 
 
 @dataclass

@@ -7,15 +7,7 @@ import pytest
 from proxy.observability import topic_traffic
 from proxy.observability.entities import ENTITY_IDLE_NS, Entities
 from proxy.observability.topic_traffic import MAX_NAME, MAX_SERIES, MAX_TOPICS_OF_CLIENT, OTHER_TOPICS, TopicTraffic
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ns = 1
-
-    def __call__(self) -> int:
-        return self.now_ns
-
+from tests.proxy.conversation import Clock
 
 Traffic = dict[str, TopicTraffic]
 

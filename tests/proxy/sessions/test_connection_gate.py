@@ -17,14 +17,15 @@ from proxy.config.config import EnforcementOptions, QuotaOptions
 from proxy.enforcement.identity import Identity
 from proxy.sessions.gate import Gate
 from proxy.sessions.lifecycle import State
-from proxy.sessions.session import Origin
+from proxy.sessions.shared import Origin
 from quotas.connections import ConnectionQuotas
 from quotas.entity import TOTAL, Kind, Named
 from quotas.parsing.parse import parse_spec
-from tests.proxy.conversation import Clock, Peer, Stage, lines_of, readable_bytes, until
+from tests.proxy.conversation import Peer, Stage, lines_of, readable_bytes, until
 from tests.proxy.dialogue import alter
 from tests.proxy.frames import heartbeat, produce, produced
 from tests.proxy.streams.pair import World
+from tests.proxy.timers import Timers
 
 OpenStage = Callable[..., Stage]
 
@@ -35,45 +36,6 @@ THIRTY = QuotaOptions(entries=(parse_spec(f"ip=<default>,{RATE}=30"),), window_n
 #: In the first second of a new limit each further connection waits for one second more.
 ONE = f"total,{RATE}=1"
 BOOTSTRAP, PORT = ("bootstrap", "19092"), ("9093",)
-
-
-class Timer:
-    """A timer of `Timers`."""
-
-    def __init__(self, due_ns: int, call: Callable[[], None]) -> None:
-        self.due_ns = due_ns
-        self.call = call
-        self.is_pending = True
-
-    def cancel(self) -> None:
-        self.is_pending = False
-
-
-class Timers:
-    """The part of an event loop that the gate uses."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._timers: list[Timer] = []
-
-    def call_later(self, seconds: float, call: Callable[..., None], *arguments: object) -> Timer:
-        timer = Timer(self._clock.now_ns + round(seconds * SECOND), lambda: call(*arguments))
-        self._timers.append(timer)
-        return timer
-
-    @property
-    def pending(self) -> list[Timer]:
-        self._timers = [each for each in self._timers if each.is_pending]
-        return self._timers
-
-    def pass_seconds(self, seconds: float) -> None:
-        end_ns = self._clock.now_ns + round(seconds * SECOND)
-        while due := [each for each in self.pending if each.due_ns <= end_ns]:
-            timer = min(due, key=lambda each: each.due_ns)
-            timer.cancel()
-            self._clock.now_ns = timer.due_ns
-            timer.call()
-        self._clock.now_ns = end_ns
 
 
 class Connection:

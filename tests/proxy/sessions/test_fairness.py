@@ -2,73 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from heapq import heappop, heappush
-from itertools import count
 from typing import Any, cast
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from proxy.sessions.wakeups import Wakeups
+from proxy.enforcement.data_frame import DataFrame
+from proxy.sessions.wakeups import LONGEST_PASS_NS, Wakeups
 from proxy.streams.steps import HOLD
-from quotas.admission.limit import SPARE_NS
+from quotas.admission.limit import SPARE_NS, Limit
 from quotas.parsing.parse import parse_spec
-from tests.proxy.conversation import Clock
 from tests.proxy.frames import batch, produce, produce_records
 from tests.proxy.streams.pair import Flow, Pair, World
+from tests.proxy.timers import Timers
 
 RATE = 4_000_000
 TOTAL = 800_000
 
 
-class Timers:
-    """The part of an event loop that `Wakeups` uses; each timer is late by the next of `late_ns`."""
-
-    def __init__(self, clock: Clock, late_ns: list[int]) -> None:
-        self._clock = clock
-        self._late_ns = late_ns
-        self._numbers = count()
-        self._due: list[tuple[int, int, Callable[[], None]]] = []
-        self._cancelled: set[int] = set()
-
-    def call_later(self, seconds: float, callback: Callable[..., None], *arguments: object) -> Any:
-        number = next(self._numbers)
-        late_ns = self._late_ns[number % len(self._late_ns)]
-        heappush(self._due, (self._clock() + int(seconds * 1e9) + late_ns, number, lambda: callback(*arguments)))
-        return _Handle(self._cancelled, number)
-
-    def call_soon(self, callback: Callable[[], None]) -> Any:
-        return self.call_later(0, callback)
-
-    def next(self) -> bool:
-        """Let time pass until the next timer is due. False: there is none."""
-        while self._due:
-            due_ns, number, callback = heappop(self._due)
-            if number not in self._cancelled:
-                self._clock.now_ns = max(self._clock.now_ns, due_ns)
-                callback()
-                return True
-        return False
-
-
-class _Handle:
-    def __init__(self, cancelled: set[int], number: int) -> None:
-        self._cancelled = cancelled
-        self._number = number
-
-    def cancel(self) -> None:
-        self._cancelled.add(self._number)
-
-
 class Queued(Pair):
     """A connection whose held frames have their turns by `Wakeups`."""
 
-    def __init__(self, world: World, wakeups: Wakeups) -> None:
+    def __init__(self, world: World, wakeups: Wakeups, released: list[Pair] | None = None) -> None:
         super().__init__(world)
         self._wakeups = wakeups
+        #: Connections with a released frame, in order.
+        self.released = [] if released is None else released
 
     def on_hold(self, flow: Flow) -> None:
         frame = self.held
@@ -78,6 +40,10 @@ class Queued(Pair):
 
     def _go_on_after_hold(self) -> None:
         self.requests.run_kept()
+
+    def release(self, frame: DataFrame) -> None:
+        self.released.append(self)
+        super().release(frame)
 
     def read_on(self) -> None:
         self.requests.read_once()
@@ -131,7 +97,7 @@ def test_connections_on_one_limit_share_it_by_bytes(
 def test_connections_do_not_queue_where_there_is_room_for_all() -> None:
     """Else clients that never stop sending would queue for each other without end."""
     world = World([parse_spec(f"client-id=etl,producer_byte_rate={RATE}")])
-    timers = Timers(world.clock, [0])
+    timers = Timers(world.clock)
     wakeups = Wakeups(cast("Any", timers), world.holds, world.clock)
     Pair(world).client_sends(produce(0, RATE + 100_000))
     pairs = [Queued(world, wakeups) for _ in range(2)]
@@ -146,3 +112,62 @@ def test_connections_do_not_queue_where_there_is_room_for_all() -> None:
     assert [len(pair.sent()) for pair in pairs] == [200, 200]
     assert [pair.requests.steps.count(HOLD) for pair in pairs] == [1, 1]
     wakeups.close()
+
+
+def test_each_turn_is_for_one_frame() -> None:
+    """One connection has three frames at hand when its turn comes, and there is a little room: the other is next."""
+    quota = replace(parse_spec("client-id=etl,producer_byte_rate=1MB"), burst_seconds=Fraction(1, 13_000))
+    world, released = World([quota]), list[Pair]()
+    timers = Timers(world.clock)
+    wakeups = Wakeups(cast("Any", timers), world.holds, world.clock)
+    many, one = Queued(world, wakeups, released), Queued(world, wakeups, released)
+    many.client_sends(produce(0, 100_000))
+    many.client_sends(*(produce(number, 5) for number in (1, 2, 3)))
+    one.client_sends(produce(10, 6))
+    world.clock.pass_seconds(60)
+    while timers.next():
+        pass
+    assert released == [many, one, many], "no other waits any more: the third goes with the second"
+    assert (len(many.sent()), len(one.sent())) == (4, 1)
+
+
+def crowd(number: int) -> tuple[World, Timers, list[Queued]]:
+    """So many wait, each with a frame; a fifth of the time of a pass goes by with each of them."""
+    world = World([parse_spec("client-id=etl,producer_byte_rate=1MB")])
+    timers = Timers(world.clock)
+
+    def ticking() -> int:
+        world.clock.now_ns += LONGEST_PASS_NS // 5
+        return world.clock.now_ns
+
+    wakeups = Wakeups(cast("Any", timers), world.holds, ticking)
+    Pair(world).client_sends(produce(0, 1_400_000))
+    pairs = [Queued(world, wakeups) for _ in range(number)]
+    for pair in pairs:
+        pair.client_sends(produce(1, 6))
+    world.clock.pass_seconds(60)
+    return world, timers, pairs
+
+
+@pytest.mark.pure
+def test_one_pass_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those whose turn it is are many, and still the loop sees to others in between."""
+    monkeypatch.setattr(Limit, "has_room_for_all", lambda *_: False)
+    _, timers, pairs = crowd(7)
+    passed = 0
+    while timers.next():
+        before, passed = passed, sum(bool(pair.to_broker) for pair in pairs)
+        assert passed - before <= 5
+        assert all(pair.to_broker for pair in pairs[:passed]), "in their order"
+    assert passed == 7
+
+
+def test_a_queue_too_long_for_one_pass_ends_where_there_is_room_for_all() -> None:
+    """Else clients that never stop sending would join its end before the next pass, and queue for each other."""
+    world, timers, pairs = crowd(7)
+    timers.next()
+    [limit] = world.registry.limits_in_use()
+    assert not limit.waiters.waiting
+    while timers.next():
+        pass
+    assert all(pair.to_broker for pair in pairs)

@@ -142,9 +142,9 @@ async def test_clients_that_never_read_do_not_stop_others(open_stage: OpenStage)
     assert await broker.frame() == produce(1, 300)
     await broker.send(produced(1))
     assert await client.frame() == produced(1)
-    sweep_whole(stage, is_short=True)
+    stage.sweep(is_short=True)
     stage.clock.pass_seconds(31)
-    sweep_whole(stage, is_short=True)
+    stage.sweep(is_short=True)
     assert stage.metrics.connections.closed["stalled"] > 0
     assert stage.memory.used <= (1 << 20) * 3 // 4
     assert stage.session_of(client) in stage.sessions
@@ -173,32 +173,14 @@ async def test_short_rewritten_responses_pass_and_are_no_reason_to_close(open_st
     await broker.frame()
     await broker.send(frames.coordinators_answer(2, 37_000)[:1_000])
     await until(lambda: stage.session_of(client).responses.stream.holding.waits > 0)
-    sweep_whole(stage, is_short=True)
+    stage.sweep(is_short=True)
     stage.clock.pass_seconds(31)
     for _ in range(2):
         stuck[0].send_now(b"\x00")  # of its next request: that does not make up for the response
         await asyncio.sleep(0.01)
-        sweep_whole(stage, is_short=True)
+        stage.sweep(is_short=True)
     assert stage.session_of(client) in stage.sessions
     assert stage.metrics.connections.closed["stalled"] > 0
-
-
-def sweep_whole(stage: Stage, *, is_short: bool = False) -> None:
-    """One whole sweep over the sessions."""
-    assert stage.server._ticks is not None
-    sweep = stage.server._ticks.sweep
-    sweep._part = 0
-    for _ in range(10):
-        sweep.tick(stage.clock(), is_short=is_short)
-
-
-# ---- charges
-
-
-# ---- connections
-
-
-# ---- fetches
 
 
 # ---- peers that break the rules

@@ -9,25 +9,16 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from dataclasses import replace
-from fractions import Fraction
-from itertools import chain
 
 import pytest
 
 from protocol.apis import FETCH, SHARE_FETCH
 from proxy.config.quotas_file import Quotas
-from proxy.sessions import wakeups
 from proxy.sessions.lifecycle import State
-from proxy.sessions.pump import Pump
-from proxy.sessions.wakeups import Wakeups
 from proxy.streams.handlers import fetch as fetch_handler
 from proxy.streams.handlers.data import HEAD_READ_SIZE
 from proxy.streams.memory import READ_SIZE
-from proxy.streams.request_stream import RequestStream
-from quotas.admission.limit import Limit
-from quotas.parsing.parse import parse_spec
-from tests.proxy.conversation import Clock, Peer, Stage, lines_of, until, without_burst
+from tests.proxy.conversation import Peer, Stage, lines_of, until, without_burst
 from tests.proxy.frames import (
     correlation_of,
     fetch,
@@ -82,7 +73,7 @@ async def test_a_frame_of_the_size_of_the_buffer_can_be_held(open_stage: OpenSta
     frame = produce(2, 2 * READ_SIZE)
     stage.memory.data[:] = frame[:READ_SIZE]
     session.requests._run(READ_SIZE)
-    assert session.held is not None
+    assert session.connection.held is not None
     assert len(session.requests.kept) == READ_SIZE
     stage.clock.pass_seconds(1)
     assert await broker.read(READ_SIZE) == frame[:READ_SIZE]
@@ -107,113 +98,6 @@ async def test_bytes_read_with_the_previous_frame_are_parsed_again(open_stage: O
             assert stage.session_of(client).is_held
         stage.clock.pass_seconds(0.1)
     await until(lambda: not stage.paused())
-
-
-# Order
-
-
-@pytest.fixture
-def order(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Correlation ids of what is forwarded from now on, in the order in which it is."""
-    forwarded: list[int] = []
-    write = Pump.write
-
-    def recording(pump: Pump, data: memoryview) -> None:
-        if isinstance(pump.stream, RequestStream):
-            forwarded.append(correlation_of(bytes(data[:12])))
-        write(pump, data)
-
-    monkeypatch.setattr(Pump, "write", recording)
-    return forwarded
-
-
-@pytest.mark.pure
-async def test_each_turn_is_for_one_frame(open_stage: OpenStage, order: list[int]) -> None:
-    """One session has three frames at hand when its turn comes, and there is a little room: the other is next."""
-    quota = replace(parse_spec("client-id=etl,producer_byte_rate=1MB"), burst_seconds=Fraction(1, 13_000))
-    stage = open_stage(quotas=[quota])
-    many, broker_of_many = await stage.pair()
-    one, broker_of_one = await stage.pair()
-    await many.send(produce(0, 100_000))
-    assert await broker_of_many.frame() == produce(0, 100_000)
-    await many.send(b"".join(produce(number, 5) for number in (1, 2, 3)))
-    await held(stage)
-    assert stage.memory.buffered_bytes == 3 * len(produce(1, 5)), "all three have been read"
-    await one.send(produce(10, 6))
-    await held(stage, 2)
-    order.clear()
-    stage.clock.pass_seconds(60)
-    assert await broker_of_one.frame() == produce(10, 6)
-    for number in (1, 2, 3):
-        assert await broker_of_many.frame() == produce(number, 5)
-    assert order == [1, 10, 2], "nobody else waits any more: the third goes with the second"
-
-
-class Ticking(Clock):
-    """A little time passes whenever somebody looks: a fifth of what a pass may take."""
-
-    def __call__(self) -> int:
-        self.now_ns += wakeups.LONGEST_PASS_NS // 5
-        return self.now_ns
-
-
-async def crowd(
-    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch, number: int
-) -> tuple[Stage, Clock, list[tuple[Peer, Peer]]]:
-    """A stage on which so many wait, each with a frame of its own number: 1, 2, ..."""
-    monkeypatch.setattr(wakeups, "LONGEST_PASS_NS", 500_000)
-    clock = Ticking()
-    stage = open_stage(quotas=[parse_spec("client-id=etl,producer_byte_rate=1MB")], real_clock=clock)
-    first, broker = await stage.pair()
-    await first.send(produce(0, 1_400_000))
-    assert await broker.frame() == produce(0, 1_400_000)
-    pairs = [await stage.pair() for _ in range(number)]
-    for nth, (client, _) in enumerate(pairs, 1):
-        await client.send(produce(nth, 6))
-        await held(stage, nth)
-    return stage, clock, pairs
-
-
-@pytest.mark.pure
-async def test_one_pass_is_bounded(open_stage: OpenStage, order: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those whose turn it is are many, and still the loop sees to others in between."""
-    served: list[list[int]] = []
-    pass_ = Wakeups._pass
-
-    def recording(self: Wakeups, limit: Limit) -> None:
-        order.clear()
-        pass_(self, limit)
-        served.append(list(order))
-
-    monkeypatch.setattr(Wakeups, "_pass", recording)
-    monkeypatch.setattr(Limit, "has_room_for_all", lambda *_: False)
-    _, clock, pairs = await crowd(open_stage, monkeypatch, 7)
-    clock.pass_seconds(60)
-    for number, (_, broker) in enumerate(pairs, 1):
-        assert await broker.frame() == produce(number, 6)
-    assert list(chain.from_iterable(served)) == list(range(1, 8))
-    assert max(len(each) for each in served) <= 5
-
-
-@pytest.mark.pure
-async def test_a_queue_too_long_for_one_pass_ends_where_there_is_room_for_all(
-    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else clients that never stop sending would join its end before the next pass, and queue for each other."""
-    left: list[int] = []
-    pass_ = Wakeups._pass
-
-    def recording(self: Wakeups, limit: Limit) -> None:
-        pass_(self, limit)
-        left.append(limit.waiters.waiting)
-
-    monkeypatch.setattr(Wakeups, "_pass", recording)
-    _, clock, pairs = await crowd(open_stage, monkeypatch, 7)
-    left.clear()
-    clock.pass_seconds(60)
-    for number, (_, broker) in enumerate(pairs, 1):
-        assert await broker.frame() == produce(number, 6)
-    assert left[0] == 0
 
 
 # Clients that hang up while held
@@ -288,7 +172,9 @@ async def test_a_dropped_frame_changes_nothing_else(open_stage: OpenStage) -> No
     first = produce(1, 300_000, acks=0)
     sending = asyncio.ensure_future(client.send(first + produce(2, 500)))
     received = b""
-    while session.held is None:  # the broker takes a little at a time, so that the proxy always has bytes for it
+    while (
+        session.connection.held is None
+    ):  # the broker takes a little at a time, so that the proxy always has bytes for it
         received += await broker.read(4_000)
     assert session.requests.pending is not None
     await sending
@@ -341,7 +227,7 @@ async def test_only_a_share_fetch_passes_at_a_deadline(
     stage.clock.pass_seconds(0.005)
     if api == FETCH:
         await asyncio.sleep(0.03)  # three times the deadline that is not to be
-        assert session.held is not None
+        assert session.connection.held is not None
         return
     assert correlation_of(await broker.frame()) == 2
     await until(lambda: not stage.paused())

@@ -31,15 +31,6 @@ HANDSHAKE = SecurityOptions(handshake_timeout_seconds=30)
 IDLE = SecurityOptions(handshake_timeout_seconds=0, connections_max_idle_seconds=600)
 
 
-def sweep(stage: Stage, ticks: int = PARTS) -> None:
-    """One whole sweep."""
-    assert stage.server._ticks is not None
-    each = stage.server._ticks.sweep
-    each._part = 0
-    for _ in range(ticks):
-        each.tick(stage.clock(), is_short=False)
-
-
 async def exchange(client: Peer, broker: Peer) -> None:
     await client.send(heartbeat(1))
     assert await broker.frame() == heartbeat(1)
@@ -63,12 +54,12 @@ async def test_without_a_complete_request_a_connection_is_closed(
     session = stage.session_of(client)
     await client.send(sent)
     await until(lambda: not stage.unread(session))
-    sweep(stage)
+    stage.sweep()
     stage.clock.pass_seconds(29.9)
-    sweep(stage)
+    stage.sweep()
     assert stage.sessions == {session}
     stage.clock.pass_seconds(0.1)
-    sweep(stage)
+    stage.sweep()
     await client.closed()
     assert closed(stage) == {"handshake_timeout": 1}
     [(name, fields)] = lines_of(caplog.records)
@@ -81,9 +72,9 @@ async def test_a_request_that_is_collected_is_not_complete(open_stage: OpenStage
     client, _ = await stage.pair()
     await client.send(create(1, {"topic": 1})[:-1])
     await until(lambda: stage.session_of(client).requests.kept)
-    sweep(stage)
+    stage.sweep()
     stage.clock.pass_seconds(30)
-    sweep(stage)
+    stage.sweep()
     assert closed(stage) == {"handshake_timeout": 1}
 
 
@@ -97,7 +88,7 @@ async def test_after_one_request_it_is_not(open_stage: OpenStage, answered: bool
         await broker.send(heartbeat_answer(1))
         await client.frame()
     stage.clock.pass_seconds(100)
-    sweep(stage)
+    stage.sweep()
     assert closed(stage) == {}
 
 
@@ -112,7 +103,7 @@ async def test_one_that_the_proxy_answers_or_that_has_no_response_counts(open_st
         await client.send(produce(1, 100, acks=0))
         await broker.frame()
     stage.clock.pass_seconds(100)
-    sweep(stage)
+    stage.sweep()
     assert closed(stage) == {}
 
 
@@ -131,7 +122,7 @@ async def test_a_complete_request_counts_though_each_check_finds_the_next_one_be
         await client.send(sent)
         await until(lambda: not stage.unread(session))
         stage.clock.pass_seconds(10)
-        sweep(stage)
+        stage.sweep()
     assert closed(stage) == {}
     await client.send(frame[60_000:])
     assert await received == frame * 4
@@ -144,7 +135,7 @@ async def test_the_time_begins_when_the_connection_is_served_and_read(open_stage
         client = await stage.client()
         await until(lambda: stage.sessions)
         stage.clock.pass_seconds(100)
-        sweep(stage)
+        stage.sweep()
         assert closed(stage) == {}
     stage = open_stage(security=HANDSHAKE, quotas=[without_burst("total,producer_byte_rate=1")])
     first, _ = await stage.pair()
@@ -154,7 +145,7 @@ async def test_the_time_begins_when_the_connection_is_served_and_read(open_stage
     await held(stage)
     for _ in range(3):
         stage.clock.pass_seconds(29)
-        sweep(stage)
+        stage.sweep()
     assert closed(stage) == {}
 
 
@@ -172,19 +163,11 @@ async def test_logins_that_stall_do_not_keep_half_of_the_memory(open_stage: Open
         clients.append(client)
     memory = stage.context.memory
     await until(lambda: memory.keeps_much)
-    sweep(stage)
+    stage.sweep()
     stage.clock.pass_seconds(30)
-    sweep(stage)
+    stage.sweep()
     assert not memory.keeps_much
     assert 0 < closed(stage)["stalled"] < len(clients)
-
-
-async def test_off(open_stage: OpenStage) -> None:
-    stage = open_stage(security=SecurityOptions(handshake_timeout_seconds=0))
-    await stage.pair()
-    stage.clock.pass_seconds(86_400)
-    sweep(stage)
-    assert closed(stage) == {}
 
 
 async def test_one_tick_closes_a_bounded_number(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,10 +178,10 @@ async def test_one_tick_closes_a_bounded_number(open_stage: OpenStage, monkeypat
         await stage.broker.accept()
     await until(lambda: sum(session.upstream is not None for session in stage.sessions) == 4 * PARTS)
     stage.clock.pass_seconds(31)
-    sweep(stage, ticks=1)
+    stage.sweep(ticks=1)
     assert closed(stage)["handshake_timeout"] == 3, "of the four in this part"
     for _ in range(3):
-        sweep(stage)
+        stage.sweep()
     assert closed(stage)["handshake_timeout"] == 4 * PARTS
 
 
@@ -211,25 +194,26 @@ async def test_an_idle_connection_is_closed(open_stage: OpenStage, caplog: pytes
     caplog.set_level("INFO")
     for _ in range(3):
         await exchange(client, broker)
-        sweep(stage)
+        stage.sweep()
         stage.clock.pass_seconds(599)
-        sweep(stage)
+        stage.sweep()
         assert closed(stage) == {}
     stage.clock.pass_seconds(1)
-    sweep(stage)
+    stage.sweep()
     await client.closed()
     assert closed(stage) == {"max_idle": 1}
     name, fields = lines_of(caplog.records)[-1]
     assert (name, fields["reason"], fields["timeout_seconds"]) == ("connection_closed", "max_idle", 600)
 
 
-async def test_without_the_option_none_is(open_stage: OpenStage) -> None:
-    stage = open_stage(security=SecurityOptions())
+@pytest.mark.parametrize("security", [SecurityOptions(), SecurityOptions(handshake_timeout_seconds=0)])
+async def test_without_the_option_none_is(open_stage: OpenStage, security: SecurityOptions) -> None:
+    stage = open_stage(security=security)
     client, broker = await stage.pair()
-    await exchange(client, broker)
-    sweep(stage)
+    if security.handshake_timeout_seconds:
+        await exchange(client, broker)
     stage.clock.pass_seconds(86_400)
-    sweep(stage)
+    stage.sweep()
     assert closed(stage) == {}
 
 
@@ -241,12 +225,12 @@ async def test_a_part_of_a_request_is_traffic_once(open_stage: OpenStage) -> Non
     for nth in range(4):
         await client.send(data[nth : nth + 1])
         await until(lambda: not stage.unread(next(iter(stage.sessions))))
-        sweep(stage)
+        stage.sweep()
         stage.clock.pass_seconds(599)
-        sweep(stage)
+        stage.sweep()
     assert closed(stage) == {}
     stage.clock.pass_seconds(1)
-    sweep(stage)
+    stage.sweep()
     assert closed(stage) == {"max_idle": 1}
 
 
@@ -256,9 +240,9 @@ async def test_a_request_in_flight_is_not_idle(open_stage: OpenStage) -> None:
     await client.send(fetch(1))
     await broker.frame()
     for _ in range(3):
-        sweep(stage)
+        stage.sweep()
         stage.clock.pass_seconds(600)
-    sweep(stage)
+    stage.sweep()
     assert closed(stage) == {}
 
 
@@ -270,7 +254,7 @@ async def test_a_held_request_is_not_idle(open_stage: OpenStage) -> None:
     await held(stage)
     for _ in range(3):
         stage.clock.pass_seconds(600)
-        sweep(stage)
+        stage.sweep()
     assert closed(stage) == {}
 
 
@@ -281,12 +265,12 @@ async def test_a_client_that_waits_for_its_throttle_time_is_not_idle(open_stage:
     size = len(await broker.frame())
     await broker.send(produced(1))
     await client.frame()
-    sweep(stage)
+    stage.sweep()
     stage.clock.pass_seconds(size / 10 - 1)
-    sweep(stage)
+    stage.sweep()
     assert closed(stage) == {}
     stage.clock.pass_seconds(10)
-    sweep(stage)
+    stage.sweep()
     stage.clock.pass_seconds(600)
-    sweep(stage)
+    stage.sweep()
     assert closed(stage) == {"max_idle": 1}

@@ -92,6 +92,20 @@ def test_light_connections_are_read_while_heavy_ones_wait() -> None:
     assert order.count(light) == 2
 
 
+def test_handshakes_and_expensive_connections_do_not_wait_for_the_queue_of_the_others() -> None:
+    loop, (*handshakes, first, second), order = some(TURN_NS, 10, TURN_NS, TURN_NS)
+    for each in handshakes:
+        each.turns.wait_for_handshake(each)
+    for each in (first, second):
+        each.is_heavy = True
+        each.turns.wait(each)
+    for _ in range(2):
+        loop.run()
+    assert order == [handshakes[0], first, handshakes[1], second]
+    loop.run()
+    assert order[4:] == handshakes[2:4], "all that is left of the round is theirs"
+
+
 def test_no_round_is_begun_for_little_work() -> None:
     loop, [light], _ = some(1_000, 1)
     light.on_readable()

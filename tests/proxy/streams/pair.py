@@ -296,8 +296,7 @@ class Pair:
 
     @property
     def held(self) -> DataFrame | None:
-        frame = self.connection.frame
-        return frame if frame is not None and frame.state is Life.HELD else None
+        return self.connection.held
 
     @property
     def is_held(self) -> bool:

@@ -8,7 +8,9 @@ import struct
 import pytest
 
 from protocol.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from protocol.errors import LoginRequired
 from protocol.wire import encode_varint
+from proxy.config.client_settings import ClientSettings
 from proxy.config.config import QuotaOptions, SecurityOptions, UsageOptions
 from proxy.enforcement.identity import ANONYMOUS
 from proxy.streams.handlers.authenticate import MAX_LENGTH, MAX_PARTIAL_LENGTH, SaslMessageTooLarge
@@ -273,3 +275,33 @@ def test_a_response_that_cannot_be_read_passes_and_proves_nothing(response: byte
     pair.broker_sends(response)
     assert pair.received()[-1] == response
     assert (user_of(pair), pair.sent()[-1]) == (ANONYMOUS, heartbeat(902))
+
+
+@pytest.mark.parametrize("mechanism", ["", "PLAIN", "GSSAPI"])
+def test_where_brokers_require_a_login_nothing_is_charged_before_it(mechanism: str) -> None:
+    """So nobody without a login can use the limits of others up. The end of GSSAPI cannot be seen."""
+    world = World([parse_spec("total=true,producer_byte_rate=1MB")], upstream=ClientSettings(protocol="SASL_SSL"))
+    pair = Pair(world)
+    exchange = negotiate(1)
+    pair.client_sends(exchange.request)
+    pair.broker_sends(exchange.response)
+    if mechanism:
+        pair.client_sends(handshake(2, mechanism))
+        pair.broker_sends(chosen(2))
+        pair.client_sends(sasl(3, plain("alice")))
+        pair.broker_sends(accepted(3, error=0 if mechanism == "GSSAPI" else REFUSED))
+    if mechanism == "GSSAPI":
+        pair.client_sends(produce(4, 1_000))
+        assert users(world)
+    else:
+        with pytest.raises(LoginRequired):
+            pair.client_sends(produce(4, 1_000))
+        assert users(world) == []
+    assert len(world.levels()) == (mechanism == "GSSAPI")
+
+
+def test_after_a_login_requests_pass_where_brokers_require_one() -> None:
+    pair = Pair(World([], upstream=ClientSettings(protocol="SASL_PLAINTEXT")))
+    log_in(pair, "alice")
+    pair.client_sends(produce(4, 1_000))
+    assert pair.sent()[-1] == produce(4, 1_000)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import CorrelationMismatch, MalformedFrame, NotKafka, ReplicaFetch, UnexpectedResponse
+from protocol.errors import CorrelationMismatch, MalformedFrame, NotKafka, UnexpectedResponse
 from protocol.wire import encode_varint
 from proxy.brokers.nodes import Nodes
 from proxy.config.config import Address, EnforcementOptions, ListeningOptions, SecurityOptions
@@ -279,25 +279,6 @@ def test_draining_begins_no_request() -> None:
     pair.client_sends(produce(1)[50:], produce(2))
     assert pair.sent() == [produce(1)]
     assert pair.requests.stopped == DRAINED
-
-
-@pytest.mark.parametrize("version", [4, 12, 14, 15, 17])
-def test_a_fetch_of_a_broker_is_refused(version: int) -> None:
-    """In versions up to 14 the replica id comes first, later in a tagged field (KIP-903)."""
-    sent = bytearray(frames.fetch(1, version))
-    if version < 15:
-        at = len(request(1, version, 1))
-        assert sent[at : at + 4] == b"\xff" * 4
-        sent[at : at + 4] = (3).to_bytes(4, "big")
-    else:
-        assert sent[-1] == 0
-        sent[-1:] = b"\x01\x01\x0d" + (3).to_bytes(4, "big") + (1).to_bytes(8, "big") + b"\x00"
-        sent[:4] = (len(sent) - 4).to_bytes(4, "big")
-    pair = Pair(World())
-    with pytest.raises(ReplicaFetch) as caught:
-        pair.client_sends(bytes(sent))
-    assert caught.value.replica_id == 3
-    assert len(pair.to_broker) < len(sent), "no broker has got it whole"
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 19])

@@ -41,9 +41,9 @@ def test_a_frame_is_charged_as_it_passes_and_the_rest_is_reserved() -> None:
     assert (decision, passage.left_bytes, limit.reserved) == (ADMITTED, 60, 60)
     assert (limit.algorithm.headroom(0), limit.headroom(0)) == (80, 20)
     passage.passed(50, 0)
-    assert (limit.algorithm.headroom(0), limit.headroom(0), passage.is_over) == (30, 20, False)
+    assert (limit.algorithm.headroom(0), limit.headroom(0), passage.left_bytes > 0) == (30, 20, True)
     passage.passed(10, 0)
-    assert (limit.algorithm.headroom(0), limit.reserved, passage.is_over) == (20, 0, True)
+    assert (limit.algorithm.headroom(0), limit.reserved, passage.left_bytes) == (20, 0, 0)
     passage.end()
     assert (limit.algorithm.headroom(0), limit.reserved) == (20, 0)
 
@@ -58,7 +58,7 @@ def test_the_decision_is_that_of_a_whole_frame() -> None:
     decision, passage = admit_part({limit_of(): 150}, 150, 150, 0)
     assert decision.wait_ns == SECOND // 2
     assert passage is not None
-    assert passage.is_over
+    assert not passage.left_bytes
 
 
 def test_what_is_reserved_holds_others_as_a_charge_does() -> None:
@@ -120,7 +120,7 @@ def test_the_sums_are_exact(size: int, amounts: list[int], parts: list[int], is_
             charged = 10_000 - limit.algorithm.headroom(0)
             assert charged * size <= amount * passed
             assert charged + limit.reserved == amount
-    assert passage.is_over == (passed == size)
+    assert (passage.left_bytes == 0) == (passed == size)
     passage.end()
     for limit, amount in zip(limits, amounts, strict=True):
         assert limit.reserved == 0
@@ -208,7 +208,7 @@ def test_no_more_passes_in_any_time_than_the_rate_the_burst_and_one_request(
             frame.goes_on(size, now_ns)
             if not frame.left:
                 assert frame.passage is not None
-                assert frame.passage.is_over
+                assert not frame.passage.left_bytes
                 del frames[which]
         elif do in {"stall", "hang up"} and which in frames:
             frames[which].stalls()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quotas.algorithms.sampled_window import SampledWindow
-from tests.quotas.asking import admit
+from tests.quotas.asking import admit, spend
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -244,7 +244,7 @@ def check_against_the_slow_model(
         elif step.do == "spend":
             left = model.headroom(now_ms) - units
             charged = left >= 0 and not model.wait_ms(0, now_ms)
-            assert window.spend(units, 0, now_ns) == (left if charged else -1)
+            assert spend(window, units, 0, now_ns) == (left if charged else -1)
             if charged:
                 assert model.charge(units, now_ms) == 0
         else:
@@ -365,7 +365,7 @@ def test_seed_000_the_31st_connection_waits() -> None:
     window = with_first_window(30, samples=2)
     assert [window.record(1, event * 25 * MS) for event in range(30)] == [0] * 30
     assert observed_rate(window, 725 * MS) == observed_rate(window, 750 * MS) == 30
-    assert window.spend(1, 0, 750 * MS) == -1
+    assert spend(window, 1, 0, 750 * MS) == -1
     # At 750 ms the rate after it would stand at 31 until the first second is over, and be 30 after 31/30 s.
     wait_ns = window.debt_ns(750 * MS, 1)
     assert wait_ns == (1033 - 750) * MS
@@ -402,7 +402,7 @@ def test_after_long_idleness_the_earlier_windows_count_as_empty(
     for event in range(30):
         assert window.record(1, start_ns + event * 25 * MS) == 0
     assert observed_rate(window, start_ns + 730 * MS) == Fraction(30 * 1000, 1730)
-    assert window.spend(1, 0, start_ns + 750 * MS) >= 0
+    assert spend(window, 1, 0, start_ns + 750 * MS) >= 0
 
 
 def test_a_debt_that_overflows_kafkas_throttle_is_kept() -> None:

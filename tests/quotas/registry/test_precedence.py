@@ -39,6 +39,17 @@ def configured_entity(each: QuotaEntry) -> Entity:
     return each.entity
 
 
+@pytest.mark.parametrize("strongest", range(8))
+def test_the_strongest_level_applies_alone(strongest: int) -> None:
+    """Levels from `strongest` down are configured, and some of strangers, which must not matter."""
+    strangers = [Entity("x", "c"), Entity("u", "x"), Entity("x"), Entity(DEFAULT, "x"), Entity(None, "x")]
+    entries = [entry(entity, 100 + level) for level, (entity, _) in enumerate(LEVELS) if level >= strongest]
+    table = table_of([*reversed(entries), *(entry(stranger, 7) for stranger in strangers)])
+    applies = table.find("u", "c")[PRODUCER_BYTE_RATE]
+    origin, bucket = LEVELS[strongest]
+    assert (applies.rate, applies.origin, applies.entity) == (100 + strongest, origin, bucket)
+
+
 @pytest.mark.parametrize(
     ("user", "client_id", "matching"),
     [("u", "", {1, 2, 4, 5, 7}), ("", "c", {6, 7}), ("", "", {7}), ("u", "c", set(range(8)))],

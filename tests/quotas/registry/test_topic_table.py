@@ -158,7 +158,7 @@ def test_a_response_for_a_topic_without_a_threshold_counts_nothing_and_makes_no_
     registry.topics.accepted("orders", 400, 40, 0)
     registry.topics.refused("orders", 400, 40, 0)
     thresholds = registry.topics.thresholds[BYTES_THRESHOLD]
-    assert (len(thresholds), thresholds.accepted.count, thresholds.erroneous.count) == (0, 0, 0)
+    assert (len(thresholds._known), thresholds.accepted.count, thresholds.erroneous.count) == (0, 0, 0)
 
 
 # ---- forgetting
@@ -173,7 +173,7 @@ def test_a_topic_without_records_for_an_hour_has_no_share() -> None:
     assert used.rate == 50
     accept(threshold(registry, "used", 30 * MINUTE), 1, 30 * MINUTE)
     registry.expire(IDLE_NS + MINUTE)
-    assert len(registry.topics.thresholds[BYTES_THRESHOLD]) == 1
+    assert len(registry.topics.thresholds[BYTES_THRESHOLD]._known) == 1
     assert used.rate == 100
     assert [limit.entity for limit in registry.limits_in_use()] == [used.entity]
     assert threshold(registry, "gone", IDLE_NS + MINUTE) is not gone
@@ -188,7 +188,7 @@ def test_a_topic_in_use_is_not_forgotten_though_nothing_of_it_passes() -> None:
     for minute in range(0, 200, 10):
         assert threshold(registry, "held", minute * MINUTE).algorithm is limit.algorithm
         registry.expire(minute * MINUTE)
-    assert len(registry.topics.thresholds[BYTES_THRESHOLD]) == 1
+    assert len(registry.topics.thresholds[BYTES_THRESHOLD]._known) == 1
 
 
 def test_a_topic_that_comes_back_while_its_old_limit_is_still_in_debt_is_known_again() -> None:
@@ -204,10 +204,10 @@ def test_a_topic_that_comes_back_while_its_old_limit_is_still_in_debt_is_known_a
         registry.expire(minute * MINUTE)
     now_ns = 62 * MINUTE
     assert old in list(registry.limits_in_use())
-    assert len(registry.topics.thresholds[BYTES_THRESHOLD]) == 1
+    assert len(registry.topics.thresholds[BYTES_THRESHOLD]._known) == 1
     again = threshold(registry, "none", now_ns)
     assert again is not old
-    assert len(registry.topics.thresholds[BYTES_THRESHOLD]) == 2
+    assert len(registry.topics.thresholds[BYTES_THRESHOLD]._known) == 2
     assert [limit for limit in registry.limits_in_use() if limit.entity == old.entity] == [again]
 
 
@@ -219,7 +219,7 @@ def test_ten_thousand_names_leave_nothing_behind() -> None:
     registry.expire(0)
     assert registry.expire(IDLE_NS + 2 * MINUTE) == 20_000
     assert list(registry.limits_in_use()) == []
-    assert len(registry.topics.thresholds[BYTES_THRESHOLD]) == 0
+    assert len(registry.topics.thresholds[BYTES_THRESHOLD]._known) == 0
     assert registry.topics._topics == {}
 
 

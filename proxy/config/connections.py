@@ -1,4 +1,4 @@
-"""The options of connections to brokers, checked together.
+"""The options of connections to brokers, and of TLS from clients, checked together.
 
 Each function reads the parsed options in `given`, by name, sets values derived from them, and yields problems.
 """
@@ -7,15 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from proxy.config.client_file import read_client_file
-from proxy.config.config import format_address
+from proxy.config.config import ServerSsl, format_address
 from proxy.config.errors import Problem
 from proxy.config.option_types import place_of
 from proxy.config.values import InvalidValue, parse_addresses
+
+#: The options that need a certificate, with the values that do not.
+_NEED_CERTIFICATE: Final = {
+    "ssl_key_location": None,
+    "ssl_ca_location": None,
+    "ssl_client_auth": "none",
+    "ssl_principal_mapping_rules": "DEFAULT",
+}
 
 
 def take_upstream(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]:
@@ -49,3 +57,23 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def take_ssl(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]:
+    """Set `ssl` in place of the options."""
+    certificate = given.pop("ssl_certificate_location", None)
+    values = {name: given.pop(name, default) for name, default in _NEED_CERTIFICATE.items()}
+    key, ca, auth, rules = values.values()
+    if certificate is None:
+        for name, default in _NEED_CERTIFICATE.items():
+            if values[name] != default:
+                yield Problem(
+                    place_of(ctx, name, str(values[name])), "has no effect without --ssl-certificate-location"
+                )
+        return
+    if (auth == "none") != (ca is None):
+        place = place_of(ctx, "ssl_client_auth", auth)
+        yield Problem(place, "and --ssl-ca-location go together", "requested or required, and the CA of the clients")
+    given["ssl"] = ServerSsl(
+        certificate=certificate, key=key or certificate, ca=ca, client_auth=auth, principal_rules=rules
+    )

@@ -1,0 +1,148 @@
+"""Reads files again when they change, and applies them whole or not at all: what is wrong with them changes nothing.
+
+It calls `stat` once a second instead of using inotify: this works for an editor's rename, for the symbolic links by
+which Kubernetes swaps a ConfigMap or a Secret, and on network file systems. Files are read in a thread: one on a
+network file system must not stop the event loop. Files that change while they are read are read again at once, for
+`READ_AGAIN_SECONDS`, and then a second later: one that is rewritten 50 times a second is applied within two.
+
+Files whose only problem is a host name that does not resolve may become valid unchanged: they are read again every 30
+seconds, and their problems are logged again only when they change.
+"""
+
+import asyncio
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+from proxy.config.errors import ConfigError, Problem
+from proxy.observability import logs
+
+POLL_SECONDS: Final = 1.0
+READ_AGAIN_SECONDS: Final = 0.5
+RETRY_AFTER_NS: Final = 30_000_000_000
+"""Time until files that were refused only for unresolved host names are read again."""
+MAX_PROBLEMS_LOGGED: Final = 20
+_REQUESTED: Final = "requested by a signal"
+
+T = TypeVar("T")
+Fingerprint = tuple[int, ...]
+"""A value that differs when the file may have changed."""
+
+
+def fingerprints(paths: Iterable[Path | None]) -> tuple[Fingerprint | None, ...]:
+    """One for each path; None without a path, and where `stat` fails."""
+    return tuple([None if path is None else _fingerprint(path) for path in paths])
+
+
+def _fingerprint(path: Path) -> Fingerprint | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    # The ctime too: permissions may have changed, so that the file can be read now.
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev
+
+
+class FileWatch(ABC, Generic[T]):
+    """`what` begins the names of log events. `clock` returns monotonic nanoseconds."""
+
+    def __init__(self, what: str, log: logging.Logger, clock: Callable[[], int]) -> None:
+        self._what = what
+        self._log = log
+        self._clock = clock
+        self._seen: object = "not read yet"
+        self._refused: tuple[Problem, ...] = ()
+        self._retry_ns: int | None = None
+        self._asked = asyncio.Event()
+
+    @abstractmethod
+    def paths(self) -> tuple[Path | None, ...]:
+        """The files, as far as they are known: those that the latest ones name, also if these were refused."""
+
+    @abstractmethod
+    def read(self) -> T:
+        """What they say. Blocks; raises ConfigError."""
+
+    @abstractmethod
+    async def apply(self, found: T, *, is_requested: bool) -> bool:
+        """Apply it; False: there was nothing to do. `is_requested`: by `read_files`."""
+
+    @abstractmethod
+    def note(self, *, ok: bool) -> None:
+        """For a metric: whether the files are valid."""
+
+    async def run(self, done: Callable[[], None] = lambda: None) -> None:
+        """Call `poll` once a second, and after `read_files`, until cancelled; then `done`, if no call is asked for."""
+        while True:
+            try:
+                await self.poll()
+            except Exception:  # noqa: BLE001 - a defect that one content shows must not end the watch
+                self.note(ok=False)
+                logs.event(self._log, logging.ERROR, f"{self._what}_watch_failed", exc_info=True)
+            if not self._asked.is_set():
+                done()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._asked.wait()
+            self._asked.clear()
+
+    def read_files(self) -> None:
+        """Read the files now, and apply them even if they have not changed."""
+        self._seen = _REQUESTED
+        self._asked.set()
+
+    async def poll(self) -> bool:
+        """Read the files if one changed; True if they were applied."""
+        seen = await asyncio.to_thread(fingerprints, self.paths())
+        is_new, is_requested = seen != self._seen, self._seen == _REQUESTED
+        if not is_new and (self._retry_ns is None or self._clock() < self._retry_ns):
+            return False
+        self._seen, self._retry_ns = seen, None
+        try:
+            found = await asyncio.to_thread(self._read_whole)
+        except ConfigError as error:
+            self._refuse(error, is_new=is_new)
+            return False
+        if found is None:
+            self._seen = "changed while they were read"
+            return False
+        self.note(ok=True)
+        return await self.apply(found, is_requested=is_requested)
+
+    def _read_whole(self) -> T | None:
+        """None: the files changed during each reading."""
+        until = time.monotonic() + READ_AGAIN_SECONDS
+        while True:
+            paths, seen = self.paths(), fingerprints(self.paths())
+            for path in paths:
+                if path is not None and path.is_fifo():  # to open it would block this thread, and so the end
+                    raise ConfigError((Problem(str(path), "is a FIFO", "give a file"),))
+            found: T | ConfigError
+            try:
+                found = self.read()
+            except ConfigError as error:
+                found = error
+            if (self.paths(), fingerprints(self.paths())) == (paths, seen):
+                break
+            if time.monotonic() > until:
+                return None
+        if isinstance(found, ConfigError):
+            raise found
+        return found
+
+    def _refuse(self, error: ConfigError, *, is_new: bool) -> None:
+        self.note(ok=False)
+        if all(problem.may_pass for problem in error.problems):
+            self._retry_ns = self._clock() + RETRY_AFTER_NS
+        before, self._refused = self._refused, error.problems
+        if not is_new and error.problems == before:
+            return
+        for problem in error.problems[:MAX_PROBLEMS_LOGGED]:
+            place, message, hint = problem.place, problem.message, problem.hint
+            logs.event(self._log, logging.ERROR, f"{self._what}_refused", place=place, message=message, hint=hint)
+        effect = "what was in force before the change stays in force until the files are valid"
+        logs.event(self._log, logging.WARNING, f"{self._what}_kept", problems=len(error.problems), effect=effect)
