@@ -29,13 +29,12 @@ INSTALLED: Final = "opt/kafka-quota-proxy"
 
 
 @pytest.fixture(scope="module")
-def buildah(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The command, with storage of its own."""
+def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """The command, with storage of its own, which is gone afterwards: each layer is a copy of all files."""
     store = tmp_path_factory.mktemp("containers")
-    return [
-        system_tool("buildah"), "--root", str(store / "root"), "--runroot", str(store / "run"),
-        "--storage-driver", "vfs",
-    ]  # fmt: skip
+    folders = ["--root", str(store / "root"), "--runroot", str(store / "run")]
+    yield [system_tool("buildah"), *folders, "--storage-driver", "vfs"]
+    shutil.rmtree(store, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
