@@ -94,7 +94,8 @@ def test_spark_gives_what_one_process_gives(spark: SparkSession) -> None:
 
 
 def test_the_quotas_in_force_are_those_of_the_proxy(spark: SparkSession) -> None:
-    clients = spark.createDataFrame([("u", "etl"), ("u", "batch-1"), ("u", "free")], "user string, client_id string")
+    made = [("u", name, '{"cluster":"east"}') for name in ("etl", "batch-1", "free")]
+    clients = spark.createDataFrame(made, "user string, client_id string, labels string")
     found = {(row["client_id"], row["entity"]): row["limit_value"] for row in in_force(clients, QUOTAS).collect()}
     assert found == {("etl", "client-id:etl"): 1_000.0, ("batch-1", "resource-group:batch"): 2_000.0}
 
