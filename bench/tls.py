@@ -4,16 +4,17 @@ Load and null broker encrypt, too, and each frame that is sent by itself is a re
 one: throughput says nothing then, CPU of the peer does.
 """
 
+import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench.against_haproxy import FETCHES, MIB, OTHER, PER_GIGABYTE, ROWS, WARM_UP_SECONDS, Scenario
+from bench.against_haproxy import FETCHES, KIB, MIB, OTHER, PER_GIGABYTE, ROWS, WARM_UP_SECONDS, Scenario
 from bench.connections import FEW, extend_to, idle_connections, open_and_close
-from bench.load import Load, check_answers, run_depth_one, run_pipelined
+from bench.load import DepthOne, Load, check_answers, run_depth_one, run_pipelined
 from bench.null_broker import null_brokers
 from bench.options import Options
 from bench.peers import Peer, haproxy, proxy
@@ -34,6 +35,9 @@ OVER_PLAINTEXT = 1.15
 NEW_CONNECTIONS = 0.5
 #: Idle connections, of which the null broker holds one each.
 MANY = 1_000
+#: Clients whose ClientHello arrives at the same moment, and by how much they may prolong the longest wait of another
+#: client in a second.
+HELLOS, HELLOS_MS = 400, 25.0
 SCENARIOS = (*ROWS, FETCHES[0])
 
 
@@ -62,6 +66,8 @@ def run(options: Options) -> list[Figure]:
             figures += _new_connections(pairs, rounds, seconds)
         if options.scenario in "idle connections":
             figures += compare(list(_idle(pairs)), other=OTHER)
+        if options.scenario in "handshakes at once":
+            figures += [_handshakes_at_once(pairs, peer, rounds) for peer in pairs[0].peers]
     return figures
 
 
@@ -143,21 +149,25 @@ def _with_targets(scenario: Scenario, figures: list[Figure]) -> list[Figure]:
 
 
 def _new_connections(pairs: list[Pair], rounds: int, seconds: float) -> list[Figure]:
-    """Connect, TLS from clients, ApiVersions, close."""
-    pair = next(pair for pair in pairs if pair.sides == "from clients")
-    rates: dict[str, list[float]] = {}
+    """Connect, TLS from clients, ApiVersions, close. Where the load is what limits the rate, CPU tells more."""
+    pair = _from_clients(pairs)
+    rates: dict[str, list[tuple[float, float]]] = {}
     for _ in range(rounds):
         for peer in pair.peers:
-            rate, _cpu = open_and_close(
-                peer.address, seconds=2 * seconds, cpu_clock=peer.cpu_clock, context=pair.context
+            taken = open_and_close(
+                peer.address, seconds=max(2.0, 2 * seconds), cpu_clock=peer.cpu_clock, context=pair.context
             )
-            rates.setdefault(peer.name, []).append(rate)
+            rates.setdefault(peer.name, []).append(taken)
     scenario = f"new connections; {pair.sides}"
-    figures = [Figure(NAME, scenario, "rate", "1/s", name, tuple(values)) for name, values in rates.items()]
-    return [
-        replace(figure, ratio_target=NEW_CONNECTIONS, at_least=True) if figure.ratio is not None else figure
-        for figure in compare(figures, other=OTHER)
-    ]
+    figures = []
+    for name, values in rates.items():
+        rate, cpu_us = zip(*values, strict=True)
+        rate_figure = Figure(NAME, scenario, "rate", "1/s", name, rate, ratio_target=NEW_CONNECTIONS, at_least=True)
+        figures += [
+            rate_figure,
+            replace(rate_figure, metric="rate", unit="1/s of CPU", rounds=tuple(1e6 / each for each in cpu_us)),
+        ]
+    return compare(figures, other=OTHER)
 
 
 def _idle(pairs: list[Pair]) -> Iterator[Figure]:
@@ -170,3 +180,32 @@ def _idle(pairs: list[Pair]) -> Iterator[Figure]:
                 extend_to(held, MANY, peer.address, pair.context)
                 each = (peer.private_bytes() - at_few) / (MANY - FEW)
             yield Figure(NAME, f"idle connections; {pair.sides}", "memory each", "bytes", peer.name, (each,))
+
+
+def _handshakes_at_once(pairs: list[Pair], peer: Peer, rounds: int) -> Figure:
+    """An open connection at depth 1, for a second alone, then for one in which `HELLOS` clients begin a handshake."""
+    pair = _from_clients(pairs)
+    [address] = [each.address for each in pair.peers if each.name == peer.name]
+    assert pair.context is not None
+    outgoing = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        pair.context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=LOOPBACK).do_handshake()
+    hello = outgoing.read()
+    more_ms = []
+    for _ in range(rounds):
+        with DepthOne(address, Produce(KIB).build(), pair.context) as innocent, ExitStack() as stack:
+            innocent.warm_up(WARM_UP_SECONDS)
+            alone = innocent.run_for(1)
+            clients = [stack.enter_context(socket.create_connection(address)) for _ in range(HELLOS)]
+            innocent.warm_up(WARM_UP_SECONDS)
+            for client in clients:
+                client.sendall(hello)
+            beside = innocent.run_for(1)
+            more_ms.append((max(beside.latencies_ns) - max(alone.latencies_ns)) / 1e6)
+    scenario = f"{HELLOS} handshakes at once; {pair.sides}"
+    target = None if peer.name == OTHER else HELLOS_MS
+    return Figure(NAME, scenario, "longest wait of another client", "ms more", peer.name, tuple(more_ms), target=target)
+
+
+def _from_clients(pairs: list[Pair]) -> Pair:
+    return next(pair for pair in pairs if pair.sides == "from clients")
