@@ -3,6 +3,7 @@
     ProtocolError
     ├── NegativeFrameLength     the length prefix of a frame is negative
     ├── NotKafka                the first bytes belong to another protocol: TLS, HTTP, SSH, PROXY
+    ├── LoginRequired           a request before a login by SASL that brokers require
     ├── InvalidProxyHeader      a connection of a load balancer does not begin with a valid PROXY header
     ├── FrameTooLarge           the length prefix of a frame is above the limit
     ├── UnknownApi              the API of a request is not in the table

@@ -198,7 +198,7 @@ def test_unrelated_keys_are_named_and_have_no_effect(tmp_path: Path) -> None:
 
 
 def test_lines_of_a_key_that_was_pasted_are_not_named(tmp_path: Path) -> None:
-    found = read(
+    found = good(
         tmp_path / "a", "schema.registry.key=-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49AgEG\nCCqG+SM/a==\n"
     )
     assert found.ignored == ("schema.registry.key", "(no name of a property)")

@@ -322,7 +322,7 @@ async def test_a_pipe_in_its_place_is_refused_and_not_waited_for(
     finally:
         os.close(ours)  # who reads it sees its end now
     assert (watched.taken, watched.reload_ok()) == ([], False)
-    assert caplog.records[0].__dict__["fields"]["message"] == "is a FIFO"
+    assert caplog.records[0].__dict__["fields"]["message"] == "is no regular file"
     watched.path.unlink()
     watched.path.write_text(SEVEN)
     assert await watched.watch.poll()
