@@ -19,6 +19,7 @@ EXAMPLES = [
     errors.TooManyItems(7),
     errors.CorrelationMismatch(1, 2),
     errors.UnexpectedResponse(),
+    errors.LoginRequired(),
 ]
 
 
