@@ -1,8 +1,7 @@
 """TLS between a pump and a socket: a handshake by turns, then a wire that decrypts and encrypts.
 
 `SSLSocket` reads one record at a time, and a client sends each request in a record of its own. So one read goes on
-until nothing is left or the buffer has no room for another record: otherwise each request would cost a wake-up of its
-own. Only a read that fills the buffer can leave a part of a record: only then does the wire say that it `buffers`.
+until nothing is left or no other record fits, to save wake-ups. Only a read that fills the buffer leaves some behind.
 
 A send is taken as a whole or not at all: OpenSSL remembers what it has encrypted, so the next send must begin with the
 same bytes, and may go on with more. `Pump.pending` does that.
@@ -22,14 +21,12 @@ from proxy.tls import TlsContexts, failure_of
 
 #: After a read found no second record: reads without asking for one. Asking in vain costs 2 us.
 _READS_WITHOUT_MORE: Final = 3
-#: Most bytes of a record.
-_RECORD: Final = 16_384
 #: Records of one read, which may be of one byte each, and the time of one besides that of its bytes.
 _RECORDS_AT_ONCE: Final = 64
 _RECORD_NS: Final = 5_000
+_LARGEST_RECORD: Final = 16_384
 #: Bytes that a client may send after its handshake failed, before it has read why.
 _MAX_DISCARDED: Final = 262_144
-_DISCARDED_AT_ONCE: Final = 16_384
 
 Failed = Callable[[str, str], None]
 
@@ -44,7 +41,6 @@ class TlsWire(Wire):
     byte_cost = 4
 
     _tls: ssl.SSLSocket
-    #: `SSLSocket.read`: as `recv_into`, with a call of Python less.
     _read: Any
 
     def __init__(
@@ -62,8 +58,7 @@ class TlsWire(Wire):
         self._handshake: Handshake | None = None
         #: What the read after next returns or raises: the end of the stream, which the last read has found already.
         self._end: int | OSError | None = None
-        self._skips = 0
-        self.buffers = False
+        self._skips, self.buffers = 0, False
         #: The end of the stream was sent, or there is none to send.
         self._is_shut = True
         self.recv_into = self._recv_into
@@ -84,10 +79,7 @@ class TlsWire(Wire):
             if self.is_server and not self._sock.recv(1, socket.MSG_PEEK):
                 raise EOFError
             self._sock = self._tls = self._context.wrap_socket(
-                self._sock,
-                server_side=self._host is None,
-                server_hostname=self._host,
-                do_handshake_on_connect=False,
+                self._sock, server_side=self.is_server, server_hostname=self._host, do_handshake_on_connect=False
             )
             self._read = self._tls.read
         self._tls.do_handshake()
@@ -109,7 +101,7 @@ class TlsWire(Wire):
 
     def discard(self) -> int:
         """Read encrypted bytes and drop them; their number, 0 at the end of the stream. Raises OSError."""
-        return len(socket.socket.recv(self._sock, _DISCARDED_AT_ONCE))
+        return len(socket.socket.recv(self._sock, _LARGEST_RECORD))
 
     @property
     def peer_certificate(self) -> bytes | None:
@@ -127,23 +119,21 @@ class TlsWire(Wire):
             got: int = self._read(size, buffer)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise BlockingIOError from None
-        if self._skips and got < _RECORD:
+        if self._skips and got < _LARGEST_RECORD:
             self._skips -= 1
-        elif got and size - got >= _RECORD:
-            return self._read_on(memoryview(buffer), got, size - _RECORD)
+        elif got and size - got >= _LARGEST_RECORD:
+            return self._read_on(memoryview(buffer), got, size - _LARGEST_RECORD)
         self.buffers = got == size
         return got
 
     def _read_on(self, view: memoryview, got: int, size: int) -> int:
         """Read after the first `got` bytes, while a whole record has room. Returns the number of all."""
-        self._skips = _READS_WITHOUT_MORE
-        self.buffers = False
-        read = self._read
+        self._skips, self.buffers = _READS_WITHOUT_MORE, False
         count = 0
         try:
             while got <= size and count < _RECORDS_AT_ONCE:
                 count += 1
-                more = read(_RECORD, view[got:])
+                more = self._read(_LARGEST_RECORD, view[got:])
                 if not more:
                     self._end, self.buffers = 0, True
                     break
