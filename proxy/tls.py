@@ -165,13 +165,12 @@ def _load_ca(context: ssl.SSLContext, ca: Pem) -> None:
 def _load_chain(context: ssl.SSLContext, certificate: Pem, key: Pem | None, password: str) -> None:
     """Python reads keys from files only: these are in memory."""
     key = key or certificate
-    with _refusing(certificate, CERTIFICATE, ""):
+    with _refusing(certificate, CERTIFICATE, "cannot be used"):
         _not_after(certificate)
     message = "is not the key of this certificate"
     if "ENCRYPTED" in key.text:
         message = "is encrypted, and no password of the client file decrypts it"
     with (
-        _refusing(certificate, CERTIFICATE, message),
         _refusing(key, KEY, message),
         open(os.memfd_create("certificate"), "w") as chain_file,
         open(os.memfd_create("key"), "w") as key_file,
