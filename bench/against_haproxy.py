@@ -4,6 +4,7 @@ All peers run side by side from start to end; each scenario goes through them ro
 machine affects all of them. A figure is the median over the rounds. CPU is the peer process's own.
 """
 
+import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -177,25 +178,38 @@ def _rounds(scenario: Scenario, shape: Shape, peers: Sequence[Peer], rounds: int
     loads: list[list[Load]] = [[] for _ in peers]
     for _ in range(rounds):
         for peer, taken in zip(peers, loads, strict=True):
-            if scenario.is_latency:
-                load = run_depth_one(
-                    peer.address, shape, seconds=seconds, warm_up_seconds=WARM_UP_SECONDS, cpu_clock=peer.cpu_clock
-                )
-                taken.append(load)
-            else:
-                taken += run_pipelined(
-                    peer.address,
-                    shape,
-                    connections=scenario.connections,
-                    depth=scenario.depth,
-                    seconds=seconds,
-                    warm_up_seconds=WARM_UP_SECONDS,
-                    cpu_clock=peer.cpu_clock,
-                )
+            taken.append(load_once(scenario, shape, peer, seconds))
     return loads
 
 
-def _cpu(scenario: Scenario, load: Load) -> float:
+def load_once(
+    scenario: Scenario, shape: Shape, peer: Peer, seconds: float, context: ssl.SSLContext | None = None
+) -> Load:
+    """One round of a scenario at one peer. `context`: of TLS; None: plaintext."""
+    if scenario.is_latency:
+        return run_depth_one(
+            peer.address,
+            shape,
+            seconds=seconds,
+            warm_up_seconds=WARM_UP_SECONDS,
+            cpu_clock=peer.cpu_clock,
+            context=context,
+        )
+    [load] = run_pipelined(
+        peer.address,
+        shape,
+        connections=scenario.connections,
+        depth=scenario.depth,
+        seconds=seconds,
+        warm_up_seconds=WARM_UP_SECONDS,
+        cpu_clock=peer.cpu_clock,
+        context=context,
+    )
+    return load
+
+
+def cpu_of(scenario: Scenario, load: Load) -> float:
+    """In the unit of the scenario."""
     return load.cpu_seconds_per_gigabyte if scenario.cpu is PER_GIGABYTE else load.cpu_microseconds_per_request
 
 
@@ -205,7 +219,7 @@ def _figures(scenario: Scenario, peer: Peer, loads: Sequence[Load]) -> Iterator[
         return Figure(NAME, scenario.name, *metric, peer.name, tuple(values), ratio_target=target)
 
     if peer.pid is not None:
-        yield figure(scenario.cpu, [_cpu(scenario, load) for load in loads], scenario.targets)
+        yield figure(scenario.cpu, [cpu_of(scenario, load) for load in loads], scenario.targets)
     if scenario.is_latency:
         yield figure(P50, [load.latency_microseconds(0.50) for load in loads], scenario.p50_targets)
         p99 = figure(("p99", "µs"), [load.latency_microseconds(0.99) for load in loads])
@@ -225,7 +239,7 @@ def _differences(scenario: Scenario, peers: Sequence[Peer], loads: Sequence[Sequ
             yield Figure(
                 *(NAME, scenario.name, "over one limit", "µs", peer.name),
                 tuple(
-                    _cpu(scenario, more) - _cpu(scenario, less)
+                    cpu_of(scenario, more) - cpu_of(scenario, less)
                     for more, less in zip(by_name[peer.name], one, strict=True)
                 ),
                 target=request + partition * scenario.partitions,
@@ -258,7 +272,7 @@ def _at_half(
             )
         off = max(abs(_charged_per_second(load) / limit - 1) for load in windows)
         allowed = max(EVENNESS, scenario.connections * shape.payload_bytes / limit)
-        cpu = tuple(_cpu(scenario, load) for load in windows)
+        cpu = tuple(cpu_of(scenario, load) for load in windows)
         yield Figure(NAME, name, *scenario.cpu, peer.name, cpu)
         yield Figure(NAME, name, "worst second", "% off", peer.name, (off * 100,), target=allowed * 100)
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench.against_haproxy import FETCHES, KIB, MIB, OTHER, PER_GIGABYTE, ROWS, WARM_UP_SECONDS, Scenario
+from bench.against_haproxy import FETCHES, KIB, MIB, OTHER, ROWS, WARM_UP_SECONDS, Scenario, cpu_of, load_once
 from bench.connections import FEW, extend_to, idle_connections, open_and_close
-from bench.load import DepthOne, Load, check_answers, run_depth_one, run_pipelined
+from bench.load import DepthOne, Load, check_answers
 from bench.null_broker import null_brokers
 from bench.options import Options
 from bench.peers import Peer, haproxy, proxy
 from bench.processes import LOOPBACK, pin
 from bench.report import Figure, compare
-from bench.shapes import Produce, Shape
+from bench.shapes import Produce
 from deploy.local.security import PemFiles, Security
 
 NAME = "tls"
@@ -105,36 +105,12 @@ def _figures(scenario: Scenario, pairs: list[Pair], rounds: int, seconds: float)
     for _ in range(rounds):
         for pair in pairs:
             for peer in pair.peers:
-                loads.setdefault((pair.sides, peer.name), []).append(_load(scenario, shape, peer, pair, seconds))
+                loads.setdefault((pair.sides, peer.name), []).append(
+                    load_once(scenario, shape, peer, seconds, pair.context)
+                )
     for (sides, name), taken in loads.items():
-        values = [
-            load.cpu_seconds_per_gigabyte if scenario.cpu is PER_GIGABYTE else load.cpu_microseconds_per_request
-            for load in taken
-        ]
-        yield Figure(NAME, f"{scenario.name}; {sides}", *scenario.cpu, name, tuple(values))
-
-
-def _load(scenario: Scenario, shape: Shape, peer: Peer, pair: Pair, seconds: float) -> Load:
-    if scenario.is_latency:
-        return run_depth_one(
-            peer.address,
-            shape,
-            seconds=seconds,
-            warm_up_seconds=WARM_UP_SECONDS,
-            cpu_clock=peer.cpu_clock,
-            context=pair.context,
-        )
-    [load] = run_pipelined(
-        peer.address,
-        shape,
-        connections=scenario.connections,
-        depth=scenario.depth,
-        seconds=seconds,
-        warm_up_seconds=WARM_UP_SECONDS,
-        cpu_clock=peer.cpu_clock,
-        context=pair.context,
-    )
-    return load
+        values = tuple(cpu_of(scenario, load) for load in taken)
+        yield Figure(NAME, f"{scenario.name}; {sides}", *scenario.cpu, name, values)
 
 
 def _with_targets(scenario: Scenario, figures: list[Figure]) -> list[Figure]:
