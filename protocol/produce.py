@@ -245,7 +245,7 @@ class ProduceResponseWalk(EndpointsWalk):
 
     def _walk_partitions(self) -> Steps:
         """The head of a topic, and its partitions."""
-        topic = yield from self._topic_of(self._compact, self._by_id)
+        topic = yield from self._topic_of(self._compact, self._by_id, is_read=self._counts_errors)
         counts = [0, 0]
         if self._counts_errors and len(self._counts) < MAX_COUNTED:
             self._counts[topic] = counts

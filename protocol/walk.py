@@ -198,15 +198,15 @@ class FrameWalk:
             self._pos += here
         return bytes(collected)
 
-    def _topic_of(self, compact: bool, by_id: bool) -> Naming:
-        """A topic: its id, or its name, which may not be null; `NO_TOPIC_ID` for a name above `LONGEST_NAME`."""
+    def _topic_of(self, compact: bool, by_id: bool, *, is_read: bool = True) -> Naming:
+        """A topic: its id, or its name, not null; `NO_TOPIC_ID` if that is above `LONGEST_NAME` or not read."""
         if by_id:
             return (yield from self._collect(TOPIC_ID_SIZE, "topic id"))
         size = yield from self._string_size(compact, "topic name")
         at = self._offset()
         if size < 0:
             raise MalformedFrame("topic name", at)
-        if size > LONGEST_NAME:
+        if size > LONGEST_NAME or not is_read:
             yield from self._skip(size, "topic name")
             return NO_TOPIC_ID
         name = yield from self._collect(size, "topic name")

@@ -125,6 +125,11 @@ def test_produce(
         assert buf == response
 
 
+def test_a_topic_whose_name_is_not_read_may_have_any_bytes() -> None:
+    response = b"\x00\xc0\xff\xee\x00\x02\x02\x80\x01\x00\x00\x00\x00\x00\x00"
+    assert walked(lambda: ProduceResponseWalk(9, len(response), 0, counts_errors=False), response, [6], 1) == response
+
+
 def walked(walk: Callable[[], BoundedWalk], frame: bytes, sizes: list[int], work: int) -> bytes:
     """The bytes that result, or the error; the same whether the frame arrives whole or not, and with rests or not."""
     outcomes = []
