@@ -13,6 +13,7 @@ from proxy.brokers.health import Health
 from proxy.brokers.upstream import BrokerFailed
 from proxy.config.config import Address, format_address
 from proxy.observability.admin import Status
+from proxy.observability.logs import one_line
 from proxy.tls import TlsContexts
 
 #: A check probes again after this time, so that many checks cost the brokers little.
@@ -22,8 +23,6 @@ VALID_FOR_NS = 30_000_000_000
 ANSWER_WITHIN_SECONDS = 0.5
 PROBE_TIMEOUT_SECONDS = 3.0
 PROBE_EVERY_SECONDS = 10.0
-#: Characters of what a broker says that are shown.
-_MOST_WORDS = 500
 #: ApiVersions v0, correlation id 1, a null client id.
 _API_VERSIONS_REQUEST = b"\x00\x00\x00\x0a\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff"
 
@@ -125,7 +124,6 @@ class Readiness:
         except BrokerFailed as error:
             self._health.failed(name, error.reason, str(error))
             hint = self._health.hint(error.reason)
-            words = "".join(each if each.isprintable() else " " for each in str(error)[:_MOST_WORDS])
-            return Status(False, f"{name}: {words}" + (f" ({hint})" if hint else ""))
+            return Status(False, f"{name}: {one_line(str(error))}" + (f" ({hint})" if hint else ""))
         self._health.worked(name, begun_ns, is_probe=True)
         return Status(True, f"{name} answers")

@@ -117,7 +117,8 @@ class HttpServer:
                 http.next_event()  # the end of the request; a body leaves it unfinished
                 response = await self._answer(request)
             except h11.RemoteProtocolError as error:
-                response = text_response(f"{error.error_status_hint}: {error}\n", error.error_status_hint, _ALLOW)
+                status, sentence = error.error_status_hint, str(error).partition(": ")[0]  # then come h11's bytes
+                response = text_response(f"{status}: {sentence}\n", status, _ALLOW)
             writer.write(_encode(http, response, with_body=method != b"HEAD"))
             await writer.drain()
         if http.our_state is h11.DONE:

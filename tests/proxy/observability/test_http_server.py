@@ -130,6 +130,7 @@ async def test_what_each_head_is_answered_with(sent: str, status: int) -> None:
             assert body.startswith(b"%d: " % status)
             assert body.endswith(b"\n")
             assert body[:-1].decode().isprintable()
+            assert b"bytearray" not in body
 
 
 async def test_the_number_of_connections_is_bounded_and_the_newest_is_refused() -> None:
