@@ -1,7 +1,7 @@
 """Whether new connections are served: the proxy accepts them, and a bootstrap server answers ApiVersions.
 
 ApiVersions is allowed before SASL. Until a server has answered once, the proxy probes by itself: before the first
-client nobody else would notice that none does. A check returns within `ANSWER_WITHIN_SECONDS`: a probe runs in the
+client no other request would fail. A check returns within `ANSWER_WITHIN_SECONDS`: a probe runs in the
 background, and a check that does not wait for it returns the previous result.
 """
 
@@ -27,10 +27,6 @@ PROBE_EVERY_SECONDS = 10.0
 _API_VERSIONS_REQUEST = b"\x00\x00\x00\x0a\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff"
 
 
-def _always_ready() -> None:
-    return None
-
-
 class Readiness:
     """Probes the bootstrap servers when checked, at most once every `FRESH_FOR_NS`, one probe at a time.
 
@@ -45,7 +41,7 @@ class Readiness:
         tls: TlsContexts,
         health: Health,
         clock: Callable[[], int],
-        not_ready: Callable[[], str | None] = _always_ready,
+        not_ready: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._servers = servers
         self._tls = tls

@@ -6,7 +6,7 @@ It decides nothing. The server passes callables that return the state, and this 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from heapq import nlargest
 from operator import attrgetter
 from typing import Final, TypeVar
@@ -63,9 +63,9 @@ class ThrottleStatus:
     reason: str = "debt"
 
 
-_NAMES: Final = tuple(field.name for field in fields(ThrottleStatus))
+_NAMES: Final = tuple(each.name for each in fields(ThrottleStatus))
 _HEADINGS: Final = [name.removesuffix("_seconds").replace("_", " ").upper() for name in _NAMES]
-_IS_NUMBER: Final = [field.type is float for field in fields(ThrottleStatus)]
+_IS_NUMBER: Final = [each.type is float for each in fields(ThrottleStatus)]
 
 
 async def start_admin(
@@ -94,48 +94,41 @@ async def start_admin(
     return server
 
 
+@dataclass(frozen=True, slots=True)
 class _Pages:
-    def __init__(
-        self,
-        metrics: Metrics,
-        health: Callable[[], Status],
-        readiness: Callable[[], Awaitable[Status]],
-        throttles: Callable[[], Iterable[Sequence[ThrottleStatus]]],
-        exemptions: Callable[[], Sequence[str]],
-    ) -> None:
-        self._metrics = metrics
-        self._health = health
-        self._readiness = readiness
-        self._throttles = throttles
-        self._exemptions = exemptions
-        #: One scrape and one list at a time: many monitors must not add up to a busy loop.
-        self._scraping = asyncio.Lock()
-        self._listing = asyncio.Lock()
+    metrics: Metrics
+    health: Callable[[], Status]
+    readiness: Callable[[], Awaitable[Status]]
+    throttles: Callable[[], Iterable[Sequence[ThrottleStatus]]]
+    exemptions: Callable[[], Sequence[str]]
+    #: One scrape and one list at a time: many monitors must not add up to a busy loop.
+    scraping: asyncio.Lock = field(default_factory=asyncio.Lock)
+    listing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def respond(self, path: str, accept: str) -> Response:
         match path:
             case "/":
                 return text_response(INDEX)
             case "/metrics":
-                async with self._scraping:
-                    body, content_type = await expose(self._metrics, accept)
+                async with self.scraping:
+                    body, content_type = await expose(self.metrics, accept)
                 return Response(body, content_type, fields=_VARY)
             case "/healthz":
-                return _status_response(self._health())
+                return _status_response(self.health())
             case "/readyz":
-                return _status_response(await self._readiness())
+                return _status_response(await self.readiness())
             case "/throttles":
-                async with self._listing:
+                async with self.listing:
                     return await self._waiting(accept.lower())
         return text_response(f"404: nothing here\n\n{INDEX}", 404)
 
     async def _waiting(self, accept: str) -> Response:
         total, shown = 0, list[ThrottleStatus]()
-        for group in self._throttles():
+        for group in self.throttles():
             total += len(group)
             shown = nlargest(MAX_WAITING_SHOWN, [*shown, *group], key=attrgetter("remaining_seconds"))
             await asyncio.sleep(0)
-        exemptions = self._exemptions()
+        exemptions = self.exemptions()
         if "text/plain" in accept and "application/json" not in accept:
             table = await waiting_table(shown, total=total)
             return text_response("".join([table, *(f"exempt: {line}\n" for line in exemptions)]), fields=_VARY)

@@ -52,7 +52,7 @@ def one_line(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """JSON's escapes for all that is not printable: terminals and log readers also act on U+0085, U+2028, bidi marks."""
+    """JSON's escapes for all that is not printable: terminals and readers also act on U+0085, U+2028 and bidi marks."""
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
