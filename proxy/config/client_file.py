@@ -14,9 +14,10 @@ from urllib.parse import unquote, urlsplit
 from javaproperties import KeyValue, parse
 
 from proxy.config.client_settings import ClientSettings, LoginSettings, Pem, SslSettings
-from proxy.config.errors import ConfigError, Problem
-from proxy.config.java_properties import Unresolved, jaas_options, resolved
-from proxy.config.values import did_you_mean
+from proxy.config.errors import ConfigError
+from proxy.config.files import read_file
+from proxy.config.java_properties import jaas_options, resolved
+from quotas.problems import Problem, Refusal, did_you_mean
 
 #: The properties that count: Java's names, and librdkafka's where they differ.
 PROPERTIES: Final = {
@@ -87,7 +88,7 @@ def read_client_file(path: Path, *, place: str) -> tuple[ClientSettings, tuple[P
     """The settings of the file, and what is wrong with it. `place`: the flag that names it."""
     nothing = ClientSettings(file=path)
     try:
-        given = _Given(path, path.read_text(encoding="utf-8"))
+        given = _Given(path, read_file(path).decode("utf-8"))
     except OSError as error:
         return nothing, (Problem(place, f"cannot be read: {error.strerror or error}"),)
     except UnicodeDecodeError as error:
@@ -143,8 +144,8 @@ class _Given:
         elsewhere: list[Path] = []
         try:
             value = resolved(text, elsewhere)
-        except Unresolved as error:
-            self.wrong(name, str(error))
+        except Refusal as error:
+            self.wrong(name, error.message)
         else:
             if value or name == _ENDPOINT:
                 self.values[name] = value
@@ -253,7 +254,7 @@ def _pem_of(given: _Given, text_name: str, file_name: str) -> Pem | None:
     path = Path(name)
     given.files.append(path)
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_file(path).decode("utf-8", errors="replace")
     except OSError as error:
         given.wrong(file_name, f"{name!r}: {error.strerror}")
         return None

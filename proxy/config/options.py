@@ -29,18 +29,17 @@ from quotas.modes import MODES
 
 def _setting(flags: str, value: Checked | Switch, text: str, **attributes: Any) -> Callable[[Any], Any]:
     """An option: its flags, separated by spaces, its value, and its help."""
-    name, *aliases = (flag.lstrip("-").partition("/")[0].replace("-", "_") for flag in flags.split())
+    names = [flag.lstrip("-").partition("/")[0].replace("-", "_") for flag in flags.split()]
     return cloup.option(
         *flags.split(),
-        name,
+        names[0],
         cls=Setting,
         type=value,
         default=value.default,
         show_default=value.shown,
         help=text,
-        envvar=ENVIRONMENT_PREFIX + name.upper(),
-        alias_envvars=tuple(ENVIRONMENT_PREFIX + alias.upper() for alias in aliases),
-        metavar=getattr(value, "metavar", None),
+        envvar=[ENVIRONMENT_PREFIX + each.upper() for each in names],
+        metavar=value.metavar,
         **attributes,
     )
 
@@ -186,7 +185,7 @@ QUOTAS: Final = cloup.option_group(
     ),
     _setting(
         "--quota-window-size-seconds",
-        Checked("S", values.duration(0.001, 86_400), default="1"),
+        Checked("S", partial(values.parse_duration, lowest=0.001), default="1"),
         "Length of one window, as the broker's quota.window.size.seconds.",
     ),
     _setting(
@@ -282,7 +281,7 @@ USAGE: Final = cloup.option_group(
     ),
     _setting(
         "--usage-interval",
-        Checked("DURATION", values.duration(1, 600), default="10s"),
+        Checked("DURATION", partial(values.parse_duration, lowest=1, highest=600), default="10s"),
         "Time between two records of a series that changes; up to a fifth less, at random. A process that is "
         "killed loses what it counted in this time.",
     ),

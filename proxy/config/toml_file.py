@@ -7,9 +7,9 @@ from typing import Final
 
 import click
 
-from proxy.config.errors import Problem
+from proxy.config.files import read_file
 from proxy.config.option_types import QUOTA_TABLES_ELSEWHERE, Setting, place_of
-from proxy.config.values import did_you_mean
+from quotas.problems import Problem, did_you_mean
 
 _OF_QUOTAS_FILE: Final = frozenset({"quota", "resource-group", "quota_share", "dry_run"})
 _FILE_PROBLEMS: Final = "proxy.config.toml_file.file_problems"
@@ -69,7 +69,7 @@ def _unknown_key(path: Path, key: str, value: object, known: Sequence[str]) -> P
 def read_toml(path: Path, *, place: str, problems: list[Problem]) -> Mapping[str, object]:
     """The tables of a TOML file; or none, and a problem is added at `place`, which names the file."""
     try:
-        return tomllib.loads(path.read_bytes().decode("utf-8"))
+        return tomllib.loads(read_file(path).decode("utf-8"))
     except OSError as error:
         problems.append(Problem(place, f"cannot be read: {error.strerror or error}"))
     except UnicodeDecodeError as error:
