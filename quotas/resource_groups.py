@@ -17,13 +17,15 @@ Membership is a union: a client is in a group if its user or its client id match
 name does. The limits of all groups of a client or topic apply.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from quotas.problems import Refusal
 
-_SPECIAL: Final = ("\\", "*")
+_LITERAL: Final = r"(?:[^\\*]|\\[\\*])*"
+"""A name, with a backslash before each star and backslash."""
 
 
 class Pattern(NamedTuple):
@@ -41,24 +43,12 @@ def parse_pattern(text: str) -> Pattern:
     """Parse a pattern (syntax: see the module). Raises Refusal."""
     if not text:
         raise Refusal("an empty name matches nothing; * matches every name")
-    literal: list[str] = []
-    position = 0
-    while position < len(text):
-        char = text[position]
-        position += 1
-        if char == "*":
-            if position < len(text):
-                raise Refusal(f"* is allowed only at the end, not as in {text!r}; write \\* for a star in a name")
-            return Pattern("".join(literal), is_prefix=True)
-        if char == "\\":
-            char = text[position : position + 1]
-            position += 1
-            if char not in _SPECIAL:
-                raise Refusal(
-                    f"a backslash is allowed only before * or \\, not as in {text!r}; write \\\\ for one in a name"
-                )
-        literal.append(char)
-    return Pattern("".join(literal), is_prefix=False)
+    found = re.fullmatch(rf"({_LITERAL})(\*?)", text)
+    if found is not None:
+        return Pattern(re.sub(r"\\(.)", r"\1", found[1]), is_prefix=bool(found[2]))
+    if re.match(rf"{_LITERAL}\*", text):
+        raise Refusal(f"* is allowed only at the end, not as in {text!r}; write \\* for a star in a name")
+    raise Refusal(f"a backslash is allowed only before * or \\, not as in {text!r}; write \\\\ for one in a name")
 
 
 @dataclass(frozen=True, slots=True)

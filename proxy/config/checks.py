@@ -27,7 +27,7 @@ from proxy.config.connections import take_ssl, take_upstream
 from proxy.config.errors import ConfigError
 from proxy.config.option_types import ENVIRONMENT_PREFIX, Invalid, Setting, place_of
 from proxy.config.ports import take_advertised_host, take_ports
-from proxy.config.quotas_file import FileQuotas, Listeners, Quotas, entries_together, read_quotas_file
+from proxy.config.quotas_file import Listeners, Quotas, read_quotas
 from proxy.config.toml_file import file_problems
 from proxy.config.usage import take_usage
 from quotas.problems import Problem
@@ -63,7 +63,7 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
                 "as bootstrap_servers in the file of --config, or as bootstrap.servers in that of --command-config",
             )
         )
-    if not wrong_names & {"listen", "broker_ports"}:
+    if not wrong_names & {"listen", "broker_ports", "broker_port"}:
         problems += take_ports(ctx, given)
     if "listen" not in wrong_names:
         problems += take_advertised_host(ctx, given)
@@ -116,28 +116,21 @@ def _parsed(ctx: click.Context, problems: list[Problem]) -> tuple[dict[str, Any]
     return given, wrong_names
 
 
-def _check_quotas(ctx: click.Context, given: Mapping[str, Any]) -> list[Problem]:
+def _check_quotas(ctx: click.Context, given: Mapping[str, Any]) -> tuple[Problem, ...]:
     """The problems of the quotas file, and of the entries of flags and file together."""
     path: Path | None = given.get("quotas_file")
-    in_file = FileQuotas()
-    if path is not None:
-        in_file = read_quotas_file(path, place=place_of(ctx, "quotas_file", str(path)))
+    place = place_of(ctx, "quotas_file", str(path))
     specs = ctx.params["quota"]
     by_flag = [entry for entry in specs if not isinstance(entry, Invalid)]
     all_known = len(by_flag) == len(specs) and not isinstance(ctx.params["quotas_file"], Invalid)
+    listeners = Listeners(0, ())  # any port, if the options of ports are wrong
+    if isinstance(given.get("broker_port"), dict):
+        listeners = Listeners.of(given["listen"], given["broker_ports"], given["broker_port"])
     try:
-        entries_together(by_flag, in_file, path, _listeners(ctx, given), all_flags_known=all_known)
+        read_quotas(by_flag, path, listeners, place=place, all_flags_known=all_known)
     except ConfigError as error:
-        return list(error.problems)
-    return []
-
-
-def _listeners(ctx: click.Context, given: Mapping[str, Any]) -> Listeners:
-    """The listeners of the options; any port if these options are wrong."""
-    exceptions_are_right = not any(isinstance(value, Invalid) for value in ctx.params["broker_port"])
-    if not exceptions_are_right or not isinstance(given.get("broker_port"), dict):
-        return Listeners(0, ())
-    return Listeners.of(given["listen"], given["broker_ports"], given["broker_port"])
+        return error.problems
+    return ()
 
 
 def _connections(settings: ClientSettings) -> Iterator[str]:

@@ -137,29 +137,28 @@ def active_quotas(config: Config) -> Quotas:
     Raises ConfigError when the file has a problem. Blocks as `read_quotas_file`.
     """
     options, listening = config.quotas, config.listening
-    in_file = FileQuotas() if options.file is None else read_quotas_file(options.file)
     listeners = Listeners.of(listening.address, listening.broker_ports, listening.node_ports)
-    entries = entries_together(options.entries, in_file, options.file, listeners)
-    settings = in_file.settings
+    entries, settings = read_quotas(options.entries, options.file, listeners)
     return Quotas(
         entries, settings.get("quota_share", options.share), settings.get("dry_run", config.enforcement.dry_run)
     )
 
 
-def entries_together(
+def read_quotas(
     by_flag: Iterable[QuotaEntry],
-    in_file: FileQuotas,
     path: Path | None,
     listeners: Listeners,
     *,
+    place: str | None = None,
     all_flags_known: bool = True,
-) -> tuple[QuotaEntry, ...]:
-    """The entries of flags and of the file at `path`. Raises ConfigError with every problem of the file, and of the
-    entries together.
+) -> tuple[tuple[QuotaEntry, ...], Mapping[str, Any]]:
+    """The entries of flags and of the file at `path`, and the settings of the file. Raises ConfigError with every
+    problem of the file, and of the entries together.
 
     A wrong table counts by its entity, where that is known. No problem is reported that a wrong table or an unknown
     flag could solve once it is correct.
     """
+    in_file = FileQuotas() if path is None else read_quotas_file(path, place=place)
     flags = [listeners.named(Reading(FLAG, entry.entity, entry)) for entry in by_flag]
     of_file = [listeners.named(reading) for reading in in_file.placed]
     problems = [*in_file.problems, *_of_several(flags, listeners), *_in(path, _of_several(of_file, listeners))]
@@ -170,7 +169,7 @@ def entries_together(
     problems += [replace(error, place=str(path or FLAG)) for error in threshold_errors(entries, wrong)]
     if problems:
         raise ConfigError(problems)
-    return entries
+    return entries, in_file.settings
 
 
 def _of_several(readings: Iterable[Reading], listeners: Listeners) -> Iterator[Problem]:

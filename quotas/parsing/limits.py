@@ -20,7 +20,7 @@ from quotas.limit_kinds import (
 )
 from quotas.parsing.names import CLIENT_ID, ENTITY_KEYS, EXEMPT_KEYS, IP, MEMBER_KEYS, RESOURCE_GROUP, TOTAL_KEY, USER
 from quotas.problems import Refusal
-from quotas.rates import any_rate, parse_number, parse_plain_rate, parse_rate, whole_rate
+from quotas.rates import kafka_rate, parse_number, parse_rate
 
 _EntityKind: TypeAlias = Kind | Client
 
@@ -116,17 +116,12 @@ def check_combination(keys: Iterable[str]) -> None:
 
 def read_limit(kind: LimitKind, value: object) -> int | Fraction:
     """The value of a limit: units per second, or a number. Raises Refusal."""
-    if kind.is_bytes:
-        rate = parse_rate(value)
-    elif kind.name in _HOW_MANY:
-        rate = parse_number(value)
-    else:
-        rate = parse_plain_rate(value)
+    rate = parse_number(value) if kind.name in _HOW_MANY else parse_rate(value, is_bytes=kind.is_bytes)
     if kind.name == CONNECTIONS and not rate:
         return 0  # blocks an address, as Kafka's max.connections.per.ip
-    if kind.whole:
-        return whole_rate(kind.name, rate, "INT" if kind.name in _INT else "LONG")
-    return any_rate(kind.name, rate)
+    if not kind.whole:
+        return kafka_rate(kind.name, rate, "DOUBLE")
+    return kafka_rate(kind.name, rate, "INT" if kind.name in _INT else "LONG")
 
 
 def check_unlimited(kind: LimitKind, keys: Iterable[str]) -> None:

@@ -12,12 +12,10 @@ from quotas.rates import (
     LONG_MAX,
     SMALLEST_RATE,
     UNITS,
-    any_rate,
     exact,
+    kafka_rate,
     parse_number,
-    parse_plain_rate,
     parse_rate,
-    whole_rate,
 )
 
 
@@ -89,7 +87,7 @@ def test_a_number_has_no_unit() -> None:
 )
 def test_kafkas_messages(rate: Fraction, message: str) -> None:
     with pytest.raises(Refusal) as caught:
-        whole_rate("producer_byte_rate", rate)
+        kafka_rate("producer_byte_rate", rate, "LONG")
     assert caught.value.message == message
 
 
@@ -97,18 +95,18 @@ def test_kafkas_messages(rate: Fraction, message: str) -> None:
     ("rate", "whole"), [(Fraction(5), 5), (5 + Fraction(1, 10**6), 5), (Fraction(LONG_MAX), LONG_MAX)]
 )
 def test_kafka_takes_what_is_whole_within_a_millionth(rate: Fraction, whole: int) -> None:
-    assert whole_rate("producer_byte_rate", rate) == whole
+    assert kafka_rate("producer_byte_rate", rate, "LONG") == whole
 
 
 @pytest.mark.parametrize(("text", "rate"), [("20", 20), ("20/s", 20), (" 2.5 / s", Fraction(5, 2)), (20, 20)])
 def test_reads_what_is_no_bytes(text: object, rate: int | Fraction) -> None:
-    assert parse_plain_rate(text) == rate
+    assert parse_rate(text, is_bytes=False) == rate
 
 
 @pytest.mark.parametrize("value", ["20B", "5MB", "5MB/s", "20s"])
 def test_a_plain_rate_has_no_unit(value: str) -> None:
     with pytest.raises(Refusal, match="expected a number per second without a unit, not"):
-        parse_plain_rate(value)
+        parse_rate(value, is_bytes=False)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +120,7 @@ def test_a_plain_rate_has_no_unit(value: str) -> None:
 )
 def test_what_no_rate_may_be(rate: Fraction, message: str) -> None:
     with pytest.raises(Refusal) as caught:
-        any_rate("request_rate", rate)
+        kafka_rate("request_rate", rate, "DOUBLE")
     assert caught.value.message == message
 
 

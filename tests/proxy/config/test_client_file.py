@@ -226,7 +226,10 @@ def test_lines_of_a_key_that_was_pasted_are_not_named(tmp_path: Path) -> None:
             "delegation tokens are not",
         ),
         ("ssl.ca.location=/dev/null", "does not use ssl settings"),
-        ("security.protocol=SSL\nssl.ca.location=/nowhere", ":2: ssl.ca.location: '/nowhere': No such file"),
+        (
+            "security.protocol=SSL\nssl.ca.location=/nowhere",
+            ":2: ssl.ca.location = /nowhere: cannot be read",
+        ),
         ("security.protocol=SSL\nssl.keystore.key=hidden", "has no certificate"),
         ("security.protocol=SSL\nssl.enabled.protocols=TLSv1.2,TLSv1.1", "allowed: TLSv1.2, TLSv1.3"),
         ("security.protocol=SSL\nssl.endpoint.identification.algorithm=ldaps", "allowed: https, none"),
