@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -17,12 +18,13 @@ import click
 import cloup
 
 from proxy.config.config import Config
-from proxy.config.errors import BindError, ConfigError, Problem, StartError
+from proxy.config.errors import BindError, ConfigError, StartError
 from proxy.config.limits_help import CommandWithLimits
 from proxy.config.option_types import ARGUMENTS, ENVIRONMENT_PREFIX, IGNORE_ENVIRONMENT, Checked, Invalid, Setting
 from proxy.config.options import GROUPS
 from proxy.config.values import parse_address, parse_duration
 from proxy.observability.build import BUILD
+from quotas.problems import Problem
 
 EXIT_FAILURE: Final = 1
 EXIT_BAD_CONFIG: Final = 2
@@ -83,12 +85,12 @@ def run(ctx: click.Context, /, **_options: object) -> None:
     """
     from proxy.config.cautions import warnings_of
     from proxy.config.checks import config_of
-    from proxy.config.quotas_file import quotas_in_force
+    from proxy.config.quotas_file import active_quotas
     from proxy.observability import logs
 
     try:
         config = config_of(ctx)
-        cautions = warnings_of(config, quotas_in_force(config))
+        cautions = warnings_of(config, active_quotas(config))
     except ConfigError as error:
         _fail(error, EXIT_BAD_CONFIG)
     logs.configure(config.observability.log_format, config.observability.log_level)
@@ -154,7 +156,7 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
     """
     from proxy.config.cautions import quota_warnings, secret_warnings
     from proxy.config.checks import config_of, summary_of
-    from proxy.config.quotas_file import quotas_in_force
+    from proxy.config.quotas_file import active_quotas
     from proxy.config.toml_file import has_only_quotas
     from proxy.observability.metrics import Metrics
     from proxy.tls import TlsContexts
@@ -165,14 +167,14 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
     with run.make_context("run", arguments, parent=ctx) as run_context:
         try:
             config = config_of(run_context, need_upstream=False)
-            quotas = quotas_in_force(config)
+            quotas = active_quotas(config)
             cautions = [*quota_warnings(config.quotas, quotas), *secret_warnings(config)]
             TlsContexts(config, Metrics(config))
         except ConfigError as error:
             _fail(error, EXIT_BAD_CONFIG)
     for _, fields in cautions:
         click.echo(_warning(fields), err=True)
-    click.echo(f"{file}: ok: {summary_of(config)}")
+    click.echo(f"{file}: ok: {summary_of(config, quotas)}")
     for line in quotas.exemptions:
         click.echo(f"exempt: {line}")
 
@@ -202,9 +204,7 @@ def healthcheck(metrics_listen: Any, timeout: Any, *, ready: bool) -> None:
 
     for name, value in (("--metrics-listen", metrics_listen), ("--timeout", timeout)):
         if isinstance(value, Invalid):
-            _fail(
-                ConfigError(tuple(Problem(name, each.message, each.hint) for each in value.findings)), EXIT_BAD_CONFIG
-            )
+            _fail(ConfigError([replace(problem, place=name) for problem in value.problems]), EXIT_BAD_CONFIG)
     ok, text = check(metrics_listen, timeout, ready=ready)
     click.echo(text, err=not ok)
     sys.exit(0 if ok else EXIT_FAILURE)

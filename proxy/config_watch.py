@@ -14,11 +14,12 @@ from pathlib import Path
 from proxy.config.cautions import quota_warnings
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import Config
-from proxy.config.errors import ConfigError, Problem
-from proxy.config.quotas_file import Quotas, quotas_in_force
+from proxy.config.errors import ConfigError
+from proxy.config.quotas_file import Quotas, active_quotas
 from proxy.file_watch import FileWatch
 from proxy.observability import logs
 from proxy.observability.metrics import Metrics
+from quotas.problems import Problem
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ Found = tuple[Config, tuple[str, ...], Quotas]
 class ConfigWatch(FileWatch[Found]):
     """Watches the files of `config`, which has one of the two at least.
 
-    `quotas` are those in force. `take` is called in the event loop with a new configuration and its quotas, after
+    `quotas` are the active ones. `take` is called in the event loop with a new configuration and its quotas, after
     `read_files` also with an unchanged one; it applies what may change (see `live_part`). `read_again` makes a
     configuration of the file of `--config` as it is then; None: that file is not watched.
     """
@@ -66,7 +67,7 @@ class ConfigWatch(FileWatch[Found]):
             config = live_part(config, fresh)
             fixed = _differing(config, fresh)
             self._quotas_file = config.quotas.file
-        quotas = quotas_in_force(config)
+        quotas = active_quotas(config)
         if quotas == self._quotas:
             quotas = self._quotas
         if quotas is not self._quotas or config != self._config:

@@ -18,8 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from proxy.config.errors import ConfigError, Problem
+from proxy.config.errors import ConfigError
 from proxy.observability import logs
+from quotas.problems import Problem
 
 POLL_SECONDS: Final = 1.0
 READ_AGAIN_SECONDS: Final = 0.5
@@ -118,9 +119,6 @@ class FileWatch(ABC, Generic[T]):
         until = time.monotonic() + READ_AGAIN_SECONDS
         while True:
             paths, seen = self.paths(), fingerprints(self.paths())
-            for path in paths:
-                if path is not None and path.exists() and not path.is_file():  # a FIFO would block, also the end
-                    raise ConfigError((Problem(str(path), "is no regular file", "it is read again and again"),))
             found: T | ConfigError
             try:
                 found = self.read()
@@ -144,5 +142,5 @@ class FileWatch(ABC, Generic[T]):
         for problem in error.problems[:MAX_PROBLEMS_LOGGED]:
             place, message, hint = problem.place, problem.message, problem.hint
             logs.event(self._log, logging.ERROR, f"{self._what}_refused", place=place, message=message, hint=hint)
-        effect = "what was in force before the change stays in force until the files are valid"
+        effect = "what applied before the change applies until the files are valid"
         logs.event(self._log, logging.WARNING, f"{self._what}_kept", problems=len(error.problems), effect=effect)

@@ -22,7 +22,7 @@ from proxy.brokers.upstream import Upstream
 from proxy.config.cautions import MAX_LISTED
 from proxy.config.config import Config, QuotaOptions, format_address, unmapped
 from proxy.config.errors import BindError
-from proxy.config.quotas_file import quotas_in_force
+from proxy.config.quotas_file import active_quotas
 from proxy.config_watch import ConfigWatch
 from proxy.enforcement.holds import Holds
 from proxy.enforcement.measures import Measures
@@ -208,7 +208,7 @@ class Server:
         metrics = self.metrics
         headers = ProxyHeaders(loop, self._clock, config, metrics, self._accepted)
         self.ports = Ports(loop, config, metrics, headers)
-        configured = quotas_in_force(config)
+        configured = active_quotas(config)
         registry = Registry(
             configured.entries,
             share=configured.share,

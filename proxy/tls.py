@@ -20,10 +20,12 @@ from protocol.principal_rules import distinguished_name, not_after, parse_rules
 from proxy.config.client_file import read_client_settings
 from proxy.config.client_settings import ClientSettings, Pem, SslSettings
 from proxy.config.config import Config, ServerSsl
-from proxy.config.errors import ConfigError, Problem
+from proxy.config.errors import ConfigError
+from proxy.config.files import read_text
 from proxy.file_watch import FileWatch, fingerprints
 from proxy.observability import logs
 from proxy.observability.metrics import Metrics
+from quotas.problems import Problem
 
 #: Labels of the metric, by who sees the certificate.
 CLIENTS, BROKERS = "clients", "brokers"
@@ -123,10 +125,7 @@ class TlsContexts(FileWatch[_Made]):
 
 def read_pem(path: Path) -> Pem:
     """The content of a file. Raises ConfigError."""
-    try:
-        return Pem(path.read_text(encoding="utf-8", errors="replace"), str(path))
-    except OSError as error:
-        raise ConfigError((Problem(str(path), f"cannot be read: {error.strerror}"),)) from error
+    return Pem(read_text(path, place=str(path), errors="replace"), str(path))
 
 
 def context_from_clients(options: ServerSsl, certificate: Pem) -> ssl.SSLContext:

@@ -16,5 +16,6 @@ Shared by all of them:
 - `limit_kinds`      the table of all limits: what each counts, its scopes
 - `modes`            the names of the throttle modes
 - `entity`           the scope of a quota, with Kafka's default entities
+- `problems`         errors of what an operator wrote, each with its place
 - `rates`            numbers with units, exact: "5MB" is 5,000,000 and "0.1" is one tenth
 """

@@ -6,6 +6,8 @@ from contextlib import suppress
 from fractions import Fraction
 from typing import Final, Literal
 
+from quotas.problems import Refusal, did_you_mean
+
 UNITS: Final = {
     "B": 1,
     "kB": 1000,
@@ -28,16 +30,6 @@ _NUMBER: Final = re.compile(r"(?P<number>[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,
 _RATE: Final = re.compile(_NUMBER.pattern + r"\s*(?P<unit>[A-Za-z]*)\s*(?:/\s*s)?", re.ASCII)
 
 
-class RateError(ValueError):
-    """`suggestion` and `allowed` are set only for a wrong unit."""
-
-    def __init__(self, message: str, *, suggestion: str | None = None, allowed: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
-        self.message = message
-        self.suggestion = suggestion
-        self.allowed = allowed
-
-
 def exact(number: float | Fraction) -> Fraction:
     """The number as written: 0.1 is one tenth. ValueError for infinities and NaN."""
     if isinstance(number, float) and not math.isfinite(number):
@@ -46,7 +38,7 @@ def exact(number: float | Fraction) -> Fraction:
 
 
 def parse_number(value: object) -> Fraction:
-    """A plain number, as text or number. Raises RateError."""
+    """A plain number, as text or number. Raises Refusal."""
     if isinstance(value, str):
         found = _NUMBER.fullmatch(value.strip())
         if found is not None:
@@ -54,60 +46,41 @@ def parse_number(value: object) -> Fraction:
     elif isinstance(value, int | float) and not isinstance(value, bool):
         with suppress(ValueError):
             return exact(value)
-    raise RateError(f"expected a number, not {value!r}")
+    raise Refusal(f"expected a number, not {value!r}")
 
 
-def parse_rate(value: object) -> Fraction:
-    """Units per second, from a number or a text with or without a unit of bytes. Raises RateError."""
+def parse_rate(value: object, *, is_bytes: bool = True) -> Fraction:
+    """Units per second, from a number or a text, with or without a unit of bytes; "/s" may follow. Raises Refusal."""
     if not isinstance(value, str):
         return parse_number(value)
     found = _RATE.fullmatch(value.strip())
     if found is None:
-        raise RateError(f"expected a rate per second such as 5000000, 5MB or 5MiB/s, not {value!r}")
+        what = "rate per second such as 5000000, 5MB or 5MiB/s" if is_bytes else "number per second such as 20 or 20/s"
+        raise Refusal(f"expected a {what}, not {value!r}")
     unit = found["unit"]
+    if unit and not is_bytes:
+        raise Refusal(f"expected a number per second without a unit, not {value!r}: this limit does not count bytes")
     if unit and unit not in UNITS:
-        by_lower_case = {known.lower(): known for known in UNITS}
-        raise RateError(f"unknown unit {unit!r}", suggestion=by_lower_case.get(unit.lower()), allowed=tuple(UNITS))
+        raise Refusal(f"unknown unit {unit!r}", did_you_mean(unit, UNITS))
     return Fraction(found["number"]) * UNITS.get(unit, 1)
 
 
-def parse_plain_rate(value: object) -> Fraction:
-    """A rate without units of bytes, from a number or a text; "/s" may follow. Raises RateError."""
-    if not isinstance(value, str):
-        return parse_number(value)
-    found = _RATE.fullmatch(value.strip())
-    if found is None:
-        raise RateError(f"expected a number per second such as 20 or 20/s, not {value!r}")
-    if found["unit"]:
-        raise RateError(f"expected a number per second without a unit, not {value!r}: this limit does not count bytes")
-    return Fraction(found["number"])
+def kafka_rate(name: str, rate: Fraction, kafka_type: Literal["INT", "LONG", "DOUBLE"]) -> int | Fraction:
+    """Kafka's rules for a quota of this type, with Kafka's messages (ClientQuotaControlManager), as Refusal.
 
-
-def whole_rate(name: str, rate: Fraction, kafka_type: Literal["INT", "LONG"] = "LONG") -> int:
-    """Kafka's rules for a quota of a whole type, with Kafka's messages (ClientQuotaControlManager), as RateError."""
+    A DOUBLE must also be from `SMALLEST_RATE` to `LONG_MAX`, so that every wait can be computed.
+    """
     if rate <= 0:
-        raise RateError(_not_positive(name))
+        raise Refusal(f"Quota {name} must be greater than 0")
+    if kafka_type == "DOUBLE":
+        if not SMALLEST_RATE <= rate <= LONG_MAX:
+            raise Refusal(f"{name} must be from {float(SMALLEST_RATE):f} to {LONG_MAX}")
+        return rate.numerator if rate.denominator == 1 else rate
     if rate > (LONG_MAX if kafka_type == "LONG" else INT_MAX):
-        raise RateError(
+        raise Refusal(
             f"Proposed value for {name} is too large for {'a' if kafka_type == 'LONG' else 'an'} {kafka_type}."
         )
     whole = round(rate)
     if whole == 0 or abs(rate - whole) > Fraction(1, 1_000_000):
-        raise RateError(f"{name} cannot be a fractional value.")
+        raise Refusal(f"{name} cannot be a fractional value.")
     return whole
-
-
-def any_rate(name: str, rate: Fraction) -> int | Fraction:
-    """Kafka's rule for a quota of type DOUBLE, greater than 0, as RateError.
-
-    In addition it must be from `SMALLEST_RATE` to `LONG_MAX`, so that every wait can be computed.
-    """
-    if rate <= 0:
-        raise RateError(_not_positive(name))
-    if not SMALLEST_RATE <= rate <= LONG_MAX:
-        raise RateError(f"{name} must be from {float(SMALLEST_RATE):f} to {LONG_MAX}")
-    return rate.numerator if rate.denominator == 1 else rate
-
-
-def _not_positive(name: str) -> str:
-    return f"Quota {name} must be greater than 0"

@@ -17,11 +17,15 @@ Membership is a union: a client is in a group if its user or its client id match
 name does. The limits of all groups of a client or topic apply.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-_SPECIAL: Final = ("\\", "*")
+from quotas.problems import Refusal
+
+_LITERAL: Final = r"(?:[^\\*]|\\[\\*])*"
+"""A name, with a backslash before each star and backslash."""
 
 
 class Pattern(NamedTuple):
@@ -35,89 +39,31 @@ class Pattern(NamedTuple):
         return name.startswith(self.text) if self.is_prefix else name == self.text
 
 
-class PatternError(ValueError):
-    """`message` quotes the text and contains the error and the correct form."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
-
-
-class Problem(NamedTuple):
-    """One error of a group. `key`: its place in the group's table ("name", "client-id[2]"), "" for the whole group."""
-
-    key: str
-    message: str
-
-
-class GroupError(ValueError):
-    """`problems`: every error of the group, in the order of its fields."""
-
-    def __init__(self, problems: tuple[Problem, ...]) -> None:
-        super().__init__(problems)
-        self.problems = problems
-
-    def __str__(self) -> str:
-        return "; ".join(f"{key}: {message}" if key else message for key, message in self.problems)
-
-
 def parse_pattern(text: str) -> Pattern:
-    """Parse a pattern (syntax: see the module). Raises PatternError."""
+    """Parse a pattern (syntax: see the module). Raises Refusal."""
     if not text:
-        raise PatternError("an empty name matches nothing; * matches every name")
-    literal: list[str] = []
-    position = 0
-    while position < len(text):
-        char = text[position]
-        position += 1
-        if char == "*":
-            if position < len(text):
-                raise PatternError(f"* is allowed only at the end, not as in {text!r}; write \\* for a star in a name")
-            return Pattern("".join(literal), is_prefix=True)
-        if char == "\\":
-            char = text[position : position + 1]
-            position += 1
-            if char not in _SPECIAL:
-                raise PatternError(
-                    f"a backslash is allowed only before * or \\, not as in {text!r}; write \\\\ for one in a name"
-                )
-        literal.append(char)
-    return Pattern("".join(literal), is_prefix=False)
-
-
-def pattern_problem(text: str) -> str | None:
-    """The error of a pattern; None for a valid one."""
-    try:
-        parse_pattern(text)
-    except PatternError as error:
-        return error.message
-    return None
+        raise Refusal("an empty name matches nothing; * matches every name")
+    found = re.fullmatch(rf"({_LITERAL})(\*?)", text)
+    if found is not None:
+        return Pattern(re.sub(r"\\(.)", r"\1", found[1]), is_prefix=bool(found[2]))
+    if re.match(rf"{_LITERAL}\*", text):
+        raise Refusal(f"* is allowed only at the end, not as in {text!r}; write \\* for a star in a name")
+    raise Refusal(f"a backslash is allowed only before * or \\, not as in {text!r}; write \\\\ for one in a name")
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceGroup:
-    """A name and the patterns of its members, as written. Raises GroupError."""
+    """A name and the patterns of its members, as written."""
 
     name: str
     users: tuple[str, ...] = ()
     client_ids: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        problems = [] if self.name else [Problem("name", "a resource group needs a name")]
-        if not (self.users or self.client_ids or self.topics):
-            problems.append(Problem("", "a resource group without members: give it a user, a client-id or a topic"))
-        for key, texts in (("user", self.users), ("client-id", self.client_ids), ("topic", self.topics)):
-            for index, text in enumerate(texts):
-                message = pattern_problem(text)
-                if message is not None:
-                    problems.append(Problem(f"{key}[{index}]", message))
-        if problems:
-            raise GroupError(tuple(problems))
-
 
 class GroupIndex:
     """All groups, found by member, in order. Of two groups of one name the later counts, in the place of the first.
+    Raises Refusal for a pattern that is wrong.
 
     A look-up costs one dict access for the name, one for each prefix length up to the name's, and its results,
     independent of the number of groups.

@@ -4,6 +4,7 @@ options ─▶ option_types ─▶ values                     each option once, 
 toml_file, quotas_file ─▶ checks, ports ─▶ config     the options together, or an `errors` list
 connections ─▶ client_file ─▶ client_settings         connections: the options together, the file of --command-config
 java_properties                                       what the values of that file may be
+files                                                 reads each of these files
 usage                                                 usage records: the options together
 cautions ◀─ floor                                     what is allowed but most likely not meant
 exemptions                                            what is exempt, in words

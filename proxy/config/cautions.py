@@ -43,28 +43,36 @@ def secret_warnings(config: Config) -> Iterator[Caution]:
 
 def quota_warnings(options: QuotaOptions, quotas: Quotas) -> list[Caution]:
     """Warnings about the quotas, which may change with each reload of the quotas file."""
-    found: list[Caution] = []
-    bursts = [str(entry.entity) for entry in quotas.entries if entry.burst_seconds is not None and not entry.algorithm]
-    if bursts and options.algorithm != "token-bucket":
-        effect = f"burst_seconds is for token buckets, and --quota-algorithm is {options.algorithm}"
-        found.append(("burst_without_bucket", {"entities": _listed(bursts), "effect": effect}))
-    low = _below_floor(quotas)
-    if low:
-        effect = f"too low for one producer, whose records may expire; smallest limits: {FLOORS}"
-        found.append(("quota_below_floor", {"entities": _listed(low), "effect": effect, "hint": REMEDY}))
-    found += _of_literal_names(quotas)
-    found += _of_thresholds(quotas)
-    found += _of_other_names(options, quotas)
-    return found
-
-
-def _of_literal_names(quotas: Quotas) -> Iterator[Caution]:
-    """Names that look like patterns."""
-    found = [str(entry.entity) for entry in quotas.entries if _looks_like_pattern(entry.entity)]
-    if found:
-        effect = "this is one name, letter by letter: it matches no other"
-        hint = f"a star at the end of a name is for members of a resource-group; every other name is {DEFAULT_NAME}"
-        yield "quota_name_is_literal", {"entities": _listed(found), "effect": effect, "hint": hint}
+    entries = quotas.entries
+    bursts = [entry.entity for entry in entries if entry.burst_seconds is not None and not entry.algorithm]
+    long = [entry.entity for entry in entries if not entry.limits.keys().isdisjoint(THRESHOLDS.values())]
+    return [
+        *_about(
+            "burst_without_bucket",
+            bursts if options.algorithm != "token-bucket" else (),
+            f"burst_seconds is for token buckets, and --quota-algorithm is {options.algorithm}",
+        ),
+        *_about(
+            "quota_below_floor",
+            _below_floor(quotas),
+            f"too low for one producer, whose records may expire; smallest limits: {FLOORS}",
+            hint=REMEDY,
+        ),
+        *_about(
+            "quota_name_is_literal",
+            [entry.entity for entry in entries if _looks_like_pattern(entry.entity)],
+            "this is one name, letter by letter: it matches no other",
+            hint=f"a star at the end of a name is for members of a resource-group; every other name is {DEFAULT_NAME}",
+        ),
+        *_about(
+            "thresholds_hold_for_long",
+            long,
+            "topics over their thresholds are refused where the producer sends again; all other requests are held, by a"
+            " one-minute mean: for 45, 100 or 140 s after 2, 5 or 10 times the threshold",
+            hint="bytes_in_rate is an even rate",
+        ),
+        *_of_other_names(options, quotas),
+    ]
 
 
 def _looks_like_pattern(entity: AnyEntity) -> bool:
@@ -76,26 +84,12 @@ def _looks_like_pattern(entity: AnyEntity) -> bool:
 def unmatched(entries: Iterable[QuotaEntry], limits: Iterable[Limit]) -> list[Caution]:
     """A warning about entries that none of the limits in use is of."""
     used = {entity for limit in limits for entity in (limit.entity, limit.origin)}
-    found = [str(entry.entity) for entry in entries if entry.limits and entry.entity not in used]
-    if not found:
-        return []
-    effect = "no client, topic or connection had these names yet, or other entries are stronger for all that had"
-    hint = "kafka_quota_proxy_bytes_total in /metrics has the names of clients so far"
-    return [("quota_matched_nothing", {"entities": _listed(found), "effect": effect, "hint": hint})]
-
-
-def _of_thresholds(quotas: Quotas) -> Iterator[Caution]:
-    """How long thresholds hold."""
-    found = [str(entry.entity) for entry in quotas.entries if any(name in THRESHOLDS.values() for name in entry.limits)]
-    if found:
-        effect = (
-            "topics over their thresholds are refused where the producer sends again; all other requests are held, by a"
-            " one-minute mean: for 45, 100 or 140 s after 2, 5 or 10 times the threshold"
-        )
-        yield (
-            "thresholds_hold_for_long",
-            {"entities": _listed(found), "effect": effect, "hint": "bytes_in_rate is an even rate"},
-        )
+    return _about(
+        "quota_matched_nothing",
+        [entry.entity for entry in entries if entry.limits and entry.entity not in used],
+        "no client, topic or connection had these names yet, or other entries are stronger for all that had",
+        hint="kafka_quota_proxy_bytes_total in /metrics has the names of clients so far",
+    )
 
 
 def _below_floor(quotas: Quotas) -> list[str]:
@@ -116,13 +110,14 @@ def _of_other_names(options: QuotaOptions, quotas: Quotas) -> Iterator[Caution]:
         ("--principal", "user", options.principal, [scope.user for scope in scopes]),
     ):
         pairs = zip(scopes, wanted, strict=True)
-        others = [str(scope) for scope, other in pairs if name is not None and isinstance(other, str) and other != name]
-        if others:
-            effect = f"every client has the {kind} {name!r}, so this applies to no client"
-            yield "quota_never_matches", {"entities": _listed(others), "effect": effect, "flag": f"{flag} {name}"}
+        others = [scope for scope, other in pairs if name is not None and isinstance(other, str) and other != name]
+        effect = f"every client has the {kind} {name!r}, so this applies to no client"
+        yield from _about("quota_never_matches", others, effect, flag=f"{flag} {name}")
 
 
-def _listed(found: list[str]) -> str:
-    entities = list(dict.fromkeys(found))
+def _about(event: str, found: Iterable[AnyEntity | str], effect: str, **more: str) -> list[Caution]:
+    """A warning about these entities; none if there are none."""
+    entities = list(dict.fromkeys(map(str, found)))
     rest = len(entities) - MAX_LISTED
-    return ", ".join(entities[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")
+    listed = ", ".join(entities[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")
+    return [(event, {"entities": listed, "effect": effect, **more})] if entities else []

@@ -3,8 +3,10 @@
 `proxy.config.values` checks single values; this module checks them together.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,49 +24,31 @@ from proxy.config.config import (
     format_address,
 )
 from proxy.config.connections import take_ssl, take_upstream
-from proxy.config.errors import ConfigError, Problem
+from proxy.config.errors import ConfigError
 from proxy.config.option_types import ENVIRONMENT_PREFIX, Invalid, Setting, place_of
 from proxy.config.ports import take_advertised_host, take_ports
-from proxy.config.quotas_file import FileQuotas, Listeners, entries_together, quotas_in_force, read_quotas_file
+from proxy.config.quotas_file import Listeners, Quotas, read_quotas
 from proxy.config.toml_file import file_problems
 from proxy.config.usage import take_usage
+from quotas.problems import Problem
 
-#: Options whose field has another name.
+#: Options whose field has a name of its own. Others have that of the option, without its group's and with a unit.
 _FIELDS: Final = {
     "listen": "address",
     "broker_port": "node_ports",
-    "drain_timeout": "drain_timeout_seconds",
-    "quota": "entries",
-    "quotas_file": "file",
-    "quota_share": "share",
-    "quota_algorithm": "algorithm",
-    "quota_window_num": "window_num",
-    "quota_window_size_seconds": "window_size_seconds",
-    "producer_id_quota_window_size_seconds": "producer_id_window_size_seconds",
-    "producer_id_quota_window_count": "producer_id_window_count",
-    "max_connection_hold": "max_connection_hold_seconds",
     "metrics_allowed_host": "metrics_allowed_hosts",
-    "usage_topic": "topic",
-    "usage_file": "file",
-    "usage_interval": "interval_seconds",
-    "usage_bootstrap_servers": "bootstrap_servers",
-    "usage_by_topic": "by_topic",
-    "max_usage_series": "max_series",
+    "quota": "entries",
     "label": "labels",
     "socket_request_max_bytes": "max_request_bytes",
     "socket_response_max_bytes": "max_response_bytes",
-    "stalled_client_timeout": "stalled_client_timeout_seconds",
-    "handshake_timeout": "handshake_timeout_seconds",
-    "connections_max_idle": "connections_max_idle_seconds",
 }
-_REPEATABLE: Final = frozenset({"quota", "broker_port", "proxy_protocol_from", "metrics_allowed_host", "label"})
 
 
 def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: bool = True) -> Config:
     """The configuration of a context of `run`. Raises ConfigError with every problem.
 
     `need_upstream=False` accepts a file that leaves the bootstrap servers to a flag or variable. `check_quotas=False`
-    leaves the quotas file and the entries together to `quotas_in_force`.
+    leaves the quotas file and the entries together to `active_quotas`.
     """
     problems = file_problems(ctx)
     file_was_read = not problems
@@ -79,7 +63,7 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
                 "as bootstrap_servers in the file of --config, or as bootstrap.servers in that of --command-config",
             )
         )
-    if not wrong_names & {"listen", "broker_ports"}:
+    if not wrong_names & {"listen", "broker_ports", "broker_port"}:
         problems += take_ports(ctx, given)
     if "listen" not in wrong_names:
         problems += take_advertised_host(ctx, given)
@@ -108,10 +92,14 @@ def _fields_by_group(ctx: click.Context, given: Mapping[str, Any]) -> Mapping[st
     """The values by title of the option's group in --help, then by field of that group's class."""
     fields: dict[str, dict[str, Any]] = defaultdict(dict)
     for option in ctx.command.params:
-        name = str(option.name)
-        if isinstance(option, Setting) and option.group is not None and name in given:
-            fields[option.group.title][_FIELDS.get(name, name)] = given[name]
+        if isinstance(option, Setting) and option.group is not None and option.name in given:
+            fields[option.group.title][_field(option)] = given[option.name]
     return fields
+
+
+def _field(option: Setting) -> str:
+    name, unit = str(option.name), "_seconds" if option.type.name.startswith("DURATION") else ""
+    return _FIELDS.get(name) or re.sub("quotas?_|usage_", "", name) + unit
 
 
 def _parsed(ctx: click.Context, problems: list[Problem]) -> tuple[dict[str, Any], set[str]]:
@@ -119,9 +107,8 @@ def _parsed(ctx: click.Context, problems: list[Problem]) -> tuple[dict[str, Any]
     given: dict[str, Any] = {}
     wrong_names: set[str] = set()
     for name, value in ctx.params.items():
-        values = value if isinstance(value, tuple) and name in _REPEATABLE else (value,)
-        wrong = [item for item in values if isinstance(item, Invalid)]
-        problems += [Problem(place_of(ctx, name, item.given), *finding) for item in wrong for finding in item.findings]
+        wrong = [item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, Invalid)]
+        problems += [replace(one, place=place_of(ctx, name, item.given)) for item in wrong for one in item.problems]
         if wrong:
             wrong_names.add(name)
         elif value is not None:
@@ -129,28 +116,21 @@ def _parsed(ctx: click.Context, problems: list[Problem]) -> tuple[dict[str, Any]
     return given, wrong_names
 
 
-def _check_quotas(ctx: click.Context, given: Mapping[str, Any]) -> list[Problem]:
+def _check_quotas(ctx: click.Context, given: Mapping[str, Any]) -> tuple[Problem, ...]:
     """The problems of the quotas file, and of the entries of flags and file together."""
     path: Path | None = given.get("quotas_file")
-    in_file = FileQuotas()
-    if path is not None:
-        in_file = read_quotas_file(path, place=place_of(ctx, "quotas_file", str(path)))
+    place = place_of(ctx, "quotas_file", str(path))
     specs = ctx.params["quota"]
     by_flag = [entry for entry in specs if not isinstance(entry, Invalid)]
     all_known = len(by_flag) == len(specs) and not isinstance(ctx.params["quotas_file"], Invalid)
+    listeners = Listeners(0, ())  # any port, if the options of ports are wrong
+    if isinstance(given.get("broker_port"), dict):
+        listeners = Listeners.of(given["listen"], given["broker_ports"], given["broker_port"])
     try:
-        entries_together(by_flag, in_file, path, _listeners(ctx, given), all_flags_known=all_known)
+        read_quotas(by_flag, path, listeners, place=place, all_flags_known=all_known)
     except ConfigError as error:
-        return list(error.problems)
-    return []
-
-
-def _listeners(ctx: click.Context, given: Mapping[str, Any]) -> Listeners:
-    """The listeners of the options; any port if these options are wrong."""
-    exceptions_are_right = not any(isinstance(value, Invalid) for value in ctx.params["broker_port"])
-    if not exceptions_are_right or not isinstance(given.get("broker_port"), dict):
-        return Listeners(0, ())
-    return Listeners.of(given["listen"], given["broker_ports"], given["broker_port"])
+        return error.problems
+    return ()
 
 
 def _connections(settings: ClientSettings) -> Iterator[str]:
@@ -161,9 +141,8 @@ def _connections(settings: ClientSettings) -> Iterator[str]:
             yield f"ignores {', '.join(settings.ignored)}"
 
 
-def summary_of(config: Config) -> str:
+def summary_of(config: Config, quotas: Quotas) -> str:
     """One line: where the proxy forwards to, where it listens, and how many quotas it has."""
-    quotas = quotas_in_force(config)
     entries = quotas.entries
     servers = ", ".join(map(format_address, config.bootstrap_servers))
     parts = [

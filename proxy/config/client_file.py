@@ -14,9 +14,10 @@ from urllib.parse import unquote, urlsplit
 from javaproperties import KeyValue, parse
 
 from proxy.config.client_settings import ClientSettings, LoginSettings, Pem, SslSettings
-from proxy.config.errors import ConfigError, Problem
-from proxy.config.java_properties import Unresolved, jaas_options, resolved
-from proxy.config.values import did_you_mean
+from proxy.config.errors import ConfigError
+from proxy.config.files import read_text
+from proxy.config.java_properties import jaas_options, resolved
+from quotas.problems import Problem, Refusal, did_you_mean
 
 #: The properties that count: Java's names, and librdkafka's where they differ.
 PROPERTIES: Final = {
@@ -87,11 +88,9 @@ def read_client_file(path: Path, *, place: str) -> tuple[ClientSettings, tuple[P
     """The settings of the file, and what is wrong with it. `place`: the flag that names it."""
     nothing = ClientSettings(file=path)
     try:
-        given = _Given(path, path.read_text(encoding="utf-8"))
-    except OSError as error:
-        return nothing, (Problem(place, f"cannot be read: {error.strerror or error}"),)
-    except UnicodeDecodeError as error:
-        return nothing, (Problem(place, f"is not UTF-8 at byte {error.start}"),)
+        given = _Given(path, read_text(path, place=place))
+    except ConfigError as error:
+        return nothing, error.problems
     except ValueError:
         return nothing, (Problem(str(path), "has an escape that is not \\uXXXX"),)
     values = given.values
@@ -143,8 +142,8 @@ class _Given:
         elsewhere: list[Path] = []
         try:
             value = resolved(text, elsewhere)
-        except Unresolved as error:
-            self.wrong(name, str(error))
+        except Refusal as error:
+            self.wrong(name, error.message)
         else:
             if value or name == _ENDPOINT:
                 self.values[name] = value
@@ -252,10 +251,11 @@ def _pem_of(given: _Given, text_name: str, file_name: str) -> Pem | None:
         return None
     path = Path(name)
     given.files.append(path)
+    place = f"{given.place(file_name)} = {name}"
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        given.wrong(file_name, f"{name!r}: {error.strerror}")
+        text = read_text(path, place=place, errors="replace")
+    except ConfigError as error:
+        given.problems += error.problems
         return None
     if "-----BEGIN" not in text:  # whatever its type is said to be
         convert = _CONVERT.format(name, path.stem, "-nokeys" if "trust" in file_name else "-nodes")
@@ -263,4 +263,4 @@ def _pem_of(given: _Given, text_name: str, file_name: str) -> Pem | None:
         return None
     if "PRIVATE KEY" in text:
         given.secret_files.append(path)
-    return Pem(text, f"{given.place(file_name)} = {name}")
+    return Pem(text, place)

@@ -13,9 +13,9 @@ import click
 
 from proxy.config.client_file import read_client_file
 from proxy.config.config import ServerSsl, format_address
-from proxy.config.errors import Problem
 from proxy.config.option_types import place_of
-from proxy.config.values import InvalidValue, parse_addresses
+from proxy.config.values import parse_addresses
+from quotas.problems import Problem, Refusal
 
 #: The options that need a certificate, with the values that do not.
 _NEED_CERTIFICATE: Final = {
@@ -39,8 +39,8 @@ def take_upstream(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem
         given["bootstrap_servers"] = ()
         try:
             given["bootstrap_servers"] = parse_addresses(found.servers)
-        except InvalidValue as error:
-            yield Problem(f"{path}: bootstrap.servers", *error.findings[0][:2])
+        except Refusal as error:
+            yield from error.at(f"{path}: bootstrap.servers")
     host = given["listen"][0] if "listen" in given else "localhost"
     requires_certificate = given.get("ssl_client_auth") == "required"
     if found.is_identity and not (may_relay or requires_certificate or _is_loopback(host)):

@@ -7,28 +7,9 @@ StartError
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from proxy.config.config import Address, format_address
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One error: its place (a flag, variable or key, with its value), a message, and how to correct it.
-
-    `may_pass`: it may disappear without a change, for instance a host name that does not resolve now.
-    """
-
-    place: str
-    message: str
-    hint: str | None = None
-    may_pass: bool = False
-
-    def __str__(self) -> str:
-        lines = [f"error: {self.place}: {self.message}"]
-        if self.hint:
-            lines += [f"  {line}" for line in self.hint.splitlines()]
-        return "\n".join(lines)
+from quotas.problems import Problem
 
 
 class StartError(Exception):
@@ -43,7 +24,7 @@ class ConfigError(StartError):
         self.problems = tuple(problems)
 
     def __str__(self) -> str:
-        return "\n".join(str(problem) for problem in self.problems)
+        return "\n".join(f"error: {problem}" for problem in self.problems)
 
 
 class BindError(StartError):

@@ -1,4 +1,4 @@
-"""The exemptions in force, for `check-config` and `/throttles`: one line for each entry with some."""
+"""The active exemptions, for `check-config` and `/throttles`: one line for each entry with some."""
 
 from collections.abc import Iterable, Iterator
 from fractions import Fraction

@@ -2,7 +2,8 @@
 
 import socket
 
-from proxy.config.values import InvalidValue, parse_host
+from proxy.config.values import parse_host
+from quotas.problems import Refusal
 
 
 def addresses_of(name: str) -> list[str]:
@@ -12,7 +13,7 @@ def addresses_of(name: str) -> list[str]:
     """
     try:
         found = socket.getaddrinfo(parse_host(name), None, type=socket.SOCK_STREAM)
-    except (InvalidValue, OSError, UnicodeError):
+    except (Refusal, OSError, UnicodeError):
         return []
     found.sort(key=lambda info: info[0] != socket.AF_INET)
     return [str(info[4][0]) for info in found]

@@ -13,17 +13,17 @@ from typing import Final
 
 import javaproperties
 
+from proxy.config.files import read_file
+from quotas.problems import Refusal
+
 #: As ConfigTransformer has it: a provider, a path for some of them, and a key.
 _REFERENCE: Final = re.compile(r"\$\{([^}:]*):(?:([^}]*?):)?([^}]*?)\}")
 
 
-class Unresolved(ValueError):
-    """A reference to a value that is not there. `str()` contains its place."""
-
-
 def resolved(text: str, files: list[Path]) -> str:
     """The text with references replaced, as by Kafka's config providers `env`, `file` and `dir`, which need no
-    declaration. The files that were read are added to `files`. Raises Unresolved.
+    declaration. The files that were read are added to `files`. Raises Refusal, which has
+    the place of a value that is not there.
     """
     return _REFERENCE.sub(lambda match: _value_of(match[1], match[2] or "", match[3], files), text)
 
@@ -32,21 +32,21 @@ def _value_of(provider: str, path: str, key: str, files: list[Path]) -> str:
     if provider == "env":
         value = os.environ.get(key)
         if value is None:
-            raise Unresolved(f"the environment variable {key} is not set")
+            raise Refusal(f"the environment variable {key} is not set")
         return value
     if provider not in {"file", "dir"} or not path:
         allowed = "allowed: ${env:NAME}, ${file:PATH:KEY}, ${dir:PATH:FILE}"
-        raise Unresolved(f"${{{provider}:...}} is not a reference; {allowed}")
+        raise Refusal(f"${{{provider}:...}} is not a reference; {allowed}")
     file = Path(path) / key if provider == "dir" else Path(path)
     files.append(file)
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_file(file).decode("utf-8")
         return text.rstrip("\r\n") if provider == "dir" else javaproperties.loads(text)[key]
     except KeyError:
-        raise Unresolved(f"{file} has no key {key}") from None
+        raise Refusal(f"{file} has no key {key}") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not a text in UTF-8 with valid escapes"
-        raise Unresolved(f"{file}: {reason}") from None
+        raise Refusal(f"{file}: {reason}") from None
 
 
 def jaas_options(text: str) -> dict[str, str] | None:

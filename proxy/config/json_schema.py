@@ -70,7 +70,7 @@ def quotas_schema() -> Schema:
         "quota": {"type": "array", "items": quota},
         "resource-group": {"type": "array", "items": {**group, "required": ["name"]}},
         "quota_share": {"type": ["number", "string"], "description": "Factor for every rate: 1/N for N proxies."},
-        "dry_run": {"type": ["boolean", "string"], "description": "Count and log, and hold nobody."},
+        "dry_run": {"type": ["boolean", "string"], "description": "Count and log only."},
     }
     return _object("kafka-quota-proxy: quotas", tables)
 

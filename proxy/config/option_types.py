@@ -15,7 +15,7 @@ import cloup
 from click.core import ParameterSource
 
 from proxy.config import values
-from proxy.config.values import Finding, InvalidValue
+from quotas.problems import Problem, Refusal, Refusals, did_you_mean
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[object]
@@ -36,10 +36,10 @@ ARGUMENTS: Final = "proxy.config.options.arguments"
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """In the place of a value: the text given, and its errors."""
+    """In the place of a value: the text given, and its errors, without their place."""
 
     given: object
-    findings: tuple[Finding, ...]
+    problems: tuple[Problem, ...]
 
 
 class Checked(_ParamType):
@@ -51,9 +51,15 @@ class Checked(_ParamType):
     envvar_list_splitter = None
 
     def __init__(
-        self, metavar: str, parse: Callable[[Any], object], *, default: str | None = None, shown: str = "none"
+        self,
+        metavar: str | None,
+        parse: Callable[[Any], object],
+        *,
+        default: str | bool | None = None,
+        shown: str = "none",
     ) -> None:
-        self.name = self.metavar = metavar
+        self.metavar = metavar
+        self.name = metavar or "boolean"
         self._parse = parse
         self.default = default
         self.shown = default or shown
@@ -61,48 +67,34 @@ class Checked(_ParamType):
     def convert(self, value: object, _param: click.Parameter | None, _ctx: click.Context | None) -> object:
         try:
             return self._parse(value)
-        except InvalidValue as error:
-            return Invalid(value, error.findings)
+        except Refusals as error:
+            return Invalid(value, error.problems)
 
     def split_envvar_value(self, rv: str) -> Sequence[str]:
         return values.split_specs(rv)
 
 
-class Switch(click.types.BoolParamType):
+class Switch(Checked, click.types.BoolParamType):  # type: ignore[misc]  # it returns an `Invalid`, too
     """A flag without value; from the environment or a file it is true or false."""
 
-    default = False
-    shown = "off"
-
-    def convert(self, value: object, _param: click.Parameter | None, _ctx: click.Context | None) -> Any:
-        try:
-            return values.parse_switch(value)
-        except InvalidValue as error:
-            return Invalid(value, error.findings)
+    def __init__(self) -> None:
+        super().__init__(None, values.parse_switch, default=False, shown="off")
 
 
 class Setting(cloup.Option):
-    """An option of `run`: its environment variables count except for `check-config`, and its help has a layout.
-
-    A flag of two names has a variable for each: `alias_envvars` are those besides `envvar`.
-    """
-
-    def __init__(self, *args: Any, alias_envvars: Sequence[str] = (), **attributes: Any) -> None:
-        super().__init__(*args, **attributes)
-        self.variables = (str(self.envvar), *alias_envvars)
+    """An option of `run`: its environment variables count except for `check-config`, and its help has a layout."""
 
     @property
-    def variable_set(self) -> str | None:
-        """The first of its variables that is set and not empty: this one counts."""
-        return next((variable for variable in self.variables if os.environ.get(variable)), None)
+    def variables(self) -> Sequence[str]:
+        """One for each of its names: the first one that is set and not empty counts."""
+        return tuple(self.envvar or ())
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        variable = self.variable_set
-        return None if variable is None or ctx.meta.get(IGNORE_ENVIRONMENT) else os.environ[variable]
+        return None if ctx.meta.get(IGNORE_ENVIRONMENT) else super().resolve_envvar_value(ctx)
 
     def get_help_record(self, ctx: click.Context) -> Any:
         """The help text, and on a line of its own the default and the variable."""
-        origin = f"[default: {self.show_default}; env: {self.envvar}]"
+        origin = f"[default: {self.show_default}; env: {self.variables[0]}]"
 
         def definition(width: int) -> str:
             lines = textwrap.wrap(self.help or "", width)
@@ -117,11 +109,11 @@ def place_of(ctx: click.Context, name: str, given: object) -> str:
     source = ctx.get_parameter_source(name)
     if source is ParameterSource.ENVIRONMENT:
         [option] = (param for param in ctx.command.params if isinstance(param, Setting) and param.name == name)
-        return f"{option.variable_set} {given!r}"
+        return f"{next(filter(os.environ.get, option.variables))} {given!r}"
     if source is ParameterSource.DEFAULT_MAP:
         return f"{ctx.params['config']}: {name} = {given!r}"
-    flag = "--" + name.replace("_", "-")
-    return f"{flag} {given!r}" if source is ParameterSource.COMMANDLINE else flag
+    flag = f"--{name.replace('_', '-')} {given!r}"
+    return f"{flag} (the default)" if source is ParameterSource.DEFAULT else flag
 
 
 def one_of(*allowed: str, default: str) -> Checked:
@@ -130,7 +122,7 @@ def one_of(*allowed: str, default: str) -> Checked:
     def parse(value: object) -> str:
         word = str(value).strip().lower()
         if word not in allowed:
-            raise InvalidValue("unknown value", values.did_you_mean(word, allowed))
+            raise Refusal("unknown value", did_you_mean(word, allowed))
         return word
 
     return Checked("|".join(allowed), parse, default=default)
@@ -139,23 +131,18 @@ def one_of(*allowed: str, default: str) -> Checked:
 def quota_spec(value: object) -> object:
     # Imported only by a run with quotas.
     from proxy.config.host_names import addresses_of
-    from quotas.parsing.errors import SpecErrors
     from quotas.parsing.parse import parse_spec
 
     if isinstance(value, dict):
-        raise InvalidValue(_SPEC_EXPECTED, QUOTA_TABLES_ELSEWHERE)
+        raise Refusal(_SPEC_EXPECTED, QUOTA_TABLES_ELSEWHERE)
     if not isinstance(value, str):
-        raise InvalidValue(_SPEC_EXPECTED)
-    try:
-        return parse_spec(value, addresses_of)
-    except SpecErrors as error:
-        findings = [Finding(one.message, one.hint, one.may_pass) for one in error.errors]
-        raise InvalidValue(findings[0].message, findings[0].hint, findings) from error
+        raise Refusal(_SPEC_EXPECTED)
+    return parse_spec(value, addresses_of)
 
 
 def file_path(value: object) -> Path:
     if not isinstance(value, str) or not value or "\0" in value:
-        raise InvalidValue("expected the path of a file")
+        raise Refusal("expected the path of a file")
     return Path(value)
 
 
@@ -165,5 +152,5 @@ def mapping_rules(value: object) -> str:
     try:
         parse_rules(str(value))
     except ValueError as error:
-        raise InvalidValue(str(error)) from error
+        raise Refusal(str(error)) from error
     return str(value)

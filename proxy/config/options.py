@@ -26,21 +26,22 @@ from proxy.config.option_types import (
 from proxy.config.toml_file import take_defaults_from
 from quotas.modes import MODES
 
+_REPEATABLE: Final = " Repeatable; in the environment separated by ';' or line ends."
+
 
 def _setting(flags: str, value: Checked | Switch, text: str, **attributes: Any) -> Callable[[Any], Any]:
     """An option: its flags, separated by spaces, its value, and its help."""
-    name, *aliases = (flag.lstrip("-").partition("/")[0].replace("-", "_") for flag in flags.split())
+    names = [flag.lstrip("-").partition("/")[0].replace("-", "_") for flag in flags.split()]
     return cloup.option(
         *flags.split(),
-        name,
+        names[0],
         cls=Setting,
         type=value,
         default=value.default,
         show_default=value.shown,
-        help=text,
-        envvar=ENVIRONMENT_PREFIX + name.upper(),
-        alias_envvars=tuple(ENVIRONMENT_PREFIX + alias.upper() for alias in aliases),
-        metavar=getattr(value, "metavar", None),
+        help=text + _REPEATABLE * attributes.get("multiple", False),
+        envvar=[ENVIRONMENT_PREFIX + each.upper() for each in names],
+        metavar=value.metavar,
         **attributes,
     )
 
@@ -87,7 +88,7 @@ LISTENING: Final = cloup.option_group(
     _setting(
         "--broker-port",
         Checked("NODE=PORT", values.parse_node_port),
-        "The port of one broker, if two would share one. Repeatable; in the environment separated by ';'.",
+        "The port of one broker, if two would share one.",
         multiple=True,
     ),
     _setting(
@@ -99,8 +100,7 @@ LISTENING: Final = cloup.option_group(
         "--proxy-protocol-from",
         Checked("CIDR", values.parse_network),
         "Network or address of a load balancer that sends the PROXY protocol, version 1 or 2. Its connections "
-        "must begin with that header, and limits by ip apply to the client's address; others must not begin with it. "
-        "Repeatable; in the environment separated by ';'.",
+        "must begin with that header, and limits by ip apply to the client's address; others must not begin with it.",
         multiple=True,
     ),
     _setting(
@@ -155,8 +155,7 @@ QUOTAS: Final = cloup.option_group(
         Checked("SPEC", quota_spec),
         "KEY=VALUE[,KEY=VALUE...]. The scope: user, client-id, or both; or one of ip, topic, listener, "
         "total=true, resource-group with its members; <default>: each name without its own entry. The limits: "
-        "listed at the end; 5MB is 5,000,000 bytes per second. Options: mode, action, algorithm, burst_seconds. "
-        "Repeatable; in the environment separated by ';' or line ends.",
+        "listed at the end; 5MB is 5,000,000 bytes per second. Options: mode, action, algorithm, burst_seconds.",
         multiple=True,
     ),
     _setting(
@@ -186,7 +185,7 @@ QUOTAS: Final = cloup.option_group(
     ),
     _setting(
         "--quota-window-size-seconds",
-        Checked("S", values.duration(0.001, 86_400), default="1"),
+        Checked("S", partial(values.parse_duration, lowest=0.001), default="1"),
         "Length of one window, as the broker's quota.window.size.seconds.",
     ),
     _setting(
@@ -246,7 +245,7 @@ OBSERVABILITY: Final = cloup.option_group(
         Checked("NAME", values.parse_host),
         "A host name by which scrapers reach --metrics-listen. Requests for IP addresses, localhost and the "
         "listen host are always answered; any other Host gets 421, so that no web page can read this port through a "
-        "browser (DNS rebinding). Repeatable; in the environment separated by ';'.",
+        "browser (DNS rebinding).",
         multiple=True,
     ),
     _setting(
@@ -282,7 +281,7 @@ USAGE: Final = cloup.option_group(
     ),
     _setting(
         "--usage-interval",
-        Checked("DURATION", values.duration(1, 600), default="10s"),
+        Checked("DURATION", partial(values.parse_duration, lowest=1, highest=600), default="10s"),
         "Time between two records of a series that changes; up to a fifth less, at random. A process that is "
         "killed loses what it counted in this time.",
     ),
@@ -309,8 +308,7 @@ USAGE: Final = cloup.option_group(
     _setting(
         "--label",
         Checked("NAME=VALUE", values.parse_label),
-        "A label of all records, such as team=search. Repeatable, of one name the last counts; in the environment "
-        "separated by ';'.",
+        "A label of all records, such as team=search. Of one name the last counts.",
         multiple=True,
     ),
     _setting(

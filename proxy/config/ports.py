@@ -5,18 +5,19 @@ problems.
 """
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Any, Final
 
 import click
-from click.core import ParameterSource
 
 from proxy.config.config import Address, format_address, is_wildcard
-from proxy.config.errors import Problem
 from proxy.config.option_types import Invalid, place_of
 from proxy.config.values import MAX_PORT
+from quotas.problems import Problem
 
 DEFAULT_BROKER_PORTS: Final = 20
+
+_Use = tuple[str, range]
+"""The place of an option, and its ports."""
 
 
 def take_ports(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]:
@@ -28,31 +29,31 @@ def take_ports(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]:
         ports = range(listen[1] + 1, listen[1] + 1 + DEFAULT_BROKER_PORTS)
         if ports[-1] > MAX_PORT:
             message = f"has fewer than {DEFAULT_BROKER_PORTS} ports after it"
-            yield Problem(_place(ctx, "listen", format_address(listen)), message, "give --broker-ports FIRST-LAST")
+            yield Problem(place_of(ctx, "listen", format_address(listen)), message, "give --broker-ports FIRST-LAST")
             return
     given["broker_ports"] = ports or None
     pairs: tuple[tuple[int, int], ...] = given.get("broker_port", ())
     given["broker_port"] = nodes = dict(reversed(pairs))
-    own = [(_place(ctx, "listen", format_address(listen)), _one(listen[1]))]
-    for node, port in pairs:
-        place = place_of(ctx, "broker_port", f"{node}={port}")
-        own.append((place, _one(port)))
-        if nodes[node] != port:
-            yield Problem(place, f"node {node} has a port already: {nodes[node]}")
-    yield from _used_twice(own)
-    if ports:  # one of these may be the port of a node
+    uses = [(place_of(ctx, "listen", format_address(listen)), _one(listen[1]))]
+    in_range: list[_Use] = []
+    if ports:
         default = f" (the default: the {DEFAULT_BROKER_PORTS} ports after the listen port)" if is_default else ""
-        own.append((f"--broker-ports {ports[0]}-{ports[-1]}{default}", ports))
-        yield from _used_twice([own[0], own[-1]])
-    yield from _check_others(ctx, given, own)
+        in_range = [(f"--broker-ports {ports[0]}-{ports[-1]}{default}", ports)]
+        yield from _taken(in_range[0], uses)
+    for node, port in pairs:  # it may be one of the range
+        use = (place_of(ctx, "broker_port", f"{node}={port}"), _one(port))
+        if nodes[node] != port:
+            yield Problem(use[0], f"node {node} has a port already: {nodes[node]}")
+        yield from _taken(use, uses)
+        uses.append(use)
+    yield from _check_others(ctx, given, uses + in_range)
 
 
-def _check_others(ctx: click.Context, given: Mapping[str, Any], own: list[tuple[str, range]]) -> Iterator[Problem]:
-    yield from _check_upstream(ctx, given, {port for _, each in own for port in each})
+def _check_others(ctx: click.Context, given: Mapping[str, Any], uses: list[_Use]) -> Iterator[Problem]:
+    yield from _check_upstream(ctx, given, {port for _, each in uses for port in each})
     metrics: Address | None = given.get("metrics_listen")
     if metrics and _same_interface(metrics[0], given["listen"][0]):
-        place = _place(ctx, "metrics_listen", format_address(metrics))
-        yield from islice((found for use in own for found in _used_twice([use, (place, _one(metrics[1]))])), 1)
+        yield from _taken((place_of(ctx, "metrics_listen", format_address(metrics)), _one(metrics[1])), uses)
 
 
 def _one(port: int) -> range:
@@ -60,14 +61,11 @@ def _one(port: int) -> range:
     return range(port, port + 1) if port else range(0)
 
 
-def _used_twice(uses: list[tuple[str, range]]) -> Iterator[Problem]:
-    """A problem for each of these ranges, after their places, that shares a port with an earlier one."""
-    for number, (place, own) in enumerate(uses):
-        for other, theirs in uses[:number]:
-            shared = range(max(own.start, theirs.start), min(own.stop, theirs.stop))
-            if shared:
-                yield Problem(place, f"port {shared[0]} is that of {other}", "each needs its own")
-                break
+def _taken(use: _Use, others: list[_Use]) -> list[Problem]:
+    """A problem if one of these ports has another use."""
+    place, ports = use
+    clashes = [(port, other) for other, theirs in others for port in theirs if port in ports]
+    return [Problem(place, f"port {port} is that of {other}", "each needs its own") for port, other in clashes[:1]]
 
 
 def _check_upstream(ctx: click.Context, given: Mapping[str, Any], own_ports: set[int]) -> Iterator[Problem]:
@@ -93,7 +91,7 @@ def take_advertised_host(ctx: click.Context, given: dict[str, Any]) -> Iterator[
     if advertised is None:
         if is_wildcard(listen[0]) and not isinstance(ctx.params.get("advertised_host"), Invalid):
             yield Problem(
-                _place(ctx, "listen", format_address(listen)),
+                place_of(ctx, "listen", format_address(listen)),
                 "needs --advertised-host HOST",
                 "responses name this host as that of every broker, and a client cannot connect to "
                 f"{listen[0]!r}: give the host name or IP address by which clients reach this proxy",
@@ -105,13 +103,6 @@ def take_advertised_host(ctx: click.Context, given: dict[str, Any]) -> Iterator[
             "is not an address that clients can connect to",
             "give the host name or IP address by which clients reach this proxy",
         )
-
-
-def _place(ctx: click.Context, name: str, value: str) -> str:
-    """As `place_of`, for a parsed value; a default is marked as such."""
-    if ctx.get_parameter_source(name) is ParameterSource.DEFAULT:
-        return f"--{name.replace('_', '-')} {value!r} (the default)"
-    return place_of(ctx, name, value)
 
 
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})

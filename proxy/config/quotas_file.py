@@ -1,24 +1,24 @@
 """The file of `--quotas-file`: read or refused as a whole; its limits replace those of the flags."""
 
-import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from proxy.config.config import Address, Config
-from proxy.config.errors import ConfigError, Problem
+from proxy.config.errors import ConfigError
 from proxy.config.exemptions import exemptions_of
 from proxy.config.host_names import addresses_of
 from proxy.config.toml_file import read_toml
-from proxy.config.values import InvalidValue, parse_fraction, parse_switch
+from proxy.config.values import parse_fraction, parse_switch
 from quotas.entity import DEFAULT_NAME, AnyEntity, Default, Kind, Named
 from quotas.entry import QuotaEntry
-from quotas.parsing.batch import Wrong, duplicates, threshold_errors
-from quotas.parsing.errors import SpecError
-from quotas.parsing.file import Placed, load_quotas
+from quotas.parsing.batch import duplicates, threshold_errors
+from quotas.parsing.entry import Reading
+from quotas.parsing.file import load_quotas
 from quotas.parsing.names import BOOTSTRAP
+from quotas.problems import Problem, Refusal
 from quotas.registry.configured import Configured
 
 FLAG: Final = "--quota"
@@ -28,7 +28,7 @@ _SETTINGS: Final[Mapping[str, Callable[[object], Any]]] = {"quota_share": parse_
 
 @dataclass(frozen=True)
 class Quotas:
-    """The quotas in force: the entries, those of flags first, and the share that scales every rate, in (0, 1].
+    """The active quotas: the entries, those of flags first, and the share that scales every rate, in (0, 1].
 
     `dry_run`: they are not enforced.
     A file may have a million entries: `prepare` and comparisons take seconds then.
@@ -62,7 +62,7 @@ class FileQuotas:
     problems   the errors of the file, and of each table
     """
 
-    placed: tuple[Placed, ...] = ()
+    placed: tuple[Reading, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
 
@@ -85,11 +85,12 @@ class Listeners:
             return cls(address[1], ())
         return cls(address[1], (broker_ports, *(range(port, port + 1) for port in node_ports.values())))
 
-    def named(self, entity: AnyEntity) -> AnyEntity:
-        """The entity; the port of --listen becomes `listener=bootstrap`."""
-        if isinstance(entity, Named) and entity.kind is Kind.LISTENER and entity.name == str(self.bootstrap):
-            return Named(Kind.LISTENER, BOOTSTRAP)
-        return entity
+    def named(self, reading: Reading) -> Reading:
+        """The entry; the port of --listen becomes `listener=bootstrap`."""
+        if reading.entity != Named(Kind.LISTENER, str(self.bootstrap)):
+            return reading
+        entity = Named(Kind.LISTENER, BOOTSTRAP)
+        return reading._replace(entity=entity, entry=reading.entry and replace(reading.entry, entity=entity))
 
     def problems(self, entity: AnyEntity, place: str) -> list[Problem]:
         """One problem for a port that this proxy does not listen on: no connection would have these limits."""
@@ -106,115 +107,86 @@ class Listeners:
 def read_quotas_file(path: Path, *, place: str | None = None) -> FileQuotas:
     """Read the file, with every problem: unreadable, no TOML, a wrong share, wrong entries.
 
-    A pipe is refused: the file is read again and again, a pipe can be read once, and opening it may block for ever.
-
     `place` names the file in problems of the whole file; default: the flag. Blocks while it reads the file and resolves
     host names in it.
     """
     problems: list[Problem] = []
-    place = place or f"--quotas-file {str(path)!r}"
-    data: Mapping[str, object] = {}
-    if _is_stream(path):
-        problems.append(Problem(place, "is no regular file", "it is read again and again: give the path of a file"))
-    else:
-        data = read_toml(path, place=place, problems=problems)
+    data = read_toml(path, place=place or f"--quotas-file {str(path)!r}", problems=problems)
     if problems:
-        return FileQuotas((Placed(place),), problems=tuple(problems))
+        return FileQuotas((Reading(str(path)),), problems=tuple(problems))
     settings: dict[str, Any] = {}
     for key, parse in _SETTINGS.items():
         if key in data:
             try:
                 settings[key] = parse(data[key])
-            except InvalidValue as error:
-                problems.append(Problem(f"{path}: {key} = {data[key]!r}", error.message, error.hint))
+            except Refusal as error:
+                problems += error.at(f"{path}: {key} = {data[key]!r}")
     found = load_quotas(data, addresses_of, settings=tuple(_SETTINGS))
-    problems += _at(path, found.errors)
+    problems += _in(path, found.errors)
     return FileQuotas(found.placed, settings, tuple(problems))
 
 
-def _at(path: Path, errors: Iterable[SpecError]) -> list[Problem]:
-    return [Problem(f"{path}: {one.place}", one.message, one.hint, one.may_pass) for one in errors]
+def _in(path: Path | None, problems: Iterable[Problem]) -> list[Problem]:
+    return [replace(problem, place=f"{path}: {problem.place}") for problem in problems]
 
 
-def _is_stream(path: Path) -> bool:
-    """Whether this is a pipe, a device or a socket. False when `stat` fails: reading it reports the error."""
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-
-
-def quotas_in_force(config: Config) -> Quotas:
+def active_quotas(config: Config) -> Quotas:
     """The quotas of the flags and of the file as it is now. A limit of the file replaces the flag's of the same
     name and entity; `quota_share` and `dry_run` of the file replace the flags'.
 
     Raises ConfigError when the file has a problem. Blocks as `read_quotas_file`.
     """
     options, listening = config.quotas, config.listening
-    in_file = FileQuotas() if options.file is None else read_quotas_file(options.file)
     listeners = Listeners.of(listening.address, listening.broker_ports, listening.node_ports)
-    entries = entries_together(options.entries, in_file, options.file, listeners)
-    settings = in_file.settings
+    entries, settings = read_quotas(options.entries, options.file, listeners)
     return Quotas(
         entries, settings.get("quota_share", options.share), settings.get("dry_run", config.enforcement.dry_run)
     )
 
 
-def entries_together(
+def read_quotas(
     by_flag: Iterable[QuotaEntry],
-    in_file: FileQuotas,
     path: Path | None,
     listeners: Listeners,
     *,
+    place: str | None = None,
     all_flags_known: bool = True,
-) -> tuple[QuotaEntry, ...]:
-    """The entries of flags and of the file at `path`. Raises ConfigError with every problem of the file, and of the
-    entries together.
+) -> tuple[tuple[QuotaEntry, ...], Mapping[str, Any]]:
+    """The entries of flags and of the file at `path`, and the settings of the file. Raises ConfigError with every
+    problem of the file, and of the entries together.
 
     A wrong table counts by its entity, where that is known. No problem is reported that a wrong table or an unknown
     flag could solve once it is correct.
     """
-    problems = list(in_file.problems)
-    flags = _distinct(by_flag, listeners, problems)
-    whom = [(each.place, listeners.named(each.entity)) for each in in_file.placed if each.entity is not None]
-    for place, owner in whom:
-        problems += listeners.problems(owner, f"{path}: {place}")
-    if path is not None:
-        problems += _at(path, duplicates(whom))
-    wrong: list[Wrong] = [] if all_flags_known else [(None, {})]
-    of_file = []
-    for each in in_file.placed:
-        entity = each.entity and listeners.named(each.entity)
-        if each.entry is None or entity is None:
-            wrong.append((entity, each.limits))
-        else:
-            of_file.append(_of(entity, each.entry))
-    entries = _merged(flags, of_file)
-    where = FLAG if path is None else str(path)
-    problems += [Problem(where, error.message, error.hint) for error in threshold_errors(entries, wrong)]
+    in_file = FileQuotas() if path is None else read_quotas_file(path, place=place)
+    flags = [listeners.named(Reading(FLAG, entry.entity, entry)) for entry in by_flag]
+    of_file = [listeners.named(reading) for reading in in_file.placed]
+    problems = [*in_file.problems, *_of_several(flags, listeners), *_in(path, _of_several(of_file, listeners))]
+    wrong = [reading for reading in of_file if reading.entry is None]
+    if not all_flags_known:
+        wrong.append(Reading(FLAG))
+    entries = _merged(_entries(flags), _entries(of_file))
+    problems += [replace(error, place=str(path or FLAG)) for error in threshold_errors(entries, wrong)]
     if problems:
         raise ConfigError(problems)
-    return entries
+    return entries, in_file.settings
 
 
-def _distinct(
-    entries: Iterable[QuotaEntry], listeners: Listeners, problems: list[Problem]
-) -> dict[AnyEntity, QuotaEntry]:
-    """The entries of flags by entity; adds a problem for an entity given twice, and for a listener that is none."""
-    by_entity: dict[AnyEntity, QuotaEntry] = {}
-    for entry in entries:
-        entity = listeners.named(entry.entity)
-        if entity in by_entity:
-            problems.append(Problem(FLAG, f"{entity} is given twice", "put its limits into one entry"))
-        else:
-            problems += listeners.problems(entity, FLAG)
-        by_entity[entity] = _of(entity, entry)
-    return by_entity
+def _of_several(readings: Iterable[Reading], listeners: Listeners) -> Iterator[Problem]:
+    """An error for each listener that is none, and for each entity that is there twice."""
+    owners = [(reading.place, reading.entity) for reading in readings if reading.entity is not None]
+    for place, entity in owners:
+        yield from listeners.problems(entity, place)
+    yield from duplicates(owners)
 
 
-def _merged(flags: dict[AnyEntity, QuotaEntry], of_file: list[QuotaEntry]) -> tuple[QuotaEntry, ...]:
+def _entries(readings: Iterable[Reading]) -> list[QuotaEntry]:
+    return [reading.entry for reading in readings if reading.entry is not None]
+
+
+def _merged(by_flag: list[QuotaEntry], of_file: list[QuotaEntry]) -> tuple[QuotaEntry, ...]:
     """The entries of flags without what an entry of the file says about the same entity, and those of the file."""
+    flags = {entry.entity: entry for entry in by_flag}
     for entry in of_file:
         flag = flags.get(entry.entity)
         if flag is not None:
@@ -223,7 +195,3 @@ def _merged(flags: dict[AnyEntity, QuotaEntry], of_file: list[QuotaEntry]) -> tu
             unlimited = tuple(name for name in flag.unlimited if name not in said)
             flags[entry.entity] = replace(flag, limits=limits, unlimited=unlimited, group=entry.group)
     return (*(flag for flag in flags.values() if flag.limits or flag.unlimited), *of_file)
-
-
-def _of(entity: AnyEntity, entry: QuotaEntry) -> QuotaEntry:
-    return entry if entity is entry.entity else replace(entry, entity=entity)

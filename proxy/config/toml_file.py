@@ -7,9 +7,10 @@ from typing import Final
 
 import click
 
-from proxy.config.errors import Problem
+from proxy.config.errors import ConfigError
+from proxy.config.files import read_text
 from proxy.config.option_types import QUOTA_TABLES_ELSEWHERE, Setting, place_of
-from proxy.config.values import did_you_mean
+from quotas.problems import Problem, did_you_mean
 
 _OF_QUOTAS_FILE: Final = frozenset({"quota", "resource-group", "quota_share", "dry_run"})
 _FILE_PROBLEMS: Final = "proxy.config.toml_file.file_problems"
@@ -52,7 +53,7 @@ def take_defaults_from(ctx: click.Context, path: object) -> object:
 
 def has_only_quotas(path: Path) -> bool:
     """Whether this is a file of --quotas-file: it has tables of quotas and no other option."""
-    data = read_toml(path, place="", problems=[]) if path.is_file() else {}
+    data = read_toml(path, place="", problems=[])
     tables = [data.get("quota"), data.get("resource-group")]
     return data.keys() <= _OF_QUOTAS_FILE and any(
         isinstance(item, dict) for each in tables if isinstance(each, list) for item in each
@@ -69,11 +70,9 @@ def _unknown_key(path: Path, key: str, value: object, known: Sequence[str]) -> P
 def read_toml(path: Path, *, place: str, problems: list[Problem]) -> Mapping[str, object]:
     """The tables of a TOML file; or none, and a problem is added at `place`, which names the file."""
     try:
-        return tomllib.loads(path.read_bytes().decode("utf-8"))
-    except OSError as error:
-        problems.append(Problem(place, f"cannot be read: {error.strerror or error}"))
-    except UnicodeDecodeError as error:
-        problems.append(Problem(place, f"is not UTF-8 at byte {error.start}"))
+        return tomllib.loads(read_text(path, place=place))
+    except ConfigError as error:
+        problems += error.problems
     except tomllib.TOMLDecodeError as error:
         problems.append(Problem(place, f"is not TOML: {error}"))
     except (ValueError, RecursionError):  # of Python, not of TOML

@@ -10,8 +10,8 @@ import click
 
 from proxy.config.client_file import read_client_file
 from proxy.config.client_settings import ClientSettings
-from proxy.config.errors import Problem
 from proxy.config.option_types import place_of
+from quotas.problems import Problem
 
 MAX_LABELS: Final = 32
 

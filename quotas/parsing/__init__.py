@@ -8,5 +8,4 @@
 - `limits`   values of limits
 - `options`  mode, action, algorithm, burst_seconds
 - `batch`    checks of several entries together
-- `errors`   an error, its place, and what is allowed
 """

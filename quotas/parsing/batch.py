@@ -2,32 +2,29 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import TypeAlias
 
 from quotas.admission.topic_thresholds import ThresholdError, check_thresholds
 from quotas.entity import TOTAL, AnyEntity, Kind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import THRESHOLDS
-from quotas.parsing.errors import SpecError
-
-Wrong: TypeAlias = tuple[AnyEntity | None, Mapping[str, int | Fraction]]
-"""An entry with errors: its entity, None if unknown, and its limits that could be parsed."""
+from quotas.parsing.entry import Reading
+from quotas.problems import Problem
 
 
-def duplicates(placed: Iterable[tuple[str, AnyEntity]]) -> list[SpecError]:
+def duplicates(placed: Iterable[tuple[str, AnyEntity]]) -> list[Problem]:
     """One error for each repeated entity; input is places ("--quota '...'", "quota[3]") with entities."""
     first: dict[AnyEntity, str] = {}
     errors = []
     for place, entity in placed:
         if entity in first:
-            advice = "put all limits of an entity into one entry"
-            errors.append(SpecError(place, f"{entity} has an entry already: {first[entity]}", advice=advice))
+            where = "" if place == first[entity] else f": {first[entity]}"
+            errors.append(Problem(place, f"{entity} is given twice", f"put its limits into one entry{where}"))
         else:
             first[entity] = place
     return errors
 
 
-def threshold_errors(entries: Iterable[QuotaEntry], wrong: Sequence[Wrong] = ()) -> list[SpecError]:
+def threshold_errors(entries: Iterable[QuotaEntry], wrong: Sequence[Reading] = ()) -> list[Problem]:
     """Thresholds of topics without a total or above it (seed 004): one error for bytes, one for messages.
 
     Limits of later entries replace those of earlier ones of the entity. The errors have no place, since they concern
@@ -36,17 +33,17 @@ def threshold_errors(entries: Iterable[QuotaEntry], wrong: Sequence[Wrong] = ())
     `wrong` are entries with other errors, in place of all others of their entity. Their thresholds count if they could
     be parsed. What correcting them may solve is not reported here.
     """
-    if any(entity is None for entity, _ in wrong):
+    wrong_entities = {reading.entity for reading in wrong}
+    if None in wrong_entities:
         return []
     limits_of: dict[AnyEntity | None, Mapping[str, int | Fraction]] = {}
     for each in entries:
         limits_of[each.entity] = {**limits_of.get(each.entity, {}), **each.limits}
-    limits_of.update(wrong)
-    total_is_wrong = any(entity == TOTAL for entity, _ in wrong)
+    limits_of.update({reading.entity: reading.limits for reading in wrong})
     errors = []
     for name, total_name in THRESHOLDS.items():
         total = limits_of.get(TOTAL, {}).get(total_name)
-        if total is None and total_is_wrong:
+        if total is None and TOTAL in wrong_entities:
             continue
         explicit = {
             str(entity.name): limits[name]
@@ -56,5 +53,5 @@ def threshold_errors(entries: Iterable[QuotaEntry], wrong: Sequence[Wrong] = ())
         try:
             check_thresholds(name, total, explicit)
         except ThresholdError as error:
-            errors.append(SpecError("", str(error)))
+            errors.append(Problem("", str(error)))
     return errors

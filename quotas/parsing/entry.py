@@ -1,15 +1,14 @@
 """Parses one entry, from a SPEC or a table of a file: the entry, or every error in it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from quotas.entity import DEFAULT_NAME, TOTAL, AnyEntity, Default, Entity, Kind, Name, Named
 from quotas.entry import QuotaEntry
 from quotas.exemption import Exemption
 from quotas.limit_kinds import BYTES_THRESHOLD, LIMIT_KINDS, LIMIT_NAMES, MESSAGES_THRESHOLD, REQUEST_RATE
-from quotas.parsing.errors import Refusal, SpecError, closest
 from quotas.parsing.limits import UNLIMITED, check_combination, check_unlimited, holds_clients, read_limit, scope_of
 from quotas.parsing.names import (
     CLIENT_ID,
@@ -27,7 +26,8 @@ from quotas.parsing.names import (
 )
 from quotas.parsing.options import OPTION_KEYS, REJECT, Options
 from quotas.parsing.text import Item
-from quotas.resource_groups import GroupError, ResourceGroup, pattern_problem
+from quotas.problems import Problem, Refusal, did_you_mean
+from quotas.resource_groups import ResourceGroup, parse_pattern
 
 _KEYS: Final = (*LIMIT_NAMES, *ENTITY_KEYS, *OPTION_KEYS, *EXEMPT_KEYS)
 _NO_LIMITS: Final = frozenset((*ENTITY_KEYS, *OPTION_KEYS, *EXEMPT_KEYS))
@@ -37,17 +37,20 @@ _REQUEST_PERCENTAGE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What was parsed of one entry: its entity (None if unknown), and the entry or the errors.
+class Reading(NamedTuple):
+    """What was parsed of one entry.
 
-    `limits` are those that could be parsed, in spite of other errors.
+    place    its place in the file: "quota[2]"; "" for a SPEC
+    entity   None if it is not clear
+    entry    None with errors
+    limits   those that could be parsed, in spite of other errors
     """
 
-    entity: AnyEntity | None
-    entry: QuotaEntry | None
-    errors: tuple[SpecError, ...]
-    limits: Mapping[str, int | Fraction]
+    place: str
+    entity: AnyEntity | None = None
+    entry: QuotaEntry | None = None
+    limits: Mapping[str, int | Fraction] = MappingProxyType({})
+    errors: tuple[Problem, ...] = ()
 
 
 def read_entry(place: str, items: Sequence[Item], resolve: Resolve | None = None) -> Reading:
@@ -59,7 +62,7 @@ def read_entry(place: str, items: Sequence[Item], resolve: Resolve | None = None
     entity = reader.entity()
     group = reader.group()
     if entity is None or reader.errors:
-        return Reading(entity, None, tuple(reader.errors), reader.limits)
+        return Reading(place, entity, None, reader.limits, tuple(reader.errors))
     options = reader.options
     entry = QuotaEntry(
         entity,
@@ -72,7 +75,7 @@ def read_entry(place: str, items: Sequence[Item], resolve: Resolve | None = None
         reader.exemption(),
         rejects=None if options.action is None else options.action == REJECT,
     )
-    return Reading(entity, entry, (), reader.limits)
+    return Reading(place, entity, entry, reader.limits)
 
 
 class _Reader:
@@ -83,12 +86,12 @@ class _Reader:
         self._resolve = resolve
         self._seen: set[str] = set()
         self._names: dict[str, Name] = {}
-        self._members: dict[str, list[tuple[str, str]]] = {key: [] for key in MEMBER_KEYS}  # with their places
+        self._members: dict[str, list[str]] = {key: [] for key in MEMBER_KEYS}
         self._exempt: dict[str, list[str]] = {}
         self.limits: dict[str, int | Fraction] = {}
         self.unlimited: list[str] = []
         self.options = Options([])
-        self.errors: list[SpecError] = []
+        self.errors: list[Problem] = []
 
     def take(self, item: Item) -> None:
         """Parse one item. Keys are unique, except the members of a group."""
@@ -112,10 +115,10 @@ class _Reader:
         elif not self.errors:
             for key in self.options.given:
                 message = f"{key} has no effect on limits that are all {UNLIMITED}"
-                self._refuse(key, Refusal(message, advice="leave it out"))
+                self._refuse(key, Refusal(message, "leave it out"))
         if self._exempt and not self.errors and not any(map(holds_clients, limits)):
-            advice = "a connection has no client yet when it is accepted" if limits else None
-            self._refuse(next(iter(self._exempt)), Refusal("no limit here could hold a client", advice=advice))
+            hint = "a connection has no client yet when it is accepted" if limits else None
+            self._refuse(next(iter(self._exempt)), Refusal("no limit here could hold a client", hint))
 
     def entity(self) -> AnyEntity | None:
         """The entity of the entry; None, with an error, if it is not clear."""
@@ -146,21 +149,16 @@ class _Reader:
         """The group of the entry; None without one, and with errors."""
         if not self._scope.is_group or not self._scope.is_clear:
             return None
-        members = tuple(tuple(text for _, text in self._members[key]) for key in MEMBER_KEYS)
-        places = {f"{key}[{at}]": place for key in MEMBER_KEYS for at, (place, _) in enumerate(self._members[key])}
-        try:
-            group = ResourceGroup(str(self._names.get(RESOURCE_GROUP, RESOURCE_GROUP)), *members)
-        except GroupError as error:
-            for problem in error.problems:
-                if problem.key or self._keys.isdisjoint(MEMBER_KEYS):
-                    self._refuse(places.get(problem.key, ""), Refusal(problem.message))
+        if self._keys.isdisjoint(MEMBER_KEYS):
+            self._refuse("", Refusal("a resource group without members: give it a user, a client-id or a topic"))
+        if self.errors:
             return None
-        return None if self.errors else group
+        return ResourceGroup(str(self._names[RESOURCE_GROUP]), *map(tuple, self._members.values()))
 
     def _take(self, item: Item) -> None:
         key, value = item.key, item.value
         if self._scope.is_group and key in MEMBER_KEYS:
-            self._members[key].append((item.place, _member(item)))
+            self._members[key].append(_pattern(item))
         elif key in EXEMPT_KEYS:
             self._take_exempt(item)
         elif key in self._seen:
@@ -175,10 +173,9 @@ class _Reader:
             raise Refusal(_REQUEST_PERCENTAGE, allowed=self._scope.limits)
         else:
             allowed = (*self._scope.limits, *self._scope.entity_keys, *OPTION_KEYS, *self._scope.exempt_keys)
-            suggestion = closest(key, allowed) or closest(key, _KEYS)
             # In a SPEC an unknown key may be the second half of a certificate's name.
-            advice = None if suggestion or self._place else "put a value with a comma in double quotes"
-            raise Refusal(f"unknown limit {key!r}", suggestion=suggestion, advice=advice, allowed=allowed)
+            otherwise = "" if self._place else "put a value with a comma in double quotes"
+            raise Refusal(f"unknown limit {key!r}", did_you_mean(key, allowed, _KEYS, otherwise))
 
     def _take_limit(self, key: str, value: object) -> None:
         kind = self._scope.check(key)
@@ -190,31 +187,28 @@ class _Reader:
 
     def _take_exempt(self, item: Item) -> None:
         if item.key not in self._scope.exempt_keys:
-            advice = f"it is for topic, resource-group and total; an entry of a client lifts a limit by {UNLIMITED},"
-            advice += f" as in {REQUEST_RATE}={UNLIMITED}"
-            raise Refusal(f"{item.key} has no effect here", advice=advice)
-        pattern = _member(item)
-        message = pattern_problem(pattern)
-        if message is not None:
-            raise Refusal(message)
-        self._exempt.setdefault(item.key, []).append(pattern)
+            hint = f"it is for topic, resource-group and total; an entry of a client lifts a limit by {UNLIMITED},"
+            hint += f" as in {REQUEST_RATE}={UNLIMITED}"
+            raise Refusal(f"{item.key} has no effect here", hint)
+        self._exempt.setdefault(item.key, []).append(_pattern(item))
 
     def _check_thresholds(self) -> None:
         for name in (BYTES_THRESHOLD, MESSAGES_THRESHOLD):
             if name in self._seen:
                 message = f"{name} needs the name of a topic, not {DEFAULT_NAME}"
-                advice = "topics without one share the rest of the total"
-                self._refuse(name, Refusal(message, advice=advice))
+                hint = "topics without one share the rest of the total"
+                self._refuse(name, Refusal(message, hint))
 
     def _refuse(self, key: str, refusal: Refusal) -> None:
-        self.errors.append(refusal.at(f"{self._place}.{key}" if self._place and key else self._place))
+        self.errors += refusal.at(f"{self._place}.{key}" if self._place and key else self._place)
 
 
-def _member(item: Item) -> str:
+def _pattern(item: Item) -> str:
     """The pattern of a member of a group, or of an exempt client."""
     if not isinstance(item.value, str):
         raise Refusal(f"expected a name in quotes, not {item.value!r}")
     if item.value == DEFAULT_NAME and not item.real_name:
         what = "an exempt client" if item.key in EXEMPT_KEYS else "a member of a group"
-        raise Refusal(f"{DEFAULT_NAME} cannot be {what}", advice=f"{item.key}=* matches every name")
+        raise Refusal(f"{DEFAULT_NAME} cannot be {what}", f"{item.key}=* matches every name")
+    parse_pattern(item.value)
     return item.value

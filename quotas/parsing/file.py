@@ -1,16 +1,13 @@
 """The quotas file: `[[quota]]` and `[[resource-group]]` tables, as TOML gives them, to entries and every error."""
 
 from collections.abc import Iterator, Mapping
-from fractions import Fraction
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from quotas.entity import DEFAULT_NAME, AnyEntity, Kind, Named
-from quotas.entry import QuotaEntry
-from quotas.parsing.entry import read_entry
-from quotas.parsing.errors import Refusal, SpecError, closest
+from quotas.entity import DEFAULT_NAME
+from quotas.parsing.entry import Reading, read_entry
 from quotas.parsing.names import EXEMPT_KEYS, MEMBER_KEYS, RESOURCE_GROUP, TOTAL_KEY, Resolve
 from quotas.parsing.text import Item
+from quotas.problems import Problem, did_you_mean
 
 QUOTA: Final = "quota"
 _SECTIONS: Final = (QUOTA, RESOURCE_GROUP)
@@ -19,29 +16,15 @@ _DOTTED: Final = ("bytes", "messages", TOTAL_KEY)
 """The first parts of dotted limit names. Without quotes such a key makes nested tables."""
 
 
-class Placed(NamedTuple):
-    """What was parsed of one table.
-
-    place    its place in the file: "quota[2]"
-    entity   None if it is not clear, or if this is not a table
-    entry    None with errors
-    limits   those that could be parsed, in spite of other errors
-    """
-
-    place: str
-    entity: AnyEntity | None = None
-    entry: QuotaEntry | None = None
-    limits: Mapping[str, int | Fraction] = MappingProxyType({})
-
-
 class FileEntries(NamedTuple):
-    """What was parsed of a file: its tables in order, and the errors of each.
+    """What was parsed of a file: its tables in order, and in their places all else that is wrong."""
 
-    `placed` omits groups without a name: no check of several tables depends on them.
-    """
+    placed: tuple[Reading, ...]
 
-    placed: tuple[Placed, ...]
-    errors: tuple[SpecError, ...]
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        """Those of all tables, in order."""
+        return tuple([error for reading in self.placed for error in reading.errors])
 
 
 def load_quotas(
@@ -52,57 +35,53 @@ def load_quotas(
     `resolve` finds the address of a host name. `settings` are keys above all tables, which the caller reads.
     """
     known = (*_SECTIONS, *settings)
-    errors: list[SpecError] = []
-    placed: list[Placed] = []
+    placed: list[Reading] = []
     for section, tables in data.items():
         if section in settings:
             continue
         if section not in _SECTIONS:
-            errors.append(SpecError(section, f"unknown key {section!r}", closest(section, known), known))
-            placed.append(Placed(section))
+            placed.append(_wrong(section, f"unknown key {section!r}", did_you_mean(section, known)))
         elif not isinstance(tables, list):
-            advice = f"write [[{section}]], with two brackets"
-            errors.append(SpecError(section, "expected a list of tables", advice=advice))
-            placed.append(Placed(section))
+            placed.append(_wrong(section, "expected a list of tables", f"write [[{section}]], with two brackets"))
         else:
             for index, table in enumerate(tables):
-                errors += _load_table(section, f"{section}[{index}]", table, placed, resolve, settings)
-    return FileEntries(tuple(placed), tuple(errors))
+                placed.append(_read_table(section, f"{section}[{index}]", table, resolve, settings))
+    return FileEntries(tuple(placed))
 
 
-def _load_table(
-    section: str, place: str, table: object, placed: list[Placed], resolve: Resolve | None, settings: tuple[str, ...]
-) -> list[SpecError]:
+def _wrong(place: str, message: str, hint: str | None = None) -> Reading:
+    return Reading(place, errors=(Problem(place, message, hint),))
+
+
+def _read_table(section: str, place: str, table: object, resolve: Resolve | None, settings: tuple[str, ...]) -> Reading:
     if not isinstance(table, dict):
-        placed.append(Placed(place))
-        return [SpecError(place, f"expected a table, not {table!r}")]
+        return _wrong(place, f"expected a table, not {table!r}")
     own = {key: value for key, value in table.items() if key not in settings}
     reading = read_entry(place, list(_items(section, own)), resolve)
-    if section == QUOTA or (isinstance(reading.entity, Named) and reading.entity.kind is Kind.RESOURCE_GROUP):
-        placed.append(Placed(place, reading.entity, reading.entry, reading.limits))
-    return [*_misplaced(section, place, table, settings), *reading.errors]
+    misplaced = tuple(_misplaced(section, place, table, settings))
+    return reading._replace(errors=misplaced + reading.errors)
 
 
-def _misplaced(section: str, place: str, table: Mapping[str, object], settings: tuple[str, ...]) -> Iterator[SpecError]:
-    """Errors for a setting of the file inside a table, and for a group in a [[quota]] table or without a name."""
+def _misplaced(section: str, place: str, table: Mapping[str, object], settings: tuple[str, ...]) -> Iterator[Problem]:
+    """Errors for a setting of the file inside a table, and for a group in a [[quota]] table."""
     for key in settings:
         if key in table:
-            advice = "write it above the first table: below a table, TOML makes it part of that table"
-            yield Refusal(f"{key} is for the whole file", advice=advice).at(f"{place}.{key}")
+            hint = "write it above the first table: below a table, TOML makes it part of that table"
+            yield Problem(f"{place}.{key}", f"{key} is for the whole file", hint)
     if section == QUOTA and RESOURCE_GROUP in table:
-        advice = "write a [[resource-group]] table with name, user, client-id or topic, and the limits of the group"
-        yield Refusal("a resource-group has a table of its own", advice=advice).at(f"{place}.{RESOURCE_GROUP}")
-    if section == RESOURCE_GROUP and _GROUP_NAME not in table:
-        yield Refusal("a resource-group needs a name", advice=f'as in {_GROUP_NAME} = "etl"').at(place)
+        hint = "write a [[resource-group]] table with name, user, client-id or topic, and the limits of the group"
+        yield Problem(f"{place}.{RESOURCE_GROUP}", "a resource-group has a table of its own", hint)
 
 
 def _items(section: str, table: Mapping[str, object]) -> Iterator[Item]:
     is_group = RESOURCE_GROUP in {section, *table}
     repeatable = EXEMPT_KEYS + MEMBER_KEYS * is_group
+    if section == RESOURCE_GROUP:
+        yield _item(RESOURCE_GROUP, table.get(_GROUP_NAME, ""), _GROUP_NAME)
     for key, value in table.items():
         if section == RESOURCE_GROUP and key == _GROUP_NAME:
-            yield _item(RESOURCE_GROUP, value, key)
-        elif key in repeatable and isinstance(value, list):
+            continue
+        if key in repeatable and isinstance(value, list):
             for index, member in enumerate(value):
                 yield _item(key, member, f"{key}[{index}]")
         elif key in _DOTTED and isinstance(value, dict):

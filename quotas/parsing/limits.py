@@ -18,9 +18,9 @@ from quotas.limit_kinds import (
     Client,
     LimitKind,
 )
-from quotas.parsing.errors import Refusal
 from quotas.parsing.names import CLIENT_ID, ENTITY_KEYS, EXEMPT_KEYS, IP, MEMBER_KEYS, RESOURCE_GROUP, TOTAL_KEY, USER
-from quotas.rates import RateError, any_rate, parse_number, parse_plain_rate, parse_rate, whole_rate
+from quotas.problems import Refusal
+from quotas.rates import kafka_rate, parse_number, parse_rate
 
 _EntityKind: TypeAlias = Kind | Client
 
@@ -62,11 +62,11 @@ class Scope:
         if name in self.limits:
             return kind
         if self.is_group and Kind.RESOURCE_GROUP in kind.scopes:
-            advice = f"a group with topics only has no clients: use {BYTES_IN_RATE}"
+            hint = f"a group with topics only has no clients: use {BYTES_IN_RATE}"
         else:
             *others, last = scope_keys(kind)
-            advice = f"it is a limit of {', '.join(others)} or {last}" if others else f"it is a limit of {last}"
-        raise Refusal(f"Invalid configuration key {name}", advice=advice, allowed=self.limits)
+            hint = f"it is a limit of {', '.join(others)} or {last}" if others else f"it is a limit of {last}"
+        raise Refusal(f"Invalid configuration key {name}", hint, allowed=self.limits)
 
 
 def scope_of(keys: Iterable[str]) -> Scope:
@@ -103,43 +103,35 @@ def check_combination(keys: Iterable[str]) -> None:
     """Check that the entity keys among these are a valid combination. Raises Refusal, with Kafka's messages."""
     scope, given = scope_of(keys), [key for key in ENTITY_KEYS if key in keys]
     if not given:
-        raise Refusal("Invalid empty client quota entity", advice="give its scope", allowed=ENTITY_KEYS)
+        raise Refusal("Invalid empty client quota entity", "give its scope", allowed=ENTITY_KEYS)
     if scope.is_clear:
         return
     if IP in given and set(given) <= {IP, USER, CLIENT_ID}:
         raise Refusal("Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId")
     raise Refusal(
         f"Invalid quota entity combination, {' and '.join(given)}",
-        advice="each needs its own entry; only user and client-id can be combined, in a resource-group also with topic",
+        "each needs its own entry; only user and client-id can be combined, in a resource-group also with topic",
     )
 
 
 def read_limit(kind: LimitKind, value: object) -> int | Fraction:
     """The value of a limit: units per second, or a number. Raises Refusal."""
-    try:
-        if kind.is_bytes:
-            rate = parse_rate(value)
-        elif kind.name in _HOW_MANY:
-            rate = parse_number(value)
-        else:
-            rate = parse_plain_rate(value)
-        if kind.name == CONNECTIONS and not rate:
-            return 0  # blocks an address, as Kafka's max.connections.per.ip
-        if kind.whole:
-            return whole_rate(kind.name, rate, "INT" if kind.name in _INT else "LONG")
-        return any_rate(kind.name, rate)
-    except RateError as error:
-        raise Refusal(error.message, suggestion=error.suggestion, allowed=error.allowed) from error
+    rate = parse_number(value) if kind.name in _HOW_MANY else parse_rate(value, is_bytes=kind.is_bytes)
+    if kind.name == CONNECTIONS and not rate:
+        return 0  # blocks an address, as Kafka's max.connections.per.ip
+    if not kind.whole:
+        return kafka_rate(kind.name, rate, "DOUBLE")
+    return kafka_rate(kind.name, rate, "INT" if kind.name in _INT else "LONG")
 
 
 def check_unlimited(kind: LimitKind, keys: Iterable[str]) -> None:
     """Check that a limit that is `UNLIMITED` in an entry with these keys lifts one. Raises Refusal."""
     if kind.name in THRESHOLDS:
-        raise Refusal(f"{kind.name} cannot be {UNLIMITED}", advice="a topic without one has a share of the total")
+        raise Refusal(f"{kind.name} cannot be {UNLIMITED}", "a topic without one has a share of the total")
     for key in (TOTAL_KEY, RESOURCE_GROUP):
         if key in keys:
-            advice = "leave it out; exempt-client-id and exempt-user are the clients that it neither charges nor holds"
-            raise Refusal(f"{kind.name} of a {key} lifts no other limit", advice=advice)
+            hint = "leave it out; exempt-client-id and exempt-user are the clients that it neither charges nor holds"
+            raise Refusal(f"{kind.name} of a {key} lifts no other limit", hint)
 
 
 def holds_clients(kind: LimitKind) -> bool:

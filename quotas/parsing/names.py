@@ -14,7 +14,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final, TypeAlias
 
 from quotas.entity import DEFAULT, DEFAULT_NAME, Kind, Name
-from quotas.parsing.errors import Refusal, closest
+from quotas.problems import Refusal
 
 Resolve: TypeAlias = Callable[[str], Sequence[str]]
 """A host name to its addresses as literals, best first; empty when there are none."""
@@ -41,7 +41,7 @@ BOOTSTRAP: Final = "bootstrap"
 
 MAX_PORT: Final = 65_535
 _TOTAL_WORDS: Final = ("true", "all", "proxy", DEFAULT_NAME)
-_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]*", re.ASCII)
+_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _MAX_TOPIC_NAME: Final = 249
 
 
@@ -56,14 +56,14 @@ def entity_name(key: str, value: object, *, real_name: bool, resolve: Resolve | 
     name = _text_of(key, value)
     if name == DEFAULT_NAME and not real_name:
         if key == RESOURCE_GROUP:
-            raise Refusal("there is no default resource-group", advice="a group with the member * contains every name")
+            raise Refusal("there is no default resource-group", "a group with the member * contains every name")
         return DEFAULT
     if key == IP:
         return _ip_name(name, resolve)
     if key == LISTENER:
         return _listener_name(name)
     if key == TOPIC:
-        _check_topic(name)
+        check_topic(name)
     return name
 
 
@@ -74,8 +74,10 @@ def _text_of(key: str, value: object) -> str:
     if not isinstance(value, str):
         raise Refusal(f"expected a name in quotes, not {value!r}")
     if not value:
-        advice = None if key == RESOURCE_GROUP else f"{DEFAULT_NAME} matches every name without its own entry"
-        raise Refusal(f"Empty {key} not supported", advice=advice)  # Kafka's message
+        if key == RESOURCE_GROUP:
+            raise Refusal("a resource-group needs a name")
+        hint = f"{DEFAULT_NAME} matches every name without its own entry"
+        raise Refusal(f"Empty {key} not supported", hint)  # Kafka's message
     return value
 
 
@@ -99,7 +101,7 @@ def _ip_name(text: str, resolve: Resolve | None) -> str:
         is_network = "/" in text
         raise Refusal(
             f"{text} is not a valid IP or resolvable host.",  # Kafka's message
-            advice="networks are not supported: give each address, or <default>" if is_network else None,
+            "networks are not supported: give each address, or <default>" if is_network else None,
             may_pass=resolve is not None and not is_network,
         )
     return found
@@ -116,12 +118,11 @@ def _listener_name(text: str) -> str:
             return str(port)
     raise Refusal(
         f"expected {BOOTSTRAP}, a port, HOST:PORT or {DEFAULT_NAME}, not {text!r}",
-        suggestion=closest(text, (BOOTSTRAP,)),
-        advice=f"{BOOTSTRAP} is the listener of --listen; each broker has its own port",
+        f"{BOOTSTRAP} is the listener of --listen; each broker has its own port",
     )
 
 
-def _check_topic(name: str) -> None:
+def check_topic(name: str) -> None:
     """Kafka's rules and messages (org.apache.kafka.common.internals.Topic)."""
     if name in {".", ".."}:
         raise Refusal("Topic name is invalid: '.' or '..' is not allowed")
@@ -130,18 +131,18 @@ def _check_topic(name: str) -> None:
             f"Topic name is invalid: the length of '{name}' is longer than the max allowed length {_MAX_TOPIC_NAME}"
         )
     if not _TOPIC_NAME.fullmatch(name):
-        advice = "a prefix with * is allowed in a resource-group only" if name.endswith("*") else None
+        hint = "a prefix with * is allowed in a resource-group only" if name.endswith("*") else None
         raise Refusal(
             f"Topic name is invalid: '{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' "
             "and '-'",
-            advice=advice,
+            hint,
         )
 
 
 def _check_total(value: object) -> None:
     if value is True or value in _TOTAL_WORDS:
         return
-    advice = "the total has no name: write total=true, and its limits as separate keys"
+    hint = "the total has no name: write total=true, and its limits as separate keys"
     if isinstance(value, str | int | float) and re.match(r"[0-9.]+", str(value)):
-        advice += f", as in total=true,producer_byte_rate={value}"
-    raise Refusal(f"expected total=true, not {value!r}", advice=advice)
+        hint += f", as in total=true,producer_byte_rate={value}"
+    raise Refusal(f"expected total=true, not {value!r}", hint)

@@ -8,9 +8,9 @@ from typing import Final
 from quotas.algorithms.algorithm import ALGORITHMS, TOKEN_BUCKET
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS, LIMIT_KINDS, LimitKind, Measure
 from quotas.modes import MODES
-from quotas.parsing.errors import Refusal, closest
 from quotas.parsing.limits import is_about_records
-from quotas.rates import RateError, parse_number
+from quotas.problems import Refusal, did_you_mean
+from quotas.rates import parse_number
 
 MAX_BURST_SECONDS: Final = 3600
 """An hour: a bucket that was idle for longer is removed and starts full, so a larger burst would be free."""
@@ -41,24 +41,24 @@ class Options:
             return
         allowed = _CHOICES[key]
         if not isinstance(value, str) or value not in allowed:
-            raise Refusal(f"unknown {key} {value!r}", suggestion=closest(str(value), allowed), allowed=allowed)
+            raise Refusal(f"unknown {key} {value!r}", did_you_mean(str(value), allowed))
         setattr(self, key, value)
 
     def problems(self, kinds: Sequence[LimitKind], *, is_topic: bool) -> Iterator[tuple[str, Refusal]]:
         """The options without effect on these limits, which are all of the entry, perhaps a topic's: key and error."""
         names = ", ".join(kind.name for kind in kinds)
         for key in self.given:
-            advice = self._no_effect_advice(key, kinds)
-            if advice is not None:
-                yield key, Refusal(f"{key} has no effect on {names}", advice=advice)
+            hint = self._why_no_effect(key, kinds)
+            if hint is not None:
+                yield key, Refusal(f"{key} has no effect on {names}", hint)
         if self.action == REJECT and not is_topic and not any(kind.name.startswith("total.") for kind in kinds):
             message = "action=reject refuses records by their topic"
-            yield "action", Refusal(message, advice="it is for topics, and for the thresholds of the total")
+            yield "action", Refusal(message, "it is for topics, and for the thresholds of the total")
         if self.burst_seconds is not None and self.algorithm not in {None, TOKEN_BUCKET}:
             message = f"burst_seconds is the size of a token bucket, and {self.algorithm} has none"
-            yield "burst_seconds", Refusal(message, advice="leave out one of the two")
+            yield "burst_seconds", Refusal(message, "leave out one of the two")
 
-    def _no_effect_advice(self, key: str, kinds: Sequence[LimitKind]) -> str | None:
+    def _why_no_effect(self, key: str, kinds: Sequence[LimitKind]) -> str | None:
         """Why an option has no effect; None if it has one."""
         measures = {kind.measure for kind in kinds}
         if key == "action":
@@ -77,8 +77,8 @@ class Options:
 def _burst_seconds(value: object) -> Fraction:
     try:
         seconds = parse_number(value)
-    except RateError as error:
-        raise Refusal(error.message, advice="seconds of the rate, for example 0.5") from error
+    except Refusal as error:
+        raise Refusal(error.message, "seconds of the rate, for example 0.5") from error
     if not 0 < seconds <= MAX_BURST_SECONDS:
         raise Refusal(f"burst_seconds must be greater than 0 and at most {MAX_BURST_SECONDS}, not {value}")
     return seconds

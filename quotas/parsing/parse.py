@@ -16,18 +16,14 @@ refused: an accepted limit is enforced.
 
 from quotas.entry import QuotaEntry
 from quotas.parsing.entry import read_entry
-from quotas.parsing.errors import Refusal, SpecErrors
 from quotas.parsing.names import Resolve
 from quotas.parsing.text import split_spec
+from quotas.problems import Refusals
 
 
 def parse_spec(text: str, resolve: Resolve | None = None) -> QuotaEntry:
-    """Parse one SPEC. Raises SpecErrors, with empty places. `resolve` finds the address of a host name."""
-    try:
-        items = split_spec(text)
-    except Refusal as error:
-        raise SpecErrors([error.at("")]) from error
-    reading = read_entry("", items, resolve)
+    """Parse one SPEC. Raises Refusals, with empty places. `resolve` finds the address of a host name."""
+    reading = read_entry("", split_spec(text), resolve)
     if reading.entry is None:
-        raise SpecErrors(reading.errors)
+        raise Refusals(reading.errors)
     return reading.entry

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from quotas.parsing.errors import Refusal
+from quotas.problems import Refusal
 
 # A bare value ends at the comma and contains no quote; a quoted one escapes quotes and backslashes: \" and \\.
 _ITEM: Final = re.compile(
@@ -54,14 +54,14 @@ def _error_at(text: str, position: int) -> Refusal:
     rest = text[position:].strip()
     if not rest:
         what = "a comma at the end" if position else "nothing to read"
-        return Refusal(f"expected key=value, found {what}", advice="for example client-id=etl")
+        return Refusal(f"expected key=value, found {what}", "for example client-id=etl")
     if rest.count('"') % 2:
-        advice = 'put the whole value in double quotes, and write \\" for a quote within it'
-        return Refusal(f"a double quote is missing in {rest!r}", advice=advice)
+        hint = 'put the whole value in double quotes, and write \\" for a quote within it'
+        return Refusal(f"a double quote is missing in {rest!r}", hint)
     item = rest.split(",", 1)[0]
     if '"' in item:
-        advice = 'quotes go around the whole value, as in user="CN=etl,O=acme"'
-        return Refusal(f"expected key=value, found {rest!r}", advice=advice)
+        hint = 'quotes go around the whole value, as in user="CN=etl,O=acme"'
+        return Refusal(f"expected key=value, found {rest!r}", hint)
     found = repr(item) if item else "two commas in a row"
-    advice = 'put a value with a comma in double quotes, as in user="CN=etl,O=acme"'
-    return Refusal(f"expected key=value, found {found}", advice=advice)
+    hint = 'put a value with a comma in double quotes, as in user="CN=etl,O=acme"'
+    return Refusal(f"expected key=value, found {found}", hint)

@@ -22,7 +22,7 @@ _OF_RECORDS: Final = frozenset((BYTES_IN_RATE, MESSAGES_IN_RATE, TOTAL_BYTES_THR
 
 
 class Configured:
-    """All entries in force. Of two entries of one entity, limits of the later replace those of the same name; so do the
+    """All entries. Of two entries of one entity, limits of the later replace those of the same name; so do the
     members of a group.
 
     counts_records    whether some limit counts records

@@ -1,6 +1,5 @@
 """The compact form of configured entries, since there may be a million that are never looked up."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final, TypeAlias
@@ -65,15 +64,11 @@ class Compactor:
         burst_ns = None if entry.burst_seconds is None else int(entry.burst_seconds * NS_PER_SECOND)
         names = tuple(entry.limits)
         shape = Shape(names, burst_ns, entry.mode, entry.algorithm, entry.unlimited, entry.exempt, entry.rejects)
-        override = self._of(shape, entry.limits)
-        latest = self._latest.get(override[0])
-        if latest == override:
-            return latest
-        self._latest[override[0]] = override
-        return override
-
-    def _of(self, shape: Shape, limits: Mapping[str, int | Fraction]) -> Override:
-        return (self._shapes.setdefault(shape, shape), *limits.values())
+        shape = self._shapes.setdefault(shape, shape)
+        override: Override = (shape, *entry.limits.values())
+        if self._latest.get(shape) != override:
+            self._latest[shape] = override
+        return self._latest[shape]
 
 
 def limits_of(override: Override) -> dict[str, int | Fraction]:

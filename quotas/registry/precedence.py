@@ -19,7 +19,7 @@ empty user, which Kafka does not have, matches no level with a user.
 A million overrides are compact values (`override`) in one dict with strings as keys.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from quotas.entity import DEFAULT, Default, Entity, Name
 from quotas.registry.override import Applies, Override, apply, merged
@@ -30,10 +30,8 @@ class QuotaTable:
 
     __slots__ = ("_overrides",)
 
-    def __init__(self, overrides: Iterable[tuple[Entity, Override]] = ()) -> None:
+    def __init__(self) -> None:
         self._overrides: dict[str, Override] = {}
-        for entity, override in overrides:
-            self.put(entity, override)
 
     def put(self, entity: Entity, override: Override) -> None:
         """Add an entry of this entity."""

@@ -23,7 +23,7 @@ def errors(*arguments: str) -> list[str]:
     """The messages that `run` with these arguments would end with, one for each problem."""
     with pytest.raises(ConfigError) as raised:
         config(*arguments)
-    return [str(problem) for problem in raised.value.problems]
+    return [f"error: {problem}" for problem in raised.value.problems]
 
 
 def forget_environment(monkeypatch: pytest.MonkeyPatch) -> None:

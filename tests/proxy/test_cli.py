@@ -45,8 +45,8 @@ def invoke(*arguments: str, **environment: str) -> Result:
 def test_each_option_shows_its_default_and_its_variable(option: Setting) -> None:
     text = " ".join(invoke("run", "--help").output.split())
     assert option.name is not None
-    assert option.envvar == "KAFKA_QUOTA_PROXY_" + option.name.upper()
-    assert re.search(rf"\[default: [^\[\]]*; env: {option.envvar}\]", text)
+    assert option.variables[0] == "KAFKA_QUOTA_PROXY_" + option.name.upper()
+    assert re.search(rf"\[default: [^\[\]]*; env: {option.variables[0]}\]", text)
     assert option.help
     assert option.help.endswith(".")
 
@@ -310,14 +310,20 @@ def test_the_server_leaves_out_what_only_a_development_environment_or_a_topic_of
     assert result.stdout == "[]\n"
 
 
-def test_a_check_of_a_configuration_that_is_stopped_does_not_end_as_a_good_one(tmp_path: Path) -> None:
-    pipe = tmp_path / "proxy.toml"
-    os.mkfifo(pipe)
-    with subprocess.Popen(command("check-config", str(pipe)), env=clean_environment()) as process:
-        opened = os.open(pipe, os.O_WRONLY)  # returns when the command opens it to read
+def test_a_check_of_a_configuration_that_is_stopped_does_not_end_as_a_good_one() -> None:
+    probe = (
+        "import sys\n"
+        "sys.argv[1:] = ['check-config', 'proxy.toml']\n"
+        "import proxy.cli, proxy.commands\n"
+        "proxy.commands.main = lambda **_: print('checks', flush=True) or sys.stdin.read()\n"
+        "proxy.cli.main()\n"
+    )
+    command = [sys.executable, "-c", probe]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "checks\n"
         process.terminate()
         assert process.wait(timeout=30) == -signal.SIGTERM
-        os.close(opened)
 
 
 def test_the_start_says_what_it_does_and_what_is_likely_not_meant() -> None:

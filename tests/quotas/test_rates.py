@@ -7,17 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quotas.problems import Refusal
 from quotas.rates import (
     LONG_MAX,
     SMALLEST_RATE,
     UNITS,
-    RateError,
-    any_rate,
     exact,
+    kafka_rate,
     parse_number,
-    parse_plain_rate,
     parse_rate,
-    whole_rate,
 )
 
 
@@ -57,21 +55,22 @@ def test_what_is_written_is_what_counts(whole: int, thousandths: int, unit: str,
     ["", "MB", "5 MB per second", "5,000", "0x10", "1e9999", "9" * 50, "nan", True, None, [5], inf, nan, "\u0665"],
 )
 def test_refuses(value: object) -> None:
-    with pytest.raises(RateError, match=r"expected a (number|rate per second such as)"):
+    with pytest.raises(Refusal, match=r"expected a (number|rate per second such as)"):
         parse_rate(value)
 
 
 @pytest.mark.parametrize(("text", "suggestion"), [("5Mb", "MB"), ("5KB", "kB"), ("5kib", "KiB"), ("5parsec", None)])
 def test_an_unknown_unit_gets_a_suggestion(text: str, suggestion: str | None) -> None:
-    with pytest.raises(RateError, match="unknown unit") as caught:
+    with pytest.raises(Refusal, match="unknown unit") as caught:
         parse_rate(text)
-    assert (caught.value.suggestion, caught.value.allowed) == (suggestion, tuple(UNITS))
+    suggested = f"did you mean '{suggestion}'? " if suggestion else ""
+    assert caught.value.hint == f"{suggested}allowed: {', '.join(UNITS)}"
 
 
 def test_a_number_has_no_unit() -> None:
     assert parse_number(10**400) == 10**400, "above every float"
     assert parse_number("0.25") == Fraction(1, 4)
-    with pytest.raises(RateError, match="expected a number, not '5s'"):
+    with pytest.raises(Refusal, match="expected a number, not '5s'"):
         parse_number("5s")
 
 
@@ -87,8 +86,8 @@ def test_a_number_has_no_unit() -> None:
     ],
 )
 def test_kafkas_messages(rate: Fraction, message: str) -> None:
-    with pytest.raises(RateError) as caught:
-        whole_rate("producer_byte_rate", rate)
+    with pytest.raises(Refusal) as caught:
+        kafka_rate("producer_byte_rate", rate, "LONG")
     assert caught.value.message == message
 
 
@@ -96,18 +95,18 @@ def test_kafkas_messages(rate: Fraction, message: str) -> None:
     ("rate", "whole"), [(Fraction(5), 5), (5 + Fraction(1, 10**6), 5), (Fraction(LONG_MAX), LONG_MAX)]
 )
 def test_kafka_takes_what_is_whole_within_a_millionth(rate: Fraction, whole: int) -> None:
-    assert whole_rate("producer_byte_rate", rate) == whole
+    assert kafka_rate("producer_byte_rate", rate, "LONG") == whole
 
 
 @pytest.mark.parametrize(("text", "rate"), [("20", 20), ("20/s", 20), (" 2.5 / s", Fraction(5, 2)), (20, 20)])
 def test_reads_what_is_no_bytes(text: object, rate: int | Fraction) -> None:
-    assert parse_plain_rate(text) == rate
+    assert parse_rate(text, is_bytes=False) == rate
 
 
 @pytest.mark.parametrize("value", ["20B", "5MB", "5MB/s", "20s"])
 def test_a_plain_rate_has_no_unit(value: str) -> None:
-    with pytest.raises(RateError, match="expected a number per second without a unit, not"):
-        parse_plain_rate(value)
+    with pytest.raises(Refusal, match="expected a number per second without a unit, not"):
+        parse_rate(value, is_bytes=False)
 
 
 @pytest.mark.parametrize(
@@ -120,8 +119,8 @@ def test_a_plain_rate_has_no_unit(value: str) -> None:
     ],
 )
 def test_what_no_rate_may_be(rate: Fraction, message: str) -> None:
-    with pytest.raises(RateError) as caught:
-        any_rate("request_rate", rate)
+    with pytest.raises(Refusal) as caught:
+        kafka_rate("request_rate", rate, "DOUBLE")
     assert caught.value.message == message
 
 

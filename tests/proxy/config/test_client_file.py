@@ -15,8 +15,9 @@ from deploy.local.java import find_java
 from deploy.local.security import Security
 from proxy.config.client_file import read_client_file, read_client_settings
 from proxy.config.client_settings import ClientSettings, LoginSettings, Pem
-from proxy.config.errors import ConfigError, Problem
+from proxy.config.errors import ConfigError
 from proxy.config_watch import _differing, live_part
+from quotas.problems import Problem
 from tests.proxy.command_line import UPSTREAM, config, errors, forget_environment
 
 PLACE = "--command-config"
@@ -225,7 +226,10 @@ def test_lines_of_a_key_that_was_pasted_are_not_named(tmp_path: Path) -> None:
             "delegation tokens are not",
         ),
         ("ssl.ca.location=/dev/null", "does not use ssl settings"),
-        ("security.protocol=SSL\nssl.ca.location=/nowhere", ":2: ssl.ca.location: '/nowhere': No such file"),
+        (
+            "security.protocol=SSL\nssl.ca.location=/nowhere",
+            ":2: ssl.ca.location = /nowhere: cannot be read",
+        ),
         ("security.protocol=SSL\nssl.keystore.key=hidden", "has no certificate"),
         ("security.protocol=SSL\nssl.enabled.protocols=TLSv1.2,TLSv1.1", "allowed: TLSv1.2, TLSv1.3"),
         ("security.protocol=SSL\nssl.endpoint.identification.algorithm=ldaps", "allowed: https, none"),
@@ -236,12 +240,12 @@ def test_lines_of_a_key_that_was_pasted_are_not_named(tmp_path: Path) -> None:
         ("sasl.password=${file:/dev/stdin/no:k}", "/dev/stdin/no: "),
         ("sasl.password=${env:NO_SUCH}", "the environment variable NO_SUCH is not set"),
         ("sasl.password=${file:/nowhere:k}", "/nowhere: No such file"),
-        ("sasl.password=${file:/dev/null:k}", "/dev/null has no key k"),
+        ("sasl.password=${file:/dev/null:k}", "/dev/null: it is no regular file"),
         ("sasl.password=${vault:a:b}", "is not a reference; allowed: ${env:NAME}"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, expected: str) -> None:
-    messages = "\n".join(map(str, read(tmp_path / "a", text)[1]))
+    messages = "\n".join(f"error: {problem}" for problem in read(tmp_path / "a", text)[1])
     assert expected in messages
     assert "hidden" not in messages
     with pytest.raises(ConfigError) as raised:
@@ -335,12 +339,12 @@ def test_a_login_is_not_for_everyone_who_reaches_the_port(tmp_path: Path) -> Non
     [
         (("--usage-topic", "a", "--usage-file", "b"), "--usage-file 'b': and --usage-topic a are both set"),
         (("--usage-bootstrap-servers", "a:1"), "has no effect without --usage-topic"),
-        (("--usage-client-config", "/dev/null"), "has no effect without --usage-topic"),
+        (("--usage-client-config", __file__), "has no effect without --usage-topic"),
         (("--usage-file", "b", "--usage-bootstrap-servers", "a:1"), "has no effect without --usage-topic"),
         (("--usage-by-topic",), "has no effect without --usage-topic or --usage-file"),
-        (("--usage-topic", "a b"), "expected a topic name"),
-        (("--usage-interval", "100ms"), "expected a duration from 1s to 600s"),
-        (("--usage-interval", "11m"), "expected a duration from 1s to 600s"),
+        (("--usage-topic", "a b"), "Topic name is invalid"),
+        (("--usage-interval", "100ms"), "  from 1s to 600s"),
+        (("--usage-interval", "11m"), "  from 1s to 600s"),
         (("--label", "team"), "expected NAME=VALUE"),
         (("--label", "a b=c"), "the name: at most 64"),
         (("--label", "a=" + "x" * 257), "the value: at most 256"),

@@ -13,7 +13,7 @@ import pytest
 from proxy.config.cautions import warnings_of
 from proxy.config.client_file import read_client_settings
 from proxy.config.config import Config, ServerSsl
-from proxy.config.quotas_file import quotas_in_force
+from proxy.config.quotas_file import active_quotas
 from quotas.parsing.parse import parse_spec
 from tests.proxy.command_line import UPSTREAM, config, errors, forget_environment
 
@@ -39,7 +39,7 @@ def toml(tmp_path: Path) -> Any:
 
 
 def entries(found: Config) -> dict[str, Mapping[str, Any]]:
-    return {str(entry.entity): dict(entry.limits) for entry in quotas_in_force(found).entries}
+    return {str(entry.entity): dict(entry.limits) for entry in active_quotas(found).entries}
 
 
 # Defaults and precedence
@@ -425,4 +425,4 @@ def test_a_quotas_file_that_is_not_there() -> None:
 
 def test_passing_unknown_apis_is_warned_about() -> None:
     found = config(*UPSTREAM, "--pass-unknown-apis")
-    assert [name for name, _ in warnings_of(found, quotas_in_force(found))] == ["unknown_apis_pass"]
+    assert [name for name, _ in warnings_of(found, active_quotas(found))] == ["unknown_apis_pass"]

@@ -10,7 +10,7 @@ import pytest
 from proxy.config.cautions import MAX_LISTED, Caution, warnings_of
 from proxy.config.checks import summary_of
 from proxy.config.errors import ConfigError
-from proxy.config.quotas_file import quotas_in_force
+from proxy.config.quotas_file import active_quotas
 from quotas.entity import Kind
 from quotas.limit_kinds import LIMIT_NAMES
 from tests.proxy.command_line import UPSTREAM, config, errors, forget_environment
@@ -48,14 +48,14 @@ def quotas(*specs: str) -> tuple[str, ...]:
 def cautions(arguments: tuple[str, ...]) -> list[Caution]:
     """The warnings of a command line."""
     found = config(*arguments)
-    return warnings_of(found, quotas_in_force(found))
+    return warnings_of(found, active_quotas(found))
 
 
-def in_force(*arguments: str) -> dict[str, dict[str, float]]:
+def active_limits(*arguments: str) -> dict[str, dict[str, float]]:
     """Limits by entity."""
     return {
         str(entry.entity): {name: float(rate) for name, rate in entry.limits.items()}
-        for entry in quotas_in_force(config(*UPSTREAM, *arguments)).entries
+        for entry in active_quotas(config(*UPSTREAM, *arguments)).entries
     }
 
 
@@ -86,15 +86,15 @@ def test_every_limit_can_be_given_by_flag_variable_and_file(
     quotas_file: Callable[[str], tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert {name for limits in WANTED.values() for name in limits} == set(LIMIT_NAMES)
-    assert in_force(*quotas(*EVERY_LIMIT)) == WANTED
+    assert active_limits(*quotas(*EVERY_LIMIT)) == WANTED
     whom = ('user = "a"', 'topic = "orders"', "total = true")
     tables = [
         "\n".join(["[[quota]]", entity, *(f'"{name}" = {value}' for name, value in limits.items())])
         for entity, limits in zip(whom, WANTED.values(), strict=True)
     ]
-    assert in_force(*quotas_file("\n".join(tables))) == WANTED
+    assert active_limits(*quotas_file("\n".join(tables))) == WANTED
     monkeypatch.setenv("KAFKA_QUOTA_PROXY_QUOTA", ";".join(EVERY_LIMIT))
-    assert in_force() == WANTED
+    assert active_limits() == WANTED
 
 
 def test_limits_of_the_file_replace_those_of_the_same_name_and_entity(
@@ -110,7 +110,7 @@ def test_limits_of_the_file_replace_those_of_the_same_name_and_entity(
         "[[quota]]\nip = '10.0.0.1'\nconnections = 'unlimited'\n"
         "[[quota]]\ntopic = '<default>'\nmessages_in_rate = 40\nalgorithm = 'ewma'\n"
     )
-    found = quotas_in_force(config(*UPSTREAM, *flags, *in_file))
+    found = active_quotas(config(*UPSTREAM, *flags, *in_file))
     assert {(str(entry.entity), *entry.limits.items(), entry.mode) for entry in found.entries} == {
         ("user:a", ("producer_byte_rate", 1), "delay"),
         ("user:a", ("consumer_byte_rate", 20), ("request_rate", 30), None),
@@ -149,7 +149,7 @@ def test_the_share_of_the_file_takes_the_place_of_the_flags(
     quotas_file: Callable[[str], tuple[str, str]], flag: tuple[str, ...], key: str, share: float
 ) -> None:
     in_file = quotas_file(f'{key}\n[[quota]]\nclient-id = "a"\nproducer_byte_rate = 1\n')
-    found = quotas_in_force(config(*UPSTREAM, *flag, *in_file))
+    found = active_quotas(config(*UPSTREAM, *flag, *in_file))
     assert (found.share, len(found.entries)) == (share, 1)
 
 
@@ -171,10 +171,10 @@ def test_a_wrong_share_in_the_file_is_refused_as_the_flag_is(
 def test_dry_run_of_the_file_takes_the_place_of_the_flag(
     quotas_file: Callable[[str], tuple[str, str]], flag: tuple[str, ...], value: str, expected: bool
 ) -> None:
-    assert quotas_in_force(config(*UPSTREAM, *flag)).dry_run == bool(flag)
+    assert active_quotas(config(*UPSTREAM, *flag)).dry_run == bool(flag)
     found = config(*UPSTREAM, *flag, *quotas_file(f"dry_run = {value}"))
-    assert quotas_in_force(found).dry_run == expected
-    assert summary_of(found).endswith("; dry run") == expected
+    assert active_quotas(found).dry_run == expected
+    assert summary_of(found, active_quotas(found)).endswith("; dry run") == expected
 
 
 # Listeners
@@ -183,7 +183,7 @@ def test_dry_run_of_the_file_takes_the_place_of_the_flag(
 @pytest.mark.parametrize("listener", ["bootstrap", "9000", "localhost:9000"])
 def test_the_listener_of_listen_has_one_name(listener: str) -> None:
     spec = f"listener={listener},connections=5"
-    assert in_force("--listen", "127.0.0.1:9000", *quotas(spec)) == {"listener:bootstrap": {"connections": 5}}
+    assert active_limits("--listen", "127.0.0.1:9000", *quotas(spec)) == {"listener:bootstrap": {"connections": 5}}
 
 
 def test_two_names_of_one_listener_are_one_entity(quotas_file: Callable[[str], tuple[str, str]]) -> None:
@@ -193,22 +193,21 @@ def test_two_names_of_one_listener_are_one_entity(quotas_file: Callable[[str], t
         "error: --quota: listener:bootstrap is given twice\n  put its limits into one entry"
     ]
     in_file = quotas_file("[[quota]]\nlistener = 9000\nconnections = 6\n")
-    assert in_force(*at_9000, *quotas("listener=bootstrap,connections=5"), *in_file) == {
+    assert active_limits(*at_9000, *quotas("listener=bootstrap,connections=5"), *in_file) == {
         "listener:bootstrap": {"connections": 6}
     }
     twice = quotas_file(
         "[[quota]]\nlistener = 9000\nconnections = 6\n[[quota]]\nlistener = 'bootstrap'\nconnections = 7\n"
     )
     assert errors(*UPSTREAM, *at_9000, *twice) == [
-        f"error: {twice[1]}: quota[1]: listener:bootstrap has an entry already: quota[0]\n"
-        "  put all limits of an entity into one entry"
+        f"error: {twice[1]}: quota[1]: listener:bootstrap is given twice\n  put its limits into one entry: quota[0]"
     ]
 
 
 def test_a_port_that_this_proxy_does_not_listen_on(quotas_file: Callable[[str], tuple[str, str]]) -> None:
     ports = ("--broker-ports", "9100-9101", "--broker-port", "7=9200")
     fine = ("listener=9100,connections=1", "listener=9200,connections=1", "listener=<default>,connections=1")
-    assert len(in_force(*ports, *quotas(*fine))) == 3
+    assert len(active_limits(*ports, *quotas(*fine))) == 3
     message = "listener:9102: this proxy does not listen on port 9102\n  allowed: bootstrap, <default>, 9100-9101, 9200"
     assert errors(*UPSTREAM, *ports, *quotas("listener=9102,connections=1")) == [f"error: --quota: {message}"]
     in_file = quotas_file("[[quota]]\nlistener = 9102\nconnections = 1\n")
@@ -217,7 +216,7 @@ def test_a_port_that_this_proxy_does_not_listen_on(quotas_file: Callable[[str], 
 
 @pytest.mark.parametrize("ports", [("--broker-ports", "0"), ("--listen", "127.0.0.1:0")])
 def test_ports_that_the_kernel_chooses_may_be_any(ports: tuple[str, str]) -> None:
-    assert in_force(*ports, *quotas("listener=40000,connections=1")) == {"listener:40000": {"connections": 1}}
+    assert active_limits(*ports, *quotas("listener=40000,connections=1")) == {"listener:40000": {"connections": 1}}
 
 
 @pytest.mark.parametrize("wrong", [("--listen", "foo"), ("--broker-ports", "x"), ("--broker-port", "9=x")])
@@ -231,7 +230,7 @@ def test_where_ports_are_wrong_no_listener_is(wrong: tuple[str, str]) -> None:
 
 def test_a_host_name_is_resolved_in_the_file_too(quotas_file: Callable[[str], tuple[str, str]]) -> None:
     in_file = quotas_file("[[quota]]\nip = 'localhost'\nconnections = 1\n")
-    assert in_force(*in_file) == {"ip:127.0.0.1": {"connections": 1}}
+    assert active_limits(*in_file) == {"ip:127.0.0.1": {"connections": 1}}
 
 
 # Thresholds
@@ -257,7 +256,7 @@ def test_thresholds_of_flags_and_file_count_together(quotas_file: Callable[[str]
     by_flag = quotas(TOTAL, "topic=a,bytes.in.per.sec.threshold=5MB")
     too_much = quotas_file(topic_table("b", "7MB"))
     assert errors(*UPSTREAM, *by_flag, *too_much) == [f"error: {too_much[1]}: {BEYOND}"]
-    assert len(in_force(*by_flag, *quotas_file(topic_table("b", "5MB")))) == 3
+    assert len(active_limits(*by_flag, *quotas_file(topic_table("b", "5MB")))) == 3
 
 
 def test_a_change_of_the_file_that_does_not_fit_is_refused(quotas_file: Callable[[str], tuple[str, str]]) -> None:
@@ -265,7 +264,7 @@ def test_a_change_of_the_file_that_does_not_fit_is_refused(quotas_file: Callable
     running = config(*UPSTREAM, *quotas(TOTAL, "topic=a,bytes.in.per.sec.threshold=5MB"), *in_file)
     quotas_file(topic_table("b", "7MB"))
     with pytest.raises(ConfigError, match="sums to 12000000"):
-        quotas_in_force(running)
+        active_quotas(running)
 
 
 # All at once
@@ -283,7 +282,6 @@ def test_what_is_wrong_with_all_together_is_said_beside_what_is_wrong_with_each(
         + "[[quota]]\ntotal.bytes.in.per.sec.threshold = '10MB'\nconnections = 'X'\n"
         + topic_table("a", "5MB")
         + topic_table("b", "7MB")
-        + "[[resource-group]]\nuser = 'a'\nproducer_byte_rate = 1\n"
     )
     twice = quotas("client-id=b,producer_byte_rate=1", "client-id=b,producer_byte_rate=2")
     found = [message.partition("\n")[0] for message in errors(*UPSTREAM, flag, path, *twice)]
@@ -293,11 +291,10 @@ def test_what_is_wrong_with_all_together_is_said_beside_what_is_wrong_with_each(
         f"{quota}[1].connections: expected a number, not 'X'",
         f"{quota}[2].producer_byte_rat: unknown limit 'producer_byte_rat'",
         f"{quota}[4].connections: expected a number, not 'X'",
-        f"error: {path}: resource-group[0]: a resource-group needs a name",
         "error: --quota: client-id:b is given twice",
         f"{quota}[0]: listener:5555: this proxy does not listen on port 5555",
         f"{quota}[1]: listener:5556: this proxy does not listen on port 5556",
-        f"{quota}[3]: user:a has an entry already: quota[2]",
+        f"{quota}[3]: user:a is given twice",
         f"error: {path}: {BEYOND}",
     ]
 
@@ -329,7 +326,7 @@ def test_a_sum_that_an_entry_may_put_right_once_it_is_right_itself_is_not_said(
 
 
 def test_a_limit_too_low_for_one_producer_is_warned_about() -> None:
-    """The rate in force is the rate times the share."""
+    """The active rate is the rate times the share."""
     low = quotas(
         "client-id=a,producer_byte_rate=349000", "topic=b,bytes_in_rate=1MB", "client-id=c,consumer_byte_rate=1"
     )

@@ -13,7 +13,7 @@ import pytest
 
 from proxy.commands import _config_again
 from proxy.config.config import Config, QuotaOptions
-from proxy.config.quotas_file import Quotas, quotas_in_force
+from proxy.config.quotas_file import Quotas, active_quotas
 from proxy.config_watch import ConfigWatch
 from proxy.file_watch import MAX_PROBLEMS_LOGGED
 from proxy.observability.metrics import Metrics
@@ -41,7 +41,7 @@ class Watched:
         self.taken: list[dict[str, int]] = []
         self.shares: list[float] = []
         self.clock = Clock()
-        self.quotas = quotas_in_force(self.config)
+        self.quotas = active_quotas(self.config)
         self.watch = ConfigWatch(self.config, self.quotas, self._apply, self.metrics, self.clock)
 
     def reload_ok(self) -> bool:
@@ -147,14 +147,14 @@ async def test_a_file_that_changes_while_it_is_read_is_read_again(
 
     def reading(config: Config) -> Quotas:
         try:
-            return quotas_in_force(config)
+            return active_quotas(config)
         finally:
             if contents:
                 watched.path.write_text(contents.pop(0))
 
     await watched.watch.poll()
     watched.path.write_text("# about to be written\n")
-    monkeypatch.setattr("proxy.config_watch.quotas_in_force", reading)
+    monkeypatch.setattr("proxy.config_watch.active_quotas", reading)
     assert await watched.watch.poll()
     assert watched.taken == [{"client-id:flag": 1, "client-id:etl": 7_000_000}]
     assert watched.reload_ok(), "what was no TOML had been replaced when it was refused"
@@ -164,7 +164,7 @@ async def test_a_file_that_never_stops_changing_holds_up_no_end(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reading(config: Config) -> Quotas:
-        quotas = quotas_in_force(config)
+        quotas = active_quotas(config)
         watched.path.write_text(SEVEN + "#" * next(numbers))
         return quotas
 
@@ -172,7 +172,7 @@ async def test_a_file_that_never_stops_changing_holds_up_no_end(
     await watched.watch.poll()
     watched.path.write_text(SEVEN)
     monkeypatch.setattr("proxy.file_watch.READ_AGAIN_SECONDS", 0)
-    monkeypatch.setattr("proxy.config_watch.quotas_in_force", reading)
+    monkeypatch.setattr("proxy.config_watch.active_quotas", reading)
     assert not await watched.watch.poll()
     assert watched.taken == []
     monkeypatch.undo()
@@ -277,7 +277,7 @@ async def test_a_file_that_no_name_can_put_right_is_not_tried_again(
     await watched.watch.poll()
     names["spark-driver"] = "10.0.0.7"
     reads: list[Config] = []
-    monkeypatch.setattr("proxy.config_watch.quotas_in_force", reads.append)
+    monkeypatch.setattr("proxy.config_watch.active_quotas", reads.append)
     watched.clock.pass_seconds(31)
     await watched.watch.poll()
     assert reads == []
@@ -322,7 +322,7 @@ async def test_a_pipe_in_its_place_is_refused_and_not_waited_for(
     finally:
         os.close(ours)  # who reads it sees its end now
     assert (watched.taken, watched.reload_ok()) == ([], False)
-    assert caplog.records[0].__dict__["fields"]["message"] == "is no regular file"
+    assert caplog.records[0].__dict__["fields"]["message"].startswith("cannot be read: it is no regular file")
     watched.path.unlink()
     watched.path.write_text(SEVEN)
     assert await watched.watch.poll()
@@ -362,9 +362,9 @@ async def test_read_again_reads_an_unchanged_file(
 
     def reading(config: Config) -> Quotas:
         loop.call_soon_threadsafe(read.set)
-        return quotas_in_force(config)
+        return active_quotas(config)
 
-    monkeypatch.setattr("proxy.config_watch.quotas_in_force", reading)
+    monkeypatch.setattr("proxy.config_watch.active_quotas", reading)
     running = asyncio.ensure_future(watch.run())
     for _ in range(3):
         await read.wait()
@@ -424,7 +424,7 @@ class Configured:
         self.metrics = Metrics(config)
         self.taken: list[Config] = []
         self.rates: list[dict[str, int]] = []
-        self.quotas = quotas_in_force(config)
+        self.quotas = active_quotas(config)
         self.watch = ConfigWatch(config, self.quotas, self._apply, self.metrics, self.clock, read_again=self.read)
 
     def read(self) -> Config:

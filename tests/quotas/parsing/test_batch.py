@@ -2,18 +2,17 @@
 
 import pytest
 
-from quotas.entity import TOTAL, Entity, Kind, Named
+from quotas.entity import TOTAL, AnyEntity, Entity, Kind, Named
 from quotas.limit_kinds import BYTES_THRESHOLD, MESSAGES_THRESHOLD, TOTAL_BYTES_THRESHOLD, TOTAL_MESSAGES_THRESHOLD
-from quotas.parsing.batch import Wrong, duplicates, threshold_errors
+from quotas.parsing.batch import duplicates, threshold_errors
+from quotas.parsing.entry import Reading
 from quotas.parsing.parse import parse_spec
 
 
 def test_duplicates_are_found_wherever_the_entries_came_from() -> None:
     placed = [("--quota 'a'", Entity("a")), ("--quota 'b'", Entity("b")), ("--quota 'c'", Entity("a"))]
     (error,) = duplicates(placed)
-    assert str(error) == (
-        "--quota 'c': user:a has an entry already: --quota 'a'\n  put all limits of an entity into one entry"
-    )
+    assert str(error) == ("--quota 'c': user:a is given twice\n  put its limits into one entry: --quota 'a'")
 
 
 @pytest.mark.parametrize(
@@ -85,13 +84,16 @@ A, C = Named(Kind.TOPIC, "a"), Named(Kind.TOPIC, "c")
         ([(None, {}), (C, {})], []),
     ],
 )
-def test_thresholds_of_wrong_entries_count_if_they_could_be_parsed(wrong: list[Wrong], sums: list[str]) -> None:
+def test_thresholds_of_wrong_entries_count_if_they_could_be_parsed(
+    wrong: list[tuple[AnyEntity | None, dict[str, int]]], sums: list[str]
+) -> None:
     """Nothing is an error that may be right once they are."""
     specs = [
         "total,total.bytes.in.per.sec.threshold=10",
         "topic=a,bytes.in.per.sec.threshold=4",
         "topic=b,bytes.in.per.sec.threshold=7,messages.in.per.sec.threshold=3",
     ]
-    errors = threshold_errors([parse_spec(spec) for spec in specs], wrong)
+    readings = [Reading("", entity, None, limits) for entity, limits in wrong]
+    errors = threshold_errors([parse_spec(spec) for spec in specs], readings)
     assert len(errors) == len(sums)
     assert all(text in error.message for text, error in zip(sums, errors, strict=True))

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quotas.entity import DEFAULT, DEFAULT_NAME
-from quotas.parsing.errors import Refusal
 from quotas.parsing.names import ENTITY_KEYS, canonical_ip, entity_name
+from quotas.problems import Refusal
 
 
 @given(st.ip_addresses(v=6))

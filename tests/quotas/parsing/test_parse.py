@@ -21,9 +21,9 @@ from quotas.limit_kinds import (
     REQUEST_RATE,
     TOTAL_MESSAGES_THRESHOLD,
 )
-from quotas.parsing.errors import SpecError, SpecErrors
 from quotas.parsing.file import load_quotas
 from quotas.parsing.parse import parse_spec
+from quotas.problems import Problem, Refusals
 from quotas.resource_groups import ResourceGroup
 
 OF_CLIENTS = "producer_byte_rate, consumer_byte_rate, request_rate, controller_mutation_rate"
@@ -119,7 +119,7 @@ def test_understands(text: str, entry: QuotaEntry) -> None:
 
 
 def errors_of(text: str) -> str:
-    with pytest.raises(SpecErrors) as caught:
+    with pytest.raises(Refusals) as caught:
         parse_spec(text)
     return str(caught.value)
 
@@ -191,7 +191,7 @@ def test_a_wrong_entry_reads_as_the_contract_shows() -> None:
         ("ip=1.2.3.4,topic=a,connections=1", "Invalid quota entity combination, ip and topic"),
         ("resource-group=g,user=a,ip=1.2.3.4,request_rate=1", "combination, user and ip and resource-group"),
         ("resource-group=g,request_rate=1", "a resource group without members"),
-        ("resource-group=,user=a,request_rate=1", "Empty resource-group not supported"),
+        ("resource-group=,user=a,request_rate=1", "a resource-group needs a name"),
         ("resource-group=<default>,user=a,request_rate=1", "there is no default resource-group"),
         ("resource-group=g,resource-group=h,user=a,request_rate=1", "'resource-group' is given twice"),
         ("resource-group=g,user=<default>,request_rate=1", "<default> cannot be a member of a group\n  user=* matches"),
@@ -235,10 +235,10 @@ def test_a_wrong_entry_reads_as_the_contract_shows() -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_spec_has_one_error(text: str, says: str) -> None:
-    with pytest.raises(SpecErrors) as caught:
+    with pytest.raises(Refusals) as caught:
         parse_spec(text)
     assert says in str(caught.value)
-    assert len(caught.value.errors) == 1
+    assert len(caught.value.problems) == 1
 
 
 CLIENTS = {"user=a", "client-id=a", "user=a,client-id=b", "client-id=<default>", "resource-group=g,user=a", "total"}
@@ -266,7 +266,7 @@ WHOSE = {
 def test_each_limit_has_its_scopes(limit: str, entity: str) -> None:
     try:
         accepted = set(parse_spec(f"{entity},{limit}=5").limits) == {limit}
-    except SpecErrors:
+    except Refusals:
         accepted = False
     assert accepted == (entity in WHOSE[limit])
 
@@ -310,7 +310,7 @@ def test_a_host_name_stands_for_its_first_address(found: list[str], entity: AnyE
 
 
 def test_a_host_name_without_an_address_is_refused() -> None:
-    with pytest.raises(SpecErrors, match=r"node-1 is not a valid IP or resolvable host\."):
+    with pytest.raises(Refusals, match=r"node-1 is not a valid IP or resolvable host\."):
         parse_spec("ip=node-1,connections=1", lambda _name: [])
 
 
@@ -326,11 +326,11 @@ def test_all_errors_of_a_spec_are_found() -> None:
 
 @given(st.text())
 def test_any_text_is_understood_or_refused(text: str) -> None:
-    found: tuple[SpecError, ...] = ()
+    found: tuple[Problem, ...] = ()
     try:
         entry = parse_spec(text)
-    except SpecErrors as errors:
-        found = errors.errors
+    except Refusals as errors:
+        found = errors.problems
     assert found or entry.limits
     assert all(error.place == "" and error.message for error in found)
 

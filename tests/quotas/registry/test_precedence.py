@@ -30,8 +30,10 @@ def entry(entity: Entity, rate: int, name: str = PRODUCER_BYTE_RATE) -> QuotaEnt
 
 
 def table_of(entries: list[QuotaEntry]) -> QuotaTable:
-    compactor = Compactor()
-    return QuotaTable((configured_entity(each), compactor.compact(each)) for each in entries)
+    compactor, table = Compactor(), QuotaTable()
+    for each in entries:
+        table.put(configured_entity(each), compactor.compact(each))
+    return table
 
 
 def configured_entity(each: QuotaEntry) -> Entity:

@@ -1,0 +1,29 @@
+"""Reads a file whole. A process that reads its files again when they change needs regular ones."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from proxy.config.errors import ConfigError
+from quotas.problems import Problem
+
+
+def read_file(path: Path) -> bytes:
+    """The content of a regular file. Raises OSError, also for a pipe or a device, which may have its content only once;
+    opening a pipe would wait for a writer.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file, and it is read again when it changes")
+        return file.read()
+
+
+def read_text(path: Path, *, place: str, errors: str = "strict") -> str:
+    """The text of such a file, in UTF-8. Raises ConfigError, with `place`, which names the file."""
+    try:
+        return read_file(path).decode("utf-8", errors)
+    except OSError as error:
+        raise ConfigError([Problem(place, f"cannot be read: {error.strerror or error}")]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([Problem(place, f"is not UTF-8 at byte {error.start}")]) from error
