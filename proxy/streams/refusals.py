@@ -28,8 +28,9 @@ from protocol.produce_walk import FIRST_FLEXIBLE, FIRST_WITH_TRANSACTIONAL_ID
 from proxy.enforcement.data_frame import DataFrame
 from proxy.enforcement.identity import NS_PER_MS
 from proxy.enforcement.report import REJECT
-from proxy.streams.connection import Connection, RequestKind
+from proxy.streams.connection import Connection
 from proxy.streams.context import Context
+from proxy.streams.handler import RequestKind
 from proxy.streams.produce_usage import ProduceUsage, Refusal
 from quotas.admission.client_limits import TopicCharges
 from quotas.admission.decision import Decision

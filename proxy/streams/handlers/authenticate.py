@@ -13,8 +13,8 @@ from protocol.errors import ProtocolError
 from protocol.request_header import unpack_prefix
 from protocol.sasl import MECHANISMS, Exchange
 from proxy.observability.logs import event
-from proxy.streams.connection import Awaited, RequestKind, Requests, Responses
 from proxy.streams.context import Context
+from proxy.streams.handler import Awaited, RequestKind, Requests, Responses
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.steps import NEED, PASS
 

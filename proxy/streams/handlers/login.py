@@ -10,7 +10,7 @@ from protocol.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from protocol.errors import MalformedFrame
 from protocol.request_header import unpack_prefix
 from proxy.brokers.login import MAX_RESPONSE
-from proxy.streams.connection import Awaited, Handler, RequestKind, Requests, Responses
+from proxy.streams.handler import Awaited, Handler, RequestKind, Requests, Responses
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.steps import NEED, REPLACE
 

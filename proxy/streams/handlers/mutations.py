@@ -23,7 +23,8 @@ from protocol.topic_mutations import MAX_ITEMS, MutationRequest, is_strict
 from protocol.topics import Topic
 from proxy.enforcement.identity import NS_PER_MS, throttle_time_ms
 from proxy.enforcement.report import NOTIFY, REJECT
-from proxy.streams.connection import Awaited, Connection, Handler, RequestKind, Requests, Responses
+from proxy.streams.connection import Connection
+from proxy.streams.handler import Awaited, Handler, RequestKind, Requests, Responses
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.steps import NEED, PASS, REPLACE
 

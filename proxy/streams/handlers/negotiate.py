@@ -16,7 +16,7 @@ from protocol.api_versions import (
 )
 from protocol.errors import MalformedFrame
 from protocol.request_header import unpack_prefix
-from proxy.streams.connection import Awaited, RequestKind, Requests, Responses
+from proxy.streams.handler import Awaited, RequestKind, Requests, Responses
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.refusals import refusal_error
 from proxy.streams.steps import NEED, PASS, REPLACE
