@@ -200,3 +200,11 @@ class Stream:
     @abstractmethod
     def take(self, pos: int, end: int, now_ns: int) -> int:
         """The next step for the bytes ``buf[pos:end]``. Raises ProtocolError: close the connection."""
+
+    def whole(self, pos: int, end: int, length: int) -> bytes:
+        """The frame of `length` bytes at `pos`, without its length field. Empty: return `NEED`, the rest is wanted."""
+        missing = pos + 4 + length - end
+        if missing > 0:
+            self.want = missing
+            return b""
+        return bytes(self.buf[pos + 4 : pos + 4 + length])

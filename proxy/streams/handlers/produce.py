@@ -200,7 +200,7 @@ class Produce(DataHandler):
         """
         identity = connection.identity
         return identity.limits.counts_records and (
-            not self.context.memory.is_tight or self.context.registry.refused.concerns(identity.client.key)
+            not self.context.memory.is_tight or self.context.registry.refused.has_refused(identity.client.key)
         )
 
     def _refuse(
