@@ -11,11 +11,9 @@ asn1crypto.
     api_versions      ApiVersions: ranges cut to the table, the client's software
     addresses         which address a client receives in place of a broker's: an interface
     rewriting         which walk rewrites the response of which API
-    rewriting_walk    the base of these walks: they consume a response and write what the client receives
-    broker_list       the array of all brokers, in Metadata and DescribeCluster responses
-    metadata          Metadata: the brokers rewritten, the topics forwarded unchanged
-    find_coordinator  FindCoordinator responses: addresses replaced
-    describe_cluster  DescribeCluster responses: addresses replaced
+    layouts           layouts of messages, from kio's schemas
+    rewriting_walk    the base of these walks: they consume a message and write what is read or sent in its place
+    broker_addresses  Metadata, DescribeCluster, FindCoordinator responses: brokers' addresses replaced
     describe_configs  DescribeConfigs responses: addresses hidden; requests: do they name a broker?
     describe_quorum   DescribeQuorum responses: listeners of controllers removed
     metadata_topics   Metadata: the topics, which follow: names, ids, numbers of partitions

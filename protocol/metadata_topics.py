@@ -1,6 +1,6 @@
 """The topics of a Metadata response, read while it arrives: names, ids, numbers of partitions.
 
-The walk begins where `metadata.MetadataPrefix` ends, after the brokers:
+The walk begins where `broker_addresses.MetadataWalk` ends, after the brokers:
 
     cluster id nullable string (2+), controller id int32 (1+),
     topics array: error code int16, name string (nullable 12+), topic id (10+), is internal bool (1+), partitions array:
@@ -16,7 +16,6 @@ without the generator.
 from struct import Struct
 
 from protocol.apis import APIS, METADATA
-from protocol.errors import MalformedFrame
 from protocol.topics import NO_TOPIC_ID, TOPIC_ID_SIZE, TopicPartitions
 from protocol.walk import FrameWalk, Reading, Steps
 
@@ -47,7 +46,7 @@ class MetadataTopicsWalk(FrameWalk):
         Args:
             version: of the request that is answered.
             frame_length: bytes of the response from its correlation id on, as the broker sent it.
-            start: how many of them `MetadataPrefix.rewrite` replaced: the walk begins after them.
+            start: how many of them `MetadataWalk` replaced: the walk begins after them.
         """
         super().__init__(frame_length, start)
         self._version = version
@@ -142,11 +141,7 @@ class MetadataTopicsWalk(FrameWalk):
         self._pos += 2
         size = yield from self._string_size(self._compact, "topic name")
         at = self._offset()
-        name = yield from self._collect(max(0, size), "topic name")
-        try:
-            text = name.decode()
-        except UnicodeDecodeError:
-            raise MalformedFrame("topic name as UTF-8", at) from None
+        text = self._decoded((yield from self._collect(max(0, size), "topic name")), at, "topic name")
         after_name = yield from self._collect(self._after_name_size, "topic id, is internal")
         partitions = yield from self._items(self._compact, self._smallest_partition, "partition count")
         if size >= 0:  # null: an error, there is no topic of that id

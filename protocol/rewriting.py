@@ -2,12 +2,10 @@
 
 from protocol.addresses import NodeAddresses
 from protocol.apis import DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, DESCRIBE_QUORUM, FIND_COORDINATOR, METADATA
-from protocol.describe_cluster import DescribeClusterWalk
+from protocol.broker_addresses import DescribeClusterWalk, FindCoordinatorWalk, MetadataWalk
 from protocol.describe_configs import DescribeConfigsWalk
 from protocol.describe_quorum import DescribeQuorumWalk
 from protocol.errors import UnknownApi
-from protocol.find_coordinator import FindCoordinatorWalk
-from protocol.metadata import MetadataWalk
 from protocol.rewriting_walk import RewritingWalk
 
 

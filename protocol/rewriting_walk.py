@@ -1,128 +1,172 @@
-"""The base of walks that rewrite a response: they consume its bytes as they arrive and write what the client receives.
+"""The base of walks that write a message anew: they consume its bytes as they arrive, field by field of its layout.
 
-Every tagged field is removed. The messages rewritten here define none up to the versions of the table. An unknown tag
-may contain a broker's address, and every client must accept a message without it (KIP-482). Error codes and text pass
-unchanged.
+Each count and length must fit into the frame. Tagged fields that the layout does not have are removed: one might
+contain a broker's address, and every reader must accept a message without them (KIP-482).
 """
 
+from collections.abc import Generator
 from struct import Struct
+from typing import Final
 
-from protocol.apis import APIS
-from protocol.errors import MalformedFrame
-from protocol.walk import Collecting, FrameWalk, Reading, Steps
+from protocol.errors import MalformedFrame, TooManyItems, TruncatedFrame
+from protocol.layouts import Field, Layout, response_layout
+from protocol.walk import FrameWalk, Reading, Steps
 from protocol.wire import encode_varint, varint_size
 
 _INT32 = Struct(">i")
+_UNBOUNDED: Final = 1 << 62
 
 
-class RewritingWalk(FrameWalk):
-    """Consumes one response as it streams in and builds what the client receives in its place.
+class CopyingWalk(FrameWalk):
+    """Consumes a message and builds a copy of it. Subclasses change fields: they override `_copy_field`, or
+    `_copy_value` for the values of arrays as well.
 
-    Call `advance` until `is_done`: with more bytes, or, where `work_left` is 0 or less, with the same bytes in a later
-    turn, also where they were all consumed. While it is not done, `frame_left` is above 0.
-    Then the client receives the frame length `len(out) + frame_left`, `out`, and the frame's other bytes unchanged.
-
-    A piece of work (`work_left`) takes about 2 µs. `out` is never longer than what was consumed plus, for each
-    address in it, the length of the proxy's host.
+    A piece of work (`work_left`) takes about 1 us: a field, an item of an array, a tag.
     """
 
     is_done = False
     """Whether `out` is complete."""
+    items_left = _UNBOUNDED
+    """How many more items of arrays, and tags, the message may have."""
 
-    def __init__(self, api_key: int, version: int, frame_length: int) -> None:
-        """A walk of one response.
-
-        Args:
-            version: of the request that is answered.
-            frame_length: bytes of the response from its correlation id on.
-        """
-        super().__init__(frame_length)
+    def __init__(self, layout: Layout, frame_length: int, start: int = 0) -> None:
+        """See `FrameWalk`."""
+        super().__init__(frame_length, start)
         self.out = bytearray()
-        """The response from its correlation id on, as far as it has been written."""
-        self._version = version
-        self._compact = APIS[api_key].is_flexible(version)
+        """The copy, as far as it has been written."""
+        self._layout = layout
+        self._compact = layout.is_flexible
 
     def _whole(self) -> Steps:
         yield from self._walk()
         self._check_end()
         self.is_done = True
 
-    def _copy_correlation_id(self) -> Steps:
-        """The header of the response: correlation id and, in flexible versions, tags."""
-        yield from self._copy(4, "correlation id")
-        if self._compact:  # all of the APIs that are rewritten have a flexible response header then
-            yield from self._skip_tags()
-            self.out.append(0)
+    def _walk(self) -> Steps:
+        yield from self._copy_struct(self._layout)
+
+    def _copy_struct(self, layout: Layout) -> Steps:
+        for field in layout.fields:
+            self.work_left -= 1
+            yield from self._copy_field(field)
+        if layout.has_tags:
+            yield from self._copy_tags(layout)
+
+    def _copy_field(self, field: Field) -> Steps:
+        if not field.is_array:
+            yield from self._copy_value(field)
+            return
+        count = yield from self._read_count(field)
+        self._write_count(count)
+        for _ in range(count):
+            yield from self._copy_value(field)
+            yield from self._pause()
+
+    def _copy_value(self, field: Field) -> Steps:
+        """One value: of a field, or of an array."""
+        if field.struct is not None:
+            yield from self._copy_struct(field.struct)
+        elif field.length is None:
+            yield from self._copy(field.size, field.name)
+        else:
+            size = yield from self._size(self._compact, field.length, field.name)
+            width = varint_size(size + 1) if self._compact else field.length.size
+            self.out += self._buf[self._pos - width : self._pos]
+            yield from self._copy(max(0, size), field.name)
 
     def _copy(self, size: int, what: str) -> Steps:
         """Copies `size` bytes, as many at a time as have arrived."""
-        if size <= self._end - self._pos:
-            self.out += self._buf[self._pos : self._pos + size]
-            self._pos += size
-            return
-        self._check_left(size, what)
-        while size:
-            yield from self._need(1, what)
-            here = min(size, self._end - self._pos)
-            self.out += self._buf[self._pos : self._pos + here]
-            self._pos += here
-            size -= here
-
-    def _copy_string(self, what: str) -> Steps:
-        """Copies a string, nullable or not."""
-        self.work_left -= 1
-        size = yield from self._string_size(self._compact, what)
-        self.out += self._size_bytes(size)
-        if size > 0:
+        if size > self._end - self._pos:
             self._check_left(size, what)
-            yield from self._copy(size, what)
+        while size > self._end - self._pos:
+            size -= self._end - self._pos
+            self.out += self._buf[self._pos : self._end]
+            self._pos = self._end
+            yield
+        self.out += self._buf[self._pos : self._pos + size]
+        self._pos += size
 
-    def _read_string(self, what: str) -> Collecting:
-        """Reads the text of a string that may not be null, and writes nothing."""
-        self.work_left -= 1
+    def _read_count(self, field: Field) -> Reading:
+        """The number of items of an array, -1 for null. Nothing is written."""
         at = self._offset()
-        size = yield from self._string_size(self._compact, what)
-        if size < 0:
-            raise MalformedFrame(what, at)
-        return (yield from self._collect(size, what))
-
-    def _copy_count(self, smallest: int, what: str) -> Reading:
-        """Copies the number of items of an array that may not be null. Each item takes at least `smallest` bytes."""
-        count = yield from self._read_count(smallest, what)
-        self._write_count(count)
+        count = yield from self._size(self._compact, _INT32, field.name)
+        if count < 0 and not field.is_nullable:
+            raise MalformedFrame(field.name, at)
+        if count > self._limit - self._pos:  # an item takes a byte or more
+            raise TruncatedFrame(field.name, at)
+        self._count_items(count)
         return count
-
-    def _read_count(self, smallest: int, what: str) -> Reading:
-        """The number of items of an array that may not be null. Nothing is written."""
-        yield from self._need(1 if self._compact else 4, what)
-        if self._buf[self._pos] == (0 if self._compact else 0xFF):  # null, or below
-            raise MalformedFrame(what, self._offset())
-        return (yield from self._items(self._compact, smallest, what))
 
     def _write_count(self, count: int) -> None:
         self.out += encode_varint(count + 1) if self._compact else _INT32.pack(count)
 
-    def _drop_tags(self) -> Steps:
-        """Writes an empty tag buffer in flexible versions."""
-        if self._compact:
+    def _count_items(self, count: int) -> None:
+        self.items_left -= max(0, count)
+        if self.items_left < 0:
+            raise TooManyItems(self._offset())
+
+    def _copy_tags(self, layout: Layout) -> Steps:
+        """Copies the tagged fields that the layout has."""
+        if self._pos < self._end and not self._buf[self._pos]:
+            self._pos += 1
+            self.out.append(0)
+            return
+        start, known = len(self.out), 0
+        count = yield from self._varint("tag count")
+        self._count_items(count)
+        for _ in range(count):  # each takes two bytes or more, so a false count ends with the frame
+            tag = yield from self._varint("tag")
+            size = yield from self._varint("tag size")
+            field = layout.tagged.get(tag)
+            if field is None:
+                yield from self._skip(size, "tagged field")
+            else:
+                known += 1
+                yield from self._copy_tag(tag, size, field)
+            yield from self._pause()
+        self.out[start:start] = encode_varint(known)
+
+    def _copy_tag(self, tag: int, size: int, field: Field) -> Steps:
+        before, self.out = self.out, bytearray()
+        at = self._offset()
+        yield from self._copy_field(field)
+        if self._offset() - at != size:
+            raise MalformedFrame(f"tag {tag}: its size is not its content's", at)
+        before += encode_varint(tag) + encode_varint(len(self.out)) + self.out
+        self.out = before
+
+
+class RewritingWalk(CopyingWalk):
+    """Builds what the client receives in place of a response.
+
+    Call `advance` until `is_done`: with more bytes, or, where `work_left` is 0 or less, with the same bytes in a later
+    turn, also where they were all consumed. While it is not done, `frame_left` is above 0.
+    Then the client receives the frame length `len(out) + frame_left`, `out`, and the frame's other bytes unchanged.
+
+    `out` is never longer than what was consumed plus, for each address in it, the length of the proxy's host.
+    """
+
+    def __init__(self, api_key: int, version: int, frame_length: int, until: str = "") -> None:
+        """The walk of one response.
+
+        Args:
+            version: of the request that is answered.
+            frame_length: bytes of the response from its correlation id on.
+            until: the last field that is read; "": the last one.
+        """
+        super().__init__(response_layout(api_key, version, until), frame_length)
+
+    def _walk(self) -> Steps:
+        yield from self._copy(4, "correlation id")
+        if self._compact:  # all of the APIs that are rewritten have a flexible response header then
             yield from self._skip_tags()
             self.out.append(0)
+        yield from super()._walk()
 
-    def _copy_structs(self, size: int, what: str) -> Steps:
-        """Copies a compact array of structs that are `size` bytes and a tag buffer each."""
-        left = yield from self._copy_count(size + 1, what)
-        while left:
-            here = self._plain_structs(left, size)
-            if here:
-                yield from self._copy(here * (size + 1), what)
-                left -= here
-            else:
-                yield from self._copy(size, what)
-                yield from self._drop_tags()
-                left -= 1
-            yield from self._pause(2)
-
-    def _size_bytes(self, size: int) -> bytearray:
-        """The length of a string as the response wrote it, directly before the walk's position."""
-        width = varint_size(size + 1) if self._compact else 2
-        return self._buf[self._pos - width : self._pos]
+    def _read_text(self, what: str) -> Generator[None, None, str]:
+        """The text of a string that may not be null. Nothing is written."""
+        at = self._offset()
+        size = yield from self._string_size(self._compact, what)
+        if size < 0:
+            raise MalformedFrame(what, at)
+        return self._decoded((yield from self._collect(size, what)), at, what)

@@ -56,10 +56,10 @@ class _ShareResponseWalk(RecordsWalk):
         yield from self._skip_compact("error message")
         if self._version >= self._lock_timeout_from:
             yield from self._skip(4, "acquisition lock timeout")
-        topics = yield from self._count(TOPIC_ID_SIZE + 2, "topic count")
+        topics = yield from self._items(True, TOPIC_ID_SIZE + 2, "topic count")
         for _ in range(topics):
             self._topic = yield from self._collect(TOPIC_ID_SIZE, "topic id")
-            partitions = yield from self._count(self._partition_min, "partition count")
+            partitions = yield from self._items(True, self._partition_min, "partition count")
             for _ in range(partitions):
                 yield from self._walk_partition()
                 yield from self._end_piece()

@@ -33,7 +33,7 @@ from protocol.wire import encode_string, encode_varint
 STRICT_FROM: Final = {CREATE_TOPICS: 6, DELETE_TOPICS: 5, CREATE_PARTITIONS: 3}
 
 MAX_ITEMS: Final = 2_000
-"""Topics, configs, manual assignments, replicas and unknown tags of one request. It takes up to 4 us for each."""
+"""Topics, configs, manual assignments, replicas and unknown tags of one request. It takes up to 6 us for each."""
 MAX_PARTITIONS_PER_BATCH: Final = 10_000
 """Kafka's controller refuses a request for more partitions (ReplicationControlManager), so no topic counts more: a
 request for 2,147,483,647 partitions creates none, and must not spend a shared limit for years."""

@@ -128,6 +128,9 @@ class FrameWalk:
 
     def _varint(self, what: str) -> Reading:
         """An unsigned varint, as `wire.unsigned_varint` reads it."""
+        if self._pos < self._end and self._buf[self._pos] < 0x80:
+            self._pos += 1
+            return self._buf[self._pos - 1]
         value = 0
         for index in range(MAX_VARINT_SIZE):
             yield from self._need(index + 1, what)
@@ -140,24 +143,11 @@ class FrameWalk:
                 return value
         raise MalformedFrame(what, self._offset())
 
-    def _count(self, smallest: int, what: str) -> Reading:
-        """Number of items of a compact array, 0 for null. Each item takes at least `smallest` bytes."""
-        count = yield from self._varint(what)
-        if (count - 1) * smallest > self._limit - self._pos:
-            raise TruncatedFrame(what, self._offset())
-        return max(0, count - 1)
-
     def _items(self, compact: bool, smallest: int, what: str) -> Reading:
-        """As `_count`, also for arrays of versions that are not flexible. Their null is -1."""
-        if compact:
-            return (yield from self._count(smallest, what))
-        yield from self._need(4, what)
-        count: int = _INT32.unpack_from(self._buf, self._pos)[0]
-        if count < -1:
-            raise MalformedFrame(what, self._offset())
-        if count * smallest > self._limit - self._pos - 4:
+        """Number of items of an array, 0 for null. Each item takes at least `smallest` bytes."""
+        count = yield from self._size(compact, _INT32, what)
+        if count * smallest > self._limit - self._pos:
             raise TruncatedFrame(what, self._offset())
-        self._pos += 4
         return max(0, count)
 
     def _size(self, compact: bool, length: Struct, what: str) -> Reading:
@@ -209,11 +199,13 @@ class FrameWalk:
         if size > LONGEST_NAME or not is_read:
             yield from self._skip(size, "topic name")
             return NO_TOPIC_ID
-        name = yield from self._collect(size, "topic name")
+        return self._decoded((yield from self._collect(size, "topic name")), at, "topic name")
+
+    def _decoded(self, text: bytes, at: int, what: str) -> str:
         try:
-            return name.decode()
+            return text.decode()
         except UnicodeDecodeError:
-            raise MalformedFrame("topic name as UTF-8", at) from None
+            raise MalformedFrame(f"{what} as UTF-8", at) from None
 
     def _skip(self, size: int, what: str) -> Steps:
         if size > self._limit - self._pos:
@@ -262,7 +254,7 @@ class FrameWalk:
         """A compact array of structs that are `size` bytes and a tag buffer each, nullable or not. It may be long: 512
         KiB have room for 30,000 aborted transactions. Those compared at once count as one piece of `work_left`.
         """
-        left = yield from self._count(size + 1, what)
+        left = yield from self._items(True, size + 1, what)
         while left:
             here = self._plain_structs(left, size)
             if here:

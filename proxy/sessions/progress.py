@@ -6,7 +6,8 @@ from typing import Final, final
 from protocol.apis import FETCH, SHARE_FETCH
 from proxy.brokers.health import REPEAT_NS, Health
 from proxy.sessions.pump import DELAY, QUOTA, Pump
-from proxy.streams.connection import Answer, Delayed, InFlight, RequestKind
+from proxy.streams.connection import Answer, InFlight
+from proxy.streams.handler import Delayed, RequestKind
 from proxy.streams.handlers.fetch import OpenFetch
 from proxy.streams.request_stream import RequestStream
 from proxy.streams.response_stream import ResponseStream

@@ -7,7 +7,8 @@
 - `request_stream`   client to broker: finds the frames and asks the handler of each
 - `response_stream`  broker to client: matches responses with requests
 - `handlers/`        one for each treatment of `protocol.apis`
-- `connection`       one connection pair: requests in flight; the bases of streams and handlers
+- `handler`          the base of handlers, and what they call on both streams
+- `connection`       one connection pair, and what is in flight
 - `kinds`            requests of the same kind: parsed once, compared afterwards
 - `batches`          requests of one kind that pass together, without a decision for each
 - `batch_plan`       such Produce requests whose records are charged, or counted by topic

@@ -32,7 +32,8 @@ from protocol.record_batch import (
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
 from proxy.enforcement.identity import Identity
 from proxy.observability.topic_traffic import TopicTraffic
-from proxy.streams.connection import InFlight, RequestKind
+from proxy.streams.connection import InFlight
+from proxy.streams.handler import RequestKind
 from proxy.streams.produce_usage import PIECES, ProduceUsage
 from proxy.streams.steps import PIECES_PER_STEP
 from quotas.admission.client_limits import ClientLimits, TopicCharges

@@ -10,7 +10,8 @@ from protocol.request_header import PREFIX_SIZE, unpack_prefix
 from proxy.enforcement.data_frame import DataFrame
 from proxy.enforcement.identity import Identity
 from proxy.streams.batch_plan import BatchPlan, BatchPlans
-from proxy.streams.connection import Connection, InFlight, RequestKind, Requests
+from proxy.streams.connection import Connection, InFlight
+from proxy.streams.handler import RequestKind, Requests
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.memory import READ_SIZE
 from quotas.admission.limit import Limit

@@ -1,20 +1,16 @@
-"""The state of one connection pair, and the interfaces of streams and handlers."""
+"""The state of one connection pair, and the base of its two streams."""
 
 from abc import abstractmethod
 from collections import deque
 from typing import Final, final
 
 from protocol.errors import LoginRequired
-from protocol.request_header import PREFIX_SIZE, RequestHeader, unpack_prefix
-from protocol.rewriting_walk import RewritingWalk
 from protocol.sasl import Exchange
-from protocol.throttle_time import INT32, clients_wait
+from protocol.throttle_time import INT32
 from protocol.walk import FrameWalk
 from proxy.enforcement.data_frame import DataFrame, Life
 from proxy.enforcement.holds import Delay
 from proxy.enforcement.identity import Identity
-from proxy.enforcement.measures import Reply
-from proxy.observability.tallies import Cell
 from proxy.streams.context import Context
 from proxy.streams.fetch_ledger import Fetching
 from proxy.streams.memory import READ_SIZE, Holding
@@ -26,35 +22,17 @@ FIRST_READ_SIZE: Final = READ_SIZE - 1
 MAX_OWED_BYTES: Final = 65_536
 
 
-class Awaited:
-    """What a request in flight keeps for its response. `handler`: reads the response."""
+class Pending:
+    """A request in flight: an `Answer`, or an `Awaited` response of the broker's."""
 
-    __slots__ = ("handler",)
-
-    def __init__(self, handler: "Handler") -> None:
-        self.handler = handler
+    __slots__ = ()
 
     def cancel(self, now_ns: int) -> None:
         """The connection is closed: no response arrives."""
 
 
 @final
-class Delayed(Awaited):
-    """A request in flight whose response is delayed. `awaited`: handles the response."""
-
-    __slots__ = ("awaited", "delay")
-
-    def __init__(self, awaited: Awaited, delay: Delay) -> None:
-        super().__init__(awaited.handler)
-        self.awaited = awaited
-        self.delay = delay
-
-    def cancel(self, now_ns: int) -> None:
-        self.awaited.cancel(now_ns)
-
-
-@final
-class Answer:
+class Answer(Pending):
     """A response of the proxy's own. It is sent after all earlier responses.
 
     frame         with the length in front
@@ -68,7 +46,7 @@ class Answer:
         self.throttle_at = throttle_at
 
 
-InFlight = deque[tuple[int, Awaited | Answer]]
+InFlight = deque[tuple[int, Pending]]
 """Correlation id, and what handles the response. Brokers answer the requests of a connection in order."""
 
 
@@ -187,9 +165,8 @@ class Connection:
 
     def cancel_all(self, now_ns: int) -> None:
         """The connection is closed."""
-        for _, awaited in self.in_flight:
-            if not isinstance(awaited, Answer):
-                awaited.cancel(now_ns)
+        for _, pending in self.in_flight:
+            pending.cancel(now_ns)
         self.in_flight.clear()
         self.context.memory.forget(self.owed)
         self.fetching.leave()
@@ -224,203 +201,10 @@ class Stream:
     def take(self, pos: int, end: int, now_ns: int) -> int:
         """The next step for the bytes ``buf[pos:end]``. Raises ProtocolError: close the connection."""
 
-
-class Requests(Stream):
-    """From client to broker: the interface for handlers.
-
-    kind         of the latest request
-    awaited      set by a handler: what handles the response to the current request, where that is not its kind
-    walked_to    set by a handler with `walk`: where the rest begins that it has not read
-    near_limit   the last data request was close to its limit, or over it
-    is_counted   the current frame was counted as throttled, for its hold or its notice
-    delay        of its response, until it is in flight
-    full_read    `want` far from any limit: less until the first request is complete
-    """
-
-    __slots__ = ("awaited", "delay", "full_read", "is_counted", "kind", "near_limit", "walked_to")
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection)
-        self.kind: RequestKind | None = None
-        self.awaited: Awaited | None = None
-        self.walked_to = 0
-        self.near_limit = False
-        self.is_counted = False
-        self.delay: Delay | None = None
-        self.want = self.full_read = FIRST_READ_SIZE
-
-    @property
-    def has_request(self) -> bool:
-        """Whether a complete request has passed."""
-        return self.full_read == READ_SIZE
-
-    def end_first(self) -> None:
-        """The first request is complete."""
-        self.full_read = READ_SIZE
-
-    def delay_latest(self, delay: Delay) -> None:
-        """Delay the response to the latest request, which is in flight."""
-        self.delay = None
-        in_flight = self.connection.in_flight
-        if in_flight:
-            correlation_id, awaited = in_flight[-1]
-            if isinstance(awaited, Delayed):
-                awaited.delay = delay
-            elif isinstance(awaited, Awaited):
-                in_flight[-1] = (correlation_id, Delayed(awaited, delay))
-
-    @abstractmethod
-    def full(self) -> int:
-        """The step where no request may pass now."""
-
-    @abstractmethod
-    def drop(self, pos: int, end: int, length: int) -> None:
-        """The request at `pos` is not forwarded: prepare a `REPLACE` by nothing."""
-
-    @abstractmethod
-    def drop_walked(self, walk: FrameWalk, pos: int, walked_to: int, length: int) -> None:
-        """As `drop`; `walk` has read up to `walked_to` and reads the rest. `Handler.on_dropped` follows at its end."""
-
-
-class Responses(Stream):
-    """From broker to client: the interface for handlers.
-
-    current    what the current response answers
-    delay      the response at hand is delayed
-    has_begun  the broker has sent something; not right after ApiVersions or the proxy's login: it may take no more
-    """
-
-    __slots__ = ("current", "delay", "has_begun")
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection)
-        self.current: Awaited | None = None
-        self.delay: Delay | None = None
-        self.has_begun = False
-
-    @abstractmethod
-    def postpone(self, delay: Delay, now_ns: int) -> int:
-        """Delay the response; its request stays in flight. Returns `DELAY_RESPONSE`, or `PASS`: it passes now."""
-
-    @abstractmethod
-    def throttle_ms(self, now_ns: int) -> int:
-        """The throttle time for the data response at hand; 0: none."""
-
-    @abstractmethod
-    def begin(self, pos: int, end: int, length: int) -> int:
-        """Forward the response at `pos` without parsing it. Returns the step."""
-
-    @abstractmethod
-    def begin_walk(self, walk: FrameWalk, pos: int, end: int, length: int, now_ns: int) -> int:
-        """Forward the response at `pos`; `walk` parses it from its correlation id on. Returns the step."""
-
-    @abstractmethod
-    def begin_rewrite(self, walk: RewritingWalk, kind: "RequestKind", pos: int, end: int, length: int) -> int:
-        """`walk` rebuilds the response at `pos`; memory for it is reserved. Returns the step."""
-
-
-class RequestKind(Awaited):
-    """Requests with the same API, version and head. Shared by all connections that send such requests.
-
-    header      the parsed header of the first one
-    key         API key and version, as one int32 of the wire
-    tail        the header's bytes from the client id's length on
-    size        where the tail ends, from the frame's start; `needed`: bytes that must be in the buffer
-    shortest    length of the shortest such request, without the length field
-    answered    whether the broker responds: not to Produce with acks=0
-    reply       what the response to a data request can do against debt
-    batchable   whether such requests pass without a decision each while the limits have room for all
-    counter     of requests, for metrics
-    """
-
-    __slots__ = (
-        "answered",
-        "api_key",
-        "batchable",
-        "counter",
-        "header",
-        "key",
-        "needed",
-        "reply",
-        "shortest",
-        "size",
-        "tail",
-        "version",
-    )
-
-    def __init__(self, header: RequestHeader, tail: bytes, handler: "Handler", counter: Cell) -> None:
-        super().__init__(handler)
-        self.header = header
-        self.api_key = header.api.key
-        self.version = header.version
-        self.key = header.api.key << 16 | header.version
-        self.tail = tail
-        self.size = header.size
-        self.needed = header.needed
-        self.shortest = header.needed - 4
-        self.answered = header.acks != 0
-        waited_for = clients_wait(header.api.key, header.version)
-        self.reply = Reply.NONE if not self.answered else Reply.NOTICE if waited_for else Reply.LATE
-        self.counter = counter
-        self.batchable = handler.batches(self)
-
-    def length_at(self, buf: bytearray, pos: int, end: int) -> int:
-        """The length field of the request at `pos`, if its head has arrived and is of this kind. Else -1."""
-        if end - pos < self.needed:
-            return -1
-        length: int
-        length, key, _ = unpack_prefix(buf, pos)
-        return length if key == self.key and buf.startswith(self.tail, pos + PREFIX_SIZE) else -1
-
-
-class Handler:
-    """Handles the requests and responses of one treatment. One object for all connections."""
-
-    __slots__ = ("context",)
-
-    #: Whether responses are forwarded without parsing while no throttle time is due.
-    unseen = False
-    #: Whether requests belong to a client id: not those before and beside a login, or each client would begin with an
-    #: entity of user ANONYMOUS.
-    identifies = True
-
-    def __init__(self, context: Context) -> None:
-        self.context = context
-
-    def batches(self, kind: RequestKind) -> bool:
-        """Whether consecutive requests of this kind may pass without a decision each."""
-        return False
-
-    def count(self, requests: Requests, now_ns: int, *, is_counted: bool = False) -> None:
-        """Charge one request that is never held; `is_counted`: another limit counts it as throttled."""
-        identity = requests.connection.identity
-        decision = identity.limits.requests.charge_control(1, now_ns)
-        if decision.limit is not None:
-            self.context.measures.on_requests_debt(identity, decision, now_ns, is_counted=is_counted)
-
-    @abstractmethod
-    def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
-        """Decide about the request at `pos`, whose header is in the buffer.
-
-        Returns `PASS`: it is forwarded; `requests.awaited` handles its response, or the kind if that is None. Or a
-        step for the pump; after `REPLACE` the request is done.
-        """
-
-    @abstractmethod
-    def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
-        """The next step for the response of `length` bytes at `pos`; its correlation id is in the buffer.
-
-        A handler that forwards it removes it from the queue: see `Responses.begin`.
-        """
-
-    def on_walked(self, stream: Stream, now_ns: int) -> None:
-        """The walk over the current frame has advanced, perhaps to its end."""
-
-    def on_dropped(self, requests: Requests, kind: RequestKind, now_ns: int) -> None:
-        """A request has ended that was dropped and walked."""
-
-    def on_response_end(self, awaited: Awaited, now_ns: int) -> None:
-        """A response has ended that a walk has parsed."""
-
-    def after_rewrite(self, responses: Responses, kind: RequestKind, length: int) -> None:
-        """The new beginning of a response is complete; `responses.remaining` bytes of the broker's follow."""
+    def whole(self, pos: int, end: int, length: int) -> bytes:
+        """The frame of `length` bytes at `pos`, without its length field. Empty: return `NEED`, the rest is wanted."""
+        missing = pos + 4 + length - end
+        if missing > 0:
+            self.want = missing
+            return b""
+        return bytes(self.buf[pos + 4 : pos + 4 + length])

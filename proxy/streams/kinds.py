@@ -11,7 +11,7 @@ from typing import Final
 from protocol.apis import Treatment
 from protocol.request_header import PREFIX_SIZE, RequestHeader
 from proxy.observability.metrics import Metrics
-from proxy.streams.connection import Handler, RequestKind
+from proxy.streams.handler import Handler, RequestKind
 
 #: Number of kinds kept, and the longest header of one. Together they bound the memory: a client with another client id
 #: or header tags in each request slows down only itself.

@@ -176,16 +176,6 @@ class ProduceUsage:
             found += self._listing.take_partitions()
         return found
 
-    def is_checked(self, topic: Topic, producer_ids: Iterable[int], now_ns: int) -> bool:
-        """Whether batches of these producers may be refused: the topic has limits with `action=reject`, or batches that
-        were refused have to pass first.
-        """
-        charges = self.charges_of(topic, now_ns)
-        if charges.rejecting:
-            return True
-        refused, client, name = self._context.registry.refused, self._identity.client.key, charges.topic.name
-        return any(refused.concerns((client, each), name) for each in producer_ids)
-
     def charges(self, length: int, now_ns: int) -> dict[Limit, int]:
         """What the request that has been read, of `length` bytes, is charged to each limit. Limits of what the request
         before contained late are checked as well, without another charge.
@@ -252,14 +242,11 @@ class ProduceUsage:
 
     def lasting_charges(self, topic: Topic, now_ns: int) -> TopicCharges | None:
         """What the records of a topic are charged to, as long as the limits stay as they are. None: that may change."""
-        identity = self._identity
-        may_be_refused = identity.refusal_error and identity.limits.rejects
-        if not self._context.registry.learns_topics and not may_be_refused:
+        if not self._context.registry.learns_topics and not self._may_be_refused:
             known = name_of(self._context, topic) if self.counts_topics else ""
-            return None if known is None else TopicCharges(identity.limits, TopicLimits(known))
+            return None if known is None else TopicCharges(self._identity.limits, TopicLimits(known))
         charges = self.charges_of(topic, now_ns)
-        name = charges.topic.name
-        if may_be_refused and (charges.rejecting or self._context.registry.refused.concerns(identity.client.key, name)):
+        if self._may_be_refused and self._is_decided_alone(charges):
             return None
         return charges if charges.topic.name else None
 
@@ -270,11 +257,10 @@ class ProduceUsage:
         for usage in usages:
             if usage.producer_ids != producer_ids:
                 return False
-        identity = self._identity
-        if identity.refusal_error and identity.limits.rejects:
-            for usage in usages:
-                if self.is_checked(usage.topic, producer_ids, now_ns):
-                    return False
+        if self._may_be_refused and any(
+            self._is_decided_alone(self.charges_of(usage.topic, now_ns)) for usage in usages
+        ):
+            return False
         self.add_topics(amounts, usages, now_ns)
         return bool(usages)
 
@@ -288,6 +274,16 @@ class ProduceUsage:
                 counters.produce_messages += usage.messages
 
     # ---- inside
+
+    @property
+    def _may_be_refused(self) -> bool:
+        """Whether topics of this client have limits with `action=reject`, or had them, and it can handle that."""
+        return self._identity.refusal_error > 0 and self._identity.limits.rejects
+
+    def _is_decided_alone(self, charges: TopicCharges) -> bool:
+        """Whether a batch for this topic may be refused: by a limit, or since refused batches have to pass first."""
+        who = self._identity.client.key, charges.topic.name
+        return bool(charges.rejecting) or self._context.registry.refused.has_refused(who)
 
     def _add_records(self, amounts: dict[Limit, int], usages: list[TopicUsage], now_ns: int) -> tuple[int, ...]:
         """Add what these are charged; returns their new producer ids, where a limit counts those."""

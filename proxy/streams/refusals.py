@@ -1,7 +1,7 @@
 """Noisy topics: a Produce request of which every topic is over a limit with `action=reject` is answered with errors.
 
 A hold keeps all topics of a connection waiting, and so does a throttle time: Java waits with all requests to that
-broker. An error for the partitions concerns these alone. Only where the client sends them again, in order:
+broker. An error for partitions delays these alone. Only where the client sends them again, in order:
 
     who     clients that name their software in ApiVersions: see `refusal_error`
     what    batches of idempotent producers, outside of transactions, with acks other than 0
@@ -28,8 +28,9 @@ from protocol.produce_walk import FIRST_FLEXIBLE, FIRST_WITH_TRANSACTIONAL_ID
 from proxy.enforcement.data_frame import DataFrame
 from proxy.enforcement.identity import NS_PER_MS
 from proxy.enforcement.report import REJECT
-from proxy.streams.connection import Connection, RequestKind
+from proxy.streams.connection import Connection
 from proxy.streams.context import Context
+from proxy.streams.handler import RequestKind
 from proxy.streams.produce_usage import ProduceUsage, Refusal
 from quotas.admission.client_limits import TopicCharges
 from quotas.admission.decision import Decision
@@ -113,7 +114,7 @@ class Refusals:
             if data.sequence < 0:
                 continue
             partition = _partition_of(connection, usage, data, now_ns)
-            if not self._sequences.has_room(identity.client.key, (partition,), now_ns):
+            if not self._sequences.has_room(partition, now_ns):
                 raise OutOfOrder(data, "too many batches are refused at once")
             if self._sequences.refuse(partition, data.epoch, data.sequence, now_ns) and limit is not None:
                 decision = Decision(False, refusal.wait_ns, limit, (limit,))
@@ -127,7 +128,7 @@ class Refusals:
         Raises OutOfOrder: one of them follows a refused batch.
         """
         for data in usage.take_partitions():
-            if data.sequence < 0 or not self._sequences.concerns((connection.identity.client.key, data.producer_id)):
+            if data.sequence < 0 or not self._sequences.has_refused((connection.identity.client.key, data.producer_id)):
                 continue
             if self._is_later(connection, usage, data, now_ns):
                 raise OutOfOrder(data, "it follows a refused batch, and was found after its request had begun to pass")
@@ -160,7 +161,7 @@ class Refusals:
     def _is_later(self, connection: Connection, usage: ProduceUsage, data: PartitionData, now_ns: int) -> bool:
         """Whether a batch follows one that was refused and has not come back."""
         sequences = self._sequences
-        if data.sequence < 0 or not sequences.concerns((connection.identity.client.key, data.producer_id)):
+        if data.sequence < 0 or not sequences.has_refused((connection.identity.client.key, data.producer_id)):
             return False
         partition = _partition_of(connection, usage, data, now_ns)
         return sequences.arrival(partition, data.epoch, data.sequence, now_ns) is Arrival.LATER
@@ -169,7 +170,7 @@ class Refusals:
 def without_rejecting(decision: Decision, now_ns: int) -> Decision:
     """The decision about a request that passes, as far as its response contains the wait: an error reports the others.
 
-    A throttle time would concern all topics of the client.
+    A throttle time would delay all topics of the client.
     """
     others = [(limit.debt_ns(now_ns), limit) for limit in decision.exceeded if not limit.rejects]
     wait_ns, worst = max(others, key=lambda each: each[0], default=(0, None))
@@ -190,11 +191,11 @@ def _partition_of(connection: Connection, usage: ProduceUsage, data: PartitionDa
 
 def _longest(limits: Sequence[Limit], frame: DataFrame | None, now_ns: int) -> tuple[int, Limit] | None:
     """The limit with the longest wait; None if none is in debt and none has waiters besides this frame."""
-    turn = None if frame is None else frame.limit
+    released_by = None if frame is None else frame.limit
     waits: Iterable[tuple[int, Limit]] = [
         (wait_ns, limit)
         for limit in limits
-        if (wait_ns := limit.debt_ns(now_ns)) or (limit.waiters.waiting and limit is not turn)
+        if (wait_ns := limit.debt_ns(now_ns)) or (limit.waiters.waiting and limit is not released_by)
     ]
     return max(waits, key=lambda each: each[0], default=None)
 

@@ -11,27 +11,26 @@ from protocol.request_header import peek_request, unpack_prefix
 from protocol.walk import FrameWalk
 from proxy.enforcement.data_frame import FrameEvent, Life
 from proxy.streams.batches import Batches
-from proxy.streams.connection import Connection, RequestKind, Requests
+from proxy.streams.connection import Connection
+from proxy.streams.handler import RequestKind, Requests
 from proxy.streams.handlers.data import HEAD_READ_SIZE
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.kinds import Kinds
 from proxy.streams.memory import READ_SIZE
-from proxy.streams.steps import DRAINED, FULL, HOLD, NEED, PASS, PIECES_PER_STEP, REPLACE, YIELD
+from proxy.streams.steps import HOLD, NEED, PASS, PIECES_PER_STEP, REPLACE, YIELD
 
 
 @final
 class RequestStream(Requests):
     """The requests of one connection: see `Stream`."""
 
-    __slots__ = ("_batches", "_is_dropping", "_kinds")
+    __slots__ = ("_batches", "_kinds")
 
     def __init__(self, connection: Connection, kinds: Kinds) -> None:
         super().__init__(connection)
         self._kinds: Final = kinds
         longest = connection.context.config.security.max_request_bytes
         self._batches: Final = Batches(longest, connection.max_in_flight)
-        #: The bytes of the current frame are discarded.
-        self._is_dropping = False
 
     @property
     def is_answered(self) -> bool:
@@ -56,9 +55,6 @@ class RequestStream(Requests):
                 if passed_to > pos:
                     return self._end_batch(kind, passed_to, end, now_ns)
         return self._take_frame(pos, end, now_ns)
-
-    def full(self) -> int:
-        return DRAINED if self.connection.is_closing else FULL
 
     def _end_batch(self, kind: RequestKind, passed_to: int, end: int, now_ns: int) -> int:
         """A batch has passed; its last request may not have arrived whole."""
@@ -191,7 +187,7 @@ class RequestStream(Requests):
 
     def _go_on(self, pos: int, end: int, now_ns: int) -> int:
         """More of the current frame has arrived."""
-        if self._is_dropping:
+        if self.is_dropping:
             return self._discard(pos, end, now_ns)
         frame, kind = self.connection.frame, self.kind
         arrived = min(end - pos, self.remaining)
@@ -253,7 +249,7 @@ class RequestStream(Requests):
             kind.handler.on_walked(self, now_ns)
         self.remaining -= self.resume_at - pos
         if not self.remaining:
-            self._is_dropping = False
+            self.is_dropping = False
             self.walk = None
             if walk is not None and kind is not None:
                 kind.handler.on_dropped(self, kind, now_ns)
@@ -262,19 +258,3 @@ class RequestStream(Requests):
         if self.resume_at > pos:
             return REPLACE
         return NEED if walk is not None and walk.work_left > 0 else YIELD
-
-    def drop(self, pos: int, end: int, length: int) -> None:
-        self.resume_at = min(end, pos + 4 + length)
-        self._begin_dropping(pos + 4 + length)
-
-    def drop_walked(self, walk: FrameWalk, pos: int, walked_to: int, length: int) -> None:
-        self.resume_at = walked_to
-        self.walk = walk
-        self._begin_dropping(pos + 4 + length)
-
-    def _begin_dropping(self, frame_end: int) -> None:
-        self.output = b""
-        self.remaining = frame_end - self.resume_at
-        self._is_dropping = self.remaining > 0
-        if self.kind is not None:
-            self.kind.counter.value += 1

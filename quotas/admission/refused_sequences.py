@@ -14,7 +14,7 @@ connections, since a producer may reconnect. It is bounded, and so is the part o
 """
 
 from collections import Counter
-from collections.abc import Collection, Hashable
+from collections.abc import Hashable
 from enum import Enum
 from typing import Final, TypeAlias
 
@@ -34,6 +34,8 @@ Client: TypeAlias = tuple[str, str]
 Producer: TypeAlias = tuple[Client, int]
 """A client and one of its producer ids: these can be guessed, and one client must not stop another."""
 
+ClientTopic: TypeAlias = tuple[Client, str]
+
 ProducerPartition: TypeAlias = tuple[Producer, tuple[str, int]]
 """A producer, and a partition of a topic."""
 
@@ -41,7 +43,7 @@ ProducerPartition: TypeAlias = tuple[Producer, tuple[str, int]]
 class Arrival(Enum):
     """How a batch stands to those that were refused.
 
-    FREE     none of them concerns it, or it is the one that has to pass next: its limits decide
+    FREE     none of them is of its partition, or it is the one that has to pass next: its limits decide
     LATER    it follows that one: it must be refused
     EARLIER  it precedes them: it is not refused
     """
@@ -76,15 +78,15 @@ class RefusedSequences:
         self._most_of_client: Final = most_of_client
         #: In the order of `since_ns`.
         self._entries: dict[ProducerPartition, _Entry] = {}
-        #: Entries of each client and of each producer; and of each with a topic.
+        #: Entries of each client, of each producer, and of each client and topic.
         self._counts: Counter[Hashable] = Counter()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def concerns(self, who: Client | Producer, topic: str | None = None) -> bool:
-        """Whether there are refused batches of a client or a producer: of this topic, or of any."""
-        return (who if topic is None else (who, topic)) in self._counts
+    def has_refused(self, who: Client | Producer | ClientTopic) -> bool:
+        """Whether there are refused batches of a client, of a producer, or of a client for a topic."""
+        return who in self._counts
 
     def arrival(self, partition: ProducerPartition, epoch: int, sequence: int, now_ns: int) -> Arrival:
         """How this batch stands to the refused ones."""
@@ -102,13 +104,12 @@ class RefusedSequences:
         entry = self._entry(partition, now_ns)
         return 0 if entry is None else now_ns - entry.since_ns
 
-    def has_room(self, client: Client, partitions: Collection[ProducerPartition], now_ns: int) -> bool:
-        """Whether batches of all these partitions of a client can be refused."""
+    def has_room(self, partition: ProducerPartition, now_ns: int) -> bool:
+        """Whether a batch of this partition can be refused."""
         self.expire(now_ns)
-        new = sum(each not in self._entries for each in partitions)
-        return not new or (
-            len(self._entries) + new <= self._most and self._counts[client] + new <= self._most_of_client
-        )
+        client = partition[0][0]
+        is_full = len(self._entries) >= self._most or self._counts[client] >= self._most_of_client
+        return partition in self._entries or not is_full
 
     def refuse(self, partition: ProducerPartition, epoch: int, sequence: int, now_ns: int) -> bool:
         """This batch is refused, and there is room. Returns whether this is its first time. An `EARLIER` one of the
@@ -169,7 +170,7 @@ class RefusedSequences:
 def _counted(partition: ProducerPartition) -> tuple[Hashable, ...]:
     producer, (topic, _) = partition
     client = producer[0]
-    return client, producer, (client, topic), (producer, topic)
+    return client, producer, (client, topic)
 
 
 def _follows(sequence: int, other: int) -> bool:

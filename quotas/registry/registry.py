@@ -206,7 +206,7 @@ class Registry:
         client.bytes_in = limits(BYTES_IN_RATE, of_groups)
         client.messages_in = limits(MESSAGES_IN_RATE, of_groups)
         client.producer_ids = self._producer_ids(own, now_ns)
-        keeps_order = not configured.rejects and self.refused.concerns((user, client_id))
+        keeps_order = not configured.rejects and self.refused.has_refused((user, client_id))
         self._keeps_order |= keeps_order
         client.counts_records = configured.counts_records or client.producer_ids is not None or keeps_order
         client.walks = client.counts_records or self._reads_topics

@@ -10,7 +10,7 @@ from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
 from protocol.apis import APIS, METADATA
-from protocol.broker_list import MAX_PREFIX
+from protocol.broker_addresses import MAX_PREFIX
 from protocol.errors import MalformedFrame
 from protocol.messages import encode
 from protocol.rewriting import rewriting_walk

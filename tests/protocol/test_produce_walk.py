@@ -417,10 +417,10 @@ def test_cut_short_and_too_long(version: int) -> None:
 @pytest.mark.parametrize(
     ("version", "body", "offset"),
     [
-        pytest.param(7, b"\xff\xff" + bytes(6) + b"\x7f\xff\xff\xff", 8, id="topics without end"),
+        pytest.param(7, b"\xff\xff" + bytes(6) + b"\x7f\xff\xff\xff", 12, id="topics without end"),
         pytest.param(12, b"\x00" + bytes(6) + b"\xff\xff\xff\xff\x07", 12, id="topics without end, compact"),
         pytest.param(7, b"\xff\xff" + bytes(6) + b"\xff\xff\xff\xfe", 8, id="fewer topics than none"),
-        pytest.param(7, b"\xff\xff" + pack(">hiihi", 1, 1, 1, 0, 2**31 - 1), 14, id="partitions without end"),
+        pytest.param(7, b"\xff\xff" + pack(">hiihi", 1, 1, 1, 0, 2**31 - 1), 18, id="partitions without end"),
         pytest.param(12, b"\x00" + bytes(6) + b"\x02\x01\xff\xff\xff\xff\x07", 14, id="partitions, compact"),
         pytest.param(12, b"\x00" + bytes(6) + b"\x02\x02t\x7f" + bytes(150), 11, id="more partitions than fit"),
         pytest.param(12, b"\x00" + bytes(6) + b"\x02\x00\x01\x00", 9, id="a topic without a name, compact"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kio.index import load_response_schema
 
 from protocol.apis import DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, DESCRIBE_QUORUM, FETCH, FIND_COORDINATOR, METADATA
-from protocol.broker_list import MAX_BROKERS
+from protocol.broker_addresses import MAX_BROKERS
 from protocol.errors import MalformedFrame, TruncatedFrame, UnknownApi
 from protocol.messages import decode
 from protocol.rewriting import rewriting_walk
@@ -86,14 +86,6 @@ def count(items: int, compact: bool) -> bytes:
 def address(node_id: int, compact: bool, real: bool) -> bytes:
     host, port = (REAL_HOST, 9092) if real else (PROXY_HOST, proxy_port(node_id))
     return pack(">i", node_id) + text(host, compact) + pack(">i", port)
-
-
-@pytest.mark.parametrize("version", [0, 1])
-def test_describe_quorum_without_nodes_is_not_read(version: int) -> None:
-    walk = rewriting_walk(DESCRIBE_QUORUM, version, 1_000, Addresses())
-    assert walk.is_done
-    assert not walk.out
-    assert walk.frame_left == 1_000
 
 
 @given(data=st.data())

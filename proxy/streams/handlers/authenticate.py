@@ -13,8 +13,8 @@ from protocol.errors import ProtocolError
 from protocol.request_header import unpack_prefix
 from protocol.sasl import MECHANISMS, Exchange
 from proxy.observability.logs import event
-from proxy.streams.connection import Awaited, RequestKind, Requests, Responses
 from proxy.streams.context import Context
+from proxy.streams.handler import Awaited, RequestKind, Requests, Responses
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.steps import NEED, PASS
 
@@ -67,13 +67,11 @@ class Authenticate(Forward):
                 exchange = connection.exchange = Exchange(config.security.sasl_oauthbearer_sub_claim_name)
             if kind.api_key == SASL_HANDSHAKE or exchange.mechanism in MECHANISMS:
                 length = unpack_prefix(requests.buf, pos)[0]
-                missing = pos + 4 + length - end
-                if length > (MAX_PARTIAL_LENGTH if missing > 0 and self.context.memory.keeps_much else MAX_LENGTH):
+                whole = requests.whole(pos, end, length)
+                if length > (MAX_LENGTH if whole or not self.context.memory.keeps_much else MAX_PARTIAL_LENGTH):
                     raise SaslMessageTooLarge(length)
-                if missing > 0:
-                    requests.want = missing
+                if not whole:
                     return NEED
-                whole = bytes(requests.buf[pos + 4 : pos + 4 + length])
                 exchange.ask(kind.api_key, kind.version, whole, kind.header.body_offset - 4)
             connection.max_in_flight = 0
         self.count(requests, now_ns)
@@ -88,11 +86,9 @@ class Authenticate(Forward):
         if length > MAX_LENGTH:
             exchange.forget()
         else:
-            frame_end = pos + 4 + length
-            if frame_end > end:
-                responses.want = frame_end - end
+            whole = responses.whole(pos, end, length)
+            if not whole:
                 return NEED
-            whole = bytes(responses.buf[pos + 4 : frame_end])
             body_at = 5 if awaited.header.api.response_header_is_flexible(awaited.version) else 4
             mechanism = exchange.mechanism
             try:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from proxy.enforcement.data_frame import DataFrame, Life
-from proxy.streams.connection import Handler, RequestKind, Requests
+from proxy.streams.handler import Handler, RequestKind, Requests
 from proxy.streams.steps import HOLD, PASS
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit

@@ -21,8 +21,9 @@ from proxy.enforcement.data_frame import Reserving
 from proxy.enforcement.holds import Delay
 from proxy.enforcement.identity import Client
 from proxy.observability.topic_traffic import OTHER_TOPICS, TopicTraffic
-from proxy.streams.connection import Awaited, Handler, RequestKind, Requests, Responses, Stream
+from proxy.streams.connection import Stream
 from proxy.streams.fetch_ledger import Fetching
+from proxy.streams.handler import Awaited, Handler, RequestKind, Requests, Responses
 from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS, DataHandler
 from proxy.streams.produce_usage import name_of
 from proxy.streams.steps import DELAY_RESPONSE, HOLD, NEED, PASS

@@ -7,7 +7,7 @@ at a fixed place.
 
 from protocol.errors import MalformedFrame
 from protocol.throttle_time import raise_throttle, throttle_needs
-from proxy.streams.connection import Awaited, Handler, RequestKind, Requests, Responses
+from proxy.streams.handler import Awaited, Handler, RequestKind, Requests, Responses
 from proxy.streams.steps import NEED, PASS
 
 

@@ -3,7 +3,7 @@
 from typing import final
 
 from protocol.share import ShareAcknowledgeResponseWalk
-from proxy.streams.connection import Awaited, RequestKind, Responses
+from proxy.streams.handler import Awaited, RequestKind, Responses
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.steps import PASS
 

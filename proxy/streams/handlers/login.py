@@ -10,7 +10,7 @@ from protocol.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from protocol.errors import MalformedFrame
 from protocol.request_header import unpack_prefix
 from proxy.brokers.login import MAX_RESPONSE
-from proxy.streams.connection import Awaited, Handler, RequestKind, Requests, Responses
+from proxy.streams.handler import Awaited, Handler, RequestKind, Requests, Responses
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.steps import NEED, REPLACE
 
@@ -59,13 +59,11 @@ class Login(Forward):
         assert isinstance(awaited, OwnRequest)  # noqa: S101 - for the type checker: clients' requests are not forwarded
         if length > MAX_RESPONSE:
             raise MalformedFrame(f"a response of SASL within {MAX_RESPONSE} bytes", length)
-        frame_end = pos + 4 + length
-        if frame_end > end:
-            responses.want = frame_end - end
+        awaited.response = responses.whole(pos, end, length)
+        if not awaited.response:
             return NEED
-        awaited.response = bytes(responses.buf[pos + 4 : frame_end])
         responses.connection.in_flight.popleft()
         responses.has_begun = False
         responses.output = b""
-        responses.resume_at = frame_end
+        responses.resume_at = pos + 4 + length
         return REPLACE

@@ -5,7 +5,8 @@ them.
 from typing import Final, final
 
 from protocol.metadata_topics import MetadataTopicsWalk
-from proxy.streams.connection import RequestKind, Responses, Stream
+from proxy.streams.connection import Stream
+from proxy.streams.handler import RequestKind, Responses
 from proxy.streams.handlers.rewrite import Rewriting
 
 #: Size of one read of a response with topics that are learnt, which takes up to 60 ns a byte.

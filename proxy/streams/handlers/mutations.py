@@ -23,7 +23,8 @@ from protocol.topic_mutations import MAX_ITEMS, MutationRequest, is_strict
 from protocol.topics import Topic
 from proxy.enforcement.identity import NS_PER_MS, throttle_time_ms
 from proxy.enforcement.report import NOTIFY, REJECT
-from proxy.streams.connection import Awaited, Connection, Handler, RequestKind, Requests, Responses
+from proxy.streams.connection import Connection
+from proxy.streams.handler import Awaited, Handler, RequestKind, Requests, Responses
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.steps import NEED, PASS, REPLACE
 
@@ -77,14 +78,11 @@ class Mutations(Forward):
             self.count(requests, now_ns)
             return PASS
         length = unpack_prefix(requests.buf, pos)[0]
-        missing = pos + 4 + length - end
-        is_short = missing > 0 and self.context.memory.keeps_much
-        longest = MAX_PARTIAL_REQUEST_LENGTH if is_short else MAX_REQUEST_LENGTH
-        if length <= longest:
-            if missing > 0:
-                requests.want = missing
+        is_short = pos + 4 + length > end and self.context.memory.keeps_much
+        if length <= (MAX_PARTIAL_REQUEST_LENGTH if is_short else MAX_REQUEST_LENGTH):
+            whole = requests.whole(pos, end, length)
+            if not whole:
                 return NEED
-            whole = bytes(requests.buf[pos + 4 : pos + 4 + length])
             with suppress(TooManyItems):
                 request = MutationRequest(kind.api_key, kind.version, whole, kind.header.body_offset - 4)
                 return self._decide(requests, kind, request, pos, end, now_ns)

@@ -16,7 +16,7 @@ from protocol.api_versions import (
 )
 from protocol.errors import MalformedFrame
 from protocol.request_header import unpack_prefix
-from proxy.streams.connection import Awaited, RequestKind, Requests, Responses
+from proxy.streams.handler import Awaited, RequestKind, Requests, Responses
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.refusals import refusal_error
 from proxy.streams.steps import NEED, PASS, REPLACE
@@ -43,11 +43,10 @@ class Negotiate(Forward):
         length, _, correlation_id = unpack_prefix(requests.buf, pos)
         if kind.header.api.covers(kind.version):
             if kind.version >= FIRST_FLEXIBLE and length <= _LONGEST_NAMED:
-                frame_end = pos + 4 + length
-                if frame_end > end:
-                    requests.want = frame_end - end
+                whole = requests.whole(pos, end, length)
+                if not whole:
                     return NEED
-                software = client_software(bytes(requests.buf[pos + kind.header.body_offset : frame_end]), kind.version)
+                software = client_software(whole[kind.header.body_offset - 4 :], kind.version)
                 requests.connection.identity.refusal_error = refusal_error(software)
             self.count(requests, now_ns)
             return PASS
@@ -61,11 +60,9 @@ class Negotiate(Forward):
         assert isinstance(awaited, RequestKind)  # noqa: S101 - for the type checker
         if length > MAX_RESPONSE:
             raise MalformedFrame(f"an ApiVersions response within {MAX_RESPONSE} bytes", length)
-        frame_end = pos + 4 + length
-        if frame_end > end:
-            responses.want = frame_end - end
+        response = responses.whole(pos, end, length)
+        if not response:
             return NEED
-        response = bytes(responses.buf[pos + 4 : frame_end])
         config = self.context.config
         response = negotiate(
             response,
@@ -77,5 +74,5 @@ class Negotiate(Forward):
         responses.connection.in_flight.popleft()
         responses.has_begun, responses.connection.is_negotiated = False, True
         responses.output = _length(len(response)) + response
-        responses.resume_at = frame_end
+        responses.resume_at = pos + 4 + length
         return REPLACE

@@ -15,8 +15,9 @@ from protocol.produce_refusals import refused_produce_response
 from protocol.produce_walk import ProduceRequestWalk
 from protocol.request_header import unpack_prefix
 from proxy.enforcement.data_frame import DataFrame
-from proxy.streams.connection import Awaited, Connection, Handler, RequestKind, Requests, Responses, Stream
+from proxy.streams.connection import Connection, Stream
 from proxy.streams.context import Context
+from proxy.streams.handler import Awaited, Handler, RequestKind, Requests, Responses
 from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS, DataHandler
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.produce_usage import LOOKAHEAD, FirstUsages, ProduceUsage, Refusal, name_of
@@ -199,7 +200,7 @@ class Produce(DataHandler):
         """
         identity = connection.identity
         return identity.limits.counts_records and (
-            not self.context.memory.is_tight or self.context.registry.refused.concerns(identity.client.key)
+            not self.context.memory.is_tight or self.context.registry.refused.has_refused(identity.client.key)
         )
 
     def _refuse(

@@ -10,7 +10,7 @@ from protocol.apis import DESCRIBE_CONFIGS, METADATA
 from protocol.describe_configs import DescribeConfigsRequestWalk
 from protocol.request_header import unpack_prefix
 from protocol.rewriting import rewriting_walk
-from proxy.streams.connection import Awaited, Handler, RequestKind, Requests, Responses
+from proxy.streams.handler import Awaited, Handler, RequestKind, Requests, Responses
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.memory import SHORT, ResponseTooLarge
 from proxy.streams.steps import PASS, WAIT

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from protocol.apis import Treatment
-from proxy.streams.connection import Handler
 from proxy.streams.context import Context
+from proxy.streams.handler import Handler
 from proxy.streams.handlers.authenticate import Authenticate
 from proxy.streams.handlers.fetch import Fetch
 from proxy.streams.handlers.forward import Forward

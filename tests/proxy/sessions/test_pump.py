@@ -215,6 +215,27 @@ def test_a_wake_up_without_bytes_changes_nothing() -> None:
     assert bench.paused() == {}
 
 
+def test_frames_of_megabytes_share_their_part_of_a_round() -> None:
+    long = Bench()
+    short = Bench(long.world, long.pumps, long.rounds)
+    turns = long.pumps.turns
+    sent = produce(1, 3 * READ_SIZE)
+    long.client_sends(sent)
+    assert turns.heavy_used_ns > 0
+    turns.heavy_used_ns = HEAVY_ROUND_NS
+    turns.begin_round()
+    long.wake(long.client)
+    short.client_sends(produce(2))
+    assert long.client.reads == [FIRST_READ_SIZE], "its next read waits for the next round"
+    assert bytes(short.broker.taken) == produce(2)
+    long.run()
+    assert bytes(long.broker.taken) == sent
+    turns.heavy_used_ns = HEAVY_ROUND_NS
+    turns.begin_round()
+    long.client_sends(produce(3))
+    assert bytes(long.broker.taken) == sent + produce(3), "after its end the connection is as any other"
+
+
 # ---- back-pressure
 
 

@@ -120,7 +120,7 @@ def test_bytes_of_own_responses_are_bounded() -> None:
     pair.client_sends(create(1, {"first": 5}))
     names = {f"{number:0>100}": 1 for number in range(50)}
     pair.client_sends(*(create(number, names) for number in range(2, 100)))
-    one = len(pair.connection.in_flight[1][1].frame)  # type: ignore[union-attr]
+    one = len(pair.connection.in_flight[1][1].frame)  # type: ignore[attr-defined]
     assert pair.requests.stopped == FULL
     assert MAX_OWED_BYTES < pair.connection.owed_bytes <= MAX_OWED_BYTES + one
     assert len(pair.connection.in_flight) < 20

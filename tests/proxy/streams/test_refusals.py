@@ -180,7 +180,7 @@ def test_later_batches_are_refused_until_the_refused_one_has_come_back() -> None
     assert not is_refused(8, 8)
     world.clock.pass_seconds(1)
     assert not is_refused(9, 12)
-    assert not world.registry.refused.concerns(("ANONYMOUS", "etl"), NOISY)
+    assert not world.registry.refused.has_refused((("ANONYMOUS", "etl"), NOISY))
 
 
 def test_an_earlier_batch_that_is_refused_with_others_has_to_pass_first() -> None:
