@@ -110,7 +110,7 @@ class Pump(Turn):
     kept        bytes that were read and not forwarded: an incomplete header, or what follows a boundary
     unparsed    `kept` may contain more than an incomplete header: the stream parses it before the next read
     pending     bytes that the sink did not take
-    discarding  the sink has gone: bytes are dropped
+    discarding  the sink has gone, or its stream was ended: bytes are dropped
     """
 
     __slots__ = (
@@ -467,6 +467,11 @@ class Pump(Turn):
         self.discarding = True
         if self.pending is not None:
             self._drop_pending()
+
+    def end(self) -> None:
+        """Nothing follows what the sink has taken: end its stream."""
+        self.discarding = True
+        self._sink.shutdown()
 
     def drop_kept(self) -> None:
         """Forget the bytes that were kept."""
