@@ -437,17 +437,9 @@ class Pump(Turn):
         pending = self.pending
         if pending is None:
             return
-        try:
-            sent = self._send(pending)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self._owner.on_sink_failed(self, error)
-            return
-        del pending[:sent]
-        if pending:
-            self._account()
-        else:
+        self.pending = None
+        self.write(pending)
+        if self.pending is None:  # all was taken, or the sink has gone
             self._drop_pending()
             self._owner.attend()
 

@@ -87,7 +87,7 @@ class Session(Owner, FrameOwner):
         self, shared: Shared, client: socket.socket, origin: Origin, on_closed: Callable[["Session"], None]
     ) -> None:
         self._shared = shared
-        self.client = shared.wire_to_client(client)
+        self.client = shared.wires.to_client(client)
         self.origin = origin
         self._on_closed = on_closed
         context = shared.context
@@ -139,12 +139,12 @@ class Session(Owner, FrameOwner):
         spent_ns = now_ns - self.opening_ns
         self.opening_ns = None
         certificate = self.client.peer_certificate
-        user = None if certificate is None else shared.principal_of(certificate)
+        user = None if certificate is None else shared.tls.principal_of(certificate)
         if user is not None:
             self.identity.authenticate(user, now_ns)
         attempt = shared.upstream.connect(
             candidates,
-            shared.wire_to_broker,
+            shared.wires.to_broker,
             partial(self._on_connected, spent_ns),
             shared.health.failed,
             self.close,

@@ -32,47 +32,27 @@ _MAX_DISCARDED: Final = 262_144
 Failed = Callable[[str, str], None]
 
 
-@final
-class Memory:
-    """What the wires of one event loop share. OpenSSL reads from `incoming` and writes to `outgoing`; both are empty
-    between two calls of a wire. `received`: where a socket's bytes go.
-    """
-
-    __slots__ = ("incoming", "outgoing", "received", "turns")
-
-    def __init__(self, turns: Turns) -> None:
-        self.turns = turns
-        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.received = memoryview(bytearray(_RECEIVED_AT_ONCE))
-
-
 class TlsWire(Wire):
     """A connection with TLS, after `open`. `host`: the server's name, with which its certificate must fit; None: this
     side is the server.
 
-    _rest     encrypted bytes that OpenSSL has not seen
-    _unsent   encrypted bytes that the socket did not take: of the first `_owed` bytes of the next send
-    _end      how the stream ended, after what the last read returned
+    handshake   None: it is done, or the wire is closed
+    _rest       encrypted bytes that OpenSSL has not seen
+    _unsent     encrypted bytes that the socket did not take: of the first `_owed` bytes of the next send
+    _end        how the stream ended, after what the last read returned
     """
 
-    __slots__ = ("_context", "_end", "_handshake", "_host", "_memory", "_owed", "_rest", "_tls", "_unsent", "buffers")
+    __slots__ = ("_context", "_end", "_host", "_owed", "_rest", "_shared", "_tls", "_unsent", "buffers", "handshake")
 
     byte_cost = 4
 
-    def __init__(
-        self,
-        loop: AbstractEventLoop,
-        sock: socket.socket,
-        memory: Memory,
-        context: ssl.SSLContext,
-        host: str | None = None,
-    ) -> None:
-        super().__init__(loop, sock)
-        self._memory = memory
+    def __init__(self, shared: "Wires", sock: socket.socket, context: ssl.SSLContext, host: str | None = None) -> None:
+        super().__init__(shared.loop, sock)
+        self._shared = shared
         self._context = context
         self._host = host
         self._tls: Any = None
-        self._handshake: Handshake | None = None
+        self.handshake: Handshake | None = None
         self._rest = self._unsent = b""
         self._owed = 0
         self._end: OSError | None = None
@@ -81,45 +61,41 @@ class TlsWire(Wire):
         self.send = self._send
 
     def open(self, done: Callable[[], None], failed: Failed) -> None:
-        self._handshake = Handshake(self, self._memory.turns, done, failed)
+        self.handshake = Handshake(self, self._shared.turns, done, failed)
         if self._host is None:
-            self.when_readable(self._handshake.on_ready)
+            self.when_readable(self.handshake.on_ready)
         else:
-            self._memory.turns.wait_for_handshake(self._handshake)
+            self._shared.turns.wait_for_handshake(self.handshake)
 
     def step(self) -> None:
         """A step of the handshake. Raises OSError, ssl.SSLWantReadError and ssl.SSLWantWriteError among them, and
         EOFError for a client that ended its stream without a byte.
         """
-        memory = self._memory
+        shared = self._shared
         with suppress(BlockingIOError):
             received = self._sock.recv(_LARGEST_RECORD)
             if not received:
                 raise ConnectionResetError if self.has_begun or not self.is_server else EOFError
             self._rest += received
         if not self.has_begun:
-            self._tls = self._context.wrap_bio(memory.incoming, memory.outgoing, self.is_server, self._host)
+            self._tls = self._context.wrap_bio(shared.incoming, shared.outgoing, self.is_server, self._host)
         is_done = is_sent = False
-        memory.incoming.write(self._rest)
+        shared.incoming.write(self._rest)
         try:
             self._tls.do_handshake()
             is_done = True
         except ssl.SSLWantReadError:
             pass
         finally:
-            self._rest = memory.incoming.read()
+            self._rest = shared.incoming.read()
             with suppress(OSError):  # the next step reports it
                 is_sent = self._flush()
         if not is_sent:
             raise ssl.SSLWantWriteError
         if not is_done:
             raise ssl.SSLWantReadError
-        self._handshake = None
+        self.handshake = None
         self.buffers = bool(self._rest)
-
-    def is_opened_by(self, handshake: "Handshake") -> bool:
-        """Whether this handshake is under way: the wire has not been closed."""
-        return self._handshake is handshake
 
     @property
     def is_server(self) -> bool:
@@ -143,11 +119,11 @@ class TlsWire(Wire):
 
     def _recv_into(self, buffer: Any, size: int) -> int:
         if self._end is None:
-            turns = self._memory.turns
+            turns = self._shared.turns
             data: bytes | memoryview = self._rest
             filled = len(data)
             if not self.buffers:
-                data = self._memory.received
+                data = self._shared.received
                 filled = self._sock.recv_into(data, min(size, _RECEIVED_AT_ONCE))
                 if not filled:
                     return 0
@@ -168,8 +144,8 @@ class TlsWire(Wire):
 
         A turn is over when OpenSSL, which is given `_LARGEST_RECORD` bytes at most, finds no data in them.
         """
-        memory, read = self._memory, self._tls.read
-        incoming = memory.incoming
+        shared, read = self._shared, self._tls.read
+        incoming = shared.incoming
         got = at = count = 0
         try:
             while got < size and count < _RECORDS_AT_ONCE:
@@ -187,11 +163,11 @@ class TlsWire(Wire):
             pass
         except OSError as error:
             self._end = error
-        memory.turns.used_ns += count * _RECORD_NS
+        shared.turns.used_ns += count * _RECORD_NS
         rest = incoming.read() + data[at:filled] if at < filled or incoming.pending else b""
         self._rest = rest
         self.buffers = bool(rest or self._end or (got == size and self._tls.pending()))
-        if memory.outgoing.pending and not self._flush():
+        if shared.outgoing.pending and not self._flush():
             self._end = self._end or ConnectionAbortedError("it does not read alerts")
         return got
 
@@ -209,7 +185,7 @@ class TlsWire(Wire):
 
     def _flush(self) -> bool:
         """Send what OpenSSL has encrypted. Returns whether the socket took all of it. Raises OSError."""
-        unsent = self._unsent + self._memory.outgoing.read()
+        unsent = self._unsent + self._shared.outgoing.read()
         try:
             sent = self._sock.send(unsent)
         except (BlockingIOError, InterruptedError):
@@ -224,7 +200,7 @@ class TlsWire(Wire):
         super().shutdown()
 
     def close(self) -> None:
-        self._handshake = None
+        self.handshake = None
         self._notify()
         super().close()
 
@@ -267,7 +243,7 @@ class Handshake:
             self._turns.wait_for_handshake(self)
 
     def on_turn(self) -> None:
-        if not self._wire.is_opened_by(self):
+        if self._wire.handshake is not self:  # closed
             return
         started_ns = self._turns.clock()
         try:
@@ -308,19 +284,25 @@ class Handshake:
 
 @final
 class Wires:
-    """Makes the wires of new connections, with the contexts that are in force then."""
+    """Makes the wires of new connections, with the contexts that are in force then, and has what all of them share.
 
-    __slots__ = ("_contexts", "_loop", "_memory")
+    OpenSSL reads from `incoming` and writes to `outgoing`; both are empty between two calls of a wire. `received`:
+    where a socket's bytes go.
+    """
+
+    __slots__ = ("_contexts", "incoming", "loop", "outgoing", "received", "turns")
 
     def __init__(self, loop: AbstractEventLoop, turns: Turns, contexts: TlsContexts) -> None:
-        self._loop = loop
-        self._memory = Memory(turns)
+        self.loop = loop
+        self.turns = turns
         self._contexts = contexts
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.received = memoryview(bytearray(_RECEIVED_AT_ONCE))
 
     def to_client(self, sock: socket.socket) -> Wire:
         context = self._contexts.from_clients
-        return Wire(self._loop, sock) if context is None else TlsWire(self._loop, sock, self._memory, context)
+        return Wire(self.loop, sock) if context is None else TlsWire(self, sock, context)
 
     def to_broker(self, sock: socket.socket, host: str) -> Wire:
         context = self._contexts.to_brokers
-        return Wire(self._loop, sock) if context is None else TlsWire(self._loop, sock, self._memory, context, host)
+        return Wire(self.loop, sock) if context is None else TlsWire(self, sock, context, host)

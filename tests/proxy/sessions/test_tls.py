@@ -367,20 +367,19 @@ def test_a_handshake_that_waits_to_write() -> None:
 
     class Wire:
         is_server, has_begun = True, True
+        handshake: Handshake | None = None
         steps = iter([ssl.SSLWantWriteError(), BlockingIOError(), ssl.SSLWantReadError(), None])
 
         def step(self) -> None:
             if (error := next(self.steps)) is not None:
                 raise error
 
-        def is_opened_by(self, _: Handshake) -> bool:
-            return True
-
         def __getattr__(self, name: str) -> Callable[..., None]:
             return lambda *_: calls.append(name)
 
     turns = Turns(None, WorkClock(1))  # type: ignore[arg-type]
-    handshake = Handshake(Wire(), turns, lambda: calls.append("done"), lambda *_: calls.append("failed"))  # type: ignore[arg-type]
+    wire = Wire()
+    wire.handshake = handshake = Handshake(wire, turns, lambda: calls.append("done"), lambda *_: calls.append("failed"))  # type: ignore[arg-type]
     for _ in range(4):
         handshake.on_ready()
     waits = ["when_writable", "when_readable", "when_readable", "done"]
