@@ -206,7 +206,8 @@ class Server:
         """Bind every port and begin to accept. Raises BindError."""
         config = self.config
         metrics = self.metrics
-        headers = ProxyHeaders(loop, self._clock, config, metrics, self._accepted)
+        faults = Faults(metrics, self._clock)
+        headers = ProxyHeaders(loop, self._clock, config, faults, self._accepted)
         self.ports = Ports(loop, config, metrics, headers)
         configured = active_quotas(config)
         registry = Registry(
@@ -216,7 +217,6 @@ class Server:
             reads_topics=config.usage.by_topic,
         )
         turns = Turns(loop, self._work_clock)
-        wires = Wires(loop, turns, self.tls)
         memory = MemoryPool(config.security.max_buffered_bytes)
         holds = Holds()
         report = Report(config.enforcement, metrics.entities)
@@ -238,17 +238,15 @@ class Server:
             pumps=PumpSet(memory, turns, self._clock, metrics.connections.paused),
             wakeups=Wakeups(loop, holds, self._clock),
             upstream=Upstream(loop, self._clock),
-            faults=Faults(metrics, self._clock),
+            faults=faults,
             health=Health(config, metrics.errors.upstream, self._clock),
-            login=lambda: self.tls.upstream.login,
-            principal_of=self.tls.principal_of,
-            wire_to_client=wires.to_client,
-            wire_to_broker=wires.to_broker,
+            tls=self.tls,
+            wires=Wires(loop, turns, self.tls),
         )
         max_wait_ns = int(config.enforcement.max_connection_hold_seconds * NS_PER_SECOND)
         max_refused = max(1, config.security.max_connections // WAITING_PARTS)
         quotas = ConnectionQuotas(registry, max_wait_ns)
-        self.gate = Gate(loop, self._clock, quotas, report, metrics.connections, self.context, max_refused)
+        self.gate = Gate(loop, self._clock, quotas, report, faults, self.context, max_refused)
         self.active_config = ActiveConfig(config, configured, self.shared)
         sweep = Sweep(self.sessions, headers, memory, metrics.connections, config.security)
         registry.observers.append(self.shared.wakeups.limits_changed)
@@ -272,7 +270,6 @@ class Server:
         self.ports.close()
         for session in list(self.sessions):
             session.close()
-        self.shared.wakeups.close()
         self.context.topics.close()
 
     # ---- accepting
@@ -282,11 +279,12 @@ class Server:
         if self._draining:
             client.close()
             return
-        if self.metrics.connections.open >= self.config.security.max_connections:
-            client.close()
-            shared.faults.rejected(self.config.security.max_connections)
-            return
         origin = Origin(unmapped(peer[0]), peer[1], self.ports.names_of(port), header_ns)
+        limit = self.config.security.max_connections
+        if self.metrics.connections.open >= limit:
+            client.close()
+            shared.faults.rejected("max_connections", format_address((origin.ip, origin.port)), max_connections=limit)
+            return
         verdict = self.gate.decide(origin)
         if verdict is None:
             client.close()

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from protocol.principal_rules import distinguished_name, not_after, parse_rules
 from proxy.config.client_file import read_client_settings
 from proxy.config.client_settings import ClientSettings, Pem, SslSettings
 from proxy.config.config import Config, ServerSsl
@@ -66,7 +65,6 @@ class TlsContexts(FileWatch[_Made]):
         super().__init__("tls", _log, clock)
         self._server = config.listening.ssl
         self._metrics = metrics
-        self._rules = parse_rules() if self._server is None else parse_rules(self._server.principal_rules)
         #: What was read last, also if it was refused.
         self._latest = config.upstream
         self._seen = fingerprints(self.paths())
@@ -79,8 +77,11 @@ class TlsContexts(FileWatch[_Made]):
 
     def principal_of(self, certificate_der: bytes) -> str | None:
         """The user that a client's certificate names; None: its name cannot be read."""
+        from protocol.principal_rules import distinguished_name, parse_rules  # 5 MB, if there are certificates
+
+        assert self._server is not None  # noqa: S101 - for the type checker
         try:
-            return self._rules.principal_of(distinguished_name(certificate_der))
+            return parse_rules(self._server.principal_rules).principal_of(distinguished_name(certificate_der))
         except ValueError:
             return None
 
@@ -196,6 +197,8 @@ def _refusing(pem: Pem, content: str, message: str) -> Iterator[None]:
 
 def _not_after(certificate: Pem) -> int:
     """When the first certificate of a chain expires, in seconds since 1970."""
+    from protocol.principal_rules import not_after
+
     return min(not_after(ssl.PEM_cert_to_DER_cert(each)) for each in _CERTIFICATES.findall(certificate.text))
 
 

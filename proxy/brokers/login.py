@@ -24,7 +24,6 @@ from kio.schema.sasl_authenticate.v1.response import SaslAuthenticateResponse
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 from kio.static.primitive import i16, i32
-from scramp import ScramClient, ScramException
 
 from protocol.messages import decode, encode
 from protocol.sasl import subject
@@ -77,8 +76,6 @@ class Login:
             self.frame = self._frames.send(response)
         except StopIteration:
             self.frame = b""
-        except (ScramException, UnicodeDecodeError) as error:
-            raise LoginRefused(f"the broker's messages of {self._settings.mechanism} are wrong: {error}") from None
         except LoginRefused:
             raise
         except OSError as error:
@@ -135,9 +132,14 @@ def _oauthbearer(login: Login, settings: LoginSettings) -> Generator[bytes, byte
 
 def _scram(_: Login, settings: LoginSettings) -> Generator[bytes, bytes, None]:
     """RFC 5802. As Kafka's own clients it takes the password as it is, without SASLprep."""
+    from scramp import ScramClient, ScramException  # 5 MB, if there is such a login
+
     client = ScramClient([settings.mechanism], settings.username, "")
     challenge = yield client.get_client_first().encode()
-    client.set_server_first(challenge.decode())
+    try:
+        client.set_server_first(challenge.decode())
+    except (ScramException, UnicodeDecodeError) as error:
+        raise LoginRefused(f"the broker's messages of {settings.mechanism} are wrong: {error}") from None
     if int(client.iterations) > MAX_ITERATIONS:
         raise LoginRefused(f"the broker asks for {client.iterations} iterations; {MAX_ITERATIONS} are the most")
     digest = client.hf().name

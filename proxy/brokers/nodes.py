@@ -29,9 +29,6 @@ class BrokerPortConflict(ProtocolError):
             f"--broker-port {node_id}=PORT, or a larger --broker-ports range",
             0,
         )
-        self.port = port
-        self.node_id = node_id
-        self.other_id = other_id
 
 
 class Nodes:
@@ -114,7 +111,3 @@ class Nodes:
         """The real address for a port of the proxy; None while its node is unknown."""
         node_id = self._node_at_port.get(port)
         return None if node_id is None else self._real[node_id]
-
-    def known(self) -> dict[int, Address]:
-        """Real address by node id."""
-        return dict(self._real)

@@ -20,7 +20,6 @@ class ClosedMidFrame(ProtocolError):
 
     def __init__(self, missing: int | None) -> None:
         super().__init__(f"the client closed its connection {missing or 'some'} bytes before the end of a request", -1)
-        self.missing = missing
 
 
 class HandshakeFailed(ProtocolError):
@@ -40,11 +39,16 @@ class Faults:
         self._clock: Final = clock
         self._lines: Final = RateLimited()
 
-    def rejected(self, max_connections: int) -> None:
-        """A connection above `--max-connections` was closed."""
-        reason = "max_connections"
+    def rejected(self, reason: str, peer: str, entity: object = None, **fields: object) -> None:
+        """A connection was closed before it was served. `entity`: of the limit that is the reason."""
         self._metrics.connections.rejected[reason] += 1
-        self._log(logging.WARNING, "connection_rejected", reason, reason=reason, max_connections=max_connections)
+        fields = {"entity": entity and str(entity), **fields}
+        self._log(logging.WARNING, "connection_rejected", (reason, entity), peer=peer, reason=reason, **fields)
+
+    def header(self, peer: str, error: ProtocolError) -> None:
+        """A connection of a load balancer begins with no PROXY header."""
+        hint = "connections from --proxy-protocol-from begin with a PROXY header"
+        self._refused(error, peer=peer, hint=hint)
 
     def ended_mid_frame(self) -> None:
         """The broker ended its stream inside of a response."""
@@ -59,23 +63,18 @@ class Faults:
 
     def protocol(self, identity: Identity, error: ProtocolError, broker: str = "") -> None:
         """One side sent what cannot be handled. `broker`: its address, if that did."""
-        self._metrics.errors.protocol[error.reason] += 1
-        self._log(
-            logging.WARNING,
-            "protocol_error",
-            error.reason,
-            peer=identity.client.peer,
-            client_id=identity.client.client_id,
-            **({"broker": broker} if broker else {}),
-            reason=error.reason,
-            offset=error.offset,
-            detail=str(error),
-        )
+        self._refused(error, peer=identity.client.peer, client_id=identity.client.client_id, broker=broker or None)
 
     def defect(self, identity: Identity, error: Exception) -> None:
         """A defect in this program, which closes only its connection."""
         self._metrics.errors.protocol["defect"] += 1
         self._log(logging.ERROR, "defect", type(error).__name__, exc_info=True, peer=identity.client.peer)
+
+    def _refused(self, error: ProtocolError, **fields: object) -> None:
+        reason = error.reason
+        self._metrics.errors.protocol[reason] += 1
+        fields.update(reason=reason, offset=error.offset, detail=str(error))
+        self._log(logging.WARNING, "protocol_error", reason, **fields)
 
     def _log(self, level: int, name: str, key: object, **fields: object) -> None:
         self._lines.event(_log, level, name, (name, key), self._clock(), **fields)

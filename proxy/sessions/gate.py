@@ -8,16 +8,14 @@ one above ``connections``, as in Kafka above those of an address.
 Changed limits apply to the next connection: a wait, once begun, stays as it is.
 """
 
-import logging
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from proxy.config.config import format_address
 from proxy.enforcement.report import Report
-from proxy.observability.logs import RateLimited
-from proxy.observability.metrics import ConnectionMetrics
+from proxy.sessions.faults import Faults
 from proxy.sessions.session import Session
 from proxy.sessions.shared import Origin
 from proxy.streams.context import Context
@@ -26,21 +24,14 @@ from quotas.connections import ConnectionQuotas, Verdict
 NS_PER_SECOND: Final = 1_000_000_000
 _SERVED: Final = Verdict(True)
 
-_log = logging.getLogger("proxy.sessions.gate")
 
-
+@dataclass(frozen=True, slots=True)
 class PendingConnection:
-    """A connection that is not served yet, and the timer that ends its wait.
+    """A connection that is not served yet, since when it is there, and the timer that ends its wait."""
 
-    since_ns   its arrival
-    """
-
-    __slots__ = ("since_ns", "timer", "verdict")
-
-    def __init__(self, verdict: Verdict, since_ns: int, timer: TimerHandle) -> None:
-        self.verdict = verdict
-        self.since_ns = since_ns
-        self.timer = timer
+    verdict: Verdict
+    since_ns: int
+    timer: TimerHandle
 
 
 class Gate:
@@ -55,7 +46,7 @@ class Gate:
         clock: Callable[[], int],
         quotas: ConnectionQuotas,
         report: Report,
-        metrics: ConnectionMetrics,
+        faults: Faults,
         context: Context,
         max_refused: int,
     ) -> None:
@@ -63,10 +54,9 @@ class Gate:
         self._clock = clock
         self._quotas = quotas
         self._report = report
-        self._metrics = metrics
+        self._faults = faults
         self._context = context
         self._max_refused = max_refused
-        self._lines = RateLimited()
         self._pending: dict[Session, PendingConnection] = {}
         self._refused = 0
 
@@ -133,17 +123,6 @@ class Gate:
                 self._report.connection_waited(session.identity.client, verdict, now_ns)
 
     def _count_rejected(self, peer: str, verdict: Verdict) -> None:
-        reason = verdict.limit_name or ""
-        self._metrics.rejected[reason] += 1
-        self._lines.event(
-            _log,
-            logging.WARNING,
-            "connection_rejected",
-            (reason, verdict.entity),
-            self._clock(),
-            peer=peer,
-            reason=reason,
-            entity=str(verdict.entity),
-            limit_value=verdict.limit_value,
-            held_seconds=verdict.wait_ns / NS_PER_SECOND or None,
-        )
+        held_seconds = verdict.wait_ns / NS_PER_SECOND or None
+        reason, limit_value = verdict.limit_name or "", verdict.limit_value
+        self._faults.rejected(reason, peer, verdict.entity, limit_value=limit_value, held_seconds=held_seconds)

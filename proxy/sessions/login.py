@@ -46,7 +46,7 @@ class BrokerLogin:
 
     def begin(self) -> None:
         """Begin a login, at the end of the current frame."""
-        connection, settings = self._requests.stream.connection, self._shared.login()
+        connection, settings = self._requests.stream.connection, self._shared.tls.upstream.login
         if settings is not None and not connection.is_closing:
             self._login = Login(settings, connection.context.config.security.sasl_oauthbearer_sub_claim_name)
             self._timer = None

@@ -1,9 +1,9 @@
 """Reads the PROXY header of connections from load balancers, before anything else is done with them."""
 
-import logging
 import socket
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
+from dataclasses import dataclass
 from ipaddress import ip_address
 from itertools import islice
 from typing import Any, Final
@@ -11,8 +11,8 @@ from typing import Any, Final
 from protocol.errors import InvalidProxyHeader
 from protocol.proxy_header import MAX_PROXY_HEADER_SIZE, parse_proxy_header
 from proxy.config.config import Config, format_address, unmapped
-from proxy.observability.logs import RateLimited
-from proxy.observability.metrics import PROXY_HEADER_TIMEOUT, Metrics
+from proxy.observability.metrics import PROXY_HEADER_TIMEOUT
+from proxy.sessions.faults import Faults
 
 NS_PER_SECOND: Final = 1_000_000_000
 #: Most connections that one `expire` closes.
@@ -20,19 +20,15 @@ EXPIRED_AT_ONCE: Final = 64
 
 Accepted = Callable[[socket.socket, tuple[Any, ...], int, int], None]
 
-_log = logging.getLogger("proxy.sessions.proxy_headers")
 
-
-class _Waiting:
+@dataclass(slots=True)
+class PartialHeader:
     """A connection without its whole header: its address, its port of the proxy, and the bytes that were read."""
 
-    __slots__ = ("data", "peer", "port", "since_ns")
-
-    def __init__(self, peer: tuple[Any, ...], port: int, since_ns: int) -> None:
-        self.peer = peer
-        self.port = port
-        self.since_ns = since_ns
-        self.data = b""
+    peer: tuple[Any, ...]
+    port: int
+    since_ns: int
+    data: bytes = b""
 
 
 class ProxyHeaders:
@@ -43,18 +39,17 @@ class ProxyHeaders:
     """
 
     def __init__(
-        self, loop: AbstractEventLoop, clock: Callable[[], int], config: Config, metrics: Metrics, accepted: Accepted
+        self, loop: AbstractEventLoop, clock: Callable[[], int], config: Config, faults: Faults, accepted: Accepted
     ) -> None:
         self._loop = loop
         self._clock = clock
-        self._metrics = metrics
+        self._faults = faults
         self._accepted = accepted
         self._networks = config.listening.proxy_protocol_from
         self._max_waiting = config.security.max_connections
         self._timeout_ns = int(config.security.handshake_timeout_seconds * NS_PER_SECOND)
-        self._lines = RateLimited()
         #: In the order of their arrival.
-        self._waiting: dict[socket.socket, _Waiting] = {}
+        self._waiting: dict[socket.socket, PartialHeader] = {}
 
     def accept(self, client: socket.socket, peer: tuple[Any, ...], port: int) -> None:
         """Take a new non-blocking socket, its peer and the port that it came to."""
@@ -63,7 +58,7 @@ class ProxyHeaders:
         elif len(self._waiting) >= self._max_waiting:
             self._reject(client, peer, "max_connections")
         else:
-            self._waiting[client] = _Waiting(peer, port, self._clock())
+            self._waiting[client] = PartialHeader(peer, port, self._clock())
             self._loop.add_reader(client.fileno(), self._on_readable, client)
 
     def expire(self, now_ns: int) -> None:
@@ -115,7 +110,7 @@ class ProxyHeaders:
             taken_ns = self._clock() - waiting.since_ns
             self._accepted(client, header.source or waiting.peer, waiting.port, taken_ns)
 
-    def _on_end(self, client: socket.socket, waiting: _Waiting) -> None:
+    def _on_end(self, client: socket.socket, waiting: PartialHeader) -> None:
         """The stream has ended. Without a byte it was a health check."""
         if waiting.data:
             self._refuse(client, waiting, InvalidProxyHeader("end", len(waiting.data)))
@@ -127,25 +122,15 @@ class ProxyHeaders:
         del self._waiting[client]
         self._loop.remove_reader(client.fileno())
 
-    def _refuse(self, client: socket.socket, waiting: _Waiting, error: InvalidProxyHeader) -> None:
+    def _refuse(self, client: socket.socket, waiting: PartialHeader, error: InvalidProxyHeader) -> None:
         self._forget(client)
         client.close()
-        self._metrics.errors.protocol[error.reason] += 1
-        self._log_line(
-            "protocol_error",
-            error.reason,
-            waiting.peer,
-            offset=error.offset,
-            detail=str(error),
-            hint="connections from --proxy-protocol-from begin with a PROXY header",
-        )
+        self._faults.header(_address_of(waiting.peer), error)
 
     def _reject(self, client: socket.socket, peer: tuple[Any, ...], reason: str) -> None:
         client.close()
-        self._metrics.connections.rejected[reason] += 1
-        self._log_line("connection_rejected", reason, peer)
+        self._faults.rejected(reason, _address_of(peer))
 
-    def _log_line(self, name: str, reason: str, peer: tuple[Any, ...], **fields: object) -> None:
-        at = format_address((unmapped(peer[0]), peer[1]))
-        key = (name, reason)
-        self._lines.event(_log, logging.WARNING, name, key, self._clock(), peer=at, reason=reason, **fields)
+
+def _address_of(peer: tuple[Any, ...]) -> str:
+    return format_address((unmapped(peer[0]), peer[1]))

@@ -110,7 +110,7 @@ class Pump(Turn):
     kept        bytes that were read and not forwarded: an incomplete header, or what follows a boundary
     unparsed    `kept` may contain more than an incomplete header: the stream parses it before the next read
     pending     bytes that the sink did not take
-    discarding  the sink has gone: bytes are dropped
+    discarding  the sink has gone, or its stream was ended: bytes are dropped
     """
 
     __slots__ = (
@@ -170,7 +170,7 @@ class Pump(Turn):
         self.paused &= ~reason
         self._shared.paused[REASON_NAMES[reason]] -= 1
         if not self.paused:
-            if self.unparsed or (self.source.buffers and self.source.pending()):
+            if self.unparsed or self.source.buffers:
                 self._wait_for_turn()
             else:
                 self.source.when_readable(self.on_readable)
@@ -242,8 +242,8 @@ class Pump(Turn):
             self.is_heavy = False
         if stream.connection.attention:
             self._owner.attend()
-        if self.source.buffers:
-            self._look_for_pending()
+        if self.source.buffers and not self.paused:
+            self._wait_for_turn()
 
     def _read_less(self, want: int) -> None:
         """The wake-up of a pump that kept bytes, or reads less than `want`."""
@@ -271,6 +271,8 @@ class Pump(Turn):
         """A read failed, or there was nothing to read."""
         if not isinstance(error, BlockingIOError | InterruptedError):
             self._owner.on_source_ended(self, error)
+        elif self.source.buffers and not self.paused:
+            self._wait_for_turn()
 
     def _restore_kept(self) -> int:
         """Copy the kept bytes to the beginning of the shared buffer; returns their number."""
@@ -317,12 +319,7 @@ class Pump(Turn):
             shared.memory_returned()
         if self.stream.connection.attention:
             self._owner.attend()
-        if self.source.buffers:
-            self._look_for_pending()
-
-    def _look_for_pending(self) -> None:
-        """The wire may have bytes that the event loop does not report."""
-        if not self.paused and self.source.pending():
+        if self.source.buffers and not self.paused:
             self._wait_for_turn()
 
     def _steps(self, end: int, until_ns: int, step: int | None) -> bool:
@@ -440,17 +437,9 @@ class Pump(Turn):
         pending = self.pending
         if pending is None:
             return
-        try:
-            sent = self._send(pending)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self._owner.on_sink_failed(self, error)
-            return
-        del pending[:sent]
-        if pending:
-            self._account()
-        else:
+        self.pending = None
+        self.write(pending)
+        if self.pending is None:  # all was taken, or the sink has gone
             self._drop_pending()
             self._owner.attend()
 
@@ -467,6 +456,11 @@ class Pump(Turn):
         self.discarding = True
         if self.pending is not None:
             self._drop_pending()
+
+    def end(self) -> None:
+        """Nothing follows what the sink has taken: end its stream."""
+        self.discarding = True
+        self._sink.shutdown()
 
     def drop_kept(self) -> None:
         """Forget the bytes that were kept."""

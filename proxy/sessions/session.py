@@ -87,7 +87,7 @@ class Session(Owner, FrameOwner):
         self, shared: Shared, client: socket.socket, origin: Origin, on_closed: Callable[["Session"], None]
     ) -> None:
         self._shared = shared
-        self.client = shared.wire_to_client(client)
+        self.client = shared.wires.to_client(client)
         self.origin = origin
         self._on_closed = on_closed
         context = shared.context
@@ -139,12 +139,12 @@ class Session(Owner, FrameOwner):
         spent_ns = now_ns - self.opening_ns
         self.opening_ns = None
         certificate = self.client.peer_certificate
-        user = None if certificate is None else shared.principal_of(certificate)
+        user = None if certificate is None else shared.tls.principal_of(certificate)
         if user is not None:
             self.identity.authenticate(user, now_ns)
         attempt = shared.upstream.connect(
             candidates,
-            shared.wire_to_broker,
+            shared.wires.to_broker,
             partial(self._on_connected, spent_ns),
             shared.health.failed,
             self.close,
@@ -225,7 +225,7 @@ class Session(Owner, FrameOwner):
         else:
             self.requests.stream.want = self.requests.stream.remaining or self.requests.stream.want
         if self.upstream is not None and not self._is_busy():  # data without a response does not count now
-            self.upstream.shutdown()  # the broker ends its stream when it has read all of it
+            self.requests.end()  # the broker ends its stream when it has read all of it
 
     def _flush(self) -> None:
         self.connection.close()
@@ -258,8 +258,8 @@ class Session(Owner, FrameOwner):
         is_owed = len(self.connection.in_flight) > partly_sent or responses.stream.remaining > 0
         if is_owed and not responses.discarding:
             return
-        if self.requests.pending is None and self.upstream is not None:
-            self.upstream.shutdown()
+        if self.requests.pending is None:
+            self.requests.end()
 
     def close(self) -> None:
         """Close both connections at once and give back everything; does nothing the second time."""
@@ -397,7 +397,7 @@ class Session(Owner, FrameOwner):
             self._on(Event.CLIENT_ENDED)
             return
         if error is not None:
-            if not requests.discarding:
+            if not requests.discarding:  # else the broker is not the side that ended first
                 self._note_upstream_lost(error)
         elif responses.stream.remaining or responses.kept:
             self._shared.faults.ended_mid_frame()

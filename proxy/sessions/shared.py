@@ -1,19 +1,18 @@
 """What all sessions of one proxy share, and where a client comes from."""
 
-import socket
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from proxy.brokers.health import Health
 from proxy.brokers.upstream import Upstream
-from proxy.config.client_settings import LoginSettings
 from proxy.sessions.faults import Faults
 from proxy.sessions.pump import PumpSet
+from proxy.sessions.tls_wire import Wires
 from proxy.sessions.wakeups import Wakeups
-from proxy.sessions.wire import Wire
 from proxy.streams.context import Context
 from proxy.streams.kinds import Kinds
+from proxy.tls import TlsContexts
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +29,7 @@ class Origin:
 
 @dataclass(slots=True, eq=False)
 class Shared:
-    """The proxy's parts as a session sees them.
-
-    clock            monotonic nanoseconds
-    login            the proxy's own, as its file is now
-    principal_of     the user that a client's certificate names
-    wire_to_client   makes the wire of an accepted connection, plaintext or TLS
-    wire_to_broker   the same of a connection to a broker, with its host
-    """
+    """The proxy's parts as a session sees them. `clock` returns monotonic nanoseconds."""
 
     loop: AbstractEventLoop
     clock: Callable[[], int]
@@ -48,7 +40,5 @@ class Shared:
     upstream: Upstream
     faults: Faults
     health: Health
-    login: Callable[[], LoginSettings | None]
-    principal_of: Callable[[bytes], str | None]
-    wire_to_client: Callable[[socket.socket], Wire]
-    wire_to_broker: Callable[[socket.socket, str], Wire]
+    tls: TlsContexts
+    wires: Wires

@@ -1,13 +1,12 @@
 """TLS between a pump and a socket: a handshake by turns, then a wire that decrypts and encrypts.
 
-`SSLSocket` reads one record at a time, and a client sends each request in a record of its own. So one read goes on
-until nothing is left or no other record fits, to save wake-ups. Only a read that fills the buffer leaves some behind.
+OpenSSL sees memory, no socket, and as much of it as one turn may take: by itself it would read on for as long as
+records without data come (TLS 1.3's KeyUpdate). The wire receives and sends many records at once.
 
-A send is taken as a whole or not at all: OpenSSL remembers what it has encrypted, so the next send must begin with the
-same bytes, and may go on with more. `Pump.pending` does that.
+A byte counts as sent when its record has left. What the socket did not take of a record is kept, so the next send must
+begin with the same bytes, and may go on with more. `Pump.pending` does that.
 """
 
-import errno
 import socket
 import ssl
 from asyncio import AbstractEventLoop
@@ -19,12 +18,14 @@ from proxy.sessions.turns import Turns
 from proxy.sessions.wire import Wire
 from proxy.tls import TlsContexts, failure_of
 
-#: After a read found no second record: reads without asking for one. Asking in vain costs 2 us.
-_READS_WITHOUT_MORE: Final = 3
 #: Records of one read, which may be of one byte each, and the time of one besides that of its bytes.
 _RECORDS_AT_ONCE: Final = 64
-_RECORD_NS: Final = 5_000
-_LARGEST_RECORD: Final = 16_384
+_RECORD_NS: Final = 3_000
+#: What OpenSSL is given at once: the largest record, with its head.
+_LARGEST_RECORD: Final = 16_384 + 320
+#: Most bytes of one `recv`, and most that are encrypted for one `send`.
+_RECEIVED_AT_ONCE: Final = 262_144
+_SENT_AT_ONCE: Final = 131_072
 #: Bytes that a client may send after its handshake failed, before it has read why.
 _MAX_DISCARDED: Final = 262_144
 
@@ -34,61 +35,67 @@ Failed = Callable[[str, str], None]
 class TlsWire(Wire):
     """A connection with TLS, after `open`. `host`: the server's name, with which its certificate must fit; None: this
     side is the server.
+
+    handshake   None: it is done, or the wire is closed
+    _rest       encrypted bytes that OpenSSL has not seen
+    _unsent     encrypted bytes that the socket did not take: of the first `_owed` bytes of the next send
+    _end        how the stream ended, after what the last read returned
     """
 
-    __slots__ = ("_context", "_end", "_handshake", "_host", "_is_shut", "_read", "_skips", "_tls", "_turns", "buffers")
+    __slots__ = ("_context", "_end", "_host", "_owed", "_rest", "_shared", "_tls", "_unsent", "buffers", "handshake")
 
     byte_cost = 4
 
-    _tls: ssl.SSLSocket
-    _read: Any
-
-    def __init__(
-        self,
-        loop: AbstractEventLoop,
-        sock: socket.socket,
-        turns: Turns,
-        context: ssl.SSLContext,
-        host: str | None = None,
-    ) -> None:
-        super().__init__(loop, sock)
-        self._turns = turns
+    def __init__(self, shared: "Wires", sock: socket.socket, context: ssl.SSLContext, host: str | None = None) -> None:
+        super().__init__(shared.loop, sock)
+        self._shared = shared
         self._context = context
         self._host = host
-        self._handshake: Handshake | None = None
-        #: What the read after next returns or raises: the end of the stream, which the last read has found already.
-        self._end: int | OSError | None = None
-        self._skips, self.buffers = 0, False
-        #: The end of the stream was sent, or there is none to send.
-        self._is_shut = True
+        self._tls: Any = None
+        self.handshake: Handshake | None = None
+        self._rest = self._unsent = b""
+        self._owed = 0
+        self._end: OSError | None = None
+        self.buffers = False
         self.recv_into = self._recv_into
         self.send = self._send
 
     def open(self, done: Callable[[], None], failed: Failed) -> None:
-        self._handshake = Handshake(self, self._turns, done, failed)
+        self.handshake = Handshake(self, self._shared.turns, done, failed)
         if self._host is None:
-            self.when_readable(self._handshake.on_ready)
+            self.when_readable(self.handshake.on_ready)
         else:
-            self._turns.wait_for_handshake(self._handshake)
+            self._shared.turns.wait_for_handshake(self.handshake)
 
     def step(self) -> None:
         """A step of the handshake. Raises OSError, ssl.SSLWantReadError and ssl.SSLWantWriteError among them, and
         EOFError for a client that ended its stream without a byte.
         """
+        shared = self._shared
+        with suppress(BlockingIOError):
+            received = self._sock.recv(_LARGEST_RECORD)
+            if not received:
+                raise ConnectionResetError if self.has_begun or not self.is_server else EOFError
+            self._rest += received
         if not self.has_begun:
-            if self.is_server and not self._sock.recv(1, socket.MSG_PEEK):
-                raise EOFError
-            self._sock = self._tls = self._context.wrap_socket(
-                self._sock, server_side=self.is_server, server_hostname=self._host, do_handshake_on_connect=False
-            )
-            self._read = self._tls.read
-        self._tls.do_handshake()
-        self._handshake = None
-        self._is_shut = False
-
-    def is_opened_by(self, handshake: "Handshake") -> bool:
-        """Whether this handshake is under way: the wire has not been closed."""
-        return self._handshake is handshake
+            self._tls = self._context.wrap_bio(shared.incoming, shared.outgoing, self.is_server, self._host)
+        is_done = is_sent = False
+        shared.incoming.write(self._rest)
+        try:
+            self._tls.do_handshake()
+            is_done = True
+        except ssl.SSLWantReadError:
+            pass
+        finally:
+            self._rest = shared.incoming.read()
+            with suppress(OSError):  # the next step reports it
+                is_sent = self._flush()
+        if not is_sent:
+            raise ssl.SSLWantWriteError
+        if not is_done:
+            raise ssl.SSLWantReadError
+        self.handshake = None
+        self.buffers = bool(self._rest)
 
     @property
     def is_server(self) -> bool:
@@ -97,88 +104,113 @@ class TlsWire(Wire):
     @property
     def has_begun(self) -> bool:
         """Whether a first step was taken."""
-        return isinstance(self._sock, ssl.SSLSocket)
+        return self._tls is not None
 
     def discard(self) -> int:
         """Read encrypted bytes and drop them; their number, 0 at the end of the stream. Raises OSError."""
-        return len(socket.socket.recv(self._sock, _LARGEST_RECORD))
+        return len(self._sock.recv(_LARGEST_RECORD))
 
     @property
     def peer_certificate(self) -> bytes | None:
-        return self._tls.getpeercert(binary_form=True)
+        certificate: bytes | None = self._tls.getpeercert(binary_form=True)
+        return certificate
 
     # ---- reading and writing
 
     def _recv_into(self, buffer: Any, size: int) -> int:
-        end = self._end
-        if end is not None:
-            if isinstance(end, OSError):
-                raise end
-            return end
-        try:
-            got: int = self._read(size, buffer)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise BlockingIOError from None
-        if self._skips and got < _LARGEST_RECORD:
-            self._skips -= 1
-        elif got and size - got >= _LARGEST_RECORD:
-            return self._read_on(memoryview(buffer), got, size - _LARGEST_RECORD)
-        self.buffers = got == size
-        return got
+        if self._end is None:
+            turns = self._shared.turns
+            data: bytes | memoryview = self._rest
+            filled = len(data)
+            if not self.buffers:
+                data = self._shared.received
+                filled = self._sock.recv_into(data, min(size, _RECEIVED_AT_ONCE))
+                if not filled:
+                    return 0
+            started_ns = turns.clock()
+            got = self._decrypt(data, filled, buffer, size)
+            if got:
+                return got
+            turns.used_ns += turns.clock() - started_ns
+            turns.begin_round()
+        if self._end is None:
+            raise BlockingIOError
+        if isinstance(self._end, ssl.SSLZeroReturnError):
+            return 0
+        raise self._end
 
-    def _read_on(self, view: memoryview, got: int, size: int) -> int:
-        """Read after the first `got` bytes, while a whole record has room. Returns the number of all."""
-        self._skips, self.buffers = _READS_WITHOUT_MORE, False
-        count = 0
+    def _decrypt(self, data: bytes | memoryview, filled: int, buffer: Any, size: int) -> int:
+        """Decrypt `data[:filled]`, as much as one turn may and `size` allows. Returns the number of bytes in `buffer`.
+
+        A turn is over when OpenSSL, which is given `_LARGEST_RECORD` bytes at most, finds no data in them.
+        """
+        shared, read = self._shared, self._tls.read
+        incoming = shared.incoming
+        got = at = count = 0
         try:
-            while got <= size and count < _RECORDS_AT_ONCE:
-                count += 1
-                more = self._read(_LARGEST_RECORD, view[got:])
+            while got < size and count < _RECORDS_AT_ONCE:
+                room = _LARGEST_RECORD - incoming.pending
+                if at < filled and room > 0:
+                    at += incoming.write(data[at : min(at + room, filled)])
+                more = read(size - got, memoryview(buffer)[got:] if got else buffer)
                 if not more:
-                    self._end, self.buffers = 0, True
-                    break
-                self._skips = 0
+                    raise ssl.SSLZeroReturnError
                 got += more
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                count += 1
+                if at == filled and not incoming.pending:
+                    break
+        except ssl.SSLWantReadError:
             pass
         except OSError as error:
-            self._end, self.buffers = error, True
-        self._turns.used_ns += count * _RECORD_NS
+            self._end = error
+        shared.turns.used_ns += count * _RECORD_NS
+        rest = incoming.read() + data[at:filled] if at < filled or incoming.pending else b""
+        self._rest = rest
+        self.buffers = bool(rest or self._end or (got == size and self._tls.pending()))
+        if shared.outgoing.pending and not self._flush():
+            self._end = self._end or ConnectionAbortedError("it does not read alerts")
         return got
 
-    def pending(self) -> int:
-        return self._tls.pending() if self._end is None else 1
-
     def _send(self, data: Any) -> int:
-        if self._is_shut:  # `SSLSocket` would send plaintext
-            raise BrokenPipeError(errno.EPIPE, "the end of the stream was sent")
+        size, taken = len(data), 0
+        while taken < size:
+            if not self._unsent:
+                is_all = not taken and size <= _SENT_AT_ONCE
+                self._owed = self._tls.write(data if is_all else data[taken : taken + _SENT_AT_ONCE])
+            if not self._flush():
+                break
+            taken += self._owed
+            self._owed = 0
+        return taken
+
+    def _flush(self) -> bool:
+        """Send what OpenSSL has encrypted. Returns whether the socket took all of it. Raises OSError."""
+        unsent = self._unsent + self._shared.outgoing.read()
         try:
-            return self._tls.write(data)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise BlockingIOError from None
+            sent = self._sock.send(unsent)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        self._unsent = unsent[sent:]
+        return sent == len(unsent)
 
     # ---- the end
 
     def shutdown(self) -> None:
-        """Send no more. What is read later is decrypted as before: `SSLSocket.shutdown` would end that."""
         self._notify()
-        with suppress(OSError):
-            socket.socket.shutdown(self._sock, socket.SHUT_WR)
+        super().shutdown()
 
     def close(self) -> None:
-        self._handshake = None
-        self.stop_reading()
-        self.stop_writing()
+        self.handshake = None
         self._notify()
         super().close()
 
     def _notify(self) -> None:
-        """Send TLS's own end of the stream, once. Without it OpenSSL 3 reports a cut connection to the peer."""
-        if not self._is_shut:
-            self._is_shut = True
-            with suppress(OSError, ValueError):  # it waits for the peer's own end; the connection may be broken
+        """Send TLS's own end of the stream. Without it OpenSSL 3 reports a cut connection to the peer."""
+        if self._tls is not None:
+            with suppress(OSError, ValueError):  # it waits for the peer's own end
                 self._tls.unwrap()
-                self._end, self.buffers = 0, True
+            with suppress(OSError):  # the connection may be broken
+                self._flush()
 
 
 @final
@@ -211,7 +243,7 @@ class Handshake:
             self._turns.wait_for_handshake(self)
 
     def on_turn(self) -> None:
-        if not self._wire.is_opened_by(self):
+        if self._wire.handshake is not self:  # closed
             return
         started_ns = self._turns.clock()
         try:
@@ -252,19 +284,25 @@ class Handshake:
 
 @final
 class Wires:
-    """Makes the wires of new connections, with the contexts that are in force then."""
+    """Makes the wires of new connections, with the contexts that are in force then, and has what all of them share.
 
-    __slots__ = ("_contexts", "_loop", "_turns")
+    OpenSSL reads from `incoming` and writes to `outgoing`; both are empty between two calls of a wire. `received`:
+    where a socket's bytes go.
+    """
+
+    __slots__ = ("_contexts", "incoming", "loop", "outgoing", "received", "turns")
 
     def __init__(self, loop: AbstractEventLoop, turns: Turns, contexts: TlsContexts) -> None:
-        self._loop = loop
-        self._turns = turns
+        self.loop = loop
+        self.turns = turns
         self._contexts = contexts
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.received = memoryview(bytearray(_RECEIVED_AT_ONCE))
 
     def to_client(self, sock: socket.socket) -> Wire:
         context = self._contexts.from_clients
-        return Wire(self._loop, sock) if context is None else TlsWire(self._loop, sock, self._turns, context)
+        return Wire(self.loop, sock) if context is None else TlsWire(self, sock, context)
 
     def to_broker(self, sock: socket.socket, host: str) -> Wire:
         context = self._contexts.to_brokers
-        return Wire(self._loop, sock) if context is None else TlsWire(self._loop, sock, self._turns, context, host)
+        return Wire(self.loop, sock) if context is None else TlsWire(self, sock, context, host)

@@ -69,17 +69,6 @@ class Wakeups:
         """Limits or the measures have changed: decide all held frames again, those of a limit in order."""
         self._ask_again(self._holds.limits)
 
-    def close(self) -> None:
-        """Cancel all timers."""
-        self._asking_again.clear()
-        self._changed_limits.clear()
-        for timers in (self._timers, self._deadlines, self._delays):
-            for timer in timers.values():
-                timer.cancel()
-            timers.clear()
-        if self._next_pass is not None:
-            self._next_pass.cancel()
-
     # ---- delays
 
     def delay(self, delay: Delay, end: Callable[[], None]) -> None:

@@ -31,7 +31,7 @@ class Wire:
 
     recv_into: Callable[[Any, int], int]
     send: Callable[[Any], int]
-    #: Whether bytes may be `pending`.
+    #: Whether there is more to `recv_into` that was received before: the event loop does not report it.
     buffers = False
     #: What a byte costs besides its way through the kernel, in quarters of a nanosecond.
     byte_cost = 0
@@ -53,10 +53,6 @@ class Wire:
     def peer_certificate(self) -> bytes | None:
         """The verified certificate that the peer has shown, as DER."""
         return None
-
-    def pending(self) -> int:
-        """Bytes that were received and that `recv_into` has not returned: the event loop does not report these."""
-        return 0
 
     def when_readable(self, callback: Callable[[], None]) -> None:
         """Call `callback` whenever something can be read, until `stop_reading`."""

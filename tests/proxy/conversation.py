@@ -285,7 +285,7 @@ def readable_bytes(end: Wire | socket.socket) -> int:
     """What waits in the kernel to be read from this end of a connection."""
     count = array.array("i", [0])
     fcntl.ioctl(end.fd if isinstance(end, Wire) else end.fileno(), termios.FIONREAD, count)
-    return count[0] + (end.pending() if isinstance(end, Wire) else 0)
+    return count[0] + (end.buffers if isinstance(end, Wire) else 0)
 
 
 def cut(data: bytes, sizes: Iterable[int]) -> Iterator[bytes]:

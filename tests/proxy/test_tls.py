@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -199,3 +200,10 @@ def test_check_config_reads_certificates(tmp_path: Path) -> None:
     file.write_text(f'bootstrap_servers = "broker:9092"\nssl_certificate_location = "{tmp_path}/missing.pem"\n')
     done = CliRunner().invoke(main, ["check-config", str(file)])
     assert (done.exit_code, "missing.pem: cannot be read" in done.output) == (2, True)
+
+
+def test_a_proxy_without_certificates_and_login_loads_no_libraries_for_them() -> None:
+    """They are 5 MB in each process."""
+    code = "import sys, proxy.server; print({'asn1crypto', 'scramp'} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "set()\n"

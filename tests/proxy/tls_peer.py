@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA384
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from deploy.local.security import PemFiles, Security
 from proxy.config.client_settings import ClientSettings, SslSettings
@@ -86,6 +91,34 @@ class TlsPeer:
             self._incoming.write(data)
         else:
             self._incoming.write_eof()
+
+
+class ClientKeys:
+    """Makes the records that a client of TLS 1.3 sends, from its log of keys: Python cannot send a KeyUpdate.
+
+    The client's own OpenSSL does not know of them: it sends nothing after that.
+    """
+
+    def __init__(self, log: Path) -> None:
+        lines = [line.split() for line in log.read_text().splitlines()]
+        self._secret = next(bytes.fromhex(line[2]) for line in lines if line[0] == "CLIENT_TRAFFIC_SECRET_0")
+        self._sent = 0
+
+    def _derive(self, label: bytes, size: int) -> bytes:
+        info = struct.pack(">HB", size, 6 + len(label)) + b"tls13 " + label + b"\0"
+        return HKDFExpand(SHA384(), size, info).derive(self._secret)
+
+    def record(self, data: bytes, kind: int) -> bytes:
+        head = b"\x17\x03\x03" + struct.pack(">H", len(data) + 17)
+        nonce = int.from_bytes(self._derive(b"iv", 12), "big") ^ self._sent
+        self._sent += 1
+        return head + AESGCM(self._derive(b"key", 32)).encrypt(nonce.to_bytes(12, "big"), data + bytes([kind]), head)
+
+    def update(self, *, asks: bool = False) -> bytes:
+        """A KeyUpdate; `asks` for one of the peer."""
+        record = self.record(b"\x18\0\0\x01" + bytes([asks]), 22)
+        self._secret, self._sent = self._derive(b"traffic upd", 48), 0
+        return record
 
 
 class Certificates:

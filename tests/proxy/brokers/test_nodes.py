@@ -55,11 +55,8 @@ def test_all_ports_of_the_range_and_the_exceptions_are_bound_at_start() -> None:
 def test_two_nodes_on_one_port_are_an_error_that_names_the_way_out() -> None:
     known, _ = nodes()
     known.advertise(1, "kafka-1", 9092)
-    with pytest.raises(
-        BrokerPortConflict, match=r"nodes 1 and 21 both map to port 19094.*--broker-port 21=PORT"
-    ) as info:
+    with pytest.raises(BrokerPortConflict, match=r"nodes 1 and 21 both map to port 19094.*--broker-port 21=PORT"):
         known.advertise(21, "kafka-21", 9092)
-    assert (info.value.port, info.value.node_id, info.value.other_id) == (19_094, 21, 1)
     assert known.broker_at(19_094) == ("kafka-1", 9092)
 
 
@@ -70,7 +67,7 @@ def test_a_node_that_has_left_gives_its_port_to_the_one_that_took_its_place(capl
     told = all_of(known, [(1, "kafka-1", 9092), (10, "kafka-10", 9092)])
     assert told == [("127.0.0.1", 20_001), ("127.0.0.1", 20_002)]
     assert known.broker_at(20_002) == ("kafka-10", 9092)
-    assert known.known() == {1: ("kafka-1", 9092), 10: ("kafka-10", 9092)}
+    assert known._real == {1: ("kafka-1", 9092), 10: ("kafka-10", 9092)}
     left = [fields for name, fields in lines_of(caplog.records) if name == "broker_left"]
     assert left == [{"node": 2, "proxy_port": 20_002, "port_now_of": 10}]
 
@@ -85,7 +82,7 @@ def test_a_long_list_is_learned_in_steps_while_others_use_the_map() -> None:
         told[0].append(next(iter(first)))
         told[1].append(next(iter(second)))
         assert len(bound) <= 2 * (each + 1), "two ports are bound in one step of both"
-        assert all(known.broker_at(known.port_of(node)) == real for node, real in known.known().items())
+        assert all(known.broker_at(known.port_of(node)) == real for node, real in known._real.items())
     assert told[0][:100] == told[1][:100] == [None] * 100
     assert told[0][100:] == told[1][:99:-1] == all_of(known, brokers)
 
@@ -104,7 +101,7 @@ def test_two_nodes_of_one_list_on_one_port_are_an_error_and_change_nothing() -> 
     all_of(known, [(1, "kafka-1", 9092), (2, "kafka-2", 9092)])
     with pytest.raises(BrokerPortConflict, match=r"nodes 2 and 10 both map to port 20002.*--broker-port 10=PORT"):
         all_of(known, [(9, "kafka-9", 9092), (2, "kafka-2b", 9092), (10, "kafka-10", 9092)])
-    assert known.known() == {1: ("kafka-1", 9092), 2: ("kafka-2", 9092)}
+    assert known._real == {1: ("kafka-1", 9092), 2: ("kafka-2", 9092)}
 
 
 @given(lists=st.lists(st.lists(st.integers(0, 8), unique=True, max_size=4), max_size=12))
@@ -120,8 +117,8 @@ def test_each_port_leads_to_the_node_that_was_named_for_it_last(lists: list[list
         else:
             assert all_of(known, brokers) == [("127.0.0.1", port) for port in ports]
             node_at_port.update(zip(ports, node_ids, strict=True))
-            assert all(known.known()[node] == (host, port) for node, host, port in brokers)
-        assert sorted(known.known()) == sorted(node_at_port.values())
+            assert all(known._real[node] == (host, port) for node, host, port in brokers)
+        assert sorted(known._real) == sorted(node_at_port.values())
         for port in range(20_000, 20_003):
             real = known.broker_at(port)
             assert (None if real is None else real[0]) == (
@@ -134,7 +131,7 @@ def test_a_node_that_moves_keeps_its_port() -> None:
     before = known.advertise(1, "kafka-1", 9092)
     assert known.advertise(1, "kafka-1b", 9094) == before
     assert known.broker_at(before[1]) == ("kafka-1b", 9094)
-    assert known.known() == {1: ("kafka-1b", 9094)}
+    assert known._real == {1: ("kafka-1b", 9094)}
 
 
 def test_the_kernel_chooses_once_for_each_node() -> None:

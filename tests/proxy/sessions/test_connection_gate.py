@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from proxy.config.config import EnforcementOptions, QuotaOptions
 from proxy.enforcement.identity import Identity
+from proxy.sessions.faults import Faults
 from proxy.sessions.gate import Gate
 from proxy.sessions.lifecycle import State
 from proxy.sessions.shared import Origin
@@ -69,9 +70,9 @@ class Door:
         self.clock = world.clock
         self.timers = Timers(world.clock)
         self.quotas = ConnectionQuotas(world.registry, round(hold_seconds * SECOND))
-        loop, metrics = cast("Any", self.timers), world.metrics.connections
-        self.gate = Gate(loop, world.clock, self.quotas, world.report, metrics, world.context, max_refused)
-        self.rejected = metrics.rejected
+        loop, faults = cast("Any", self.timers), Faults(world.metrics, world.clock)
+        self.gate = Gate(loop, world.clock, self.quotas, world.report, faults, world.context, max_refused)
+        self.rejected = world.metrics.connections.rejected
         self.open: list[Connection] = []
         self.is_unreachable = False
 

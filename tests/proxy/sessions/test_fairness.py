@@ -91,7 +91,6 @@ def test_connections_on_one_limit_share_it_by_bytes(
             break
         assert max(got) - min(got) <= most_apart, (sizes, got)
     assert max(got) >= TOTAL * 0.85
-    wakeups.close()
 
 
 def test_connections_do_not_queue_where_there_is_room_for_all() -> None:
@@ -111,7 +110,6 @@ def test_connections_do_not_queue_where_there_is_room_for_all() -> None:
         pass
     assert [len(pair.sent()) for pair in pairs] == [200, 200]
     assert [pair.requests.steps.count(HOLD) for pair in pairs] == [1, 1]
-    wakeups.close()
 
 
 def test_each_turn_is_for_one_frame() -> None:

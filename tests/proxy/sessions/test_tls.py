@@ -33,7 +33,7 @@ from tests.proxy.frames import (
     produce,
     produced,
 )
-from tests.proxy.tls_peer import Certificates, TlsPeer
+from tests.proxy.tls_peer import Certificates, ClientKeys, TlsPeer
 from tests.proxy.work import WorkClock
 
 OpenStage = Callable[..., Stage]
@@ -67,6 +67,20 @@ def opened(open_stage: OpenStage, certificates: Certificates, sides: str = "both
     if sides != "client":
         options["upstream"] = certificates.upstream()
     return open_stage(**options)
+
+
+def turns_of_reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Will contain, of each turn, the bytes that were decrypted and the encrypted ones."""
+    turns: list[tuple[int, int]] = []
+    decrypt = TlsWire._decrypt
+
+    def noted(self: TlsWire, data: bytes | memoryview, filled: int, buffer: bytearray, size: int) -> int:
+        got = decrypt(self, data, filled, buffer, size)
+        turns.append((got, filled - len(self._rest)))
+        return got
+
+    monkeypatch.setattr(TlsWire, "_decrypt", noted)
+    return turns
 
 
 # ---- conversations
@@ -121,20 +135,37 @@ async def test_records_of_one_byte_are_read_in_several_turns(
     """Else one client could stop the event loop for seconds."""
     stage = opened(open_stage, certificates, "client")
     client, broker = await pair(stage, certificates, "client")
-    sizes: list[int] = []
-    read_on = TlsWire._read_on
-
-    def noted(self: TlsWire, view: memoryview, got: int, size: int) -> int:
-        sizes.append(read_on(self, view, got, size))
-        return sizes[-1]
-
-    monkeypatch.setattr(TlsWire, "_read_on", noted)
+    turns = turns_of_reads(monkeypatch)
     for at in range(3_000):
         client.tls.write(produce(1, 3_000)[at : at + 1])
     await client.send(produce(1, 3_000)[3_000:])
     assert await broker.frame() == produce(1, 3_000)
-    assert sum(sizes) >= 2_000, "most of them came together"
-    assert max(sizes[:-1]) <= 65
+    assert len(turns) >= 3_000 // 64
+    assert max(size for size, _ in turns[:-1]) <= 64
+
+
+@pytest.mark.parametrize("asks", [False, True])
+async def test_key_updates_are_read_in_several_turns(
+    open_stage: OpenStage, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asks: bool
+) -> None:
+    """They contain no data, so OpenSSL would read all of them at once; a request after them passes, and so does the
+    response, after the proxy's own updates.
+    """
+    stage = opened(open_stage, certificates, "client")
+    context = certificates.of_client()
+    context.keylog_filename = str(tmp_path / "keys")
+    client = TlsPeer(await stage.client(), context)
+    await client.handshake()
+    broker = await stage.broker.accept()
+    turns = turns_of_reads(monkeypatch)
+    keys = ClientKeys(tmp_path / "keys")
+    updates = b"".join(keys.update(asks=asks) for _ in range(3_000))
+    await client.peer.send(updates + keys.record(heartbeat(1), 23))
+    assert await broker.frame() == heartbeat(1)
+    assert len(turns) > 4
+    assert max(used for _, used in turns) < 20_000 < len(updates) / 4
+    await broker.send(heartbeat_answer(1))
+    assert await client.frame() == heartbeat_answer(1)
 
 
 async def test_a_receiver_that_is_slow(open_stage: OpenStage, certificates: Certificates) -> None:
@@ -165,7 +196,9 @@ async def test_a_receiver_that_is_slow(open_stage: OpenStage, certificates: Cert
 
 
 async def test_half_close(open_stage: OpenStage, certificates: Certificates) -> None:
-    """A client that sends no more receives what is in flight; then both sides see TLS's own end, no cut connection."""
+    """A client that sends no more receives what is in flight; then both sides see TLS's own end, no cut connection.
+    The broker, which then ends its stream, has not failed: the client ended first.
+    """
     stage = opened(open_stage, certificates)
     client, broker = await pair(stage, certificates)
     await client.send(heartbeat(1) + produce(2, 50_000, acks=0))
@@ -173,6 +206,29 @@ async def test_half_close(open_stage: OpenStage, certificates: Certificates) -> 
     assert [await broker.frame() for _ in range(2)] == [heartbeat(1), produce(2, 50_000, acks=0)]
     await broker.send(heartbeat_answer(1))
     assert await client.frame() == heartbeat_answer(1)
+    await broker.ended()
+    await broker.end()
+    await client.ended()
+    await stage.no_sessions()
+    assert not stage.metrics.errors.upstream.total()
+
+
+async def test_the_end_comes_after_what_a_slow_client_has_not_read(
+    open_stage: OpenStage, certificates: Certificates
+) -> None:
+    """The wire has encrypted a part that the socket does not take."""
+    stage = opened(open_stage, certificates)
+    client, broker = await pair(stage, certificates)
+    session = stage.session_of(client.peer)
+    await client.send(fetch(1))
+    assert await broker.frame() == fetch(1)
+    session.client._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+    client.peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    await client.end()
+    answering = asyncio.ensure_future(broker.send(fetched(1, size=3_000_000)))
+    await until(lambda: cast("TlsWire", session.client)._unsent)
+    assert await client.frame() == fetched(1, size=3_000_000)
+    await answering
     await broker.ended()
     await broker.end()
     await client.ended()
@@ -311,20 +367,19 @@ def test_a_handshake_that_waits_to_write() -> None:
 
     class Wire:
         is_server, has_begun = True, True
+        handshake: Handshake | None = None
         steps = iter([ssl.SSLWantWriteError(), BlockingIOError(), ssl.SSLWantReadError(), None])
 
         def step(self) -> None:
             if (error := next(self.steps)) is not None:
                 raise error
 
-        def is_opened_by(self, _: Handshake) -> bool:
-            return True
-
         def __getattr__(self, name: str) -> Callable[..., None]:
             return lambda *_: calls.append(name)
 
     turns = Turns(None, WorkClock(1))  # type: ignore[arg-type]
-    handshake = Handshake(Wire(), turns, lambda: calls.append("done"), lambda *_: calls.append("failed"))  # type: ignore[arg-type]
+    wire = Wire()
+    wire.handshake = handshake = Handshake(wire, turns, lambda: calls.append("done"), lambda *_: calls.append("failed"))  # type: ignore[arg-type]
     for _ in range(4):
         handshake.on_ready()
     waits = ["when_writable", "when_readable", "when_readable", "done"]
