@@ -1,4 +1,4 @@
-"""`Metrics` as Prometheus families and text, built in steps of about 2 ms: the event loop runs between them.
+"""`Metrics` as Prometheus families and text, built in steps of about 1 ms: the event loop runs between them.
 
 Names, labels and units are a contract: prefix `kafka_quota_proxy_`, base units, `_total` for counters.
 """
@@ -31,7 +31,7 @@ Rows are read slice by slice, and the event loop runs in between: an iterator re
 
 PREFIX: Final = "kafka_quota_proxy_"
 SLICE: Final = 100
-"""Rows per step: the event loop runs between two steps, after 1 to 2 ms."""
+"""Rows per step: the event loop runs between two steps, after about 1 ms."""
 HISTOGRAM_SLICE: Final = 5
 """The same for histograms: each has about 15 lines."""
 SUM_SLICE: Final = 1_000
