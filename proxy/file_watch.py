@@ -62,11 +62,11 @@ class FileWatch(ABC, Generic[T]):
 
     @abstractmethod
     def paths(self) -> tuple[Path | None, ...]:
-        """The files, as far as they are known: those that the latest ones name, also if these were refused."""
+        """The files, as far as they are known: those that the latest content names, also if it was refused."""
 
     @abstractmethod
     def read(self) -> T:
-        """What they say. Blocks; raises ConfigError."""
+        """Read them. Blocks; raises ConfigError."""
 
     @abstractmethod
     async def apply(self, found: T, *, is_requested: bool) -> bool:

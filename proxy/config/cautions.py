@@ -34,7 +34,7 @@ def secret_warnings(config: Config) -> Iterator[Caution]:
     """Warnings about files with secrets that other users of this machine can read."""
     both = (config.upstream, config.usage.client)
     for path in dict.fromkeys([*both[0].secret_files, *both[1].secret_files]):
-        with suppress(OSError):  # it is gone: whoever reads it next reports that
+        with suppress(OSError):  # it is gone: the next reader reports that
             mode = path.stat().st_mode & 0o777
             if mode & OTHERS_READ:
                 effect = f"its secrets can be read by others: its mode is {mode:o}"

@@ -25,7 +25,7 @@ from proxy.config.config import (
 )
 from proxy.config.connections import take_ssl, take_upstream
 from proxy.config.errors import ConfigError
-from proxy.config.option_types import ENVIRONMENT_PREFIX, Invalid, Setting, place_of
+from proxy.config.option_types import ENVIRONMENT_PREFIX, Invalid, place_of, settings_of
 from proxy.config.ports import take_advertised_host, take_ports
 from proxy.config.quotas_file import Listeners, Quotas, read_quotas
 from proxy.config.toml_file import file_problems
@@ -91,15 +91,12 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
 def _fields_by_group(ctx: click.Context, given: Mapping[str, Any]) -> Mapping[str, dict[str, Any]]:
     """The values by title of the option's group in --help, then by field of that group's class."""
     fields: dict[str, dict[str, Any]] = defaultdict(dict)
-    for option in ctx.command.params:
-        if isinstance(option, Setting) and option.group is not None and option.name in given:
-            fields[option.group.title][_field(option)] = given[option.name]
+    for name, option in settings_of(ctx).items():
+        if option.group is not None and name in given:
+            unit = "_seconds" if option.type.name.startswith("DURATION") else ""
+            field = _FIELDS.get(name) or re.sub("quotas?_|usage_", "", name) + unit
+            fields[option.group.title][field] = given[name]
     return fields
-
-
-def _field(option: Setting) -> str:
-    name, unit = str(option.name), "_seconds" if option.type.name.startswith("DURATION") else ""
-    return _FIELDS.get(name) or re.sub("quotas?_|usage_", "", name) + unit
 
 
 def _parsed(ctx: click.Context, problems: list[Problem]) -> tuple[dict[str, Any], set[str]]:

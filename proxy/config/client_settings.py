@@ -1,4 +1,4 @@
-"""How the proxy connects to brokers: what the file of `--command-config` says, in final form."""
+"""How the proxy connects to brokers: the content of the file of `--command-config`, in final form."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Pem:
-    """A text in PEM, which may be a key. `place`: where it stands, for messages."""
+    """A text in PEM, which may be a key. `place`: of its setting, for messages."""
 
     text: str = field(repr=False)
     place: str = field(default="PEM", compare=False)
@@ -20,7 +20,7 @@ class SslSettings:
 
     ca             None: the system's certificate authorities
     certificate    of the proxy as a client, with its chain
-    key            None: it stands beside the certificate
+    key            None: it is in the text of the certificate
     key_password   of an encrypted key
     protocols      the versions that are allowed
     """

@@ -27,7 +27,7 @@ _NEED_CERTIFICATE: Final = {
 
 
 def take_upstream(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]:
-    """Set `upstream` to what the file says, and the bootstrap servers that only it has."""
+    """Set `upstream` to the settings of the file, and the bootstrap servers if only the file has them."""
     path = given.pop("command_config", None)
     may_relay = given.pop("allow_open_relay", False)
     if path is None:

@@ -1,4 +1,4 @@
-"""Reads a file whole. A process that reads its files again when they change needs regular ones."""
+"""Reads the files of a configuration. They are read again when they change, so they are regular files."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ def read_file(path: Path) -> bytes:
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file, and it is read again when it changes")
+            raise OSError(errno.EINVAL, "it is no regular file, which could be read again when it changes")
         return file.read()
 
 

@@ -11,10 +11,9 @@ from typing import Any, Final
 import click
 
 from proxy.config.option_types import Setting, Switch
-from quotas.algorithms.algorithm import ALGORITHMS
 from quotas.limit_kinds import LIMIT_KINDS
-from quotas.modes import MODES
 from quotas.parsing.names import ENTITY_KEYS, EXEMPT_KEYS, MEMBER_KEYS, RESOURCE_GROUP, TOTAL_KEY
+from quotas.parsing.options import CHOICES
 
 Schema = dict[str, Any]
 
@@ -23,12 +22,8 @@ _VALUE: Final = {"type": ["string", "number", "boolean"]}
 _CHOICES: Final = re.compile(r"[a-z0-9-]+(\|[a-z0-9-]+)+")
 """The metavar of an option whose values are words."""
 _NAMES: Final = {"type": ["string", "array"], "items": {"type": "string"}}
-_OPTIONS: Final = {
-    "mode": {"enum": list(MODES)},
-    "action": {"enum": ["throttle", "reject"]},
-    "algorithm": {"enum": list(ALGORITHMS)},
-    "burst_seconds": {"type": ["number", "string"]},
-}
+_NUMBER: Final = {"type": ["number", "string"]}
+_OPTIONS: Final = {key: {"enum": list(words)} for key, words in CHOICES.items()} | {"burst_seconds": _NUMBER}
 
 
 def config_schema(params: Iterable[click.Parameter]) -> Schema:
@@ -52,10 +47,7 @@ def _of_option(option: Setting) -> Schema:
 
 def quotas_schema() -> Schema:
     """Of `quotas.toml`."""
-    limits = {
-        name: {"type": ["number", "string"], "description": f"{kind.counts}; or unlimited"}
-        for name, kind in LIMIT_KINDS.items()
-    }
+    limits = {name: {**_NUMBER, "description": f"{kind.counts}; or unlimited"} for name, kind in LIMIT_KINDS.items()}
     exempt = dict.fromkeys(EXEMPT_KEYS, _NAMES)
     scopes: Schema = {key: {"type": "string"} for key in ENTITY_KEYS if key not in {RESOURCE_GROUP, TOTAL_KEY}}
     scopes[TOTAL_KEY] = {"type": ["boolean", "string"]}
@@ -69,7 +61,7 @@ def quotas_schema() -> Schema:
     tables = {
         "quota": {"type": "array", "items": quota},
         "resource-group": {"type": "array", "items": {**group, "required": ["name"]}},
-        "quota_share": {"type": ["number", "string"], "description": "Factor for every rate: 1/N for N proxies."},
+        "quota_share": {**_NUMBER, "description": "Factor for every rate: 1/N for N proxies."},
         "dry_run": {"type": ["boolean", "string"], "description": "Count and log only."},
     }
     return _object("kafka-quota-proxy: quotas", tables)

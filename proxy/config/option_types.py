@@ -45,7 +45,7 @@ class Invalid:
 class Checked(_ParamType):
     """Parses by a function of `proxy.config.values`; a value that it refuses becomes an `Invalid`.
 
-    `shown` is what the help says where there is no `default`.
+    `shown` is the default in the help, if there is no `default`.
     """
 
     envvar_list_splitter = None
@@ -104,12 +104,16 @@ class Setting(cloup.Option):
         return self.get_help_spec(ctx), definition
 
 
+def settings_of(ctx: click.Context) -> dict[str, Setting]:
+    """The options of the command, by name."""
+    return {str(param.name): param for param in ctx.command.params if isinstance(param, Setting)}
+
+
 def place_of(ctx: click.Context, name: str, given: object) -> str:
     """The origin of a value, as its user wrote it: `--listen 'foo'`, a variable, or a key of the file."""
     source = ctx.get_parameter_source(name)
     if source is ParameterSource.ENVIRONMENT:
-        [option] = (param for param in ctx.command.params if isinstance(param, Setting) and param.name == name)
-        return f"{next(filter(os.environ.get, option.variables))} {given!r}"
+        return f"{next(filter(os.environ.get, settings_of(ctx)[name].variables))} {given!r}"
     if source is ParameterSource.DEFAULT_MAP:
         return f"{ctx.params['config']}: {name} = {given!r}"
     flag = f"--{name.replace('_', '-')} {given!r}"

@@ -85,7 +85,7 @@ class Listeners:
             return cls(address[1], ())
         return cls(address[1], (broker_ports, *(range(port, port + 1) for port in node_ports.values())))
 
-    def named(self, reading: Reading) -> Reading:
+    def normalized(self, reading: Reading) -> Reading:
         """The entry; the port of --listen becomes `listener=bootstrap`."""
         if reading.entity != Named(Kind.LISTENER, str(self.bootstrap)):
             return reading
@@ -159,9 +159,10 @@ def read_quotas(
     flag could solve once it is correct.
     """
     in_file = FileQuotas() if path is None else read_quotas_file(path, place=place)
-    flags = [listeners.named(Reading(FLAG, entry.entity, entry)) for entry in by_flag]
-    of_file = [listeners.named(reading) for reading in in_file.placed]
-    problems = [*in_file.problems, *_of_several(flags, listeners), *_in(path, _of_several(of_file, listeners))]
+    flags = [listeners.normalized(Reading(FLAG, entry.entity, entry)) for entry in by_flag]
+    of_file = [listeners.normalized(reading) for reading in in_file.placed]
+    problems = [*in_file.problems, *_errors_together(flags, listeners)]
+    problems += _in(path, _errors_together(of_file, listeners))
     wrong = [reading for reading in of_file if reading.entry is None]
     if not all_flags_known:
         wrong.append(Reading(FLAG))
@@ -172,12 +173,12 @@ def read_quotas(
     return entries, in_file.settings
 
 
-def _of_several(readings: Iterable[Reading], listeners: Listeners) -> Iterator[Problem]:
+def _errors_together(readings: Iterable[Reading], listeners: Listeners) -> Iterator[Problem]:
     """An error for each listener that is none, and for each entity that is there twice."""
-    owners = [(reading.place, reading.entity) for reading in readings if reading.entity is not None]
-    for place, entity in owners:
+    entities = [(reading.place, reading.entity) for reading in readings if reading.entity is not None]
+    for place, entity in entities:
         yield from listeners.problems(entity, place)
-    yield from duplicates(owners)
+    yield from duplicates(entities)
 
 
 def _entries(readings: Iterable[Reading]) -> list[QuotaEntry]:
@@ -185,13 +186,13 @@ def _entries(readings: Iterable[Reading]) -> list[QuotaEntry]:
 
 
 def _merged(by_flag: list[QuotaEntry], of_file: list[QuotaEntry]) -> tuple[QuotaEntry, ...]:
-    """The entries of flags without what an entry of the file says about the same entity, and those of the file."""
+    """The entries of flags without the limits that the file has for the same entity, and the entries of the file."""
     flags = {entry.entity: entry for entry in by_flag}
     for entry in of_file:
         flag = flags.get(entry.entity)
         if flag is not None:
-            said = {*entry.limits, *entry.unlimited}
-            limits = {name: rate for name, rate in flag.limits.items() if name not in said}
-            unlimited = tuple(name for name in flag.unlimited if name not in said)
+            replaced = {*entry.limits, *entry.unlimited}
+            limits = {name: rate for name, rate in flag.limits.items() if name not in replaced}
+            unlimited = tuple(name for name in flag.unlimited if name not in replaced)
             flags[entry.entity] = replace(flag, limits=limits, unlimited=unlimited, group=entry.group)
     return (*(flag for flag in flags.values() if flag.limits or flag.unlimited), *of_file)

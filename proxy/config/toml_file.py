@@ -9,7 +9,7 @@ import click
 
 from proxy.config.errors import ConfigError
 from proxy.config.files import read_text
-from proxy.config.option_types import QUOTA_TABLES_ELSEWHERE, Setting, place_of
+from proxy.config.option_types import QUOTA_TABLES_ELSEWHERE, place_of, settings_of
 from quotas.problems import Problem, did_you_mean
 
 _OF_QUOTAS_FILE: Final = frozenset({"quota", "resource-group", "quota_share", "dry_run"})
@@ -27,11 +27,8 @@ def take_defaults_from(ctx: click.Context, path: object) -> object:
     if not isinstance(path, Path):
         return path
     data = read_toml(path, place=place_of(ctx, "config", str(path)), problems=file_problems(ctx))
-    options = {
-        option.name: option
-        for option in ctx.command.params
-        if isinstance(option, Setting) and option.name and option.name != "config"
-    }
+    options = settings_of(ctx)
+    del options["config"]
     defaults: dict[str, object] = {}
     for key, value in data.items():
         option = options.get(key)

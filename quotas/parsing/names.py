@@ -1,4 +1,4 @@
-"""Whom an entry is for: from what an operator writes to the name of an entity, in the one form it has inside.
+"""The scope of an entry: from what an operator writes to the canonical name of an entity.
 
 user, client-id   any text but the empty one
 ip                an address, or a host name: canonical, so that "::ffff:10.0.0.1" is "10.0.0.1"

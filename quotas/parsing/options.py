@@ -6,9 +6,9 @@ from fractions import Fraction
 from typing import Final
 
 from quotas.algorithms.algorithm import ALGORITHMS, TOKEN_BUCKET
-from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS, LIMIT_KINDS, LimitKind, Measure
+from quotas.limit_kinds import LIMIT_KINDS, LimitKind, Measure
 from quotas.modes import MODES
-from quotas.parsing.limits import is_about_records
+from quotas.parsing.limits import holds_clients, is_about_records
 from quotas.problems import Refusal, did_you_mean
 from quotas.rates import parse_number
 
@@ -18,8 +18,8 @@ MAX_BURST_SECONDS: Final = 3600
 OPTION_KEYS: Final = ("mode", "action", "algorithm", "burst_seconds")
 
 REJECT: Final = "reject"
-_CHOICES: Final = {"mode": MODES, "action": ("throttle", REJECT), "algorithm": ALGORITHMS}
-_OF_CONNECTIONS: Final = (CONNECTIONS, CONNECTION_CREATION_RATE)
+CHOICES: Final = {"mode": MODES, "action": ("throttle", REJECT), "algorithm": ALGORITHMS}
+"""The options whose values are words."""
 _WITHOUT_BUCKETS: Final = {Measure.OWN, Measure.CONNECTION_RATE}
 
 
@@ -39,7 +39,7 @@ class Options:
         if key == "burst_seconds":
             self.burst_seconds = _burst_seconds(value)
             return
-        allowed = _CHOICES[key]
+        allowed = CHOICES[key]
         if not isinstance(value, str) or value not in allowed:
             raise Refusal(f"unknown {key} {value!r}", did_you_mean(str(value), allowed))
         setattr(self, key, value)
@@ -65,7 +65,7 @@ class Options:
             if not any(map(is_about_records, kinds)):
                 return f"it is for {', '.join(name for name, kind in LIMIT_KINDS.items() if is_about_records(kind))}"
         elif key == "mode":
-            if all(kind.name in _OF_CONNECTIONS for kind in kinds):
+            if not any(map(holds_clients, kinds)):
                 return "connections over a limit are delayed or closed, without a notice"
         elif measures == {Measure.OWN}:
             return "this limit has its own algorithm"
