@@ -77,7 +77,7 @@ def is_served(server: ApiServer, path: str) -> bool:
     try:
         server.request("GET", path)
     except Refused as error:
-        if error.status not in (404, 503):
+        if error.status not in (404, 429, 503):
             raise
         return False
     return True
