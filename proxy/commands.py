@@ -1,4 +1,4 @@
-"""The commands of `kafka-quota-proxy`: `run`, `check-config`, `healthcheck`, `schema`, `--version`.
+"""The commands of `kafka-quota-proxy`: `run`, `check-config`, `healthcheck`, `schema`, `install-help`, `--version`.
 
 Exit codes: 0 after a clean drain, 2 for a bad configuration, 1 for anything else; one message on stderr, no traceback.
 Slow imports (the server, HTTP, Kafka's schemas) are made only by the command that needs them.
@@ -218,6 +218,24 @@ def schema(which: str) -> None:
 
     found = config_schema(run.params) if which == "config" else quotas_schema()
     click.echo(json.dumps(found, indent=2))
+
+
+@main.command("install-help")
+@cloup.option("--prefix", type=cloup.Path(), default="~/.local", help="/usr/local: for all users.", show_default=True)
+def install_help(prefix: str) -> None:
+    """Write the man page, and completions for bash, zsh and fish, below PREFIX/share."""
+    from importlib.metadata import version
+
+    from proxy.manual import files
+
+    try:
+        for name, text in files(main, "kafka-quota-proxy", version("kafka-quota-proxy")).items():
+            path = Path(prefix, "share", name).expanduser()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            click.echo(path)
+    except OSError as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _warning(fields: Mapping[str, object]) -> str:

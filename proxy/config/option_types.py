@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import cloup
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from proxy.config import values
 from quotas.problems import Problem, Refusal, Refusals, did_you_mean
@@ -72,6 +73,12 @@ class Checked(_ParamType):
 
     def split_envvar_value(self, rv: str) -> Sequence[str]:
         return values.split_specs(rv)
+
+    def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        if self.metavar.startswith("FILE"):
+            return [CompletionItem(incomplete, type="file")]
+        words = self.metavar.split("|") if self.metavar.islower() else ()
+        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
 
 class Switch(Checked, click.types.BoolParamType):  # type: ignore[misc]  # it returns an `Invalid`, too

@@ -32,8 +32,12 @@ PLACES = {
     "Deployment": "apis/apps/v1/{}/deployments",
     "PodDisruptionBudget": "apis/policy/v1/{}/poddisruptionbudgets",
     "NetworkPolicy": "apis/networking.k8s.io/v1/{}/networkpolicies",
+    "Role": "apis/rbac.authorization.k8s.io/v1/{}/roles",
     "RoleBinding": "apis/rbac.authorization.k8s.io/v1/{}/rolebindings",
     "Namespace": "api/v1/namespaces",
+    "PrometheusRule": "apis/monitoring.coreos.com/v1/{}/prometheusrules",
+    "PodMonitor": "apis/monitoring.coreos.com/v1/{}/podmonitors",
+    "CustomResourceDefinition": "apis/apiextensions.k8s.io/v1/customresourcedefinitions",
     "MutatingAdmissionPolicy": "apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies",
     "MutatingAdmissionPolicyBinding": "apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings",
 }
@@ -48,13 +52,12 @@ class Refused(Exception):
 
 
 class ApiServer:
-    """Ready on entry. `kubeconfig` is of an administrator."""
+    """Ready on entry. `kubeconfig` is of an administrator, `kubeconfig_of_spark` of the account `spark` in `jobs`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
         self._token = secrets.token_hex(16)
-        self.kubeconfig = folder / "kubeconfig"
         authority = trustme.CA()
         self._authority = folder / "ca.pem"
         authority.cert_pem.write_to_path(str(self._authority))
@@ -64,20 +67,30 @@ class ApiServer:
         encoding, none = serialization.Encoding.PEM, serialization.NoEncryption()
         private = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, none)
         (folder / "accounts.pem").write_bytes(private)
-        (folder / "tokens.csv").write_text(f"{self._token},admin,admin,system:masters\n")
+        account = ["system:serviceaccount:jobs:spark", "spark", '"system:serviceaccounts,system:serviceaccounts:jobs"']
+        of_spark = secrets.token_hex(16)
+        (folder / "tokens.csv").write_text(
+            f"{self._token},admin,admin,system:masters\n{','.join([of_spark, *account])}\n"
+        )
         self._etcd, peer, self.port = (self._free_port() for _ in range(3))
         self._peer = peer
         self.url = f"https://127.0.0.1:{self.port}"
+        self.kubeconfig = self._config("admin", self._token)
+        self.kubeconfig_of_spark = self._config("spark", of_spark)
+
+    def _config(self, user: str, token: str) -> Path:
         cluster = {"server": self.url, "certificate-authority": str(self._authority)}
         config = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "test",
             "clusters": [{"name": "test", "cluster": cluster}],
-            "users": [{"name": "admin", "user": {"token": self._token}}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "admin", "namespace": "jobs"}}],
+            "users": [{"name": user, "user": {"token": token}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": user, "namespace": "jobs"}}],
         }
-        self.kubeconfig.write_text(yaml.safe_dump(config))
+        path = self._folder / f"kubeconfig-{user}"
+        path.write_text(yaml.safe_dump(config))
+        return path
 
     @staticmethod
     def _free_port() -> int:
@@ -158,3 +171,17 @@ class ApiServer:
         query = {"fieldValidation": "Strict"} | ({} if keep else {"dryRun": "All"})
         created: dict[str, Any] = self.request("POST", place, what, **query)
         return created
+
+    def allows(self, verb: str, resource: str, namespace: str = "jobs") -> bool:
+        """Whether the account `spark` may do that, as `kubectl auth can-i` asks."""
+        asked = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {
+                "user": "system:serviceaccount:jobs:spark",
+                "groups": ["system:serviceaccounts", "system:serviceaccounts:jobs", "system:authenticated"],
+                "resourceAttributes": {"namespace": namespace, "verb": verb, "resource": resource},
+            },
+        }
+        found = self.request("POST", "apis/authorization.k8s.io/v1/subjectaccessreviews", asked)
+        return bool(found["status"]["allowed"])

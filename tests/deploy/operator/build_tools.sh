@@ -1,8 +1,9 @@
 #!/bin/sh
 # Builds helm, helm-unittest, etcd, kube-apiserver and kubectl with Go, once, into the folder given as $1 (by default
-# $XDG_CACHE_HOME/kafka-quota-proxy-tools, or .cache/tools). About 15 minutes on two cores; a tool that is there is kept.
+# $XDG_CACHE_HOME/kafka-quota-proxy-tools, or .cache/tools), and makes the definitions of the Prometheus operator's objects
+# from its types, as its releases do. About 15 minutes on two cores; what is there is kept.
 set -eu
-HELM=v3.22.0 UNITTEST=v1.1.2 ETCD=v3.6.8 KUBERNETES=1.36.3
+HELM=v3.22.0 UNITTEST=v1.1.2 ETCD=v3.6.8 KUBERNETES=1.36.3 GENERATOR=v0.23.0 OPERATOR=v0.95.1
 if [ -n "${XDG_CACHE_HOME:-}" ]; then default=$XDG_CACHE_HOME/kafka-quota-proxy-tools; else default=$PWD/.cache/tools; fi
 target=${1:-$default}
 command -v go >/dev/null || { echo "error: Go 1.26 or newer is needed to build $target" >&2; exit 1; }
@@ -24,7 +25,9 @@ build() { # BINARY PACKAGE [LDFLAGS]
 if [ ! -x "$target/helm" ]; then
     module helm
     go get helm.sh/helm/v3@$HELM && go get helm.sh/helm/v3/cmd/helm@$HELM
-    build helm helm.sh/helm/v3/cmd/helm "-X helm.sh/helm/v3/internal/version.version=$HELM"
+    build helm helm.sh/helm/v3/cmd/helm "-X helm.sh/helm/v3/internal/version.version=$HELM \
+        -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 \
+        -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=$(echo $KUBERNETES | cut -d . -f 2)"
 fi
 if [ ! -x "$target/helm-unittest" ]; then
     module unittest
@@ -51,5 +54,22 @@ if [ ! -x "$target/kube-apiserver" ] || [ ! -x "$target/kubectl" ]; then
         -X k8s.io/component-base/version.gitCommit=unknown -X k8s.io/component-base/version.buildDate=1970-01-01T00:00:00Z"
     [ -x "$target/kube-apiserver" ] || build kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver "$version"
     [ -x "$target/kubectl" ] || build kubectl k8s.io/kubernetes/cmd/kubectl "$version"
+fi
+if [ ! -d "$target/definitions" ]; then
+    module definitions
+    types=github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring
+    go mod edit -require "$types@$OPERATOR"
+    # Its newest version is not what Kubernetes has.
+    source=$(go mod download -json "k8s.io/kubernetes@v$KUBERNETES" | sed -n 's/.*"GoMod": "\(.*\)",*/\1/p')
+    go mod edit -replace "k8s.io/utils=k8s.io/utils@$(sed -n 's|^[[:space:]]*k8s.io/utils \(v[^ ]*\).*|\1|p' "$source")"
+    printf 'package definitions\n\nimport _ "%s/v1"\n' $types >types.go
+    go get sigs.k8s.io/controller-tools/cmd/controller-gen@$GENERATOR
+    go run sigs.k8s.io/controller-tools/cmd/controller-gen crd:crdVersions=v1 paths=$types/v1 output:crd:dir=made
+    mkdir -p "$work/chosen" && cp made/*_podmonitors.yaml made/*_prometheusrules.yaml "$work/chosen"
+    (cd "$work/chosen" && sha256sum --check --quiet) <<END
+e1b4b20141d7e006c362094f2e332e151a28fd2feaf7de307dbcf55e725199c8  monitoring.coreos.com_podmonitors.yaml
+ce3a773bffca915ab0a9f984edf98ae61a2aee4e93326f7a5712cf74a7959b95  monitoring.coreos.com_prometheusrules.yaml
+END
+    mv "$work/chosen" "$target/definitions"
 fi
 ls -l "$target" >&2

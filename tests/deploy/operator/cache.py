@@ -24,6 +24,7 @@ PACKAGES: Final = {
     "promtool": "prometheus",
     "amtool": "prometheus-alertmanager",
     "systemd-analyze": "systemd",
+    "man": "man-db",
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import textwrap
 from pathlib import Path
 from typing import Any, Final
 
@@ -133,6 +134,35 @@ def test_the_templates_of_spark_have_the_sidecar_of_the_chart() -> None:
     expected = yaml.safe_load(made["data"]["pod-template.yaml"])["spec"]
     container = yaml.safe_load((folder / "container.yaml").read_text())["spec"]
     assert template["spec"] == {**expected, **container}
+
+
+def test_the_commands_of_the_readme_lead_to_a_pod_with_a_sidecar(tmp_path: Path) -> None:
+    """Without a server: from `helm template` to `kubectl patch --local`, as they stand there."""
+    text = (CHART / "README.md").read_text()
+    blocks = [textwrap.dedent(each) for each in re.findall(r"(?:^    .*\n)+", text, flags=re.MULTILINE)]
+    [quotas] = [each for each in blocks if each.startswith("[[quota]]")]
+    [commands] = [each for each in blocks if each.startswith("helm template")]
+    (tmp_path / "quotas.toml").write_text(quotas)
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "mine"},
+        "spec": {
+            "initContainers": [{"name": "fetch", "image": "busybox"}],
+            "containers": [{"name": "job", "image": "mine"}],
+            "volumes": [{"name": "scratch", "emptyDir": {}}],
+        },
+    }
+    (tmp_path / "pod.yaml").write_text(yaml.safe_dump(pod))
+    tools = Path(built_tool("helm")).parent
+    run("bash", "-euc", f"cd {tmp_path}; PATH={tools}:$PATH; {commands}")
+    made = yaml.safe_load((tmp_path / "with-sidecar.yaml").read_text())
+    validate(made, SCHEMAS, strict=True)
+    assert [each["name"] for each in made["spec"]["initContainers"]] == ["kafka-quota-proxy", "fetch"]
+    assert {each["name"] for each in made["spec"]["volumes"]} == {"scratch", "kafka-quota-proxy-quotas"}
+    objects = list(yaml.safe_load_all((tmp_path / "kqp.yaml").read_text()))
+    assert quotas in [each["data"].get("quotas.toml") for each in objects]
 
 
 def test_a_chart_of_the_reader_takes_the_sidecar(tmp_path: Path) -> None:

@@ -10,12 +10,14 @@ import os
 import shutil
 import signal
 import subprocess
+import tarfile
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from deploy import release
 from tests.deploy.operator.cache import ROOT, debian_root, run, system_tool
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 BASE: Final = "docker.io/library/python:3.12-slim"
 USER: Final = 65532
+#: Of all files of an image, in seconds since 1970.
+TIME: Final = 1_700_000_000
 CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
 NAME: Final = "localhost/kafka-quota-proxy:test"
 INSTALLED: Final = "opt/kafka-quota-proxy"
@@ -50,6 +54,7 @@ def image(buildah: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(*buildah, "commit", "--quiet", "--rm", base, BASE)
     run(
         *buildah, "bud", "--isolation", "chroot", "--format", "docker", "--pull-never", "--build-arg", "VERSION=9.9.9",
+        "--timestamp", str(TIME),
         "--ignorefile", ROOT / "deploy/image/Dockerfile.dockerignore", "--file", ROOT / "deploy/image/Dockerfile",
         "--tag", NAME, ROOT,
     )  # fmt: skip
@@ -104,8 +109,10 @@ def test_what_is_in_it(rootfs: Path, image: Path) -> None:
 
 def test_it_runs_without_rights_on_a_read_only_root_and_drains(rootfs: Path, config: dict[str, object]) -> None:
     environment = dict(each.split("=", 1) for each in config["Env"])  # type: ignore[attr-defined]
+    user = json.loads((rootfs.parent / "config.json").read_text())["process"]["user"]  # umoci's, from the image
     confined = [
-        system_tool("bwrap"), "--unshare-user", "--uid", str(USER), "--gid", str(USER), "--cap-drop", "ALL",
+        system_tool("bwrap"), "--unshare-user", "--cap-drop", "ALL",
+        "--uid", str(user["uid"]), "--gid", str(user["gid"]),
         "--ro-bind", str(rootfs), "/", "--proc", "/proc", "--dev", "/dev", "--clearenv",
     ]  # fmt: skip
     for name, value in environment.items():
@@ -139,3 +146,41 @@ def test_it_runs_without_rights_on_a_read_only_root_and_drains(rootfs: Path, con
             assert "stopped" in outer.stderr.read()
         finally:
             outer.kill()
+
+
+def test_the_user_is_the_image_s_own(buildah: list[str], image: Path) -> None:
+    """As buildah applies it: no option names one."""
+    container = run(*buildah, "from", "--pull-never", NAME).strip()
+    asked = "import os; print(os.getresuid(), os.getresgid(), os.access('/opt/kafka-quota-proxy', os.W_OK))"
+    within = ["--isolation", "chroot", container, "--", "python3", "-c", asked]
+    assert run(*buildah, "run", *within).strip() == f"{(USER,) * 3} {(USER,) * 3} False"
+    assert run(*buildah, "run", "--user", "0:0", *within).strip() == f"{(0,) * 3} {(0,) * 3} True"
+    run(*buildah, "rm", container)
+
+
+def test_a_release_has_an_image_with_the_same_files(buildah: list[str], image: Path, tmp_path: Path) -> None:
+    """Another build, as OCI layout: its layers have the same bytes."""
+    (tmp_path / "made").mkdir()
+    release.image_layout(tmp_path / "made", TIME, buildah)
+    [path] = (tmp_path / "made").iterdir()
+    with tarfile.open(path) as layout:
+        layout.extractall(tmp_path / "layout", filter="data")
+    blobs = tmp_path / "layout/blobs/sha256"
+    [entry] = json.loads((tmp_path / "layout/index.json").read_text())["manifests"]
+    assert entry["annotations"]["org.opencontainers.image.ref.name"] == release.version()
+    manifest = json.loads((blobs / entry["digest"].removeprefix("sha256:")).read_text())
+    made = json.loads((blobs / manifest["config"]["digest"].removeprefix("sha256:")).read_text())
+    before = json.loads(run(*buildah, "inspect", "--type", "image", NAME))["OCIv1"]
+    assert made["rootfs"]["diff_ids"] == before["rootfs"]["diff_ids"]
+    assert made["config"]["Labels"]["org.opencontainers.image.version"] == release.version()
+    print(f"\nlayout: {path.stat().st_size / 1e6:.0f} MB")
+    run(system_tool("umoci"), "unpack", "--image", f"{tmp_path}/layout:{release.version()}", tmp_path / "bundle")
+    process = json.loads((tmp_path / "bundle/config.json").read_text())["process"]
+    assert (process["user"]["uid"], process["args"]) == (USER, ["kafka-quota-proxy", "run"])
+    stale = [
+        path
+        for path in (tmp_path / "bundle/rootfs" / INSTALLED).rglob("*.pyc")
+        if path.read_bytes()[4:8] != b"\1\0\0\0"
+    ]
+    assert not stale, "bytecode that Python would compare with the time of its source, and compile at each start"
+    shutil.rmtree(tmp_path / "bundle")

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
-from tests.deploy.operator.api_server import PLACES, ApiServer, Refused
+from tests.deploy.operator.api_server import ApiServer, Refused
+from tests.deploy.operator.cache import ROOT, built_tool
 from tests.deploy.operator.test_chart import CHART, VALUES, rendered, sidecar_of
 from tests.integration.proxy_process import eventually
 
@@ -63,7 +66,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
             running.create(
                 {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}, keep=True
             )
+        for kind in ("podmonitors", "prometheusrules"):
+            text = Path(built_tool("definitions"), f"monitoring.coreos.com_{kind}.yaml").read_text()
+            running.create(yaml.safe_load(text), keep=True)
+            eventually(lambda: is_served(running, f"apis/monitoring.coreos.com/v1/{kind}"), 60, kind)  # noqa: B023
         yield running
+
+
+def is_served(server: ApiServer, path: str) -> bool:
+    try:
+        server.request("GET", path)
+    except Refused as error:
+        if error.status not in (404, 429, 503):
+            raise
+        return False
+    return True
 
 
 @pytest.fixture(scope="module")
@@ -76,12 +93,9 @@ def injecting(server: ApiServer) -> ApiServer:
 
 
 @pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
-def test_the_server_takes_each_object_and_no_unknown_field(server: ApiServer, values: Any) -> None:
+def test_the_server_takes_each_object_and_no_unknown_field(server: ApiServer, values: Path) -> None:
     taken = 0
     for each in rendered(values, "--set", "fullnameOverride=dry-run"):
-        if each["kind"] not in PLACES:
-            assert each["kind"] == "PodMonitor", "its definition is the Prometheus operator's"
-            continue
         server.create(each)
         taken += 1
         wrong = copy.deepcopy(each)
@@ -97,6 +111,27 @@ def test_the_server_takes_each_object_and_no_unknown_field(server: ApiServer, va
             with pytest.raises(Refused, match="violates PodSecurity"):
                 server.create(pod)
     assert taken
+
+
+@pytest.mark.parametrize("values", [SIDECAR, CHART / "ci/shared-values.yaml"], ids=lambda path: path.stem)
+def test_objects_of_the_prometheus_operator_are_those_of_its_definitions(server: ApiServer, values: Path) -> None:
+    options = ("--set", "podMonitor.enabled=true,podMonitor.labels.release=prometheus")
+    [monitor] = [each for each in rendered(values, *options) if each["kind"] == "PodMonitor"]
+    server.create(monitor)
+    monitor["spec"]["podMetricsEndpoints"][0]["intervall"] = "30s"
+    with pytest.raises(Refused, match="unknown field"):
+        server.create(monitor)
+    del monitor["spec"]["podMetricsEndpoints"][0]["intervall"]
+    monitor["spec"]["podMetricsEndpoints"][0]["interval"] = "often"
+    with pytest.raises(Refused, match="interval"):
+        server.create(monitor)
+
+    rules = yaml.safe_load((ROOT / "deploy/monitoring/rules.yaml").read_text())
+    kind = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule", "metadata": {"name": "kqp"}}
+    server.create({**kind, "spec": rules})
+    rules["groups"][1]["rules"][0]["form"] = rules["groups"][1]["rules"][0].pop("for")
+    with pytest.raises(Refused, match="unknown field"):
+        server.create({**kind, "spec": rules})
 
 
 @pytest.mark.parametrize("role", ["driver", "executor"])

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
 import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -20,6 +16,7 @@ import yaml
 from deploy.local.cluster import KafkaCluster
 from deploy.monitoring.dashboard import FILE, dashboard, panels
 from tests.deploy.operator.cache import ROOT, run, system_tool
+from tests.deploy.operator.prometheus import Prometheus
 from tests.integration.flood import Flood, create_topics
 from tests.integration.proxy_process import ProxyProcess, eventually
 
@@ -71,80 +68,24 @@ def test_the_rules_pass_and_wrong_ones_do_not(tmp_path: Path) -> None:
         run(promtool, "test", "rules", tmp_path / "rules_test.yaml", code=1)
 
 
-class Prometheus:
-    """Scrapes one target each second."""
-
-    def __init__(self, folder: Path, target: str) -> None:
-        config = folder / "prometheus.yaml"
-        scrape = {"job_name": "kqp", "scrape_interval": "1s", "static_configs": [{"targets": [target]}]}
-        config.write_text(
-            yaml.safe_dump(
-                {
-                    "global": {"evaluation_interval": "1s"},
-                    "rule_files": [str(FOLDER / "rules.yaml")],
-                    "scrape_configs": [scrape],
-                }
-            )
-        )
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{free.getsockname()[1]}"
-        self._url = f"http://{address}/api/v1"
-        self._log = (folder / "prometheus.log").open("w")
-        self.process = subprocess.Popen(
-            [system_tool("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
-             f"--web.listen-address={address}"],
-            stderr=self._log,
-        )  # fmt: skip
-
-    def close(self) -> None:
-        self.process.terminate()
-        self.process.wait(60)
-        self._log.close()
-
-    def ask(self, path: str, **parameters: str) -> Any:
-        """The data of an answer. Raises OSError where it is not 200, as for wrong PromQL."""
-        url = f"{self._url}/{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 - http, above
-            return json.load(answer)["data"]
-
-    def rows(self, expression: str) -> list[Any]:
-        """What a query finds now; nothing before the server is there."""
-        try:
-            found: list[Any] = self.ask("query", query=expression)["result"]
-        except urllib.error.HTTPError as error:
-            if error.code != 503:  # while it starts
-                raise
-            return []
-        except OSError:
-            return []
-        return found
-
-
 @pytest.fixture
-def scraped(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
-) -> Iterator[tuple[Prometheus, ProxyProcess]]:
+def scraped(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Prometheus]:
     """A Prometheus that saw a client wait for its limit."""
     topic = unique_name("panels")
     create_topics(kafka_cluster, topic)
     quota = "client-id=flood,producer_byte_rate=200kB"
-    with ProxyProcess(kafka_cluster.bootstrap_servers, "--quota", quota) as proxy:
-        target = proxy._metrics_url.removeprefix("http://")
-        prometheus = Prometheus(tmp_path, target)
-        try:
-            with Flood(proxy.bootstrap_servers, "flood", topic):
-                eventually(
-                    lambda: prometheus.rows("count_over_time(kafka_quota_proxy_connections[5m]) > 20"), 90, "scraped"
-                )
-                yield prometheus, proxy
-        finally:
-            prometheus.close()
+    with (
+        ProxyProcess(kafka_cluster.bootstrap_servers, "--quota", quota) as proxy,
+        Prometheus(tmp_path, [proxy]) as prometheus,
+        Flood(proxy.bootstrap_servers, "flood", topic),
+    ):
+        eventually(lambda: prometheus.rows("count_over_time(kafka_quota_proxy_connections[5m]) > 20"), 90, "scraped")
+        yield prometheus
 
 
 @pytest.mark.deploy
-def test_every_query_finds_what_happened(scraped: tuple[Prometheus, ProxyProcess]) -> None:
-    prometheus, _ = scraped
+def test_every_query_finds_what_happened(scraped: Prometheus) -> None:
+    prometheus = scraped
     with pytest.raises(urllib.error.HTTPError, match="400"):
         prometheus.rows("rate(kafka_quota_proxy_bytes_total[1m]")
     everywhere = 'job=~".*",instance=~".*"'
@@ -192,19 +133,3 @@ def draw(prometheus: Prometheus, chosen: str) -> None:
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(PICTURE, dpi=60)
     plt.close(figure)
-
-
-@pytest.mark.deploy
-def test_faults_fire_their_alerts(scraped: tuple[Prometheus, ProxyProcess]) -> None:
-    """Those without a long `for`, and the first step, pending, of others."""
-    prometheus, proxy = scraped
-
-    def states() -> dict[str, str]:
-        return {each["labels"]["alertname"]: each["state"] for each in prometheus.ask("alerts")["alerts"]}
-
-    assert "KafkaQuotaProxyEnforcementOff" not in states()
-    proxy.toggle_enforcement()
-    eventually(lambda: states().get("KafkaQuotaProxyEnforcementOff") == "pending", 30, "alerts")
-    eventually(lambda: states().get("KafkaQuotaProxyLimitSaturated") == "pending", 30, "alerts")
-    proxy.toggle_enforcement()
-    eventually(lambda: "KafkaQuotaProxyEnforcementOff" not in states(), 30, "alerts")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 from confluent_kafka import Consumer, TopicPartition
 
 from deploy.local import artifacts
@@ -46,7 +47,7 @@ rows.write.format("kafka").option("kafka.bootstrap.servers", sys.argv[1]).option
 """
 
 
-def submit(server: ApiServer, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+def submit(server: ApiServer, kubeconfig: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """spark-submit, with deploy/spark/spark-defaults.conf, from its folder."""
     chosen = {
         "spark.kubernetes.container.image": "spark:test",
@@ -59,7 +60,8 @@ def submit(server: ApiServer, *arguments: str, **settings: str) -> subprocess.Co
         [str(SPARK_HOME / "bin/spark-submit"), "--master", f"k8s://{server.url}",
          "--properties-file", str(FOLDER / "spark-defaults.conf"),
          *(part for name, value in chosen.items() for part in ("--conf", f"{name}={value}")), *arguments],
-        cwd=FOLDER, env={**os.environ, "KUBECONFIG": str(server.kubeconfig), "SPARK_HOME": str(SPARK_HOME)},
+        cwd=FOLDER,
+        env={**os.environ, "KUBECONFIG": str(kubeconfig), "SPARK_HOME": str(SPARK_HOME)},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=400,
     )  # fmt: skip
 
@@ -75,8 +77,9 @@ def options(kafka_cluster: KafkaCluster) -> list[str]:
 
 @pytest.fixture(scope="module")
 def with_broker(server: ApiServer, options: list[str]) -> ApiServer:
-    """The chart in force."""
-    for each in rendered(CHART / "ci/sidecar-values.yaml", *options):
+    """The chart and the account of drivers in force."""
+    account = yaml.safe_load_all((FOLDER / "rbac.yaml").read_text())
+    for each in (*rendered(CHART / "ci/sidecar-values.yaml", *options), *account):
         server.create(each, keep=True)
     probe: dict[str, Any] = {
         "apiVersion": "v1",
@@ -88,9 +91,15 @@ def with_broker(server: ApiServer, options: list[str]) -> ApiServer:
     return server
 
 
+@pytest.mark.parametrize("client_id", ["flights-etl", "not-limited"])
 def test_an_executor_writes_through_its_sidecar_within_its_share(
-    with_broker: ApiServer, kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
+    with_broker: ApiServer,
+    kafka_cluster: KafkaCluster,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+    client_id: str,
 ) -> None:
+    """The driver has the rights of its account alone."""
     topic = unique_name("k8s")
     create_topics(kafka_cluster, topic)
     job = tmp_path / "job.py"
@@ -99,6 +108,7 @@ def test_an_executor_writes_through_its_sidecar_within_its_share(
     with Kubelet(with_broker, tmp_path / "pods") as kubelet:
         done = submit(
             with_broker,
+            with_broker.kubeconfig_of_spark,
             "--deploy-mode",
             "client",
             "--jars",
@@ -106,7 +116,11 @@ def test_an_executor_writes_through_its_sidecar_within_its_share(
             str(job),
             f"127.0.0.1:{PORT}",
             topic,
-            **{"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"},
+            **{
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.kubernetes.executor.annotation.kafka-quota-proxy/client-id": client_id,
+            },
         )
         took = time.monotonic() - begun
         logs = "\n".join(path.read_text()[-2000:] for path in (tmp_path / "pods").rglob("*.log"))
@@ -121,14 +135,53 @@ def test_an_executor_writes_through_its_sidecar_within_its_share(
     [codes] = kubelet.ended.values()
     assert codes == (0, 0)
     [metrics] = kubelet.metrics.values()
-    sent = re.search(r'bytes_total\{client_id="flights-etl",direction="produce",user="ANONYMOUS"\} (\S+)', metrics)
+    sent = re.search(rf'bytes_total\{{client_id="{client_id}",direction="produce",user="ANONYMOUS"\}} (\S+)', metrics)
     assert sent, "the annotation names the client"
     assert float(sent[1]) >= ROWS * ROW_BYTES, "all of it went through the sidecar"
+    if client_id != "flights-etl":
+        assert f'client_id="{client_id}",limit=' not in metrics, "no limit applies, and nothing was held"
+        return
+    assert f'client_id="{client_id}",limit="producer_byte_rate"' in metrics, "it was held"
     limit = re.search(r'quota_limit\{entity="client-id:flights-etl",limit="producer_byte_rate"\} (\S+)', metrics)
     assert limit
     assert float(limit[1]) == RATE * SHARE, "the annotation scales the rate"
     one_request = 1_048_576
     assert took >= (ROWS * ROW_BYTES - RATE * SHARE - one_request) / (RATE * SHARE), "it was held"
+
+
+def test_what_the_account_of_drivers_may_do(with_broker: ApiServer) -> None:
+    pods = ("create", "get", "list", "watch", "delete", "deletecollection")
+    allowed = {(verb, "pods") for verb in pods} | {
+        ("create", "services"),
+        ("create", "configmaps"),
+        ("get", "configmaps"),
+    }
+    assert {each for each in allowed if not with_broker.allows(*each)} == set()
+    changes = ("update", "patch", "delete", "deletecollection")
+    denied = {(verb, "configmaps") for verb in changes} | {
+        ("get", "secrets"), ("create", "pods/exec"), ("update", "pods"), ("create", "rolebindings"),
+        ("create", "mutatingadmissionpolicies"), ("get", "nodes"),
+    }  # fmt: skip
+    assert {each for each in denied if with_broker.allows(*each)} == set()
+    assert not with_broker.allows("create", "pods", "others")
+
+
+def test_a_driver_without_the_label_has_no_sidecar(with_broker: ApiServer) -> None:
+    name = "driver-without"
+    done = submit(
+        with_broker, with_broker.kubeconfig, "--deploy-mode", "cluster", "--name", "job",
+        "--class", "org.apache.spark.examples.SparkPi",
+        "local:///opt/spark/examples.jar",
+        **{
+            "spark.kubernetes.submission.waitAppCompletion": "false",
+            "spark.kubernetes.driver.pod.name": name,
+            "spark.kubernetes.driver.label.kafka-quota-proxy/inject": "false",
+        },
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:]
+    pod = with_broker.request("GET", f"api/v1/namespaces/jobs/pods/{name}")
+    assert sidecars(pod) == []
+    assert pod["spec"]["serviceAccountName"] == "spark"
 
 
 @pytest.mark.parametrize("template", ["container.yaml", "pod-template.yaml"])
@@ -137,7 +190,8 @@ def test_the_driver_of_cluster_mode_has_the_sidecar_once(
 ) -> None:
     name = f"driver-{template.partition('.')[0]}"
     done = submit(
-        with_broker, "--deploy-mode", "cluster", "--name", "job", "--class", "org.apache.spark.examples.SparkPi",
+        with_broker, with_broker.kubeconfig, "--deploy-mode", "cluster", "--name", "job",
+        "--class", "org.apache.spark.examples.SparkPi",
         "local:///opt/spark/examples.jar",
         **{
             "spark.kubernetes.submission.waitAppCompletion": "false",

@@ -1,0 +1,223 @@
+"""Each alert fires by a real fault of a real proxy, in a real Prometheus, with the times of its rules shortened."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import resource
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+import trustme
+import yaml
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from deploy.local.cluster import KafkaCluster
+from tests.deploy.operator.prometheus import RULES, Prometheus, address_of, hurried
+from tests.integration.flood import Flood, create_topics
+from tests.integration.proxy_process import ProxyProcess, eventually
+from tests.proxy.frames import produce
+
+PREFIX: Final = "KafkaQuotaProxy"
+PATIENCE_SECONDS: Final = 240
+ALERTS: Final = [
+    rule["alert"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"] if "alert" in rule
+]
+#: For clients that send no request, or not all of one.
+WAITS: Final = ("--handshake-timeout", "off")
+#: Of a proxy that is to run out of them.
+DESCRIPTORS: Final = 100
+#: Each leaves less of the memory for the next; the broker has room for all of their requests.
+SENDERS: Final = 60
+#: Alerts that end while others are waited for: each is looked for right after its fault.
+PASSING: Final = {"UpstreamSilent", "UpstreamDown", "MemoryUsedUp", "Restarts"}
+BUFFER: Final = 1 << 20
+
+
+def test_shorter_rules_have_the_same_expressions() -> None:
+    text = RULES.read_text()
+
+    def without_times(rules: str) -> str:
+        return re.sub(r"\[\d+m?[smh]\]|for: \d+m?[smh]$", "", rules, flags=re.MULTILINE)
+
+    short = hurried(text)
+    assert short != text
+    assert without_times(short) == without_times(text)
+    assert not re.search(r"\[\d+[smhd]\]|for: \d+[smhd]$", short, flags=re.MULTILINE), "all of them"
+    assert "[5m]" in text
+    assert "[20000ms]" in short
+
+
+@contextmanager
+def repeated(action: Callable[[], object], pause_seconds: float) -> Iterator[None]:
+    """Does it again and again while the block lasts."""
+    is_over = threading.Event()
+
+    def run() -> None:
+        while not is_over.wait(pause_seconds):
+            with suppress(OSError):
+                action()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def connect(proxy: ProxyProcess) -> socket.socket:
+    host, _, port = proxy.bootstrap_servers.rpartition(":")
+    return socket.create_connection((host, int(port)), 10)
+
+
+class Sender:
+    """Sends one very long request, as far as the proxy takes it."""
+
+    def __init__(self, proxy: ProxyProcess, request: memoryview) -> None:
+        self._request = request
+        self._socket = connect(proxy)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32_768)  # the kernel is to keep little
+        self._socket.setblocking(False)
+        self._sent = 0
+
+    def send(self, size: int) -> None:
+        with suppress(BlockingIOError):
+            self._sent += self._socket.send(self._request[self._sent : self._sent + size])
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def stop_for_a_moment(proxy: ProxyProcess) -> None:
+    """As a container that has used up its share of the CPU."""
+    os.kill(proxy.pid, signal.SIGSTOP)
+    try:
+        threading.Event().wait(0.4)
+    finally:
+        os.kill(proxy.pid, signal.SIGCONT)
+
+
+def descriptors(proxy: ProxyProcess) -> int:
+    return len(list(Path(f"/proc/{proxy.pid}/fd").iterdir()))
+
+
+def pid_of_broker(cluster: KafkaCluster) -> int:
+    leash = cluster._nodes[1]._process
+    assert leash is not None
+    [broker] = Path(f"/proc/{leash.pid}/task/{leash.pid}/children").read_text().split()
+    return int(broker)
+
+
+@pytest.mark.deploy
+@pytest.mark.timeout(900)
+def test_each_alert_fires_by_a_real_fault(
+    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    servers, topic, lost = kafka_cluster.bootstrap_servers, unique_name("alerts"), unique_name("usage")
+    create_topics(kafka_cluster, topic)
+    compacted = NewTopic(lost, 1, config={"cleanup.policy": "compact"})
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([compacted])[lost].result(30)
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text('[[quota]]\nclient-id = "etl"\nproducer_byte_rate = 1000\n')
+    ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=3)
+    certificate = tmp_path / "proxy.pem"
+    trustme.CA().issue_cert("localhost", not_after=ends).private_key_and_cert_chain_pem.write_to_path(str(certificate))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        restarted_at = f"127.0.0.1:{free.getsockname()[1]}"
+
+    with ExitStack() as stack:
+        victim = stack.enter_context(KafkaCluster(1))
+        create_topics(victim, topic)
+        flags: dict[str, tuple[str, ...]] = {
+            "fine": (),
+            "LimitSaturated": ("--quota", "client-id=flood,producer_byte_rate=100kB"),
+            "ClientsRefused": ("--max-connections", "1", *WAITS),
+            "Upstream": (),
+            "MemoryUsedUp": ("--max-buffered-bytes", str(BUFFER), *WAITS),
+            "LoopLag": (),
+            "ReloadFailed": ("--quotas-file", str(quotas)),
+            "EnforcementOff": ("--dry-run",),
+            "UsageLost": ("--usage-topic", lost, "--usage-interval", "1s"),
+            "CertificateEnds": ("--ssl-certificate-location", str(certificate)),
+            "Descriptors": WAITS,
+            "Restarts": ("--metrics-listen", restarted_at),
+        }
+        proxies: dict[str, ProxyProcess] = {}
+        for name, given in flags.items():
+            is_of_victim = name in ("Upstream", "MemoryUsedUp")
+            proxy = ProxyProcess(victim.bootstrap_servers if is_of_victim else servers, *given)
+            proxy.expected_errors = {"usage_records_refused", "config_refused"}
+            proxies[name] = stack.enter_context(proxy)
+        rules = tmp_path / "rules.yaml"
+        rules.write_text(hurried(RULES.read_text()))
+        prometheus = stack.enter_context(Prometheus(tmp_path, proxies.values(), rules, "500ms"))
+
+        def fires(*alerts: str, on: str = "") -> Callable[[], bool]:
+            wanted = {(PREFIX + each, address_of(proxies[on or each])) for each in alerts}
+            return lambda: wanted <= prometheus.firing()
+
+        up = "sum(up) == 12"
+        eventually(lambda: prometheus.rows(up), PATIENCE_SECONDS, "all are scraped")
+        at_rest = {(PREFIX + "EnforcementOff", "EnforcementOff"), (PREFIX + "CertificateEnds", "CertificateEnds")}
+        names = {address_of(proxy): name for name, proxy in proxies.items()}
+        early = {(alert, names.get(instance, instance)) for alert, instance in prometheus.firing()}
+        assert {each for each in early if each[0] != f"{PREFIX}LoopLag"} <= at_rest, "nothing else has happened yet"
+
+        for name in ("LimitSaturated", "UsageLost", "Upstream"):
+            often = {"reconnect.backoff.max.ms": 500}
+            stack.enter_context(Flood(proxies[name].bootstrap_servers, "flood", topic, **often))
+        stack.enter_context(closing(connect(proxies["ClientsRefused"])))
+        stack.enter_context(repeated(lambda: connect(proxies["ClientsRefused"]).close(), 0.2))
+        long = memoryview(produce(1, 4_000_000))
+        wanted = descriptors(proxies["MemoryUsedUp"]) + 2 * SENDERS
+        senders = [stack.enter_context(closing(Sender(proxies["MemoryUsedUp"], long))) for _ in range(SENDERS)]
+        for sender in senders:
+            sender.send(4_096)
+        eventually(lambda: descriptors(proxies["MemoryUsedUp"]) >= wanted, 60, "each is connected to the broker")
+        named = memoryview(produce(1, client_id="x" * 5_000))  # its header needs more than each may always have
+        late = stack.enter_context(closing(Sender(proxies["MemoryUsedUp"], named)))
+        stack.enter_context(repeated(lambda: stop_for_a_moment(proxies["LoopLag"]), 0.2))
+        quotas.write_text("[[quota]]\n")
+        full = proxies["Descriptors"]
+        resource.prlimit(full.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+        while (before := descriptors(full)) <= DESCRIPTORS * 0.85:  # with all of them open it could not be scraped
+            stack.enter_context(closing(connect(full)))
+            eventually(lambda: descriptors(full) > before, 30, "accepted")
+        start = f'process_start_time_seconds{{instance="{restarted_at}"}}'
+        for _ in range(3):
+            [row] = prometheus.rows(start)
+            proxies["Restarts"].kill()
+            proxies["Restarts"].start()
+            eventually(lambda: prometheus.rows(f"{start} != {row['value'][1]}"), 60, "scraped again")  # noqa: B023
+        eventually(fires("Restarts"), PATIENCE_SECONDS, "a proxy starts again and again")
+        os.kill(pid_of_broker(victim), signal.SIGSTOP)
+
+        def send_more() -> None:
+            for sender in senders:
+                sender.send(65_536)
+
+        stack.enter_context(repeated(send_more, 0.02))
+        used_up = BUFFER + (SENDERS << 10)
+        eventually(lambda: proxies["MemoryUsedUp"].metric("buffered_bytes") >= used_up, 60, "the memory is used up")
+        late.send(len(named))
+        eventually(fires("UpstreamSilent", on="Upstream"), PATIENCE_SECONDS, "a broker is silent")
+        eventually(fires("MemoryUsedUp"), PATIENCE_SECONDS, "a connection is not read")
+        victim.stop_broker(1, graceful=False)
+        eventually(fires("UpstreamDown", on="Upstream"), PATIENCE_SECONDS, "a broker is down")
+        others = {alert.removeprefix(PREFIX) for alert in ALERTS} - PASSING
+        assert others <= proxies.keys(), "a new alert needs its fault here"
+        for each in sorted(others):
+            eventually(fires(each), PATIENCE_SECONDS, each)
+        quiet = {alert for alert, instance in prometheus.firing() if names.get(instance) == "fine"}
+        assert quiet <= {f"{PREFIX}LoopLag"}, "a proxy without a fault has none, but a busy machine may be late"
