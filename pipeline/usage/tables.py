@@ -4,14 +4,16 @@ A folder on an object store without atomic rename (S3) takes a single writer at 
 LogStore lifts that.
 """
 
+import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from threading import Lock
 from typing import Final
 
+from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
@@ -22,6 +24,8 @@ ATTEMPTS: Final = 8
 """Of one write, when another run writes the same table."""
 MOST_WRITES: Final = 1_000
 """Of one run and table."""
+_CONFLICT: Final = re.compile(r"(Concurrent\w*|ProtocolChanged|MetadataChanged)Exception")
+"""Delta's exceptions, as PySpark has them in the text of its own or of Py4J's."""
 
 
 class Fence:
@@ -73,7 +77,7 @@ class Warehouse:
             return
         table = TABLES[name]
         partitions = f" partitioned by ({', '.join(table.by)})" if table.by else ""
-        self.spark.sql(
+        statement = (
             f"create table if not exists delta.`{self.path(name)}` ({table.columns}) using delta{partitions} "
             f"comment '{table.comment}' tblproperties ("
             f"'delta.deletedFileRetentionDuration' = '{RETENTION}', 'delta.logRetentionDuration' = '{RETENTION}', "
@@ -83,6 +87,7 @@ class Warehouse:
             # Files are found by partition. Minima and maxima of each column would be computed row by row.
             "'delta.dataSkippingNumIndexedCols' = '0')"
         )
+        _again(lambda: self.spark.sql(statement))
         self.created.add(name)
 
     def read(self, name: str, version: int | None = None) -> DataFrame:
@@ -167,22 +172,31 @@ class Warehouse:
 
     def _write(self, name: str, rows: DataFrame, mode: str, **options: str) -> None:
         """Again after a conflict with another writer, and not at all if a later run has written the table: `Fence`."""
-        for attempt in range(ATTEMPTS):
+
+        def attempt() -> None:
             fenced = {} if self.fence is None else self.fence.options(name)
-            try:
-                self._save(name, rows, mode, **options, **fenced)
-            except PySparkException as error:
-                if attempt == ATTEMPTS - 1 or "Concurrent" not in str(error):
-                    raise
-                time.sleep(1 + attempt)
-            else:
-                return
+            self._save(name, rows, mode, **options, **fenced)
+
+        _again(attempt)
 
     def _save(self, name: str, rows: DataFrame, mode: str, **options: str) -> None:
         """The table's columns in the table's order, whatever else the rows have."""
         columns = (f.col(field.name).cast(field.dataType).alias(field.name) for field in TABLES[name].schema)
         writer = rows.select(*columns).write.format("delta").mode(mode)
         writer.options(mergeSchema="true", **options).save(self.path(name))
+
+
+def _again(write: Callable[[], object]) -> None:
+    """Try again after a conflict with another writer. Raises what the last attempt raises."""
+    for attempt in range(ATTEMPTS):
+        try:
+            write()
+        except (PySparkException, Py4JError) as error:
+            if attempt == ATTEMPTS - 1 or _CONFLICT.search(str(error)) is None:
+                raise
+            time.sleep(1 + attempt)
+        else:
+            return
 
 
 def in_dates(dates: Iterable[date], column: str = "date") -> str:

@@ -18,26 +18,37 @@ from pipeline.usage.transforms.chargeback import chargeback_daily
 from tests.pipeline.usage.test_money import INVOICE, measured
 
 VALIDATOR = "focus-validator==2.2.1"
+ARROW = "pyarrow==19.0.1"
+"""It takes NumPy 1 only, and says nothing of pyarrow's versions, of which newer ones do not."""
+ONLY_SINCE_3_12 = r"""f"'{k.replace('\"', '\"\"')}'" for k in"""
+READ_BY_3_11 = """"'" + k.replace('"', '""') + "'" for k in"""
 UNSURE = {"InvoiceId-C-000-O", "InvoiceId-C-003-C", "InvoiceId-C-004-C", "InvoiceId-C-005-C"}
 """InvoiceId has to be null, and must not be: it cannot tell which charges are on an invoice."""
 
 
 @pytest.fixture(scope="module")
 def validator() -> str:
-    """Its Python, in the project's cache. It asks for Python 3.12, and runs on 3.11."""
+    """Its Python, in the project's cache. It asks for Python 3.12: 3.11 cannot read one of its lines, which says the
+    same in other words then.
+    """
     folder = CACHE / VALIDATOR.replace("==", "-")
     python, done = folder / "bin" / "python", folder / "complete"
     if not done.exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
         options = ("--quiet", "--disable-pip-version-check", "--retries", "8", "--ignore-requires-python")
-        subprocess.run([python, "-m", "pip", "install", *options, VALIDATOR], check=True, timeout=1_200)
+        subprocess.run([python, "-m", "pip", "install", *options, VALIDATOR, ARROW], check=True, timeout=1_200)
+        (source,) = folder.glob("lib/*/site-packages/focus_validator/config_objects/focus_to_duckdb_converter.py")
+        text = source.read_text(encoding="utf-8")
+        assert text.count(ONLY_SINCE_3_12) == 1
+        source.write_text(text.replace(ONLY_SINCE_3_12, READ_BY_3_11), encoding="utf-8")
         done.touch()
     return str(python)
 
 
-def failures(python: str, charges: Path, folder: Path) -> tuple[int, set[str]]:
+def failures(python: str, charges: Path) -> tuple[int, set[str]]:
     """How many rules of FOCUS 1.2 the charges meet, and the names of those that they do not."""
     options = ("--validate-version", "1.2", "--focus-dataset", "CostAndUsage", "--block-download")
+    (folder,) = Path(python).parents[1].glob("lib/*/site-packages")  # it looks for its files from where it runs
     done = subprocess.run(
         [python, "-m", "focus_validator.main", "--data-file", str(charges), *options],
         cwd=folder, capture_output=True, text=True, timeout=600,
@@ -63,10 +74,10 @@ def test_the_export_passes_focus_validator(
     charges = chargeback_daily(measured(spark, rows), prices).withColumn("closed_period", f.lit(None).cast("string"))
     warehouse.append("chargeback_daily", charges.coalesce(1))
     (exported,) = Path(export_focus(warehouse, str(tmp_path), "csv", prices)).glob("*.csv")
-    passed, failed = failures(validator, exported, tmp_path)
+    passed, failed = failures(validator, exported)
     assert failed == UNSURE
     assert passed >= 130
     wrong = tmp_path / "wrong.csv"
-    wrong.write_text(exported.read_text(encoding="utf-8").replace(",Usage,", ",Used,"), encoding="utf-8")
-    _, failed = failures(validator, wrong, tmp_path)
-    assert failed - UNSURE >= {"ChargeCategory-C-004-M"}
+    wrong.write_text(exported.read_text(encoding="utf-8").replace(",EUR,", ",Euro,"), encoding="utf-8")
+    _, failed = failures(validator, wrong)
+    assert failed - UNSURE >= {"BillingCurrency-C-003-M"}
