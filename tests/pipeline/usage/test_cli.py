@@ -11,6 +11,7 @@ import pytest
 from pipeline.failures import reason
 from pipeline.usage import cli
 from pipeline.usage.cli import main, parser
+from pipeline.usage.jobs import report, runs
 
 
 def commands(top: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -66,10 +67,10 @@ def test_the_exit_code_says_what_is_missing_before_what_is_over_budget(
     for where, name, given in (
         (cli, "session", lambda **_: nullcontext()),
         (cli, "Warehouse", lambda spark, root: warehouse),
-        (cli.report, "report", lambda *_, **__: [date(2026, 1, 5)]),
-        (cli.report, "warnings", lambda *_: missing),
-        (cli.report, "over_budget", lambda *_: over),
-        (cli.runs, "outdated", lambda *_: None),
+        (report, "report", lambda *_, **__: [date(2026, 1, 5)]),
+        (report, "warnings", lambda *_: missing),
+        (report, "over_budget", lambda *_: over),
+        (runs, "outdated", lambda *_: None),
     ):
         monkeypatch.setattr(where, name, given)
     assert main(["report", "--warehouse", "w"]) == code
