@@ -114,10 +114,12 @@ def test_two_clusters_are_told_apart_in_each_table_and_a_budget_is_watched(
         for n in range(1, 31):
             common = {"sidecar": f"pod-{cluster}", "labels": {"cluster": cluster}, "time_ms": NOON_MS + 10_000 * n}
             common["start_time_ms"] = NOON_MS
-            made.append(usage_record(**common, seq=step * n, bytes=10**9 * n))
-            made.append(usage_record(**common, seq=step * n + 1, client_id="loud", bytes=9 * 10**9 * n))
+            made.append(usage_record(**common, seq=step * (n - 1), bytes=10**9 * n))
+            made.append(usage_record(**common, seq=step * (n - 1) + 1, client_id="loud", bytes=9 * 10**9 * n))
             if cluster == "east":
-                made.append(throttle_record(**common, seq=step * n + 2, entity="user:alice", throttled_ms=500 * n))
+                made.append(
+                    throttle_record(**common, seq=step * (n - 1) + 2, entity="user:alice", throttled_ms=500 * n)
+                )
     warehouse.append("records", records_frame(spark, made))
     hour = datetime(2026, 1, 5, 12, tzinfo=UTC)
     counted = [(hour.date(), hour, cluster, "t", count) for cluster, count in (("east", 10), ("west", 20))]
