@@ -86,13 +86,13 @@ def records(spark: SparkSession, fleet: Fleet, *, partitions: int = 8) -> DataFr
 
 
 def usage(spark: SparkSession, fleet: Fleet, partitions: int = 8) -> DataFrame:
-    rows = _series(spark, fleet, fleet.series, partitions)
+    rows = _numbered(_series(spark, fleet, fleet.series, partitions), fleet, f.lit(0))
     volume = _volume(f.col("time_ms")) - _volume(f.col("start_time_ms"))
     size = f.floor(volume).cast("bigint")
     return rows.select(
         *_common("usage"),
         _topic(fleet),
-        f.when(f.col("id") % 10 < 7, "produce").otherwise("fetch").alias("direction"),
+        f.when(_is_produce(), "produce").otherwise("fetch").alias("direction"),
         size.alias("bytes"),
         f.floor(size * 0.94).cast("bigint").alias("record_bytes"),
         f.floor(size / 24_000).cast("bigint").alias("requests"),
@@ -103,12 +103,12 @@ def usage(spark: SparkSession, fleet: Fleet, partitions: int = 8) -> DataFrame:
 def throttling(spark: SparkSession, fleet: Fleet, partitions: int = 8) -> DataFrame:
     """Throttled in the upper half of the day's wave. Two clients in five share one limit, over all teams."""
     rows = _series(spark, fleet, fleet.series // 8, partitions)
+    rows = _numbered(rows, fleet, _of_sidecar(fleet, fleet.series))
     waited = f.floor((_upper_half(f.col("time_ms")) - _upper_half(f.col("start_time_ms"))) * _weight()).cast("bigint")
-    is_produce = f.col("id") % 10 < 7
     own = f.concat(f.lit("client-id:"), f.col("client_id"))
     return rows.select(
         *_common("throttle"),
-        f.when(is_produce, "producer_byte_rate").otherwise("consumer_byte_rate").alias("limit"),
+        f.when(_is_produce(), "producer_byte_rate").otherwise("consumer_byte_rate").alias("limit"),
         f.when(f.col("client_number") % 5 < 2, "resource-group:batch").otherwise(own).alias("entity"),
         waited.alias("throttled_ms"),
         f.floor(waited * _rate() / 1000).cast("bigint").alias("delayed_bytes"),
@@ -123,7 +123,7 @@ def _series(spark: SparkSession, fleet: Fleet, series: int, partitions: int) -> 
     numbers = spark.range(0, series * fleet.steps, 1, partitions)
     number, step = (f.col("n") % series).alias("id"), f.floor(f.col("n") / series).alias("step")
     rows = numbers.withColumnRenamed("id", "n").select(number, step.cast("bigint"))
-    sidecar = f.pmod(f.xxhash64("id", f.lit(3)), f.lit(fleet.sidecars))
+    sidecar = f.col("id") % fleet.sidecars
     # Before the interval's end: the last day ends at its midnight.
     time_ms = f.lit(fleet.start_ms - 1) + (f.col("step") + 1) * (fleet.interval_s * 1000) - f.pmod("id", f.lit(997))
     rows = rows.withColumns({"sidecar_number": sidecar, "time_ms": time_ms})
@@ -131,14 +131,34 @@ def _series(spark: SparkSession, fleet: Fleet, series: int, partitions: int) -> 
     life_ms = fleet.restart_days * DAY_MS
     shift = (f.col("sidecar_number") % fleet.restart_days) * DAY_MS
     run = f.floor((f.col("time_ms") - fleet.start_ms + shift) / life_ms).cast("bigint")
+    first, following = (_first_step(fleet, f.col("run") + more, shift) for more in (0, 1))
     begun = f.greatest(f.lit(fleet.start_ms), f.lit(fleet.start_ms) + f.col("run") * life_ms - shift)
     client = _skewed(f.xxhash64("id", f.lit(1)), fleet.clients)
     teams = f.array(*map(f.lit, TEAMS))
     rows = rows.withColumns({"run": run, "client_number": client})
+    # One sidecar in 17 is killed each time; each other run ends with a last record, but for the newest.
+    is_last = (f.col("step") == following - 1) & (following < fleet.steps) & (f.col("sidecar_number") % 17 != 7)
+    rows = rows.withColumns({"step_of_run": f.col("step") - first, "final": is_last})
     name = f.concat(f.element_at(teams, (f.col("client_number") % len(TEAMS) + 1).cast("int")), f.lit("-etl-"))
     return rows.withColumns(
         {"start_time_ms": begun.cast("bigint"), "client_id": f.concat(name, f.col("client_number"))}
     )
+
+
+def _first_step(fleet: Fleet, run: Column, shift: Column) -> Column:
+    return f.greatest(f.lit(0), f.floor((run * fleet.restart_days * DAY_MS - shift) / (fleet.interval_s * 1000)))
+
+
+def _of_sidecar(fleet: Fleet, series: int) -> Column:
+    """How many of so many series are of the row's sidecar."""
+    return f.ceil((series - f.col("sidecar_number")) / fleet.sidecars)
+
+
+def _numbered(rows: DataFrame, fleet: Fleet, before: Column) -> DataFrame:
+    """Add `seq`: at each step usage records, then throttle records. before: how many of the sidecar come first."""
+    of_step = _of_sidecar(fleet, fleet.series) + _of_sidecar(fleet, fleet.series // 8)
+    number = f.col("step_of_run") * of_step + before + f.floor(f.col("id") / fleet.sidecars)
+    return rows.withColumn("seq", number.cast("bigint"))
 
 
 def _common(kind: str) -> list[Column]:
@@ -149,14 +169,19 @@ def _common(kind: str) -> list[Column]:
         f.lit(kind).alias("kind"),
         f.concat(f.lit("pod-"), f.col("sidecar_number")).alias("sidecar"),
         f.concat_ws("-", f.lit("run"), f.col("sidecar_number"), f.col("run")).alias("incarnation"),
-        f.col("step").alias("seq"),
+        "seq",
         "time_ms",
         "start_time_ms",
         f.lit("0.0.0.0:19092").alias("listener"),
         f.concat(f.lit('{"cluster":"'), f.element_at(clusters, cluster), f.lit('"}')).alias("labels"),
         f.concat(f.lit("svc-"), f.col("client_number") % 97).alias("user"),
         "client_id",
+        "final",
     ]
+
+
+def _is_produce() -> Column:
+    return f.pmod(f.xxhash64("id", f.lit(3)), f.lit(10)) < 7
 
 
 def _topic(fleet: Fleet) -> Column:

@@ -20,7 +20,7 @@ from pipeline.usage.page.content import render
 from pipeline.usage.schemas import USAGE_KIND
 from pipeline.usage.session import session
 from pipeline.usage.tables import Warehouse
-from pipeline.usage.transforms.deltas import deltas, samples, series_daily
+from pipeline.usage.transforms.deltas import deltas, samples
 from pipeline.usage.transforms.members import cluster
 
 SHOWN = (
@@ -59,8 +59,8 @@ def demo(spark: SparkSession, folder: Path, days: int) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     warehouse = Warehouse(spark, str(folder / f"warehouse-{datetime.now(UTC):%Y%m%dT%H%M%S}"))
     start = datetime.combine(datetime.now(UTC).date() - timedelta(days=days), datetime.min.time(), UTC)
-    # One record in 20 minutes for each series, so that two weeks stay small.
-    made = fleet.Fleet(int(start.timestamp() * 1000), days, interval_s=1_200, series=1_000)
+    # One record in 20 minutes for each of 300 series, so that two weeks stay small.
+    made = fleet.Fleet(int(start.timestamp() * 1000), days, interval_s=1_200, series=300)
     _show(f"making {made.records:,} usage records of {made.sidecars} sidecars over {days} days")
     started = time.monotonic()
     warehouse.append("records", as_records(fleet.records(spark, made)))
@@ -91,15 +91,15 @@ def _show(text: str) -> None:
 
 
 def as_records(made: DataFrame) -> DataFrame:
-    """Records as if Kafka had brought them, of proxies that count each byte once and do not say how they end."""
-    missing = ("kafka_partition", "kafka_offset", "kafka_time", "has_total", "final")
+    """Records as if Kafka had brought them, of proxies that count each byte once."""
+    missing = ("kafka_partition", "kafka_offset", "kafka_time", "has_total")
     return made.withColumns({name: f.lit(None) for name in missing})
 
 
 def _broker_counts(warehouse: Warehouse) -> None:
     """What brokers would have counted: the same, but for one topic that got a tenth more round the proxy."""
     sampled = samples(warehouse.read("records"), USAGE_KIND)
-    found = deltas(sampled, series_daily(sampled, USAGE_KIND), USAGE_KIND).where("direction = 'produce'")
+    found = deltas(sampled, None, USAGE_KIND).where("direction = 'produce'")
     extra = f.when(f.col("topic") == _BYPASSED, 1.1).otherwise(1.0)
     hour = (f.to_date("time").alias("date"), f.date_trunc("hour", "time").alias("hour"))
     counted = found.groupBy(*hour, cluster(), "topic").agg(

@@ -228,7 +228,8 @@ def _report(given: argparse.Namespace) -> int:
         price_list.parse(given.prices.read_text(encoding="utf-8")) if given.prices else None,
         quotas=given.quotas.read_text(encoding="utf-8") if given.quotas else "",
     )
-    with session(cores=given.cores, memory=given.memory, short=_has_few_records(given.warehouse)) as spark:
+    few = _has_few_records(given.warehouse)
+    with session(cores=given.cores, memory=given.memory, shuffle_partitions=1 if few else 4, short=few) as spark:
         warehouse = _filled(Warehouse(spark, given.warehouse), "ingest", "records", "storage_snapshots")
         dates = report.report(warehouse, rules, since=given.since)
         old = runs.outdated(warehouse, rules.fingerprint)

@@ -98,7 +98,6 @@ class Table:
     name: str
     columns: str
     by: tuple[str, ...] = ()
-    comment: str = ""
     is_source: bool = False
     time: str = ""
 
@@ -119,16 +118,17 @@ class Table:
 def _samples(kind: Kind, own: str, gauges: str = "") -> Table:
     columns = f"date date, quarter bigint, {_SERIES}, {own}, first_ms bigint, last_ms bigint"
     columns = f"{columns}, {_ranges(kind.counters)}"
-    return Table(f"{kind.name}_samples", columns + gauges, ("date",), "series by quarter hour: first and last counter")
+    # Series by quarter hour: first and last counter.
+    return Table(f"{kind.name}_samples", columns + gauges, ("date",))
 
 
 def _series_daily(kind: Kind, own: str) -> Table:
     lasts = ", ".join(f"last_{name} bigint" for name in kind.counters)
+    # Each series by day: its last counters, from which the next day goes on.
     return Table(
         f"{kind.name}_series_daily",
         f"date date, {_SERIES}, {own}, first_ms bigint, last_ms bigint, {lasts}",
         ("date",),
-        "each series by day: its last counters, from which the next day goes on",
     )
 
 
@@ -140,62 +140,65 @@ _DELTA_SERIES: Final = "sidecar string, incarnation string, labels string, user 
 TABLES: Final = {
     table.name: table
     for table in (
-        Table("records", RECORDS, ("date", "kind"), "every valid record as it came", is_source=True),
-        Table("quarantine", QUARANTINE, ("date",), "records that are not valid: why, and their raw bytes"),
+        # Every valid record as it came.
+        Table("records", RECORDS, ("date", "kind"), is_source=True),
+        # Records that are not valid: why, and their raw bytes.
+        Table("quarantine", QUARANTINE, ("date",)),
         _samples(USAGE_KIND, _USAGE_OWN),
         _samples(THROTTLE_KIND, _THROTTLE_OWN, ", limit_value double"),
         _series_daily(USAGE_KIND, _USAGE_OWN),
         _series_daily(THROTTLE_KIND, _THROTTLE_OWN),
+        # Usage by quarter hour and sidecar; source_date is that of the record which ended the delta.
         Table(
             "usage_deltas",
             f"source_date date, time timestamp, {_DELTA_SERIES}, {_USAGE_OWN}, {_USAGE_SUMS}, {_DELTA_END}",
             ("source_date",),
-            "usage by quarter hour and sidecar; source_date is that of the record which ended the delta",
         ),
+        # Throttling by quarter hour and sidecar.
         Table(
             "throttle_deltas",
             f"source_date date, time timestamp, {_DELTA_SERIES}, {_THROTTLE_OWN}, {_THROTTLE_SUMS}, limit_value "
             "double, split_throttled_ms bigint, longest_gap_ms bigint",
             ("source_date",),
-            "throttling by quarter hour and sidecar",
         ),
+        # Who used what, by hour.
         Table(
             "usage_hourly",
             "date date, hour timestamp, cluster string, team string, user string, client_id string, labels string, "
             f"topic string, direction string, {_USAGE_SUMS}, split_bytes bigint, longest_gap_ms bigint",
             ("date",),
-            "who used what, by hour",
         ),
+        # Who was throttled by which limit, by hour.
         Table(
             "throttling_hourly",
             "date date, hour timestamp, cluster string, team string, user string, client_id string, labels string, "
             f"{_THROTTLE_OWN}, {_THROTTLE_SUMS}, limit_value double",
             ("date",),
-            "who was throttled by which limit, by hour",
         ),
+        # Of each shared limit: who took more than its fair share, and whom that delayed.
         Table(
             "noisy_neighbours",
             "date date, hour timestamp, cluster string, limit string, entity string, sidecar string, team string, "
             "user string, client_id string, bytes bigint, share double, fair_bytes double, own_throttled_ms bigint, "
             "victims bigint, victims_throttled_ms double, caused_throttled_ms double",
             ("date",),
-            "of each shared limit: who took more than its fair share, and whom that delayed",
         ),
+        # Which team caused the waiting of which team on shared limits, and what it cost.
         Table(
             "waiting_cost",
             "date date, cluster string, limit string, entity string, caused_by string, team string, waited_ms "
             f"double, cost {COST}, currency string",
             ("date",),
-            "which team caused the waiting of which team on shared limits, and what it cost",
         ),
+        # How fast each client and limit was by quarter hour: mean, 99th percentile, peak, and seconds by rate.
         Table(
             "rates_quarterly",
             "date date, time timestamp, cluster string, sidecar string, limit string, entity string, mean double, "
             "p99 double, peak double, interval_s double, bins "
             "array<struct<step:int,seconds:double,bytes:double,top:double>>",
             ("date",),
-            "how fast each client and limit was by quarter hour: mean, 99th percentile, peak, and seconds by rate",
         ),
+        # The records of each run of a proxy, by day.
         Table(
             "sidecar_days",
             "date date, cluster string, sidecar string, incarnation string, first_ms bigint, last_ms bigint, "
@@ -203,31 +206,31 @@ TABLES: Final = {
             "bigint, final boolean, bytes bigint, pace_ms bigint, gaps "
             "array<struct<from_ms:bigint,until_ms:bigint,records:bigint>>",
             ("date",),
-            "the records of each run of a proxy, by day",
         ),
+        # Each run of a proxy: whether all of its records arrived, and how it ended.
         Table(
             "sidecars",
             "cluster string, sidecar string, incarnation string, first_record timestamp, last_record timestamp, "
             "state string, ended_cleanly boolean, records bigint, repeated bigint, missing_records bigint, lag_ms "
             "bigint, clock_offset_ms bigint, bytes bigint, estimated_missing_bytes bigint",
             (),
-            "each run of a proxy: whether all of its records arrived, and how it ended",
         ),
+        # Offsets of the usage topic that were never read: deleted before ingest came to them.
         Table(
             "topic_holes",
             "found_at timestamp, kafka_partition int, first_offset bigint, last_offset bigint",
             (),
-            "offsets of the usage topic that were never read: deleted before ingest came to them",
             time="found_at",
         ),
+        # Clients, limits and topics that a step of the report could not compute, and left out.
         Table(
             "isolated",
             "at timestamp, step string, sidecar string, user string, client_id string, limit string, entity string, "
             "topic string, reason string",
             (),
-            "clients, limits and topics that a step of the report could not compute, and left out",
             time="at",
         ),
+        # What the quota of each entity should be, and why; a row for each of its clients.
         Table(
             "quota_recommendations",
             "cluster string, team string, user string, client_id string, limit string, entity string, current_limit "
@@ -236,61 +239,60 @@ TABLES: Final = {
             "confidence string, intervals bigint, throttled_intervals bigint, days bigint, interval_s double, "
             "mean_record_bytes double, max_offsets_per_trigger bigint, buffer_drain_s double",
             (),
-            "what the quota of each entity should be, and why; a row for each of its clients",
         ),
+        # What it cost, by day.
         Table(
             "chargeback_daily",
             "date date, cluster string, team string, user string, client_id string, topic string, labels string, "
             f"axis string, quantity decimal(20,0), cost {COST}, amount {AMOUNT}, currency string, source string, "
             "charge_class string, closed_period string",
             ("date",),
-            "what it cost, by day",
         ),
+        # What each team costs by month and per GB, against the month before and its budget.
         Table(
             "team_months",
             "month date, cluster string, team string, amount decimal(28,2), gigabytes double, cost_per_gb double, "
             "month_before decimal(28,2), run_rate decimal(28,2), budget decimal(28,2), over_budget boolean, "
             "currency string",
             (),
-            "what each team costs by month and per GB, against the month before and its budget",
             time="month",
         ),
+        # Billing periods that are closed, with their prices and owners.
         Table(
             "closed_periods",
             f"period string, first_day date, end_day date, price_list string, owners string, total {AMOUNT}, rows "
             "bigint, closed_at timestamp",
             (),
-            "billing periods that are closed, with their prices and owners",
         ),
+        # Partitions, bytes on disk and log end offsets of each topic at one time.
         Table(
             "storage_snapshots",
             "date date, time timestamp, cluster string, topic string, partitions bigint, size_bytes bigint, "
             "end_offsets bigint",
             ("date",),
-            "partitions, bytes on disk and log end offsets of each topic at one time",
             is_source=True,
         ),
+        # What the brokers themselves counted, by topic and hour.
         Table(
             "broker_topic_hourly",
             "date date, hour timestamp, cluster string, topic string, record_bytes bigint, messages bigint",
             ("date",),
-            "what the brokers themselves counted, by topic and hour",
             is_source=True,
         ),
+        # Which topics get data that no sidecar saw.
         Table(
             "bypass_check",
             "date date, hour timestamp, cluster string, topic string, measure string, broker_count bigint, "
             "seen_count bigint, unseen_count bigint, unseen_share double, lost_sidecars bigint, is_certain boolean",
             ("date",),
-            "which topics get data that no sidecar saw",
         ),
+        # Every run of the report, and up to which version of its sources it has read.
         Table(
             "report_runs",
             "run_id string, at timestamp, records_version bigint, storage_snapshots_version bigint, "
             "broker_topic_hourly_version bigint, first_date date, last_date date, dates bigint, since date, rules "
             "string, offsets map<int,bigint>",
             (),
-            "every run of the report, and up to which version of its sources it has read",
             time="at",
         ),
     )

@@ -4,16 +4,18 @@ A folder on an object store without atomic rename (S3) takes a single writer at 
 LogStore lifts that.
 """
 
+import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from threading import Lock
 from typing import Final
 
+from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pipeline.usage.schemas import RETENTION, TABLES
@@ -22,6 +24,8 @@ ATTEMPTS: Final = 8
 """Of one write, when another run writes the same table."""
 MOST_WRITES: Final = 1_000
 """Of one run and table."""
+_CONFLICT: Final = re.compile(r"(Concurrent\w*|ProtocolChanged|MetadataChanged)Exception")
+"""Delta's exceptions, as PySpark has them in the text of its own or of Py4J's."""
 
 
 class Fence:
@@ -68,22 +72,9 @@ class Warehouse:
         return True
 
     def create(self, name: str) -> None:
-        """Create the table if it is missing."""
-        if name in self.created:
-            return
-        table = TABLES[name]
-        partitions = f" partitioned by ({', '.join(table.by)})" if table.by else ""
-        self.spark.sql(
-            f"create table if not exists delta.`{self.path(name)}` ({table.columns}) using delta{partitions} "
-            f"comment '{table.comment}' tblproperties ("
-            f"'delta.deletedFileRetentionDuration' = '{RETENTION}', 'delta.logRetentionDuration' = '{RETENTION}', "
-            f"'delta.enableChangeDataFeed' = '{str(table.is_source).lower()}', "
-            # Ingest writes a few files in each micro-batch.
-            f"'delta.autoOptimize.autoCompact' = '{str(table.is_source).lower()}', "
-            # Files are found by partition. Minima and maxima of each column would be computed row by row.
-            "'delta.dataSkippingNumIndexedCols' = '0')"
-        )
-        self.created.add(name)
+        """Create the table, without rows, if it is missing."""
+        if not self.exists(name):
+            self.append(name, self.row(name, {}).where("false"))
 
     def read(self, name: str, version: int | None = None) -> DataFrame:
         """The table, empty if it does not exist yet; `version` reads it as it was (time travel), empty for -1."""
@@ -111,22 +102,18 @@ class Warehouse:
 
     def append_once(self, name: str, rows: DataFrame, app_id: str, version: int) -> None:
         """Append; a second append under the same `app_id` and `version` does nothing."""
-        self.create(name)
         self._save(name, rows, "append", txnAppId=app_id, txnVersion=f"{version}")
 
     def append(self, name: str, rows: DataFrame, **options: str) -> None:
         """options: of Delta's writer."""
-        self.create(name)
         self._write(name, rows, "append", **options)
 
     def replace(self, name: str, rows: DataFrame) -> None:
         """Put these rows in place of the whole table."""
-        self.create(name)
         self._write(name, rows, "overwrite")
 
     def replace_where(self, name: str, rows: DataFrame, condition: str) -> None:
         """Put these rows in place of those that meet the condition. Raises when a new row does not meet it."""
-        self.create(name)
         self._write(name, rows, "overwrite", replaceWhere=condition)
 
     def replace_dates(self, name: str, rows: DataFrame, dates: Iterable[date], column: str = "date") -> None:
@@ -137,19 +124,10 @@ class Warehouse:
         """The table's newest version; -1 where there is no table."""
         if not self.exists(name):
             return -1
-        history: Row = self.spark.sql(f"describe history delta.`{self.path(name)}` limit 1").first()
-        return int(history["version"])
-
-    def dates_changed_since(self, name: str, version: int) -> list[date]:
-        """The dates with rows added after `version`, from Delta's change feed: it reads new files only.
-
-        `version` is not the newest one.
-        """
-        rows = self.added_since(name, version).select("date").distinct().collect()  # one row for each date
-        return sorted(row["date"] for row in rows)
+        return int(self.spark.sql(f"describe history delta.`{self.path(name)}` limit 1").first()["version"])
 
     def added_since(self, name: str, version: int) -> DataFrame:
-        """The rows added after `version`, which is not the newest one."""
+        """The rows added after `version`, which is not the newest one: Delta's change feed reads new files only."""
         feed = self.spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", version + 1)
         return feed.load(self.path(name)).where("_change_type = 'insert'")
 
@@ -167,22 +145,37 @@ class Warehouse:
 
     def _write(self, name: str, rows: DataFrame, mode: str, **options: str) -> None:
         """Again after a conflict with another writer, and not at all if a later run has written the table: `Fence`."""
-        for attempt in range(ATTEMPTS):
-            fenced = {} if self.fence is None else self.fence.options(name)
-            try:
-                self._save(name, rows, mode, **options, **fenced)
-            except PySparkException as error:
-                if attempt == ATTEMPTS - 1 or "Concurrent" not in str(error):
-                    raise
-                time.sleep(1 + attempt)
-            else:
-                return
+        fence = self.fence
+        _again(lambda: self._save(name, rows, mode, **options, **(fence.options(name) if fence else {})))
 
     def _save(self, name: str, rows: DataFrame, mode: str, **options: str) -> None:
-        """The table's columns in the table's order, whatever else the rows have."""
-        columns = (f.col(field.name).cast(field.dataType).alias(field.name) for field in TABLES[name].schema)
-        writer = rows.select(*columns).write.format("delta").mode(mode)
-        writer.options(mergeSchema="true", **options).save(self.path(name))
+        """The table's columns in the table's order, whatever else the rows have. The first write makes the table."""
+        table = TABLES[name]
+        properties = {
+            "delta.deletedFileRetentionDuration": RETENTION,
+            "delta.logRetentionDuration": RETENTION,
+            "delta.enableChangeDataFeed": str(table.is_source).lower(),
+            # Ingest writes a few files in each micro-batch.
+            "delta.autoOptimize.autoCompact": str(table.is_source).lower(),
+            # Files are found by partition. Minima and maxima of each column would be computed row by row.
+            "delta.dataSkippingNumIndexedCols": "0",
+        }
+        columns = (f.col(field.name).cast(field.dataType).alias(field.name) for field in table.schema)
+        writer = rows.select(*columns).write.format("delta").mode(mode).partitionBy(*table.by)
+        writer.options(mergeSchema="true", **properties, **options).save(self.path(name))
+
+
+def _again(write: Callable[[], object]) -> None:
+    """Try again after a conflict with another writer. Raises what the last attempt raises."""
+    for attempt in range(ATTEMPTS):
+        try:
+            write()
+        except (PySparkException, Py4JError) as error:
+            if attempt == ATTEMPTS - 1 or _CONFLICT.search(str(error)) is None:
+                raise
+            time.sleep(1 + attempt)
+        else:
+            return
 
 
 def in_dates(dates: Iterable[date], column: str = "date") -> str:

@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from pipeline.usage.isolation import CLIENT, ENTITY, isolate
@@ -43,8 +43,19 @@ _SMALL: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
+    # One task for each stage, and no job of its own for each table that a join broadcasts.
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.optimizer.disableHints": "true",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """The dates with new records, and all records of these dates."""
+
+    dates: Sequence[date]
+    records: DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +101,16 @@ def report(warehouse: Warehouse, rules: Rules, *, since: date | None = None) -> 
     if not any(changed.values()):
         return []
     fenced = runs.begin(warehouse)
-    with _settings(fenced.spark, _is_small(fenced, changed["records"])):
+    with _fresh(fenced, changed["records"]) as fresh:
         touched: set[date] = set()
-        if changed["records"]:
-            each = [partial(compute_deltas, fenced, kind, changed["records"]) for kind in KINDS]
+        if fresh.dates:
+            each = [partial(compute_deltas, fenced, kind, fresh) for kind in KINDS]
             touched = set().union(*at_once(each))
         # A zone's day overlaps two dates of UTC.
         priced = _around(touched | set(changed["storage_snapshots"]))
         counted = touched | set(changed["broker_topic_hourly"]) | _around(changed["storage_snapshots"])
         with _kept(fenced, rules, priced | counted) as deltas:
-            steps = _from_deltas(fenced, sorted(touched), changed["records"], rules, deltas) if touched else []
+            steps = _from_deltas(fenced, sorted(touched), fresh, rules, deltas) if touched else []
             steps.append(partial(charge, fenced, rules, sorted(priced), deltas.usage))
             at_once(steps)
             last = [partial(_check_bypass, fenced, sorted(counted))]
@@ -117,22 +128,22 @@ def at_once(steps: Sequence[Callable[[], T]]) -> list[T]:
         return [future.result() for future in [pool.submit(step) for step in steps]]
 
 
-def compute_deltas(warehouse: Warehouse, kind: Kind, changed: Sequence[date]) -> set[date]:
+def compute_deltas(warehouse: Warehouse, kind: Kind, fresh: Fresh) -> set[date]:
     """Samples, series_daily and deltas of the dates that changed, and of dates with deltas that start in one of them.
 
     Returns the dates that usage is attributed to. Records are never removed, and one more of them only adds to these
     dates, so they contain those of the run before.
     """
     sampled, daily, computed = (f"{kind.name}_{name}" for name in ("samples", "series_daily", "deltas"))
-    records = warehouse.read_dates("records", changed)
-    _replace(warehouse, sampled, records, lambda rows: samples(rows, kind), changed)
+    changed = fresh.dates
+    _replace(warehouse, sampled, fresh.records, lambda rows: samples(rows, kind), changed)
     warehouse.replace_dates(daily, series_daily(warehouse.read_dates(sampled, changed), kind), changed)
     later = warehouse.read(daily).where(f.col("date") >= min(changed))
     ends = sorted(row["date"] for row in dates_to_compute(later, kind, changed).collect())  # one row for each date
     dates = sorted({*ends, *changed})
     known = _known(warehouse, kind, dates)
-    fresh = warehouse.read_dates(sampled, dates)
-    _replace(warehouse, computed, fresh, lambda rows: deltas(rows, known, kind), dates, column="source_date")
+    rows = warehouse.read_dates(sampled, dates)
+    _replace(warehouse, computed, rows, lambda rows: deltas(rows, known, kind), dates, column="source_date")
     attributed = warehouse.read_dates(computed, dates, "source_date").select(f.to_date("time").alias("date")).distinct()
     return {row["date"] for row in attributed.collect()}  # one row for each date
 
@@ -152,19 +163,21 @@ def _replace(
 
 
 def _known(warehouse: Warehouse, kind: Kind, dates: Sequence[date]) -> DataFrame:
-    """series_daily before the dates: LOOKBACK_DAYS of it, or all of it if a series may have been quiet for longer."""
-    daily = warehouse.read(f"{kind.name}_series_daily").where(f.col("date") <= max(dates))
-    recent = daily.where(f.col("date") >= min(dates) - timedelta(days=LOOKBACK_DAYS))
-    oldest_start = datetime.combine(min(dates) - timedelta(days=LOOKBACK_DAYS), datetime.min.time(), UTC)
-    old = recent.where(
-        f.col("date").isin(list(dates)) & (f.col("start_time_ms") < int(oldest_start.timestamp() * 1000))
-    )
+    """series_daily of other dates before the last of these: LOOKBACK_DAYS of it, or all of it if a series may have been
+    quiet for longer.
+    """
+    daily, is_one = warehouse.read(f"{kind.name}_series_daily"), f.col("date").isin(list(dates))
+    others = daily.where((f.col("date") <= max(dates)) & ~is_one)
+    first = min(dates) - timedelta(days=LOOKBACK_DAYS)
+    recent = others.where(f.col("date") >= first)
+    oldest_start = datetime.combine(first, datetime.min.time(), UTC)
+    old = daily.where(is_one & (f.col("start_time_ms") < int(oldest_start.timestamp() * 1000)))
     if old.isEmpty():
         return recent
     earlier = recent.where(f.col("date") < min(dates))
     # Joined null-safe: a topic may be null.
     same = [old[name].eqNullSafe(earlier[name]) for name in kind.series]
-    return recent if old.join(earlier, same, "left_anti").isEmpty() else daily
+    return recent if old.join(earlier, same, "left_anti").isEmpty() else others
 
 
 @contextmanager
@@ -193,9 +206,9 @@ def _attributed_to(rows: DataFrame, dates: Sequence[date]) -> DataFrame:
 
 
 def _from_deltas(
-    warehouse: Warehouse, dates: Sequence[date], changed: Sequence[date], rules: Rules, deltas: Deltas
+    warehouse: Warehouse, dates: Sequence[date], fresh: Fresh, rules: Rules, deltas: Deltas
 ) -> list[Callable[[], None]]:
-    """The steps that need no other table than the deltas and the records. changed: the dates of new records."""
+    """The steps that need no other table than the deltas and the records."""
     team = team_of(rules.owners)
     usage, throttled = (_attributed_to(each, dates) for each in (deltas.usage, deltas.throttled))
 
@@ -209,25 +222,23 @@ def _from_deltas(
         partial(_replace, warehouse, "usage_hourly", usage, lambda rows: usage_hourly(rows, team), dates),
         partial(_replace, warehouse, "throttling_hourly", throttled, lambda rows: throttling_hourly(rows, team), dates),
         partial(isolate, warehouse, "noisy_neighbours", throttled, write_waiting),
-        partial(_compute_rates, warehouse, changed, deltas),
-        partial(_note_sidecars, warehouse, changed, deltas.usage),
+        partial(_compute_rates, warehouse, fresh, deltas),
+        partial(_note_sidecars, warehouse, fresh, deltas.usage),
     ]
 
 
-def _compute_rates(warehouse: Warehouse, changed: Sequence[date], deltas: Deltas) -> None:
+def _compute_rates(warehouse: Warehouse, fresh: Fresh, deltas: Deltas) -> None:
     """rates_quarterly of the dates with new records. Limits are those of throttle records of the last weeks, too."""
-    first = min(changed) - timedelta(days=LOOKBACK_DAYS)
-    throttled = deltas.throttled.where(f.col("source_date").between(first, max(changed)))
-    known = members(deltas.usage.where(f.col("source_date").isin(list(changed))), throttled, deltas.limits)
-    records = warehouse.read_dates("records", changed)
-    _replace(warehouse, "rates_quarterly", records, lambda rows: rates_quarterly(rows, known), changed)
+    first = min(fresh.dates) - timedelta(days=LOOKBACK_DAYS)
+    throttled = deltas.throttled.where(f.col("source_date").between(first, max(fresh.dates)))
+    known = members(deltas.usage.where(f.col("source_date").isin(list(fresh.dates))), throttled, deltas.limits)
+    _replace(warehouse, "rates_quarterly", fresh.records, lambda rows: rates_quarterly(rows, known), fresh.dates)
 
 
-def _note_sidecars(warehouse: Warehouse, changed: Sequence[date], usage: DataFrame) -> None:
-    usage = usage.where(f.col("source_date").isin(list(changed)))
-    records, name = warehouse.read_dates("records", changed), "sidecars"
-    _replace(warehouse, "sidecar_days", records, lambda rows: sidecar_days(rows, usage, pace(rows)), changed)
-    runs_of = warehouse.read("sidecar_days")
+def _note_sidecars(warehouse: Warehouse, fresh: Fresh, usage: DataFrame) -> None:
+    usage = usage.where(f.col("source_date").isin(list(fresh.dates)))
+    _replace(warehouse, "sidecar_days", fresh.records, lambda rows: sidecar_days(rows, usage, pace(rows)), fresh.dates)
+    runs_of, name = warehouse.read("sidecar_days"), "sidecars"
     isolate(warehouse, name, runs_of, lambda rows: warehouse.replace(name, sidecars(rows)), ("sidecar",))
 
 
@@ -292,7 +303,8 @@ def _around(days: Iterable[date]) -> set[date]:
 
 def _recommend(warehouse: Warehouse, rules: Rules, deltas: Deltas) -> None:
     """From the newest days of all usage, also where a run computes old days only."""
-    newest = warehouse.read("rates_quarterly").agg(f.max("date")).first()[0]
+    every = warehouse.read("rates_quarterly")
+    newest = every.agg(f.max("date")).first()[0]
     if newest is None:
         return
     first = newest - timedelta(days=rules.recommend_days - 1)
@@ -304,8 +316,9 @@ def _recommend(warehouse: Warehouse, rules: Rules, deltas: Deltas) -> None:
         found = quota_recommendations(rows, recent.throttled, of_clients, recent.limits)
         warehouse.replace("quota_recommendations", found)
 
-    rates = warehouse.read("rates_quarterly").where(f.col("date") >= first)
+    rates = every.where(f.col("date") >= first).persist()
     isolate(warehouse, "quota_recommendations", rates, write, ENTITY)
+    rates.unpersist()
 
 
 def warnings(warehouse: Warehouse, dates: Sequence[date]) -> list[str]:
@@ -351,20 +364,21 @@ def _named(row: dict[str, Any]) -> str:
     return ", ".join(f"{name} {row[name]!r}" for name in shown if row[name] is not None)
 
 
-def _is_small(warehouse: Warehouse, changed: Sequence[date]) -> bool:
-    return bool(warehouse.read_dates("records", changed).count() < SMALL_RECORDS)
-
-
 @contextmanager
-def _settings(spark: SparkSession, is_small: bool) -> Iterator[None]:
-    before = {name: spark.conf.get(name, None) for name in _SMALL}
+def _fresh(warehouse: Warehouse, changed: Sequence[date]) -> Iterator[Fresh]:
+    """The records of the dates that changed; if they are few, they are read once, and queries are planned for that."""
+    records, conf = warehouse.read_dates("records", changed), warehouse.spark.conf
+    fresh = Fresh(changed, records)
+    if records.count() >= SMALL_RECORDS:
+        yield fresh
+        return
+    before = {name: conf.get(name, None) for name in _SMALL}
+    for name, value in _SMALL.items():
+        conf.set(name, value)
+    records.persist()
     try:
-        for name, value in _SMALL.items() if is_small else ():
-            spark.conf.set(name, value)
-        yield
+        yield fresh
     finally:
+        records.unpersist()
         for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)
+            conf.unset(name) if old is None else conf.set(name, old)

@@ -32,24 +32,22 @@ def news(warehouse: Warehouse, since: date | None) -> News:
     last = warehouse.read(_RUNS).agg(*(f.max(f"{name}_version").alias(name) for name in SOURCES)).first()
     read = {name: -1 if last[name] is None else last[name] for name in SOURCES}
     versions = {name: warehouse.version(name) for name in SOURCES}
-    if since is not None:
-        recent = {
-            name: warehouse.read(name).where(f.col("date") >= since).select("date").distinct() for name in SOURCES
-        }
-        return News(
-            versions, read, {name: sorted(row["date"] for row in rows.collect()) for name, rows in recent.items()}
-        )
-    changed = {
-        name: warehouse.dates_changed_since(name, read[name]) if version > read[name] else []
-        for name, version in versions.items()
-    }
+    changed: dict[str, Sequence[date]] = {}
+    for name, version in versions.items():
+        if since is not None:
+            changed[name] = _dates(warehouse.read(name).where(f.col("date") >= since))
+        else:
+            changed[name] = _dates(warehouse.added_since(name, read[name])) if version > read[name] else []
     return News(versions, read, changed)
+
+
+def _dates(rows: DataFrame) -> list[date]:
+    return sorted(row["date"] for row in rows.select("date").distinct().collect())  # one row for each date
 
 
 def begin(warehouse: Warehouse) -> Warehouse:
     """The warehouse for one run: a run that began earlier writes no table that this one has written."""
     run_id = str(uuid.uuid4())
-    warehouse.create(_RUNS)
     row = warehouse.row(_RUNS, {"run_id": f.lit(run_id), "at": f.current_timestamp()})
     warehouse.append(_RUNS, row, userMetadata=run_id)
     table = f"delta.`{warehouse.path(_RUNS)}`"

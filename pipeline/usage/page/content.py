@@ -129,7 +129,7 @@ def _trend(axes: Axes) -> Column:
 
 
 def _change(ratio: float | None) -> str:
-    return "" if ratio is None else f"{100 * (ratio - 1):+,.0f} %"
+    return "" if ratio is None else f"{round(100 * (ratio - 1)):+,} %"
 
 
 def _throttling(throttling: DataFrame, axes: Axes) -> str:

@@ -59,38 +59,37 @@ def dates_to_compute(daily: DataFrame, kind: Kind, changed: Sequence[date]) -> D
     return following.where("is").select(f.explode(f.array_compact(f.array("date", "next"))).alias("date")).distinct()
 
 
-def deltas(sampled: DataFrame, daily: DataFrame, kind: Kind) -> DataFrame:
+def deltas(sampled: DataFrame, daily: DataFrame | None, kind: Kind) -> DataFrame:
     """One row for each quarter hour and what a delta keeps of its series: `kind.delta_keys`.
 
-    sampled: the samples of the dates to compute, all of each date. daily: `series_daily` of other dates before them,
-    from which their first deltas start; rows of dates that `sampled` has too are ignored.
+    sampled: the samples of the dates to compute, all of each date. daily: `series_daily` of other dates, from which
+    their first deltas start; None for no other dates.
     Columns: source_date (date of the sample that ended the delta), time (start of the quarter hour, UTC), the keys,
     the counters' deltas, split_<first counter> (the part that was split over quarter hours), longest_gap_ms.
     """
     return _by_quarter(_steps(_ordered(sampled, daily, kind), kind), kind)
 
 
-def _ordered(sampled: DataFrame, daily: DataFrame, kind: Kind) -> DataFrame:
+def _ordered(sampled: DataFrame, daily: DataFrame | None, kind: Kind) -> DataFrame:
     """Samples, and the days before as samples that have no delta of their own (`is_known`).
 
     Distributed by the delta's keys, which are some of the series' keys: the only shuffle of rows that the window over a
     series and the sums by quarter hour need.
     """
-    day_ends = f.floor(f.col("last_ms") / QUARTER_MS).cast("bigint")
-    known = daily.select(
-        "date",
-        day_ends.alias("quarter"),
-        *kind.series,
-        "first_ms",
-        "last_ms",
-        *(f.col(f"last_{counter}").alias(f"first_{counter}") for counter in kind.counters),
-        *(f"last_{counter}" for counter in kind.counters),
-        *(f.lit(None).cast("double").alias(gauge) for gauge in kind.gauges),
-        f.lit(True).alias("is_known"),
-    )
-    dates = sampled.select("date").distinct()
-    known = known.join(f.broadcast(dates), "date", "left_anti")
-    rows = sampled.withColumn("is_known", f.lit(False)).unionByName(known)
+    rows = sampled.withColumn("is_known", f.lit(False))
+    if daily is not None:
+        known = daily.select(
+            "date",
+            f.floor(f.col("last_ms") / QUARTER_MS).cast("bigint").alias("quarter"),
+            *kind.series,
+            "first_ms",
+            "last_ms",
+            *(f.col(f"last_{counter}").alias(f"first_{counter}") for counter in kind.counters),
+            *(f"last_{counter}" for counter in kind.counters),
+            *(f.lit(None).cast("double").alias(gauge) for gauge in kind.gauges),
+            f.lit(True).alias("is_known"),
+        )
+        rows = rows.unionByName(known)
     return rows.repartition(*kind.delta_keys).withColumn("series_hash", f.xxhash64(*kind.series))
 
 

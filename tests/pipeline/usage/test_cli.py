@@ -2,11 +2,16 @@
 
 import argparse
 from collections.abc import Iterator
+from contextlib import nullcontext
+from datetime import date
+from types import SimpleNamespace
 
 import pytest
 
 from pipeline.failures import reason
+from pipeline.usage import cli
 from pipeline.usage.cli import main, parser
+from pipeline.usage.jobs import report, runs
 
 
 def commands(top: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -49,6 +54,27 @@ def test_a_wrong_option_is_named(arguments: list[str], message: str, capsys: pyt
 def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "--warehouse", "w", "--prices", "/nothing.toml"]) == 2
     assert capsys.readouterr().err == "error: [Errno 2] No such file or directory: '/nothing.toml'\n"
+
+
+@pytest.mark.parametrize(
+    ("missing", "over", "code"),
+    [([], [], 0), (["a run ended"], [], 3), ([], ["team a"], 4), (["a run ended"], ["team a"], 3)],
+)
+def test_the_exit_code_says_what_is_missing_before_what_is_over_budget(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], missing: list[str], over: list[str], code: int
+) -> None:
+    warehouse = SimpleNamespace(exists=lambda name: True)
+    for where, name, given in (
+        (cli, "session", lambda **_: nullcontext()),
+        (cli, "Warehouse", lambda spark, root: warehouse),
+        (report, "report", lambda *_, **__: [date(2026, 1, 5)]),
+        (report, "warnings", lambda *_: missing),
+        (report, "over_budget", lambda *_: over),
+        (runs, "outdated", lambda *_: None),
+    ):
+        monkeypatch.setattr(where, name, given)
+    assert main(["report", "--warehouse", "w"]) == code
+    assert capsys.readouterr().err == "".join(f"warning: {line}\n" for line in missing + over)
 
 
 @pytest.mark.parametrize(

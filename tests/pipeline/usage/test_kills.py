@@ -136,7 +136,7 @@ def run(*arguments: str) -> float:
     """Run to the end; how many seconds it took."""
     began = time.monotonic()
     process = start(*arguments)
-    _, errors = process.communicate(timeout=300)
+    _, errors = process.communicate(timeout=900)
     assert process.returncode in (0, 3), errors.decode()[-2_000:]
     return time.monotonic() - began
 
@@ -174,7 +174,7 @@ def test_ten_kills_and_two_runs_at_once_change_no_table(
             kill_after(random.uniform(0.1, 1.1) * seconds, *command)
         both = [start(*command) for _ in range(2)]
         for each in both:
-            each.communicate(timeout=600)  # one of two ingests ends: Spark refuses two on one checkpoint
+            each.communicate(timeout=900)  # one of two ingests ends: Spark refuses two on one checkpoint
         run(*command)
     whole, killed = (tables(Warehouse(spark, str(tmp_path / name))) for name in ("whole", "killed"))
     assert killed == whole

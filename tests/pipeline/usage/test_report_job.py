@@ -1,8 +1,10 @@
 """The whole report over Delta: totals, late data, closed periods, and what a rerun changes."""
 
 from collections import Counter
+from contextlib import nullcontext
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +13,10 @@ from pyspark.sql import functions as f
 
 from demo import fleet
 from demo.usage import as_records
-from pipeline.usage import owners, price_list
+from pipeline.usage import cli, owners, price_list
 from pipeline.usage.jobs import closing
 from pipeline.usage.jobs.apply import ClustersError, recommended
-from pipeline.usage.jobs.report import Rules, over_budget, report
+from pipeline.usage.jobs.report import Rules, report
 from pipeline.usage.schemas import TABLES
 from pipeline.usage.tables import Warehouse
 from tests.pipeline.usage.fleets import NOON_MS, throttle_record, usage_record
@@ -100,18 +102,24 @@ def test_odd_series_add_up_to_the_byte_and_to_the_cent(
 
 @pytest.mark.timeout(600)
 def test_two_clusters_are_told_apart_in_each_table_and_a_budget_is_watched(
-    spark: SparkSession, warehouse: Warehouse
+    spark: SparkSession,
+    warehouse: Warehouse,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The same users, clients and topics in both. A limit of the user holds them in one: there etl waits for loud."""
     made = []
-    for cluster in ("east", "west"):
+    for cluster, step in (("east", 3), ("west", 2)):
         for n in range(1, 31):
             common = {"sidecar": f"pod-{cluster}", "labels": {"cluster": cluster}, "time_ms": NOON_MS + 10_000 * n}
             common["start_time_ms"] = NOON_MS
-            made.append(usage_record(**common, seq=3 * n, bytes=10**9 * n))
-            made.append(usage_record(**common, seq=3 * n + 1, client_id="loud", bytes=9 * 10**9 * n))
+            made.append(usage_record(**common, seq=step * (n - 1), bytes=10**9 * n))
+            made.append(usage_record(**common, seq=step * (n - 1) + 1, client_id="loud", bytes=9 * 10**9 * n))
             if cluster == "east":
-                made.append(throttle_record(**common, seq=3 * n + 2, entity="user:alice", throttled_ms=500 * n))
+                made.append(
+                    throttle_record(**common, seq=step * (n - 1) + 2, entity="user:alice", throttled_ms=500 * n)
+                )
     warehouse.append("records", records_frame(spark, made))
     hour = datetime(2026, 1, 5, 12, tzinfo=UTC)
     counted = [(hour.date(), hour, cluster, "t", count) for cluster, count in (("east", 10), ("west", 20))]
@@ -119,7 +127,13 @@ def test_two_clusters_are_told_apart_in_each_table_and_a_budget_is_watched(
     brokers = spark.createDataFrame(counted, columns).withColumn("record_bytes", f.lit(None))
     warehouse.append("broker_topic_hourly", brokers)
     budget = '[[budget]]\nteam = "unallocated"\namount = "300.00"\n'
-    dates = report(warehouse, Rules((), price_list.parse(fleet.EXAMPLE_PRICES + budget)))
+    prices = tmp_path / "prices.toml"
+    prices.write_text(fleet.EXAMPLE_PRICES + budget, encoding="utf-8")
+    monkeypatch.setattr(cli, "session", lambda **_: nullcontext(spark))
+    assert cli.main(["report", "--warehouse", warehouse.root, "--prices", str(prices)]) == cli.OVER_BUDGET
+    # 600 GB at 0.09 EUR on the fifth of 31 days.
+    over = "warning: team unallocated: 54.00 EUR in 2026-01, 334.80 at this rate; its budget is 300.00\n"
+    assert capsys.readouterr() == ("computed 1 dates: 2026-01-05 to 2026-01-05\n", over)
     empty = {"storage_snapshots", "isolated"}
     for name, table in TABLES.items():
         if "cluster" in table.names and name not in empty:
@@ -134,10 +148,6 @@ def test_two_clusters_are_told_apart_in_each_table_and_a_budget_is_watched(
     with pytest.raises(ClustersError, match="choose --cluster, one of 'east', 'west'"):
         recommended(warehouse, "low")
     assert [each["entity"] for each in recommended(warehouse, "low", "east")] == ["user:alice"]
-    # 600 GB at 0.09 EUR on the fifth of 31 days.
-    assert over_budget(warehouse, dates) == [
-        "team unallocated: 54.00 EUR in 2026-01, 334.80 at this rate; its budget is 300.00"
-    ]
 
 
 @pytest.mark.timeout(600)

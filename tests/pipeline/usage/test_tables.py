@@ -1,5 +1,6 @@
 """Tables: what two runs at once leave, and what is kept for how long."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
@@ -26,6 +27,19 @@ def test_an_earlier_run_does_not_write_over_a_later_one(spark: SparkSession, war
     assert [row["sidecar"] for row in warehouse.read("sidecars").collect()] == ["c"]
     write(replace(warehouse, fence=None), "by hand")
     assert [row["sidecar"] for row in warehouse.read("sidecars").collect()] == ["by hand"]
+
+
+def test_two_runs_make_a_table_and_write_it_at_once(spark: SparkSession, warehouse: Warehouse) -> None:
+    """Delta refuses all but one of the commits that meet: the others are tried again."""
+
+    def write(number: int) -> None:
+        own = Warehouse(spark.newSession(), warehouse.root)
+        own.replace("isolated", own.row("isolated", {"step": f.lit(f"{number}")}))
+
+    with ThreadPoolExecutor(3) as pool:
+        for each in [pool.submit(write, number) for number in range(3)]:
+            each.result()
+    assert warehouse.read("isolated").count() == 1
 
 
 def test_old_rows_are_deleted_but_for_charges_of_closed_months(spark: SparkSession, warehouse: Warehouse) -> None:
