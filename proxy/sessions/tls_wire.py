@@ -24,8 +24,7 @@ _RECORD_NS: Final = 3_000
 #: What OpenSSL is given at once: the largest record, with its head.
 _LARGEST_RECORD: Final = 16_384 + 320
 #: Most bytes of one `recv`, and most that are encrypted for one `send`.
-_RECEIVED_AT_ONCE: Final = 262_144
-_SENT_AT_ONCE: Final = 131_072
+_AT_ONCE: Final = 131_072
 #: Bytes that a client may send after its handshake failed, before it has read why.
 _MAX_DISCARDED: Final = 262_144
 
@@ -124,7 +123,7 @@ class TlsWire(Wire):
             filled = len(data)
             if not self.buffers:
                 data = self._shared.received
-                filled = self._sock.recv_into(data, min(size, _RECEIVED_AT_ONCE))
+                filled = self._sock.recv_into(data, min(size, _AT_ONCE))
                 if not filled:
                     return 0
             started_ns = turns.clock()
@@ -175,8 +174,11 @@ class TlsWire(Wire):
         size, taken = len(data), 0
         while taken < size:
             if not self._unsent:
-                is_all = not taken and size <= _SENT_AT_ONCE
-                self._owed = self._tls.write(data if is_all else data[taken : taken + _SENT_AT_ONCE])
+                is_all = not taken and size <= _AT_ONCE
+                try:
+                    self._owed = self._tls.write(data if is_all else data[taken : taken + _AT_ONCE])
+                finally:  # also what it wrote before it failed belongs to no other wire
+                    self._unsent = self._shared.outgoing.read()
             if not self._flush():
                 break
             taken += self._owed
@@ -297,7 +299,7 @@ class Wires:
         self.turns = turns
         self._contexts = contexts
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.received = memoryview(bytearray(_RECEIVED_AT_ONCE))
+        self.received = memoryview(bytearray(_AT_ONCE))
 
     def to_client(self, sock: socket.socket) -> Wire:
         context = self._contexts.from_clients
