@@ -127,7 +127,8 @@ class TlsWire(Wire):
                 if not filled:
                     return 0
             started_ns = turns.clock()
-            got = self._decrypt(data, filled, buffer, size)
+            got, given = self._decrypt(data, filled, buffer, size)
+            self._settle(data[given:filled], is_full=got == size)
             if got:
                 return got
             turns.used_ns += turns.clock() - started_ns
@@ -138,37 +139,38 @@ class TlsWire(Wire):
             return 0
         raise self._end
 
-    def _decrypt(self, data: bytes | memoryview, filled: int, buffer: Any, size: int) -> int:
-        """Decrypt `data[:filled]`, as much as one turn may and `size` allows. Returns the number of bytes in `buffer`.
+    def _decrypt(self, data: bytes | memoryview, filled: int, buffer: Any, size: int) -> tuple[int, int]:
+        """Decrypt `data[:filled]`, as much as one turn may and `size` allows. Returns the number of bytes in `buffer`,
+        and of those that OpenSSL was given.
 
         A turn is over when OpenSSL, which is given `_LARGEST_RECORD` bytes at most, finds no data in them.
         """
-        shared, read = self._shared, self._tls.read
-        incoming = shared.incoming
-        got = at = count = 0
+        incoming, read = self._shared.incoming, self._tls.read
+        got = given = count = 0
         try:
-            while got < size and count < _RECORDS_AT_ONCE:
-                room = _LARGEST_RECORD - incoming.pending
-                if at < filled and room > 0:
-                    at += incoming.write(data[at : min(at + room, filled)])
+            while got < size and count < _RECORDS_AT_ONCE and (given < filled or incoming.pending or not count):
+                room = min(_LARGEST_RECORD - incoming.pending, filled - given)
+                if room > 0:
+                    given += incoming.write(data[given : given + room])
                 more = read(size - got, memoryview(buffer)[got:] if got else buffer)
                 if not more:
                     raise ssl.SSLZeroReturnError
                 got += more
                 count += 1
-                if at == filled and not incoming.pending:
-                    break
         except ssl.SSLWantReadError:
             pass
         except OSError as error:
             self._end = error
-        shared.turns.used_ns += count * _RECORD_NS
-        rest = incoming.read() + data[at:filled] if at < filled or incoming.pending else b""
-        self._rest = rest
-        self.buffers = bool(rest or self._end or (got == size and self._tls.pending()))
-        if shared.outgoing.pending and not self._flush():
+        self._shared.turns.used_ns += count * _RECORD_NS
+        return got, given
+
+    def _settle(self, left: bytes | memoryview, *, is_full: bool) -> None:
+        """Leave nothing in the memory of all wires: keep what OpenSSL has not read and was not given, send alerts."""
+        incoming, outgoing = self._shared.incoming, self._shared.outgoing
+        self._rest = incoming.read() + left if left or incoming.pending else b""
+        if outgoing.pending and not self._flush():
             self._end = self._end or ConnectionAbortedError("it does not read alerts")
-        return got
+        self.buffers = bool(self._rest or self._end or (is_full and self._tls.pending()))
 
     def _send(self, data: Any) -> int:
         size, taken = len(data), 0
