@@ -189,13 +189,13 @@ class TlsWire(Wire):
 
     def _flush(self) -> bool:
         """Send what OpenSSL has encrypted. Returns whether the socket took all of it. Raises OSError."""
-        unsent = self._unsent + self._shared.outgoing.read()
+        if self._shared.outgoing.pending:
+            self._unsent += self._shared.outgoing.read()
         try:
-            sent = self._sock.send(unsent)
+            self._unsent = self._unsent[self._sock.send(self._unsent) :]
         except (BlockingIOError, InterruptedError):
-            sent = 0
-        self._unsent = unsent[sent:]
-        return sent == len(unsent)
+            return False
+        return not self._unsent
 
     # ---- the end
 
