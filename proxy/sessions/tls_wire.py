@@ -24,8 +24,7 @@ _RECORD_NS: Final = 3_000
 #: What OpenSSL is given at once: the largest record, with its head.
 _LARGEST_RECORD: Final = 16_384 + 320
 #: Most bytes of one `recv`, and most that are encrypted for one `send`.
-_RECEIVED_AT_ONCE: Final = 262_144
-_SENT_AT_ONCE: Final = 131_072
+_AT_ONCE: Final = 131_072
 #: Bytes that a client may send after its handshake failed, before it has read why.
 _MAX_DISCARDED: Final = 262_144
 
@@ -124,11 +123,12 @@ class TlsWire(Wire):
             filled = len(data)
             if not self.buffers:
                 data = self._shared.received
-                filled = self._sock.recv_into(data, min(size, _RECEIVED_AT_ONCE))
+                filled = self._sock.recv_into(data, min(size, _AT_ONCE))
                 if not filled:
                     return 0
             started_ns = turns.clock()
-            got = self._decrypt(data, filled, buffer, size)
+            got, given = self._decrypt(data, filled, buffer, size)
+            self._settle(data[given:filled], is_full=got == size)
             if got:
                 return got
             turns.used_ns += turns.clock() - started_ns
@@ -139,44 +139,48 @@ class TlsWire(Wire):
             return 0
         raise self._end
 
-    def _decrypt(self, data: bytes | memoryview, filled: int, buffer: Any, size: int) -> int:
-        """Decrypt `data[:filled]`, as much as one turn may and `size` allows. Returns the number of bytes in `buffer`.
+    def _decrypt(self, data: bytes | memoryview, filled: int, buffer: Any, size: int) -> tuple[int, int]:
+        """Decrypt `data[:filled]`, as much as one turn may and `size` allows. Returns the number of bytes in `buffer`,
+        and of those that OpenSSL was given.
 
         A turn is over when OpenSSL, which is given `_LARGEST_RECORD` bytes at most, finds no data in them.
         """
-        shared, read = self._shared, self._tls.read
-        incoming = shared.incoming
-        got = at = count = 0
+        incoming, read = self._shared.incoming, self._tls.read
+        got = given = count = 0
         try:
-            while got < size and count < _RECORDS_AT_ONCE:
-                room = _LARGEST_RECORD - incoming.pending
-                if at < filled and room > 0:
-                    at += incoming.write(data[at : min(at + room, filled)])
+            while got < size and count < _RECORDS_AT_ONCE and (given < filled or incoming.pending or not count):
+                room = min(_LARGEST_RECORD - incoming.pending, filled - given)
+                if room > 0:
+                    given += incoming.write(data[given : given + room])
                 more = read(size - got, memoryview(buffer)[got:] if got else buffer)
                 if not more:
                     raise ssl.SSLZeroReturnError
                 got += more
                 count += 1
-                if at == filled and not incoming.pending:
-                    break
         except ssl.SSLWantReadError:
             pass
         except OSError as error:
             self._end = error
-        shared.turns.used_ns += count * _RECORD_NS
-        rest = incoming.read() + data[at:filled] if at < filled or incoming.pending else b""
-        self._rest = rest
-        self.buffers = bool(rest or self._end or (got == size and self._tls.pending()))
-        if shared.outgoing.pending and not self._flush():
+        self._shared.turns.used_ns += count * _RECORD_NS
+        return got, given
+
+    def _settle(self, left: bytes | memoryview, *, is_full: bool) -> None:
+        """Leave nothing in the memory of all wires: keep what OpenSSL has not read and was not given, send alerts."""
+        incoming, outgoing = self._shared.incoming, self._shared.outgoing
+        self._rest = incoming.read() + left if left or incoming.pending else b""
+        if outgoing.pending and not self._flush():
             self._end = self._end or ConnectionAbortedError("it does not read alerts")
-        return got
+        self.buffers = bool(self._rest or self._end or (is_full and self._tls.pending()))
 
     def _send(self, data: Any) -> int:
         size, taken = len(data), 0
         while taken < size:
             if not self._unsent:
-                is_all = not taken and size <= _SENT_AT_ONCE
-                self._owed = self._tls.write(data if is_all else data[taken : taken + _SENT_AT_ONCE])
+                is_all = not taken and size <= _AT_ONCE
+                try:
+                    self._owed = self._tls.write(data if is_all else data[taken : taken + _AT_ONCE])
+                finally:  # also what it wrote before it failed belongs to no other wire
+                    self._unsent = self._shared.outgoing.read()
             if not self._flush():
                 break
             taken += self._owed
@@ -185,13 +189,13 @@ class TlsWire(Wire):
 
     def _flush(self) -> bool:
         """Send what OpenSSL has encrypted. Returns whether the socket took all of it. Raises OSError."""
-        unsent = self._unsent + self._shared.outgoing.read()
+        if self._shared.outgoing.pending:
+            self._unsent += self._shared.outgoing.read()
         try:
-            sent = self._sock.send(unsent)
+            self._unsent = self._unsent[self._sock.send(self._unsent) :]
         except (BlockingIOError, InterruptedError):
-            sent = 0
-        self._unsent = unsent[sent:]
-        return sent == len(unsent)
+            return False
+        return not self._unsent
 
     # ---- the end
 
@@ -297,7 +301,7 @@ class Wires:
         self.turns = turns
         self._contexts = contexts
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.received = memoryview(bytearray(_RECEIVED_AT_ONCE))
+        self.received = memoryview(bytearray(_AT_ONCE))
 
     def to_client(self, sock: socket.socket) -> Wire:
         context = self._contexts.from_clients

@@ -11,8 +11,8 @@ from contextlib import suppress
 from struct import Struct
 from typing import Any, Final
 
-#: tcpi_state of Linux's TCP_INFO: established, and closed both ways.
-_TCP_ESTABLISHED: Final = 1
+#: tcpi_state of Linux's TCP_INFO while the peer has not ended: established, this side has ended (FIN_WAIT1, FIN_WAIT2).
+_TCP_OPEN: Final = frozenset({1, 4, 5})
 _TCP_CLOSE: Final = 7
 #: tcpi_bytes_acked and tcpi_bytes_received of TCP_INFO, since Linux 4.1.
 _TRAFFIC_AT: Final = 120
@@ -92,7 +92,8 @@ class Wire:
         """Whether the peer has ended its stream, closed or reset the connection, even if data before that has not been
         read. TCP does not tell the first from the second.
         """
-        return tcp_state(self._sock) not in (_TCP_ESTABLISHED, None)
+        state = tcp_state(self._sock)
+        return state is not None and state not in _TCP_OPEN
 
     @property
     def traffic_bytes(self) -> int | None:

@@ -278,6 +278,8 @@ class Stage:
             assert limit.reserved == 0
         assert self.context.holds.limits == {}
         assert self.shared.wakeups._timers == {}
+        assert not self.shared.wires.incoming.pending, "what a wire left there, another would read"
+        assert not self.shared.wires.outgoing.pending
         assert self.metrics.errors.protocol["defect"] == self.expected_defects
 
 

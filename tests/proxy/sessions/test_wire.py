@@ -67,6 +67,16 @@ async def test_a_wire_detects_that_its_peer_has_gone() -> None:
         wire.close()
 
 
+async def test_a_peer_that_is_sent_no_more_has_not_gone() -> None:
+    """It may read what was sent before, such as TLS's alert."""
+    with socket.create_server((LOOPBACK, 0)) as server, socket.create_connection(server.getsockname()) as far:
+        wire = Wire(asyncio.get_running_loop(), server.accept()[0])
+        wire.shutdown()
+        assert far.recv(1) == b""
+        assert not wire.peer_has_gone
+        wire.close()
+
+
 def test_a_state_that_the_system_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as sock:
         assert tcp_state(sock) is not None
