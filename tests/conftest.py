@@ -27,8 +27,8 @@ settings.load_profile("default")
 SESSIONS_MS = {"SCRAM-SHA-256": 6_000, "SCRAM-SHA-512": 20_000}
 
 _INTEGRATION = "tests/integration/"
-#: What starts slowly, and the folders and files that share one. The longest group begins first, and so on, so that two
-#: processes end at about the same time.
+#: What starts slowly, and the folders and files that share one; then single files. The longest begins first, and so on,
+#: so that two processes end at about the same time.
 TOGETHER = {
     "Spark": ("tests/pipeline/",),
     "a secured broker": tuple(f"{_INTEGRATION}test_{each}.py" for each in ("sasl", "own_login", "tls", "broken_lines")),
@@ -37,6 +37,10 @@ TOGETHER = {
     "a Spark job": (f"{_INTEGRATION}test_spark.py", f"{_INTEGRATION}test_sink.py"),
     "the demo": ("tests/demo/test_demo.py",),
     "brokers of the playground": ("tests/deploy/test_cluster.py", "tests/deploy/test_command.py"),
+    **{
+        each: (f"{_INTEGRATION}test_{each}.py",)
+        for each in ("live_change", "transactions", "patience", "usage_records", "usage_by_topic")
+    },
 }
 
 

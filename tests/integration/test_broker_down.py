@@ -54,9 +54,7 @@ def test_down_at_start_up_later_and_away_for_a_while(
 
             for _ in range(3):
                 produce(traffic, unique_name("orders"), VALUES)
-            failed = recording.wait_for_event("usage_records_not_written", 40)
-            assert failed["level"] == "WARN"
-            assert recording.metric("usage_records_pending") > 0
+            eventually(lambda: recording.metric("usage_records_pending"), 20, "records wait")
             bounced_cluster.start_broker(1)
             eventually(is_ready, 20, "ready")
             assert proxy.wait_for_event("broker_recovered", 5)["address"] == address

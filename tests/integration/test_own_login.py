@@ -159,7 +159,7 @@ def load(proxy: ProxyProcess, topic: str, size: int, in_flight: int, errors: lis
     """A producer at full speed, of at most 30 large records a second; yields how many it has sent."""
     sent = [0]
     ends = threading.Event()
-    settings = {"error_cb": errors.append, "queue.buffering.max.kbytes": 8_000, "max.in.flight": in_flight}
+    settings = {"error_cb": errors.append, "queue.buffering.max.kbytes": 4_000, "max.in.flight": in_flight}
     producer = producer_for(proxy, **settings)
 
     def run() -> None:

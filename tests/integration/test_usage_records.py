@@ -158,7 +158,9 @@ def test_a_compacted_topic_is_refused_until_it_is_changed(
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("more_flags", [(), ("--usage-by-topic",)], ids=["by client", "by topic"])
+@pytest.mark.parametrize(
+    "more_flags", [(), pytest.param(("--usage-by-topic",), marks=pytest.mark.nightly)], ids=["by client", "by topic"]
+)
 def test_sigkill_loses_at_most_one_interval(
     kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path, more_flags: tuple[str, ...]
 ) -> None:

@@ -17,7 +17,6 @@ from proxy.config.quotas_file import Quotas
 from proxy.sessions.lifecycle import State
 from proxy.streams.handlers import fetch as fetch_handler
 from proxy.streams.handlers.data import HEAD_READ_SIZE
-from proxy.streams.memory import READ_SIZE
 from tests.proxy.conversation import Peer, Stage, lines_of, until, without_burst
 from tests.proxy.frames import correlation_of, fetch, fetched, produce, produced, share_fetch, share_fetched
 
@@ -55,41 +54,6 @@ async def test_a_held_session_is_not_read(open_stage: OpenStage) -> None:
     assert await broker.frame() == produce(3, 20)
     await until(lambda: not stage.paused())
     assert stage.memory.buffered_bytes == 0
-
-
-async def test_a_frame_of_the_size_of_the_buffer_can_be_held(open_stage: OpenStage) -> None:
-    """A session far from its limits reads all there is, and may then meet one that others have brought into debt."""
-    stage = open_stage(quotas=[FAST])
-    client, broker = await in_debt(stage)
-    session = stage.session_of(client)
-    frame = produce(2, 2 * READ_SIZE)
-    stage.memory.data[:] = frame[:READ_SIZE]
-    session.requests._run(READ_SIZE)
-    assert session.connection.held is not None
-    assert len(session.requests.kept) == READ_SIZE
-    stage.clock.pass_seconds(1)
-    assert await broker.read(READ_SIZE) == frame[:READ_SIZE]
-    sending = asyncio.ensure_future(client.send(frame[READ_SIZE:]))
-    receiving = asyncio.ensure_future(broker.read(len(frame) - READ_SIZE))
-    while not receiving.done():
-        stage.clock.pass_seconds(0.1)
-        await asyncio.sleep(0.001)
-    assert await receiving == frame[READ_SIZE:]
-    await sending
-
-
-async def test_bytes_read_with_the_previous_frame_are_parsed_again(open_stage: OpenStage) -> None:
-    """Five requests in one read: the tail is in no kernel any more, so nothing but the timer can bring it on."""
-    stage = open_stage(quotas=[FAST])
-    client, broker = await stage.pair()
-    await client.send(b"".join(produce(number, 3_000) for number in range(5)))
-    for number in range(5):
-        assert await broker.frame() == produce(number, 3_000)
-        if number < 4:
-            await held(stage)
-            assert stage.session_of(client).is_held
-        stage.clock.pass_seconds(0.1)
-    await until(lambda: not stage.paused())
 
 
 # Clients that hang up while held
@@ -188,9 +152,6 @@ async def test_a_session_that_dies_while_held_leaves_the_queue(open_stage: OpenS
     assert stage.shared.wakeups._timers == {}
 
 
-# Limits that change
-
-
 # Fetch
 
 
@@ -233,9 +194,6 @@ async def test_only_a_share_fetch_passes_at_a_deadline(
     stage.clock.pass_seconds(0.010)
     assert correlation_of(await broker.frame()) == 3, "the next one has a deadline of its own"
     assert stage.shared.wakeups._timers == {}
-
-
-# A rehearsal
 
 
 # Drain

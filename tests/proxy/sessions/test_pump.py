@@ -25,7 +25,7 @@ from proxy.sessions.pump import (
     Pump,
     PumpSet,
 )
-from proxy.sessions.turns import HEAVY_ROUND_NS, TURN_NS, Turns
+from proxy.sessions.turns import TURN_NS, Turns
 from proxy.sessions.wire import Wire
 from proxy.streams.connection import FIRST_READ_SIZE
 from proxy.streams.memory import READ_SIZE, RESERVE
@@ -416,30 +416,6 @@ def test_what_is_left_of_a_turn_waits_with_a_hold_of_another_reason() -> None:
     bench.run()
     assert bytes(bench.broker.taken) == alternating(20)
     assert bench.paused() == {}
-
-
-def test_heavy_connections_share_a_part_of_each_round() -> None:
-    """Connections whose turns are long: a bounded number of turns in one round, each of them in its order."""
-    rounds, world = Rounds(), World()
-    first = Bench(world, rounds=rounds)
-    first.work.step_ns = TURN_NS // 4
-    benches = [first] + [Bench(world, first.pumps, rounds) for _ in range(9)]
-    sent = alternating(100)
-    for bench in benches:
-        bench.client_sends(sent)
-    for _ in range(20):
-        before = first.work.now_ns
-        begun = [len(bench.broker.taken) for bench in benches]
-        rounds.next()
-        went_on = sum(len(bench.broker.taken) > at for bench, at in zip(benches, begun, strict=True))
-        assert went_on <= HEAVY_ROUND_NS // TURN_NS + 1
-        assert first.work.now_ns - before <= HEAVY_ROUND_NS + 2 * TURN_NS
-    assert all(len(bench.broker.taken) > 0 for bench in benches)
-    first.run()
-    for bench in benches:
-        bench.run()
-        assert bytes(bench.broker.taken) == sent
-    assert first.paused() == {}
 
 
 def test_a_wire_that_buffers_is_read_to_its_end_without_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
