@@ -15,7 +15,7 @@ from deploy.local.java import find_java
 from tests.integration.proxy_process import ProxyProcess, eventually
 
 LIMIT = "controller_mutation_rate"
-RATE = 1.0
+RATE = 0.5
 BURST = 10
 #: The first request overdraws the bucket by 4 partitions.
 FIRST = {"a": 6, "b": 8}

@@ -10,8 +10,8 @@ from tests.integration.librdkafka import produce, read
 from tests.integration.records import all_of, missing, values
 from tests.integration.scanned_proxy import ScannedProxy
 
-#: The large one of `values` leaves a debt of two seconds.
-LIMIT = 300_000
+#: The large one of `values` leaves a debt of a second.
+LIMIT = 600_000
 
 
 @pytest.fixture(scope="module")

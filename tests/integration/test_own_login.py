@@ -22,6 +22,7 @@ from tests.integration.flood import create_topics
 from tests.integration.java_tools import perf_producer
 from tests.integration.librdkafka import produce, read, records_in
 from tests.integration.proxy_process import ProxyProcess, eventually
+from tests.integration.test_usage_records import in_topic, recorded, shown, usage_flags
 
 VALUES = [b"value-%d" % number for number in range(50)]
 MODULES = "org.apache.kafka.common.security"
@@ -149,6 +150,28 @@ def test_a_refused_login_and_no_secret_anywhere(
     encoded = [base64.b64encode(f"\0etl\0{each}".encode()).decode() for each in (right, wrong)]
     for secret in (right, wrong, *encoded):
         assert not [text for text in written if secret in text]
+
+
+def test_usage_records_are_written_with_credentials_of_their_own(
+    secured_cluster: KafkaCluster, security: Security, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    """First with a wrong password."""
+    topic, client, right = unique_name("usage"), tmp_path / "client.properties", security.users["etl"]
+    servers = secured_cluster.secure_addresses("SASL_PLAINTEXT")
+    flags = usage_flags(
+        "--usage-topic", topic, "--usage-bootstrap-servers", servers, "--usage-client-config", str(client)
+    )
+    flags += ("--log-level", "debug")
+    for password in ("guessed-but-still-secret", right):
+        lines = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", "sasl.username=etl")
+        client.write_text("\n".join((*lines, f"sasl.password={password}")))
+        with ProxyProcess(secured_cluster.bootstrap_servers, *flags) as proxy:
+            produce(producer_for(proxy), unique_name("orders"), VALUES)
+            if password != right:
+                assert proxy.wait_for_event("usage_records_not_written", 30)["reason"] == "authentication"
+            expected = shown(proxy)
+        assert password not in json.dumps(proxy.events)
+    assert recorded([record for _, record in in_topic(secured_cluster.bootstrap_servers, topic)]) == expected
 
 
 # ---- renewal

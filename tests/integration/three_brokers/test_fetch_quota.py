@@ -80,7 +80,7 @@ def test_groups_of_three_libraries_each_at_their_limit(
             passed, took_seconds = sizes(group, began_ns), (time.monotonic_ns() - began_ns) / 1e9
             extra = MEMBERS * len(NODES) * max(passed)
             check_held(sum(passed), took_seconds, RATE, burst_seconds=BURST_SECONDS, extra=extra)
-            assert front.proxy.metric("throttled_total", client_id=group, limit="consumer_byte_rate") > seconds
+            assert front.proxy.metric("throttled_total", client_id=group, limit="consumer_byte_rate") > 0
         write(quotas, f'client-id = "nobody-here"\nconsumer_byte_rate = {RATE}')
         eventually(lambda: all(sum(sizes(group)) > backlog for group in groups), 90, "all is read")
         assert front.proxy.throttles() == []

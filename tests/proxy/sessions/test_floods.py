@@ -153,19 +153,3 @@ async def test_short_rewritten_responses_pass_and_are_no_reason_to_close(open_st
         stage.sweep(is_short=True)
     assert stage.session_of(client) in stage.sessions
     assert stage.metrics.connections.closed["stalled"] > 0
-
-
-# ---- peers that break the rules
-
-
-async def test_a_broker_that_closes_inside_a_response_that_is_rewritten_is_counted(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    await client.send(frames.find_coordinator(1))
-    await broker.frame()
-    await broker.send(frames.coordinators_answer(1, 20)[:100])
-    await until(lambda: stage.memory.buffered_bytes)
-    broker.close()
-    assert await client.rest() == b""
-    assert stage.metrics.errors.upstream["closed_mid_frame"] == 1
-    await stage.no_sessions()

@@ -55,29 +55,6 @@ async def test_a_pipelined_conversation_passes_unchanged_however_it_is_cut(open_
     assert await client.rest() == b""
 
 
-@pytest.mark.parametrize("size", [READ_SIZE - 40, READ_SIZE, 3 * READ_SIZE + 17])
-async def test_a_request_larger_than_the_buffer(open_stage: OpenStage, size: int) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    sent = produce(1, size) + heartbeat(2) + produce(3, size, acks=0) + produce(4, 5)
-    received, _ = await asyncio.gather(broker.read(len(sent)), client.send(sent))
-    assert received == sent
-
-
-@pytest.mark.parametrize("version", [4, 12])
-async def test_a_response_larger_than_the_buffer(open_stage: OpenStage, version: int) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    await client.send(fetch(1, version) + heartbeat(2))
-    await broker.frame()
-    await broker.frame()
-    answers = frames.fetched(1, version, size=5 * READ_SIZE + 3) + heartbeat_answer(2, 2 * READ_SIZE)
-    received, _ = await asyncio.gather(client.read(len(answers)), broker.send(answers))
-    assert received == answers
-    entity = stage.metrics.entities.of("ANONYMOUS", "etl")
-    assert entity.fetch_bytes == len(answers) - len(heartbeat_answer(2, 2 * READ_SIZE))
-
-
 async def test_a_long_fetch_response_is_walked_and_streamed(open_stage: OpenStage) -> None:
     stage = open_stage()
     client, broker = await stage.pair()

@@ -208,13 +208,6 @@ def test_a_wake_up_is_one_read() -> None:
     assert bench.paused() == {}
 
 
-def test_a_wake_up_without_bytes_changes_nothing() -> None:
-    bench = Bench()
-    bench.wake(bench.client)
-    assert bench.owner.told == []
-    assert bench.paused() == {}
-
-
 # ---- back-pressure
 
 
@@ -328,24 +321,6 @@ def test_a_full_queue_stops_reading_until_attention() -> None:
     bench.requests.resume(IN_FLIGHT)
     bench.run()
     assert bytes(bench.broker.taken) == sent
-
-
-def test_a_drained_stream_keeps_nothing() -> None:
-    bench = Bench()
-    bench.connection.close()
-    bench.client_sends(produce(1))
-    assert bench.requests.paused == DRAIN
-    assert bench.requests.kept == b""
-    assert bench.broker.taken == b""
-
-
-def test_a_replaced_response_is_sent_in_order() -> None:
-    bench = Bench()
-    bench.client_sends(heartbeat(1) + frames.find_coordinator(2) + heartbeat(3))
-    real = frames.coordinator_answer(2, 7, "127.0.0.9", 9_092)
-    bench.broker_sends(heartbeat_answer(1) + real + heartbeat_answer(3))
-    shown = frames.coordinator_answer(2, 7, "127.0.0.1", 19_100)
-    assert bytes(bench.client.taken) == heartbeat_answer(1) + shown + heartbeat_answer(3)
 
 
 def test_bytes_before_an_error_are_forwarded() -> None:
