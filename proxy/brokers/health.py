@@ -87,7 +87,7 @@ class Health:
             return
         outage.lines[reason] = now_ns
         is_first, outage.is_logged = not outage.is_logged, True
-        nobody = all(server in self._outages and self._outages[server].failures for server in self._servers)
+        none_works = all(server in self._outages and self._outages[server].failures for server in self._servers)
         event(
             _log,
             logging.WARNING,
@@ -96,7 +96,7 @@ class Health:
             reason=reason,
             detail=detail,
             hint=self.hint(reason),
-            effect="no bootstrap server can be used" if nobody and address in self._servers else None,
+            effect="no bootstrap server can be used" if none_works and address in self._servers else None,
             failures=None if is_first else outage.failures,
             for_seconds=None if is_first else (now_ns - outage.since_ns) // 1_000_000_000,
         )

@@ -1,7 +1,7 @@
 """Whether new connections are served: the proxy accepts them, and a bootstrap server answers ApiVersions.
 
 ApiVersions is allowed before SASL. Until a server has answered once, the proxy probes by itself: before the first
-client nobody else would notice that none does. A check returns within `ANSWER_WITHIN_SECONDS`: a probe runs in the
+client no other request would fail. A check returns within `ANSWER_WITHIN_SECONDS`: a probe runs in the
 background, and a check that does not wait for it returns the previous result.
 """
 
@@ -13,6 +13,7 @@ from proxy.brokers.health import Health
 from proxy.brokers.upstream import BrokerFailed
 from proxy.config.config import Address, format_address
 from proxy.observability.admin import Status
+from proxy.observability.logs import one_line
 from proxy.tls import TlsContexts
 
 #: A check probes again after this time, so that many checks cost the brokers little.
@@ -22,14 +23,8 @@ VALID_FOR_NS = 30_000_000_000
 ANSWER_WITHIN_SECONDS = 0.5
 PROBE_TIMEOUT_SECONDS = 3.0
 PROBE_EVERY_SECONDS = 10.0
-#: Characters of what a broker says that are shown.
-_MOST_WORDS = 500
 #: ApiVersions v0, correlation id 1, a null client id.
 _API_VERSIONS_REQUEST = b"\x00\x00\x00\x0a\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff"
-
-
-def _always_ready() -> None:
-    return None
 
 
 class Readiness:
@@ -46,7 +41,7 @@ class Readiness:
         tls: TlsContexts,
         health: Health,
         clock: Callable[[], int],
-        not_ready: Callable[[], str | None] = _always_ready,
+        not_ready: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._servers = servers
         self._tls = tls
@@ -125,7 +120,6 @@ class Readiness:
         except BrokerFailed as error:
             self._health.failed(name, error.reason, str(error))
             hint = self._health.hint(error.reason)
-            words = "".join(each if each.isprintable() else " " for each in str(error)[:_MOST_WORDS])
-            return Status(False, f"{name}: {words}" + (f" ({hint})" if hint else ""))
+            return Status(False, f"{name}: {one_line(str(error))}" + (f" ({hint})" if hint else ""))
         self._health.worked(name, begun_ns, is_probe=True)
         return Status(True, f"{name} answers")

@@ -6,7 +6,6 @@ tallies     counters and sums over a window
 admin       /metrics /healthz /readyz /throttles      logs        one event per line, text or JSON
 throttle_tallies  what limits did to clients           topic_traffic  counters of each client and topic
 build         pure Python, or compiled with mypyc     healthcheck  asks a running proxy from another process
-supervisor    tells systemd: ready, reloading, alive, stopping
-http_server   HTTP in the event loop, all of it bounded
-http_request  the head of a request, parsed
+supervisor    reports to systemd: ready, reloading, alive, stopping
+http_server   HTTP in the event loop by h11, all of it bounded
 """

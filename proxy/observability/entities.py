@@ -20,6 +20,9 @@ THROTTLE_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 ENTITY_IDLE_NS: Final = 3_600_000_000_000
 """An entity that counted nothing for an hour is forgotten, as Kafka's own quota sensors are."""
 
+#: A client of that name has the series of `other`, too.
+_SHARED: Final = (OTHER, OTHER)
+
 _log = logging.getLogger(__name__)
 
 
@@ -43,7 +46,6 @@ class Entities:
         #: Of topics; None: nothing is counted by topic.
         self._series = SeriesCount() if by_topic else None
         self._known: dict[tuple[str, str], EntityMetrics] = {}
-        self._other: EntityMetrics | None = None
         self._announced: set[str] = set()
         #: Throttled requests and connections of all clients, by reason (see `proxy.enforcement.report`).
         self.throttle_reasons: Counter[str] = Counter()
@@ -51,29 +53,18 @@ class Entities:
 
     def of(self, user: str, client_id: str) -> EntityMetrics:
         """The counters of (user, client id), or the shared ones of `other` when there are too many entities."""
-        key = (user, client_id)
-        found = self._known.get(key)
+        found = self._known.get((user, client_id))
         if found is not None:
             return found
-        label_key = (label_value(user), label_value(client_id))
-        if label_key != key:
-            return self.of(*label_key)
-        if key == (OTHER, OTHER):  # a client of that name has the series of `other`
-            return self._shared_other()
-        if len(self._known) >= self.max_entities:
+        key = (label_value(user), label_value(client_id))
+        if key not in self._known and len(self._known) - (_SHARED in self._known) >= self.max_entities:
+            key = _SHARED
             self.announce_other("clients")
-            return self._shared_other()
-        found = self._known[key] = self._new(user, client_id)
+        found = self._known.get(key)
+        if found is None:
+            topics = None if self._series is None else TrafficByTopic(self._series)
+            found = self._known[key] = EntityMetrics(*key, self._clock_ns(), topics)
         return found
-
-    def _shared_other(self) -> EntityMetrics:
-        if self._other is None:
-            self._other = self._new(OTHER, OTHER)
-        return self._other
-
-    def _new(self, user: str, client_id: str) -> EntityMetrics:
-        topics = None if self._series is None else TrafficByTopic(self._series)
-        return EntityMetrics(user, client_id, self._clock_ns(), topics)
 
     def throttled(self, limit_name: str, user: str, client_id: str, mode: str, seconds: float, now_ns: int) -> None:
         """One request of the client was throttled for `seconds` by a limit of that name."""
@@ -106,8 +97,7 @@ class Entities:
             self._series.value = sum(len(entity.topics) for entity in self if entity.topics is not None)
 
     def __iter__(self) -> Iterator[EntityMetrics]:
-        others = () if self._other is None else (self._other,)
-        return iter([*self._known.values(), *others])
+        return iter(list(self._known.values()))
 
     def announce_other(self, what: str) -> None:
         """Log once that there are more `what` (clients, limits) than `max_metric_entities`."""

@@ -9,8 +9,8 @@ import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from itertools import chain
-from typing import Final, NamedTuple, TypeVar
+from itertools import chain, islice
+from typing import Any, Final
 
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -21,30 +21,26 @@ from proxy.observability.logs import event
 from proxy.observability.metrics import Metrics, UsageMetrics
 from proxy.observability.tallies import EntityMetrics, Histogram
 
-T = TypeVar("T")
-_Simple = CounterMetricFamily | GaugeMetricFamily
-_Row = tuple[Sequence[str], float]
-"""The labels of a sample, and its value."""
+_Kind = type[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]
+_Table = tuple[_Kind, str, str, Sequence[str], Iterable[tuple[Any, ...]]]
+"""A family: kind, name without prefix, text, labels, and rows. A row is the arguments of `add_metric`: the values of
+the labels, then the value of the sample, or the buckets and the sum of a histogram.
+
+Rows are read slice by slice, and the event loop runs in between: an iterator reads nothing that may change its size.
+"""
 
 PREFIX: Final = "kafka_quota_proxy_"
-SLICE: Final = 50
-"""Clients per step: the event loop runs between two steps, after 1 to 2 ms."""
+SLICE: Final = 100
+"""Rows per step: the event loop runs between two steps, after 1 to 2 ms."""
 HISTOGRAM_SLICE: Final = 5
-"""The same for histograms: a client has about 15 lines for each limit that throttled it."""
+"""The same for histograms: each has about 15 lines."""
 SUM_SLICE: Final = 1_000
 """The same for limits that are only added up."""
 
 _CLIENT: Final = ("user", "client_id")
-_THROTTLE_LABELS: Final = ("limit", *_CLIENT, "mode")
+_THROTTLE: Final = ("limit", *_CLIENT, "mode")
 
-_log = logging.getLogger("proxy.observability.exposition")
-
-
-class Exposition(NamedTuple):
-    """The response to a scrape: the whole body, and its content type."""
-
-    body: bytes
-    content_type: str
+_log = logging.getLogger(__name__)
 
 
 @cache
@@ -56,8 +52,8 @@ def own_version() -> str:
         return "unknown"
 
 
-async def expose(metrics: Metrics, accept: str = "") -> Exposition:
-    """The exposition in the format that the Accept header asks for. The event loop runs between slices."""
+async def expose(metrics: Metrics, accept: str = "") -> tuple[bytes, str]:
+    """Body and content type in the format that the Accept header asks for. The event loop runs between slices."""
     encode, content_type = choose_encoder(accept)
     end = b"# EOF\n" if "openmetrics" in content_type else b""
     parts: list[bytes] = []
@@ -69,7 +65,7 @@ async def expose(metrics: Metrics, accept: str = "") -> Exposition:
         previous = family.name
         parts.append(text)
         await asyncio.sleep(0)
-    return Exposition(b"".join([*parts, end]), content_type)
+    return b"".join([*parts, end]), content_type
 
 
 class _OneFamily:
@@ -85,20 +81,19 @@ class _OneFamily:
 def families(metrics: Metrics) -> Iterator[Metric]:
     """Every family. A large one comes in slices: several families of one name in a row."""
     metrics.entities.tick(metrics.clock_ns())
-    yield from _whole_process(metrics)
-    yield from _of_clients(list(metrics.entities))
-    yield from _limits(metrics)
-    yield from _usage(metrics.usage)
+    tables = _whole_process(metrics), _clients(list(metrics.entities)), _limits(metrics), _usage(metrics.usage)
+    for kind, name, text, labels, rows in chain.from_iterable(tables):
+        left = iter(rows)
+        size = HISTOGRAM_SLICE if kind is HistogramMetricFamily else SLICE
+        while True:
+            part = list(islice(left, size))
+            family = kind(PREFIX + name, text, labels=labels)
+            for row in part:
+                family.add_metric(*row)
+            yield family
+            if len(part) < size:
+                break
     yield from _process(metrics)
-
-
-def _family(
-    name: str, text: str, labels: Sequence[str], rows: Iterable[_Row], kind: type[_Simple] = CounterMetricFamily
-) -> Metric:
-    family = kind(PREFIX + name, text, labels=labels)
-    for values, value in rows:
-        family.add_metric(values, value)
-    return family
 
 
 def _process(metrics: Metrics) -> Iterator[Metric]:
@@ -118,7 +113,69 @@ def _process(metrics: Metrics) -> Iterator[Metric]:
             yield from found
 
 
-def _usage(usage: UsageMetrics) -> Iterator[Metric]:
+def _counter(name: str, text: str, value: float) -> _Table:
+    return CounterMetricFamily, name, text, (), [((), value)]
+
+
+def _gauge(name: str, text: str, value: float) -> _Table:
+    return GaugeMetricFamily, name, text, (), [((), value)]
+
+
+def _by_reason(name: str, text: str, counts: Mapping[str, int], kind: _Kind = CounterMetricFamily) -> _Table:
+    return kind, name, text, ("reason",), [((reason,), count) for reason, count in counts.items()]
+
+
+def _whole_process(metrics: Metrics) -> Iterator[_Table]:
+    connections, errors = metrics.connections, metrics.errors
+    info = {
+        "version": own_version(),
+        "build": BUILD,
+        "python_version": platform.python_version(),
+        "event_loop": metrics.event_loop,
+    }
+    text = "Version, build, Python and event loop; the value is always 1."
+    yield GaugeMetricFamily, "build_info", text, list(info), [(list(info.values()), 1)]
+    yield _gauge("connections", "Open client connections.", connections.open)
+    text = "Requests forwarded to a broker and not answered yet."
+    yield _gauge("in_flight_requests", text, connections.in_flight())
+    text = "Bytes in memory that their receiver has not taken yet."
+    yield _gauge("buffered_bytes", text, connections.buffered_bytes)
+    text = "1: connections are not read because --max-buffered-bytes is used up; 0: they are."
+    yield _gauge("memory_paused", text, connections.memory_paused)
+    text = "1: configuration and quotas file were applied when last read; 0: refused, the ones before are in force."
+    yield _gauge("config_last_reload_successful", text, metrics.reload_ok)
+    text = "1: certificates, keys and the file of --command-config were used when last read; 0: refused, as above."
+    yield _gauge("certificates_last_reload_successful", text, metrics.tls_reload_ok)
+    text = "1: quotas are enforced; 0: a dry run, or enforcement is switched off."
+    yield _gauge("enforcement_enabled", text, metrics.enforcement_enabled)
+    text = "Connections that are not read now, by reason; a connection may have several reasons."
+    yield _by_reason("paused_connections", text, connections.paused, GaugeMetricFamily)
+    causes = "--stalled-client-timeout (while memory was used up), --handshake-timeout or --connections-max-idle"
+    yield _by_reason("connections_closed", f"Client connections closed by {causes}.", connections.closed)
+    text = "Client connections closed right after being accepted."
+    yield _by_reason("connections_rejected", text, connections.rejected)
+    text = "Throttled requests and connections, by reason."
+    yield _by_reason("throttle_reasons", text, metrics.entities.throttle_reasons)
+    yield _by_reason("accept_errors", "Attempts to accept a client connection that failed.", errors.accept)
+    yield _by_reason("upstream_errors", "Connections to a broker that failed.", errors.upstream)
+    text = "Connections closed because their bytes cannot be parsed."
+    yield _by_reason("protocol_errors", text, errors.protocol)
+    text = "Held requests that were dropped because their client hung up; all but those of acks=0 are sent again."
+    yield _counter("dropped_frames", text, connections.dropped_frames)
+    text, lag = "How late a timer of the event loop fired.", metrics.loop_lag
+    yield HistogramMetricFamily, "event_loop_lag_seconds", text, (), [((), _buckets(lag), lag.sum_seconds)]
+    requests = [(labels, cell.value) for labels, cell in metrics.requests.items()]
+    text = "Requests received, by Kafka API and version."
+    yield CounterMetricFamily, "requests", text, ("api", "version"), requests
+    text = "One-minute rate of records produced, in bytes or messages per second, by outcome; needs a total threshold."
+    rates = [((unit, outcome), rate) for unit, outcome, rate in metrics.produced()]
+    yield GaugeMetricFamily, "produced_rate", text, ("unit", "outcome"), rates
+    text = "When the first certificate of the chain that is shown to clients, or to brokers, expires."
+    dates = [((side,), seconds) for side, seconds in metrics.certificates.items()]
+    yield GaugeMetricFamily, "certificate_not_after_timestamp_seconds", text, ("side",), dates
+
+
+def _usage(usage: UsageMetrics) -> Iterator[_Table]:
     yield _counter("usage_records_sent", "Usage records that were written.", usage.sent)
     yield _counter("usage_records_lost", "Usage records that were dropped before they were written.", usage.lost)
     yield _by_reason("usage_errors", "Attempts to write usage records that failed.", usage.errors)
@@ -128,156 +185,52 @@ def _usage(usage: UsageMetrics) -> Iterator[Metric]:
     yield _gauge("usage_last_success_timestamp_seconds", text, usage.last_success_seconds)
 
 
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(PREFIX + name, text, value=value)
-
-
-def _sliced(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """At least one slice, so that every family exists."""
-    for start in range(0, max(1, len(items)), size):
-        yield items[start : start + size]
-
-
-def _whole_process(metrics: Metrics) -> Iterator[Metric]:
-    info = {
-        "version": own_version(),
-        "build": BUILD,
-        "python_version": platform.python_version(),
-        "event_loop": metrics.event_loop,
-    }
-    build = GaugeMetricFamily(
-        PREFIX + "build_info", "Version, build, Python and event loop; the value is always 1.", labels=list(info)
-    )
-    build.add_metric(list(info.values()), 1)
-    yield build
-    connections, errors = metrics.connections, metrics.errors
-    for name, text, value in (
-        ("connections", "Open client connections.", connections.open),
-        ("in_flight_requests", "Requests forwarded to a broker and not answered yet.", connections.in_flight()),
-        ("buffered_bytes", "Bytes in memory that their receiver has not taken yet.", connections.buffered_bytes),
-        (
-            "memory_paused",
-            "1: connections are not read because --max-buffered-bytes is used up; 0: they are.",
-            connections.memory_paused,
-        ),
-        (
-            "config_last_reload_successful",
-            "1: configuration and quotas file were applied when last read; 0: refused, and what was in force before "
-            "stays.",
-            metrics.reload_ok,
-        ),
-        (
-            "certificates_last_reload_successful",
-            "1: certificates, keys and the file of --command-config were used when last read; 0: refused, as above.",
-            metrics.tls_reload_ok,
-        ),
-        (
-            "enforcement_enabled",
-            "1: quotas are enforced; 0: a dry run, or enforcement is switched off.",
-            metrics.enforcement_enabled,
-        ),
-    ):
-        yield _gauge(name, text, value)
-    text = "Connections that are not read now, by reason; a connection may have several reasons."
-    yield _by_reason("paused_connections", text, connections.paused, GaugeMetricFamily)
-    closed = "by --stalled-client-timeout (while memory was used up), --handshake-timeout or --connections-max-idle"
-    for name, text, counts in (
-        ("connections_closed", f"Client connections closed {closed}.", connections.closed),
-        ("connections_rejected", "Client connections closed right after being accepted.", connections.rejected),
-        ("throttle_reasons", "Throttled requests and connections, by reason.", metrics.entities.throttle_reasons),
-        ("accept_errors", "Attempts to accept a client connection that failed.", errors.accept),
-        ("upstream_errors", "Connections to a broker that failed.", errors.upstream),
-        ("protocol_errors", "Connections closed because their bytes cannot be parsed.", errors.protocol),
-    ):
-        yield _by_reason(name, text, counts)
-    text = "Held requests that were dropped because their client hung up; all but those of acks=0 are sent again."
-    yield _counter("dropped_frames", text, connections.dropped_frames)
-    yield HistogramMetricFamily(
-        PREFIX + "event_loop_lag_seconds",
-        "How late a timer of the event loop fired.",
-        buckets=_buckets(metrics.loop_lag),
-        sum_value=metrics.loop_lag.sum_seconds,
-    )
-    requests = ((labels, cell.value) for labels, cell in metrics.requests.items())
-    yield _family("requests", "Requests received, by Kafka API and version.", ["api", "version"], requests)
-    text = "One-minute rate of records produced, in bytes or messages per second, by outcome; needs a total threshold."
-    rates = (((unit, outcome), rate) for unit, outcome, rate in metrics.produced())
-    yield _family("produced_rate", text, ["unit", "outcome"], rates, GaugeMetricFamily)
-    text = "When the first certificate of the chain that is shown to clients, or to brokers, expires."
-    dates = (((side,), seconds) for side, seconds in metrics.certificates.items())
-    yield _family("certificate_not_after_timestamp_seconds", text, ["side"], dates, GaugeMetricFamily)
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(PREFIX + name, text, value=value)
-
-
-def _by_reason(name: str, text: str, counts: Mapping[str, int], kind: type[_Simple] = CounterMetricFamily) -> Metric:
-    return _family(name, text, ["reason"], (([reason], count) for reason, count in counts.items()), kind)
-
-
-def _of_clients(clients: Sequence[EntityMetrics]) -> Iterator[Metric]:
-    """The families with a client in their labels, each in slices."""
-    slices = list(_sliced(clients, SLICE))
-    yield from _counts_of_clients(slices)
-    for part in _sliced([client for client in clients if client.throttles], HISTOGRAM_SLICE):
-        text = "How long throttled requests were throttled."
-        family = HistogramMetricFamily(PREFIX + "throttle_seconds", text, labels=_THROTTLE_LABELS)
-        for labels, histogram in _throttles(part):
-            family.add_metric(labels, _buckets(histogram), histogram.sum_seconds)
-        yield family
-    for part in slices:
-        text = "Largest throttle time of a data request in the last 30 s; 0: none was throttled."
-        largest = ((_name(client), client.window.max_and_mean(client.requests)[0]) for client in part)
-        yield _family("throttle_time_max_seconds", text, _CLIENT, largest, GaugeMetricFamily)
-    for part in slices:
-        text = "Mean throttle time over all data requests of the last 30 s; 0: none was throttled."
-        mean = ((_name(client), client.window.max_and_mean(client.requests)[1]) for client in part)
-        yield _family("throttle_time_avg_seconds", text, _CLIENT, mean, GaugeMetricFamily)
-
-
-def _counts_of_clients(slices: Sequence[Sequence[EntityMetrics]]) -> Iterator[Metric]:
-    for part in slices:
-        text, labels = "Bytes charged to quotas.", ["direction", *_CLIENT]
-        produced = ((["produce", *_name(client)], client.produce_bytes) for client in part)
-        fetched = ((["fetch", *_name(client)], client.fetch_bytes) for client in part)
-        yield _family("bytes", text, labels, chain(produced, fetched))
-    for part in slices:
-        text = "Bytes of data requests and fetch responses over a limit: held, or in a dry run forwarded."
-        sizes = (([limit, *_name(client)], size) for client in part for limit, size in client.excess.items())
-        yield _family("excess_bytes", text, ["limit", *_CLIENT], sizes)
-    for part in slices:
-        throttled = ((labels, histogram.count) for labels, histogram in _throttles(part))
-        yield _family("throttled", "Requests that were throttled.", _THROTTLE_LABELS, throttled)
-    for part in slices:
-        text = "Data requests that found debt before a throttle time was over, those on their way included."
-        during = ((_name(client), client.data_during_notice) for client in part)
-        yield _family("data_during_notice", text, _CLIENT, during)
+def _clients(clients: Sequence[EntityMetrics]) -> Iterator[_Table]:
+    """The families with a client in their labels."""
+    text = "Bytes charged to quotas."
+    produced = ((("produce", *_name(client)), client.produce_bytes) for client in clients)
+    fetched = ((("fetch", *_name(client)), client.fetch_bytes) for client in clients)
+    yield CounterMetricFamily, "bytes", text, ("direction", *_CLIENT), chain(produced, fetched)
+    text = "Bytes of data requests and fetch responses over a limit: held, or in a dry run forwarded."
+    sizes = (((limit, *_name(client)), size) for client in clients for limit, size in list(client.excess.items()))
+    yield CounterMetricFamily, "excess_bytes", text, ("limit", *_CLIENT), sizes
+    throttled = ((labels, histogram.count) for labels, histogram in _throttles(clients))
+    yield CounterMetricFamily, "throttled", "Requests that were throttled.", _THROTTLE, throttled
+    text = "Data requests that found debt before a throttle time was over, those on their way included."
+    during = ((_name(client), client.data_during_notice) for client in clients)
+    yield CounterMetricFamily, "data_during_notice", text, _CLIENT, during
+    text = "How long throttled requests were throttled."
+    histograms = ((labels, _buckets(histogram), histogram.sum_seconds) for labels, histogram in _throttles(clients))
+    yield HistogramMetricFamily, "throttle_seconds", text, _THROTTLE, histograms
+    text = "Largest throttle time of a data request in the last 30 s; 0: none was throttled."
+    largest = ((_name(client), client.window.max_and_mean(client.requests)[0]) for client in clients)
+    yield GaugeMetricFamily, "throttle_time_max_seconds", text, _CLIENT, largest
+    text = "Mean throttle time over all data requests of the last 30 s; 0: none was throttled."
+    mean = ((_name(client), client.window.max_and_mean(client.requests)[1]) for client in clients)
+    yield GaugeMetricFamily, "throttle_time_avg_seconds", text, _CLIENT, mean
 
 
 def _name(client: EntityMetrics) -> tuple[str, str]:
     return client.user, client.client_id
 
 
-def _throttles(clients: Iterable[EntityMetrics]) -> Iterator[tuple[list[str], Histogram]]:
-    """The histograms of clients, with the labels of `_THROTTLE_LABELS`."""
+def _throttles(clients: Iterable[EntityMetrics]) -> Iterator[tuple[tuple[str, ...], Histogram]]:
+    """The histograms of clients, with the values of `_THROTTLE`."""
     for client in clients:
-        for (limit, mode), histogram in client.throttles.items():
-            yield [limit, *_name(client), mode], histogram
+        for (limit, mode), histogram in list(client.throttles.items()):
+            yield (limit, *_name(client), mode), histogram
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
     return [("+Inf" if bound == float("inf") else str(bound), count) for bound, count in histogram.cumulative()]
 
 
-_LIMIT_TEXT: Final = "The rate that a limit allows, in its unit per second (other: the sum)."
-_DEBT_TEXT: Final = "How long the limit takes to pay off its debt, 0: none (other: the longest)."
-
-
-def _limits(metrics: Metrics) -> Iterator[Metric]:
+def _limits(metrics: Metrics) -> Iterator[_Table]:
     """Rates and debts of the limits in use. Limits after the bound are added up under the entity `other`, and limits
     whose entities have one label under that label.
     """
+    labels = "limit", "entity"
+    text = "The rate that a limit allows, in its unit per second (other: the sum)."
     limits = list(metrics.limits_in_use())
     most = metrics.entities.max_entities
     if len(limits) > most:
@@ -286,22 +239,10 @@ def _limits(metrics: Metrics) -> Iterator[Metric]:
     totals: dict[tuple[str, str], tuple[float, float]] = {}
     for number, limit in enumerate(limits):
         if number % (SLICE if number < most else SUM_SLICE) == 0:
-            yield _limit_family("quota_limit", _LIMIT_TEXT)  # empty: the event loop runs between two families
+            yield GaugeMetricFamily, "quota_limit", text, labels, ()  # empty: the event loop runs between two families
         key = (limit.name, entity_label(limit.entity) if number < most else OTHER)
         rate, debt_seconds = totals.get(key, (0.0, 0.0))
         totals[key] = (rate + limit.rate, max(debt_seconds, limit.debt_ns(now_ns) / 1e9))
-    slices = list(_sliced(list(totals.items()), SLICE))
-    for rows in slices:
-        family = _limit_family("quota_limit", _LIMIT_TEXT)
-        for labels, (rate, _) in rows:
-            family.add_metric(labels, rate)
-        yield family
-    for rows in slices:
-        family = _limit_family("quota_debt_seconds", _DEBT_TEXT)
-        for labels, (_, debt_seconds) in rows:
-            family.add_metric(labels, debt_seconds)
-        yield family
-
-
-def _limit_family(name: str, text: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(PREFIX + name, text, labels=["limit", "entity"])
+    yield GaugeMetricFamily, "quota_limit", text, labels, ((key, rate) for key, (rate, _) in totals.items())
+    text = "How long the limit takes to pay off its debt, 0: none (other: the longest)."
+    yield GaugeMetricFamily, "quota_debt_seconds", text, labels, ((key, debt) for key, (_, debt) in totals.items())

@@ -1,11 +1,8 @@
 """Asks a running proxy whether it works, over its admin port: the command `healthcheck`."""
 
 import http.client
-from typing import Final
 
 from proxy.config.config import Address, format_address, is_wildcard
-
-PAGES: Final = {False: "/healthz", True: "/readyz"}
 
 
 def check(listen: Address, timeout_seconds: float, *, ready: bool) -> tuple[bool, str]:
@@ -13,10 +10,11 @@ def check(listen: Address, timeout_seconds: float, *, ready: bool) -> tuple[bool
     host, port = listen
     if is_wildcard(host):
         host = "::1" if ":" in host else "127.0.0.1"
-    url = f"http://{format_address((host, port))}{PAGES[ready]}"
+    page = "/readyz" if ready else "/healthz"
+    url = f"http://{format_address((host, port))}{page}"
     connection = http.client.HTTPConnection(host, port, timeout=timeout_seconds)
     try:
-        connection.request("GET", PAGES[ready])
+        connection.request("GET", page)
         response = connection.getresponse()
         text = " ".join(response.read(1000).decode(errors="replace").split())
     except (OSError, http.client.HTTPException) as error:

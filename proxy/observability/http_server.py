@@ -1,34 +1,39 @@
-"""A small HTTP/1.1 server in the event loop, for pages that are read by GET and HEAD.
+"""A small HTTP/1.1 server in the event loop, for pages that are read by GET and HEAD: h11 on asyncio's streams.
 
 Everything a client can hold is bounded: the number of connections, the length of a request head, the time for a head
-and the time for a response. Its import and its memory are a fraction of a web framework's, and the proxy starts with
-it.
+and the time for a response. The body of a request is not read: its connection is closed after the response.
 """
 
 import asyncio
 import logging
+from asyncio import StreamReader, StreamWriter
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
+from ipaddress import ip_address
 from typing import Final
+from urllib.parse import urlsplit
+
+import h11
 
 from proxy.config.config import Address
-from proxy.observability.http_request import METHODS, Request, RequestError, check_host, check_method, parse_request
 from proxy.observability.logs import event
 
 MAX_CONNECTIONS: Final = 64
 MAX_HEAD_BYTES: Final = 8192
+"""Of a head without an end, as long as no more is read at once."""
 HEAD_TIMEOUT_SECONDS: Final = 10.0
 """From the start of a connection, or the end of its last response, to the end of the next request head."""
 RESPONSE_TIMEOUT_SECONDS: Final = 30.0
 """From the end of a request head until the client has taken the response."""
 LINGER_SECONDS: Final = 1.0
-"""After an error, input is discarded for so long: closing at once would reset the connection, error included."""
+"""After the last response, input is discarded for so long: closing at once would reset the connection, response
+included.
+"""
+_ALLOW: Final = (("Allow", "GET, HEAD"),)
 
-PLAIN: Final = "text/plain; charset=utf-8"
-
-_log = logging.getLogger("proxy.observability.http_server")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +41,27 @@ class Response:
     """Status, body and content type; `fields` are further header fields."""
 
     body: bytes
-    content_type: str = PLAIN
+    content_type: str = "text/plain; charset=utf-8"
     status: int = 200
     fields: tuple[tuple[str, str], ...] = ()
 
 
 def text_response(text: str, status: int = 200, fields: tuple[tuple[str, str], ...] = ()) -> Response:
     """A page of plain text."""
-    return Response(text.encode("utf-8", "backslashreplace"), PLAIN, status, fields)
-
-
-Respond = Callable[[Request], Awaitable[Response]]
+    return Response(text.encode("utf-8", "backslashreplace"), status=status, fields=fields)
 
 
 class HttpServer:
-    """Answers each GET and HEAD by `respond`, for the hosts of `check_host` and `names` (lower case)."""
+    """Answers each GET and HEAD by `respond(path, accept)`: the path without the query, all values of Accept.
 
-    def __init__(self, respond: Respond, names: Collection[str]) -> None:
+    A request must name an IP address, `localhost` or one of `names` (lower case) as its host. A page in a browser can
+    let its own name resolve to this address (DNS rebinding) and read the response; the browser then sends that name. A
+    client that sends no Host (HTTP/1.0) is no browser.
+    """
+
+    def __init__(self, respond: Callable[[str, str], Awaitable[Response]], names: Collection[str]) -> None:
         self._respond = respond
-        self._names = frozenset(names)
+        self._names = frozenset(names) | {"localhost"}
         self._connections: set[asyncio.Future[None]] = set()
         self._server: asyncio.Server | None = None
         self.port = 0
@@ -74,89 +81,98 @@ class HttpServer:
             task.cancel()
         await asyncio.gather(*open_now, return_exceptions=True)
 
-    def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _on_connection(self, reader: StreamReader, writer: StreamWriter) -> None:
         if len(self._connections) >= MAX_CONNECTIONS:
             refusal = text_response(f"{MAX_CONNECTIONS} connections are open, which is the limit of this port\n", 503)
-            writer.write(_encode(refusal, keep_alive=False, with_body=True))
+            writer.write(_encode(h11.Connection(h11.SERVER), refusal))
             writer.close()
             return
         task = asyncio.ensure_future(self._serve(reader, writer))
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
+        http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         try:
             writer.transport.set_write_buffer_limits(high=0)  # so that drain() waits until all is with the kernel
-            while await self._serve_request(reader, writer):
-                pass
-        except (TimeoutError, OSError, EOFError):
+            while await self._serve_request(http, reader, writer):
+                http.start_next_cycle()
+                await asyncio.sleep(0)  # one read may contain hundreds of requests
+        except (TimeoutError, OSError):
             pass
         finally:
             writer.transport.abort()
 
-    async def _serve_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; True when a further one may follow. Raises TimeoutError, OSError and EOFError."""
-        method = ""
-        try:
-            async with asyncio.timeout(HEAD_TIMEOUT_SECONDS):
-                head = await reader.readuntil(b"\r\n\r\n")
-            request = parse_request(head[:-4])
-            method = request.method
-            check_host(request.host, self._names)
-            check_method(method)
-        except asyncio.LimitOverrunError:
-            await self._refuse(reader, writer, RequestError(431, f"a request head has at most {MAX_HEAD_BYTES} bytes"))
-            return False
-        except RequestError as error:
-            await self._refuse(reader, writer, error, with_body=method != "HEAD")
-            return False
-        async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
-            response = await self._answer(request)
-            writer.write(_encode(response, keep_alive=request.keep_alive, with_body=method != "HEAD"))
+    async def _serve_request(self, http: h11.Connection, reader: StreamReader, writer: StreamWriter) -> bool:
+        """Answer one request; True when a further one may follow. Raises TimeoutError and OSError."""
+        method = b""
+        async with asyncio.timeout(HEAD_TIMEOUT_SECONDS) as timeout:
+            try:
+                while (request := http.next_event()) is h11.NEED_DATA:
+                    http.receive_data(await reader.read(MAX_HEAD_BYTES))
+                timeout.reschedule(asyncio.get_running_loop().time() + RESPONSE_TIMEOUT_SECONDS)
+                if not isinstance(request, h11.Request):  # the client has closed the connection
+                    return False
+                method = request.method
+                http.next_event()  # the end of the request; a body leaves it unfinished
+                response = await self._answer(request)
+            except h11.RemoteProtocolError as error:
+                status, sentence = error.error_status_hint, str(error).partition(": ")[0]  # then come h11's bytes
+                response = text_response(f"{status}: {sentence}\n", status, _ALLOW)
+            writer.write(_encode(http, response, with_body=method != b"HEAD"))
             await writer.drain()
-        if not request.keep_alive:
-            await _linger(reader, writer)
-        return request.keep_alive
+        if http.our_state is h11.DONE:
+            return True
+        async with asyncio.timeout(LINGER_SECONDS):
+            writer.write_eof()
+            while await reader.read(MAX_HEAD_BYTES):
+                pass
+        return False
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: h11.Request) -> Response:
+        """Raises RemoteProtocolError for a host or a method that this port does not serve."""
+        fields = dict(request.headers)
+        host, path = _location(request.target.decode(), fields.get(b"host", b"localhost").decode("latin-1"))
+        if host not in self._names and not _is_ip_address(host):
+            wanted = "IP addresses, localhost and the names of --metrics-allowed-host"
+            raise h11.RemoteProtocolError(f"this port answers to {wanted}, not to {host[:255]!a}", 421)
+        if request.method not in {b"GET", b"HEAD"}:
+            raise h11.RemoteProtocolError("this port serves GET and HEAD only", 405)
+        accept = b",".join(value for name, value in request.headers if name == b"accept")
         try:
-            return await self._respond(request)
+            return await self._respond(path, accept.decode("latin-1"))
         except Exception:  # noqa: BLE001 - a defect in one page must end neither the server nor the proxy
-            event(_log, logging.ERROR, "page_failed", exc_info=True, path=request.path)
+            event(_log, logging.ERROR, "page_failed", exc_info=True, path=path)
             return text_response("this page failed; the log says why\n", 500)
 
-    async def _refuse(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        error: RequestError,
-        *,
-        with_body: bool = True,
-    ) -> None:
-        allow = (("Allow", ", ".join(METHODS)),) if error.status == HTTPStatus.METHOD_NOT_ALLOWED else ()
-        response = text_response(f"{error.status}: {error.sentence}\n", error.status, allow)
-        writer.write(_encode(response, keep_alive=False, with_body=with_body))
-        await _linger(reader, writer)
+
+def _location(target: str, host: str) -> tuple[str, str]:
+    """Host (lower case, without port) and path; an absolute target has precedence over the field Host."""
+    try:
+        url = urlsplit(f"//{host}{target}" if target.startswith("/") else target)
+    except ValueError as error:
+        raise h11.RemoteProtocolError("the request has no valid host") from error
+    return (url.hostname or "").removesuffix("."), url.path or "/"
 
 
-async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """End the output, and discard input until the client ends too, at most for `LINGER_SECONDS`."""
-    async with asyncio.timeout(LINGER_SECONDS):
-        await writer.drain()
-        writer.write_eof()
-        while await reader.read(MAX_HEAD_BYTES):
-            pass
+def _is_ip_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
-def _encode(response: Response, *, keep_alive: bool, with_body: bool) -> bytes:
-    fields = (
+def _encode(http: h11.Connection, response: Response, *, with_body: bool = True) -> bytes:
+    """The whole response. It closes the connection unless the whole request was read."""
+    fields = [
         ("Date", formatdate(usegmt=True)),
         ("Content-Type", response.content_type),
         ("Content-Length", str(len(response.body))),
         ("X-Content-Type-Options", "nosniff"),
         *response.fields,
-        *(() if keep_alive else (("Connection", "close"),)),
-    )
-    status = HTTPStatus(response.status)
-    head = f"HTTP/1.1 {status.value} {status.phrase}\r\n" + "".join(f"{name}: {value}\r\n" for name, value in fields)
-    return head.encode("latin-1") + b"\r\n" + (response.body if with_body else b"")
+        *([] if http.their_state is h11.DONE else [("Connection", "close")]),
+    ]
+    head = h11.Response(status_code=response.status, headers=fields, reason=HTTPStatus(response.status).phrase)
+    body = [h11.Data(data=response.body)] if with_body else []
+    return b"".join(http.send(part) or b"" for part in (head, *body, h11.EndOfMessage()))

@@ -18,19 +18,7 @@ from typing import Final, TextIO
 MAX_VALUE_CHARS: Final = 512
 """Longer values are cut: a client id may have 32,767 bytes."""
 
-LEVELS: Final[Mapping[str, int]] = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warn": logging.WARNING,
-    "error": logging.ERROR,
-}
-_LEVEL_NAMES: Final[Mapping[int, str]] = {
-    logging.DEBUG: "DEBUG",
-    logging.INFO: "INFO",
-    logging.WARNING: "WARN",
-    logging.ERROR: "ERROR",
-    logging.CRITICAL: "ERROR",
-}
+_LEVEL_NAMES: Final = {"WARNING": "WARN", "CRITICAL": "ERROR"}
 _NEEDS_QUOTES: Final = frozenset(' "=\\')
 _OVERFLOW: Final = object()
 
@@ -55,9 +43,17 @@ def text_value(value: object) -> str:
     text = _plain(value)
     if text and text.isprintable() and _NEEDS_QUOTES.isdisjoint(text):
         return text
-    quoted = json.dumps(text, ensure_ascii=False)
-    # json.dumps escapes what JSON requires; terminals and log readers also act on U+0085, U+2028 and bidi marks.
-    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in quoted)
+    return _escaped(json.dumps(text, ensure_ascii=False))
+
+
+def one_line(text: str) -> str:
+    """A sentence with words of others, without quotes: cut and escaped as a value is."""
+    return _escaped(_plain(text))
+
+
+def _escaped(text: str) -> str:
+    """JSON's escapes for all that is not printable: terminals and readers also act on U+0085, U+2028 and bidi marks."""
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def _plain(value: object) -> str:
@@ -79,71 +75,48 @@ def _json_value(value: object) -> object:
     return _plain(value)
 
 
-class _EventFormatter(logging.Formatter):
-    """The common part of both formats: a record's time, level, event and fields."""
+class EventFormatter(logging.Formatter):
+    """An event as a line `TIME LEVEL event key=value ...`, or as a JSON object: ts, level, event, then the fields.
 
-    def __init__(self, *, tracebacks: bool) -> None:
+    The time is UTC, in milliseconds. A library's record is the event `log` with its message. `tracebacks`: they follow,
+    on lines that start with `    | `, or as the JSON key `traceback`.
+    """
+
+    def __init__(self, *, is_json: bool, tracebacks: bool) -> None:
         super().__init__()
+        self._is_json = is_json
         self._tracebacks = tracebacks
 
-    def parts(self, record: logging.LogRecord) -> tuple[str, str, str, dict[str, object]]:
-        """Time (UTC, milliseconds), level, event, fields. A library's record is the event `log` with its message."""
+    def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        level = _LEVEL_NAMES.get(record.levelno, record.levelname)
-        name = record.__dict__.get("event")
-        fields: dict[str, object]
-        if isinstance(name, str):
-            fields = dict(record.__dict__["fields"])
-        else:
-            name = "log"
-            fields = {"logger": record.name, "message": record.getMessage()}
+        level = _LEVEL_NAMES.get(record.levelname, record.levelname)
+        name = record.__dict__.get("event", "log")
+        library = {"logger": record.name, "message": record.getMessage()}
+        fields: dict[str, object] = dict(record.__dict__.get("fields", library))
+        trace: list[str] = []
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]
             fields.setdefault("error", f"{type(error).__name__}: {error}")
-        return at, level, name, fields
-
-    def traceback_of(self, record: logging.LogRecord) -> list[str]:
-        """The traceback's lines, only when the level is debug."""
-        if not self._tracebacks or not record.exc_info or record.exc_info[1] is None:
-            return []
-        return "".join(traceback.format_exception(record.exc_info[1])).splitlines()
-
-
-class TextFormatter(_EventFormatter):
-    """`TIME LEVEL event key=value ...`; a traceback follows on lines that start with `    | `."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        at, level, name, fields = self.parts(record)
-        pairs = [f"{key}={text_value(value)}" for key, value in fields.items() if value is not None]
-        first = " ".join([at, level, name, *pairs])
-        rest = [f"    | {line}" for line in self.traceback_of(record)]
-        return "\n".join([first, *rest])
-
-
-class JsonFormatter(_EventFormatter):
-    """One JSON object per line: ts, level, event, then the fields."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        at, level, name, fields = self.parts(record)
-        line: dict[str, object] = {"ts": at, "level": level, "event": name}
-        line.update((key, _json_value(value)) for key, value in fields.items() if value is not None)
-        if trace := self.traceback_of(record):
-            line["traceback"] = trace
-        return json.dumps(line)
+            if self._tracebacks:
+                trace = "".join(traceback.format_exception(error)).splitlines()
+        shown = {key: value for key, value in fields.items() if value is not None}
+        if self._is_json:
+            line = {"ts": at, "level": level, "event": name} | {key: _json_value(shown[key]) for key in shown}
+            return json.dumps(line | ({"traceback": trace} if trace else {}))
+        first = " ".join([at, level, name, *(f"{key}={text_value(value)}" for key, value in shown.items())])
+        return "\n".join([first, *(f"    | {line}" for line in trace)])
 
 
 def configure(log_format: str, log_level: str, *, stream: TextIO | None = None) -> None:
     """Send the events of this process to `stream` (default: stderr), in place of an earlier configuration.
 
-    `log_format` is text or json, `log_level` one of LEVELS. Records of libraries (asyncio) are logged from level warn
-    on, at debug all of them.
+    `log_format` is text or json, `log_level` debug, info, warn or error. Records of libraries (asyncio) are logged from
+    level warn on, at debug all of them.
     """
-    level = LEVELS[log_level]
+    level = logging.getLevelNamesMapping()[log_level.upper()]
     tracebacks = level <= logging.DEBUG
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
-    handler.setFormatter(
-        JsonFormatter(tracebacks=tracebacks) if log_format == "json" else TextFormatter(tracebacks=tracebacks)
-    )
+    handler.setFormatter(EventFormatter(is_json=log_format == "json", tracebacks=tracebacks))
     logging.raiseExceptions = False  # a closed stderr must not print tracebacks into what is left of it
     logging.basicConfig(handlers=[handler], level=max(level, logging.WARNING) if not tracebacks else level, force=True)
     for package in ("proxy", "protocol", "quotas"):

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -19,6 +19,7 @@ from proxy.observability.entities import Entities
 from proxy.observability.labels import OTHER
 from proxy.observability.tallies import Cell, Histogram
 from proxy.observability.throttle_tallies import ThrottleTallies
+from quotas.admission.limit import Limit
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
 
 LAG_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -74,18 +75,6 @@ UPSTREAM_ERROR_REASONS: Final = (
     "tls_failed",
     "login_refused",
 )
-
-
-class LimitInUse(Protocol):
-    """The part of a `quotas.admission.limit.Limit` that the metrics read."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def entity(self) -> object: ...
-    @property
-    def rate(self) -> float: ...
-    def debt_ns(self, now_ns: int, /) -> int: ...
 
 
 @dataclass(slots=True)
@@ -152,7 +141,7 @@ class Metrics:
         self.tls_reload_ok = True
         self.certificates: Mapping[str, int] = {}
         self.enforcement_enabled = True
-        self.limits_in_use: Callable[[], Iterable[LimitInUse]] = tuple
+        self.limits_in_use: Callable[[], Iterable[Limit]] = tuple
         #: One-minute rates where a total threshold asks for them: unit, outcome, units per second.
         self.produced: Callable[[], Iterable[tuple[str, str, float]]] = tuple
         # No collector is in the library's global registry: two proxies in one process (tests) share nothing.

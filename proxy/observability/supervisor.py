@@ -1,4 +1,4 @@
-"""Tells systemd that the proxy is ready, reloads, works or stops: the protocol of sd_notify(3), without its library.
+"""Reports to systemd: ready, reloading, alive, stopping. The protocol is that of sd_notify(3), without its library.
 
 The libraries for it are bindings of libsystemd, which slim images do not have, or unmaintained; it is one datagram.
 Without NOTIFY_SOCKET nothing is sent. WATCHDOG=1 comes from a timer of the event loop: a loop that hangs is restarted.

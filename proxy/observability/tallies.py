@@ -3,6 +3,8 @@
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import InitVar, dataclass, field
+from itertools import accumulate
 from typing import Final
 
 from proxy.observability.topic_traffic import TopicTraffic
@@ -12,129 +14,113 @@ WINDOW_SLOT_NS: Final = 3_000_000_000
 """The window of throttle_time_max/avg is 30 s long and slides in steps of 3 s."""
 
 
+@dataclass(slots=True, eq=False)
 class Cell:
     """A counter of its own: the hot path does `cell.value += 1`."""
 
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value = 0
+    value: int = 0
 
 
 class Histogram:
     """Counts of observations in seconds, by upper bound (inclusive), as in Prometheus."""
 
-    __slots__ = ("_bounds", "_counts", "_sum")
+    __slots__ = ("_bounds", "_counts", "sum_seconds")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
+        self._bounds = (*bounds, float("inf"))
+        self._counts = [0] * len(self._bounds)
+        self.sum_seconds = 0.0
 
     def observe(self, seconds: float) -> None:
         self._counts[bisect_left(self._bounds, seconds)] += 1
-        self._sum += seconds
+        self.sum_seconds += seconds
 
     @property
     def count(self) -> int:
         return sum(self._counts)
 
-    @property
-    def sum_seconds(self) -> float:
-        return self._sum
-
     def cumulative(self) -> Iterator[tuple[float, int]]:
         """Each upper bound, the last one infinite, with the number of observations up to it."""
-        cumulated = 0
-        for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
-            cumulated += count
-            yield bound, cumulated
+        return zip(self._bounds, accumulate(self._counts), strict=True)
+
+
+@dataclass(slots=True)
+class _Slot:
+    """3 s of a window: the requests before it, and its throttle times in seconds."""
+
+    number: int
+    requests_before: int
+    throttled: int = 0
+    largest: float = 0.0
+    total: float = 0.0
 
 
 class ThrottleWindow:
     """Largest and mean throttle time per request over the last 30 s (KIP-13's "max/avg request throttle time").
 
     The mean is over all requests of the window, throttled or not; both values are 0 when no request was throttled.
-    `roll` must be called at least once per slot, or the requests of a slot without a call are dated to the next one.
+    `roll` must be called at least once per slot, or the requests of a slot without a call are dated to the one before.
     `slot` in the constructor is that of the entity's creation: no request is older.
     """
 
-    __slots__ = ("_requests_before", "_throttles")
+    __slots__ = ("_slots",)
 
     def __init__(self, slot: int) -> None:
-        self._throttles: deque[tuple[int, list[float]]] = deque()  # (slot, [max, sum, count]), oldest first
-        self._requests_before: deque[tuple[int, int]] = deque([(slot, 0)])  # (slot, requests before it), oldest first
+        self._slots = deque([_Slot(slot, 0)])  # oldest first, never empty
 
     def record(self, seconds: float, slot: int, requests: int) -> None:
         """Add one throttled request. `requests`: all requests of the entity so far, this one included."""
         self.roll(slot, requests - 1)
-        if not self._throttles or self._throttles[-1][0] != slot:
-            self._throttles.append((slot, [0.0, 0.0, 0.0]))
-        totals = self._throttles[-1][1]
-        totals[0] = max(totals[0], seconds)
-        totals[1] += seconds
-        totals[2] += 1
+        last = self._slots[-1]
+        last.throttled += 1
+        last.largest = max(last.largest, seconds)
+        last.total += seconds
 
     def roll(self, slot: int, requests: int) -> None:
         """Drop what is older than the window. `requests`: all requests of the entity so far."""
-        oldest = slot - WINDOW_SLOTS + 1
-        while self._throttles and self._throttles[0][0] < oldest:
-            self._throttles.popleft()
-        before = self._requests_before
-        if before[-1][0] != slot:
-            before.append((slot, max(0, requests)))
-        while len(before) > 1 and before[1][0] <= oldest:
-            before.popleft()
+        if self._slots[-1].number != slot:
+            self._slots.append(_Slot(slot, max(0, requests)))
+        while self._slots[0].number <= slot - WINDOW_SLOTS:
+            self._slots.popleft()
 
     def max_and_mean(self, requests: int) -> tuple[float, float]:
         """Seconds, as of the last `roll`. `requests`: all requests of the entity so far."""
-        if not self._throttles:
+        throttled = sum(each.throttled for each in self._slots)
+        if not throttled:
             return 0.0, 0.0
-        largest = max(totals[0] for _, totals in self._throttles)
-        total = sum(totals[1] for _, totals in self._throttles)
-        throttled = sum(totals[2] for _, totals in self._throttles)
-        return largest, total / max(throttled, requests - self._requests_before[0][1])
+        total = sum(each.total for each in self._slots)
+        largest = max(each.largest for each in self._slots)
+        return largest, total / max(throttled, requests - self._slots[0].requests_before)
 
 
+@dataclass(slots=True, eq=False)
 class EntityMetrics:
     """The counters of one (user, client id).
 
     The session increments a count of requests for each data request, and a byte count by the bytes charged.
     `data_during_notice`: data requests that found debt before a throttle time was over. `sessions`: open connections of
-    the client. `topics`: the same traffic by topic; None without `--usage-by-topic`.
+    the client. `topics`: the same traffic by topic; None without `--usage-by-topic`. `throttles`: by limit and mode,
+    which both come from the code. `excess`: bytes of requests and responses that found a limit in debt, by its name.
     """
 
-    __slots__ = (
-        "_changed_at_ns",
-        "_seen",
-        "client_id",
-        "data_during_notice",
-        "excess",
-        "fetch_bytes",
-        "fetch_requests",
-        "produce_bytes",
-        "produce_requests",
-        "sessions",
-        "throttles",
-        "topics",
-        "user",
-        "window",
-    )
+    user: str
+    client_id: str
+    now_ns: InitVar[int]
+    topics: dict[str, TopicTraffic] | None = None
+    produce_bytes: int = 0
+    fetch_bytes: int = 0
+    produce_requests: int = 0
+    fetch_requests: int = 0
+    sessions: int = 0
+    data_during_notice: int = 0
+    throttles: dict[tuple[str, str], Histogram] = field(default_factory=dict)
+    excess: dict[str, int] = field(default_factory=dict)
+    window: ThrottleWindow = field(init=False)
+    _seen: tuple[int, ...] = (0, 0, 0, 0)
+    _changed_at_ns: int = field(init=False)
 
-    def __init__(self, user: str, client_id: str, now_ns: int, topics: dict[str, TopicTraffic] | None = None) -> None:
-        self.user = user
-        self.client_id = client_id
-        self.produce_bytes = 0
-        self.fetch_bytes = 0
-        self.produce_requests = 0
-        self.fetch_requests = 0
-        self.sessions = 0
-        self.data_during_notice = 0
-        self.topics = topics
-        self.throttles: dict[tuple[str, str], Histogram] = {}  # by (limit, mode): both come from the code
-        self.excess: dict[str, int] = {}  # bytes of requests and responses that found a limit in debt, by its name
+    def __post_init__(self, now_ns: int) -> None:
         self.window = ThrottleWindow(now_ns // WINDOW_SLOT_NS)
-        self._seen = (0, 0, 0, 0)
         self._changed_at_ns = now_ns
 
     @property

@@ -1,11 +1,13 @@
 """What each limit did to each client, for usage records: kept only while they are written, and bounded in number."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from proxy.observability.labels import OTHER, entity_label, label_value
 from quotas.admission.limit import Limit
 
 
+@dataclass(slots=True, eq=False)
 class ThrottleTally:
     """Of one (user, client id, limit, entity). All counts are cumulative.
 
@@ -13,30 +15,16 @@ class ThrottleTally:
     limit_value   its units per second when it throttled last; None: of several
     """
 
-    __slots__ = (
-        "client_id",
-        "delayed_bytes",
-        "entity",
-        "limit",
-        "limit_name",
-        "limit_value",
-        "refused_bytes",
-        "throttled_ns",
-        "user",
-        "would_have_bytes",
-    )
-
-    def __init__(self, user: str, client_id: str, limit_name: str, entity: str) -> None:
-        self.user = user
-        self.client_id = client_id
-        self.limit_name = limit_name
-        self.entity = entity
-        self.throttled_ns = 0
-        self.delayed_bytes = 0
-        self.refused_bytes = 0
-        self.would_have_bytes = 0
-        self.limit: Limit | None = None
-        self.limit_value: int | float | None = None
+    user: str
+    client_id: str
+    limit_name: str
+    entity: str
+    throttled_ns: int = 0
+    delayed_bytes: int = 0
+    refused_bytes: int = 0
+    would_have_bytes: int = 0
+    limit: Limit | None = None
+    limit_value: int | float | None = None
 
 
 class ThrottleTallies:

@@ -4,6 +4,7 @@ Only with `--usage-by-topic`. The number of series (a client and a topic) is bou
 process: further topics of a client are counted together, as `other`. A series ends with the counters of its client.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 OTHER_TOPICS: Final = "other"
@@ -19,6 +20,7 @@ MAX_NAME: Final = 249
 """Longest name of a topic that a broker accepts (`Topic.MAX_NAME_LENGTH`)."""
 
 
+@dataclass(slots=True, eq=False)
 class TopicTraffic:
     """The counters of one client and topic. They only grow; the hot path increments them.
 
@@ -27,21 +29,16 @@ class TopicTraffic:
     fetch_bytes        the same bytes, of responses
     """
 
-    __slots__ = ("fetch_bytes", "produce_bytes", "produce_messages")
-
-    def __init__(self) -> None:
-        self.produce_bytes = 0
-        self.produce_messages = 0
-        self.fetch_bytes = 0
+    produce_bytes: int = 0
+    produce_messages: int = 0
+    fetch_bytes: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class SeriesCount:
     """The number of series of the process. `Entities.expire` sets it anew."""
 
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value = 0
+    value: int = 0
 
 
 class TrafficByTopic(dict[str, TopicTraffic]):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.observability import logs
-from proxy.observability.logs import RateLimited, text_value
+from proxy.observability.logs import RateLimited, one_line, text_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -110,12 +110,16 @@ def test_how_values_are_written(value: object, text: str) -> None:
     assert text_value(value) == text
 
 
+def test_a_sentence_with_words_of_a_broker_has_no_quotes_and_one_line() -> None:
+    assert one_line('it says "no"\n\x85' + "x" * 600) == r'it says "no"\n\u0085' + "x" * 498 + "…(+102)"
+
+
 @given(client_id=st.text(), user=st.text())
 def test_no_client_id_can_forge_a_field_or_a_line(client_id: str, user: str) -> None:
     record = logging.makeLogRecord(
         {"levelno": logging.WARNING, "event": "throttled", "fields": {"client_id": client_id, "user": user, "end": 1}}
     )
-    line = logs.TextFormatter(tracebacks=False).format(record)
+    line = logs.EventFormatter(is_json=False, tracebacks=False).format(record)
     assert line.isprintable()
     # A reader that knows nothing but quotes and spaces finds exactly these fields.
     keys = [pair.split("=", 1)[0] for pair in re.findall(r'(?:[^ "]+=)(?:"(?:[^"\\]|\\.)*"|[^ "]*)', line)]
