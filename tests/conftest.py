@@ -23,22 +23,24 @@ settings.register_profile("default", deadline=None)
 settings.register_profile("nightly", deadline=None, max_examples=1_000)
 settings.load_profile("default")
 
+#: How long a session of SASL is valid, by mechanism, in `secured_cluster`.
+SESSIONS_MS = {"SCRAM-SHA-256": 6_000, "SCRAM-SHA-512": 20_000}
 
 _INTEGRATION = "tests/integration/"
-#: What starts slowly, and the folders and files that share one. The longest group begins first, and so on, so that two
-#: processes end at about the same time.
+#: What starts slowly, and the folders and files that share one; then single files. The longest begins first, and so on,
+#: so that two processes end at about the same time.
 TOGETHER = {
     "Spark": ("tests/pipeline/",),
     "a secured broker": tuple(f"{_INTEGRATION}test_{each}.py" for each in ("sasl", "own_login", "tls", "broken_lines")),
     "three brokers": (f"{_INTEGRATION}three_brokers/",),
-    "a tapped broker": tuple(
-        f"{_INTEGRATION}test_{each}.py"
-        for each in ("live_change", "produce_quota", "topic_quota", "enforcement_switch")
-    ),
     "a broker that goes": (f"{_INTEGRATION}test_broker_down.py",),
     "a Spark job": (f"{_INTEGRATION}test_spark.py", f"{_INTEGRATION}test_sink.py"),
     "the demo": ("tests/demo/test_demo.py",),
     "brokers of the playground": ("tests/deploy/test_cluster.py", "tests/deploy/test_command.py"),
+    **{
+        each: (f"{_INTEGRATION}test_{each}.py",)
+        for each in ("live_change", "transactions", "patience", "usage_records", "usage_by_topic")
+    },
 }
 
 
@@ -113,8 +115,15 @@ def security() -> Security:
 
 @pytest.fixture(scope="session")
 def secured_cluster(security: Security) -> Iterator[KafkaCluster]:
-    """One broker that also listens with SSL, SASL_SSL and SASL_PLAINTEXT (`secure_addresses`)."""
-    yield from _running(KafkaCluster(1, security=security))
+    """One broker that also listens with SSL, SASL_SSL and SASL_PLAINTEXT (`secure_addresses`).
+
+    On SASL_SSL it ends a session of SCRAM after `SESSIONS_MS` unless its client logs in again.
+    """
+    overrides = {
+        f"listener.name.sasl_ssl.{mechanism.lower()}.connections.max.reauth.ms": f"{lifetime_ms}"
+        for mechanism, lifetime_ms in SESSIONS_MS.items()
+    }
+    yield from _running(KafkaCluster(1, overrides=overrides, security=security))
 
 
 @pytest.fixture

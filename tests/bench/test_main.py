@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from bench import against_haproxy
+from bench import against_haproxy, hot_path
 from bench.__main__ import main
 from bench.options import Options
 from bench.peers import THIS_TREE, build, contender
@@ -65,6 +65,17 @@ def test_one_and_all_limits_and_another_process_are_measured_side_by_side() -> N
     assert over.target == pytest.approx(13.2)
 
 
+def test_the_hot_path_is_set_against_a_loop() -> None:
+    nothing = Options(
+        quick=True, rounds=1, scenario="", peers={}, cores=Cores(None, None, None), progress=lambda _: None
+    )
+    figures = hot_path.run(nothing)
+    assert [(each.peer, each.ratio_to) for each in figures] == [
+        ("loop", None), ("one limit", "loop"), ("all limits", "one limit")
+    ] * 2  # fmt: skip
+    assert all(each.value > 0 for each in figures)
+
+
 def test_a_process_that_is_not_there_is_an_error() -> None:
     (port,) = free_ports(1)
 
@@ -77,7 +88,7 @@ def test_a_process_that_is_not_there_is_an_error() -> None:
 
 def test_help_lists_the_benchmarks() -> None:
     assert (
-        "against_haproxy|connections|enforcement|evenness|metadata_storm|producer_ids|quota_decision"
+        "against_haproxy|connections|enforcement|evenness|hot_path|metadata_storm|producer_ids|quota_decision"
         in invoke("--help").output
     )
 

@@ -8,5 +8,5 @@ records           what is produced
 wire              requests made by hand, for what no client sends when it is wanted
 flood             a producer in this process that wants more than it may have
 bytes_passed      whether a limit holds a client, by the bytes of a few seconds
-three_brokers     what needs three brokers: a file for each client library, addresses, brokers that go away
+three_brokers     what needs three brokers: client libraries, consumers at their limit, addresses, brokers that go away
 """

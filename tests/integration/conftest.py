@@ -6,7 +6,6 @@ from contextlib import ExitStack
 import pytest
 
 from deploy.local.cluster import KafkaCluster
-from deploy.local.tap import Tap
 from tests.integration.scanned_proxy import ScannedProxy
 
 Fronts = Callable[[str], ScannedProxy]
@@ -32,20 +31,6 @@ def fronts(request: pytest.FixtureRequest) -> Iterator[Fronts]:
             return started[name]
 
         yield front
-
-
-@pytest.fixture(scope="session")
-def tap() -> Iterator[Tap]:
-    """Notes what crosses the sockets between the proxy and `tapped_cluster`."""
-    with Tap() as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def tapped_cluster(tap: Tap) -> Iterator[KafkaCluster]:
-    """One broker that everyone reaches through the tap."""
-    with KafkaCluster(1, advertised=tap.advertise) as cluster:
-        yield cluster
 
 
 @pytest.fixture(params=["three", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("one", "one-asyncio"))])

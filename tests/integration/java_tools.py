@@ -1,6 +1,7 @@
 """Kafka's own console and perf tools, each run to its end."""
 
 import subprocess
+from pathlib import Path
 
 from deploy.local.tools import tool_command
 
@@ -21,3 +22,22 @@ def run_tool(name: str, *arguments: str) -> str:
     complaint = done.stderr.decode(errors="replace")
     assert done.returncode == 0, f"{name}: exit code {done.returncode}: {complaint[-2000:]}"
     return done.stdout.decode(errors="replace")
+
+
+def perf_producer(
+    bootstrap: str,
+    topic: str,
+    *properties: str,
+    records: int,
+    size: int,
+    throughput: int = -1,
+    file: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """ProducerPerformance to its end, however that is; it tells of each disconnect. file: of more properties."""
+    command = tool_command(
+        *(f"{TOOLS}ProducerPerformance", "--topic", topic, "--num-records", f"{records}", "--record-size", f"{size}"),
+        *("--throughput", f"{throughput}", *(() if file is None else ("--producer.config", f"{file}"))),
+        *("--producer-props", f"bootstrap.servers={bootstrap}", "max.block.ms=20000", *properties),
+    )
+    command.insert(1, "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.clients.NetworkClient=info")
+    return subprocess.run(command, capture_output=True, timeout=RUN_SECONDS, check=False, text=True)

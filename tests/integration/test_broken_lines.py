@@ -1,11 +1,9 @@
 """What a real client sees of a line to the broker that is set up wrongly, and what the proxy logs of it."""
 
-import datetime
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -42,20 +40,6 @@ def server(serve: Callable[[socket.socket], object]) -> Iterator[str]:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
         listener.shutdown(socket.SHUT_RDWR)
     thread.join(PATIENCE_SECONDS)
-
-
-@contextmanager
-def tls_listener(ca: trustme.CA, host: str, not_after: datetime.datetime | None = None) -> Iterator[str]:
-    """A TLS listener with a certificate of its own."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    ca.issue_cert(host, not_after=not_after).configure_cert(context)
-
-    def serve(connection: socket.socket) -> None:
-        with suppress(OSError):
-            context.wrap_socket(connection, server_side=True).close()
-
-    with server(serve) as address:
-        yield address
 
 
 def failed(proxy: ProxyProcess, reason: str) -> Event:
@@ -126,19 +110,6 @@ def test_a_line_to_a_broker_that_is_set_up_wrongly(
         assert str(tmp_path / "client.properties") in line["hint"]
 
 
-@pytest.mark.parametrize(
-    ("host", "days", "reason"), [("127.0.0.9", 1, "tls_hostname"), ("127.0.0.1", -1, "tls_expired")]
-)
-def test_a_certificate_that_is_not_the_brokers(tmp_path: Path, host: str, days: int, reason: str) -> None:
-    ca, file = trustme.CA(), tmp_path / "client.properties"
-    ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    file.touch(0o600)
-    file.write_text(TLS.format(ca=tmp_path / "ca.pem"))
-    until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
-    with tls_listener(ca, host, until) as address, ProxyProcess(address, "--command-config", str(file)) as proxy:
-        assert failed(proxy, reason)["address"] == address
-
-
 def test_an_address_of_nobody() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as gone:
         refused = f"127.0.0.1:{gone.getsockname()[1]}"
@@ -151,7 +122,7 @@ def test_an_address_of_nobody() -> None:
 
 
 def test_a_broker_that_takes_no_connection_and_one_that_is_silent(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
+    secured_cluster: KafkaCluster, unique_name: Callable[[str], str]
 ) -> None:
     """One that hangs as a process does that is stopped: the kernel still accepts for it."""
     go_on = threading.Event()
@@ -164,7 +135,7 @@ def test_a_broker_that_takes_no_connection_and_one_that_is_silent(
         assert producer.flush(0) == 0
         go_on.set()
     topic = unique_name("orders")
-    create_topics(kafka_cluster, topic)
-    with ProxyProcess(kafka_cluster.bootstrap_servers) as proxy:
+    create_topics(secured_cluster, topic)
+    with ProxyProcess(secured_cluster.bootstrap_servers) as proxy:
         produce(Producer({"bootstrap.servers": proxy.bootstrap_servers}), topic, [b"a"])
         assert not [each for each in proxy.events if each["event"] == "broker_failed"]

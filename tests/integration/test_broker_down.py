@@ -12,9 +12,9 @@ from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.test_usage_records import VALUES, client_of, in_topic, recorded, shown, usage_flags
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def bounced_cluster() -> Iterator[KafkaCluster]:
-    """One broker that these tests stop and start."""
+    """One broker that this test stops and starts."""
     with KafkaCluster(1) as cluster:
         yield cluster
 
@@ -22,65 +22,56 @@ def bounced_cluster() -> Iterator[KafkaCluster]:
 @pytest.mark.parametrize("event_loop", ["uvloop", pytest.param("asyncio", marks=pytest.mark.nightly)])
 @pytest.mark.timeout(200)
 def test_down_at_start_up_later_and_away_for_a_while(
-    bounced_cluster: KafkaCluster, unique_name: Callable[[str], str], event_loop: str
+    kafka_cluster: KafkaCluster, bounced_cluster: KafkaCluster, unique_name: Callable[[str], str], event_loop: str
 ) -> None:
-    topic = unique_name("bounce")
-    bounced_cluster.stop_broker(1, graceful=False)
-    with ProxyProcess(bounced_cluster.bootstrap_servers, event_loop=event_loop) as proxy:
-
-        def is_ready() -> bool:
-            return proxy.get("/readyz")[0] == 200
-
-        def is_down() -> bool:
-            status, reason = proxy.get("/readyz")
-            assert proxy.get("/healthz")[0] == 200, "the proxy itself is well"
-            return status == 503 and bounced_cluster.bootstrap_servers in reason
-
-        host, port = proxy.bootstrap_servers.split(":")
-        with socket.create_connection((host, int(port)), timeout=10) as client:
-            assert client.recv(1) == b"", "closed"
-        refused = proxy.metric("upstream_errors_total", reason="connect_refused")
-        assert refused >= 1
-        line = proxy.wait_for_event("broker_failed", 5, reason="connect_refused")
-        assert line["address"] == bounced_cluster.bootstrap_servers
-        assert line["level"] == "WARN"
-        assert is_down()
-
-        bounced_cluster.start_broker(1)
-        eventually(is_ready, 20, "ready")
-        assert proxy.wait_for_event("broker_recovered", 5)["address"] == line["address"]
-        producer = Producer({"bootstrap.servers": proxy.bootstrap_servers, "acks": "all"})
-        produce(producer, topic, [b"before"])
+    """Of one proxy it is the broker of clients, of another, `recording`, that of usage records."""
+    topic, usage, client_id = unique_name("bounce"), unique_name("usage"), unique_name("etl")
+    address = bounced_cluster.bootstrap_servers
+    flags = usage_flags("--usage-topic", usage, "--usage-bootstrap-servers", address)
+    with ProxyProcess(kafka_cluster.bootstrap_servers, *flags, event_loop=event_loop) as recording:
+        traffic = client_of(recording, client_id)
+        produce(traffic, unique_name("orders"), VALUES)
+        eventually(lambda: recording.metric("usage_records_sent_total"), 20, "records are sent")
         bounced_cluster.stop_broker(1, graceful=False)
-        eventually(is_down, 20, "not ready")
-        producer.produce(topic, b"meanwhile")
-        eventually(lambda: proxy.metric("upstream_errors_total") > refused, 20, "the client was refused")
-        bounced_cluster.start_broker(1)
-        produce(producer, topic, [b"after"])
-        eventually(is_ready, 20, "ready")
+        with ProxyProcess(address, event_loop=event_loop) as proxy:
 
+            def is_ready() -> bool:
+                return proxy.get("/readyz")[0] == 200
 
-@pytest.mark.timeout(180)
-def test_while_the_broker_of_records_is_away_traffic_goes_on(
-    kafka_cluster: KafkaCluster, bounced_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
-    topic, client_id = unique_name("usage"), unique_name("etl")
-    flags = usage_flags("--usage-topic", topic, "--usage-bootstrap-servers", bounced_cluster.bootstrap_servers)
-    with ProxyProcess(kafka_cluster.bootstrap_servers, *flags) as proxy:
-        producer = client_of(proxy, client_id)
-        produce(producer, unique_name("orders"), VALUES)
-        eventually(lambda: proxy.metric("usage_records_sent_total"), 20, "records are sent")
-        bounced_cluster.stop_broker(1, graceful=False)
-        for _ in range(3):
-            produce(producer, unique_name("orders"), VALUES)
-        failed = proxy.wait_for_event("usage_records_not_written", 40)
-        assert failed["level"] == "WARN"
-        assert proxy.metric("usage_records_pending") > 0
-        bounced_cluster.start_broker(1)
-        eventually(lambda: not proxy.metric("usage_records_pending"), 60, "the broker is back")
-        assert proxy.metric("usage_records_lost_total") == 0
-        expected = shown(proxy)
-    records = [record for _, record in in_topic(bounced_cluster.bootstrap_servers, topic)]
+            def is_down() -> bool:
+                status, reason = proxy.get("/readyz")
+                assert proxy.get("/healthz")[0] == 200, "the proxy itself is well"
+                return status == 503 and address in reason
+
+            host, port = proxy.bootstrap_servers.split(":")
+            with socket.create_connection((host, int(port)), timeout=10) as client:
+                assert client.recv(1) == b"", "closed"
+            refused = proxy.metric("upstream_errors_total", reason="connect_refused")
+            assert refused >= 1
+            line = proxy.wait_for_event("broker_failed", 5, reason="connect_refused")
+            assert (line["address"], line["level"]) == (address, "WARN")
+            assert is_down()
+
+            for _ in range(3):
+                produce(traffic, unique_name("orders"), VALUES)
+            eventually(lambda: recording.metric("usage_records_pending"), 20, "records wait")
+            bounced_cluster.start_broker(1)
+            eventually(is_ready, 20, "ready")
+            assert proxy.wait_for_event("broker_recovered", 5)["address"] == address
+            eventually(lambda: not recording.metric("usage_records_pending"), 60, "the broker is back")
+
+            producer = Producer({"bootstrap.servers": proxy.bootstrap_servers, "acks": "all"})
+            produce(producer, topic, [b"before"])
+            bounced_cluster.stop_broker(1, graceful=False)
+            eventually(is_down, 20, "not ready")
+            producer.produce(topic, b"meanwhile")
+            eventually(lambda: proxy.metric("upstream_errors_total") > refused, 20, "the client was refused")
+            bounced_cluster.start_broker(1)
+            produce(producer, topic, [b"after"])
+            eventually(is_ready, 20, "ready")
+        assert recording.metric("usage_records_lost_total") == 0
+        expected = shown(recording)
+    records = [record for _, record in in_topic(address, usage)]
     assert recorded(records) == expected
     numbers = {record["seq"] for record in records}
     assert numbers == set(range(len(numbers))), "repeated perhaps, but none is missing"

@@ -1,4 +1,4 @@
-"""Limits that several clients share: a resource group's and the total."""
+"""Limits that several clients share: a topic's, a resource group's and the total."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,20 +14,23 @@ BURST_SECONDS = 0.1
 
 
 @pytest.mark.timeout(90)
-def test_the_limits_of_a_client_its_group_and_the_total_all_apply(
+def test_the_limits_of_a_client_a_topic_a_group_and_the_total_all_apply(
     kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
 ) -> None:
-    """`slow` has 100 kB/s of its own, its group 500 with `small` and `large`, and with `outsider` the whole has 900.
+    """`slow` has 100 kB/s of its own, its group 500 with `small` and `large`; two have a topic of 100 kB/s; and with
+    `outsider` the whole has 900.
 
     `small` and `large` differ in the size of their requests: bytes are what is shared.
     """
-    rates = {"slow": 100_000, "group": 500_000, "total": 900_000}
-    clients = {name: unique_name(name) for name in ("slow", "small", "large", "outsider")}
-    inside, outside = unique_name("inside"), unique_name("outside")
-    create_topics(kafka_cluster, inside, outside)
+    rates = {"slow": 100_000, "group": 500_000, "topic": 100_000, "total": 900_000}
+    clients = {name: unique_name(name) for name in ("slow", "small", "large", "narrow", "narrow too", "outsider")}
+    inside, narrow, outside = unique_name("inside"), unique_name("narrow"), unique_name("outside")
+    create_topics(kafka_cluster, inside, narrow, outside)
+    topics = {"narrow": narrow, "narrow too": narrow, "outsider": outside}
     quotas = (
         f"client-id={clients['slow']},producer_byte_rate={rates['slow']},burst_seconds={BURST_SECONDS}",
         f"resource-group=etl,topic={inside},bytes_in_rate={rates['group']},burst_seconds={BURST_SECONDS}",
+        f"topic={narrow},bytes_in_rate={rates['topic']},burst_seconds={BURST_SECONDS}",
         f"total=true,producer_byte_rate={rates['total']},burst_seconds={BURST_SECONDS}",
     )
     flags = [part for quota in quotas for part in ("--quota", quota)]
@@ -37,7 +40,7 @@ def test_the_limits_of_a_client_its_group_and_the_total_all_apply(
                 Flood(
                     proxy.bootstrap_servers,
                     client_id,
-                    outside if name == "outsider" else inside,
+                    topics.get(name, inside),
                     record_bytes=RECORD_BYTES * (3 if name == "large" else 1),
                 )
             )
@@ -45,11 +48,12 @@ def test_the_limits_of_a_client_its_group_and_the_total_all_apply(
         ]
         for flood in floods:
             flood.wait_for(5)
-        for entity in (f"client-id:{clients['slow']}", "resource-group:etl", "total"):
+        for entity in (f"client-id:{clients['slow']}", "resource-group:etl", f"topic:{narrow}", "total"):
             assert proxy.wait_for_event("throttled", 20, entity=entity)
-        seconds, slow, small, large, outsider = written(SECONDS, *floods)
+        seconds, slow, small, large, one, two, outsider = written(SECONDS, *floods)
     check_held(slow, seconds, rates["slow"], burst_seconds=BURST_SECONDS, extra=RECORD_BYTES)
     check_held(slow + small + large, seconds, rates["group"], burst_seconds=BURST_SECONDS, extra=5 * RECORD_BYTES)
-    everything = slow + small + large + outsider
-    check_held(everything, seconds, rates["total"], burst_seconds=BURST_SECONDS, extra=6 * RECORD_BYTES)
+    check_held(one + two, seconds, rates["topic"], burst_seconds=BURST_SECONDS, extra=2 * RECORD_BYTES)
+    everything = slow + small + large + one + two + outsider
+    check_held(everything, seconds, rates["total"], burst_seconds=BURST_SECONDS, extra=8 * RECORD_BYTES)
     assert small + large < 3 * min(small, large), "neither has more than two thirds of what they share"

@@ -1,33 +1,80 @@
-"""Quotas change while producers run: what they get follows within seconds, and nobody is disconnected."""
+"""A producer's limit holds it, whichever library produces, and without responses. Quotas and enforcement change while
+producers run: what they get follows within seconds, and nobody is disconnected.
+"""
 
-from collections.abc import Callable
-from contextlib import ExitStack
+import subprocess
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from bench.flooding_clients import LIBRARIES
+from bench.flooding_clients import LIBRARIES, command
+from deploy.local.artifacts import PROJECT
 from deploy.local.cluster import KafkaCluster
 from deploy.local.tap import Tap
 from tests.integration.bytes_passed import SECONDS, check_frames, span
-from tests.integration.flood import create_topics
+from tests.integration.flood import Flood, create_topics
 from tests.integration.proxy_process import ProxyProcess, eventually
-from tests.integration.test_produce_quota import flooding
 
-#: At `SLOW` a client needs a minute for `MUCH`.
-SLOW, FAST = 20_000, 10_000_000
-MIDDLE = 300_000
-MUCH = 1_200_000
-#: The file is looked at once a second.
-NOTICED_SECONDS = 20.0
+#: At `SLOW` a client needs a minute for `MUCH`. The five requests of 100 kB that a library sends ahead pass in 5 s, and
+#: it waits 10 s for a response.
+SLOW, FAST = 100_000, 10_000_000
+MIDDLE = 500_000
+MUCH = 6_000_000
 DEADLINE_SECONDS = 40.0
+UNANSWERED = "acks-0"
 
 
-def write(path: Path, *entries: str, share: float | None = None) -> None:
+@pytest.fixture
+def tap() -> Iterator[Tap]:
+    with Tap() as running:
+        yield running
+
+
+@pytest.fixture
+def tapped_cluster(tap: Tap) -> Iterator[KafkaCluster]:
+    """One broker that everyone reaches through the tap, which notes what crosses the sockets."""
+    with KafkaCluster(1, advertised=tap.advertise) as cluster:
+        yield cluster
+
+
+@contextmanager
+def flooding(library: str, bootstrap: str, client_id: str, topic: str) -> Iterator[None]:
+    """A producer that wants more than it may have, as long as the block lasts."""
+    if library == UNANSWERED:
+        with Flood(bootstrap, client_id, topic, acks=0):
+            yield
+        return
+    argv = command(library, bootstrap, client_id, topic)
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=PROJECT) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def frames_of(tap: Tap, client_id: str, since_ns: int = 0) -> list[tuple[int, int]]:
+    """(monotonic ns, bytes) of each of its requests after that time."""
+    return [each for each in tap.sizes("produce", client_id) if each[0] > since_ns]
+
+
+def check_middle(tap: Tap, client_ids: Collection[str], since_ns: int = 0) -> None:
+    """`MIDDLE` holds each of them in the seconds after that time, as soon as all have sent for so long."""
+    eventually(
+        lambda: all(span(frames_of(tap, each, since_ns)) >= SECONDS * 10**9 for each in client_ids),
+        60.0,
+        f"all have sent for {SECONDS} s",
+    )
+    for client_id in client_ids:
+        check_frames(frames_of(tap, client_id, since_ns), MIDDLE)
+
+
+def write(path: Path, *entries: str, above: str = "") -> None:
     """As a whole, the way editors do it."""
     fresh = path.with_suffix(".new")
-    above = "" if share is None else f"quota_share = {share}\n"
-    fresh.write_text(above + "".join(f"[[quota]]\n{entry}\n" for entry in entries))
+    fresh.write_text(f"{above}\n" + "".join(f"[[quota]]\n{entry}\n" for entry in entries))
     fresh.replace(path)
 
 
@@ -35,35 +82,47 @@ def limit(client_id: str, rate: int) -> str:
     return f'client-id = "{client_id}"\nproducer_byte_rate = {rate}'
 
 
-@pytest.mark.timeout(200)
-def test_faster_slower_and_free_without_a_disconnect(
+@pytest.mark.timeout(250)
+def test_faster_slower_off_and_free_without_a_disconnect(
     tapped_cluster: KafkaCluster, tap: Tap, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """One file, which changes seven times, once with a mistake. Each library has the default limit to itself."""
+    """Three libraries, and a producer with acks=0, have the default limit each. The file changes ten times, once with
+    a mistake; it and SIGUSR2 switch enforcement off and on.
+    """
     quotas = tmp_path / "quotas.toml"
-    client_ids = {unique_name(library): library for library in LIBRARIES}
+    client_ids = {unique_name(library): library for library in (*LIBRARIES, UNANSWERED)}
     create_topics(tapped_cluster, *client_ids)
-    write(quotas, limit("<default>", SLOW))
+    write(quotas, limit("<default>", MIDDLE))
     with ProxyProcess(tapped_cluster.bootstrap_servers, "--quotas-file", str(quotas)) as proxy, ExitStack() as stack:
         for client_id, library in client_ids.items():
             stack.enter_context(flooding(library, proxy.bootstrap_servers, client_id, client_id))
 
-        def frames(client_id: str, since_ns: int = 0) -> list[tuple[int, int]]:
-            return [each for each in tap.sizes("produce", client_id) if each[0] > since_ns]
+        frames = partial(frames_of, tap)
 
-        def change(*entries: str, share: float | None = None) -> None:
-            before = count("quotas_reloaded")
-            write(quotas, *entries, share=share)
-            eventually(lambda: count("quotas_reloaded") > before, NOTICED_SECONDS, "the file has been read again")
+        def count(event: str, **fields: str) -> int:
+            return sum(fields.items() <= each.items() for each in proxy.events if each["event"] == event)
 
-        def count(event: str) -> int:
-            return sum(each["event"] == event for each in proxy.events)
+        def when(act: Callable[[], None], event: str, **fields: str) -> None:
+            """Act, and wait until the proxy has said this once more."""
+            before = count(event, **fields)
+            act()
+            eventually(lambda: count(event, **fields) > before, DEADLINE_SECONDS, f"{event} {fields}")
+
+        def change(*entries: str, above: str = "") -> None:
+            when(lambda: write(quotas, *entries, above=above), "quotas_reloaded")
 
         def quota_limits() -> set[float]:
             return {proxy.metric("quota_limit", entity=f"client-id:{client_id}") for client_id in client_ids}
 
-        def all_wait() -> bool:
-            return {each["client_id"] for each in proxy.throttles()} == set(client_ids)
+        def all_wait(what: str) -> None:
+            """Each of them, at some time from now on."""
+            seen: set[str] = set()
+
+            def have_waited() -> bool:
+                seen.update(each["client_id"] for each in proxy.throttles())
+                return seen == client_ids.keys()
+
+            eventually(have_waited, DEADLINE_SECONDS, what)
 
         def all_send(size: int) -> None:
             sent = {client_id: sum(size for _, size in frames(client_id)) for client_id in client_ids}
@@ -73,39 +132,45 @@ def test_faster_slower_and_free_without_a_disconnect(
                 f"each has sent {size} bytes more",
             )
 
-        eventually(all_wait, 60, "all are held")
+        check_middle(tap, client_ids)
+        change(limit("<default>", SLOW))
+        all_wait("all are held")
         change(limit("<default>", FAST))
         all_send(MUCH)  # those who wait are asked again at once: at the old rate they owed seconds
         change(limit("<default>", MIDDLE))
-        eventually(all_wait, 20, "all are held again")
+        all_wait("all are held again")
         all_send(1)
-        since_ns = max(frames(client_id)[-1][0] for client_id in client_ids)
-        eventually(
-            lambda: all(span(frames(client_id, since_ns)) >= SECONDS * 10**9 for client_id in client_ids),
-            DEADLINE_SECONDS,
-            f"all have sent for {SECONDS} s",
-        )
-        for client_id in client_ids:
-            check_frames(frames(client_id, since_ns), MIDDLE)
-        change(limit("<default>", MIDDLE), share=0.5)
+        without = [client_id for client_id, library in client_ids.items() if library != UNANSWERED]  # it is in buffers
+        check_middle(tap, without, max(frames(client_id)[-1][0] for client_id in without))
+        change(limit("<default>", MIDDLE), above="quota_share = 0.5")
         assert quota_limits() == {MIDDLE / 2}
         proxy.expected_errors.add("config_refused")
         write(quotas, limit("<default>", FAST), 'topic = "orders"\nbytes_in_rat = 1')
-        refused = proxy.wait_for_event("config_refused", NOTICED_SECONDS)
+        refused = proxy.wait_for_event("config_refused", DEADLINE_SECONDS)
         assert str(quotas) in refused["place"]
         assert "bytes_in_rat" in refused["message"]
         assert "bytes_in_rate" in refused["hint"]
         assert proxy.metric("config_last_reload_successful") == 0
         assert quota_limits() == {MIDDLE / 2}
-        once = count("config_refused")
-        proxy.reload()
-        eventually(lambda: count("config_refused") > once, NOTICED_SECONDS, "SIGHUP reads an unchanged file")
+        when(proxy.reload, "config_refused")  # SIGHUP reads an unchanged file
         change(limit("<default>", SLOW))
         assert proxy.metric("config_last_reload_successful") == 1
         assert quota_limits() == {SLOW}, "without a share in the file, the flag's"
-        eventually(all_wait, 20, "all are held at last")
+        slow = limit("<default>", SLOW)
+        for by, switch_off, switch_on in (
+            ("SIGUSR2", proxy.toggle_enforcement, proxy.toggle_enforcement),
+            ("file", lambda: write(quotas, slow, above="dry_run = true"), lambda: write(quotas, slow)),
+        ):
+            all_wait("all are held at last")
+            when(switch_off, "enforcement_off", by=by)
+            assert proxy.metric("enforcement_enabled") == 0
+            all_send(MUCH)
+            when(switch_on, "enforcement_on", by=by)
+            assert proxy.metric("enforcement_enabled") == 1
+        all_wait("all are held once more")
         change(limit("nobody-here", SLOW))
         all_send(MUCH)
         assert proxy.throttles() == []
+    assert tap.unreadable == 0
     for client_id in client_ids:
         assert len({frame.connection for frame in tap.frames("produce", client_id)}) == 1

@@ -16,8 +16,8 @@ from tests.integration.records import numbered
 LIMIT = 300_000
 PARTITIONS = 2
 RECORD_BYTES = 10_000
-#: Six seconds of the limit.
-NOISY_RECORDS = 6 * LIMIT // RECORD_BYTES
+#: Four seconds of the limit.
+NOISY_RECORDS = 4 * LIMIT // RECORD_BYTES
 QUIET_RECORDS = 40
 DEADLINE_SECONDS = 60
 

@@ -18,15 +18,14 @@ from confluent_kafka import KafkaError, Producer
 from deploy.local.artifacts import PROJECT
 from deploy.local.cluster import KafkaCluster
 from deploy.local.security import Security
-from deploy.local.tools import tool_command
 from tests.integration.flood import create_topics
+from tests.integration.java_tools import perf_producer
 from tests.integration.librdkafka import produce, read, records_in
 from tests.integration.proxy_process import ProxyProcess, eventually
+from tests.integration.test_usage_records import in_topic, recorded, shown, usage_flags
 
 VALUES = [b"value-%d" % number for number in range(50)]
 MODULES = "org.apache.kafka.common.security"
-#: How long a session is valid, by mechanism, in `short_sessions`.
-LIFETIMES_MS = {"SCRAM-SHA-256": 6_000, "SCRAM-SHA-512": 20_000}
 
 
 def properties(
@@ -101,32 +100,6 @@ async def test_clients_without_credentials(
         assert line["keys"] == "acks"
 
 
-def test_java_through_a_plaintext_listener(
-    secured_cluster: KafkaCluster, security: Security, unique_name: Callable[[str], str], tmp_path: Path
-) -> None:
-    topic = unique_name("orders")
-    create_topics(secured_cluster, topic)
-    file = properties(tmp_path, security, "SASL_SSL", "SCRAM-SHA-512")
-    with ProxyProcess(secured_cluster.secure_addresses("SASL_SSL"), "--command-config", str(file)) as proxy:
-        output = java_producer(proxy, topic, records=2_000, size=1_000)
-    assert "disconnected" not in output
-    assert records_in(secured_cluster, topic) == 2_000
-
-
-def java_producer(proxy: ProxyProcess, topic: str, records: int, size: int, throughput: int = -1) -> str:
-    """What Kafka's ProducerPerformance printed, with each disconnect."""
-    arguments = (
-        f"--topic {topic} --num-records {records} --record-size {size} --throughput {throughput} --producer-props"
-    )
-    command = tool_command(
-        "org.apache.kafka.tools.ProducerPerformance", *arguments.split(), f"bootstrap.servers={proxy.bootstrap_servers}"
-    )
-    command.insert(1, "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.clients.NetworkClient=info")
-    done = subprocess.run(command, capture_output=True, timeout=170, check=False, text=True)
-    assert done.returncode == 0, done.stderr[-2_000:]
-    return done.stdout + done.stderr
-
-
 # ---- errors, and what is written
 
 
@@ -179,18 +152,29 @@ def test_a_refused_login_and_no_secret_anywhere(
         assert not [text for text in written if secret in text]
 
 
+def test_usage_records_are_written_with_credentials_of_their_own(
+    secured_cluster: KafkaCluster, security: Security, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    """First with a wrong password."""
+    topic, client, right = unique_name("usage"), tmp_path / "client.properties", security.users["etl"]
+    servers = secured_cluster.secure_addresses("SASL_PLAINTEXT")
+    flags = usage_flags(
+        "--usage-topic", topic, "--usage-bootstrap-servers", servers, "--usage-client-config", str(client)
+    )
+    flags += ("--log-level", "debug")
+    for password in ("guessed-but-still-secret", right):
+        lines = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", "sasl.username=etl")
+        client.write_text("\n".join((*lines, f"sasl.password={password}")))
+        with ProxyProcess(secured_cluster.bootstrap_servers, *flags) as proxy:
+            produce(producer_for(proxy), unique_name("orders"), VALUES)
+            if password != right:
+                assert proxy.wait_for_event("usage_records_not_written", 30)["reason"] == "authentication"
+            expected = shown(proxy)
+        assert password not in json.dumps(proxy.events)
+    assert recorded([record for _, record in in_topic(secured_cluster.bootstrap_servers, topic)]) == expected
+
+
 # ---- renewal
-
-
-@pytest.fixture(scope="module")
-def short_sessions(security: Security) -> Iterator[KafkaCluster]:
-    """A broker that ends each session of SASL after a few seconds unless its client logs in again."""
-    overrides = {
-        f"listener.name.sasl_ssl.{mechanism.lower()}.connections.max.reauth.ms": f"{lifetime_ms}"
-        for mechanism, lifetime_ms in LIFETIMES_MS.items()
-    }
-    with KafkaCluster(1, security=security, overrides=overrides) as cluster:
-        yield cluster
 
 
 @contextmanager
@@ -198,7 +182,7 @@ def load(proxy: ProxyProcess, topic: str, size: int, in_flight: int, errors: lis
     """A producer at full speed, of at most 30 large records a second; yields how many it has sent."""
     sent = [0]
     ends = threading.Event()
-    settings = {"error_cb": errors.append, "queue.buffering.max.kbytes": 8_000, "max.in.flight": in_flight}
+    settings = {"error_cb": errors.append, "queue.buffering.max.kbytes": 4_000, "max.in.flight": in_flight}
     producer = producer_for(proxy, **settings)
 
     def run() -> None:
@@ -224,10 +208,10 @@ def load(proxy: ProxyProcess, topic: str, size: int, in_flight: int, errors: lis
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("mechanism", "seconds", "in_flight"),
-    [("SCRAM-SHA-256", 14, 5), pytest.param("SCRAM-SHA-512", 75, 1_000_000, marks=pytest.mark.nightly)],
+    [("SCRAM-SHA-256", 8, 5), pytest.param("SCRAM-SHA-512", 75, 1_000_000, marks=pytest.mark.nightly)],
 )
 def test_the_login_is_renewed_under_full_load(
-    short_sessions: KafkaCluster,
+    secured_cluster: KafkaCluster,
     security: Security,
     unique_name: Callable[[str], str],
     tmp_path: Path,
@@ -244,19 +228,19 @@ def test_the_login_is_renewed_under_full_load(
     file = properties(tmp_path, security, "SASL_SSL", mechanism)
     sizes = {"small": 100, "large": 900_000, "small-held": 100, "large-held": 900_000}
     topics = {kind: unique_name(kind) for kind in (*sizes, "java")}
-    create_topics(short_sessions, *topics.values())
+    create_topics(secured_cluster, *topics.values())
     flags = [f"--quota=topic={topics[kind]},bytes_in_rate=2MB" for kind in ("small-held", "large-held")]
     errors: list[KafkaError] = []
     with (
-        ProxyProcess(short_sessions.secure_addresses("SASL_SSL"), "--command-config", str(file), *flags) as proxy,
+        ProxyProcess(secured_cluster.secure_addresses("SASL_SSL"), "--command-config", str(file), *flags) as proxy,
         ExitStack() as stack,
     ):
         running = {
             kind: stack.enter_context(load(proxy, topics[kind], size, in_flight, errors))
             for kind, size in sizes.items()
         }
-        output = java_producer(proxy, topics["java"], records=200 * seconds, size=1_000, throughput=200)
+        done = perf_producer(proxy.bootstrap_servers, topics["java"], records=200 * seconds, size=1_000, throughput=200)
         assert proxy.metric("throttled_total") > 0
     counts = {kind: sent[0] for kind, sent in running.items()} | {"java": 200 * seconds}
-    assert (errors, "disconnected" in output) == ([], False)
-    assert {kind: records_in(short_sessions, topic) for kind, topic in topics.items()} == counts
+    assert (errors, done.returncode, "disconnected" in done.stderr) == ([], 0, False), done.stderr[-2_000:]
+    assert {kind: records_in(secured_cluster, topic) for kind, topic in topics.items()} == counts

@@ -120,7 +120,7 @@ PRODUCERS: dict[str, Produce] = {
 @pytest.mark.parametrize(
     ("seconds", "buffer_bytes"),
     [
-        pytest.param(8, 2 << 20, marks=pytest.mark.timeout(150)),
+        pytest.param(4, 1 << 20, marks=pytest.mark.timeout(150)),
         pytest.param(300, JAVA.buffer_bytes, marks=[pytest.mark.nightly, pytest.mark.timeout(700)]),
     ],
 )

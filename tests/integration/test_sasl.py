@@ -7,6 +7,8 @@ import base64
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,8 +25,9 @@ from kio.static.primitive import i64Timedelta
 
 from deploy.local.cluster import KafkaCluster
 from deploy.local.security import Security
-from deploy.local.tools import tool_command
+from tests.conftest import SESSIONS_MS
 from tests.integration.flood import create_topics
+from tests.integration.java_tools import perf_producer
 from tests.integration.librdkafka import produce, read
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.test_own_login import unsecured_token
@@ -79,14 +82,8 @@ def java(directory: Path, mechanism: str, user: str, password: str, options: str
     return file
 
 
-def java_producer(bootstrap: str, topic: str, file: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    arguments = f"--topic {topic} --num-records {len(VALUES)} --record-size 10000 --throughput -1"
-    command = tool_command(
-        *("org.apache.kafka.tools.ProducerPerformance", *arguments.split(), "--producer.config", str(file)),
-        *("--producer-props", f"bootstrap.servers={bootstrap}", "max.block.ms=20000", *more),
-    )
-    command.insert(1, "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.clients.NetworkClient=info")
-    return subprocess.run(command, capture_output=True, timeout=170, check=False, text=True)
+def java_producer(proxy: ProxyProcess, topic: str, file: Path, *properties: str) -> subprocess.CompletedProcess[str]:
+    return perf_producer(proxy.bootstrap_servers, topic, *properties, records=len(VALUES), size=10_000, file=file)
 
 
 def charged(proxy: ProxyProcess, client_id: str) -> dict[str, float]:
@@ -119,41 +116,30 @@ def test_librdkafka(
     assert proxy.metric("bytes_total", direction="fetch", user="bob", client_id="rdkafka") > 0
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-async def test_aiokafka(
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+async def test_aiokafka_and_kafka_python(
     proxy: ProxyProcess, security: Security, topic: str, unique_name: Callable[[str], str], mechanism: str
 ) -> None:
-    client_id = unique_name("aio")
-    async with AIOKafkaProducer(
-        bootstrap_servers=proxy.bootstrap_servers,
-        security_protocol=SASL,
-        sasl_mechanism=mechanism,
-        sasl_plain_username="alice",
-        sasl_plain_password=security.users["alice"],
-        client_id=client_id,
-    ) as producer:
+    settings = {
+        "bootstrap_servers": proxy.bootstrap_servers,
+        "security_protocol": SASL,
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": "alice",
+        "sasl_plain_password": security.users["alice"],
+    }
+    first, second = unique_name("aiokafka"), unique_name("kafka-python")
+
+    def with_kafka_python() -> None:
+        with closing(KafkaProducer(**settings, client_id=second)) as producer:
+            for value in VALUES:
+                producer.send(topic, value).get(30)
+        for client_id in (first, second):
+            check_limited(proxy, client_id, "alice")
+
+    async with AIOKafkaProducer(**settings, client_id=first) as producer:
         for value in VALUES:
             await producer.send_and_wait(topic, value)
-    await asyncio.to_thread(check_limited, proxy, client_id, "alice")
-
-
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
-def test_kafka_python(
-    proxy: ProxyProcess, security: Security, topic: str, unique_name: Callable[[str], str], mechanism: str
-) -> None:
-    client_id = unique_name("kafka-python")
-    producer = KafkaProducer(
-        bootstrap_servers=proxy.bootstrap_servers,
-        security_protocol=SASL,
-        sasl_mechanism=mechanism,
-        sasl_plain_username="alice",
-        sasl_plain_password=security.users["alice"],
-        client_id=client_id,
-    )
-    for value in VALUES:
-        producer.send(topic, value).get(30)
-    producer.close()
-    check_limited(proxy, client_id, "alice")
+    await asyncio.to_thread(with_kafka_python)
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "OAUTHBEARER"])
@@ -167,7 +153,7 @@ def test_java(
 ) -> None:
     client_id = unique_name("java")
     file = java(tmp_path, mechanism, "alice", security.users["alice"])
-    done = java_producer(proxy.bootstrap_servers, topic, file, f"client.id={client_id}", "batch.size=1")
+    done = java_producer(proxy, topic, file, f"client.id={client_id}", "batch.size=1")
     assert (done.returncode, "disconnected" in done.stderr) == (0, False), done.stderr[-2_000:]
     check_limited(proxy, client_id, "alice")
 
@@ -203,7 +189,7 @@ def test_a_delegation_token_is_a_user_of_its_own(
     password = base64.b64encode(token.hmac).decode()
     file = java(tmp_path, "SCRAM-SHA-256", token.token_id, password, " tokenauth=true")
     client_id = unique_name("token")
-    done = java_producer(proxy.bootstrap_servers, topic, file, f"client.id={client_id}")
+    done = java_producer(proxy, topic, file, f"client.id={client_id}")
     assert done.returncode == 0, done.stderr[-2_000:]
     assert proxy.metric("bytes_total", user=token.token_id, client_id=client_id) > sum(map(len, VALUES))
     assert charged(proxy, client_id) == {}
@@ -232,6 +218,7 @@ def refusal(bootstrap: str, mechanism: str) -> tuple[str | None, str]:
 def test_a_wrong_password_is_refused_as_by_the_broker(
     secured_cluster: KafkaCluster, proxy: ProxyProcess, topic: str, tmp_path: Path, mechanism: str
 ) -> None:
+    """Java with one record: it would try each with a connection of its own, a second after the one before."""
     direct = secured_cluster.secure_addresses(SASL)
     assert refusal(proxy.bootstrap_servers, mechanism) == refusal(direct, mechanism)
     if mechanism == "PLAIN":
@@ -239,7 +226,7 @@ def test_a_wrong_password_is_refused_as_by_the_broker(
     file = java(tmp_path, mechanism, "alice", "wrong")
     said = []
     for bootstrap in (direct, proxy.bootstrap_servers):
-        done = java_producer(bootstrap, topic, file)
+        done = perf_producer(bootstrap, topic, records=1, size=1_000, file=file)
         said.append(
             [line for line in (done.stdout + done.stderr).splitlines() if "SaslAuthenticationException" in line][:1]
         )
@@ -265,36 +252,33 @@ def test_a_connection_that_logs_in_again_keeps_its_user_unless_it_proves_another
             log_in(wire, "bob", security.users["bob"])
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(120)
 def test_sessions_that_end_are_renewed_by_clients(
-    security: Security, unique_name: Callable[[str], str], tmp_path: Path
+    secured_cluster: KafkaCluster, security: Security, unique_name: Callable[[str], str], topic: str, tmp_path: Path
 ) -> None:
     """`connections.max.reauth.ms`: librdkafka and Java log in again on their connections, and keep their user.
 
-    One request at a time: what a client sends before its new login, and the limit holds, must pass before the session
-    ends.
+    Each produces for longer than a session is valid. One request at a time: what a client sends before its new login,
+    and the limit holds, must pass before the session ends.
     """
-    overrides = {"connections.max.reauth.ms": "6000"}
-    topic = unique_name("orders")
-    with KafkaCluster(1, security=security, overrides=overrides) as cluster:
-        create_topics(cluster, topic)
-        flags = ("--quota", "user=alice,producer_byte_rate=30kB,burst_seconds=0.1")
-        with ProxyProcess(cluster.secure_addresses(SASL), *flags) as proxy:
-            errors: list[KafkaError] = []
-            settings = librdkafka(proxy.bootstrap_servers, "SCRAM-SHA-256", "alice", security.users["alice"])
-            produce(
-                Producer(settings | {"client.id": "c", "error_cb": errors.append, "max.in.flight": 1}), topic, VALUES
-            )
-            file = java(tmp_path, "SCRAM-SHA-512", "alice", security.users["alice"])
-            done = java_producer(
-                proxy.bootstrap_servers,
-                topic,
-                file,
-                *("client.id=c", "batch.size=1", "max.in.flight.requests.per.connection=1"),
-            )
-            assert (errors, done.returncode, "disconnected" in done.stderr) == ([], 0, False), done.stderr[-2_000:]
-            assert list(charged(proxy, "c")) == ["alice"]
-            assert proxy.metric("requests_total", api="SaslHandshake") >= 4
+    mechanism, rate = "SCRAM-SHA-256", 40_000
+    assert sum(map(len, VALUES)) / rate > SESSIONS_MS[mechanism] / 1_000
+    line = tmp_path / "client.properties"
+    line.write_text(f"security.protocol=SASL_SSL\nssl.truststore.location={security.write_ca(tmp_path / 'ca.pem')}\n")
+    flags = ("--command-config", f"{line}", "--quota", f"user=<default>,producer_byte_rate={rate},burst_seconds=0.1")
+    clients = {"alice": unique_name("librdkafka"), "bob": unique_name("java")}
+    with ProxyProcess(secured_cluster.secure_addresses("SASL_SSL"), *flags) as proxy, ThreadPoolExecutor() as threads:
+        file = java(tmp_path, mechanism, "bob", security.users["bob"])
+        one_at_a_time = ("batch.size=1", "max.in.flight.requests.per.connection=1")
+        running = threads.submit(java_producer, proxy, topic, file, f"client.id={clients['bob']}", *one_at_a_time)
+        errors: list[KafkaError] = []
+        settings = librdkafka(proxy.bootstrap_servers, mechanism, "alice", security.users["alice"])
+        settings |= {"client.id": clients["alice"], "error_cb": errors.append, "max.in.flight": 1}
+        produce(Producer(settings), topic, VALUES)
+        done = running.result()
+        assert (errors, done.returncode, "disconnected" in done.stderr) == ([], 0, False), done.stderr[-2_000:]
+        assert [list(charged(proxy, client_id)) for client_id in clients.values()] == [["alice"], ["bob"]]
+        assert proxy.metric("requests_total", api="SaslHandshake") >= 6, "two connections each, and a renewal"
 
 
 def test_clients_without_tls_to_a_listener_with_it(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +14,8 @@ from kafka import KafkaProducer
 
 from deploy.local.cluster import KafkaCluster
 from deploy.local.security import PemFiles, Security
-from deploy.local.tools import tool_command
 from tests.integration.flood import create_topics
+from tests.integration.java_tools import perf_producer
 from tests.integration.librdkafka import produce, read, records_in
 from tests.integration.proxy_process import ProxyProcess, eventually
 
@@ -68,17 +67,6 @@ class Sides:
         return path
 
 
-def java_producer(
-    proxy: ProxyProcess, topic: str, properties: Path, *, records: int
-) -> subprocess.CompletedProcess[str]:
-    arguments = f"--topic {topic} --num-records {records} --record-size 1000 --throughput -1"
-    command = tool_command(
-        *("org.apache.kafka.tools.ProducerPerformance", *arguments.split(), "--producer.config", str(properties)),
-        *("--producer-props", f"bootstrap.servers={proxy.bootstrap_servers}", "max.block.ms=20000"),
-    )
-    return subprocess.run(command, capture_output=True, timeout=170, check=False, text=True)
-
-
 @pytest.mark.parametrize("sides", ["client", "broker", "both"])
 async def test_four_libraries(
     secured_cluster: KafkaCluster,
@@ -101,7 +89,7 @@ async def test_four_libraries(
         other = KafkaProducer(bootstrap_servers=servers, security_protocol=protocol, ssl_context=context)
         await asyncio.to_thread(other.send(topic, b"kafka-python").get, 30)
         await asyncio.to_thread(other.close)
-        done = await asyncio.to_thread(java_producer, proxy, topic, given.java(), records=2_000)
+        done = await asyncio.to_thread(perf_producer, servers, topic, records=2_000, size=1_000, file=given.java())
         assert done.returncode == 0, done.stderr[-2_000:]
         received = read(proxy, topic, unique_name("group"), 2_052, **given.librdkafka())
         assert set(VALUES) | {b"kafka-python"} <= set(received)
@@ -125,7 +113,7 @@ def test_certificates_of_clients(
         produce(Producer({"bootstrap.servers": proxy.bootstrap_servers, "client.id": "c", **settings}), topic, VALUES)
         assert proxy.metric("bytes_total", direction="produce", user="ETL", client_id="c") > 0
         assert proxy.metric("bytes_total", user="ANONYMOUS") == 0
-        refused = java_producer(proxy, topic, given.java(), records=1)
+        refused = perf_producer(proxy.bootstrap_servers, topic, records=1, size=1_000, file=given.java())
         assert "SslAuthenticationException" in refused.stdout + refused.stderr
         assert proxy.metric("protocol_errors_total", reason="tls_handshake") > 0
 

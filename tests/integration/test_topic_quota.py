@@ -1,4 +1,4 @@
-"""Limits on the records of topics: bytes and messages, whoever produces them, in whichever compression."""
+"""Limits on the records of topics, in whichever compression."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -7,42 +7,11 @@ from typing import Any
 import pytest
 
 from deploy.local.cluster import KafkaCluster
-from deploy.local.tap import Tap
-from tests.integration.bytes_passed import SECONDS, check_frames, check_held, span
+from tests.integration.bytes_passed import SECONDS, check_held
 from tests.integration.flood import Flood, create_topics, written
-from tests.integration.proxy_process import ProxyProcess, eventually
-from tests.integration.test_produce_quota import flooding
+from tests.integration.proxy_process import ProxyProcess
 
-BYTES, MESSAGES = "bytes_in_rate", "messages_in_rate"
-LIMIT = 500_000
-
-
-@pytest.mark.timeout(120)
-def test_a_topic_is_held_and_the_others_are_not(
-    tapped_cluster: KafkaCluster, tap: Tap, unique_name: Callable[[str], str]
-) -> None:
-    """Two libraries share what the topic has."""
-    limited, free, bystander = (unique_name(name) for name in ("limited", "free", "bystander"))
-    client_ids = {unique_name(library): library for library in ("aiokafka", "librdkafka")}
-    create_topics(tapped_cluster, limited, free)
-    quota = f"topic={limited},{BYTES}={LIMIT}"
-    with ProxyProcess(tapped_cluster.bootstrap_servers, "--quota", quota) as proxy, ExitStack() as stack:
-        for client_id, library in client_ids.items():
-            stack.enter_context(flooding(library, proxy.bootstrap_servers, client_id, limited))
-
-        def frames() -> list[tuple[int, int]]:
-            return sorted(each for client_id in client_ids for each in tap.sizes("produce", client_id))
-
-        def are_held() -> bool:
-            return all(proxy.metric("throttled_total", limit=BYTES, client_id=each) > 0 for each in client_ids)
-
-        eventually(are_held, 60, "both are held")
-        with Flood(proxy.bootstrap_servers, bystander, free) as flood:
-            flood.wait_for(200)
-        eventually(lambda: span(frames()) >= SECONDS * 10**9, 60, f"they have sent for {SECONDS} s")
-        check_frames(frames(), LIMIT, connections=len(client_ids))
-        assert proxy.metric("throttled_total", client_id=bystander) == 0
-        assert proxy.wait_for_event("throttled", 5, limit=BYTES)["entity"] == f"topic:{limited}"
+MESSAGES = "messages_in_rate"
 
 
 @pytest.mark.timeout(90)

@@ -17,8 +17,8 @@ from tests.integration.transactional_producers import PARTITIONS, RECORD_BYTES, 
 
 RATE = 200_000
 TIMEOUT_MS = 5_000
-#: Of three transactions: two that need 1 and 0.5 s of the rate, and one between them that needs twice its timeout.
-RECORDS = [RATE // RECORD_BYTES, 10 * RATE // RECORD_BYTES, RATE // 2 // RECORD_BYTES]
+#: Of three transactions: two that need 1 and 0.5 s of the rate, and one between them that needs more than its timeout.
+RECORDS = [RATE // RECORD_BYTES, 7 * RATE // RECORD_BYTES, RATE // 2 // RECORD_BYTES]
 
 
 def committed_values(cluster: KafkaCluster, topic: str) -> list[int]:

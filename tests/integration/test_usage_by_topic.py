@@ -97,14 +97,13 @@ def create(cluster: KafkaCluster, *topics: str) -> None:
         eventually(partial(is_ready, topic), 30, f"the leader of {topic} is ready")
 
 
-def log_bytes(cluster: KafkaCluster, topic: str) -> int:
-    """Kafka's own size of the log: of record batches, as they are on disk."""
-    printed = run_tool(
-        "LogDirsCommand", "--bootstrap-server", cluster.bootstrap_servers, "--describe", "--topic-list", topic
-    )
+def log_bytes(cluster: KafkaCluster, *topics: str) -> dict[str, int]:
+    """Kafka's own sizes of the logs of topics with one partition: of record batches, as they are on disk."""
+    servers = ("--bootstrap-server", cluster.bootstrap_servers)
+    printed = run_tool("LogDirsCommand", *servers, "--describe", "--topic-list", ",".join(topics))
     described = json.loads(next(line for line in printed.splitlines() if line.startswith("{")))
     partitions = [each for broker in described["brokers"] for log in broker["logDirs"] for each in log["partitions"]]
-    return sum(each["size"] for each in partitions)
+    return {each["partition"].removesuffix("-0"): each["size"] for each in partitions}
 
 
 def log_end(cluster: KafkaCluster, topic: str) -> int:
@@ -169,8 +168,9 @@ async def test_librdkafka(kafka_cluster: KafkaCluster, unique_name: Callable[[st
         await run(produce_librdkafka, proxy, both, "one", {"enable.idempotence": True})
         await run(produce_librdkafka, proxy, packed, "two", {"compression.type": "lz4", "linger.ms": 50})
         await run(produce_librdkafka, proxy, both, "two", {"compression.type": "gzip"})
+        sizes = await run(log_bytes, kafka_cluster, plain, packed, both)
         for topic, times in ((plain, 1), (packed, 1), (both, 2)):
-            size = await run(log_bytes, kafka_cluster, topic)
+            size = sizes[topic]
             assert proxy.counted(topic) == (size, times * RECORDS, 0)
             assert await run(log_end, kafka_cluster, topic) == times * RECORDS
             await run(read_librdkafka, proxy, topic, "reader", times * RECORDS)
@@ -188,7 +188,7 @@ async def test_transactions(kafka_cluster: KafkaCluster, unique_name: Callable[[
     async with proxying(kafka_cluster) as proxy:
         run = asyncio.to_thread
         await run(produce_librdkafka, proxy, topic, "tx", {"transactional.id": unique_name("tx")}, 3)
-        size = await run(log_bytes, kafka_cluster, topic)
+        size = (await run(log_bytes, kafka_cluster, topic))[topic]
         markers = await run(log_end, kafka_cluster, topic) - 3 * RECORDS
         assert markers == 3
         assert proxy.counted(topic, "tx") == (size - markers * MARKER_BYTES, 3 * RECORDS, 0)

@@ -158,7 +158,9 @@ def test_a_compacted_topic_is_refused_until_it_is_changed(
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("more_flags", [(), ("--usage-by-topic",)], ids=["by client", "by topic"])
+@pytest.mark.parametrize(
+    "more_flags", [(), pytest.param(("--usage-by-topic",), marks=pytest.mark.nightly)], ids=["by client", "by topic"]
+)
 def test_sigkill_loses_at_most_one_interval(
     kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path, more_flags: tuple[str, ...]
 ) -> None:
@@ -181,51 +183,3 @@ def test_sigkill_loses_at_most_one_interval(
     earlier = [size for at, size in counted if at < killed - INTERVAL_SECONDS - slack_seconds]
     assert earlier
     assert written >= earlier[-1] > 0
-
-
-def test_a_client_that_cannot_authenticate_is_named_and_no_secret_is_logged(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
-) -> None:
-    settings = tmp_path / "client.properties"
-    settings.write_text(
-        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=u-hidden\nsasl.password=p-hidden\n"
-    )
-    flags = usage_flags("--usage-topic", unique_name("usage"), "--usage-client-config", str(settings))
-    with ProxyProcess(kafka_cluster.bootstrap_servers, *flags, "--log-level", "debug") as proxy:
-        produce(client_of(proxy, unique_name("etl")), unique_name("orders"), VALUES)
-        proxy.wait_for_event("usage_records_not_written", 30)
-    assert "hidden" not in json.dumps(proxy.events)
-
-
-#: The listener for replication, which a single broker does not use, demands a password.
-WITH_PASSWORDS = {
-    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
-    "sasl.enabled.mechanisms": "PLAIN",
-    "sasl.mechanism.inter.broker.protocol": "PLAIN",
-    "listener.name.internal.plain.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
-    'username="broker" password="of-broker" user_broker="of-broker" user_usage="of-usage";',
-}
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(180)
-def test_records_are_written_with_credentials_of_their_own(unique_name: Callable[[str], str], tmp_path: Path) -> None:
-    settings = tmp_path / "client.properties"
-    settings.write_text(
-        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=usage\nsasl.password=of-usage\n"
-    )
-    wrong = tmp_path / "wrong.properties"
-    wrong.write_text(
-        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=usage\nsasl.password=guessed\n"
-    )
-    topic = unique_name("usage")
-    with KafkaCluster(1, overrides=WITH_PASSWORDS) as cluster:
-        host, port = cluster._nodes[1].addressing.internal
-        flags = usage_flags("--usage-topic", topic, "--usage-bootstrap-servers", f"{host}:{port}")
-        with ProxyProcess(cluster.bootstrap_servers, *flags, "--usage-client-config", str(wrong)) as proxy:
-            produce(client_of(proxy, "etl"), unique_name("orders"), VALUES)
-            assert proxy.wait_for_event("usage_records_not_written", 20)["reason"] == "authentication"
-        with ProxyProcess(cluster.bootstrap_servers, *flags, "--usage-client-config", str(settings)) as proxy:
-            produce(client_of(proxy, "etl"), unique_name("orders"), VALUES)
-            expected = shown(proxy)
-        assert recorded([record for _, record in in_topic(cluster.bootstrap_servers, topic)]) == expected

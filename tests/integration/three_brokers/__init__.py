@@ -1,1 +1,1 @@
-"""Tests that need three brokers, in one process of `make test`: these start once. One file for each client library."""
+"""Tests that need three brokers, in one process of `make test`: these start once. Client libraries, and the rest."""

@@ -17,7 +17,7 @@ from tests.integration.scanned_proxy import ScannedProxy
 
 PACE_SECONDS = 0.05
 BATCH = 5
-JAVA_RECORDS = 1500
+JAVA_RECORDS = 1000
 JAVA_RECORDS_PER_SECOND = 75
 JAVA_BATCH_SIZE = 500
 """Bytes after which Java takes the next partition: small, so that it soon has records in each."""

@@ -1,29 +1,36 @@
-"""A consumer's limit holds it, whichever library reads, with open fetches at three brokers."""
+"""Consumer groups far over their quota get what it allows, with open fetches at three brokers, and do not rebalance;
+without it they read what is left.
+"""
 
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
+from bench.enforcement.outcome import rebalances_in
 from bench.greedy_consumers import LIBRARIES, command
 from bench.real_broker import fill
 from deploy.local.artifacts import PROJECT
 from deploy.local.cluster import KafkaCluster
 from deploy.local.tap import Tap
-from tests.integration.bytes_passed import SECONDS, check_frames, span
+from tests.integration.bytes_passed import check_held
 from tests.integration.proxy_process import eventually
 from tests.integration.scanned_proxy import RelayedProxy, relayed_by
+from tests.integration.test_live_change import write
 
-LIMIT = 500_000
+RATE = 300_000
 BURST_SECONDS = 0.1
-PARTITIONS = 6
+NODES = (1, 2, 3)
+MEMBERS, PARTITIONS = 2, 6
 
 
 @contextmanager
-def reading(library: str, bootstrap: str, client_id: str, topic: str) -> Iterator[None]:
-    """A consumer of the group `client_id`, as long as the block lasts."""
-    argv = command(library, bootstrap, client_id, topic)
+def reading(library: str, bootstrap: str, group: str, topic: str) -> Iterator[None]:
+    """A consumer of the group, whose name is its client id, as long as the block lasts."""
+    argv = command(library, bootstrap, group, topic)
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=PROJECT) as process:
         try:
             yield
@@ -31,24 +38,49 @@ def reading(library: str, bootstrap: str, client_id: str, topic: str) -> Iterato
             process.kill()
 
 
-@pytest.mark.timeout(200)
-def test_three_libraries_at_once_each_at_their_limit(
-    kafka_cluster3: KafkaCluster, unique_name: Callable[[str], str]
+@pytest.mark.parametrize("seconds", [8, pytest.param(120, marks=pytest.mark.nightly)])
+@pytest.mark.timeout(400)
+def test_groups_of_three_libraries_each_at_their_limit(
+    kafka_cluster3: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path, seconds: int
 ) -> None:
-    """Each with a connection to each broker: together they get what the limit allows."""
-    client_ids = [unique_name(library) for library in LIBRARIES]
-    quota = f"client-id=<default>,consumer_byte_rate={LIMIT},burst_seconds={BURST_SECONDS}"
-    with Tap() as tap, RelayedProxy(kafka_cluster3, "--quota", quota, relay_port=relayed_by(tap)) as front:
-        topic = front.create_topic(unique_name("fetched"), PARTITIONS)
-        fill(kafka_cluster3.bootstrap_servers, topic, LIMIT * (SECONDS + 30), PARTITIONS)
-        with ExitStack() as stack:
-            for library, client_id in zip(LIBRARIES, client_ids, strict=True):
-                stack.enter_context(reading(library, front.bootstrap_servers, client_id, topic))
-            eventually(
-                lambda: all(span(tap.sizes("fetch", each)) >= SECONDS * 10**9 for each in client_ids),
-                60 + SECONDS,
-                f"all have read for {SECONDS} s",
-            )
-            for client_id in client_ids:
-                check_frames(tap.sizes("fetch", client_id), LIMIT, burst_seconds=BURST_SECONDS, connections=3)
-                assert front.proxy.metric("throttled_total", client_id=client_id, limit="consumer_byte_rate") > 0
+    """They want all of a backlog of ten times what they get. Sessions end after 6 s without a heartbeat."""
+    groups = {unique_name(library): library for library in LIBRARIES}
+    quotas, backlog = tmp_path / "quotas.toml", 10 * RATE * (seconds + 2)
+    write(quotas, f'client-id = "<default>"\nconsumer_byte_rate = {RATE}\nburst_seconds = {BURST_SECONDS}')
+
+    def logs() -> list[str]:
+        return [kafka_cluster3.log_path(node).read_text(errors="replace") for node in NODES]
+
+    def is_stable(group: str) -> bool:
+        """The group has one coordinator, so all about it is in one log."""
+        lines = [text[text.rfind(f"Stabilized group {group} ") :].partition("\n")[0] for text in logs()]
+        return any(f"with {MEMBERS} members" in line for line in lines)
+
+    def rebalances() -> list[int]:
+        texts = logs()
+        return [sum(rebalances_in(text, group) for text in texts) for group in groups]
+
+    flags = ("--quotas-file", str(quotas))
+    with Tap() as tap, RelayedProxy(kafka_cluster3, *flags, relay_port=relayed_by(tap)) as front, ExitStack() as stack:
+
+        def sizes(group: str, since_ns: int = 0) -> list[int]:
+            return [size for at, size in tap.sizes("fetch", group) if at > since_ns]
+
+        topic = front.create_topic(unique_name("backlog"), PARTITIONS)
+        fill(kafka_cluster3.bootstrap_servers, topic, backlog, PARTITIONS)
+        for group, library in groups.items():
+            for _ in range(MEMBERS):
+                stack.enter_context(reading(library, front.bootstrap_servers, group, topic))
+        eventually(lambda: all(map(is_stable, groups)), 90, "all are members")
+        eventually(lambda: all(map(sizes, groups)), 60, "all read")
+        began_ns, before = time.monotonic_ns(), rebalances()
+        eventually(lambda: time.monotonic_ns() > began_ns + seconds * 10**9, seconds + 5, "the time is over")
+        assert rebalances() == before
+        for group in groups:
+            passed, took_seconds = sizes(group, began_ns), (time.monotonic_ns() - began_ns) / 1e9
+            extra = MEMBERS * len(NODES) * max(passed)
+            check_held(sum(passed), took_seconds, RATE, burst_seconds=BURST_SECONDS, extra=extra)
+            assert front.proxy.metric("throttled_total", client_id=group, limit="consumer_byte_rate") > 0
+        write(quotas, f'client-id = "nobody-here"\nconsumer_byte_rate = {RATE}')
+        eventually(lambda: all(sum(sizes(group)) > backlog for group in groups), 90, "all is read")
+        assert front.proxy.throttles() == []

@@ -31,6 +31,7 @@ def lines_of(text: str) -> list[str]:
     return [line for line in text.splitlines() if line]
 
 
+@pytest.mark.nightly  # in short: each way in the files of transactions, noisy topics and logins
 @pytest.mark.timeout(200)
 def test_the_perf_producer_in_every_way_and_the_perf_consumer(
     front: ScannedProxy, unique_name: Callable[[str], str]

@@ -88,9 +88,8 @@ def writing(die_at: int = 0, *, after: bool = False) -> Iterator[list[str]]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "where", ["early", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("late", "last"))]
-)
+@pytest.mark.nightly  # the short form: test_report_job.py, whose first report ends at a write
+@pytest.mark.parametrize("where", ["early", "late", "last"])
 def test_a_report_that_ended_at_a_write_is_repeated_as_a_whole(
     spark: SparkSession, tmp_path: Path, warehouse: Warehouse, where: str
 ) -> None:

@@ -113,20 +113,28 @@ def test_a_shared_limit_is_one_bucket(spark: SparkSession, offset: int, expected
 RANDOM = random.Random(7)
 NOISE = [RANDOM.choice([0.2, 0.5, 1, 2]) for _ in range(2_000)]
 LOADS: list[Any] = [
-    pytest.param({"c0": lambda second: 2e6}, None, id="steady"),
+    pytest.param({"c0": lambda second: 2e6}, None, id="steady", marks=pytest.mark.nightly),
     pytest.param({"c0": minute_an_hour}, None, id="a minute an hour"),
-    pytest.param({"c0": lambda second: 5e6 if second % HOUR_S < 6 else 1e4}, None, id="six seconds an hour"),
-    pytest.param({"c0": lambda second: 1e6 * NOISE[second // 20 % 2_000]}, None, id="noise"),
+    pytest.param(
+        {"c0": lambda second: 5e6 if second % HOUR_S < 6 else 1e4},
+        None,
+        id="six seconds an hour",
+        marks=pytest.mark.nightly,
+    ),
+    pytest.param({"c0": lambda second: 1e6 * NOISE[second // 20 % 2_000]}, None, id="noise", marks=pytest.mark.nightly),
     pytest.param(
         {f"c{n}": lambda second, n=n: 1e6 if (second // 60 + n) % 5 < 2 else 1e5 for n in range(5)},
         "user:alice",
         id="shared",
     ),
-    pytest.param({"c0": lambda second: 1e6 * (1 + second / (8 * HOUR_S))}, None, id="growing"),
+    pytest.param(
+        {"c0": lambda second: 1e6 * (1 + second / (8 * HOUR_S))}, None, id="growing", marks=pytest.mark.nightly
+    ),
     pytest.param(
         {"c0": lambda second: 3e6 if 2 <= second // HOUR_S < 6 and second % 900 < 300 else 2e4},
         None,
         id="working hours",
+        marks=pytest.mark.nightly,
     ),
 ]
 
@@ -182,8 +190,8 @@ def test_a_week_of_records_recommends_what_the_engine_then_holds_for_less_than_o
 
 BURSTS: list[Any] = [
     (lambda second: 4e6 if second % HOUR_S < 60 else 1e5, 1e6),
-    (lambda second: 8e6 if second % 1_800 < 50 else 0.0, 1e6),
-    (lambda second: 3e6 if second % 600 < 40 else 2e5, 1.2e6),
+    pytest.param(lambda second: 8e6 if second % 1_800 < 50 else 0.0, 1e6, marks=pytest.mark.nightly),
+    pytest.param(lambda second: 3e6 if second % 600 < 40 else 2e5, 1.2e6, marks=pytest.mark.nightly),
 ]
 
 

@@ -1,5 +1,6 @@
 """The whole report over Delta: totals, late data, closed periods, and what a rerun changes."""
 
+import random
 from collections import Counter
 from contextlib import nullcontext
 from datetime import UTC, date, datetime
@@ -21,6 +22,7 @@ from pipeline.usage.schemas import TABLES
 from pipeline.usage.tables import Warehouse
 from tests.pipeline.usage.fleets import NOON_MS, throttle_record, usage_record
 from tests.pipeline.usage.test_deltas import records_frame
+from tests.pipeline.usage.test_kills import Killed, writing
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
 SMALL = fleet.Fleet(
@@ -73,12 +75,16 @@ def odd_records() -> list[tuple[str, bool, dict[str, Any]]]:
 def test_odd_series_add_up_to_the_byte_and_to_the_cent(
     spark: SparkSession, warehouse: Warehouse, batches: tuple[bool | None, ...]
 ) -> None:
-    """Restarts within a quarter hour, midnight, more than 8 quiet days, a clock an hour off, bytes without a topic."""
+    """Restarts within a quarter hour, midnight, more than 8 quiet days, a clock an hour off, bytes without a topic; and
+    a report that ended at a write is repeated as a whole.
+    """
     made = odd_records()
     for late in batches:
         batch = [record for _, is_late, record in made if late is None or is_late == late]
         warehouse.append("records", records_frame(spark, batch))
         warehouse.append("records", records_frame(spark, batch[:2]))  # sent twice
+        with pytest.raises(Killed), writing(random.randint(2, 6), after=True):  # among samples and deltas
+            report(warehouse, RULES)
         assert report(warehouse, RULES)
     series: dict[tuple[Any, ...], int] = {}
     for client, _, record in made:

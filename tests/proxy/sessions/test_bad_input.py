@@ -9,17 +9,14 @@ from collections.abc import Callable
 import pytest
 
 from proxy.config.config import SecurityOptions
-from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import Stage, lines_of
 from tests.proxy.frames import (
-    batch,
     fetch,
     frame,
     heartbeat,
     heartbeat_answer,
     metadata,
     produce,
-    produce_records,
     produced,
     request,
 )
@@ -75,15 +72,6 @@ async def test_a_bad_request_closes_its_own_connection(
     assert await broker_of_other.frame() == produce(1, 600)
     await broker_of_other.send(produced(1))
     assert await other.frame() == produced(1)
-
-
-async def test_requests_before_one_with_records_that_cannot_be_parsed_reach_the_broker(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[parse_spec("topic=rows,bytes_in_rate=1MB")])
-    client, broker = await stage.pair()
-    good = b"".join(produce_records(number, {"rows": [batch(1, 100)]}) for number in range(3))
-    await client.send(good + produce(4))
-    await client.closed()
-    assert await broker.rest() == good
 
 
 async def test_the_longest_request_is_configurable(open_stage: OpenStage) -> None:

@@ -96,7 +96,7 @@ async def play_client(random_: random.Random, stage: Stage, clients: list[Peer])
 async def play_broker(random_: random.Random, broker: Peer) -> None:
     try:
         for _ in range(random_.randrange(1, 30)):
-            asked = await broker.frame()
+            asked = await asyncio.wait_for(broker.frame(), 1)
             if asked[4:6] == b"\x00\x00" and b"\x00\x00" in asked[12:30] and random_.random() < 0.3:
                 continue
             answer = some_answer(random_, asked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, cast
@@ -15,7 +16,8 @@ from proxy.sessions.wakeups import LONGEST_PASS_NS, Wakeups
 from proxy.streams.steps import HOLD
 from quotas.admission.limit import SPARE_NS, Limit
 from quotas.parsing.parse import parse_spec
-from tests.proxy.frames import batch, produce, produce_records
+from tests.proxy.conversation import without_burst
+from tests.proxy.frames import batch, fetch, fetched, produce, produce_records, share_fetch, share_fetched
 from tests.proxy.streams.pair import Flow, Pair, World
 from tests.proxy.timers import Timers
 
@@ -127,6 +129,30 @@ def test_each_turn_is_for_one_frame() -> None:
         pass
     assert released == [many, one, many], "no other waits any more: the third goes with the second"
     assert (len(many.sent()), len(one.sent())) == (4, 1)
+
+
+@pytest.mark.parametrize(("sent", "answer"), [(share_fetch, share_fetched), (fetch, fetched)])
+def test_only_a_share_fetch_passes_at_a_deadline(sent: Callable[[int], bytes], answer: Callable[[int], bytes]) -> None:
+    """Each has one of its own, which a change of the limits does not move."""
+    quota = without_burst("client-id=etl,consumer_byte_rate=1")
+    world = World([quota])
+    timers = Timers(world.clock)
+    wakeups = Wakeups(cast("Any", timers), world.holds, world.clock)
+    pair = Queued(world, wakeups)
+    pair.client_sends(sent(0))
+    pair.broker_sends(answer(0))
+    for number in (1, 2):
+        began_ns = world.clock()
+        pair.client_sends(sent(number))
+        assert pair.is_held
+        world.clock.pass_seconds(5)
+        wakeups.limits_changed()
+        while len(pair.sent()) <= number:
+            assert timers.next()
+        passed_after_seconds = (world.clock() - began_ns) / 1e9
+        assert passed_after_seconds == 10 if sent is share_fetch else passed_after_seconds > 100
+        pair.broker_sends(answer(number))
+    wakeups.close()
 
 
 def crowd(number: int) -> tuple[World, Timers, list[Queued]]:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from kio.index import load_response_schema
 
-from protocol.api_versions import unsupported_version_answer
 from protocol.apis import FETCH
 from protocol.messages import decode
 from proxy.streams.memory import READ_SIZE
@@ -54,60 +53,6 @@ async def test_a_pipelined_conversation_passes_unchanged_however_it_is_cut(open_
     client.end()
     broker.close()
     assert await client.rest() == b""
-
-
-async def test_what_is_counted_follows_the_client_id_of_each_request(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    sent = [produce(1, 10), produce(2, 20, client_id="b"), produce(3, 30), heartbeat(4), produce(5, 40, client_id=None)]
-    await client.send(b"".join(sent))
-    await broker.read(sum(map(len, sent)))
-    counted = {entity.client_id: entity.produce_bytes for entity in stage.metrics.entities}
-    assert counted == {"etl": len(sent[0]) + len(sent[2]) - 8, "b": len(sent[1]) - 4, "": len(sent[4]) - 4}
-    cells = {key: cell.value for key, cell in stage.metrics.requests.items()}
-    assert cells == {("Produce", "9"): 4, ("Heartbeat", "4"): 1}
-
-
-@pytest.mark.parametrize("size", [READ_SIZE - 40, READ_SIZE, 3 * READ_SIZE + 17])
-async def test_a_request_larger_than_the_buffer(open_stage: OpenStage, size: int) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    sent = produce(1, size) + heartbeat(2) + produce(3, size, acks=0) + produce(4, 5)
-    received, _ = await asyncio.gather(broker.read(len(sent)), client.send(sent))
-    assert received == sent
-
-
-@pytest.mark.parametrize("version", [4, 12])
-async def test_a_response_larger_than_the_buffer(open_stage: OpenStage, version: int) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    await client.send(fetch(1, version) + heartbeat(2))
-    await broker.frame()
-    await broker.frame()
-    answers = frames.fetched(1, version, size=5 * READ_SIZE + 3) + heartbeat_answer(2, 2 * READ_SIZE)
-    received, _ = await asyncio.gather(client.read(len(answers)), broker.send(answers))
-    assert received == answers
-    entity = stage.metrics.entities.of("ANONYMOUS", "etl")
-    assert entity.fetch_bytes == len(answers) - len(heartbeat_answer(2, 2 * READ_SIZE))
-
-
-@pytest.mark.parametrize("step", [1, 5, 1_000_000])
-async def test_an_unknown_version_of_api_versions_is_answered_in_its_turn(open_stage: OpenStage, step: int) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    session = stage.session_of(client)
-    sent = heartbeat(1) + frames.api_versions(2, 99) + frames.api_versions(3, 99) + heartbeat(4) + produce(5)
-    await send_in_pieces(client, session.client, cut(sent, [step] * len(sent)))
-    assert await broker.frame() == heartbeat(1)
-    assert await broker.frame() == heartbeat(4)
-    assert await broker.frame() == produce(5)
-    answers = heartbeat_answer(1, 40) + heartbeat_answer(4) + produced(5)
-    await send_in_pieces(broker, session.upstream, cut(answers, [step] * len(answers)))
-    assert await client.frame() == heartbeat_answer(1, 40)
-    assert await client.frame() == frames.frame(unsupported_version_answer(2))
-    assert await client.frame() == frames.frame(unsupported_version_answer(3))
-    assert await client.frame() == heartbeat_answer(4)
-    assert await client.frame() == produced(5)
 
 
 async def test_a_long_fetch_response_is_walked_and_streamed(open_stage: OpenStage) -> None:

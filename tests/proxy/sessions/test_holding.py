@@ -12,14 +12,10 @@ from collections.abc import Callable
 
 import pytest
 
-from protocol.apis import FETCH, SHARE_FETCH
-from proxy.config.quotas_file import Quotas
 from proxy.sessions.lifecycle import State
-from proxy.streams.handlers import fetch as fetch_handler
 from proxy.streams.handlers.data import HEAD_READ_SIZE
-from proxy.streams.memory import READ_SIZE
 from tests.proxy.conversation import Peer, Stage, lines_of, until, without_burst
-from tests.proxy.frames import correlation_of, fetch, fetched, produce, produced, share_fetch, share_fetched
+from tests.proxy.frames import produce, produced
 
 OpenStage = Callable[..., Stage]
 FAST = without_burst("client-id=etl,producer_byte_rate=1MB")
@@ -55,41 +51,6 @@ async def test_a_held_session_is_not_read(open_stage: OpenStage) -> None:
     assert await broker.frame() == produce(3, 20)
     await until(lambda: not stage.paused())
     assert stage.memory.buffered_bytes == 0
-
-
-async def test_a_frame_of_the_size_of_the_buffer_can_be_held(open_stage: OpenStage) -> None:
-    """A session far from its limits reads all there is, and may then meet one that others have brought into debt."""
-    stage = open_stage(quotas=[FAST])
-    client, broker = await in_debt(stage)
-    session = stage.session_of(client)
-    frame = produce(2, 2 * READ_SIZE)
-    stage.memory.data[:] = frame[:READ_SIZE]
-    session.requests._run(READ_SIZE)
-    assert session.connection.held is not None
-    assert len(session.requests.kept) == READ_SIZE
-    stage.clock.pass_seconds(1)
-    assert await broker.read(READ_SIZE) == frame[:READ_SIZE]
-    sending = asyncio.ensure_future(client.send(frame[READ_SIZE:]))
-    receiving = asyncio.ensure_future(broker.read(len(frame) - READ_SIZE))
-    while not receiving.done():
-        stage.clock.pass_seconds(0.1)
-        await asyncio.sleep(0.001)
-    assert await receiving == frame[READ_SIZE:]
-    await sending
-
-
-async def test_bytes_read_with_the_previous_frame_are_parsed_again(open_stage: OpenStage) -> None:
-    """Five requests in one read: the tail is in no kernel any more, so nothing but the timer can bring it on."""
-    stage = open_stage(quotas=[FAST])
-    client, broker = await stage.pair()
-    await client.send(b"".join(produce(number, 3_000) for number in range(5)))
-    for number in range(5):
-        assert await broker.frame() == produce(number, 3_000)
-        if number < 4:
-            await held(stage)
-            assert stage.session_of(client).is_held
-        stage.clock.pass_seconds(0.1)
-    await until(lambda: not stage.paused())
 
 
 # Clients that hang up while held
@@ -186,56 +147,6 @@ async def test_a_session_that_dies_while_held_leaves_the_queue(open_stage: OpenS
     await client.closed()
     await stage.no_sessions()
     assert stage.shared.wakeups._timers == {}
-
-
-# Limits that change
-
-
-# Fetch
-
-
-@pytest.mark.parametrize("api", [FETCH, SHARE_FETCH])
-@pytest.mark.pure
-async def test_only_a_share_fetch_passes_at_a_deadline(
-    open_stage: OpenStage, api: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert fetch_handler.LONGEST_SHARE_HOLD_NS == 10_000_000_000, "a third of the default acquisition lock of 30 s"
-    monkeypatch.setattr(fetch_handler, "LONGEST_SHARE_HOLD_NS", 10_000_000)
-    stage = open_stage(quotas=[FETCH_SLOW])
-    client, broker = await stage.pair()
-    sent = [share_fetch(number) if api == SHARE_FETCH else fetch(number) for number in (1, 2)]
-    await client.send(sent[0])
-    await broker.frame()
-    await broker.send(share_fetched(1) if api == SHARE_FETCH else fetched(1))
-    await client.frame()
-    await client.send(sent[1])
-    await held(stage)
-    stage.clock.pass_seconds(0.005)
-    stage.server.active_config.replace_quotas(Quotas((FETCH_SLOW,), 1))  # held again, with the time that is left
-    await held(stage)
-    session = stage.session_of(client)
-    stage.clock.pass_seconds(0.005)
-    if api == FETCH:
-        await asyncio.sleep(0.03)  # three times the deadline that is not to be
-        assert session.connection.held is not None
-        return
-    assert correlation_of(await broker.frame()) == 2
-    await until(lambda: not stage.paused())
-    [limit] = stage.registry.limits_in_use()
-    before = limit.debt_ns(stage.clock())
-    assert before > 0, "it passed in spite of the debt"
-    answer = share_fetched(2)
-    await broker.send(answer)
-    await client.frame()
-    assert limit.debt_ns(stage.clock()) == before + len(answer) * 1_000_000_000, "and was charged all the same"
-    await client.send(share_fetch(3))
-    await held(stage)
-    stage.clock.pass_seconds(0.010)
-    assert correlation_of(await broker.frame()) == 3, "the next one has a deadline of its own"
-    assert stage.shared.wakeups._timers == {}
-
-
-# A rehearsal
 
 
 # Drain

@@ -47,18 +47,3 @@ def test_each_state_and_event_is_in_the_table() -> None:
 def test_each_cell(state: State, event: Event, is_busy: bool) -> None:
     while_busy, when_idle = EXPECTED[state, event]
     assert next_state(state, event, is_busy=is_busy) is (while_busy if is_busy else when_idle)
-
-
-def test_closed_is_final_and_every_state_can_close() -> None:
-    for event in Event:
-        assert next_state(CLOSED, event, is_busy=True) is CLOSED
-    for state in State:
-        assert next_state(state, Event.OVER, is_busy=True) is CLOSED
-
-
-def test_no_transition_goes_backwards() -> None:
-    order = list(State)
-    for state, row in TRANSITIONS.items():
-        for cell in row.values():
-            for after in cell:
-                assert order.index(after) >= order.index(state)

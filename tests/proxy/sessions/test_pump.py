@@ -25,7 +25,7 @@ from proxy.sessions.pump import (
     Pump,
     PumpSet,
 )
-from proxy.sessions.turns import HEAVY_ROUND_NS, TURN_NS, Turns
+from proxy.sessions.turns import TURN_NS, Turns
 from proxy.sessions.wire import Wire
 from proxy.streams.connection import FIRST_READ_SIZE
 from proxy.streams.memory import READ_SIZE, RESERVE
@@ -208,13 +208,6 @@ def test_a_wake_up_is_one_read() -> None:
     assert bench.paused() == {}
 
 
-def test_a_wake_up_without_bytes_changes_nothing() -> None:
-    bench = Bench()
-    bench.wake(bench.client)
-    assert bench.owner.told == []
-    assert bench.paused() == {}
-
-
 def test_frames_of_megabytes_share_their_part_of_a_round() -> None:
     long = Bench()
     short = Bench(long.world, long.pumps, long.rounds)
@@ -351,24 +344,6 @@ def test_a_full_queue_stops_reading_until_attention() -> None:
     assert bytes(bench.broker.taken) == sent
 
 
-def test_a_drained_stream_keeps_nothing() -> None:
-    bench = Bench()
-    bench.connection.close()
-    bench.client_sends(produce(1))
-    assert bench.requests.paused == DRAIN
-    assert bench.requests.kept == b""
-    assert bench.broker.taken == b""
-
-
-def test_a_replaced_response_is_sent_in_order() -> None:
-    bench = Bench()
-    bench.client_sends(heartbeat(1) + frames.find_coordinator(2) + heartbeat(3))
-    real = frames.coordinator_answer(2, 7, "127.0.0.9", 9_092)
-    bench.broker_sends(heartbeat_answer(1) + real + heartbeat_answer(3))
-    shown = frames.coordinator_answer(2, 7, "127.0.0.1", 19_100)
-    assert bytes(bench.client.taken) == heartbeat_answer(1) + shown + heartbeat_answer(3)
-
-
 def test_bytes_before_an_error_are_forwarded() -> None:
     bench = Bench()
     bench.client_sends(produce(1) + b"\xff\xff\xff\xff" + bytes(20))
@@ -437,30 +412,6 @@ def test_what_is_left_of_a_turn_waits_with_a_hold_of_another_reason() -> None:
     bench.run()
     assert bytes(bench.broker.taken) == alternating(20)
     assert bench.paused() == {}
-
-
-def test_heavy_connections_share_a_part_of_each_round() -> None:
-    """Connections whose turns are long: a bounded number of turns in one round, each of them in its order."""
-    rounds, world = Rounds(), World()
-    first = Bench(world, rounds=rounds)
-    first.work.step_ns = TURN_NS // 4
-    benches = [first] + [Bench(world, first.pumps, rounds) for _ in range(9)]
-    sent = alternating(100)
-    for bench in benches:
-        bench.client_sends(sent)
-    for _ in range(20):
-        before = first.work.now_ns
-        begun = [len(bench.broker.taken) for bench in benches]
-        rounds.next()
-        went_on = sum(len(bench.broker.taken) > at for bench, at in zip(benches, begun, strict=True))
-        assert went_on <= HEAVY_ROUND_NS // TURN_NS + 1
-        assert first.work.now_ns - before <= HEAVY_ROUND_NS + 2 * TURN_NS
-    assert all(len(bench.broker.taken) > 0 for bench in benches)
-    first.run()
-    for bench in benches:
-        bench.run()
-        assert bytes(bench.broker.taken) == sent
-    assert first.paused() == {}
 
 
 def test_a_wire_that_buffers_is_read_to_its_end_without_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:

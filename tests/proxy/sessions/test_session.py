@@ -20,7 +20,6 @@ from tests.proxy.conversation import (
     nobody_accepts,
     readable_bytes,
     until,
-    without_burst,
 )
 from tests.proxy.frames import (
     api_versions,
@@ -36,6 +35,16 @@ from tests.proxy.frames import (
 )
 
 OpenStage = Callable[..., Stage]
+
+
+async def opened(open_stage: OpenStage, *sent: bytes) -> tuple[Stage, Peer, Peer, Session]:
+    """A client, its broker, and their session, when the broker has received these frames of the client."""
+    stage = open_stage()
+    client, broker = await stage.pair()
+    await client.send(b"".join(sent))
+    for each in sent:
+        assert await broker.frame() == each
+    return stage, client, broker, stage.session_of(client)
 
 
 async def a_client_that_does_not_read(stage: Stage) -> tuple[Peer, Peer, bytes]:
@@ -96,10 +105,7 @@ async def test_connecting_client_ends_before_the_broker_answers(open_stage: Open
 
 
 async def test_open_client_ends_with_nothing_under_way(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    await client.send(heartbeat(1))
-    await broker.frame()
+    stage, client, broker, _ = await opened(open_stage, heartbeat(1))
     await broker.send(heartbeat_answer(1))
     await client.frame()
     client.end()
@@ -109,9 +115,7 @@ async def test_open_client_ends_with_nothing_under_way(open_stage: OpenStage) ->
 
 
 async def test_open_client_half_closes_and_still_gets_its_answer(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    session = stage.session_of(client)
+    stage, client, broker, session = await opened(open_stage)
     await client.send(heartbeat(1) + produce(2))
     client.end()
     sent = heartbeat(1) + produce(2)
@@ -132,9 +136,7 @@ async def test_open_client_half_closes_and_still_gets_its_answer(open_stage: Ope
 @pytest.mark.parametrize("leave", [Peer.reset, Peer.close])
 async def test_a_disconnected_client_is_closed_at_once(open_stage: OpenStage, leave: Callable[[Peer], None]) -> None:
     """A reset is known at once; a client that closed is, when the first response has reached it."""
-    stage = open_stage()
-    client, broker = await stage.pair()
-    session = stage.session_of(client)
+    stage, client, broker, session = await opened(open_stage)
     await client.send(heartbeat(1) + heartbeat(2))
     await broker.read(len(heartbeat(1) + heartbeat(2)))
     leave(client)
@@ -148,11 +150,7 @@ async def test_a_disconnected_client_is_closed_at_once(open_stage: OpenStage, le
 
 
 async def test_memory_of_a_response_is_returned_when_its_client_has_gone(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    session = stage.session_of(client)
-    await client.send(find_coordinator(1))
-    await broker.frame()
+    stage, client, broker, session = await opened(open_stage, find_coordinator(1))
     await broker.send(coordinators_answer(1, 1_000)[:2_000])
     await until(lambda: stage.memory.used > 0)
     client.reset()
@@ -162,29 +160,15 @@ async def test_memory_of_a_response_is_returned_when_its_client_has_gone(open_st
     await stage.no_sessions()
 
 
-async def test_open_client_fails_with_a_request_under_way(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    await client.send(produce(1))
-    await broker.frame()
-    client.reset()
-    assert await broker.rest() == b""
-    await broker.send(produced(1))
-    broker.close()
-    await stage.no_sessions()
-
-
 async def test_open_client_fails_with_nothing_under_way(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
+    stage, client, broker, _ = await opened(open_stage)
     client.reset()
     await broker.closed()
     await stage.no_sessions()
 
 
 async def test_open_broker_closes_an_idle_connection(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
+    stage, client, broker, _ = await opened(open_stage)
     broker.end()
     assert await client.rest() == b""
     await stage.no_sessions()
@@ -200,23 +184,8 @@ async def test_open_broker_ends_while_its_client_still_reads(open_stage: OpenSta
     await stage.no_sessions()
 
 
-async def test_open_broker_resets(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    other, broker_of_other = await stage.pair()
-    await client.send(produce(1))
-    await broker.frame()
-    broker.reset()
-    await client.closed()
-    assert stage.metrics.errors.upstream["closed_early"] == 1
-    assert [name for name, _ in lines_of(caplog.records)] == ["broker_failed"]
-    await other.send(produce(2))
-    assert await broker_of_other.frame() == produce(2)
-
-
 async def test_open_drain_with_nothing_under_way(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
+    stage, client, broker, _ = await opened(open_stage)
     stage.session_of(client).drain()
     assert await client.rest() == b""
     assert await broker.rest() == b""
@@ -224,8 +193,7 @@ async def test_open_drain_with_nothing_under_way(open_stage: OpenStage) -> None:
 
 async def test_open_drain_behind_data_without_a_response(open_stage: OpenStage) -> None:
     """The client stays and sends nothing more: the broker ends its stream when it has read all, and that is the end."""
-    stage = open_stage()
-    client, broker = await stage.pair()
+    stage, client, broker, _ = await opened(open_stage)
     await client.send(produce(1, acks=0))
     await until(lambda: stage.session_of(client).connection.sent_unanswered)
     stage.session_of(client).drain()
@@ -240,12 +208,7 @@ async def test_open_drain_behind_data_without_a_response(open_stage: OpenStage) 
 
 
 async def test_draining_closes_when_all_is_answered(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    session = stage.session_of(client)
-    await client.send(produce(1) + heartbeat(2))
-    await broker.frame()
-    await broker.frame()
+    stage, client, broker, session = await opened(open_stage, produce(1), heartbeat(2))
     session.drain()
     assert session.state is State.DRAINING
     await client.send(produce(3))
@@ -259,9 +222,7 @@ async def test_draining_closes_when_all_is_answered(open_stage: OpenStage) -> No
 
 
 async def test_draining_completes_the_frame_that_was_begun(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    session = stage.session_of(client)
+    stage, client, broker, session = await opened(open_stage)
     sent = produce(1, 1_000)
     await client.send(sent[:400])
     assert await broker.read(400) == sent[:400]
@@ -274,27 +235,22 @@ async def test_draining_completes_the_frame_that_was_begun(open_stage: OpenStage
     await stage.no_sessions()
 
 
-@pytest.mark.parametrize(("version", "size"), [(4, 3 * READ_SIZE), (12, 3 * READ_SIZE), (4, 10)])
-async def test_draining_closes_behind_a_response_of_any_length(open_stage: OpenStage, version: int, size: int) -> None:
-    """The last bytes of a long response come in reads of their own, behind everything that is looked at."""
-    stage = open_stage()
-    client, broker = await stage.pair()
-    await client.send(fetch(1, version))
-    await broker.frame()
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [
+        (fetch(1, 4), fetched(1, 4, 3 * READ_SIZE)),
+        (fetch(1, 12), fetched(1, 12, 3 * READ_SIZE)),
+        (fetch(1, 4), fetched(1, 4, 10)),
+        (produce(1, version=12), produced_widely(1, 12, READ_SIZE)),
+    ],
+    ids=["long", "long v12", "short", "kept whole"],
+)
+async def test_draining_closes_behind_a_response_of_any_length(
+    open_stage: OpenStage, sent: bytes, answer: bytes
+) -> None:
+    """The last bytes of a long one come in reads of their own, behind everything that is looked at."""
+    stage, client, broker, _ = await opened(open_stage, sent)
     stage.session_of(client).drain()
-    answer = fetched(1, version, size)
-    received, _ = await asyncio.gather(client.rest(), broker.send(answer))
-    assert received == answer
-    await stage.no_sessions()
-
-
-async def test_draining_closes_behind_a_response_that_was_held_whole(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    await client.send(produce(1, version=12))
-    await broker.frame()
-    stage.session_of(client).drain()
-    answer = produced_widely(1, 12, READ_SIZE)
     received, _ = await asyncio.gather(client.rest(), broker.send(answer))
     assert received == answer
     await stage.no_sessions()
@@ -302,9 +258,7 @@ async def test_draining_closes_behind_a_response_that_was_held_whole(open_stage:
 
 async def test_draining_closes_when_the_broker_has_taken_the_last_bytes(open_stage: OpenStage) -> None:
     """acks=0, and a broker that reads slowly: nothing is answered, so only the flush can end it."""
-    stage = open_stage()
-    client, broker = await stage.pair()
-    session = stage.session_of(client)
+    stage, client, broker, session = await opened(open_stage)
     sent = produce(1, 20_000_000, acks=0)
     sending = asyncio.ensure_future(client.send(sent))
     await until(lambda: session.requests.pending is not None)
@@ -315,9 +269,7 @@ async def test_draining_closes_when_the_broker_has_taken_the_last_bytes(open_sta
 
 
 async def test_draining_keeps_whole_frames_that_the_broker_has_not_taken(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    session = stage.session_of(client)
+    stage, client, broker, session = await opened(open_stage)
     sent = b""
     while session.requests.pending is None:
         sent += (one := produce(1, 20_000, acks=0))
@@ -331,9 +283,7 @@ async def test_draining_keeps_whole_frames_that_the_broker_has_not_taken(open_st
 
 
 async def test_draining_keeps_whole_responses_that_the_client_has_not_taken(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    session = stage.session_of(client)
+    stage, client, broker, session = await opened(open_stage)
     assert session.upstream is not None
     upstream = session.upstream
     answered = b""
@@ -352,9 +302,7 @@ async def test_draining_keeps_whole_responses_that_the_client_has_not_taken(open
 
 
 async def test_draining_client_ends_mid_frame(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    session = stage.session_of(client)
+    stage, client, broker, session = await opened(open_stage)
     sent = produce(1, 1_000)
     await client.send(sent[:400])
     await broker.read(400)
@@ -366,12 +314,7 @@ async def test_draining_client_ends_mid_frame(open_stage: OpenStage) -> None:
 
 
 async def test_draining_client_fails_while_it_is_answered(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    session = stage.session_of(client)
-    await client.send(produce(1) + produce(2))
-    await broker.frame()
-    await broker.frame()
+    stage, client, broker, session = await opened(open_stage, produce(1), produce(2))
     session.drain()
     client.reset()
     await broker.send(produced(1))
@@ -407,8 +350,7 @@ async def test_draining_broker_ends_while_its_client_still_reads(open_stage: Ope
 
 
 async def test_data_without_acknowledgement_sent_right_before_the_close_arrives(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
+    stage, client, broker, session = await opened(open_stage)
     sent = b"".join(produce(number, 50_000, acks=0) for number in range(60))
     receiving = asyncio.ensure_future(broker.rest())
     await client.send(sent)
@@ -422,12 +364,7 @@ async def test_data_without_acknowledgement_sent_right_before_the_close_arrives(
 
 async def test_data_without_acknowledgement_behind_answers_that_nobody_takes_arrives(open_stage: OpenStage) -> None:
     """The client closed with answers unread, so the proxy's next answer fails; what the client sent is still there."""
-    stage = open_stage()
-    client, broker = await stage.pair()
-    session = stage.session_of(client)
-    await client.send(heartbeat(1) + heartbeat(2))
-    await broker.frame()
-    await broker.frame()
+    stage, client, broker, session = await opened(open_stage, heartbeat(1), heartbeat(2))
     await broker.send(heartbeat_answer(1))
     await until(lambda: readable_bytes(client.sock))
     session.requests.pause(8)  # as if memory were short just now: the next bytes wait in the kernel
@@ -443,8 +380,7 @@ async def test_data_without_acknowledgement_behind_answers_that_nobody_takes_arr
 
 
 async def test_flushing_broker_fails(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
+    stage, client, broker, _ = await opened(open_stage)
     await client.send(produce(1))
     client.end()
     await broker.frame()
@@ -455,9 +391,7 @@ async def test_flushing_broker_fails(open_stage: OpenStage) -> None:
 
 
 async def test_flushing_client_fails(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    session = stage.session_of(client)
+    stage, client, broker, session = await opened(open_stage)
     await client.send(produce(1) + produce(2))
     client.end()
     await until(lambda: session.state is State.FLUSHING)
@@ -471,9 +405,7 @@ async def test_flushing_client_fails(open_stage: OpenStage) -> None:
 
 
 async def test_flushing_drain_changes_nothing(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    session = stage.session_of(client)
+    stage, client, broker, session = await opened(open_stage)
     await client.send(produce(1))
     client.end()
     await until(lambda: session.state is State.FLUSHING)
@@ -488,8 +420,7 @@ async def test_flushing_drain_changes_nothing(open_stage: OpenStage) -> None:
 @pytest.mark.pure
 async def test_flushing_has_a_deadline(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.sessions.session.FLUSH_TIMEOUT_SECONDS", 0.01)
-    stage = open_stage()
-    client, broker = await stage.pair()
+    stage, client, broker, _ = await opened(open_stage)
     await client.send(produce(1))
     client.end()
     await stage.no_sessions()
@@ -511,16 +442,19 @@ async def test_a_close_while_bytes_wait_for_either_side(open_stage: OpenStage) -
     await broker.closed()
 
 
-async def test_a_close_while_a_long_response_is_collected(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    await client.send(find_coordinator(1))
-    await broker.frame()
+@pytest.mark.parametrize("who", ["the session", "the broker"])
+async def test_a_close_while_a_long_response_is_collected(open_stage: OpenStage, who: str) -> None:
+    stage, client, broker, session = await opened(open_stage, find_coordinator(1))
     answer = coordinators_answer(1, 40_000)
     await broker.send(answer[: READ_SIZE + 100_000])
     await until(lambda: stage.memory.buffered_bytes == len(answer) - 4)
-    stage.session_of(client).close()
+    if who == "the session":
+        session.close()
+    else:
+        broker.close()
+        assert await client.rest() == b""
     assert stage.memory.buffered_bytes == 0
+    assert stage.metrics.errors.upstream["closed_mid_frame"] == (who == "the broker")
 
 
 async def test_the_proxys_own_answer_waits_for_a_response_that_has_begun(open_stage: OpenStage) -> None:
@@ -550,11 +484,7 @@ async def test_the_proxys_own_answer_waits_for_a_response_that_has_begun(open_st
 
 async def test_responses_before_a_brokers_close_are_delivered(open_stage: OpenStage) -> None:
     """It answered and closed; the next request fails to be sent before the answer was read."""
-    stage = open_stage()
-    client, broker = await stage.pair()
-    session = stage.session_of(client)
-    await client.send(produce(1))
-    await broker.frame()
+    stage, client, broker, session = await opened(open_stage, produce(1))
     session.responses.pause(8)
     await broker.send(produced(1))
     broker.close()
@@ -570,8 +500,7 @@ async def test_responses_before_a_brokers_close_are_delivered(open_stage: OpenSt
 
 
 async def test_the_proxys_own_answer_to_a_client_that_has_gone(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
+    stage, client, broker, _ = await opened(open_stage)
     await client.send(heartbeat(1) + b"".join(api_versions(number, 99) for number in range(2, 50)))
     await broker.frame()
     client.reset()
@@ -592,9 +521,7 @@ async def test_a_reset_after_unread_bytes_is_not_lost(
     """
     if not sweeps:
         monkeypatch.setattr(Session, "sweep", lambda _session, _now_ns: None)
-    stage = open_stage()
-    client, broker = await stage.pair()
-    session = stage.session_of(client)
+    stage, client, broker, session = await opened(open_stage)
     await client.send(produce(1) + produce(2))
     await broker.read(len(produce(1)))
     session.responses.pause(8)  # so that both are there when the proxy reads
@@ -612,10 +539,7 @@ async def test_a_reset_after_unread_bytes_is_not_lost(
 async def test_a_broker_that_breaks_a_connection_is_named(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    await client.send(produce(1))
-    await broker.frame()
+    stage, client, broker, _ = await opened(open_stage, produce(1))
     await broker.send(produced(1))
     await client.frame()
     with caplog.at_level(logging.WARNING):
@@ -631,11 +555,7 @@ async def test_a_broker_that_breaks_a_connection_is_named(
 
 async def test_a_client_that_goes_during_a_drain_is_noticed_though_it_is_not_read(open_stage: OpenStage) -> None:
     """It may have ended its stream alone, and receives the response in flight."""
-    stage = open_stage()
-    client, broker = await stage.pair()
-    session = stage.session_of(client)
-    await client.send(heartbeat(1))
-    await broker.frame()
+    stage, client, broker, session = await opened(open_stage, heartbeat(1))
     session.drain()
     client.close()
     await until(lambda: session.client.peer_has_gone)
@@ -647,50 +567,17 @@ async def test_a_client_that_goes_during_a_drain_is_noticed_though_it_is_not_rea
 
 
 async def test_a_sweep_passes_over_a_session_that_was_closed_meanwhile(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    session = stage.session_of(client)
+    stage, _, broker, session = await opened(open_stage)
     session.close()
     session.sweep(stage.clock())
     assert await broker.rest() == b""
-
-
-@pytest.mark.parametrize("ends", [False, True])
-async def test_bytes_that_never_arrive_are_not_charged(open_stage: OpenStage, ends: bool) -> None:
-    """They are reserved for a second, or until the connection ends; later ones wait in the middle of their frame."""
-    stage = open_stage(quotas=[without_burst("client-id=etl,producer_byte_rate=1")])
-    client, broker = await stage.pair()
-    frame = produce(1, 1_000)
-    await client.send(frame[:100])
-    await broker.read(100)
-    [limit] = stage.registry.limits_in_use()
-    assert limit.debt_ns(stage.clock()) == (len(frame) - 4) * 1_000_000_000
-    if ends:
-        client.close()
-        broker.close()
-        await stage.no_sessions()
-        assert limit.debt_ns(stage.clock()) == 96 * 1_000_000_000
-        return
-    stage.clock.pass_seconds(1)
-    await until(lambda: not limit.reserved)  # the proxy checks ten times a second
-    assert limit.debt_ns(stage.clock()) == 95 * 1_000_000_000
-    session = stage.session_of(client)
-    await client.send(frame[100:])
-    await until(lambda: session.is_held)
-    stage.clock.pass_seconds(95)
-    stage.shared.wakeups.limits_changed()
-    assert await broker.read(len(frame) - 100) == frame[100:]
-    assert limit.debt_ns(stage.clock()) == (len(frame) - 100) * 1_000_000_000
 
 
 @pytest.mark.parametrize("how", ["closes", "resets"])
 async def test_a_broker_that_closes_before_a_response_gets_a_hint_about_tls(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    await client.send(api_versions(1, 3))
-    await broker.frame()
+    stage, client, broker, _ = await opened(open_stage, api_versions(1, 3))
     if how == "closes":
         broker.close()
     else:

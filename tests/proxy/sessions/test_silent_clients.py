@@ -11,8 +11,8 @@ import pytest
 
 from proxy.config.config import SecurityOptions
 from proxy.streams.memory import READ_SIZE, RESERVE
-from tests.proxy.conversation import Peer, Stage, until
-from tests.proxy.frames import correlation_of, fetch, fetched, heartbeat, heartbeat_answer, produce, produced
+from tests.proxy.conversation import Peer, Stage
+from tests.proxy.frames import fetch, fetched, produce, produced
 
 OpenStage = Callable[..., Stage]
 
@@ -82,33 +82,3 @@ async def test_memory_is_bounded_and_others_are_served(open_stage: OpenStage, nu
     broker.close()
     await stage.no_sessions()
     assert stage.memory.buffered_bytes == 0
-
-
-@pytest.mark.parametrize("flooders", [1, 8])
-async def test_pending_requests_are_bounded_and_others_are_served(open_stage: OpenStage, flooders: int) -> None:
-    """Clients that send on while their broker does not respond; also an innocent one that has as many in flight."""
-    stage = open_stage(security=SecurityOptions(max_pending_requests=PENDING))
-    flood = b"".join(heartbeat(number) for number in range(10 * PENDING))
-    pairs = [await stage.pair() for _ in range(flooders)]
-    for client, _ in pairs:
-        await client.send(flood)
-    await until(lambda: stage.paused() == {"in_flight": flooders})
-    innocent, its_broker = await stage.pair()
-    for first in range(0, 3 * PENDING, PENDING):
-        numbers = range(first, first + PENDING)
-        await innocent.send(b"".join(produce(number) for number in numbers))
-        for number in numbers:
-            assert await its_broker.frame() == produce(number)
-        await its_broker.send(b"".join(produced(number) for number in numbers))
-        for number in numbers:
-            assert await innocent.frame() == produced(number)
-    assert stage.paused() == {"in_flight": flooders}
-    for client, broker in pairs:
-        session = stage.session_of(client)
-        assert len(session.connection.in_flight) == PENDING
-        assert session.requests.stream.holding.total <= READ_SIZE
-        for number in range(10 * PENDING):
-            assert correlation_of(await broker.frame()) == number
-            await broker.send(heartbeat_answer(number))
-            assert await client.frame() == heartbeat_answer(number)
-    assert stage.paused() == {}

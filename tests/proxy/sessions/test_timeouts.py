@@ -78,30 +78,22 @@ async def test_a_request_that_is_collected_is_not_complete(open_stage: OpenStage
     assert closed(stage) == {"handshake_timeout": 1}
 
 
-@pytest.mark.parametrize("answered", [False, True])
-async def test_after_one_request_it_is_not(open_stage: OpenStage, answered: bool) -> None:
+@pytest.mark.parametrize("request_", ["in flight", "answered", "answered by the proxy", "without a response"])
+async def test_after_one_request_it_is_not(open_stage: OpenStage, request_: str) -> None:
     stage = open_stage(security=HANDSHAKE)
     client, broker = await stage.pair()
-    await client.send(heartbeat(1) + (heartbeat(2)[:9] if answered else b""))
-    assert await broker.frame() == heartbeat(1)
-    if answered:
-        await broker.send(heartbeat_answer(1))
-        await client.frame()
-    stage.clock.pass_seconds(100)
-    stage.sweep()
-    assert closed(stage) == {}
-
-
-@pytest.mark.parametrize("acks", [0, 1])
-async def test_one_that_the_proxy_answers_or_that_has_no_response_counts(open_stage: OpenStage, acks: int) -> None:
-    stage = open_stage(security=HANDSHAKE)
-    client, broker = await stage.pair()
-    if acks:
+    if request_ == "answered by the proxy":
         await client.send(api_versions(1, 99))
         await client.frame()
-    else:
+    elif request_ == "without a response":
         await client.send(produce(1, 100, acks=0))
         await broker.frame()
+    else:
+        await client.send(heartbeat(1) + heartbeat(2)[:9])
+        assert await broker.frame() == heartbeat(1)
+    if request_ == "answered":
+        await broker.send(heartbeat_answer(1))
+        await client.frame()
     stage.clock.pass_seconds(100)
     stage.sweep()
     assert closed(stage) == {}

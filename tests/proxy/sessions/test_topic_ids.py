@@ -11,8 +11,7 @@ from kio.index import load_request_schema
 
 from protocol.apis import METADATA
 from protocol.messages import decode
-from tests.proxy.conversation import Peer, Stage, lines_of, until, without_burst
-from tests.proxy.dialogue import debts
+from tests.proxy.conversation import Peer, Stage, lines_of, without_burst
 from tests.proxy.frames import (
     batch,
     frame,
@@ -42,27 +41,6 @@ def ids_asked_for(frame: bytes) -> set[uuid.UUID]:
     assert not body.allow_auto_topic_creation
     assert all(topic.name is None for topic in body.topics)
     return {topic.topic_id for topic in body.topics}
-
-
-async def test_an_unknown_id_is_requested(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=BY_NAME_AND_TOTAL)
-    client, broker = await stage.pair()
-    sent = produce_records(1, {IDS["rows"]: [batch(2, 200)]}, version=13)
-    await client.send(sent)
-    assert await broker.frame() == sent
-    asked, ids = await asked_by_the_proxy(stage)
-    assert ids == {IDS["rows"]}
-    await asked.send(metadata_answer(1, {1: stage.broker.address}, named=IDS))
-    await until(lambda: stage.context.topics.name_of(IDS["rows"].bytes) == "rows")
-    stage.clock.pass_seconds(1_000)
-    await client.send(produce_records(2, {IDS["rows"]: [batch(1, 150)]}, version=13))
-    await broker.frame()
-    assert debts(stage) == {
-        ("topic:rows", "bytes_in_rate"): 150,
-        ("total", "bytes_in_rate"): 150,
-        ("resource-group:clients", "messages_in_rate"): 1,
-    }
-    assert await asked.rest() == b"", "and the proxy hangs up"
 
 
 @pytest.mark.parametrize("how", ["it hangs up", "it does not know", "it says nonsense", "it claims too much"])
