@@ -75,9 +75,9 @@ class Checked(_ParamType):
         return values.split_specs(rv)
 
     def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        if self.metavar.startswith("FILE"):
+        if self.name.startswith("FILE"):
             return [CompletionItem(incomplete, type="file")]
-        words = self.metavar.split("|") if self.metavar.islower() else ()
+        words = self.name.split("|") if self.name.islower() else ()
         return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
 

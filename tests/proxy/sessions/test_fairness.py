@@ -152,7 +152,6 @@ def test_only_a_share_fetch_passes_at_a_deadline(sent: Callable[[int], bytes], a
         passed_after_seconds = (world.clock() - began_ns) / 1e9
         assert passed_after_seconds == 10 if sent is share_fetch else passed_after_seconds > 100
         pair.broker_sends(answer(number))
-    wakeups.close()
 
 
 def crowd(number: int) -> tuple[World, Timers, list[Queued]]:

@@ -25,7 +25,7 @@ from proxy.sessions.pump import (
     Pump,
     PumpSet,
 )
-from proxy.sessions.turns import TURN_NS, Turns
+from proxy.sessions.turns import HEAVY_ROUND_NS, TURN_NS, Turns
 from proxy.sessions.wire import Wire
 from proxy.streams.connection import FIRST_READ_SIZE
 from proxy.streams.memory import READ_SIZE, RESERVE
