@@ -382,7 +382,7 @@ def test_help_loads_neither_the_server_nor_http() -> None:
         "import sys\n"
         "from proxy.commands import main\n"
         "main(['run', '--help'], standalone_mode=False)\n"
-        "slow = {'aiohttp', 'kio', 'uvloop', 'prometheus_client', 'asyncio'}\n"
+        "slow = {'h11', 'kio', 'uvloop', 'prometheus_client', 'asyncio'}\n"
         "print(sorted(slow & set(sys.modules)), file=sys.stderr)\n"
     )
     result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60)
