@@ -171,13 +171,17 @@ class RequestStream(Requests):
         self._end_frame(now_ns, FrameEvent.NEEDS_MORE)
 
     def _set_want(self) -> None:
-        """Close to the limit, read only to the end of the frame and the next header: a hold then keeps little."""
+        """Close to the limit, read only to the end of the frame and the next header, or what a frame has reserved that
+        lapsed: a hold then keeps little.
+        """
         if self.full_read != READ_SIZE and not self.remaining:
             self.end_first()
         if self.near_limit and self.connection.context.measures.enforces:
             frame = self.connection.frame
-            lapsed = 0 if frame is None else frame.rest_bytes
-            self.want = max(0, self.remaining - lapsed) + HEAD_READ_SIZE
+            if frame is None or not frame.rest_bytes:
+                self.want = self.remaining + HEAD_READ_SIZE
+            else:
+                self.want = frame.reserved_bytes or HEAD_READ_SIZE
         elif self.connection.is_closing and self.remaining:
             self.want = self.remaining
         else:

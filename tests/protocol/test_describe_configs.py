@@ -95,12 +95,14 @@ def test_any_bytes(version: int, body: bytes, sizes: list[int], work: int) -> No
 def test_one_step_reads_few_items(names: bool) -> None:
     body = one_resource(4, 2, *["n"] * 2_000) if names else b"\xd1\x0f" + b"\x02\x02t\x00\x00" * 2_000 + b"\x00\x00\x00"
     walk = DescribeConfigsRequestWalk(4, len(body), 0)
-    pos, most = 0, 0
+    pos, most, most_kept = 0, 0, 0
     while pos < len(body):
         walk.work_left = 20
         final = walk.advance(bytearray(body), pos, len(body))
         most, pos = max(most, final - pos), final
+        most_kept = max(most_kept, len(walk.out))
     assert most <= 80
+    assert most_kept < 10
 
 
 # ---- responses

@@ -103,8 +103,9 @@ def test_tags_of_later_brokers_are_left_out() -> None:
     assert answer.finalized_features_epoch == 12
 
 
-def test_a_tag_whose_size_is_not_its_contents() -> None:
-    body = pack(">h", 0) + b"\x01" + pack(">i", 0) + b"\x01\x01\x09" + pack(">q", 12) + b"\x00"
+@pytest.mark.parametrize("size", [7, 9])
+def test_a_tag_whose_size_is_not_its_contents(size: int) -> None:
+    body = pack(">h", 0) + b"\x01" + pack(">i", 0) + b"\x01\x01" + bytes([size]) + pack(">q", 12)
     with pytest.raises(MalformedFrame):
         decode(ApiVersionsResponse, body, 0)
 

@@ -111,6 +111,17 @@ def test_an_address_with_a_negative_port_is_an_error_and_stays() -> None:
     assert addresses.told == []
 
 
+@pytest.mark.parametrize(("endpoint_type", "shown"), [(1, ["", PROXY_HOST, ""]), (2, [""] * 3)])
+def test_each_fenced_broker_is_hidden_and_all_controllers_are(endpoint_type: int, shown: list[str]) -> None:
+    brokers = [address(node, True, True) + text(None, True) + bytes([node % 2, 0]) for node in (1, 2, 3)]
+    start = header(DESCRIBE_CLUSTER, 2) + bytes(6) + b"\x00" + bytes([endpoint_type]) + text("c", True) + bytes(4)
+    addresses = Addresses()
+    frame = start + count(3, True) + b"".join(brokers) + bytes(5)
+    after = parsed(DESCRIBE_CLUSTER, 2, rewrite(DESCRIBE_CLUSTER, 2, frame, addresses))
+    assert [broker.host for broker in after.brokers] == shown
+    assert addresses.lists in ([[(2, REAL_HOST, 9092)]], [[]], [])[endpoint_type - 1 :]
+
+
 # ---- bounded work and memory
 
 

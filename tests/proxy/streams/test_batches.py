@@ -408,6 +408,26 @@ def test_requests_that_do_not_fit_are_not_read_again_and_again(spec: str) -> Non
     assert pair.request_stream._batches._most == 1
 
 
+def test_batches_of_clients_that_cannot_be_refused_pass_together() -> None:
+    pair = pair_with("topic=rows,bytes_in_rate=1GB,action=reject")
+    pair.client_sends(RUN.frame(1), RUN.frame(2))
+    plans = pair.request_stream._batches._plans
+    assert plans is not None
+    assert plans.latest is not None
+
+
+def test_half_as_many_are_tried_where_there_was_no_room() -> None:
+    """For 100 requests."""
+    pair = pair_with("client-id=etl,request_rate=100")
+    one = heartbeat(1)
+    pair.client_sends(one)
+    stream, end = pair.request_stream, 200 * len(one)
+    assert stream.kind is not None
+    stream.buf[:end] = one * 200
+    passed = [stream._batches.take(stream, stream.kind, 0, end, pair.world.clock()) // len(one) for _ in range(4)]
+    assert passed == [0, 0, 50, 0]
+
+
 def test_plans_are_few_and_short() -> None:
     pair = pair_with("topic=<default>,bytes_in_rate=1GB")
     for number in range(1, 30):

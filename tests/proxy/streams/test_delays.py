@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from proxy.config.config import EnforcementOptions
+from proxy.streams.handler import DELAYED_READ_SIZE
 from proxy.streams.steps import DELAY_RESPONSE
 from quotas.modes import MODES
 from tests.proxy.conversation import without_burst
@@ -55,6 +56,19 @@ def test_old_versions_of_produce_are_answered_late(version: int) -> None:
         assert (mode[2], pair.world.throttled()[mode]) == ("delay", 1), "counted once"
     else:
         assert produce_throttle_ms(pair.received()[0], version) == debt_ms(pair)
+
+
+def test_after_a_delay_the_next_one_keeps_few_bytes() -> None:
+    pair = Pair(World([replace(QUOTA, mode="delay")]))
+    for number in (1, 2):
+        pair.client_sends(fetch(number))
+        pass_holds(pair.world)
+        pair.broker_sends(fetched(number, size=300_000))
+        assert pair.responses.stopped == DELAY_RESPONSE
+        assert len(pair.responses.kept) > DELAYED_READ_SIZE or number == 2
+        if number == 1:
+            pair.end_delay()
+    assert len(pair.responses.kept) <= DELAYED_READ_SIZE
 
 
 @pytest.mark.parametrize("version", [0, 1, 7, 8, 12])

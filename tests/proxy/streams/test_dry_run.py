@@ -135,6 +135,7 @@ def excess(world: World) -> dict[str, int]:
         is_dry = world.report.is_dry_run
         for_usage[tally.limit_name] += tally.would_have_bytes if is_dry else tally.delayed_bytes
         assert (tally.delayed_bytes if is_dry else tally.would_have_bytes) == 0
+        assert not (is_dry and tally.throttled_ns)
     assert +for_usage == +Counter(entity.excess), "usage records have the same"
     return entity.excess
 

@@ -11,11 +11,12 @@ from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import (
     batch,
+    produce,
     produce_records,
     produce_throttle_ms,
     produced,
 )
-from tests.proxy.streams.pair import Pair, World, pass_holds
+from tests.proxy.streams.pair import Pair, World, lapse, pass_holds
 from tests.proxy.streams.waiting import holder, replace_quotas, wait
 
 ROWS = [produce_records(number, {"rows": [batch(1, 1_000)]}) for number in range(5)]
@@ -51,6 +52,19 @@ def test_a_removed_limit_releases_at_once(spec: str) -> None:
     replace_quotas(pair.world, [])
     assert pair.sent() == ROWS[1:3]
     assert pair.world.holds.limits == {}
+
+
+def test_the_rest_of_a_lapsed_frame_is_not_held_by_a_removed_limit() -> None:
+    world = World([without_burst("client-id=etl,producer_byte_rate=1000"), parse_spec("total,producer_byte_rate=1MB")])
+    pair = Pair(world)
+    request = produce(1, 200_000)
+    pair.client_sends(request[:100_000])
+    lapse(world)
+    world.registry.replace([parse_spec("total,producer_byte_rate=1MB")], world.clock())
+    pair.client_sends(request[100_000:])
+    assert not pair.is_held
+    assert pair.sent() == [request]
+    assert world.reserved() == {}
 
 
 @pytest.mark.parametrize("spec", SLOW)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.config.config import UsageOptions
+from proxy.streams.handlers.data import HEAD_READ_SIZE
 from quotas.parsing.parse import parse_spec
 from tests.protocol.fetch_responses import Partitions, fetch_response, record_bytes
 from tests.proxy import frames
@@ -268,6 +269,22 @@ def test_a_frame_that_lapsed_waits_in_its_turn_each_time() -> None:
         pass_one_hold(world)
     passed = [len(each.to_broker) for each in (long, *others)]
     assert min(passed) >= max(passed) / 2, passed
+
+
+def test_the_holds_of_a_lapsed_frame_keep_few_bytes() -> None:
+    """The first one keeps a read."""
+    world = World([parse_spec("client-id=etl,producer_byte_rate=100kB")])
+    pair = Pair(world)
+    request = frames.produce(1, 10 * MB)
+    pair.client_sends(request[:300_000])
+    lapse(world)
+    pair.client_sends(request[300_000:2_000_000])
+    kept = []
+    for _ in range(10):
+        assert pair.is_held
+        kept.append(len(pair.requests.kept))
+        pass_one_hold(world)
+    assert max(kept[1:]) <= HEAD_READ_SIZE
 
 
 def wait_of(world: World, pair: Pair, number: int) -> int:
