@@ -65,7 +65,7 @@ class Kubelet:
                 executors = self._server.request("GET", f"{self._place}/pods", labelSelector="spark-role=executor")
                 for pod in executors["items"]:
                     name = pod["metadata"]["name"]
-                    if name not in seen:
+                    if name not in seen and "deletionTimestamp" not in pod["metadata"]:
                         seen.add(name)
                         self._threads.append(threading.Thread(target=self._run_pod, args=(pod,)))
                         self._threads[-1].start()
