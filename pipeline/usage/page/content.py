@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from pipeline.usage.page.charts import COLOURS, bars, duration_text, line, number_text, stacked_bars
@@ -220,7 +220,11 @@ def _months(found: DataFrame, since: date | None, until: date | None) -> str:
 
 def _recommendations(found: DataFrame) -> str:
     enough = found.where(f.col("intervals") >= MIN_INTERVALS)
-    top = enough.orderBy(f.desc("throttled_intervals"), f.desc("demand_p99")).limit(ROWS).collect()
+    # All clients of an entity have its proposal: it is shown once, with the largest of them.
+    entity = Window.partitionBy("cluster", "limit", "entity")
+    rank = f.row_number().over(entity.orderBy(f.desc("part"), "user", "client_id"))
+    each = enough.withColumns({"rank": rank, "clients": f.count("*").over(entity)}).where("rank = 1")
+    top = each.orderBy(f.desc("throttled_intervals"), f.desc("demand_p99")).limit(ROWS).collect()
     empty = (
         "No limit was reported."
         if not top and found.isEmpty()
@@ -228,9 +232,8 @@ def _recommendations(found: DataFrame) -> str:
     )
     rows = [
         [
-            *(row[name] for name in ("cluster", "client_id", "entity")),
+            *(row[name] for name in ("cluster", "entity", "limit", "clients", "client_id")),
             f"{100 * row['part']:.0f} %",
-            row["limit"],
             _rate(row["current_limit"]),
             _rate(row["proposed"]),
             f"{100 * row['throttled_intervals'] / row['intervals']:.0f} %",
@@ -240,7 +243,7 @@ def _recommendations(found: DataFrame) -> str:
         ]
         for row in top
     ]
-    headers = "cluster | client id | entity | part | limit | now | proposed | throttled | confidence | need"
+    headers = "cluster | entity | limit | clients | largest | its part | now | proposed | throttled | confidence | need"
     headers += " | used p50 | used p99 | peak"
     return section("Quotas", "What should each quota be?", table(headers, rows, empty))
 
@@ -257,12 +260,11 @@ def _bypass(found: DataFrame) -> str:
     )
     rows = [
         [*row[:3], *(number_text(each) for each in row[3:6]), f"{100 * row[5] / row[3]:.1f} %" if row[3] else ""]
-        for row in top.orderBy(f.desc("unseen")).limit(ROWS).collect()
+        for row in top.where("unseen > 0").orderBy(f.desc("unseen")).limit(ROWS).collect()
     ]
     headers = "cluster | topic | measure | brokers | sidecars | unseen | share"
-    return section(
-        "Bypass", "Which topics get data round the proxy?", table(headers, rows, "No broker counts were given.")
-    )
+    empty = "No broker counts were given, or sidecars saw all of them."
+    return section("Bypass", "Which topics get data round the proxy?", table(headers, rows, empty))
 
 
 def _missing(sidecars: DataFrame, holes: DataFrame) -> str:

@@ -49,6 +49,11 @@ def labels(html: str) -> list[str]:
     return re.findall('<text class="day"[^>]*>([^<]*)<', html.partition("</svg>")[0])
 
 
+def cells(html: str, title: str) -> list[str]:
+    """Of the table below a title."""
+    return re.findall("<td[^>]*>([^<]*)", html.partition(f">{title}<")[2].partition("</table>")[0])
+
+
 def test_without_usage_there_are_no_figures(warehouse: Warehouse) -> None:
     html = render(warehouse)
     assert figures(html) == []
@@ -92,9 +97,24 @@ def test_a_month_over_its_budget_is_flagged(warehouse: Warehouse) -> None:
     more = {"cost_per_gb": "0.5", "run_rate": "250", "budget": "200", "over_budget": "true"}
     row = {name: f.lit(value) for name, value in (month | more).items()}
     warehouse.append("team_months", warehouse.row("team_months", row))
+    found = cells(render(warehouse), "Teams by month")
+    assert found == ["2026-01", "ads", "120.00", "EUR", "0.5000", "+20 %", "250.00", "200.00", "over"]
+
+
+def test_a_limit_is_shown_once_and_topics_only_where_something_was_unseen(warehouse: Warehouse) -> None:
+    quota = {"limit": "producer_byte_rate", "entity": "total", "proposed": 5e6, "need": 4e6, "confidence": "low"}
+    more = {"intervals": 8, "throttled_intervals": 2, "demand_is_lower_bound": False}
+    hour = {"date": "2026-01-05", "hour": "2026-01-05 12:00:00", "measure": "messages", "broker_count": 10}
+    for client, part, seen in (("small", 0.2, 10), ("large", 0.8, 4)):
+        own = {"client_id": client, "user": "u", "part": part}
+        topic = {"topic": f"of-{client}", "seen_count": seen, "unseen_count": 10 - seen}
+        for name, values in (("quota_recommendations", quota | more | own), ("bypass_check", hour | topic)):
+            warehouse.append(name, warehouse.row(name, {each: f.lit(value) for each, value in values.items()}))
     html = render(warehouse)
-    cells = re.findall("<td[^>]*>([^<]*)", html.partition("Teams by month")[2].partition("</table>")[0])
-    assert cells == ["2026-01", "ads", "120.00", "EUR", "0.5000", "+20 %", "250.00", "200.00", "over"]
+    assert cells(html, "Quotas") == [
+        "total", "producer_byte_rate", "2", "large", "80 %", "5 MB/s", "25 %", "low", "4 MB/s",
+    ]  # fmt: skip
+    assert cells(html, "Bypass") == ["of-large", "messages", "10", "4", "6", "60.0 %"]
 
 
 @pytest.mark.parametrize(
