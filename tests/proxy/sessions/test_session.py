@@ -443,7 +443,8 @@ async def test_a_close_while_bytes_wait_for_either_side(open_stage: OpenStage) -
 
 
 @pytest.mark.parametrize(
-    ("who", "coordinators", "size"), [("the session", 40_000, READ_SIZE + 100_000), ("the broker", 20, 100)]
+    ("who", "coordinators", "size"),
+    [("the session", 40_000, READ_SIZE + 100_000), ("the broker", 20, 100), ("the broker", 20, 6)],
 )
 async def test_a_close_while_a_response_is_collected(
     open_stage: OpenStage, who: str, coordinators: int, size: int
