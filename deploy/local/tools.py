@@ -10,5 +10,11 @@ def tool_command(class_name: str, *arguments: str) -> list[str]:
     For instance `org.apache.kafka.tools.TopicCommand`, `org.apache.kafka.tools.ProducerPerformance`,
     `org.apache.kafka.tools.consumer.ConsoleConsumer`, `kafka.admin.ConfigCommand`. Warnings go to stderr.
     """
-    options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+    options = [
+        "-Xmx256m",
+        "-XX:TieredStopAtLevel=1",
+        "-XX:+UseSerialGC",
+        "-XX:-UsePerfData",
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    ]
     return [find_java(), *options, "-cp", class_path(KAFKA_4_3_1, KAFKA_TOOLS), class_name, *arguments]
