@@ -29,10 +29,10 @@ demo: setup java ## 336,776 flights through Spark, the proxy and a real broker: 
 demo-usage: setup java ## two weeks of 50 sidecars, made up: every table, and a report in HTML
 	@$(BIN)/python -m demo.usage $(ARGS)
 
-# Two processes run the units, then the tests with real brokers and Spark, file by file.
+# Two processes run the units, then three the tests with real brokers and Spark, file by file: these wait much.
 # A test with real brokers that fails is run once more, and reported: other work on the machine can spoil one run.
 UNITS := tests/protocol tests/quotas tests/proxy tests/bench tests/build tests/docs
-WITH_BROKERS := --dist loadfile --reruns 1 -raR tests $(UNITS:%=--ignore=%)
+WITH_BROKERS := -n 3 --dist loadfile --reruns 1 -raR tests $(UNITS:%=--ignore=%)
 PYTEST := $(BIN)/python -m pytest -n 2 --durations=40
 
 test: setup jars ## all tests, against real brokers; without the long nightly ones

@@ -28,7 +28,7 @@ SESSIONS_MS = {"SCRAM-SHA-256": 6_000, "SCRAM-SHA-512": 20_000}
 
 _INTEGRATION = "tests/integration/"
 #: What starts slowly, and the folders and files that share one; then single files. The longest begins first, and so on,
-#: so that two processes end at about the same time.
+#: so that the processes end at about the same time.
 TOGETHER = {
     "Spark": ("tests/pipeline/",),
     "a secured broker": tuple(f"{_INTEGRATION}test_{each}.py" for each in ("sasl", "own_login", "tls", "broken_lines")),
