@@ -30,7 +30,8 @@ _INTEGRATION = "tests/integration/"
 #: What starts slowly, and the folders and files that share one; then single files. The longest begins first, and so on,
 #: so that the processes end at about the same time.
 TOGETHER = {
-    "Spark": ("tests/pipeline/",),
+    "reports in Spark": tuple(f"tests/pipeline/usage/test_{each}.py" for each in ("report_job", "missing")),
+    "the rest in Spark": ("tests/pipeline/",),
     "a secured broker": tuple(f"{_INTEGRATION}test_{each}.py" for each in ("sasl", "own_login", "tls", "broken_lines")),
     "three brokers": (f"{_INTEGRATION}three_brokers/",),
     "a broker that goes": (f"{_INTEGRATION}test_broker_down.py",),
