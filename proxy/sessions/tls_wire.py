@@ -24,7 +24,7 @@ _RECORD_NS: Final = 3_000
 #: What OpenSSL is given at once: the largest record, with its head.
 _LARGEST_RECORD: Final = 16_384 + 320
 #: Most bytes of one `recv`, and most that are encrypted for one `send`.
-_AT_ONCE: Final = 131_072
+_AT_ONCE: Final = 262_144
 #: Bytes that a client may send after its handshake failed, before it has read why.
 _MAX_DISCARDED: Final = 262_144
 
