@@ -18,11 +18,10 @@ from kio.static.protocol import Entity
 from protocol.errors import MalformedFrame
 from protocol.layouts import Field, layout_of
 from protocol.rewriting_walk import CopyingWalk
-from protocol.walk import Steps
+from protocol.walk import UNBOUNDED, Steps
 
 E = TypeVar("E", bound=Entity)
 
-_UNBOUNDED = 1 << 62
 _INT16 = Struct(">h")
 _KNOWN_ERROR_CODES = frozenset(int(code) for code in ErrorCode)
 _UNKNOWN_ERROR = _INT16.pack(ErrorCode.unknown_server_error)
@@ -40,7 +39,7 @@ class _CheckingWalk(CopyingWalk):
             self.out[-2:] = _UNKNOWN_ERROR
 
 
-def read(entity: type[E], data: bytes, start: int, most_items: int = _UNBOUNDED) -> tuple[E, int]:
+def read(entity: type[E], data: bytes, start: int, most_items: int = UNBOUNDED) -> tuple[E, int]:
     """Decodes the message or struct that starts at `data[start]`; returns it and the position after it.
 
     Args:
@@ -63,7 +62,7 @@ def read(entity: type[E], data: bytes, start: int, most_items: int = _UNBOUNDED)
     return decoded, after
 
 
-def decode(entity: type[E], data: bytes, start: int, most_items: int = _UNBOUNDED) -> E:
+def decode(entity: type[E], data: bytes, start: int, most_items: int = UNBOUNDED) -> E:
     """Decodes `data[start:]`, all of it, as `read` does."""
     decoded, after = read(entity, data, start, most_items)
     if after != len(data):

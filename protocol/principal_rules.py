@@ -13,6 +13,7 @@ The first rule that matches counts. Patterns are those of Python, which are Java
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import Final, final
 
 from asn1crypto import core, parser, x509
@@ -132,6 +133,7 @@ class Rules:
         return distinguished_name
 
 
+@cache  # each connection with a certificate asks
 def parse_rules(text: str = DEFAULT) -> Rules:
     """Raises ValueError: a rule is not valid. Its text reads on after "--ssl-principal-mapping-rules"."""
     rules: list[_Rule | None] = []

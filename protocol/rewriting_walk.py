@@ -6,15 +6,13 @@ contain a broker's address, and every reader must accept a message without them 
 
 from collections.abc import Generator
 from struct import Struct
-from typing import Final
 
 from protocol.errors import MalformedFrame, TooManyItems, TruncatedFrame
 from protocol.layouts import Field, Layout, response_layout
-from protocol.walk import FrameWalk, Reading, Steps
+from protocol.walk import UNBOUNDED, FrameWalk, Reading, Steps
 from protocol.wire import encode_varint, varint_size
 
 _INT32 = Struct(">i")
-_UNBOUNDED: Final = 1 << 62
 
 
 class CopyingWalk(FrameWalk):
@@ -26,7 +24,7 @@ class CopyingWalk(FrameWalk):
 
     is_done = False
     """Whether `out` is complete."""
-    items_left = _UNBOUNDED
+    items_left = UNBOUNDED
     """How many more items of arrays, and tags, the message may have."""
 
     def __init__(self, layout: Layout, frame_length: int, start: int = 0) -> None:

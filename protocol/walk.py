@@ -21,7 +21,7 @@ Naming = Generator[None, None, Topic]
 
 _NO_BYTES: Final = bytearray()
 _NO_STEPS: Final[Iterator[None]] = iter(())
-_UNBOUNDED: Final = 1 << 62
+UNBOUNDED: Final = 1 << 62
 _COMPARED_AT_ONCE: Final = 512
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
@@ -39,7 +39,7 @@ class FrameWalk:
     _limit = 0
     """Position after the frame's last byte, most often greater than `_end`."""
     _steps: Iterator[None] | None = None
-    work_left = _UNBOUNDED
+    work_left = UNBOUNDED
     """How many pieces (topics, partitions, batches, tagged fields) the next `advance` may read, plus two at most. A
     piece takes a few microseconds. It counts down. Callers set it before each call to bound the time of the call.
     """
