@@ -10,7 +10,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -199,6 +200,16 @@ class ProxyProcess:
             self._process.stderr.close()
         if self._scratch is not None:
             self._scratch.cleanup()
+
+
+@contextmanager
+def killed_at_the_end(argv: Sequence[str]) -> Iterator[None]:
+    """A client in a process of its own, without output, as long as the block lasts."""
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=PROJECT) as process:
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 def eventually(look: Callable[[], _T], seconds: float, what: str) -> _T:

@@ -2,7 +2,6 @@
 producers run: what they get follows within seconds, and nobody is disconnected.
 """
 
-import subprocess
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -11,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from bench.flooding_clients import LIBRARIES, command
-from deploy.local.artifacts import PROJECT
 from deploy.local.cluster import KafkaCluster
 from deploy.local.tap import Tap
 from tests.integration.bytes_passed import SECONDS, check_frames, span
 from tests.integration.flood import Flood, create_topics
-from tests.integration.proxy_process import ProxyProcess, eventually
+from tests.integration.proxy_process import ProxyProcess, eventually, killed_at_the_end
 
 #: At `SLOW` a client needs a minute for `MUCH`. The five requests of 100 kB that a library sends ahead pass in 5 s, and
 #: it waits 10 s for a response.
@@ -47,12 +45,8 @@ def flooding(library: str, bootstrap: str, client_id: str, topic: str) -> Iterat
         with Flood(bootstrap, client_id, topic, acks=0):
             yield
         return
-    argv = command(library, bootstrap, client_id, topic)
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=PROJECT) as process:
-        try:
-            yield
-        finally:
-            process.kill()
+    with killed_at_the_end(command(library, bootstrap, client_id, topic)):
+        yield
 
 
 def frames_of(tap: Tap, client_id: str, since_ns: int = 0) -> list[tuple[int, int]]:

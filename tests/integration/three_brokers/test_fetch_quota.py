@@ -2,10 +2,9 @@
 without it they read what is left.
 """
 
-import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,10 @@ import pytest
 from bench.enforcement.outcome import rebalances_in
 from bench.greedy_consumers import LIBRARIES, command
 from bench.real_broker import fill
-from deploy.local.artifacts import PROJECT
 from deploy.local.cluster import KafkaCluster
 from deploy.local.tap import Tap
 from tests.integration.bytes_passed import check_held
-from tests.integration.proxy_process import eventually
+from tests.integration.proxy_process import eventually, killed_at_the_end
 from tests.integration.scanned_proxy import RelayedProxy, relayed_by
 from tests.integration.test_live_change import write
 
@@ -25,17 +23,6 @@ RATE = 300_000
 BURST_SECONDS = 0.1
 NODES = (1, 2, 3)
 MEMBERS, PARTITIONS = 2, 6
-
-
-@contextmanager
-def reading(library: str, bootstrap: str, group: str, topic: str) -> Iterator[None]:
-    """A consumer of the group, whose name is its client id, as long as the block lasts."""
-    argv = command(library, bootstrap, group, topic)
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=PROJECT) as process:
-        try:
-            yield
-        finally:
-            process.kill()
 
 
 @pytest.mark.parametrize("seconds", [8, pytest.param(120, marks=pytest.mark.nightly)])
@@ -70,7 +57,7 @@ def test_groups_of_three_libraries_each_at_their_limit(
         fill(kafka_cluster3.bootstrap_servers, topic, backlog, PARTITIONS)
         for group, library in groups.items():
             for _ in range(MEMBERS):
-                stack.enter_context(reading(library, front.bootstrap_servers, group, topic))
+                stack.enter_context(killed_at_the_end(command(library, front.bootstrap_servers, group, topic)))
         eventually(lambda: all(map(is_stable, groups)), 90, "all are members")
         eventually(lambda: all(map(sizes, groups)), 60, "all read")
         began_ns, before = time.monotonic_ns(), rebalances()
