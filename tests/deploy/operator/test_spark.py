@@ -166,20 +166,25 @@ def test_what_the_account_of_drivers_may_do(with_broker: ApiServer) -> None:
     assert not with_broker.allows("create", "pods", "others")
 
 
-def test_a_driver_without_the_label_has_no_sidecar(with_broker: ApiServer) -> None:
-    name = "driver-without"
+def driver_of_cluster_mode(server: ApiServer, name: str, **options: str) -> Any:
+    """The pod of a driver of that name, submitted with these options besides."""
     done = submit(
-        with_broker, with_broker.kubeconfig, "--deploy-mode", "cluster", "--name", "job",
+        server, server.kubeconfig, "--deploy-mode", "cluster", "--name", "job",
         "--class", "org.apache.spark.examples.SparkPi",
         "local:///opt/spark/examples.jar",
         **{
             "spark.kubernetes.submission.waitAppCompletion": "false",
             "spark.kubernetes.driver.pod.name": name,
-            "spark.kubernetes.driver.label.kafka-quota-proxy/inject": "false",
+            **options,
         },
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:]
-    pod = with_broker.request("GET", f"api/v1/namespaces/jobs/pods/{name}")
+    return server.request("GET", f"api/v1/namespaces/jobs/pods/{name}")
+
+
+def test_a_driver_without_the_label_has_no_sidecar(with_broker: ApiServer) -> None:
+    unlabelled = {"spark.kubernetes.driver.label.kafka-quota-proxy/inject": "false"}
+    pod = driver_of_cluster_mode(with_broker, "driver-without", **unlabelled)
     assert sidecars(pod) == []
     assert pod["spec"]["serviceAccountName"] == "spark"
 
@@ -189,18 +194,7 @@ def test_the_driver_of_cluster_mode_has_the_sidecar_once(
     with_broker: ApiServer, options: list[str], template: str
 ) -> None:
     name = f"driver-{template.partition('.')[0]}"
-    done = submit(
-        with_broker, with_broker.kubeconfig, "--deploy-mode", "cluster", "--name", "job",
-        "--class", "org.apache.spark.examples.SparkPi",
-        "local:///opt/spark/examples.jar",
-        **{
-            "spark.kubernetes.submission.waitAppCompletion": "false",
-            "spark.kubernetes.driver.pod.name": name,
-            "spark.kubernetes.driver.podTemplateFile": template,
-        },
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-4000:]
-    pod = with_broker.request("GET", f"api/v1/namespaces/jobs/pods/{name}")
+    pod = driver_of_cluster_mode(with_broker, name, **{"spark.kubernetes.driver.podTemplateFile": template})
     [container] = sidecars(pod)
     assert container["restartPolicy"] == "Always"
     assert container["startupProbe"]["httpGet"]["path"] == "/readyz"
