@@ -423,7 +423,7 @@ async def test_many_handshakes_take_turns(
     assert max(rounds) <= HEAVY_ROUND_NS // step_ns + 1
     for client in clients:
         await client.handshake()
-    assert sum(rounds) >= 800
+    await until(lambda: sum(rounds) >= 800)  # the last client is done before the proxy
 
 
 # ---- handshakes with brokers
