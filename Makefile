@@ -43,11 +43,14 @@ else
 	@$(BIN)/python -m pytest -m "not nightly and not deploy" $(ARGS)
 endif
 
-test-nightly: setup jars ## all tests, with the long ones and many more generated examples
+test-nightly: setup jars ## all tests, the long ones too, with many more generated examples: 90 minutes
 ifeq ($(strip $(ARGS)),)
-	@$(PYTEST) -m "not deploy" --hypothesis-profile=nightly $(UNITS)
-	@$(PYTEST) -m "not deploy" --hypothesis-profile=nightly $(WITH_BROKERS)
-	@$(MAKE) check-compiled check-deploy
+	@failed=; \
+	$(PYTEST) -m "not deploy" --hypothesis-profile=nightly $(UNITS) || failed="$$failed units"; \
+	$(PYTEST) -m "not deploy" --hypothesis-profile=nightly $(WITH_BROKERS) || failed="$$failed with-brokers"; \
+	$(MAKE) check-compiled || failed="$$failed check-compiled"; \
+	$(MAKE) check-deploy || failed="$$failed check-deploy"; \
+	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 else
 	@$(BIN)/python -m pytest --hypothesis-profile=nightly $(ARGS)
 endif
