@@ -104,6 +104,7 @@ class _ScriptedWire(Wire):
             return len(data)
 
         self.sent_bytes = 0
+        self.buffers = False
         self.recv_into = recv_into
         self.send = send
 

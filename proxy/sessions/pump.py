@@ -115,6 +115,7 @@ class Pump(Turn):
 
     __slots__ = (
         "_byte_cost",
+        "_connection",
         "_owner",
         "_read_limit",
         "_recv_into",
@@ -135,6 +136,7 @@ class Pump(Turn):
         self._shared = shared
         self._owner = owner
         self.stream = stream
+        self._connection = stream.connection
         self.source = source
         self._sink = sink
         self._recv_into = source.recv_into
@@ -189,10 +191,7 @@ class Pump(Turn):
         if self.paused:
             return  # the resume that removes the last reason handles `unparsed`
         self.source.when_readable(self.on_readable)
-        if self.unparsed:
-            self.parse_kept()
-        else:
-            self.on_readable()
+        self.read_on()
 
     def on_readable(self) -> None:
         """One wake-up: at most one ``recv``."""
@@ -201,14 +200,12 @@ class Pump(Turn):
         if turns.is_busy and (self.is_heavy or turns.used_ns >= ROUND_NS) and not turns.may_begin(self):
             self._wait_for_turn()
             return
-        stream = self.stream
-        memory = shared.memory
-        want = stream.want
+        memory, receive, want = shared.memory, self._recv_into, self.stream.want
         if self.kept or memory.is_tight or self._read_limit < want:
             self._read_less(want)
             return
         try:
-            size = self._recv_into(memory.data, want)
+            size = receive(memory.data, want)
         except OSError as error:
             self._on_unread(error)
             return
@@ -219,28 +216,28 @@ class Pump(Turn):
 
     def _run_whole(self, size: int) -> None:
         """As `_run`, for the common case: all bytes pass in one step."""
-        shared = self._shared
-        stream = self.stream
+        shared, stream = self._shared, self.stream
+        clock, first = shared.clock, shared.memory.first  # to call an attribute that is no method is slow
         try:
-            step = stream.take(0, size, shared.clock())
+            step = stream.take(0, size, clock())
         except Exception as error:  # noqa: BLE001 - a defect may cost its own connection, never the process
             self._owner.close_for(error, self)
             return
         if step != size:
             self._run(size, step)
             return
-        self.write(shared.memory.view[:size])
+        self.write(first(size))
         turns = shared.turns
         cost_ns = FAST_TURN_NS + (size * self._byte_cost >> 2)
-        turns.used_ns += cost_ns
-        if turns.used_ns > WORTH_COUNTING_NS and not turns.is_busy:
+        turns.used_ns = used_ns = turns.used_ns + cost_ns
+        if used_ns > WORTH_COUNTING_NS and not turns.is_busy:
             turns.begin_round()
         if stream.remaining > BULK:
             self.is_heavy = True
             turns.heavy_used_ns += cost_ns
         elif self.is_heavy:
             self.is_heavy = False
-        if stream.connection.attention:
+        if self._connection.attention:
             self._owner.attend()
         if self.source.buffers and not self.paused:
             self._wait_for_turn()
@@ -317,7 +314,7 @@ class Pump(Turn):
         turns.used(self, used_ns)
         if shared.short or shared.queued:  # a frame that was collected may have been sent
             shared.memory_returned()
-        if self.stream.connection.attention:
+        if self._connection.attention:
             self._owner.attend()
         if self.source.buffers and not self.paused:
             self._wait_for_turn()
@@ -391,7 +388,7 @@ class Pump(Turn):
             self._owner.on_delay()
         elif step == FULL:
             self.pause(IN_FLIGHT)
-            self.stream.connection.attention = True
+            self._connection.attention = True
         elif step == WAIT:
             self.pause(RESPONSE_MEMORY)
             self._shared.queued[self.stream.holding] = self
@@ -420,8 +417,9 @@ class Pump(Turn):
             self.pending += data
             self._account()
             return
+        send = self._send
         try:
-            sent = self._send(data)
+            sent = send(data)
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError as error:
@@ -434,10 +432,9 @@ class Pump(Turn):
             self._sink.when_writable(self._on_writable)
 
     def _on_writable(self) -> None:
-        pending = self.pending
+        pending, self.pending = self.pending, None
         if pending is None:
             return
-        self.pending = None
         self.write(pending)
         if self.pending is None:  # all was taken, or the sink has gone
             self._drop_pending()

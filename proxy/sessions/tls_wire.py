@@ -41,7 +41,7 @@ class TlsWire(Wire):
     _end        how the stream ended, after what the last read returned
     """
 
-    __slots__ = ("_context", "_end", "_host", "_owed", "_rest", "_shared", "_tls", "_unsent", "buffers", "handshake")
+    __slots__ = ("_context", "_end", "_host", "_owed", "_rest", "_shared", "_tls", "_unsent", "handshake")
 
     byte_cost = 4
 
@@ -55,7 +55,6 @@ class TlsWire(Wire):
         self._rest = self._unsent = b""
         self._owed = 0
         self._end: OSError | None = None
-        self.buffers = False
         self.recv_into = self._recv_into
         self.send = self._send
 
@@ -123,12 +122,12 @@ class TlsWire(Wire):
             filled = len(data)
             if not self.buffers:
                 data = self._shared.received
-                filled = self._sock.recv_into(data, min(size, _AT_ONCE))
+                filled = self._sock.recv_into(data, size if size < _AT_ONCE else _AT_ONCE)
                 if not filled:
                     return 0
             started_ns = turns.clock()
             got, given = self._decrypt(data, filled, buffer, size)
-            self._settle(data[given:filled], is_full=got == size)
+            self._settle(data[given:filled] if given < filled else b"", is_full=got == size)
             if got:
                 return got
             turns.used_ns += turns.clock() - started_ns
@@ -149,7 +148,9 @@ class TlsWire(Wire):
         got = given = count = 0
         try:
             while got < size and count < _RECORDS_AT_ONCE and (given < filled or incoming.pending or not count):
-                room = min(_LARGEST_RECORD - incoming.pending, filled - given)
+                room = _LARGEST_RECORD - incoming.pending
+                if room > filled - given:
+                    room = filled - given
                 if room > 0:
                     given += incoming.write(data[given : given + room])
                 more = read(size - got, memoryview(buffer)[got:] if got else buffer)

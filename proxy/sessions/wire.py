@@ -27,12 +27,12 @@ class Wire:
     Both raise BlockingIOError when nothing can be read or taken now, and OSError when the connection is broken.
     """
 
-    __slots__ = ("_is_read", "_is_written", "_loop", "_sock", "fd", "recv_into", "send")
+    __slots__ = ("_is_read", "_is_written", "_loop", "_sock", "buffers", "fd", "recv_into", "send")
 
     recv_into: Callable[[Any, int], int]
     send: Callable[[Any], int]
     #: Whether there is more to `recv_into` that was received before: the event loop does not report it.
-    buffers = False
+    buffers: bool
     #: What a byte costs besides its way through the kernel, in quarters of a nanosecond.
     byte_cost = 0
 
@@ -41,6 +41,7 @@ class Wire:
         self._sock = sock
         self._is_read = False
         self._is_written = False
+        self.buffers = False
         self.fd = sock.fileno()
         self.recv_into = sock.recv_into
         self.send = sock.send

@@ -187,13 +187,11 @@ class PartitionPlan(BatchPlan):
         key, prefix, answered, tags = kind.key, self.prefix, kind.answered, self._tags
         width, unpack = self._width, self._unpack
         mask = (1 << 8 * width) - 1
-        startswith, append = buf.startswith, in_flight.append
         before = PREFIX_SIZE + len(prefix) + _INDEX + width
         last = end - before - BATCH_HEADER
         around = before + len(tags) - 4
-        known_size = field = -1
+        known_size = field = producer_id = -1
         count = record_bytes = messages = 0
-        producer_id = -1
         while pos <= last and count < most:
             length, seen, correlation_id, head, written, batch_size, magic, attributes, seen_id, claimed = unpack(
                 buf, pos
@@ -207,10 +205,10 @@ class PartitionPlan(BatchPlan):
                 break
             frame_end = pos + 4 + length
             tags_at = frame_end - len(tags)
-            if not startswith(tags, tags_at) and any(buf[tags_at : min(frame_end, end)]):
+            if not buf.startswith(tags, tags_at) and any(buf[tags_at : min(frame_end, end)]):
                 break
             if answered:
-                append((correlation_id, kind))
+                in_flight.append((correlation_id, kind))
             count += 1
             record_bytes += size
             if 0 <= claimed <= size - BATCH_HEADER >> 3:  # as in nearly all batches
@@ -239,7 +237,7 @@ class PartitionPlan(BatchPlan):
         self._topic.last_ns = max(self._topic.last_ns, self._now_ns)
         if not self._limits:
             return super().charges(client, size, missing)
-        sums = (size, self.count, *self._records)
+        sums = (size, self.count, self._records[0], self._records[1])
         if not missing:
             return [(limit, sums[unit], 0) for limit, unit in self._limits]
         record_bytes, messages = self._last

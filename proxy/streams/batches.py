@@ -45,40 +45,35 @@ class Batches:
 
         Returns where the last of them ends, which may be after `end`; `pos` where none passes this way.
         """
-        connection, buf = requests.connection, requests.buf
-        in_flight = connection.in_flight
-        limits = connection.identity.limits
-        most = min(self._most, self._max_in_flight - len(in_flight))
+        connection = requests.connection
+        in_flight, limits = connection.in_flight, connection.identity.limits
+        most = self._max_in_flight - len(in_flight)
+        if self._most < most:
+            most = self._most
+            self._most *= 2
         is_produce = type(kind.handler) is Produce
         plan: BatchPlan | None = None
         if is_produce and limits.walks:
-            plan = self._plan_at(connection, kind, pos, end, now_ns)
-            if plan is None:
-                return pos
-            passed_to = plan.scan(kind, buf, pos, end, most, self.longest, in_flight, now_ns)
-            if passed_to == pos and plan.fit(buf, pos):
-                passed_to = plan.scan(kind, buf, pos, end, most, self.longest, in_flight, now_ns)
-            count = plan.count
+            plan, passed_to, count = self._scan_records(connection, kind, pos, end, most, now_ns)
         else:
-            passed_to, count = self._scan(kind, buf, pos, end, most, in_flight)
+            passed_to, count = self._scan(kind, requests.buf, pos, end, most, in_flight)
         if not count:
             return pos
         size = passed_to - pos - 4 * count
-        missing = max(0, passed_to - end)
         if not is_produce:
             left = limits.requests.spend(count, now_ns)
-        elif plan is None and not missing:
+        elif plan is None and passed_to <= end:
             left = limits.spend(size, count, now_ns)
         else:
+            missing = passed_to - end if passed_to > end else 0
             left = self._spend(connection.identity, plan, size, missing, count, now_ns)
         if left < 0:
             self._undo(kind, count, in_flight)
             return pos
-        self._most = min(2 * self._most, self._max_in_flight)
         if is_produce:
             requests.near_limit = left < READ_SIZE
             entity = connection.identity.entity
-            entity.produce_bytes += size - missing
+            entity.produce_bytes += size
             entity.produce_requests += count
             connection.sent_unanswered |= not kind.answered
         kind.counter.value += count
@@ -104,6 +99,7 @@ class Batches:
             plan.count_topics(traffic)
         if missing and left >= 0:
             self._missing = missing
+            identity.entity.produce_bytes -= missing  # these count when they pass
             self._beside = {limit: units for limit, _, units in charges if units}
         return left
 
@@ -124,39 +120,46 @@ class Batches:
         Returns where the last of them ends, and their number. This is the hot path: its loop makes no decision, since
         decisions one by one would have the same result.
         """
-        startswith, append = buf.startswith, in_flight.append
         key, tail, needed, shortest, answered = kind.key, kind.tail, kind.needed, kind.shortest, kind.answered
-        longest = self.longest
-        count = 0
+        longest, count = self.longest, 0
         while end - pos >= needed and count < most:
             length, seen, correlation_id = unpack_prefix(buf, pos)
-            if seen != key or not shortest <= length <= longest or not startswith(tail, pos + PREFIX_SIZE):
+            if seen != key or not shortest <= length <= longest or not buf.startswith(tail, pos + PREFIX_SIZE):
                 break
             if answered:
-                append((correlation_id, kind))
+                in_flight.append((correlation_id, kind))
             count += 1
             pos += 4 + length
         if pos > end:
             self._last_size = length
         return pos, count
 
-    def _plan_at(self, connection: Connection, kind: RequestKind, pos: int, end: int, now_ns: int) -> BatchPlan | None:
-        """The plan of the requests from `pos` on; None: the first of them is decided alone."""
+    def _scan_records(
+        self, connection: Connection, kind: RequestKind, pos: int, end: int, most: int, now_ns: int
+    ) -> tuple[BatchPlan | None, int, int]:
+        """As `_scan`, by a plan of the requests from `pos` on; None: the first of them is decided alone."""
         usage, identity, plans = connection.usage, connection.identity, self._plans
         if usage is None or usage.has_late:
-            return None
+            return None, pos, 0
         if plans is None:
             plans = self._plans = BatchPlans(usage)
-        buf, plan = connection.context.memory.data, plans.latest
+        buf, latest = connection.context.memory.data, plans.latest
         if (
-            plan is None
-            or plan.kind is not kind
-            or plan.generation != identity.generation
-            or plan.client is not identity.limits
-            or not buf.startswith(plan.prefix, pos + PREFIX_SIZE)
+            latest is None
+            or latest.kind is not kind
+            or latest.generation != identity.generation
+            or latest.client is not identity.limits
+            or not buf.startswith(latest.prefix, pos + PREFIX_SIZE)
         ):
-            return plans.find(kind, identity, buf, pos, end, now_ns)
-        return plan
+            plan = plans.find(kind, identity, buf, pos, end, now_ns)
+            if plan is None:
+                return None, pos, 0
+        else:
+            plan = latest
+        passed_to = plan.scan(kind, buf, pos, end, most, self.longest, connection.in_flight, now_ns)
+        if passed_to == pos and plan.fit(buf, pos):
+            passed_to = plan.scan(kind, buf, pos, end, most, self.longest, connection.in_flight, now_ns)
+        return plan, passed_to, plan.count
 
     def _undo(self, kind: RequestKind, count: int, in_flight: InFlight) -> None:
         """There was no room for so many requests: the next one is decided alone, and then half as many are tried."""

@@ -264,6 +264,7 @@ class RequestKind(Awaited):
     reply       what the response to a data request can do against debt
     batchable   whether such requests pass without a decision each while the limits have room for all
     counter     of requests, for metrics
+    unseen      see `Handler`
     """
 
     __slots__ = (
@@ -278,6 +279,7 @@ class RequestKind(Awaited):
         "shortest",
         "size",
         "tail",
+        "unseen",
         "version",
     )
 
@@ -296,6 +298,7 @@ class RequestKind(Awaited):
         self.reply = Reply.NONE if not self.answered else Reply.NOTICE if waited_for else Reply.LATE
         self.counter = counter
         self.batchable = handler.batches(self)
+        self.unseen = handler.unseen
 
     def length_at(self, buf: bytearray, pos: int, end: int) -> int:
         """The length field of the request at `pos`, if its head has arrived and is of this kind. Else -1."""

@@ -16,6 +16,8 @@ against ``--max-buffered-bytes``. Rules by which memory can always drain:
 """
 
 from collections import deque
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 from protocol.errors import ProtocolError
@@ -74,6 +76,7 @@ class MemoryPool:
         "_waiting_short",
         "buffered_bytes",
         "data",
+        "first",
         "is_tight",
         "kept_bytes",
         "limit",
@@ -84,7 +87,9 @@ class MemoryPool:
 
     def __init__(self, limit: int) -> None:
         self.data = bytearray(READ_SIZE)
-        self.view = memoryview(self.data)
+        self.view = view = memoryview(self.data)
+        #: The first bytes of the buffer, as many as its argument says: most reads have one of few sizes.
+        self.first: Callable[[int], memoryview] = lru_cache(maxsize=1024)(lambda size: view[:size])
         self.limit = limit
         #: All bytes that are kept, with the reserves.
         self.buffered_bytes = 0

@@ -52,14 +52,14 @@ class RequestStream(Requests):
             kind = self.kind
             if kind is not None and kind.batchable:
                 passed_to = self._batches.take(self, kind, pos, end, now_ns)
+                if pos < passed_to <= end and not self.near_limit and self.want == READ_SIZE:
+                    return passed_to
                 if passed_to > pos:
                     return self._end_batch(kind, passed_to, end, now_ns)
         return self._take_frame(pos, end, now_ns)
 
     def _end_batch(self, kind: RequestKind, passed_to: int, end: int, now_ns: int) -> int:
         """A batch has passed; its last request may not have arrived whole."""
-        if passed_to <= end and not self.near_limit and self.want == READ_SIZE:
-            return passed_to
         if passed_to > end:
             self.remaining = passed_to - end
             self.is_counted = False

@@ -55,8 +55,11 @@ class ResponseStream(Responses):
         identity = self.connection.identity
         if not identity.notice.until_ns and not identity.request_notice.until_ns:
             passed_to = self._take_batch(pos, end)
-            if passed_to > pos:
+            if pos < passed_to <= end:
                 return passed_to
+            if passed_to > end:
+                self.remaining = passed_to - end
+                return end
         elif not self.connection.context.measures.enforces:
             identity.drop_notices()
         return self._take_response(pos, end, now_ns)
@@ -94,11 +97,9 @@ class ResponseStream(Responses):
     def _take_batch(self, pos: int, end: int) -> int:
         """Forward responses that need no change: those that are not parsed, and Produce responses of the common shape.
 
-        Returns where the last of them ends, or `end` if that is after it (then `remaining` is set); `pos` where the
-        first needs its handler.
+        Returns where the last of them ends, which may be after `end`; `pos` where the first needs its handler.
         """
-        in_flight = self.connection.in_flight
-        buf, longest, popleft = self.buf, self._longest_in_batch, in_flight.popleft
+        in_flight, buf, longest = self.connection.in_flight, self.buf, self._longest_in_batch
         left = _MOST_AT_ONCE
         if end - pos >= _RUN_SIZE:
             pos = self._take_produce_run(pos, end)
@@ -108,23 +109,16 @@ class ResponseStream(Responses):
             if expected != correlation_id or not 4 <= length <= longest or type(kind) is not RequestKind:
                 break
             frame_end = pos + 4 + length
-            if not kind.handler.unseen and not self._is_plain(kind, pos + 4, frame_end, end):
+            if not kind.unseen and (
+                type(kind.handler) is not Produce
+                or frame_end > end
+                or not finish_usual_produce_response(buf, pos + 4, frame_end, kind.version, 0)
+            ):
                 break
-            popleft()
+            in_flight.popleft()
             left -= 1 + (length >> 7)  # a longer one may have several topics
             pos = frame_end
-        if pos > end:
-            self.remaining = pos - end
-            return end
         return pos
-
-    def _is_plain(self, kind: RequestKind, start: int, frame_end: int, end: int) -> bool:
-        """Whether this is a whole Produce response of the common shape, which is ready to be forwarded then."""
-        return (
-            type(kind.handler) is Produce
-            and frame_end <= end
-            and finish_usual_produce_response(self.buf, start, frame_end, kind.version, 0)
-        )
 
     def _take_produce_run(self, pos: int, end: int) -> int:
         """Forward Produce responses of one size that answer requests of one kind. Returns where the last of them ends.

@@ -151,10 +151,8 @@ def spend_all(amounts: Collection[Charge], size: int, now_ns: int) -> int:
         if left < 0:
             _unspend(amounts, limit)
             return -1
-        if amount != size:
-            left = left * size // amount if amount else UNLIMITED
-        if left < fitting:
-            fitting = left
+        if left < fitting or amount > size:  # else as many bytes fit, or more
+            fitting = min(fitting, left if amount == size else left * size // amount if amount else UNLIMITED)
     for algorithm, amount in asked:
         algorithm.record(amount, now_ns)
     return fitting

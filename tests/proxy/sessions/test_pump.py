@@ -77,6 +77,7 @@ class MemoryWire(Wire):
         self.broken = False
         self.reads: list[int] = []
         self.pending_bytes = 0
+        self.buffers = False
         self.on_readable: Callable[[], None] | None = None
         self.on_writable: Callable[[], None] | None = None
         self.recv_into = self._recv_into
@@ -416,7 +417,7 @@ def test_what_is_left_of_a_turn_waits_with_a_hold_of_another_reason() -> None:
 
 def test_a_wire_that_buffers_is_read_to_its_end_without_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decrypted bytes are not known to the loop: the pump has turns until none are left."""
-    monkeypatch.setattr(MemoryWire, "buffers", property(lambda wire: bool(wire.received)))
+    monkeypatch.setattr(MemoryWire, "buffers", property(lambda wire: bool(wire.received), lambda wire, _: None))
     bench = Bench()
     sent = produce(1, 3 * READ_SIZE)
     bench.client_sends(sent)
