@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from typing import Final, final
 
 from protocol.produce_partitions import PartitionData, ProducePartitionsWalk
-from protocol.produce_refusals import Refused
 from protocol.produce_walk import ProduceRequestWalk, TopicUsage
 from protocol.topics import Topic
 from proxy.enforcement.identity import Identity
@@ -22,6 +21,7 @@ from proxy.streams.context import Context
 from quotas.admission.client_limits import ClientLimits, TopicCharges, TopicLimits
 from quotas.admission.decision import Decision
 from quotas.admission.limit import Limit
+from quotas.admission.refused_sequences import RefusedSequences
 
 #: Bytes of a request that the decision uses.
 LOOKAHEAD: Final = 65_536
@@ -57,17 +57,16 @@ class FirstUsages:
 class Refusal:
     """A refused request: its bytes are discarded as they arrive, and it is answered at its end.
 
-    limit     with its wait; None: it is refused for the order alone
-    errors    of its partitions, as far as they have been found
+    decision    of the limit with the longest wait; `ADMITTED`: it is refused for the order alone
+    partitions  those that have been found
     """
 
-    __slots__ = ("correlation_id", "errors", "limit", "wait_ns")
+    __slots__ = ("correlation_id", "decision", "partitions", "version")
 
-    def __init__(self, limit: Limit | None, wait_ns: int) -> None:
-        self.limit = limit
-        self.wait_ns = wait_ns
-        self.correlation_id = 0
-        self.errors: list[Refused] = []
+    def __init__(self, decision: Decision) -> None:
+        self.decision = decision
+        self.version = self.correlation_id = 0
+        self.partitions: list[tuple[Topic, int]] = []
 
 
 class ProduceUsage:
@@ -78,6 +77,7 @@ class ProduceUsage:
     counted     usages of the current request, for its response; None where no threshold counts responses
     partitions  found in the current request and not taken, where it may be refused; else none are found
     refusal     of the current request, if it is refused
+    refused     batches of the connection that have not come back since
     """
 
     __slots__ = (
@@ -96,6 +96,7 @@ class ProduceUsage:
         "counted",
         "partitions",
         "refusal",
+        "refused",
         "walk",
         "walked_to",
     )
@@ -124,6 +125,7 @@ class ProduceUsage:
         self._listing: ProducePartitionsWalk | None = None
         self.partitions: list[PartitionData] = []
         self.refusal: Refusal | None = None
+        self.refused: Final = RefusedSequences()
 
     @property
     def counts_topics(self) -> bool:
@@ -131,15 +133,7 @@ class ProduceUsage:
         return self._context.config.usage.by_topic
 
     def read(
-        self,
-        version: int,
-        body_offset: int,
-        buf: bytearray,
-        pos: int,
-        end: int,
-        length: int,
-        *,
-        lists_partitions: bool = False,
+        self, version: int, body_offset: int, buf: bytearray, pos: int, end: int, length: int, *, lists_partitions: bool
     ) -> None:
         """Parse the first bytes of the request of `length` bytes whose frame begins at `pos`."""
         body = pos + body_offset
@@ -168,6 +162,11 @@ class ProduceUsage:
         if walk is not None:
             found[walk.topic] = None
         return tuple(found)
+
+    @property
+    def partitions_left(self) -> int:
+        """Partitions of the topic that is read which have not been found, or one more."""
+        return 0 if self.walk is None or self._listing is None else self._listing.partitions_left
 
     def take_partitions(self) -> list[PartitionData]:
         """The partitions that were found since the last call."""
@@ -231,8 +230,10 @@ class ProduceUsage:
 
     @property
     def has_late(self) -> bool:
-        """Whether the next request must be checked for what the last one contained after its decision."""
-        return bool(self._late) or self._late_producer_ids
+        """Whether the next request must be decided alone: for what the last one contained after its decision, or for
+        refused batches, which have to pass first.
+        """
+        return bool(self._late) or self._late_producer_ids or len(self.refused) > 0
 
     @property
     def counts_errors(self) -> bool:
@@ -242,13 +243,11 @@ class ProduceUsage:
 
     def lasting_charges(self, topic: Topic, now_ns: int) -> TopicCharges | None:
         """What the records of a topic are charged to, as long as the limits stay as they are. None: that may change."""
-        if not self._context.registry.learns_topics and not self._may_be_refused:
+        if not self._context.registry.learns_topics:
             known = name_of(self._context, topic) if self.counts_topics else ""
             return None if known is None else TopicCharges(self._identity.limits, TopicLimits(known))
         charges = self.charges_of(topic, now_ns)
-        if self._may_be_refused and self._is_decided_alone(charges):
-            return None
-        return charges if charges.topic.name else None
+        return charges if charges.topic.name and not self._may_be_refused(charges) else None
 
     def add(
         self, amounts: dict[Limit, int], usages: list[TopicUsage], producer_ids: tuple[int, ...], now_ns: int
@@ -257,8 +256,8 @@ class ProduceUsage:
         for usage in usages:
             if usage.producer_ids != producer_ids:
                 return False
-        if self._may_be_refused and any(
-            self._is_decided_alone(self.charges_of(usage.topic, now_ns)) for usage in usages
+        if self._context.registry.rejects and any(
+            self._may_be_refused(self.charges_of(usage.topic, now_ns)) for usage in usages
         ):
             return False
         self.add_topics(amounts, usages, now_ns)
@@ -275,15 +274,9 @@ class ProduceUsage:
 
     # ---- inside
 
-    @property
-    def _may_be_refused(self) -> bool:
-        """Whether topics of this client have limits with `action=reject`, or had them, and it can handle that."""
-        return self._identity.refusal_error > 0 and self._identity.limits.rejects
-
-    def _is_decided_alone(self, charges: TopicCharges) -> bool:
-        """Whether a batch for this topic may be refused: by a limit, or since refused batches have to pass first."""
-        who = self._identity.client.key, charges.topic.name
-        return bool(charges.rejecting) or self._context.registry.refused.has_refused(who)
+    def _may_be_refused(self, charges: TopicCharges) -> bool:
+        """Whether a batch for this topic may be refused."""
+        return bool(charges.rejecting) and self._identity.refusal_error > 0
 
     def _add_records(self, amounts: dict[Limit, int], usages: list[TopicUsage], now_ns: int) -> tuple[int, ...]:
         """Add what these are charged; returns their new producer ids, where a limit counts those."""

@@ -255,8 +255,6 @@ class RequestStream(Requests):
         if not self.remaining:
             self.is_dropping = False
             self.walk = None
-            if walk is not None and kind is not None:
-                kind.handler.on_dropped(self, kind, now_ns)
         if self.want != READ_SIZE or self.connection.is_closing:
             self._set_want()
         if self.resume_at > pos:
