@@ -9,7 +9,7 @@ One step parses at most `PIECES` topics, partitions and batches: the decision us
 steps that follow.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, final
 
 from protocol.produce_partitions import PartitionData, ProducePartitionsWalk
@@ -27,7 +27,7 @@ from quotas.admission.refused_sequences import RefusedSequences
 LOOKAHEAD: Final = 65_536
 #: Topics, partitions and batches that one step reads. A new topic costs up to 20 us, a known one 5 us.
 PIECES: Final = 200
-#: Topics kept of one request after it was forwarded; and as many more that it left in debt.
+#: Topics kept of one request for its response; and limits that it left in debt.
 MAX_REMEMBERED: Final = 1_000
 #: Topics kept of one request in flight, times the requests in flight: up to 4 requests keep `MAX_REMEMBERED` each, and
 #: 1,000 requests whose broker does not respond keep 26,000 together, 4 MB.
@@ -89,7 +89,6 @@ class ProduceUsage:
         "_generation",
         "_identity",
         "_late",
-        "_late_producer_ids",
         "_listing",
         "_new_producer_ids",
         "_seen",
@@ -115,9 +114,8 @@ class ProduceUsage:
         self._seen: list[TopicUsage] = []
         #: Its producer ids that were new at the decision.
         self._new_producer_ids: tuple[int, ...] = ()
-        #: Content of the last request after its decision: topics, and whether there were new producer ids.
-        self._late: set[Topic] = set()
-        self._late_producer_ids = False
+        #: Limits that the last request left in debt after its decision, or whose producer ids were found then.
+        self._late: dict[Limit, None] = {}
         self.counted: FirstUsages | None = None
         #: A threshold counts the current request, and it has no response.
         self._accepts_now = False
@@ -176,12 +174,14 @@ class ProduceUsage:
         return found
 
     def charges(self, length: int, now_ns: int) -> dict[Limit, int]:
-        """What the request that has been read, of `length` bytes, is charged to each limit. Limits of what the request
-        before contained late are checked as well, without another charge.
+        """What the request that has been read, of `length` bytes, is charged to each limit. Limits that the request
+        before has left in debt are checked as well, without another charge.
         """
         amounts = self._identity.limits.amounts(length, 1)
         self._new_producer_ids = self._add_records(amounts, self._seen, now_ns)
-        self._add_late(amounts, now_ns)
+        for limit in self._late:
+            if self._context.registry.is_in_use(limit):
+                amounts.setdefault(limit, 0)
         return amounts
 
     def passed(self, now_ns: int, in_flight: int, *, answered: bool) -> None:
@@ -190,7 +190,6 @@ class ProduceUsage:
         """
         self.count_topics(self._seen)
         self._late.clear()
-        self._late_producer_ids = False
         self._remember_producer_ids(self._new_producer_ids, now_ns)
         self._accepts_now = self._counts_errors and not answered
         if answered and self._counts_errors:
@@ -217,23 +216,23 @@ class ProduceUsage:
         if not self._identity.limits.counts_records:
             return amounts
         new = self._add_records(amounts, seen, now_ns)
-        self._remember_producer_ids(new, now_ns)
-        self._late.update([usage.topic for usage in seen[: max(0, MAX_REMEMBERED - len(self._late))]])
-        self._late_producer_ids |= bool(new)
+        producer_ids = self._identity.limits.producer_ids
+        if new and producer_ids is not None:
+            self._remember_producer_ids(new, now_ns)
+            self._late[producer_ids.limit] = None
         self._count_accepted(seen, now_ns)
         return amounts
 
-    def keep_exceeding(self, decision: Decision, seen: list[TopicUsage], now_ns: int) -> None:
-        """Topics over a limit hold the next request, however many topics come before them."""
-        exceeding = [name for name in self._topics_of(decision, [usage.topic for usage in seen], now_ns) if name]
-        self._late.update(exceeding[: 2 * MAX_REMEMBERED - len(self._late)])
+    def keep_late(self, exceeded: Sequence[Limit]) -> None:
+        """More of the current request has left these limits in debt: the next one waits for them."""
+        self._late.update(dict.fromkeys(exceeded[: max(0, MAX_REMEMBERED - len(self._late))]))
 
     @property
     def has_late(self) -> bool:
         """Whether the next request must be decided alone: for what the last one contained after its decision, or for
         refused batches, which have to pass first.
         """
-        return bool(self._late) or self._late_producer_ids or len(self.refused) > 0
+        return bool(self._late) or len(self.refused) > 0
 
     @property
     def counts_errors(self) -> bool:
@@ -321,14 +320,6 @@ class ProduceUsage:
             self._charges[topic] = charges
         return charges
 
-    def _add_late(self, amounts: dict[Limit, int], now_ns: int) -> None:
-        """Check, without another charge, the limits of what the request before contained late."""
-        if self._late:
-            self._add_records(amounts, [TopicUsage(topic, 0, 0, ()) for topic in self._late], now_ns)
-        producer_ids = self._identity.limits.producer_ids
-        if self._late_producer_ids and producer_ids is not None:
-            amounts.setdefault(producer_ids.limit, 0)
-
     def with_topics(self, refused: Decision, now_ns: int) -> Decision:
         """The decision with the topics that it is about, unless the request would be refused without them too."""
         limits = self._identity.limits
@@ -337,19 +328,10 @@ class ProduceUsage:
             of_request.add(limits.producer_ids.limit)
         if not of_request.isdisjoint(refused.exceeded):
             return refused
-        topics = [*(usage.topic for usage in self._seen[:PIECES]), *self._late]
-        names = self._topics_of(refused, topics, now_ns)
+        exceeded = set(refused.exceeded)
+        charges = [self.charges_of(usage.topic, now_ns) for usage in self._seen[:PIECES]]
+        names = tuple(dict.fromkeys(each.topic.name for each in charges if each.has_any_of(exceeded)))
         return refused if "" in names else refused._replace(topics=names)
-
-    def _topics_of(self, decision: Decision, topics: Iterable[Topic], now_ns: int) -> tuple[str, ...]:
-        """The names of those topics whose records are charged to a limit in debt; "" for unknown ones."""
-        exceeded = set(decision.exceeded)
-        found: dict[str, None] = {}
-        for topic in topics:
-            charges = self.charges_of(topic, now_ns)
-            if charges.has_any_of(exceeded):
-                found[charges.topic.name] = None
-        return tuple(found)
 
     def _remember_producer_ids(self, new: tuple[int, ...], now_ns: int) -> None:
         producer_ids = self._identity.limits.producer_ids

@@ -254,7 +254,7 @@ class Produce(DataHandler):
         decision = debt_of(amounts, now_ns)
         if decision is ADMITTED:
             return
-        usage.keep_exceeding(decision, seen, now_ns)
+        usage.keep_late(decision.exceeded)
         assert isinstance(stream, Requests)  # noqa: S101 - for the type checker: the walk is over a request
         kind = stream.kind
         if kind is not None:
