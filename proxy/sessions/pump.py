@@ -45,8 +45,8 @@ class Owner(Protocol):
     __slots__ = ()
 
     @abstractmethod
-    def attend(self) -> None:
-        """The session has something to do besides the bytes: see `Connection.attention`; or the sink took all bytes."""
+    def after_step(self) -> None:
+        """`Connection.needs_session` is set, or the sink took all bytes."""
 
     @abstractmethod
     def on_hold(self) -> None:
@@ -240,8 +240,8 @@ class Pump(Turn):
             turns.heavy_used_ns += cost_ns
         elif self.is_heavy:
             self.is_heavy = False
-        if stream.connection.attention:
-            self._owner.attend()
+        if stream.connection.needs_session:
+            self._owner.after_step()
         if self.source.buffers and not self.paused:
             self._wait_for_turn()
 
@@ -317,8 +317,8 @@ class Pump(Turn):
         turns.used(self, used_ns)
         if shared.short or shared.queued:  # a frame that was collected may have been sent
             shared.memory_returned()
-        if self.stream.connection.attention:
-            self._owner.attend()
+        if self.stream.connection.needs_session:
+            self._owner.after_step()
         if self.source.buffers and not self.paused:
             self._wait_for_turn()
 
@@ -391,7 +391,7 @@ class Pump(Turn):
             self._owner.on_delay()
         elif step == FULL:
             self.pause(IN_FLIGHT)
-            self.stream.connection.attention = True
+            self.stream.connection.needs_session = True
         elif step == WAIT:
             self.pause(RESPONSE_MEMORY)
             self._shared.queued[self.stream.holding] = self
@@ -441,7 +441,7 @@ class Pump(Turn):
         self.write(pending)
         if self.pending is None:  # all was taken, or the sink has gone
             self._drop_pending()
-            self._owner.attend()
+            self._owner.after_step()
 
     def _drop_pending(self) -> None:
         self.pending = None

@@ -164,7 +164,7 @@ class RequestStream(Requests):
             context.measures.report.released(client, frame.counted_by, frame.held_ns, now_ns)
         context.holds.end(frame, event)
         if context.holds.changed:
-            connection.attention = True
+            connection.needs_session = True
 
     def put_back(self, now_ns: int) -> None:
         """A released frame was not decided: more of it must arrive first. It begins anew."""

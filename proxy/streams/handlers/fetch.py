@@ -215,7 +215,7 @@ class Fetch(DataHandler):
         if identity.notice.limit in limits.limits:  # a notice may count what was reserved, and has been released
             identity.notice.renew(identity.registry, now_ns)
         if context.holds.changed:
-            connection.attention = True
+            connection.needs_session = True
         return delay
 
 
