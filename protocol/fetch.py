@@ -199,7 +199,7 @@ class FetchResponseWalk(RecordsWalk):
             yield from self._skip(_ABORTED * aborted, "aborted transactions")
         if version >= FIRST_WITH_REPLICAS:
             yield from self._skip(4, "preferred read replica")
-        size = yield from self._bytes_size(compact, "records")
+        size = yield from self._records_size(compact)
         self._records = max(0, size)
         self._count_records(size)
 

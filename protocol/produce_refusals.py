@@ -2,15 +2,9 @@
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
-from protocol.produce import (
-    FIRST_FLEXIBLE,
-    FIRST_WITH_APPEND_TIME,
-    FIRST_WITH_LOG_START,
-    FIRST_WITH_RECORD_ERRORS,
-    FIRST_WITH_THROTTLE,
-)
+from protocol.produce import FIRST_FLEXIBLE, FIRST_WITH_LOG_START, FIRST_WITH_RECORD_ERRORS
 from protocol.topics import Topic
 from protocol.wire import encode_string, encode_varint
 
@@ -18,64 +12,52 @@ THROTTLING_QUOTA_EXCEEDED: Final = 89
 NOT_ENOUGH_REPLICAS: Final = 19
 MAX_MESSAGE: Final = 500
 """Bytes of an error message; a longer one is cut."""
+MAX_MESSAGES: Final = 100
+"""Partitions of one response that have the message: with more it could be longer than the request."""
 
 _NO_OFFSET: Final = (-1).to_bytes(8, "big", signed=True)
 _INT32 = Struct(">i")
 _INDEX_AND_ERROR = Struct(">ih")
 
 
-class Refused(NamedTuple):
-    """A partition of a refused request. `message`: for the client's log, from version 8 on."""
-
-    topic: Topic
-    partition: int
-    error_code: int
-    message: str
-
-
 def refused_produce_response(
-    version: int, correlation_id: int, refused: Sequence[Refused], throttle_time_ms: int
+    version: int, correlation_id: int, partitions: Sequence[tuple[Topic, int]], error_code: int, message: str
 ) -> bytes:
-    """The response to a refused request, from its correlation id on.
+    """The response that refuses these partitions, from its correlation id on, without a throttle time.
 
     Args:
-        refused: in the order of the request.
-        throttle_time_ms: of other limits; 0 where there are none.
+        version: 3 or later, as requests with batches of idempotent producers have it.
+        partitions: of the request, in its order: topic and index.
+        message: for the client's log, from version 8 on.
     """
     compact = version >= FIRST_FLEXIBLE
-    count, topics = _topics(version, refused)
-    head = _INT32.pack(correlation_id) + (b"\x00" if compact else b"")
-    throttle = _INT32.pack(throttle_time_ms) if version >= FIRST_WITH_THROTTLE else b""
-    return head + _count(count, compact) + topics + throttle + (b"\x00" if compact else b"")
-
-
-def _topics(version: int, refused: Sequence[Refused]) -> tuple[int, bytes]:
-    """The number of topics of these partitions, and their entries."""
-    compact = version >= FIRST_FLEXIBLE
-    by_topic: dict[Topic, list[Refused]] = {}
-    for each in refused:
-        by_topic.setdefault(each.topic, []).append(each)
-    parts: list[bytes] = []
-    for topic, partitions in by_topic.items():
+    tags = b"\x00" if compact else b""
+    by_topic: dict[Topic, list[int]] = {}
+    for topic, index in partitions:
+        by_topic.setdefault(topic, []).append(index)
+    parts = [_INT32.pack(correlation_id), tags, _count(len(by_topic), compact)]
+    messages_left = MAX_MESSAGES
+    after_error = _after_error(version, message)
+    for topic, indexes in by_topic.items():
         parts.append(topic if isinstance(topic, bytes) else encode_string(topic.encode(), compact))
-        parts.append(_count(len(partitions), compact))
-        for each in partitions:
-            parts.append(_INDEX_AND_ERROR.pack(each.partition, each.error_code))
-            parts.append(_after_error(version, each.message))
-        if compact:
-            parts.append(b"\x00")
-    return len(by_topic), b"".join(parts)
+        parts.append(_count(len(indexes), compact))
+        for index in indexes:
+            if not messages_left:
+                after_error = _after_error(version, "")
+            messages_left -= 1
+            parts += [_INDEX_AND_ERROR.pack(index, error_code), after_error]
+        parts.append(tags)
+    return b"".join([*parts, bytes(4), tags])
 
 
 def _after_error(version: int, message: str) -> bytes:
     """A partition's fields after its error code: as Kafka writes them for a partition with an error."""
     compact = version >= FIRST_FLEXIBLE
-    offsets = 1 + (version >= FIRST_WITH_APPEND_TIME) + (version >= FIRST_WITH_LOG_START)
+    offsets = _NO_OFFSET * (3 if version >= FIRST_WITH_LOG_START else 2)
     if version < FIRST_WITH_RECORD_ERRORS:
-        return _NO_OFFSET * offsets
+        return offsets
     text = message.encode()[:MAX_MESSAGE].decode(errors="ignore").encode()
-    tags = b"\x00" if compact else b""
-    return _NO_OFFSET * offsets + _count(0, compact) + encode_string(text, compact) + tags
+    return offsets + _count(0, compact) + encode_string(text, compact) + (b"\x00" if compact else b"")
 
 
 def _count(count: int, compact: bool) -> bytes:

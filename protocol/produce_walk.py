@@ -259,7 +259,7 @@ class ProduceRequestWalk(FrameWalk):
         yield from self._need(_INDEX, "partition index")
         self._begin_partition(_int32(self._buf, self._pos)[0])
         self._pos += _INDEX
-        size = yield from self._bytes_size(self._compact, "records")
+        size = yield from self._records_size(self._compact)
         if size > self._limit - self._pos:
             raise TruncatedFrame("records", self._offset())
         if size > 0:

@@ -92,7 +92,7 @@ class ShareFetchResponseWalk(_ShareResponseWalk):
         yield from self._skip_compact("acknowledge error message")
         yield from self._skip(8, "current leader")
         yield from self._skip_tags()
-        size = yield from self._bytes_size(True, "records")
+        size = yield from self._records_size(True)
         self._check_left(size, "records")
         self._count_records(size)
         yield from self._skip(max(0, size), "records")

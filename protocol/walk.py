@@ -111,9 +111,9 @@ class FrameWalk:
         if size > self._limit - self._pos:
             raise TruncatedFrame(what, self._offset())
 
-    def _pause(self, pieces: int = 1) -> Steps:
-        """Counts pieces of work, and yields if none are left and there are bytes to read."""
-        self.work_left -= pieces
+    def _pause(self) -> Steps:
+        """Counts a piece of work, and yields if none are left and there are bytes to read."""
+        self.work_left -= 1
         if self.work_left <= 0 and self._pos < self._end:
             yield
 
@@ -168,9 +168,9 @@ class FrameWalk:
             raise MalformedFrame(what, self._offset())
         return size
 
-    def _bytes_size(self, compact: bool, what: str) -> Reading:
-        """Size of bytes or records, nullable or not: -1 when null."""
-        return self._size(compact, _INT32, what)
+    def _records_size(self, compact: bool) -> Reading:
+        """Size of records, nullable or not: -1 when null."""
+        return self._size(compact, _INT32, "records")
 
     def _collect(self, size: int, what: str) -> Collecting:
         """The next `size` bytes, copied. The caller bounds `size`."""

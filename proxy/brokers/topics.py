@@ -10,7 +10,7 @@ from asyncio import AbstractEventLoop, Task
 from collections.abc import Awaitable, Callable, Iterable
 
 from protocol.topics import NO_TOPIC_ID, TopicPartitions
-from proxy.observability.logs import RateLimited, event
+from proxy.observability.logs import RateLimited
 
 #: Further topics are not stored: their records count for the limits that need no topic.
 MAX_TOPICS = 1_000_000
@@ -92,14 +92,9 @@ class Topics:
             self._task = None
 
     def _log_failure(self, wanted: list[bytes], error: OSError) -> None:
-        suppressed = self._lines.admit("topic_ids_unknown", int(self._loop.time() * 1_000_000_000))
-        if suppressed is not None:
-            event(
-                _log,
-                logging.WARNING,
-                "topic_ids_unknown",
-                topics=len(wanted),
-                detail=str(error),
-                effect="their records count only for limits that need no topic",
-                suppressed=suppressed or None,
-            )
+        now_ns, effect = (
+            int(self._loop.time() * 1_000_000_000),
+            "their records count only for limits that need no topic",
+        )
+        fields = {"topics": len(wanted), "detail": str(error), "effect": effect}
+        self._lines.event(_log, logging.WARNING, "topic_ids_unknown", "topic_ids_unknown", now_ns, **fields)

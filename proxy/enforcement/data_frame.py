@@ -39,7 +39,7 @@ class FrameEvent(IntEnum):
     """What moves a data frame from one state to the next.
 
     IN_DEBT      a limit holds it
-    TURN         its turn, or its deadline, has come, or the limits have changed
+    RELEASE      its turn, or its deadline, has come, or the limits have changed
     NEEDS_MORE   more of it must arrive before it is decided
     ADMITTED     it passes as far as it has arrived
     LAPSE        its reservation is used up, or was released since it did not arrive
@@ -48,7 +48,7 @@ class FrameEvent(IntEnum):
     """
 
     IN_DEBT = auto()
-    TURN = auto()
+    RELEASE = auto()
     NEEDS_MORE = auto()
     ADMITTED = auto()
     LAPSE = auto()
@@ -62,7 +62,7 @@ _E = FrameEvent
 TRANSITIONS: Final[Mapping[Life, Mapping[FrameEvent, Life]]] = MappingProxyType(
     {
         _L.NEW: {_E.IN_DEBT: _L.HELD, _E.ADMITTED: _L.PASSING, _E.END: _L.DONE, _E.CLOSE: _L.DROPPED},
-        _L.HELD: {_E.TURN: _L.RELEASED, _E.CLOSE: _L.DROPPED},
+        _L.HELD: {_E.RELEASE: _L.RELEASED, _E.CLOSE: _L.DROPPED},
         _L.RELEASED: {
             _E.IN_DEBT: _L.HELD,
             _E.NEEDS_MORE: _L.NEW,

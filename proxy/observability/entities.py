@@ -11,9 +11,9 @@ from typing import Final
 
 from proxy.observability import logs
 from proxy.observability.labels import OTHER, label_value
-from proxy.observability.tallies import WINDOW_SLOT_NS, EntityMetrics, Histogram
+from proxy.observability.tallies import WINDOW_SLOT_NS, Cell, EntityMetrics, Histogram
 from proxy.observability.throttle_tallies import ThrottleTallies
-from proxy.observability.topic_traffic import SeriesCount, TrafficByTopic
+from proxy.observability.topic_traffic import TrafficByTopic
 
 THROTTLE_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -44,7 +44,7 @@ class Entities:
         self.throttle_tallies = throttle_tallies
         self._clock_ns = clock_ns
         #: Of topics; None: nothing is counted by topic.
-        self._series = SeriesCount() if by_topic else None
+        self._series = Cell() if by_topic else None
         self._known: dict[tuple[str, str], EntityMetrics] = {}
         self._announced: set[str] = set()
         #: Throttled requests and connections of all clients, by reason (see `proxy.enforcement.report`).

@@ -7,8 +7,6 @@ from dataclasses import InitVar, dataclass, field
 from itertools import accumulate
 from typing import Final
 
-from proxy.observability.topic_traffic import TopicTraffic
-
 WINDOW_SLOTS: Final = 10
 WINDOW_SLOT_NS: Final = 3_000_000_000
 """The window of throttle_time_max/avg is 30 s long and slides in steps of 3 s."""
@@ -19,6 +17,20 @@ class Cell:
     """A counter of its own: the hot path does `cell.value += 1`."""
 
     value: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class TopicTraffic:
+    """The counters of one client and topic. They only grow; the hot path increments them.
+
+    produce_bytes      of records as they are in the log: compressed, with the headers of their batches
+    produce_messages   records, as the headers of their batches count them
+    fetch_bytes        the same bytes, of responses
+    """
+
+    produce_bytes: int = 0
+    produce_messages: int = 0
+    fetch_bytes: int = 0
 
 
 class Histogram:

@@ -4,8 +4,9 @@ Only with `--usage-by-topic`. The number of series (a client and a topic) is bou
 process: further topics of a client are counted together, as `other`. A series ends with the counters of its client.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+from proxy.observability.tallies import Cell, TopicTraffic
 
 OTHER_TOPICS: Final = "other"
 """Topics without a series of their own, and those whose id is not known."""
@@ -20,33 +21,15 @@ MAX_NAME: Final = 249
 """Longest name of a topic that a broker accepts (`Topic.MAX_NAME_LENGTH`)."""
 
 
-@dataclass(slots=True, eq=False)
-class TopicTraffic:
-    """The counters of one client and topic. They only grow; the hot path increments them.
-
-    produce_bytes      of records as they are in the log: compressed, with the headers of their batches
-    produce_messages   records, as the headers of their batches count them
-    fetch_bytes        the same bytes, of responses
-    """
-
-    produce_bytes: int = 0
-    produce_messages: int = 0
-    fetch_bytes: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class SeriesCount:
-    """The number of series of the process. `Entities.expire` sets it anew."""
-
-    value: int = 0
-
-
 class TrafficByTopic(dict[str, TopicTraffic]):
-    """The traffic of one client, by topic. `traffic[name]` adds a topic that is new."""
+    """The traffic of one client, by topic. `traffic[name]` adds a topic that is new.
+
+    `series`: their number in the process. `Entities.expire` sets it anew.
+    """
 
     __slots__ = ("_series",)
 
-    def __init__(self, series: SeriesCount) -> None:
+    def __init__(self, series: Cell) -> None:
         self._series = series
 
     def __missing__(self, topic: str) -> TopicTraffic:

@@ -51,10 +51,10 @@ class BrokerLogin:
             self._login = Login(settings, connection.context.config.security.sasl_oauthbearer_sub_claim_name)
             self._timer = None
             connection.max_in_flight = 0
-            connection.attention = True
-            self.attend()
+            connection.needs_session = True
+            self.after_step()
 
-    def attend(self) -> None:
+    def after_step(self) -> None:
         """The current frame may have ended, or a response arrived."""
         login, sent = self._login, self._sent
         if login is None or self._requests.stream.remaining:
@@ -105,7 +105,7 @@ class BrokerLogin:
             connection.identity.authenticate(login.user, shared.clock())
         connection.max_in_flight = connection.context.config.security.max_pending_requests
         self._requests.resume(LOGIN)
-        self._owner.attend()
+        self._owner.after_step()
 
     def close(self) -> None:
         """The connection is closed, or the login has ended."""

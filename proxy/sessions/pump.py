@@ -45,8 +45,8 @@ class Owner(Protocol):
     __slots__ = ()
 
     @abstractmethod
-    def attend(self) -> None:
-        """The session has something to do besides the bytes: see `Connection.attention`; or the sink took all bytes."""
+    def after_step(self) -> None:
+        """`Connection.needs_session` is set, or the sink took all bytes."""
 
     @abstractmethod
     def on_hold(self) -> None:
@@ -237,8 +237,8 @@ class Pump(Turn):
             turns.heavy_used_ns += cost_ns
         elif self.is_heavy:
             self.is_heavy = False
-        if self._connection.attention:
-            self._owner.attend()
+        if self._connection.needs_session:
+            self._owner.after_step()
         if self.source.buffers and not self.paused:
             self._wait_for_turn()
 
@@ -314,8 +314,8 @@ class Pump(Turn):
         turns.used(self, used_ns)
         if shared.short or shared.queued:  # a frame that was collected may have been sent
             shared.memory_returned()
-        if self._connection.attention:
-            self._owner.attend()
+        if self._connection.needs_session:
+            self._owner.after_step()
         if self.source.buffers and not self.paused:
             self._wait_for_turn()
 
@@ -388,7 +388,7 @@ class Pump(Turn):
             self._owner.on_delay()
         elif step == FULL:
             self.pause(IN_FLIGHT)
-            self._connection.attention = True
+            self._connection.needs_session = True
         elif step == WAIT:
             self.pause(RESPONSE_MEMORY)
             self._shared.queued[self.stream.holding] = self
@@ -438,7 +438,7 @@ class Pump(Turn):
         self.write(pending)
         if self.pending is None:  # all was taken, or the sink has gone
             self._drop_pending()
-            self._owner.attend()
+            self._owner.after_step()
 
     def _drop_pending(self) -> None:
         self.pending = None

@@ -219,7 +219,7 @@ class Session(Owner, FrameOwner):
 
     def _begin_draining(self) -> None:
         self._end_delay()
-        self.connection.attention = True
+        self.connection.needs_session = True
         if not self.is_held and not self.requests.stream.remaining:
             self.requests.pause(DRAIN)
         else:
@@ -234,7 +234,7 @@ class Session(Owner, FrameOwner):
         self.request_stream.end(self._shared.clock())
         self._shared.wakeups.rearm()
         self._limit_flush()
-        self.connection.attention = True
+        self.connection.needs_session = True
         self._end_requests()
 
     def _limit_flush(self) -> None:
@@ -357,8 +357,8 @@ class Session(Owner, FrameOwner):
 
     # ---- what pumps tell
 
-    def attend(self) -> None:
-        """See `Connection.attention`."""
+    def after_step(self) -> None:
+        """See `Connection.needs_session`."""
         connection = self.connection
         if self.state is State.CLOSED:
             return
@@ -366,12 +366,12 @@ class Session(Owner, FrameOwner):
             self._shared.wakeups.rearm()
         self._send_answers()
         if self.login is not None:
-            self.login.attend()
+            self.login.after_step()
         if self.requests.paused & IN_FLIGHT and connection.has_room_again:
             self.requests.resume(IN_FLIGHT)
         # While answers are owed: the response that ends before one of them may be the last that the broker sends.
         waits = self.requests.paused & IN_FLIGHT or not connection.max_in_flight
-        connection.attention = bool(connection.is_closing or connection.owed_bytes or waits)
+        connection.needs_session = bool(connection.is_closing or connection.owed_bytes or waits)
         if connection.is_closing:
             self._on(Event.PROGRESS)
         if self.state is State.FLUSHING:

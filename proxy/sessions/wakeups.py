@@ -157,7 +157,7 @@ class Wakeups:
         owner = frame.owner
         if owner is None or frame.state is not Life.HELD:
             return None
-        frame.on(FrameEvent.TURN)
+        frame.on(FrameEvent.RELEASE)
         owner.release(frame)
         return owner
 

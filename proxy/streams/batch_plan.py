@@ -31,7 +31,7 @@ from protocol.record_batch import (
 )
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
 from proxy.enforcement.identity import Identity
-from proxy.observability.topic_traffic import TopicTraffic
+from proxy.observability.tallies import TopicTraffic
 from proxy.streams.connection import InFlight
 from proxy.streams.handler import RequestKind
 from proxy.streams.produce_usage import PIECES, ProduceUsage

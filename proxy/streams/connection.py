@@ -60,12 +60,11 @@ class Connection:
     is_closing        draining, or the client has gone: no frame begins
     is_stopped        no request passes now: it is closing, or its own responses take too much memory
     sent_unanswered   a request without a response (acks=0) has been forwarded: the broker may not have read it yet
-    attention         the session has something to do besides the bytes: see `Session.attend`
+    needs_session     the session has something to do besides the bytes: see `Session.after_step`
     is_negotiated     the broker has answered ApiVersions
     """
 
     __slots__ = (
-        "attention",
         "context",
         "exchange",
         "fetching",
@@ -76,6 +75,7 @@ class Connection:
         "is_negotiated",
         "is_stopped",
         "max_in_flight",
+        "needs_session",
         "owed",
         "sent_unanswered",
         "usage",
@@ -91,7 +91,7 @@ class Connection:
         self.is_closing = False
         self.is_stopped = False
         self.sent_unanswered = False
-        self.attention = False
+        self.needs_session = False
         self.is_negotiated = False
         #: The current data frame, if it is held or does not arrive whole.
         self.frame: DataFrame | None = None
@@ -128,7 +128,7 @@ class Connection:
         """Queue a response of the proxy's own: see `Answer`."""
         self.in_flight.append((correlation_id, Answer(frame, throttle_at)))
         self.owe(len(frame))
-        self.attention = True
+        self.needs_session = True
 
     def owe(self, size: int) -> None:
         """Count `size` bytes more for a response in flight; a negative size: less."""

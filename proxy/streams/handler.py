@@ -105,7 +105,7 @@ class Requests(Stream):
         self._begin_dropping(pos + 4 + length)
 
     def drop_walked(self, walk: FrameWalk, pos: int, walked_to: int, length: int) -> None:
-        """As `drop`; `walk` has read up to `walked_to` and reads the rest. `Handler.on_dropped` follows at its end."""
+        """As `drop`; `walk` has read up to `walked_to` and reads the rest: see `Handler.on_walked`."""
         self.resume_at = walked_to
         self.walk = walk
         self._begin_dropping(pos + 4 + length)
@@ -351,9 +351,6 @@ class Handler:
 
     def on_walked(self, stream: Stream, now_ns: int) -> None:
         """The walk over the current frame has advanced, perhaps to its end."""
-
-    def on_dropped(self, requests: Requests, kind: RequestKind, now_ns: int) -> None:
-        """A request has ended that was dropped and walked."""
 
     def on_response_end(self, awaited: Awaited, now_ns: int) -> None:
         """A response has ended that a walk has parsed."""

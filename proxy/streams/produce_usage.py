@@ -9,11 +9,10 @@ One step parses at most `PIECES` topics, partitions and batches: the decision us
 steps that follow.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, final
 
 from protocol.produce_partitions import PartitionData, ProducePartitionsWalk
-from protocol.produce_refusals import Refused
 from protocol.produce_walk import ProduceRequestWalk, TopicUsage
 from protocol.topics import Topic
 from proxy.enforcement.identity import Identity
@@ -22,12 +21,13 @@ from proxy.streams.context import Context
 from quotas.admission.client_limits import ClientLimits, TopicCharges, TopicLimits
 from quotas.admission.decision import Decision
 from quotas.admission.limit import Limit
+from quotas.admission.refused_sequences import RefusedSequences
 
 #: Bytes of a request that the decision uses.
 LOOKAHEAD: Final = 65_536
 #: Topics, partitions and batches that one step reads. A new topic costs up to 20 us, a known one 5 us.
 PIECES: Final = 200
-#: Topics kept of one request after it was forwarded; and as many more that it left in debt.
+#: Topics kept of one request for its response; and limits that it left in debt.
 MAX_REMEMBERED: Final = 1_000
 #: Topics kept of one request in flight, times the requests in flight: up to 4 requests keep `MAX_REMEMBERED` each, and
 #: 1,000 requests whose broker does not respond keep 26,000 together, 4 MB.
@@ -57,17 +57,16 @@ class FirstUsages:
 class Refusal:
     """A refused request: its bytes are discarded as they arrive, and it is answered at its end.
 
-    limit     with its wait; None: it is refused for the order alone
-    errors    of its partitions, as far as they have been found
+    decision    of the limit with the longest wait; `ADMITTED`: it is refused for the order alone
+    partitions  those that have been found
     """
 
-    __slots__ = ("correlation_id", "errors", "limit", "wait_ns")
+    __slots__ = ("correlation_id", "decision", "partitions", "version")
 
-    def __init__(self, limit: Limit | None, wait_ns: int) -> None:
-        self.limit = limit
-        self.wait_ns = wait_ns
-        self.correlation_id = 0
-        self.errors: list[Refused] = []
+    def __init__(self, decision: Decision) -> None:
+        self.decision = decision
+        self.version = self.correlation_id = 0
+        self.partitions: list[tuple[Topic, int]] = []
 
 
 class ProduceUsage:
@@ -78,6 +77,7 @@ class ProduceUsage:
     counted     usages of the current request, for its response; None where no threshold counts responses
     partitions  found in the current request and not taken, where it may be refused; else none are found
     refusal     of the current request, if it is refused
+    refused     batches of the connection that have not come back since
     """
 
     __slots__ = (
@@ -89,13 +89,13 @@ class ProduceUsage:
         "_generation",
         "_identity",
         "_late",
-        "_late_producer_ids",
         "_listing",
         "_new_producer_ids",
         "_seen",
         "counted",
         "partitions",
         "refusal",
+        "refused",
         "walk",
         "walked_to",
     )
@@ -114,9 +114,8 @@ class ProduceUsage:
         self._seen: list[TopicUsage] = []
         #: Its producer ids that were new at the decision.
         self._new_producer_ids: tuple[int, ...] = ()
-        #: Content of the last request after its decision: topics, and whether there were new producer ids.
-        self._late: set[Topic] = set()
-        self._late_producer_ids = False
+        #: Limits that the last request left in debt after its decision, or whose producer ids were found then.
+        self._late: dict[Limit, None] = {}
         self.counted: FirstUsages | None = None
         #: A threshold counts the current request, and it has no response.
         self._accepts_now = False
@@ -124,6 +123,7 @@ class ProduceUsage:
         self._listing: ProducePartitionsWalk | None = None
         self.partitions: list[PartitionData] = []
         self.refusal: Refusal | None = None
+        self.refused: Final = RefusedSequences()
 
     @property
     def counts_topics(self) -> bool:
@@ -131,15 +131,7 @@ class ProduceUsage:
         return self._context.config.usage.by_topic
 
     def read(
-        self,
-        version: int,
-        body_offset: int,
-        buf: bytearray,
-        pos: int,
-        end: int,
-        length: int,
-        *,
-        lists_partitions: bool = False,
+        self, version: int, body_offset: int, buf: bytearray, pos: int, end: int, length: int, *, lists_partitions: bool
     ) -> None:
         """Parse the first bytes of the request of `length` bytes whose frame begins at `pos`."""
         body = pos + body_offset
@@ -169,6 +161,11 @@ class ProduceUsage:
             found[walk.topic] = None
         return tuple(found)
 
+    @property
+    def partitions_left(self) -> int:
+        """Partitions of the topic that is read which have not been found, or one more."""
+        return 0 if self.walk is None or self._listing is None else self._listing.partitions_left
+
     def take_partitions(self) -> list[PartitionData]:
         """The partitions that were found since the last call."""
         found, self.partitions = self.partitions, []
@@ -177,12 +174,14 @@ class ProduceUsage:
         return found
 
     def charges(self, length: int, now_ns: int) -> dict[Limit, int]:
-        """What the request that has been read, of `length` bytes, is charged to each limit. Limits of what the request
-        before contained late are checked as well, without another charge.
+        """What the request that has been read, of `length` bytes, is charged to each limit. Limits that the request
+        before has left in debt are checked as well, without another charge.
         """
         amounts = self._identity.limits.amounts(length, 1)
         self._new_producer_ids = self._add_records(amounts, self._seen, now_ns)
-        self._add_late(amounts, now_ns)
+        for limit in self._late:
+            if self._context.registry.is_in_use(limit):
+                amounts.setdefault(limit, 0)
         return amounts
 
     def passed(self, now_ns: int, in_flight: int, *, answered: bool) -> None:
@@ -191,7 +190,6 @@ class ProduceUsage:
         """
         self.count_topics(self._seen)
         self._late.clear()
-        self._late_producer_ids = False
         self._remember_producer_ids(self._new_producer_ids, now_ns)
         self._accepts_now = self._counts_errors and not answered
         if answered and self._counts_errors:
@@ -218,21 +216,23 @@ class ProduceUsage:
         if not self._identity.limits.counts_records:
             return amounts
         new = self._add_records(amounts, seen, now_ns)
-        self._remember_producer_ids(new, now_ns)
-        self._late.update([usage.topic for usage in seen[: max(0, MAX_REMEMBERED - len(self._late))]])
-        self._late_producer_ids |= bool(new)
+        producer_ids = self._identity.limits.producer_ids
+        if new and producer_ids is not None:
+            self._remember_producer_ids(new, now_ns)
+            self._late[producer_ids.limit] = None
         self._count_accepted(seen, now_ns)
         return amounts
 
-    def keep_exceeding(self, decision: Decision, seen: list[TopicUsage], now_ns: int) -> None:
-        """Topics over a limit hold the next request, however many topics come before them."""
-        exceeding = [name for name in self._topics_of(decision, [usage.topic for usage in seen], now_ns) if name]
-        self._late.update(exceeding[: 2 * MAX_REMEMBERED - len(self._late)])
+    def keep_late(self, exceeded: Sequence[Limit]) -> None:
+        """More of the current request has left these limits in debt: the next one waits for them."""
+        self._late.update(dict.fromkeys(exceeded[: max(0, MAX_REMEMBERED - len(self._late))]))
 
     @property
     def has_late(self) -> bool:
-        """Whether the next request must be checked for what the last one contained after its decision."""
-        return bool(self._late) or self._late_producer_ids
+        """Whether the next request must be decided alone: for what the last one contained after its decision, or for
+        refused batches, which have to pass first.
+        """
+        return bool(self._late) or len(self.refused) > 0
 
     @property
     def counts_errors(self) -> bool:
@@ -242,13 +242,11 @@ class ProduceUsage:
 
     def lasting_charges(self, topic: Topic, now_ns: int) -> TopicCharges | None:
         """What the records of a topic are charged to, as long as the limits stay as they are. None: that may change."""
-        if not self._context.registry.learns_topics and not self._may_be_refused:
+        if not self._context.registry.learns_topics:
             known = name_of(self._context, topic) if self.counts_topics else ""
             return None if known is None else TopicCharges(self._identity.limits, TopicLimits(known))
         charges = self.charges_of(topic, now_ns)
-        if self._may_be_refused and self._is_decided_alone(charges):
-            return None
-        return charges if charges.topic.name else None
+        return charges if charges.topic.name and not self._may_be_refused(charges) else None
 
     def add(
         self, amounts: dict[Limit, int], usages: list[TopicUsage], producer_ids: tuple[int, ...], now_ns: int
@@ -257,8 +255,8 @@ class ProduceUsage:
         for usage in usages:
             if usage.producer_ids != producer_ids:
                 return False
-        if self._may_be_refused and any(
-            self._is_decided_alone(self.charges_of(usage.topic, now_ns)) for usage in usages
+        if self._context.registry.rejects and any(
+            self._may_be_refused(self.charges_of(usage.topic, now_ns)) for usage in usages
         ):
             return False
         self.add_topics(amounts, usages, now_ns)
@@ -275,15 +273,9 @@ class ProduceUsage:
 
     # ---- inside
 
-    @property
-    def _may_be_refused(self) -> bool:
-        """Whether topics of this client have limits with `action=reject`, or had them, and it can handle that."""
-        return self._identity.refusal_error > 0 and self._identity.limits.rejects
-
-    def _is_decided_alone(self, charges: TopicCharges) -> bool:
-        """Whether a batch for this topic may be refused: by a limit, or since refused batches have to pass first."""
-        who = self._identity.client.key, charges.topic.name
-        return bool(charges.rejecting) or self._context.registry.refused.has_refused(who)
+    def _may_be_refused(self, charges: TopicCharges) -> bool:
+        """Whether a batch for this topic may be refused."""
+        return bool(charges.rejecting) and self._identity.refusal_error > 0
 
     def _add_records(self, amounts: dict[Limit, int], usages: list[TopicUsage], now_ns: int) -> tuple[int, ...]:
         """Add what these are charged; returns their new producer ids, where a limit counts those."""
@@ -328,14 +320,6 @@ class ProduceUsage:
             self._charges[topic] = charges
         return charges
 
-    def _add_late(self, amounts: dict[Limit, int], now_ns: int) -> None:
-        """Check, without another charge, the limits of what the request before contained late."""
-        if self._late:
-            self._add_records(amounts, [TopicUsage(topic, 0, 0, ()) for topic in self._late], now_ns)
-        producer_ids = self._identity.limits.producer_ids
-        if self._late_producer_ids and producer_ids is not None:
-            amounts.setdefault(producer_ids.limit, 0)
-
     def with_topics(self, refused: Decision, now_ns: int) -> Decision:
         """The decision with the topics that it is about, unless the request would be refused without them too."""
         limits = self._identity.limits
@@ -344,19 +328,10 @@ class ProduceUsage:
             of_request.add(limits.producer_ids.limit)
         if not of_request.isdisjoint(refused.exceeded):
             return refused
-        topics = [*(usage.topic for usage in self._seen[:PIECES]), *self._late]
-        names = self._topics_of(refused, topics, now_ns)
+        exceeded = set(refused.exceeded)
+        charges = [self.charges_of(usage.topic, now_ns) for usage in self._seen[:PIECES]]
+        names = tuple(dict.fromkeys(each.topic.name for each in charges if each.has_any_of(exceeded)))
         return refused if "" in names else refused._replace(topics=names)
-
-    def _topics_of(self, decision: Decision, topics: Iterable[Topic], now_ns: int) -> tuple[str, ...]:
-        """The names of those topics whose records are charged to a limit in debt; "" for unknown ones."""
-        exceeded = set(decision.exceeded)
-        found: dict[str, None] = {}
-        for topic in topics:
-            charges = self.charges_of(topic, now_ns)
-            if charges.has_any_of(exceeded):
-                found[charges.topic.name] = None
-        return tuple(found)
 
     def _remember_producer_ids(self, new: tuple[int, ...], now_ns: int) -> None:
         producer_ids = self._identity.limits.producer_ids

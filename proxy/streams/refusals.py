@@ -7,9 +7,9 @@ broker. An error for partitions delays these alone. Only where the client sends 
     what    batches of idempotent producers, outside of transactions, with acks other than 0
     order   `quotas.admission.refused_sequences`: a request with a batch that follows a refused one is refused as well
 
-Everything else is held, as with `action=throttle`: a request with another topic, and a batch that has been refused for
-`MAX_REFUSED_NS`, since held frames are served in order, while producers that are refused depend on which of them comes
-back first.
+Everything else is held, as with `action=throttle`: a request with another topic, one with very many partitions, and a
+batch that has been refused for `MAX_REFUSED_NS`, since held frames are served in order, while producers that are
+refused depend on which of them comes back first.
 
 The first 64 KiB decide. A refused request is discarded while it arrives, and answered at its end. If a later part of a
 forwarded request has a batch that follows a refused one, the connection is closed: the broker drops the incomplete
@@ -17,29 +17,27 @@ request, and the producer sends all batches again, in order.
 """
 
 import re
-from collections.abc import Iterable, Sequence
 from typing import Final, final
 
 from protocol.api_versions import ClientSoftware
 from protocol.errors import ProtocolError
 from protocol.produce_partitions import PartitionData
-from protocol.produce_refusals import NOT_ENOUGH_REPLICAS, THROTTLING_QUOTA_EXCEEDED, Refused
-from protocol.produce_walk import FIRST_FLEXIBLE, FIRST_WITH_TRANSACTIONAL_ID
-from proxy.enforcement.data_frame import DataFrame
+from protocol.produce_refusals import NOT_ENOUGH_REPLICAS, THROTTLING_QUOTA_EXCEEDED, refused_produce_response
 from proxy.enforcement.identity import NS_PER_MS
 from proxy.enforcement.report import REJECT
 from proxy.streams.connection import Connection
 from proxy.streams.context import Context
 from proxy.streams.handler import RequestKind
-from proxy.streams.produce_usage import ProduceUsage, Refusal
+from proxy.streams.produce_usage import ProduceUsage, Refusal, name_of
 from quotas.admission.client_limits import TopicCharges
-from quotas.admission.decision import Decision
-from quotas.admission.limit import Limit
-from quotas.admission.refused_sequences import Arrival, ProducerPartition, RefusedSequences
+from quotas.admission.decision import ADMITTED, Decision
+from quotas.admission.limit_set import refusal_by
+from quotas.admission.refused_sequences import Partition
 from quotas.admission.topic_thresholds import TopicThreshold
 
-#: Partitions of one response that have an error message: with more it could be longer than the request.
-MAX_MESSAGES: Final = 100
+#: Partitions of one request that may be refused, and those of a connection with refused batches that have not come
+#: back: 1 MB.
+MAX_PARTITIONS: Final = 2_000
 #: A quarter of the delivery timeout of Java.
 MAX_REFUSED_NS: Final = 30_000_000_000
 
@@ -80,130 +78,99 @@ class Refusals:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    @property
-    def _sequences(self) -> RefusedSequences:
-        return self._context.registry.refused
-
-    def lists_partitions(self, connection: Connection, kind: RequestKind, first_byte: int) -> bool:
-        """Whether a request may be refused, or follow a refused one: `first_byte` is that of its body."""
-        identity = connection.identity
-        if not kind.answered or not identity.refusal_error or not identity.limits.rejects:
+    def lists_partitions(self, connection: Connection, usage: ProduceUsage, kind: RequestKind) -> bool:
+        """Whether a request may be refused, or follow a refused one."""
+        if not kind.answered or not connection.identity.refusal_error or not self._context.registry.rejects:
             return False
-        if kind.version < FIRST_WITH_TRANSACTIONAL_ID or first_byte != (0 if kind.version >= FIRST_FLEXIBLE else 0xFF):
-            return False
-        return self._context.measures.enforces or len(self._sequences) > 0
+        return self._context.measures.enforces or len(usage.refused) > 0
 
     def refusal(self, connection: Connection, usage: ProduceUsage, now_ns: int) -> Refusal | None:
         """The refusal of the request that `usage` has read the first part of; None: it is not refused."""
-        partitions = usage.partitions
-        limit = self._limit_over(connection, usage, now_ns)
-        if limit is None and not any(self._is_later(connection, usage, each, now_ns) for each in partitions):
-            return None
-        wait_ns = 0 if limit is None else limit.debt_ns(now_ns) + limit.queued_ns()
-        return Refusal(limit, wait_ns)
+        decision = self._debt(connection, usage, now_ns)
+        if decision is None:
+            is_later = any(self._is_later(usage, each) for each in usage.partitions)
+            return Refusal(ADMITTED) if is_later else None
+        queued_ns = 0 if decision.limit is None else decision.limit.queued_ns()
+        return Refusal(decision._replace(wait_ns=decision.wait_ns + queued_ns))
 
     def add(self, connection: Connection, usage: ProduceUsage, refusal: Refusal, now_ns: int) -> None:
         """Refuse the partitions that `usage` has found since the last call.
 
         Raises OutOfOrder: too many batches are refused to keep their order.
         """
-        identity, limit = connection.identity, refusal.limit
+        client, decision = connection.identity.client, refusal.decision
         for data in usage.take_partitions():
-            message = _message(limit, refusal.wait_ns) if len(refusal.errors) < MAX_MESSAGES else ""
-            refusal.errors.append(Refused(data.topic, data.partition, identity.refusal_error, message))
-            if data.sequence < 0:
-                continue
-            partition = _partition_of(connection, usage, data, now_ns)
-            if not self._sequences.has_room(partition, now_ns):
+            refusal.partitions.append((data.topic, data.partition))
+            is_new = data.sequence >= 0 and usage.refused.refuse(
+                self._partition_of(data), data.producer, data.sequence, now_ns
+            )
+            if max(len(refusal.partitions), len(usage.refused)) > MAX_PARTITIONS:
                 raise OutOfOrder(data, "too many batches are refused at once")
-            if self._sequences.refuse(partition, data.epoch, data.sequence, now_ns) and limit is not None:
-                decision = Decision(False, refusal.wait_ns, limit, (limit,))
-                self._context.measures.notice_until_ns(identity.client, decision, REJECT, now_ns)
-                self._context.measures.report.refused(identity.client, limit, data.record_bytes)
+            if is_new and decision.limit is not None:
+                self._context.measures.notice_until_ns(client, decision, REJECT, now_ns)
+                self._context.measures.report.refused(client, decision.limit, data.record_bytes)
                 _count_throttled(usage.charges_of(data.topic, now_ns), data, now_ns)
 
-    def follow(self, connection: Connection, usage: ProduceUsage, now_ns: int) -> None:
+    def follow(self, usage: ProduceUsage, now_ns: int) -> None:
         """The partitions that `usage` has found since the last call are forwarded.
 
         Raises OutOfOrder: one of them follows a refused batch.
         """
         for data in usage.take_partitions():
-            if data.sequence < 0 or not self._sequences.has_refused((connection.identity.client.key, data.producer_id)):
-                continue
-            if self._is_later(connection, usage, data, now_ns):
+            if self._is_later(usage, data):
                 raise OutOfOrder(data, "it follows a refused batch, and was found after its request had begun to pass")
-            partition = _partition_of(connection, usage, data, now_ns)
-            self._sequences.passed(partition, data.epoch, data.sequence, data.next_sequence, now_ns)
+            if data.sequence >= 0:
+                partition = self._partition_of(data)
+                usage.refused.passed(partition, data.producer, data.sequence, data.next_sequence, now_ns)
+
+    def answer(self, connection: Connection, refusal: Refusal) -> bytes:
+        """The response to a refused request, without its length, when all of its partitions have been found."""
+        error, message = connection.identity.refusal_error, _message(refusal.decision)
+        return refused_produce_response(refusal.version, refusal.correlation_id, refusal.partitions, error, message)
 
     # ---- inside
 
-    def _limit_over(self, connection: Connection, usage: ProduceUsage, now_ns: int) -> Limit | None:
-        """The limit with the longest wait, if each topic is over one that rejects, and each batch may be refused."""
-        topics, partitions = usage.topics, usage.partitions
-        if not self._context.measures.enforces or not partitions or not topics:
+    def _debt(self, connection: Connection, usage: ProduceUsage, now_ns: int) -> Decision | None:
+        """The longest wait, if each topic is over a limit that rejects, and each batch may be refused."""
+        partitions, refused = usage.partitions, usage.refused
+        most = len(refused) + len(partitions) + usage.partitions_left
+        if not self._context.measures.enforces or not partitions or most > MAX_PARTITIONS:
             return None
-        found: list[tuple[int, Limit]] = []
-        for topic in topics:
-            over = _longest(usage.charges_of(topic, now_ns).rejecting, connection.frame, now_ns)
-            if over is None:
+        at_limit = None if connection.frame is None else connection.frame.limit
+        found: list[Decision] = []
+        for topic in usage.topics:
+            decision = refusal_by(usage.charges_of(topic, now_ns).rejecting, now_ns, at_limit)
+            if decision is None:
                 return None
-            found.append(over)
+            found.append(decision)
         for data in partitions:
-            if data.sequence < 0:
+            if data.sequence < 0 or refused.refused_for_ns(self._partition_of(data), now_ns) >= MAX_REFUSED_NS:
                 return None
-            partition = _partition_of(connection, usage, data, now_ns)
-            if self._sequences.refused_for_ns(partition, now_ns) >= MAX_REFUSED_NS:
-                return None
-            if self._sequences.arrival(partition, data.epoch, data.sequence, now_ns) is Arrival.EARLIER:
-                return None
-        return max(found, key=lambda each: each[0])[1]
+        return max(found, key=lambda each: each.wait_ns, default=None)
 
-    def _is_later(self, connection: Connection, usage: ProduceUsage, data: PartitionData, now_ns: int) -> bool:
+    def _is_later(self, usage: ProduceUsage, data: PartitionData) -> bool:
         """Whether a batch follows one that was refused and has not come back."""
-        sequences = self._sequences
-        if data.sequence < 0 or not sequences.has_refused((connection.identity.client.key, data.producer_id)):
+        if data.sequence < 0 or not len(usage.refused):
             return False
-        partition = _partition_of(connection, usage, data, now_ns)
-        return sequences.arrival(partition, data.epoch, data.sequence, now_ns) is Arrival.LATER
+        return usage.refused.is_later(self._partition_of(data), data.producer, data.sequence)
+
+    def _partition_of(self, data: PartitionData) -> Partition:
+        """By name: a client may use the name and the id of one topic in turn."""
+        return name_of(self._context, data.topic) or "", data.partition
 
 
-def without_rejecting(decision: Decision, now_ns: int) -> Decision:
-    """The decision about a request that passes, as far as its response contains the wait: an error reports the others.
-
-    A throttle time would delay all topics of the client.
-    """
-    others = [(limit.debt_ns(now_ns), limit) for limit in decision.exceeded if not limit.rejects]
-    wait_ns, worst = max(others, key=lambda each: each[0], default=(0, None))
-    return Decision(True, wait_ns, worst, tuple(limit for _, limit in others))
-
-
-def _message(limit: Limit | None, wait_ns: int) -> str:
+def _message(decision: Decision) -> str:
     """The error message of a refused partition."""
+    limit = decision.limit
     if limit is None:
         return "an earlier batch of this producer was refused: send that one first"
-    return f"{limit.name}={limit.rate} of {limit.entity} is exceeded: retry in {-(-wait_ns // NS_PER_MS)} ms"
-
-
-def _partition_of(connection: Connection, usage: ProduceUsage, data: PartitionData, now_ns: int) -> ProducerPartition:
-    topic = usage.charges_of(data.topic, now_ns).topic.name
-    return (connection.identity.client.key, data.producer_id), (topic, data.partition)
-
-
-def _longest(limits: Sequence[Limit], frame: DataFrame | None, now_ns: int) -> tuple[int, Limit] | None:
-    """The limit with the longest wait; None if none is in debt and none has waiters besides this frame."""
-    released_by = None if frame is None else frame.limit
-    waits: Iterable[tuple[int, Limit]] = [
-        (wait_ns, limit)
-        for limit in limits
-        if (wait_ns := limit.debt_ns(now_ns)) or (limit.waiters.waiting and limit is not released_by)
-    ]
-    return max(waits, key=lambda each: each[0], default=None)
+    wait_ms = -(-decision.wait_ns // NS_PER_MS)
+    return f"{limit.name}={limit.rate} of {limit.entity} is exceeded: retry in {wait_ms} ms"
 
 
 def _count_throttled(charges: TopicCharges, data: PartitionData, now_ns: int) -> None:
     """Thresholds count what is refused."""
-    amounts: dict[Limit, int] = {}
-    charges.add_to(amounts, data.record_bytes, data.messages)
-    for limit in charges.rejecting:
-        if isinstance(limit.algorithm, TopicThreshold):
-            limit.algorithm.thresholds.throttled.record(amounts[limit], now_ns)
+    for limits, amount in ((charges.bytes_in, data.record_bytes), (charges.messages_in, data.messages)):
+        for limit in limits:
+            if limit.rejects and isinstance(limit.algorithm, TopicThreshold):
+                limit.algorithm.thresholds.throttled.record(amount, now_ns)

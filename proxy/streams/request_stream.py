@@ -164,7 +164,7 @@ class RequestStream(Requests):
             context.measures.report.released(client, frame.counted_by, frame.held_ns, now_ns)
         context.holds.end(frame, event)
         if context.holds.changed:
-            connection.attention = True
+            connection.needs_session = True
 
     def put_back(self, now_ns: int) -> None:
         """A released frame was not decided: more of it must arrive first. It begins anew."""
@@ -255,8 +255,6 @@ class RequestStream(Requests):
         if not self.remaining:
             self.is_dropping = False
             self.walk = None
-            if walk is not None and kind is not None:
-                kind.handler.on_dropped(self, kind, now_ns)
         if self.want != READ_SIZE or self.connection.is_closing:
             self._set_want()
         if self.resume_at > pos:

@@ -19,9 +19,8 @@ class ClientLimits:
     bytes_in, messages_in
                   of its resource groups, charged with record bytes and records of any topic
     counts_records
-                  whether a limit counts topics, records or producer ids, or refused records come back
-    walks         whether Produce requests must be parsed for these: by a limit, or for `Registry`'s `reads_topics`
-    rejects       whether a topic has limits that refuse its records alone (`action=reject`), or had them until lately
+                  whether a limit counts topics, records or producer ids
+    walks         whether Produce requests must be parsed for these, or for `reads_topics` or `rejects` of `Registry`
     fetches       a slot for the proxy's ledger of this client's fetches; not read here
     """
 
@@ -36,7 +35,6 @@ class ClientLimits:
         "mutations",
         "produce",
         "producer_ids",
-        "rejects",
         "requests",
         "walks",
     )
@@ -52,7 +50,6 @@ class ClientLimits:
         self.messages_in: tuple[Limit, ...] = ()
         self.counts_records = False
         self.walks = False
-        self.rejects = False
         self.generation = -1
         self.fetches: object | None = None
 

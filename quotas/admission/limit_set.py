@@ -36,11 +36,11 @@ class LimitSet:
         """Charge every limit with `amount` if none is in debt, else nothing: `admit_all`."""
         if ticket is not None:
             return admit_all(dict.fromkeys(self.limits, amount), now_ns, ticket)
-        return _refusal(self.limits, now_ns, None) or self.charge(amount, now_ns)
+        return refusal_by(self.limits, now_ns, None) or self.charge(amount, now_ns)
 
     def check(self, now_ns: int) -> Decision:
         """As `admit`, without charging."""
-        return _refusal(self.limits, now_ns, None) or ADMITTED
+        return refusal_by(self.limits, now_ns, None) or ADMITTED
 
     def charge(self, amount: int, now_ns: int) -> Decision:
         """Charge every limit in any state; admitted, with the debt that is left."""
@@ -171,10 +171,10 @@ def _unspend(amounts: Collection[Charge], refusing: Limit) -> None:
 def _refused(amounts: Mapping[Limit, int], now_ns: int, ticket: Ticket | None) -> Decision | None:
     """The refusal by limits in debt or with waiters; None if the request passes. See `admit_all`."""
     if ticket is None:
-        return _refusal(amounts, now_ns, None)
+        return refusal_by(amounts, now_ns, None)
     at_limit = ticket.at_limit
     ticket.review(amounts)
-    refused = _refusal([limit for limit in amounts if limit not in ticket.reserved], now_ns, at_limit)
+    refused = refusal_by([limit for limit in amounts if limit not in ticket.reserved], now_ns, at_limit)
     if refused is None:
         ticket.release()
     elif at_limit is not None and at_limit in amounts and at_limit not in refused.exceeded:
@@ -182,7 +182,7 @@ def _refused(amounts: Mapping[Limit, int], now_ns: int, ticket: Ticket | None) -
     return refused
 
 
-def _refusal(limits: Iterable[Limit], now_ns: int, at_limit: Limit | None) -> Decision | None:
+def refusal_by(limits: Iterable[Limit], now_ns: int, at_limit: Limit | None) -> Decision | None:
     """The refusal by those in debt or with waiters; `at_limit` may have waiters."""
     exceeded: list[Limit] = []  # a request may name any number of topics
     longest_ns = -1

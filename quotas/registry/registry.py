@@ -18,7 +18,6 @@ from fractions import Fraction
 from quotas.admission.client_limits import ClientLimits, ProducerIdLimit, TopicLimits
 from quotas.admission.limit import Limit, limits_for
 from quotas.admission.limit_set import limit_set
-from quotas.admission.refused_sequences import RefusedSequences
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.entity import Kind
@@ -51,7 +50,7 @@ class Registry:
     observers  called after each change of the configuration, so that held frames are checked again
     reads_topics  Produce requests of all clients are parsed for their topics, whether a limit needs it or not
     topics     those in use, and seed 004's thresholds
-    refused    batches that `action=reject` has refused. Their order is kept also when no limit refuses any more
+    rejects    whether some entry refuses records (`action=reject`), or did before a change: refused batches come back
 
     Raises ValueError if the share is not above zero, ThresholdError if thresholds of topics exceed their total.
     """
@@ -71,9 +70,7 @@ class Registry:
         self._store = LimitStore(Configured(entries), settings, _exact_share(share))
         self.topics = TopicTable(self._store)
         self._clients = ClientTable()
-        self.refused = RefusedSequences()
-        #: Some clients are parsed for the sake of refused batches alone.
-        self._keeps_order = False
+        self.rejects = self._store.configured.rejects
 
     @property
     def share(self) -> Fraction:
@@ -84,11 +81,6 @@ class Registry:
         """Whether some limit needs the names of topic ids, or numbers of partitions."""
         configured = self._store.configured
         return configured.counts_records or configured.counts_mutations
-
-    @property
-    def rejects(self) -> bool:
-        """Whether some limit refuses records (`action=reject`)."""
-        return self._store.configured.rejects
 
     # ---- looking up
 
@@ -154,6 +146,7 @@ class Registry:
         configured = entries if isinstance(entries, Configured) else Configured(entries)
         self.topics.check(configured)
         self.generation += 1
+        self.rejects |= configured.rejects
         self._store.replace(configured, new_share, now_ns)
         self._store.refresh(most)
         self.topics.replace()
@@ -180,11 +173,8 @@ class Registry:
         """
         topics = self.topics.expire(now_ns)
         forgotten = self._store.expire(now_ns)
-        self.refused.expire(now_ns)
-        keeps_order = self._keeps_order and len(self.refused) > 0
-        if self._clients.expire(now_ns) or forgotten or topics or keeps_order != self._keeps_order:
+        if self._clients.expire(now_ns) or forgotten or topics:
             self.generation += 1  # an idle session must not charge a removed bucket
-        self._keeps_order = keeps_order
         return forgotten
 
     # ---- inside
@@ -206,11 +196,8 @@ class Registry:
         client.bytes_in = limits(BYTES_IN_RATE, of_groups)
         client.messages_in = limits(MESSAGES_IN_RATE, of_groups)
         client.producer_ids = self._producer_ids(own, now_ns)
-        keeps_order = not configured.rejects and self.refused.has_refused((user, client_id))
-        self._keeps_order |= keeps_order
-        client.counts_records = configured.counts_records or client.producer_ids is not None or keeps_order
-        client.walks = client.counts_records or self._reads_topics
-        client.rejects = configured.rejects or keeps_order
+        client.counts_records = configured.counts_records or client.producer_ids is not None
+        client.walks = client.counts_records or self._reads_topics or self.rejects
         client.generation = self.generation
 
     def _producer_ids(self, own: dict[str, Applies], now_ns: int | None) -> ProducerIdLimit | None:

@@ -12,8 +12,8 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from protocol.apis import PRODUCE
-from protocol.produce_partitions import MAX_PARTITIONS, PartitionData, ProducePartitionsWalk, TooManyPartitions
-from protocol.produce_refusals import MAX_MESSAGE, Refused, refused_produce_response
+from protocol.produce_partitions import PartitionData, ProducePartitionsWalk
+from protocol.produce_refusals import MAX_MESSAGE, MAX_MESSAGES, refused_produce_response
 from protocol.topics import Topic
 from tests.protocol.kafka_messages import CORRELATION_ID, idempotent, parsed, record_batch
 from tests.protocol.test_produce_walk import body_of, topic_of
@@ -56,12 +56,11 @@ def test_all_partitions_are_found_at_any_split(version: int, topics: list[list[b
 @given(version=VERSIONS, sequence=st.integers(0, 2**31 - 1))
 @example(version=9, sequence=2**31 - 3)
 def test_what_each_partition_contains(version: int, sequence: int) -> None:
-    one, none = idempotent(sequence), (-1, -1, -1, -1)
-    known = (7, -1, -1, -1)
+    one, none = idempotent(sequence), ((-1, -1), -1, -1)
     batches = {
-        one: (4, (7, 2, sequence, (sequence + 4) % 2**31)),
-        idempotent(sequence, attributes=TRANSACTIONAL): (4, known),
-        idempotent(sequence, attributes=CONTROL): (4, known),
+        one: (4, ((7, 2), sequence, (sequence + 4) % 2**31)),
+        idempotent(sequence, attributes=TRANSACTIONAL): (4, none),
+        idempotent(sequence, attributes=CONTROL): (4, none),
         idempotent(-1, producer_id=-1): (4, none),
         one + one: (0, none),
         one[:-1]: (0, none),
@@ -72,7 +71,7 @@ def test_what_each_partition_contains(version: int, sequence: int) -> None:
     found = read(version, body_of(version, [(topic, list(batches))]))
     for each, (records, (messages, producer)) in zip(found, batches.items(), strict=True):
         assert (each.topic, each.record_bytes, each.messages) == (topic, len(records), messages)
-        assert (each.producer_id, each.epoch, each.sequence, each.next_sequence) == producer
+        assert (each.producer, each.sequence, each.next_sequence) == producer
 
 
 def test_a_partition_is_found_before_its_records_arrive() -> None:
@@ -83,17 +82,16 @@ def test_a_partition_is_found_before_its_records_arrive() -> None:
     assert (walk.topics_left, walk.topic) == (0, "t")
 
 
-def test_the_number_of_partitions_is_bounded() -> None:
-    read(9, body_of(9, [("t", [None] * MAX_PARTITIONS)]))
-    with pytest.raises(TooManyPartitions):
-        read(9, body_of(9, [("t", [None] * (MAX_PARTITIONS + 1))]))
+@pytest.mark.parametrize("shown", [30, 60, 200, 10_000])
+def test_partitions_that_are_left_are_known_in_advance(shown: int) -> None:
+    body = body_of(9, [("t", [idempotent(number) for number in range(20)])])
+    walk = ProducePartitionsWalk(9, len(body), 0)
+    walk.advance(bytearray(body), 0, min(shown, len(body)))
+    found = len(walk.take_partitions())
+    assert walk.is_over or 20 - found <= walk.partitions_left <= 21 - found
 
 
 # ---- responses
-
-
-def refused_of(version: int, numbers: list[tuple[int, int]], message: str = "wait") -> list[Refused]:
-    return [Refused(topic_of(version, topic), index, 89, message) for topic, index in sorted(numbers)]
 
 
 def partition_of(version: int, index: int, message: str = "wait") -> Any:
@@ -106,15 +104,15 @@ def partition_of(version: int, index: int, message: str = "wait") -> Any:
     )
 
 
-def topics_of(version: int, refused: list[Refused], message: str = "wait") -> tuple[Any, ...]:
+def topics_of(version: int, partitions: list[tuple[Topic, int]]) -> tuple[Any, ...]:
     module: Any = load_payload_module(PRODUCE, version, EntityType.response)
     by_topic: dict[Topic, list[int]] = {}
-    for each in refused:
-        by_topic.setdefault(each.topic, []).append(each.partition)
+    for topic, index in partitions:
+        by_topic.setdefault(topic, []).append(index)
     return tuple(
         module.TopicProduceResponse(
             **({"topic_id": UUID(bytes=topic)} if isinstance(topic, bytes) else {"name": topic}),
-            partition_responses=tuple(partition_of(version, index, message) for index in indexes),
+            partition_responses=tuple(partition_of(version, index) for index in indexes),
         )
         for topic, indexes in by_topic.items()
     )
@@ -123,22 +121,28 @@ def topics_of(version: int, refused: list[Refused], message: str = "wait") -> tu
 partition_numbers = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), min_size=1, unique=True)
 
 
-@given(version=st.integers(3, 13), numbers=partition_numbers, throttle_time_ms=st.integers(0, 5000))
-def test_all_partitions_are_refused(version: int, numbers: list[tuple[int, int]], throttle_time_ms: int) -> None:
-    refused = refused_of(version, numbers)
+def refusal(version: int, partitions: list[tuple[Topic, int]], message: str = "wait") -> Any:
     correlation_id = int.from_bytes(CORRELATION_ID)
-    response = parsed(PRODUCE, version, refused_produce_response(version, correlation_id, refused, throttle_time_ms))
-    assert response.responses == topics_of(version, refused)
-    assert response.throttle_time == datetime.timedelta(milliseconds=throttle_time_ms)
+    return parsed(PRODUCE, version, refused_produce_response(version, correlation_id, partitions, 89, message))
+
+
+@given(version=st.integers(3, 13), numbers=partition_numbers)
+def test_all_partitions_are_refused(version: int, numbers: list[tuple[int, int]]) -> None:
+    partitions = [(topic_of(version, topic), index) for topic, index in sorted(numbers)]
+    response = refusal(version, partitions)
+    assert response.responses == topics_of(version, partitions)
+    assert response.throttle_time == datetime.timedelta(0)
 
 
 @given(version=st.integers(3, 13), message=st.text())
 @example(version=9, message="\u00e9" * MAX_MESSAGE)
-def test_a_message_is_at_most_500_bytes(version: int, message: str) -> None:
-    response = refused_produce_response(version, 0xC0FFEE, refused_of(version, [(0, 0)], message), 0)
-    found = parsed(PRODUCE, version, response).responses[0].partition_responses[0]
+def test_a_message_is_at_most_500_bytes_in_100_partitions(version: int, message: str) -> None:
+    topic = topic_of(version, 0)
+    found = refusal(version, [(topic, index) for index in range(MAX_MESSAGES + 1)], message).responses[0]
+    *_, last_with, without = found.partition_responses
     if version < 8:
-        assert not hasattr(found, "error_message")
+        assert not hasattr(without, "error_message")
     else:
-        assert message.startswith(found.error_message)
-        assert min(len(message.encode()), MAX_MESSAGE - 1) <= len(found.error_message.encode()) <= MAX_MESSAGE
+        assert message.startswith(last_with.error_message)
+        assert min(len(message.encode()), MAX_MESSAGE - 1) <= len(last_with.error_message.encode()) <= MAX_MESSAGE
+        assert not without.error_message

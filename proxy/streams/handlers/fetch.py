@@ -9,10 +9,7 @@ from struct import Struct
 from typing import Final, final
 
 from protocol.apis import SHARE_FETCH
-from protocol.fetch import (
-    FetchResponseWalk,
-    lower_fetch_budget,
-)
+from protocol.fetch import FetchResponseWalk, lower_fetch_budget
 from protocol.records_walk import RecordsWalk
 from protocol.share import ShareFetchResponseWalk
 from protocol.throttle_time import raise_throttle, throttle_needs
@@ -20,7 +17,8 @@ from protocol.walk import FrameWalk
 from proxy.enforcement.data_frame import Reserving
 from proxy.enforcement.holds import Delay
 from proxy.enforcement.identity import Client
-from proxy.observability.topic_traffic import OTHER_TOPICS, TopicTraffic
+from proxy.observability.tallies import TopicTraffic
+from proxy.observability.topic_traffic import OTHER_TOPICS
 from proxy.streams.connection import Stream
 from proxy.streams.fetch_ledger import Fetching
 from proxy.streams.handler import Awaited, Handler, RequestKind, Requests, Responses
@@ -217,7 +215,7 @@ class Fetch(DataHandler):
         if identity.notice.limit in limits.limits:  # a notice may count what was reserved, and has been released
             identity.notice.renew(identity.registry, now_ns)
         if context.holds.changed:
-            connection.attention = True
+            connection.needs_session = True
         return delay
 
 

@@ -11,7 +11,6 @@ from struct import Struct
 from typing import Final, final
 
 from protocol.produce import FIRST_FLEXIBLE, ProduceResponseWalk, finish_usual_produce_response
-from protocol.produce_refusals import refused_produce_response
 from protocol.produce_walk import ProduceRequestWalk
 from protocol.request_header import unpack_prefix
 from proxy.enforcement.data_frame import DataFrame
@@ -21,7 +20,7 @@ from proxy.streams.handler import Awaited, Handler, RequestKind, Requests, Respo
 from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS, DataHandler
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.produce_usage import LOOKAHEAD, FirstUsages, ProduceUsage, Refusal, name_of
-from proxy.streams.refusals import Refusals, without_rejecting
+from proxy.streams.refusals import Refusals
 from proxy.streams.steps import HOLD, NEED, PASS, REPLACE
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit, Ticket
@@ -84,7 +83,7 @@ class Produce(DataHandler):
         if usage is None:
             usage = connection.usage = ProduceUsage(self.context, connection.identity)
         body_offset = kind.header.body_offset
-        lists = self._refusals.lists_partitions(connection, kind, requests.buf[pos + body_offset])
+        lists = self._refusals.lists_partitions(connection, usage, kind)
         usage.read(kind.version, body_offset, requests.buf, pos, end, length, lists_partitions=lists)
         if lists:
             refusal = self._refusals.refusal(connection, usage, now_ns)
@@ -104,7 +103,7 @@ class Produce(DataHandler):
             return HOLD
         usage.passed(now_ns, len(connection.in_flight), answered=kind.answered)
         if usage.lists_partitions:
-            self._refusals.follow(connection, usage, now_ns)
+            self._refusals.follow(usage, now_ns)
         requests.walk = walk
         requests.walked_to = usage.walked_to
         if usage.counted is not None:
@@ -174,7 +173,7 @@ class Produce(DataHandler):
         usage = connection.usage
         if usage is None or not usage.lists_partitions or not connection.identity.limits.walks:
             return decision
-        return without_rejecting(decision, now_ns)
+        return debt_of([limit for limit in decision.exceeded if not limit.rejects], now_ns)
 
     def _pass_in_debt(
         self, decision: Decision, amounts: Mapping[Limit, int], length: int, arrived: int, now_ns: int
@@ -198,10 +197,10 @@ class Produce(DataHandler):
         """Whether a decision waits for the bytes that it uses. Not while memory is tight: bytes kept for it would block
         others. Producers with refused batches are an exception: their order depends on the producer id.
         """
-        identity = connection.identity
-        return identity.limits.counts_records and (
-            not self.context.memory.is_tight or self.context.registry.refused.has_refused(identity.client.key)
-        )
+        usage = connection.usage
+        if usage is not None and len(usage.refused):
+            return True
+        return connection.identity.limits.counts_records and not self.context.memory.is_tight
 
     def _refuse(
         self,
@@ -214,42 +213,36 @@ class Produce(DataHandler):
         now_ns: int,
     ) -> int:
         """Drop a request; it is answered when its end has arrived."""
-        connection = requests.connection
         self.count(requests, now_ns)
         usage.refusal = refusal
-        refusal.correlation_id = unpack_prefix(requests.buf, pos)[2]
-        self._refusals.add(connection, usage, refusal, now_ns)
-        walk = usage.walk
-        if walk is None:
+        refusal.version, refusal.correlation_id = kind.version, unpack_prefix(requests.buf, pos)[2]
+        if usage.walk is None:
             requests.drop(pos, usage.walked_to, length)
-            self._answer(connection, kind, usage)
         else:
-            requests.drop_walked(walk, pos, usage.walked_to, length)
+            requests.drop_walked(usage.walk, pos, usage.walked_to, length)
+        self._refuse_found(requests.connection, usage, refusal, now_ns, is_whole=usage.walk is None)
         return REPLACE
 
-    def on_dropped(self, requests: Requests, kind: RequestKind, now_ns: int) -> None:
-        usage = requests.connection.usage
-        if usage is not None:
-            self._answer(requests.connection, kind, usage)
-
-    def _answer(self, connection: Connection, kind: RequestKind, usage: ProduceUsage) -> None:
-        """All partitions of a refused request have been found."""
-        refusal, usage.refusal = usage.refusal, None
-        if refusal is None:
-            return
-        answer = refused_produce_response(kind.version, refusal.correlation_id, refusal.errors, throttle_time_ms=0)
-        throttle_at = len(answer) - (1 if kind.version >= FIRST_FLEXIBLE else 0)  # the last field, before the tags
-        connection.answer(refusal.correlation_id, _length(len(answer)) + answer, throttle_at)
+    def _refuse_found(
+        self, connection: Connection, usage: ProduceUsage, refusal: Refusal, now_ns: int, *, is_whole: bool
+    ) -> None:
+        """Refuse the partitions found. `is_whole`: all of them have been: answer."""
+        self._refusals.add(connection, usage, refusal, now_ns)
+        if is_whole:
+            usage.refusal = None
+            answer = self._refusals.answer(connection, refusal)
+            throttle_at = len(answer) - (1 if refusal.version >= FIRST_FLEXIBLE else 0)  # the last field before tags
+            connection.answer(refusal.correlation_id, _length(len(answer)) + answer, throttle_at)
 
     def on_walked(self, stream: Stream, now_ns: int) -> None:
         walk, usage, connection = stream.walk, stream.connection.usage, stream.connection
         if usage is None or not isinstance(walk, ProduceRequestWalk):
             return
         if usage.refusal is not None:
-            self._refusals.add(connection, usage, usage.refusal, now_ns)
+            self._refuse_found(connection, usage, usage.refusal, now_ns, is_whole=walk.is_over)
             return
         if usage.lists_partitions:
-            self._refusals.follow(connection, usage, now_ns)
+            self._refusals.follow(usage, now_ns)
         seen = walk.take()
         if not seen:
             return
@@ -261,7 +254,7 @@ class Produce(DataHandler):
         decision = debt_of(amounts, now_ns)
         if decision is ADMITTED:
             return
-        usage.keep_exceeding(decision, seen, now_ns)
+        usage.keep_late(decision.exceeded)
         assert isinstance(stream, Requests)  # noqa: S101 - for the type checker: the walk is over a request
         kind = stream.kind
         if kind is not None:
@@ -274,7 +267,8 @@ class Produce(DataHandler):
     def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
         throttle_ms = responses.throttle_ms(now_ns)
         if isinstance(awaited, CountedProduce):
-            return self._respond_counted(responses, awaited, pos, end, length, throttle_ms, now_ns)
+            awaited.walk = walk = ProduceResponseWalk(awaited.kind.version, length, throttle_ms, counts_errors=True)
+            return responses.begin_walk(walk, pos, end, length, now_ns)
         assert isinstance(awaited, RequestKind)  # noqa: S101 - for the type checker
         version = awaited.version
         if not throttle_ms and version < FIRST_WITH_NODE_ENDPOINTS:
@@ -286,20 +280,6 @@ class Produce(DataHandler):
         if frame_end <= end and finish_usual_produce_response(responses.buf, pos + 4, frame_end, version, throttle_ms):
             return responses.begin(pos, end, length)
         walk = ProduceResponseWalk(version, length, throttle_ms, counts_errors=False)
-        return responses.begin_walk(walk, pos, end, length, now_ns)
-
-    def _respond_counted(
-        self,
-        responses: Responses,
-        awaited: CountedProduce,
-        pos: int,
-        end: int,
-        length: int,
-        throttle_ms: int,
-        now_ns: int,
-    ) -> int:
-        """The response to a request whose errors are counted."""
-        awaited.walk = walk = ProduceResponseWalk(awaited.kind.version, length, throttle_ms, counts_errors=True)
         return responses.begin_walk(walk, pos, end, length, now_ns)
 
     def on_response_end(self, awaited: Awaited, now_ns: int) -> None:

@@ -17,35 +17,35 @@ E = FrameEvent
 #: What each cell leads to, written down a second time; None: a defect.
 EXPECTED: dict[tuple[Life, FrameEvent], Life | None] = {
     (NEW, E.IN_DEBT): HELD,
-    (NEW, E.TURN): None,
+    (NEW, E.RELEASE): None,
     (NEW, E.NEEDS_MORE): None,
     (NEW, E.ADMITTED): PASSING,
     (NEW, E.LAPSE): None,
     (NEW, E.END): DONE,
     (NEW, E.CLOSE): DROPPED,
     (HELD, E.IN_DEBT): None,
-    (HELD, E.TURN): RELEASED,
+    (HELD, E.RELEASE): RELEASED,
     (HELD, E.NEEDS_MORE): None,
     (HELD, E.ADMITTED): None,
     (HELD, E.LAPSE): None,
     (HELD, E.END): None,
     (HELD, E.CLOSE): DROPPED,
     (RELEASED, E.IN_DEBT): HELD,
-    (RELEASED, E.TURN): None,
+    (RELEASED, E.RELEASE): None,
     (RELEASED, E.NEEDS_MORE): NEW,
     (RELEASED, E.ADMITTED): PASSING,
     (RELEASED, E.LAPSE): None,
     (RELEASED, E.END): DONE,
     (RELEASED, E.CLOSE): DROPPED,
     (PASSING, E.IN_DEBT): None,
-    (PASSING, E.TURN): None,
+    (PASSING, E.RELEASE): None,
     (PASSING, E.NEEDS_MORE): None,
     (PASSING, E.ADMITTED): None,
     (PASSING, E.LAPSE): LAPSED,
     (PASSING, E.END): DONE,
     (PASSING, E.CLOSE): DROPPED,
     (LAPSED, E.IN_DEBT): HELD,
-    (LAPSED, E.TURN): None,
+    (LAPSED, E.RELEASE): None,
     (LAPSED, E.NEEDS_MORE): None,
     (LAPSED, E.ADMITTED): PASSING,
     (LAPSED, E.LAPSE): None,
@@ -88,15 +88,15 @@ def test_the_holds_of_a_frame_are_one_hold() -> None:
     first, second = limits()
     frame = DataFrame(100, answered=True)
     frame.hold(first, 100, 1_000)
-    frame.on(E.TURN)
+    frame.on(E.RELEASE)
     frame.hold(second, 100, 3_000)
     assert (frame.limit, frame.since_ns, frame.counted_by) == (second, 1_000, first)
-    frame.on(E.TURN)
+    frame.on(E.RELEASE)
     frame.pass_on(Passage({second: 100}, 100), 4_000)
     assert frame.held_ns == 3_000
     frame.lapse()
     frame.hold(second, 100, 9_000)
-    frame.on(E.TURN)
+    frame.on(E.RELEASE)
     frame.pass_on(None, 9_500)
     assert (frame.held_ns, frame.counted_by) == (3_500, first)
 

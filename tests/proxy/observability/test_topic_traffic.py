@@ -6,7 +6,8 @@ import pytest
 
 from proxy.observability import topic_traffic
 from proxy.observability.entities import ENTITY_IDLE_NS, Entities
-from proxy.observability.topic_traffic import MAX_NAME, MAX_SERIES, MAX_TOPICS_OF_CLIENT, OTHER_TOPICS, TopicTraffic
+from proxy.observability.tallies import TopicTraffic
+from proxy.observability.topic_traffic import MAX_NAME, MAX_SERIES, MAX_TOPICS_OF_CLIENT, OTHER_TOPICS
 from tests.proxy.conversation import Clock
 
 Traffic = dict[str, TopicTraffic]

@@ -126,8 +126,8 @@ class Recorded:
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def attend(self) -> None:
-        self.told.append("attend")
+    def after_step(self) -> None:
+        self.told.append("after_step")
 
     def on_hold(self) -> None:
         self.told.append("hold")
@@ -246,7 +246,7 @@ def test_while_the_sink_takes_nothing_the_source_is_not_read() -> None:
         bench.write(bench.broker)
         assert bench.world.memory.buffered_bytes == left
     assert bytes(bench.broker.taken) == produce(1, 1_000) + produce(2, 1_000)
-    assert bench.owner.told == ["attend"]
+    assert bench.owner.told == ["after_step"]
     assert bench.paused() == {}
     assert callable(bench.client.on_readable)
 
@@ -279,11 +279,11 @@ def test_a_sink_that_fails_is_reported_and_its_bytes_are_dropped() -> None:
     bench.broker.broken = True
     assert bench.broker.on_writable is not None
     bench.broker.on_writable()
-    assert bench.owner.told == ["sink failed", "attend"]
+    assert bench.owner.told == ["sink failed", "after_step"]
     assert bench.paused() == {}
     assert bench.world.memory.buffered_bytes == 0
     bench.client_sends(produce(2))
-    assert bench.owner.told == ["sink failed", "attend"], "the source is read to its end"
+    assert bench.owner.told == ["sink failed", "after_step"], "the source is read to its end"
     bench = Bench()
     bench.broker.broken = True
     bench.client_sends(produce(1))
@@ -326,18 +326,18 @@ def test_a_hold_keeps_what_was_read_and_stops_reading() -> None:
     bench.world.clock.pass_seconds(10)
     frame = bench.connection.frame
     assert frame is not None
-    frame.on(FrameEvent.TURN)
+    frame.on(FrameEvent.RELEASE)
     bench.requests.parse_kept()
     assert bytes(bench.broker.taken) == produce(1) + produce(2)
     assert bench.requests.kept == produce(3)
 
 
-def test_a_full_queue_stops_reading_until_attention() -> None:
+def test_a_full_queue_stops_reading_until_the_session_is_needed() -> None:
     bench = Bench()
     sent = b"".join(heartbeat(number) for number in range(MAX_IN_FLIGHT + 5))
     bench.client_sends(sent)
     assert bench.requests.paused == IN_FLIGHT
-    assert bench.owner.told == ["attend"]
+    assert bench.owner.told == ["after_step"]
     bench.broker_sends(b"".join(heartbeat_answer(number) for number in range(MAX_IN_FLIGHT)))
     assert bench.connection.has_room_again
     bench.requests.resume(IN_FLIGHT)

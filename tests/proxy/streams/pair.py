@@ -201,7 +201,7 @@ class Flow:
         memory.data[: len(data)] = data
         self._keep(b"")
         self._take_steps(len(data))
-        self.pair.attend()
+        self.pair.after_step()
 
     def _take_steps(self, end: int) -> None:
         stream, buf = self.stream, self.pair.world.memory.data
@@ -321,12 +321,12 @@ class Pair:
     def _go_on_after_hold(self) -> None:
         self.requests.parse_kept()
 
-    def attend(self) -> None:
+    def after_step(self) -> None:
         connection = self.connection
         responses = self.responses
-        if connection.attention and not responses.kept and not responses.stream.remaining:
+        if connection.needs_session and not responses.kept and not responses.stream.remaining:
             self.to_client += connection.take_answers(self.world.clock())
-        connection.attention = connection.owed_bytes > 0 or self.requests.stopped == FULL
+        connection.needs_session = connection.owed_bytes > 0 or self.requests.stopped == FULL
         if self.requests.stopped == FULL and connection.has_room_again:
             self.requests.parse_kept()
 
@@ -406,7 +406,7 @@ def release_due(world: World) -> bool:
 
 def release(frame: DataFrame) -> None:
     """It is the turn of this frame, which has been taken out of its queue."""
-    frame.on(FrameEvent.TURN)
+    frame.on(FrameEvent.RELEASE)
     assert frame.owner is not None
     frame.owner.release(frame)
 

@@ -76,7 +76,7 @@ def test_requests_go_on_when_half_of_the_responses_have_come(make: Callable[[int
     pair.broker_sends(*(heartbeat_answer(number) for number in range(half - 1)))
     assert len(pair.sent()) == MAX_IN_FLIGHT
     pair.broker_sends(heartbeat_answer(half - 1))
-    pair.attend()
+    pair.after_step()
     assert pair.sent() == sent
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from protocol.produce_walk import ProduceRequestWalk
 from proxy.streams.memory import READ_SIZE
-from proxy.streams.produce_usage import MAX_REMEMBERED, PIECES
+from proxy.streams.produce_usage import PIECES
 from proxy.streams.steps import HOLD, PIECES_PER_STEP
 from quotas.limit_kinds import BYTES_THRESHOLD
 from quotas.parsing.parse import parse_spec
@@ -105,7 +105,7 @@ def test_the_next_request_waits_for_what_later_steps_read() -> None:
     assert pair.is_held
     usage = pair.connection.usage
     assert usage is not None
-    assert len(usage._late) == MAX_REMEMBERED + 1, "those that came first, and the one that is in debt"
+    assert [str(limit.entity) for limit in usage._late] == [f"topic:t{TOPICS - 1:x}"], "the one that is in debt"
 
 
 def test_a_request_that_waits_for_a_limit_and_then_takes_many_steps() -> None:

@@ -20,8 +20,8 @@ from protocol.apis import API_VERSIONS, PRODUCE
 from protocol.messages import decode, encode
 from protocol.topics import TopicPartitions
 from proxy.config.config import EnforcementOptions, UsageOptions
+from proxy.streams import refusals
 from proxy.streams.refusals import MAX_REFUSED_NS, OutOfOrder, refusal_error
-from quotas.admission.refused_sequences import RefusedSequences
 from quotas.parsing.parse import parse_spec
 from tests.protocol.kafka_messages import idempotent
 from tests.proxy.conversation import without_burst
@@ -180,7 +180,8 @@ def test_later_batches_are_refused_until_the_refused_one_has_come_back() -> None
     assert not is_refused(8, 8)
     world.clock.pass_seconds(1)
     assert not is_refused(9, 12)
-    assert not world.registry.refused.has_refused((("ANONYMOUS", "etl"), NOISY))
+    assert pair.connection.usage is not None
+    assert len(pair.connection.usage.refused) == 1, "the quiet one has not come back"
 
 
 def test_an_earlier_batch_that_is_refused_with_others_has_to_pass_first() -> None:
@@ -198,20 +199,17 @@ def test_an_earlier_batch_that_is_refused_with_others_has_to_pass_first() -> Non
     assert pair.sent() == [last]
 
 
-def test_what_was_refused_is_known_on_another_connection() -> None:
+def test_a_new_connection_begins_anew() -> None:
+    """Clients send in order on it; and producer ids can be guessed: one client does not stop another."""
     world = world_of()
     first = pair_of(world)
     first.client_sends(produce_records(2, {NOISY: [idempotent(4)]}))
     world.clock.pass_seconds(10)
     second = Pair(world)
     second.connection.identity.refusal_error = 89
-    second.client_sends(produce_records(1, {NOISY: [idempotent(8)]}))
-    assert (second.sent(), errors_of(second.received()[0])[0][0][2]) == ([], 89)
-    stranger = Pair(world)
-    stranger.connection.identity.refusal_error = 89
-    sent = produce_records(1, {NOISY: [idempotent(8)]}, client_id="other")
-    stranger.client_sends(sent)
-    assert stranger.sent() == [sent], "producer ids can be guessed: one client does not stop another"
+    sent = produce_records(1, {NOISY: [idempotent(8)]})
+    second.client_sends(sent)
+    assert second.sent() == [sent]
 
 
 def test_a_batch_that_must_wait_and_is_found_late_closes_the_connection() -> None:
@@ -243,13 +241,17 @@ def test_a_batch_that_was_refused_for_long_is_held() -> None:
     assert pair.sent() == [again]
 
 
-def test_an_earlier_batch_that_is_sent_again_is_held() -> None:
-    """A broker that knows the producer has it, or accepts no other: an error would go to the wrong one."""
-    pair = pair_of(world_of())
+def test_an_earlier_batch_that_is_sent_again_is_refused_and_has_to_pass_first() -> None:
+    world = world_of()
+    pair = pair_of(world)
     pair.client_sends(produce_records(2, {NOISY: [idempotent(4)]}))
-    assert len(pair.received()) == 1
     pair.client_sends(produce_records(3, {NOISY: [idempotent(0)]}))
-    assert (pair.held is not None, len(pair.received())) == (True, 1)
+    world.clock.pass_seconds(10)
+    pair.client_sends(produce_records(4, {NOISY: [idempotent(4)]}))
+    assert (pair.sent(), len(pair.received())) == ([], 3)
+    last = produce_records(5, {NOISY: [idempotent(0)]})
+    pair.client_sends(last)
+    assert pair.sent() == [last]
 
 
 def test_a_change_of_the_limits_keeps_the_order() -> None:
@@ -264,13 +266,19 @@ def test_a_change_of_the_limits_keeps_the_order() -> None:
     assert pair.sent() == [back]
 
 
-def test_where_no_more_sequences_can_be_kept_the_connection_is_closed() -> None:
-    world = world_of()
-    world.registry.refused = RefusedSequences(most=1)
-    pair = pair_of(world)
-    pair.client_sends(produce_records(2, {NOISY: [idempotent(4)]}))
+@pytest.mark.pure
+def test_where_no_more_sequences_can_be_kept_a_request_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it has a batch that must wait as well, the connection is closed."""
+    monkeypatch.setattr(refusals, "MAX_PARTITIONS", 3)
+    pair = pair_of(world_of())
+    pair.client_sends(produce_records(2, {NOISY: [idempotent(4), idempotent(0)]}))
     with pytest.raises(OutOfOrder):
-        pair.client_sends(produce_records(3, {NOISY: [idempotent(4), idempotent(4)]}))
+        pair.client_sends(produce_records(3, {NOISY: [idempotent(8), idempotent(0), idempotent(0), idempotent(0)]}))
+    pair = pair_of(world_of())
+    pair.client_sends(produce_records(2, {NOISY: [idempotent(4), idempotent(0)]}))
+    assert len(pair.received()) == 1
+    pair.client_sends(produce_records(3, {NOISY: [idempotent(4), idempotent(0)]}))
+    assert (pair.held is not None, len(pair.received())) == (True, 1)
 
 
 # ---- who is refused

@@ -21,8 +21,8 @@ from proxy.config.config import ObservabilityOptions, UsageOptions
 from proxy.enforcement.identity import Identity
 from proxy.observability.entities import ENTITY_IDLE_NS
 from proxy.observability.labels import OTHER
-from proxy.observability.tallies import EntityMetrics
-from proxy.observability.topic_traffic import SeriesCount, TrafficByTopic
+from proxy.observability.tallies import Cell, EntityMetrics
+from proxy.observability.topic_traffic import TrafficByTopic
 from proxy.usage.collector import SAMPLES_PER_SERIES, SNAPSHOT_MS, TOPIC_INTERVAL_MS, Collector
 from proxy.usage.records import Origin
 from proxy.usage.series import SERIES_IDLE_MS
@@ -71,7 +71,7 @@ class Scene:
     def count_topic(self, client_id: str, topic: str, direction: str, size: int, messages: int) -> None:
         entity = self.client(client_id)
         if entity.topics is None:
-            entity.topics = TrafficByTopic(SeriesCount())
+            entity.topics = TrafficByTopic(Cell())
         traffic = entity.topics[topic]
         if direction == "produce":
             traffic.produce_bytes += size

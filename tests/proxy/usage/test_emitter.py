@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from proxy.observability.topic_traffic import SeriesCount, TrafficByTopic
+from proxy.observability.tallies import Cell
+from proxy.observability.topic_traffic import TrafficByTopic
 from proxy.usage import emitter as emitter_module
 from proxy.usage.emitter import Emitter
 from proxy.usage.file_sink import FileSink
@@ -147,7 +148,7 @@ async def test_the_end_waits_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch)
 
 async def test_a_defect_in_one_reading_ends_no_other(caplog: pytest.LogCaptureFixture) -> None:
     running = Running()
-    topics = running.scene.client("etl").topics = TrafficByTopic(SeriesCount())
+    topics = running.scene.client("etl").topics = TrafficByTopic(Cell())
     topics["orders"] = None  # type: ignore[assignment]
     running.start()
     await running.until(lambda: running.metrics.errors["defect"] >= 2)

@@ -23,12 +23,8 @@ class SlowQueue:
     arrivals: int = 0
     finish: dict[str, int] = field(default_factory=dict)
     waiting: list[tuple[int, int, str, int]] = field(default_factory=list)  # finish, arrival, waiter, size
-    behind: list[tuple[str, int]] = field(default_factory=list)  # later frames of those who wait already
 
     def push(self, waiter: str, size: int, *, is_first: bool = False) -> None:
-        if any(one == waiter for _, _, one, _ in self.waiting):
-            self.behind.append((waiter, size))
-            return
         self.arrivals += 1
         finish = max(self.virtual_time, self.finish.get(waiter, 0)) + (0 if is_first else max(1, size))
         self.waiting.append((finish, self.arrivals, waiter, size))
@@ -37,19 +33,13 @@ class SlowQueue:
         self.waiting.sort()
         self.virtual_time, _, waiter, _ = self.waiting.pop(0)
         self.finish[waiter] = self.virtual_time
-        for frame in self.behind:
-            if frame[0] == waiter:
-                self.behind.remove(frame)
-                self.push(*frame)
-                break
         return waiter
 
     def discard(self, waiter: str) -> None:
         self.waiting = [frame for frame in self.waiting if frame[2] != waiter]
-        self.behind = [frame for frame in self.behind if frame[0] != waiter]
 
-    def sizes(self) -> list[int]:
-        return [frame[-1] for frame in self.waiting] + [size for _, size in self.behind]
+    def names(self) -> list[str]:
+        return [frame[2] for frame in self.waiting]
 
 
 @given(
@@ -66,7 +56,10 @@ def test_agrees_with_the_slow_model(actions: list[tuple[str, str, int]]) -> None
     queue: FairQueue[str] = FairQueue()
     model = SlowQueue()
     for action, waiter, size in actions:
-        if action == "push":
+        if action == "push" and waiter in model.names():
+            with pytest.raises(ValueError, match="queued once"):
+                queue.push(waiter, size)
+        elif action == "push":
             queue.push(waiter, size)
             model.push(waiter, size)
         elif action == "discard":
@@ -78,15 +71,15 @@ def test_agrees_with_the_slow_model(actions: list[tuple[str, str, int]]) -> None
             for each in (queue, model):
                 each.push(refused, size, is_first=True)
         elif action == "take all":
-            assert queue.take_all() == [model.pop() for _ in model.sizes()]
+            assert queue.take_all() == [model.pop() for _ in model.names()]
         elif model.waiting:
             assert queue.pop() == model.pop()
         else:
             with pytest.raises(IndexError, match="the queue is empty"):
                 queue.pop()
-        assert sorted(queue._flows) == sorted(waiter for _, _, waiter, _ in model.waiting)
-        assert queue.waiting == len(model.sizes())
-        assert queue.queued == sum(model.sizes())
+        assert sorted(queue._frames) == sorted(model.names())
+        assert queue.waiting == len(model.waiting)
+        assert queue.queued == sum(size for *_, size in model.waiting)
 
 
 @given(
@@ -127,17 +120,27 @@ def test_nobody_waits_for_ever(others: list[tuple[int, int]], own_size: int, aft
 
     def arrive() -> None:
         for session, size in [frame for frame in [next(arrivals, None)] if frame is not None]:
-            queue.push(session, size)
             waiting.setdefault(session, []).append(size)
+            if len(waiting[session]) == 1:
+                queue.push(session, size)
+
+    def serve() -> tuple[int, int]:
+        """The session that is served, and the bytes of its frame. Its next one is queued at once."""
+        session = queue.pop()
+        size = waiting[session].pop(0)
+        if waiting[session]:
+            queue.push(session, waiting[session][0])
+        return session, size
 
     for round_number in range(after):
         arrive()
         if queue.waiting and round_number % 3 == 0:
-            waiting[queue.pop()].pop(0)
+            serve()
+    waiting[-1] = [own_size]
     queue.push(-1, own_size)
     passed_by: Counter[int] = Counter()
-    while (served := queue.pop()) != -1:
-        passed_by[served] += waiting[served].pop(0)
+    while (served := serve())[0] != -1:
+        passed_by[served[0]] += served[1]
         arrive()
         arrive()
     assert all(total <= max(1, own_size) + largest[session] for session, total in passed_by.items())
