@@ -1,20 +1,15 @@
 """Accepting: storms, exhaustion, the bound on connections; and the bound on memory."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import socket
-from collections.abc import Callable
 
 import pytest
 
 from proxy.config.config import SecurityOptions
 from proxy.streams.memory import READ_SIZE, RESERVE
-from tests.proxy.conversation import LOOPBACK, Peer, Stage, lines_of, until
+from tests.proxy.conversation import LOOPBACK, OpenStage, Peer, lines_of, until
 from tests.proxy.frames import fetch, fetched, heartbeat, heartbeat_answer
-
-OpenStage = Callable[..., Stage]
 
 
 async def test_a_storm_of_connections(open_stage: OpenStage) -> None:

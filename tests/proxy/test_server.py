@@ -1,7 +1,5 @@
 """The process as a whole: how it drains, what signals do, which exit code it leaves. Its peers are scripted."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

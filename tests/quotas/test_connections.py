@@ -1,7 +1,5 @@
 """New connections: their number, and their rate."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,11 +1,8 @@
 """Which broker stands behind which port, and how connections find it."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import socket
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,10 +14,8 @@ from protocol.apis import METADATA
 from protocol.messages import decode
 from proxy.brokers.nodes import BrokerPortConflict, Nodes
 from proxy.config.config import Address, ListeningOptions
-from tests.proxy.conversation import LOOPBACK, Peer, ScriptedBroker, Stage, lines_of, until
+from tests.proxy.conversation import LOOPBACK, OpenStage, Peer, ScriptedBroker, lines_of, until
 from tests.proxy.frames import heartbeat, heartbeat_answer, metadata, metadata_answer
-
-OpenStage = Callable[..., Stage]
 
 
 def nodes(**options: Any) -> tuple[Nodes, list[int]]:

@@ -1,7 +1,5 @@
 """Quotas of flags and file: every limit can be given both ways, and what is wrong with all of them together is said."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

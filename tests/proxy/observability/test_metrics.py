@@ -1,17 +1,16 @@
 """What is counted, and that Prometheus understands how it is shown."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.registry import Collector
@@ -26,11 +25,6 @@ from quotas.admission.limit import Limit
 from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entity import Entity
 from tests.proxy.conversation import Clock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from prometheus_client.metrics_core import Metric
 
 SECOND = 1_000_000_000
 WINDOW_NS = WINDOW_SLOTS * WINDOW_SLOT_NS

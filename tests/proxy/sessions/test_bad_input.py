@@ -1,15 +1,12 @@
 """What a peer may do wrong costs its own connection, is counted with its reason and said in one line; nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
-from collections.abc import Callable
 
 import pytest
 
 from proxy.config.config import SecurityOptions
-from tests.proxy.conversation import Stage, lines_of
+from tests.proxy.conversation import OpenStage, lines_of
 from tests.proxy.frames import (
     fetch,
     frame,
@@ -20,8 +17,6 @@ from tests.proxy.frames import (
     produced,
     request,
 )
-
-OpenStage = Callable[..., Stage]
 
 BAD_REQUESTS = {
     "length below zero": (b"\xff\xff\xff\xfe" + bytes(60), "negative_frame_length"),

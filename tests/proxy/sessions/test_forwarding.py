@@ -1,9 +1,6 @@
 """Bytes go through unchanged, wherever the stream is cut, except where the proxy has a reason to change them."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,10 +10,8 @@ from protocol.apis import FETCH
 from protocol.messages import decode
 from proxy.streams.memory import READ_SIZE
 from tests.proxy import frames
-from tests.proxy.conversation import Stage, cut, send_in_pieces
+from tests.proxy.conversation import OpenStage, cut, send_in_pieces
 from tests.proxy.frames import fetch, heartbeat, heartbeat_answer, produce, produced, request
-
-OpenStage = Callable[..., Stage]
 
 
 def parsed(api: int, version: int, received: bytes) -> Any:

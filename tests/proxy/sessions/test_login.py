@@ -1,11 +1,9 @@
 """The proxy logs in on real sockets: before the first request, and again in time, whatever is under way."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,10 @@ from proxy.brokers import login as messages
 from proxy.config.client_settings import ClientSettings, LoginSettings
 from proxy.config.config import QuotaOptions, SecurityOptions
 from proxy.sessions.lifecycle import State
-from tests.proxy.conversation import Peer, Stage, lines_of, until, without_burst
+from tests.proxy.conversation import OpenStage, Peer, Stage, lines_of, until, without_burst
 from tests.proxy.frames import correlation_of, fetch, fetched, heartbeat, heartbeat_answer, produce, produced
 from tests.proxy.sasl_broker import REFUSED, SaslBroker
 
-OpenStage = Callable[..., Stage]
 PASSWORD = "not-in-any-log"
 LOGIN = LoginSettings(mechanism="SCRAM-SHA-512", username="etl", password=PASSWORD)
 #: Renewed after 70 to 85 ms.

@@ -1,7 +1,5 @@
 """Requests that are charged together: the same charges, decisions, metrics and bytes as one by one."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import dataclass, replace
 from typing import Any

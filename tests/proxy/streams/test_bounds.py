@@ -1,7 +1,5 @@
 """What one connection can make the proxy remember is bounded."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable
 

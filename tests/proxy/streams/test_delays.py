@@ -1,7 +1,5 @@
 """Delayed responses: which responses are late, for how long, and what follows them."""
 
-from __future__ import annotations
-
 import struct
 from dataclasses import replace
 

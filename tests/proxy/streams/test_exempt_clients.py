@@ -1,7 +1,5 @@
 """Exempt clients pass while others are held by the same limit, and are not charged."""
 
-from __future__ import annotations
-
 import pytest
 
 from quotas.parsing.parse import parse_spec

@@ -1,7 +1,5 @@
 """Budgets and reservations of fetches, whatever the order of events."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A fetch reserves what it may bring (`proxy.streams.fetch_ledger`); its response is charged and ends that."""
 
-from __future__ import annotations
-
 import pytest
 from kio.index import load_payload_module
 from kio.static.constants import EntityType

@@ -3,8 +3,6 @@
 The connection's next request waits for that debt. However the bytes are cut, the broker gets those that were sent.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

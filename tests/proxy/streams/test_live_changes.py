@@ -1,7 +1,5 @@
 """Limits that are set, changed and removed while frames are held and responses are owed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Produce requests longer than one read that are held in parts, or never arrive whole."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The throttle time in a response: the larger of the broker's and the proxy's, in every version that has one."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

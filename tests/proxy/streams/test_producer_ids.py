@@ -1,7 +1,5 @@
 """`producer_ids_rate`: new producer ids of a user are counted per window, known ones cost nothing."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.config.config import EnforcementOptions

@@ -1,7 +1,5 @@
 """`request_rate`: every request counts, and only those for data are held."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.config.config import EnforcementOptions

@@ -2,8 +2,6 @@
 announced bytes that do not come delay others by a second at most.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import cache
 

@@ -3,8 +3,6 @@
 A limit of 1 per second that holds nothing turns what it has counted into seconds of debt, to be read off.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from protocol.errors import ProtocolError

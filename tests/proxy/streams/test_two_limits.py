@@ -4,8 +4,6 @@ etl    1 MB/s and a burst of one second for the client, which owes 20 ms after a
 total  100 MB/s without a burst, which another client brings into debt while etl waits for its own limit
 """
 
-from __future__ import annotations
-
 import pytest
 
 from quotas.admission.limit import Limit

@@ -1,7 +1,5 @@
 """Usage by topic: what is counted of Produce requests and Fetch responses, whole and cut anywhere."""
 
-from __future__ import annotations
-
 import struct
 import uuid
 from collections.abc import Iterable

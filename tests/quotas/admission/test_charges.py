@@ -1,7 +1,5 @@
 """What Produce requests are charged to limits that count different things, one by one and together."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

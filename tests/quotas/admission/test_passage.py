@@ -1,9 +1,7 @@
 """Passages: what a frame reserves, what is charged as it passes, and the bound on what passes in any time."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -18,9 +16,6 @@ from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entity import Entity
 from quotas.limit_kinds import PRODUCER_BYTE_RATE
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SECOND = 1_000_000_000
 MB = 1_000_000

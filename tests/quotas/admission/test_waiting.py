@@ -3,12 +3,10 @@
 `tests.quotas.serving` serves them on a virtual clock as the proxy does.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import example, given
@@ -19,9 +17,6 @@ from quotas.admission.limit_set import limit_set
 from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entity import Entity
 from tests.quotas.serving import SECOND, Serving, Session
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MB = 1_000_000
 MS = 1_000_000

@@ -1,7 +1,5 @@
 """Which algorithm measures what, and that all of them keep the one interface."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any

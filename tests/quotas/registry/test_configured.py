@@ -1,8 +1,6 @@
 """Everything that is configured: found by entity, changed one limit at a time."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from fractions import Fraction
 
 import pytest
 
@@ -22,9 +20,6 @@ from quotas.limit_kinds import (
 )
 from quotas.registry.configured import Configured
 from quotas.resource_groups import ResourceGroup
-
-if TYPE_CHECKING:
-    from fractions import Fraction
 
 ETL = Entity(client_id="etl")
 ANY_IP, IP = Named(Kind.IP, DEFAULT), Named(Kind.IP, "10.0.0.1")
