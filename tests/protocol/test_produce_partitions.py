@@ -7,15 +7,13 @@ from uuid import UUID
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
-from kio.static.constants import EntityType
 
 from protocol.apis import PRODUCE
 from protocol.produce_partitions import MAX_PARTITIONS, PartitionData, ProducePartitionsWalk, TooManyPartitions
 from protocol.produce_refusals import MAX_MESSAGE, Refused, refused_produce_response
 from protocol.topics import Topic
-from tests.protocol.kafka_messages import CORRELATION_ID, idempotent, parsed, record_batch
+from tests.protocol.kafka_messages import CORRELATION_ID, idempotent, parsed, record_batch, struct
 from tests.protocol.test_produce_walk import body_of, topic_of
 
 VERSIONS = st.integers(3, 13)
@@ -96,27 +94,30 @@ def refused_of(version: int, numbers: list[tuple[int, int]], message: str = "wai
     return [Refused(topic_of(version, topic), index, 89, message) for topic, index in sorted(numbers)]
 
 
-def partition_of(version: int, index: int, message: str = "wait") -> Any:
-    module: Any = load_payload_module(PRODUCE, version, EntityType.response)
-    more: dict[str, Any] = {"log_append_time": None} if version >= 2 else {}
-    more |= {"log_start_offset": -1} if version >= 5 else {}
-    more |= {"record_errors": (), "error_message": message} if version >= 8 else {}
-    return module.PartitionProduceResponse(
-        index=index, error_code=ErrorCode.throttling_quota_exceeded, base_offset=-1, **more
-    )
-
-
 def topics_of(version: int, refused: list[Refused], message: str = "wait") -> tuple[Any, ...]:
-    module: Any = load_payload_module(PRODUCE, version, EntityType.response)
-    by_topic: dict[Topic, list[int]] = {}
+    by_topic: dict[Topic, list[Any]] = {}
     for each in refused:
-        by_topic.setdefault(each.topic, []).append(each.partition)
-    return tuple(
-        module.TopicProduceResponse(
-            **({"topic_id": UUID(bytes=topic)} if isinstance(topic, bytes) else {"name": topic}),
-            partition_responses=tuple(partition_of(version, index, message) for index in indexes),
+        partition = struct(
+            PRODUCE,
+            version,
+            "PartitionProduceResponse",
+            index=each.partition,
+            error_code=ErrorCode.throttling_quota_exceeded,
+            base_offset=-1,
+            log_append_time=None,
+            log_start_offset=-1,
+            error_message=message,
         )
-        for topic, indexes in by_topic.items()
+        by_topic.setdefault(each.topic, []).append(partition)
+    return tuple(
+        struct(
+            PRODUCE,
+            version,
+            "TopicProduceResponse",
+            **({"topic_id": UUID(bytes=topic)} if isinstance(topic, bytes) else {"name": topic}),
+            partition_responses=tuple(partitions),
+        )
+        for topic, partitions in by_topic.items()
     )
 
 

@@ -251,14 +251,6 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[dict[
             process.kill()
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT], ids=lambda stop: stop.name)
-@pytest.mark.parametrize("event_loop", ["uvloop", "asyncio"])
-def test_a_clean_end_is_exit_code_0(stop: signal.Signals, event_loop: str) -> None:
-    with running(*LOCAL, "--event-loop", event_loop) as (process, _):
-        process.send_signal(stop)
-        assert process.wait(timeout=30) == 0
-
-
 def catches(pid: int, number: signal.Signals) -> bool:
     """Whether a process has a handler for a signal."""
     status = Path(f"/proc/{pid}/status").read_text()

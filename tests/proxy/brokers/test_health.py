@@ -12,7 +12,7 @@ from proxy.config.config import Config
 from tests.proxy.conversation import Clock, OpenStage, Peer, Stage, lines_of
 from tests.proxy.frames import api_versions, fetch, heartbeat, heartbeat_answer, produce, produced, request
 
-A, B = "broker-a:9092", "broker-b:9092"
+A = "broker-a:9092"
 
 
 class Scene:

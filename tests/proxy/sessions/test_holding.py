@@ -16,7 +16,6 @@ from tests.proxy.frames import produce, produced
 
 FAST = without_burst("client-id=etl,producer_byte_rate=1MB")
 SLOW = without_burst("client-id=etl,producer_byte_rate=1")
-FETCH_SLOW = without_burst("client-id=etl,consumer_byte_rate=1")
 
 
 async def in_debt(stage: Stage, size: int = 10_000) -> tuple[Peer, Peer]:

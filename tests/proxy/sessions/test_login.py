@@ -167,26 +167,6 @@ async def test_the_login_is_renewed_while_requests_flow(stage_of: OpenStage, siz
         assert len(stage.sessions) == 1
 
 
-async def test_a_renewal_begins_at_the_end_of_the_frame(stage_of: OpenStage) -> None:
-    stage = stage_of()
-    kafka = KafkaBroker(SHORT_MS)
-    async with playing(stage, kafka) as [client]:
-        await client.send(produce(1))
-        await client.frame()
-        request = produce(2, 500_000)
-        await client.send(request[:100_000])
-        session = stage.session_of(client)
-        await until(lambda: not session.connection.max_in_flight)
-        assert kafka.begun == 1
-        await client.send(request[100_000:])
-        assert await client.frame() == produced(2)
-        await until(lambda: kafka.begun == 2)
-        await client.send(heartbeat(3))
-        assert await client.frame() == heartbeat_answer(3)
-        assert kafka.done >= 2
-        assert (kafka.wrong, kafka.requests[1:]) == ([], [request, heartbeat(3)])
-
-
 async def test_a_renewal_waits_for_responses_that_come_before(stage_of: OpenStage) -> None:
     stage = stage_of()
     kafka = KafkaBroker(SHORT_MS)
