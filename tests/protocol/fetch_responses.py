@@ -1,20 +1,16 @@
 """Fetch and ShareFetch responses of any version, and what they contain of each topic."""
 
-import datetime
 from collections import Counter
 from struct import pack
 from typing import Any
 from uuid import UUID
 
 from hypothesis import strategies as st
-from kio.index import load_payload_module
-from kio.schema.errors import ErrorCode
-from kio.static.constants import EntityType
 
 from protocol.apis import FETCH, SHARE_FETCH
 from protocol.records_walk import RecordsWalk
 from protocol.topics import Topic
-from tests.protocol.kafka_messages import CORRELATION_ID, REAL_HOST, response_bytes
+from tests.protocol.kafka_messages import CORRELATION_ID, REAL_HOST, response_bytes, struct
 
 Partitions = list[bytes | None]
 """The records of each partition of a topic."""
@@ -57,38 +53,23 @@ class Taking:
 
 def partition(version: int, **changes: Any) -> Any:
     """One of a Fetch response, from version 4 on."""
-    module: Any = load_payload_module(FETCH, version, EntityType.response)
-    fields = {
-        "partition_index": 3,
-        "error_code": ErrorCode.none,
-        "high_watermark": 4711,
-        "last_stable_offset": 4711,
-        "aborted_transactions": None,
-        "records": b"r" * 50,
-    }
-    if version >= 5:
-        fields["log_start_offset"] = 0
-    if version >= 11:
-        fields["preferred_read_replica"] = -1
-    return module.PartitionData(**(fields | changes))
+    fields = {"partition_index": 3, "high_watermark": 4711, "last_stable_offset": 4711, "records": b"r" * 50}
+    return struct(FETCH, version, "PartitionData", **(fields | {"aborted_transactions": None} | changes))
 
 
-def response_of(version: int, *topics: list[Any], error: ErrorCode = ErrorCode.none, endpoints: int = 0) -> bytes:
+def response_of(version: int, *topics: list[Any], endpoints: int = 0) -> bytes:
     """A Fetch response, from version 4 on, with these partitions of each topic."""
-    module: Any = load_payload_module(FETCH, version, EntityType.response)
     made = []
     for index, partitions in enumerate(topics):
         topic = topic_of(version, index)
         key: Any = {"topic_id": UUID(bytes=topic)} if isinstance(topic, bytes) else {"topic": topic}
-        made.append(module.FetchableTopicResponse(**key, partitions=tuple(partitions)))
-    fields: dict[str, Any] = {"error_code": error, "session_id": 1} if version >= 7 else {}
-    if version >= 16:
-        fields["node_endpoints"] = tuple(
-            module.NodeEndpoint(node_id=index, host=REAL_HOST, port=9092, rack="r") for index in range(endpoints)
-        )
-    return response_bytes(
-        FETCH, version, module.FetchResponse(throttle_time=datetime.timedelta(0), responses=tuple(made), **fields)
+        made.append(struct(FETCH, version, "FetchableTopicResponse", **key, partitions=tuple(partitions)))
+    nodes = tuple(
+        struct(FETCH, version, "NodeEndpoint", node_id=index, host=REAL_HOST, port=9092, rack="r")
+        for index in range(endpoints if version >= 16 else 0)
     )
+    body = struct(FETCH, version, "FetchResponse", session_id=1, responses=tuple(made), node_endpoints=nodes)
+    return response_bytes(FETCH, version, body)
 
 
 def fetch_response(version: int, topics: list[Partitions]) -> bytes:
@@ -112,26 +93,28 @@ def _old_response(version: int, topics: list[Partitions]) -> bytes:
 
 def share_response(version: int, topics: list[Partitions]) -> bytes:
     """A ShareFetch response without endpoints."""
-    module: Any = load_payload_module(SHARE_FETCH, version, EntityType.response)
-    made = []
-    for index, partitions in enumerate(topics):
-        data = tuple(
-            module.PartitionData(
-                partition_index=number,
-                error_code=ErrorCode.none,
-                acknowledge_error_code=ErrorCode.none,
-                current_leader=module.LeaderIdAndEpoch(leader_id=1, leader_epoch=5),
-                records=records or b"",
-                acquired_records=(module.AcquiredRecords(first_offset=0, last_offset=9, delivery_count=1),),
-            )
-            for number, records in enumerate(partitions)
+    leader = struct(SHARE_FETCH, version, "LeaderIdAndEpoch", leader_id=1, leader_epoch=5)
+    acquired = (struct(SHARE_FETCH, version, "AcquiredRecords", last_offset=9, delivery_count=1),)
+    made = tuple(
+        struct(
+            SHARE_FETCH,
+            version,
+            "ShareFetchableTopicResponse",
+            topic_id=UUID(int=index + 1),
+            partitions=tuple(
+                struct(
+                    SHARE_FETCH,
+                    version,
+                    "PartitionData",
+                    partition_index=number,
+                    current_leader=leader,
+                    records=records or b"",
+                    acquired_records=acquired,
+                )
+                for number, records in enumerate(partitions)
+            ),
         )
-        made.append(module.ShareFetchableTopicResponse(topic_id=UUID(int=index + 1), partitions=data))
-    body = module.ShareFetchResponse(
-        throttle_time=datetime.timedelta(0),
-        error_code=ErrorCode.none,
-        acquisition_lock_timeout=datetime.timedelta(seconds=30),
-        responses=tuple(made),
-        node_endpoints=(),
+        for index, partitions in enumerate(topics)
     )
+    body = struct(SHARE_FETCH, version, "ShareFetchResponse", responses=made)
     return response_bytes(SHARE_FETCH, version, body)

@@ -7,15 +7,16 @@ which are bytes to kio, come from `record_batch` and `set_entry`.
 import datetime
 import string
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from struct import pack
 from types import UnionType
 from typing import Any, Protocol, get_args, get_origin
 
 from hypothesis import strategies as st
-from kio.index import load_request_schema, load_response_schema
+from kio.index import load_payload_module, load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
 
 from protocol.apis import APIS
 from protocol.messages import decode, encode
@@ -108,6 +109,39 @@ def responses(api_key: int, version: int, /, **fixed: st.SearchStrategy[Any]) ->
 @cache
 def requests(api_key: int, version: int, /, **fixed: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return messages(load_request_schema(api_key, version), **fixed)
+
+
+_LEAST: dict[str, Any] = {
+    "bool": False,
+    "string": "",
+    "bytes": b"",
+    "uuid": None,
+    "error_code": ErrorCode.none,
+    "timedelta_i32": datetime.timedelta(0),
+    "datetime_i64": datetime.datetime.fromtimestamp(0, datetime.UTC),
+}
+
+
+def made(entity: type[Any], /, **values: Any) -> Any:
+    """One of kio's types, with those of these values that this version has, and the least in fields without a value."""
+    fixed = {field.name: values[field.name] for field in fields(entity) if field.name in values}
+    for field in fields(entity):
+        if field.name not in values and field.default is MISSING:
+            annotation: Any = field.type
+            is_array = get_origin(annotation) is tuple
+            least = () if is_array else _LEAST.get(str(field.metadata.get("kafka_type")), 0)
+            fixed[field.name] = None if get_origin(annotation) is UnionType else least
+    return entity(**fixed)
+
+
+def struct(api_key: int, version: int, name: str, /, **values: Any) -> Any:
+    """The struct of this name of a response; see `made`."""
+    return made(getattr(load_payload_module(api_key, version, EntityType.response), name), **values)
+
+
+def request_struct(api_key: int, version: int, name: str, /, **values: Any) -> Any:
+    """The struct of this name of a request; see `made`."""
+    return made(getattr(load_payload_module(api_key, version, EntityType.request), name), **values)
 
 
 def record_batch(count: int, payload: bytes, *, producer_id: int = -1, codec: int = 0, magic: int = 2) -> bytes:

@@ -5,14 +5,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kio.index import load_payload_module, load_request_schema
-from kio.static.constants import EntityType
+from kio.index import load_request_schema
 
 from protocol.apis import DESCRIBE_CONFIGS
 from protocol.describe_configs import BROKER_RESOURCE, DescribeConfigsRequestWalk
 from protocol.errors import MalformedFrame, TruncatedFrame
 from protocol.messages import decode, encode
-from tests.protocol.kafka_messages import chunk_sizes, requests, streamed
+from tests.protocol.kafka_messages import chunk_sizes, request_struct, requests, streamed
 
 VERSIONS = st.integers(1, 4)
 RESOURCE_TYPES = st.sampled_from([2, 4, 8])
@@ -45,10 +44,9 @@ def names_broker(version: int, body: bytes, sizes: list[int], work: int = 500) -
 
 
 def one_resource(version: int, kind: int, *names: str) -> bytes:
-    module: Any = load_payload_module(DESCRIBE_CONFIGS, version, EntityType.request)
-    resource = module.DescribeConfigsResource(resource_type=kind, resource_name="1", configuration_keys=names)
-    documented = {"include_documentation": True} if version >= 3 else {}
-    return encode(module.DescribeConfigsRequest(resources=(resource,), include_synonyms=False, **documented))
+    known = {"resource_type": kind, "resource_name": "1", "configuration_keys": names}
+    resource = request_struct(DESCRIBE_CONFIGS, version, "DescribeConfigsResource", **known)
+    return encode(request_struct(DESCRIBE_CONFIGS, version, "DescribeConfigsRequest", resources=(resource,)))
 
 
 @given(data=st.data(), version=VERSIONS, sizes=chunk_sizes, work=st.sampled_from([1, 10, 500]))

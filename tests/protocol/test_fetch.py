@@ -13,7 +13,6 @@ from protocol.apis import FETCH
 from protocol.errors import MalformedFrame, TruncatedFrame
 from protocol.fetch import (
     FetchResponseWalk,
-    lower_fetch_budget,
 )
 from protocol.walk import FrameWalk
 from protocol.wire import encode_varint
@@ -283,28 +282,3 @@ def test_the_densest_responses_rest(what: str) -> None:
 
 
 # The budget of requests
-
-INT32 = st.integers(-(2**31), 2**31 - 1)
-
-
-def lowered(min_bytes: int, max_bytes: int, budget: int) -> tuple[int, int]:
-    """And what stands before and after them is not changed."""
-    buf = bytearray(b"\xa5" * 5 + pack(">ii", min_bytes, max_bytes) + b"\xa5" * 5)
-    returned = lower_fetch_budget(buf, 5, budget)
-    assert buf[:5] == buf[-5:] == b"\xa5" * 5
-    after_min, after_max = (int.from_bytes(buf[at : at + 4], "big", signed=True) for at in (5, 9))
-    assert returned == after_max
-    return after_min, after_max
-
-
-@given(min_bytes=INT32, max_bytes=INT32, budget=st.integers(-5, 2**31 - 1))
-def test_the_budget_is_lowered_and_never_raised(min_bytes: int, max_bytes: int, budget: int) -> None:
-    after_min, after_max = lowered(min_bytes, max_bytes, budget)
-    assert after_max == (min(max_bytes, max(1, budget)))
-    assert after_min == (min(min_bytes, after_max) if after_max < max_bytes else min_bytes)
-
-
-def test_a_request_that_asks_for_nothing_is_not_changed() -> None:
-    """A ShareFetch request that renews locks: brokers refuse any other value."""
-    assert lowered(0, 0, 1_000) == (0, 0)
-    assert lowered(0, 0, -1) == (0, 0)

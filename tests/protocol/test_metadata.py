@@ -6,8 +6,6 @@ import kafkaprotocol
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kio.index import load_payload_module
-from kio.static.constants import EntityType
 
 from protocol.apis import APIS, METADATA
 from protocol.broker_addresses import MAX_PREFIX
@@ -23,6 +21,7 @@ from tests.protocol.kafka_messages import (
     proxy_port,
     response_bytes,
     responses,
+    struct,
 )
 from tests.protocol.rewriting import rewrite, run
 
@@ -51,8 +50,9 @@ def test_the_second_decoder_agrees(data: st.DataObject) -> None:
 
 
 def broker(version: int, node_id: int, **changes: Any) -> Any:
-    module: Any = load_payload_module(METADATA, version, EntityType.response)
-    return module.MetadataResponseBroker(**({"node_id": node_id, "host": REAL_HOST, "port": 9092} | changes))
+    return struct(
+        METADATA, version, "MetadataResponseBroker", node_id=node_id, **({"host": REAL_HOST, "port": 9092} | changes)
+    )
 
 
 def prefix_of(version: int, brokers: list[Any]) -> bytes:

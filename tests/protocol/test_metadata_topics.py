@@ -1,7 +1,5 @@
 """The topics of Metadata responses that stream by, against kio's reading of the whole."""
 
-import dataclasses
-import datetime
 from struct import pack
 from typing import Any
 from uuid import UUID
@@ -9,9 +7,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kio.index import load_payload_module, load_response_schema
 from kio.schema.errors import ErrorCode
-from kio.static.constants import EntityType
 
 from protocol.apis import METADATA
 from protocol.errors import MalformedFrame, TruncatedFrame
@@ -19,7 +15,7 @@ from protocol.messages import encode
 from protocol.metadata_topics import MetadataTopicsWalk
 from protocol.rewriting import rewriting_walk
 from protocol.topics import TopicPartitions
-from tests.protocol.kafka_messages import Addresses, Resting, chunk_sizes, response_bytes, responses, streamed
+from tests.protocol.kafka_messages import Addresses, Resting, chunk_sizes, response_bytes, responses, streamed, struct
 from tests.protocol.rewriting import run
 
 VERSIONS = range(14)
@@ -79,36 +75,24 @@ def test_the_densest_responses_rest(version: int, partitions: int) -> None:
     assert resting.rests >= 300 * (1 + partitions) // 13
 
 
-def partition(version: int, *, replicas: int = 3, in_sync: int = 3, offline: int = 0) -> Any:
-    module: Any = load_payload_module(METADATA, version, EntityType.response)
-    fields: dict[str, Any] = {
-        "error_code": ErrorCode.none,
-        "partition_index": 0x01020304,
-        "leader_id": 1,
-        "replica_nodes": tuple(range(replicas)),
-        "isr_nodes": tuple(range(in_sync)),
-    }
-    if version >= 5:
-        fields["offline_replicas"] = tuple(range(offline))
-    return module.MetadataResponsePartition(**fields)
+def partition(version: int, *, replicas: int = 3, in_sync: int = 3) -> Any:
+    known = {"partition_index": 0x01020304, "leader_id": 1, "replica_nodes": tuple(range(replicas))}
+    return struct(METADATA, version, "MetadataResponsePartition", **known, isr_nodes=tuple(range(in_sync)))
 
 
-def response_of(version: int, *topics: tuple[str, list[Any]], error: ErrorCode = ErrorCode.none) -> bytes:
-    module: Any = load_payload_module(METADATA, version, EntityType.response)
-    with_id = {"topic_id": UUID(int=7)} if version >= 10 else {}
-    fields: dict[str, Any] = {
-        "throttle_time": datetime.timedelta(0),
-        "brokers": (),
-        "topics": tuple(
-            module.MetadataResponseTopic(error_code=error, name=name, partitions=tuple(partitions), **with_id)
-            for name, partitions in topics
-        ),
-        "error_code": ErrorCode.none,
-    }
-    schema: Any = load_response_schema(METADATA, version)
-    known = {field.name for field in dataclasses.fields(schema)}
-    body = schema(**{name: value for name, value in fields.items() if name in known})
-    return response_bytes(METADATA, version, body)
+def response_of(version: int, *topics: tuple[str, list[Any]]) -> bytes:
+    made = tuple(
+        struct(
+            METADATA,
+            version,
+            "MetadataResponseTopic",
+            name=name,
+            partitions=tuple(partitions),
+            topic_id=UUID(int=7),
+        )
+        for name, partitions in topics
+    )
+    return response_bytes(METADATA, version, struct(METADATA, version, "MetadataResponse", topics=made))
 
 
 def topic(version: int, name: str, partitions: int) -> TopicPartitions:

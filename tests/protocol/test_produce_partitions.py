@@ -7,15 +7,13 @@ from uuid import UUID
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
-from kio.static.constants import EntityType
 
 from protocol.apis import PRODUCE
 from protocol.produce_partitions import PartitionData, ProducePartitionsWalk
 from protocol.produce_refusals import MAX_MESSAGE, MAX_MESSAGES, refused_produce_response
 from protocol.topics import Topic
-from tests.protocol.kafka_messages import CORRELATION_ID, idempotent, parsed, record_batch
+from tests.protocol.kafka_messages import CORRELATION_ID, idempotent, parsed, record_batch, struct
 from tests.protocol.test_produce_walk import body_of, topic_of
 
 VERSIONS = st.integers(3, 13)
@@ -94,27 +92,30 @@ def test_partitions_that_are_left_are_known_in_advance(shown: int) -> None:
 # ---- responses
 
 
-def partition_of(version: int, index: int, message: str = "wait") -> Any:
-    module: Any = load_payload_module(PRODUCE, version, EntityType.response)
-    more: dict[str, Any] = {"log_append_time": None} if version >= 2 else {}
-    more |= {"log_start_offset": -1} if version >= 5 else {}
-    more |= {"record_errors": (), "error_message": message} if version >= 8 else {}
-    return module.PartitionProduceResponse(
-        index=index, error_code=ErrorCode.throttling_quota_exceeded, base_offset=-1, **more
-    )
-
-
-def topics_of(version: int, partitions: list[tuple[Topic, int]]) -> tuple[Any, ...]:
-    module: Any = load_payload_module(PRODUCE, version, EntityType.response)
-    by_topic: dict[Topic, list[int]] = {}
-    for topic, index in partitions:
-        by_topic.setdefault(topic, []).append(index)
-    return tuple(
-        module.TopicProduceResponse(
-            **({"topic_id": UUID(bytes=topic)} if isinstance(topic, bytes) else {"name": topic}),
-            partition_responses=tuple(partition_of(version, index) for index in indexes),
+def topics_of(version: int, refused: list[tuple[Topic, int]], message: str = "wait") -> tuple[Any, ...]:
+    by_topic: dict[Topic, list[Any]] = {}
+    for topic, index in refused:
+        partition = struct(
+            PRODUCE,
+            version,
+            "PartitionProduceResponse",
+            index=index,
+            error_code=ErrorCode.throttling_quota_exceeded,
+            base_offset=-1,
+            log_append_time=None,
+            log_start_offset=-1,
+            error_message=message,
         )
-        for topic, indexes in by_topic.items()
+        by_topic.setdefault(topic, []).append(partition)
+    return tuple(
+        struct(
+            PRODUCE,
+            version,
+            "TopicProduceResponse",
+            **({"topic_id": UUID(bytes=topic)} if isinstance(topic, bytes) else {"name": topic}),
+            partition_responses=tuple(partitions),
+        )
+        for topic, partitions in by_topic.items()
     )
 
 

@@ -1,7 +1,5 @@
 """Headers of the PROXY protocol: both versions, cut anywhere, followed by anything, and wrong in any place."""
 
-from __future__ import annotations
-
 import contextlib
 import struct
 from ipaddress import IPv4Address, IPv6Address

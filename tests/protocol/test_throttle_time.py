@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.index import load_response_schema
-from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
 from protocol.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api
 from protocol.errors import MalformedFrame
 from protocol.throttle_time import raise_throttle, throttle_needs
 from protocol.wire import encode_varint
-from tests.protocol.kafka_messages import header, response_bytes
+from tests.protocol.kafka_messages import header, made, response_bytes
 
 MILLISECOND = datetime.timedelta(milliseconds=1)
 
@@ -54,10 +53,7 @@ def check_raised(api: Api, version: int, body: Any, throttle_time_ms: int) -> No
 
 
 def body_of(api: Api, version: int, throttle_time_ms: int) -> Any:
-    """kio's defaults where a field has one."""
-    schema: Any = load_response_schema(api.key, version)
-    values = {field.name: value_of(field) for field in dataclasses.fields(schema)}
-    return schema(**values | {"throttle_time": throttle_time_ms * MILLISECOND})
+    return made(load_response_schema(api.key, version), throttle_time=throttle_time_ms * MILLISECOND)
 
 
 THROTTLES = st.integers(0, 2**31 - 1)
@@ -74,25 +70,6 @@ def test_every_api_and_version() -> None:
         check_raised(api, version, body_of(api, version, 77), 1_234)
         check_raised(api, version, body_of(api, version, 77), 50)
     assert len(RAISED) > 200
-
-
-def value_of(field: dataclasses.Field[Any]) -> Any:
-    kafka_type = field.metadata.get("kafka_type")
-    if "tuple" in str(field.type):
-        return ()
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    return VALUES.get(str(kafka_type), 0)
-
-
-VALUES: dict[str, Any] = {
-    "string": "x",
-    "bytes": b"",
-    "uuid": None,
-    "error_code": ErrorCode.none,
-    "timedelta_i32": datetime.timedelta(0),
-    "datetime_i64": datetime.datetime.fromtimestamp(0, datetime.UTC),
-}
 
 
 def test_versions_without_the_field_at_a_fixed_place() -> None:

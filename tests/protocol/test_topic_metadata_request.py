@@ -1,13 +1,11 @@
 """Metadata by topic id: what is asked, and what is read of the answer."""
 
-import datetime
 from typing import Any
 from uuid import UUID
 
 import pytest
-from kio.index import load_payload_module, load_request_schema
+from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
-from kio.static.constants import EntityType
 
 from protocol.apis import METADATA
 from protocol.errors import CorrelationMismatch, MalformedFrame
@@ -15,7 +13,7 @@ from protocol.messages import decode
 from protocol.request_header import peek_request
 from protocol.topic_metadata_request import VERSION, topics_by_id, topics_by_id_request
 from protocol.topics import TopicPartitions
-from tests.protocol.kafka_messages import CORRELATION_ID, response_bytes
+from tests.protocol.kafka_messages import CORRELATION_ID, response_bytes, struct
 
 IDS = [UUID(int=index + 1).bytes for index in range(3)]
 ASKED = int.from_bytes(CORRELATION_ID, "big")
@@ -36,14 +34,20 @@ def test_request(ids: list[bytes]) -> None:
 
 
 def answer(*topics: tuple[str | None, UUID | None, int, ErrorCode]) -> bytes:
-    module: Any = load_payload_module(METADATA, VERSION, EntityType.response)
-    partition = module.MetadataResponsePartition(error_code=ErrorCode.none, partition_index=0, leader_id=1)
+    partition = struct(METADATA, VERSION, "MetadataResponsePartition", leader_id=1)
     made = tuple(
-        module.MetadataResponseTopic(error_code=error, name=name, topic_id=topic_id, partitions=(partition,) * count)
+        struct(
+            METADATA,
+            VERSION,
+            "MetadataResponseTopic",
+            error_code=error,
+            name=name,
+            topic_id=topic_id,
+            partitions=(partition,) * count,
+        )
         for name, topic_id, count, error in topics
     )
-    body = module.MetadataResponse(throttle_time=datetime.timedelta(0), brokers=(), topics=made)
-    return response_bytes(METADATA, VERSION, body)
+    return response_bytes(METADATA, VERSION, struct(METADATA, VERSION, "MetadataResponse", topics=made))
 
 
 def test_answer() -> None:

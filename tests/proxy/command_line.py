@@ -1,7 +1,5 @@
 """A command line as `run` reads it: to the configuration it asks for, or to the messages it would end with."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.commands import run

@@ -1,7 +1,5 @@
 """Tests run on uvloop; one file for each behaviour also on plain asyncio, and in the nightly profile every stage."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any

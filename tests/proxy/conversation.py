@@ -9,8 +9,6 @@ Nothing here sleeps for a time: peers wait for bytes, and `until` for a conditio
 (`stage.clock`); only the timers are the loop's.
 """
 
-from __future__ import annotations
-
 import array
 import asyncio
 import contextlib
@@ -281,6 +279,9 @@ class Stage:
         assert not self.shared.wires.incoming.pending, "what a wire left there, another would read"
         assert not self.shared.wires.outgoing.pending
         assert self.metrics.errors.protocol["defect"] == self.expected_defects
+
+
+OpenStage = Callable[..., Stage]
 
 
 def readable_bytes(end: Wire | socket.socket) -> int:

@@ -1,7 +1,5 @@
 """What tests with a proxy ask of it, and change, while it runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from quotas.parsing.parse import parse_spec

@@ -3,8 +3,6 @@
 A frame is its length prefix and everything behind it. Payloads are noise: the proxy must not look at them.
 """
 
-from __future__ import annotations
-
 import datetime
 import random
 import struct

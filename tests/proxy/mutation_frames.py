@@ -1,7 +1,5 @@
 """The requests that create and delete partitions, and their responses, by kio's schemas."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Iterable, Mapping
 from importlib import import_module

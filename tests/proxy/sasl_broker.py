@@ -1,7 +1,5 @@
 """A broker's side of SASL, without a socket: the response to each request of a login. SCRAM is scramp's server."""
 
-from __future__ import annotations
-
 import datetime
 from typing import Any
 

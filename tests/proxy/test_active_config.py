@@ -1,9 +1,6 @@
 """The off switch and changes of the mode, while frames are held and notices are due."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,11 +9,9 @@ from proxy.active_config import MOST_REFRESHED
 from proxy.config.config import EnforcementOptions
 from proxy.config.quotas_file import Quotas
 from quotas.parsing.parse import parse_spec
-from tests.proxy.conversation import Stage, until, without_burst
+from tests.proxy.conversation import OpenStage, Stage, until, without_burst
 from tests.proxy.dialogue import debts, held
 from tests.proxy.frames import batch, produce, produce_records
-
-OpenStage = Callable[..., Stage]
 
 SLOW = without_burst("client-id=etl,producer_byte_rate=10")
 

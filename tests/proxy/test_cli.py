@@ -1,7 +1,5 @@
 """The command as its user meets it: help, messages, exit codes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -9,9 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pytest
 from click.testing import CliRunner, Result
@@ -26,9 +25,6 @@ from quotas.limit_kinds import LIMIT_KINDS
 from quotas.parsing.limits import scope_keys
 from quotas.parsing.names import ENTITY_KEYS
 from quotas.parsing.options import OPTION_KEYS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 OPTIONS = [option for option in run_command.params if isinstance(option, Setting)]
 
@@ -253,14 +249,6 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[dict[
             yield process, lines
         finally:
             process.kill()
-
-
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT], ids=lambda stop: stop.name)
-@pytest.mark.parametrize("event_loop", ["uvloop", "asyncio"])
-def test_a_clean_end_is_exit_code_0(stop: signal.Signals, event_loop: str) -> None:
-    with running(*LOCAL, "--event-loop", event_loop) as (process, _):
-        process.send_signal(stop)
-        assert process.wait(timeout=30) == 0
 
 
 def catches(pid: int, number: signal.Signals) -> bool:

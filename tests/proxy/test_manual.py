@@ -1,8 +1,6 @@
 """The man page and the completions: each option is there. What man and bash make of them: `tests/deploy/operator`."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from click.shell_completion import ShellComplete
@@ -10,9 +8,6 @@ from click.testing import CliRunner
 
 from proxy.commands import main
 from proxy.manual import files
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_page_has_each_command_option_and_limit() -> None:

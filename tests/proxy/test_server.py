@@ -1,7 +1,5 @@
 """The process as a whole: how it drains, what signals do, which exit code it leaves. Its peers are scripted."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -119,14 +117,14 @@ async def running(*flags: str) -> AsyncIterator[Process]:
         broker.close()
 
 
-@pytest.mark.parametrize("event_loop", ["uvloop", "asyncio"])
-async def test_a_drain_ends_idle_connections_and_lets_the_others_finish(event_loop: str) -> None:
+@pytest.mark.parametrize(("event_loop", "stop"), [("uvloop", signal.SIGTERM), ("asyncio", signal.SIGINT)])
+async def test_a_drain_ends_idle_connections_and_lets_the_others_finish(event_loop: str, stop: signal.Signals) -> None:
     async with running("--event-loop", event_loop) as proxy:
         idle, broker_of_idle = await proxy.pair()
         busy, broker_of_busy = await proxy.pair()
         await busy.send(produce(1))
         await broker_of_busy.frame()
-        proxy.send(signal.SIGTERM)
+        proxy.send(stop)
         assert await idle.rest() == b""
         assert await broker_of_idle.rest() == b""
         await proxy.refuses()
@@ -172,18 +170,3 @@ def replace_content(path: Path, text: str) -> None:
     part = path.with_suffix(".part")
     part.write_text(text)
     part.replace(path)
-
-
-async def test_a_new_file_releases_held_requests(tmp_path: Path) -> None:
-    """The file is put in place by a rename, as editors and Kubernetes do it."""
-    quotas = tmp_path / "quotas.toml"
-    quotas.write_text('[[quota]]\nclient-id = "etl"\nproducer_byte_rate = 1\n')
-    async with running("--quotas-file", str(quotas)) as proxy:
-        client, broker = await proxy.pair()
-        await client.send(produce(1))
-        await broker.frame()
-        await client.send(produce(2))
-        await proxy.event("throttled")
-        (tmp_path / "new").write_text('[[quota]]\nclient-id = "other"\nproducer_byte_rate = 1\n')
-        (tmp_path / "new").rename(quotas)
-        assert await broker.frame() == produce(2)

@@ -1,12 +1,9 @@
 """Contexts of TLS: what is made of files and texts, what is refused in which words, and changes of files."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,11 +17,9 @@ from proxy.config.config import ServerSsl
 from proxy.config.errors import ConfigError
 from proxy.observability.exposition import families
 from proxy.tls import context_from_clients, context_to_brokers, read_pem
-from tests.proxy.conversation import Stage, lines_of
+from tests.proxy.conversation import OpenStage, Stage, lines_of
 from tests.proxy.frames import heartbeat, heartbeat_answer
 from tests.proxy.tls_peer import Certificates, TlsPeer
-
-OpenStage = Callable[..., Stage]
 
 
 @pytest.fixture

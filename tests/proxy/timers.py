@@ -1,7 +1,5 @@
 """The part of an event loop that sets timers, on a clock of the test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Peers of the proxy that speak TLS, byte by byte if a test wants that, and certificates for them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ssl

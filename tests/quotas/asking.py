@@ -1,7 +1,5 @@
 """What callers do with an algorithm: ask for its debt, then charge."""
 
-from __future__ import annotations
-
 from quotas.admission.limit import Limit
 from quotas.admission.limit_set import spend_all
 from quotas.algorithms.algorithm import Algorithm

@@ -1,14 +1,10 @@
 """What an action costs, the same on any machine."""
 
-from __future__ import annotations
-
 import gc
 import sys
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 
 def calls_during(action: Callable[[], object]) -> int:

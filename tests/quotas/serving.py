@@ -1,18 +1,13 @@
 """Serves sessions on a virtual clock as proxy/sessions/throttling.py does: holds, timers, turns, tickets, deaths."""
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
 from quotas.admission.limit import Limit, Ticket
 from quotas.admission.limit_set import LimitSet
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 SECOND = 1_000_000_000
 

@@ -1,7 +1,5 @@
 """New connections: their number, and their rate."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -105,17 +103,6 @@ def test_one_that_is_refused_for_its_rate_counts_for_its_address_only() -> None:
 # ---- connections a second
 
 
-@pytest.mark.parametrize("before_s", [None, 60])
-def test_a_storm_of_500_waits_for_an_even_rate(before_s: int | None) -> None:
-    """Executors start; their driver has connected at some time before, or not."""
-    quotas = quotas_of((TOTAL, CONNECTION_CREATION_RATE, 100))
-    if before_s is not None:
-        arrive(quotas)
-    waits = [arrive(quotas, now_ns=(before_s or 0) * SECOND).wait_ns for _ in range(500)]
-    first_ns = 1010 * MS if before_s is None else 10 * MS  # the rate does not fall until the first window ends
-    assert waits == [0] * 100 + [first_ns + nth * 10 * MS for nth in range(400)]
-
-
 def test_the_longest_wait_of_address_listener_and_total_counts() -> None:
     listener = Named(Kind.LISTENER, "bootstrap")
     limits = [(ANY_IP, 2), (listener, 1), (TOTAL, 4)]
@@ -127,24 +114,6 @@ def test_the_longest_wait_of_address_listener_and_total_counts() -> None:
     assert arrive(quotas, OTHER_IP, ("9093",)) == Verdict(True)
     of_total = Verdict(True, SECOND // 4, CONNECTION_CREATION_RATE, TOTAL, 4)
     assert arrive(quotas, "10.0.0.3", ("9094",)) == of_total
-
-
-@pytest.mark.parametrize("algorithm", [TOKEN_BUCKET, SAMPLED_WINDOW])
-def test_a_connection_with_too_long_a_wait_is_refused_and_delays_no_other(algorithm: str) -> None:
-    """A client that tries again and again delays neither others nor itself."""
-    limits = (Named(Kind.IP, IP), CONNECTION_CREATION_RATE, 1), (TOTAL, CONNECTION_CREATION_RATE, 100)
-    quotas = quotas_of(*limits, algorithm=algorithm, max_wait_ns=2 * SECOND)
-    verdicts = [arrive(quotas) for _ in range(300)]
-    refused = Verdict(False, 2 * SECOND, CONNECTION_CREATION_RATE, Named(Kind.IP, IP), 1)
-    admitted = sum(verdict.admitted for verdict in verdicts)
-    assert 2 <= admitted <= 3
-    assert verdicts[0] == Verdict(True)
-    assert verdicts[admitted:] == [refused] * (300 - admitted)
-    for number in range(100 - admitted):
-        assert arrive(quotas, f"10.1.0.{number}") == Verdict(True)
-    assert arrive(quotas, OTHER_IP).limit_name == CONNECTION_CREATION_RATE
-    assert arrive(quotas) == refused
-    assert arrive(quotas, now_ns=4 * SECOND).admitted
 
 
 @pytest.mark.parametrize("algorithm", [None, *ALGORITHMS])

@@ -103,15 +103,6 @@ def test_what_is_no_pattern_says_why(text: str, problem: str) -> None:
     assert raised.value.message == str(raised.value) == problem
 
 
-def test_groups_keep_their_order_and_the_later_of_one_name_counts() -> None:
-    index = GroupIndex(ResourceGroup(name, topics=("orders",)) for name in "abc")
-    assert index.groups_of_topic("orders") == ("a", "b", "c")
-    names = (("a", "orders"), ("b", "orders"), ("c", "orders"), ("b", "payments"), ("a", "or*"))
-    index = GroupIndex(ResourceGroup(name, topics=(topic,)) for name, topic in names)
-    assert index.groups_of_topic("orders") == ("a", "c")
-    assert index.groups_of_topic("payments") == ("b",)
-
-
 def looks_among(count: int) -> int:
     others = (ResourceGroup(f"g{i}", topics=(f"exact-{i:06}", f"prefix-{i:06}-*", f"p{i:06}*")) for i in range(count))
     index = GroupIndex([*others, ResourceGroup("mine", topics=("orders-eu", "orders-*", "o*", "*"))])

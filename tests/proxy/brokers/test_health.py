@@ -1,10 +1,7 @@
 """What is logged of brokers that fail: at the transition, once a minute, and when they work again."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,12 +9,10 @@ import pytest
 from proxy.brokers.health import MAX_BROKERS, Health
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import Config
-from tests.proxy.conversation import Clock, Peer, Stage, lines_of
+from tests.proxy.conversation import Clock, OpenStage, Peer, Stage, lines_of
 from tests.proxy.frames import api_versions, fetch, heartbeat, heartbeat_answer, produce, produced, request
 
-OpenStage = Callable[..., Stage]
-
-A, B = "broker-a:9092", "broker-b:9092"
+A = "broker-a:9092"
 
 
 class Scene:

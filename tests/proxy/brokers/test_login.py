@@ -1,7 +1,5 @@
 """The proxy's own login as a conversation with a broker, without a socket."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from dataclasses import replace

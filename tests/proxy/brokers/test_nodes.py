@@ -1,11 +1,8 @@
 """Which broker stands behind which port, and how connections find it."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import socket
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,10 +14,8 @@ from protocol.apis import METADATA
 from protocol.messages import decode
 from proxy.brokers.nodes import BrokerPortConflict, Nodes
 from proxy.config.config import Address, ListeningOptions
-from tests.proxy.conversation import LOOPBACK, Peer, ScriptedBroker, Stage, lines_of, until
+from tests.proxy.conversation import LOOPBACK, OpenStage, Peer, ScriptedBroker, lines_of, until
 from tests.proxy.frames import heartbeat, heartbeat_answer, metadata, metadata_answer
-
-OpenStage = Callable[..., Stage]
 
 
 def nodes(**options: Any) -> tuple[Nodes, list[int]]:
@@ -96,14 +91,6 @@ def test_a_node_keeps_its_port_while_no_other_has_it_in_a_list() -> None:
     assert known.broker_at(20_002) == ("kafka-2", 9092)
 
 
-def test_two_nodes_of_one_list_on_one_port_are_an_error_and_change_nothing() -> None:
-    known, _ = nodes(broker_ports=range(20_000, 20_008))
-    all_of(known, [(1, "kafka-1", 9092), (2, "kafka-2", 9092)])
-    with pytest.raises(BrokerPortConflict, match=r"nodes 2 and 10 both map to port 20002.*--broker-port 10=PORT"):
-        all_of(known, [(9, "kafka-9", 9092), (2, "kafka-2b", 9092), (10, "kafka-10", 9092)])
-    assert known._real == {1: ("kafka-1", 9092), 2: ("kafka-2", 9092)}
-
-
 @given(lists=st.lists(st.lists(st.integers(0, 8), unique=True, max_size=4), max_size=12))
 def test_each_port_leads_to_the_node_that_was_named_for_it_last(lists: list[list[int]]) -> None:
     known, _ = nodes(broker_ports=range(20_000, 20_003), node_ports={8: 20_001})
@@ -124,14 +111,6 @@ def test_each_port_leads_to_the_node_that_was_named_for_it_last(lists: list[list
             assert (None if real is None else real[0]) == (
                 f"kafka-{node_at_port[port]}" if port in node_at_port else None
             )
-
-
-def test_a_node_that_moves_keeps_its_port() -> None:
-    known, _ = nodes()
-    before = known.advertise(1, "kafka-1", 9092)
-    assert known.advertise(1, "kafka-1b", 9094) == before
-    assert known.broker_at(before[1]) == ("kafka-1b", 9094)
-    assert known._real == {1: ("kafka-1b", 9094)}
 
 
 def test_the_kernel_chooses_once_for_each_node() -> None:
@@ -233,29 +212,6 @@ async def test_a_port_conflict_closes_the_connection_with_advice(
     assert "--broker-port 2=PORT" in fields["detail"]
     await other.send(heartbeat(1))
     assert await broker_of_other.frame() == heartbeat(1)
-
-
-async def test_who_takes_a_departed_brokers_place_is_reached_through_its_port(open_stage: OpenStage) -> None:
-    stage = open_stage(listening=ListeningOptions(address=(LOOPBACK, 0), broker_ports=free_ports(1)))
-    old, new = ScriptedBroker(), ScriptedBroker()
-    try:
-        client, broker = await stage.pair()
-        told = await learn(client, broker, {1: old.address})
-        holding_on = await stage.client(told[1][1])
-        await holding_on.send(heartbeat(1))
-        at_old = await old.accept()
-        assert await at_old.frame() == heartbeat(1)
-        assert await learn(client, broker, {2: new.address}) == {2: told[1]}
-        await at_old.send(heartbeat_answer(1))
-        assert await holding_on.frame() == heartbeat_answer(1), "a connection that stands is not touched"
-        to_node = await stage.client(told[1][1])
-        await to_node.send(heartbeat(2))
-        assert await (await new.accept()).frame() == heartbeat(2)
-        assert not any(stage.metrics.errors.protocol.values())
-    finally:
-        stage.close()
-        old.close()
-        new.close()
 
 
 async def test_a_port_that_no_tcp_has_is_no_defect(open_stage: OpenStage) -> None:

@@ -1,7 +1,5 @@
 """Whether the brokers can be reached, asked of servers that a test plays."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct
@@ -12,10 +10,8 @@ import pytest
 from proxy.brokers import readiness
 from proxy.brokers.readiness import FRESH_FOR_NS, VALID_FOR_NS, Readiness
 from proxy.observability.admin import Status
-from tests.proxy.conversation import NS_PER_SECOND, ScriptedBroker, Stage, lines_of, nobody_accepts, until
+from tests.proxy.conversation import NS_PER_SECOND, OpenStage, ScriptedBroker, Stage, lines_of, nobody_accepts, until
 from tests.proxy.frames import frame
-
-OpenStage = Callable[..., Stage]
 
 #: ApiVersions v0, correlation id 1, no client id.
 ASKED = frame(struct.pack(">hhih", 18, 0, 1, -1))

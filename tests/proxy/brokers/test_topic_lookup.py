@@ -1,19 +1,15 @@
 """Names of topic ids, asked of brokers that want a login first."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Callable
 from uuid import UUID
 
 from protocol.topic_metadata_request import VERSION
 from proxy.brokers.topic_lookup import ask_for_topics
 from proxy.config.client_settings import ClientSettings, LoginSettings
-from tests.proxy.conversation import Stage
+from tests.proxy.conversation import OpenStage
 from tests.proxy.frames import correlation_of, metadata_answer
 from tests.proxy.sasl_broker import SaslBroker
 
-OpenStage = Callable[..., Stage]
 ORDERS = UUID(int=7)
 
 

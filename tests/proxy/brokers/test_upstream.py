@@ -1,20 +1,15 @@
 """Connecting to brokers: one after the other, names, time limits, brokers that are down and come back."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from proxy.brokers.upstream import RESOLVED_FOR_NS, Upstream
 from proxy.config.config import format_address
-from tests.proxy.conversation import LOOPBACK, Clock, ScriptedBroker, Stage, lines_of, nobody_accepts, until
+from tests.proxy.conversation import LOOPBACK, Clock, OpenStage, ScriptedBroker, lines_of, nobody_accepts, until
 from tests.proxy.frames import heartbeat, heartbeat_answer
-
-OpenStage = Callable[..., Stage]
 
 
 def nobody_listens() -> tuple[str, int]:

@@ -1,7 +1,5 @@
 """The client's file: what Kafka's clients take arrives, each error has its place, and no message has a secret."""
 
-from __future__ import annotations
-
 import ssl
 import subprocess
 from pathlib import Path

@@ -1,12 +1,11 @@
 """From flags, environment and file to one Config, or to a list of everything that is wrong."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from ipaddress import ip_network
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,9 +15,6 @@ from proxy.config.config import Config, ServerSsl
 from proxy.config.quotas_file import active_quotas
 from quotas.parsing.parse import parse_spec
 from tests.proxy.command_line import UPSTREAM, config, errors, forget_environment
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,5 @@
 """Files that are read again when they change are regular ones: no other is read, and none is waited for."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Host names to addresses, as the system's resolver has them."""
 
-from __future__ import annotations
-
 import socket
 from typing import Any
 

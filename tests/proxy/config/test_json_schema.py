@@ -1,7 +1,5 @@
 """The schemas agree with the parsers: what editors accept and refuse, check-config does, as far as schemas can know."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Quotas of flags and file: every limit can be given both ways, and what is wrong with all of them together is said."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -247,11 +245,6 @@ def topic_table(name: str, threshold: str) -> str:
     return f'[[quota]]\ntopic = "{name}"\nbytes.in.per.sec.threshold = "{threshold}"\n'
 
 
-def test_thresholds_beyond_their_total_are_refused_with_both_numbers() -> None:
-    topics = ("topic=a,bytes.in.per.sec.threshold=5MB", "topic=b,bytes.in.per.sec.threshold=7MB")
-    assert errors(*UPSTREAM, *quotas(TOTAL, *topics)) == [f"error: --quota: {BEYOND}"]
-
-
 def test_thresholds_of_flags_and_file_count_together(quotas_file: Callable[[str], tuple[str, str]]) -> None:
     by_flag = quotas(TOTAL, "topic=a,bytes.in.per.sec.threshold=5MB")
     too_much = quotas_file(topic_table("b", "7MB"))
@@ -334,16 +327,6 @@ def test_a_limit_too_low_for_one_producer_is_warned_about() -> None:
     assert (name, told["entities"]) == ("quota_below_floor", "client-id:a producer_byte_rate=349000")
     ((_, told),) = cautions((*UPSTREAM, *low, "--quota-share", "0.25"))
     assert told["entities"] == "client-id:a producer_byte_rate=87250, topic:b bytes_in_rate=250000"
-
-
-def test_quotas_of_others_need_no_principal() -> None:
-    specs = (
-        "client-id=a,request_rate=1",
-        "topic=a,bytes_in_rate=1GB",
-        "resource-group=g,client-id=a,request_rate=1",
-        "total,connections=1",
-    )
-    assert cautions((*UPSTREAM, *quotas(*specs))) == []
 
 
 def test_a_burst_that_no_bucket_has_is_warned_about() -> None:

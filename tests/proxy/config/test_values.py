@@ -1,7 +1,5 @@
 """What a user may write for one value, and what is said when it is something else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The quotas file while the proxy runs: taken over whole, or refused whole while the quotas of before hold."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging

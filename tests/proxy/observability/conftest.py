@@ -1,7 +1,5 @@
 """The HTTP server runs on both event loops."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """The HTTP side, spoken to over a real socket."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -11,7 +9,6 @@ import pytest
 from aiohttp import ClientSession
 
 from proxy.config.config import Config, ObservabilityOptions
-from proxy.config.errors import BindError
 from proxy.observability.admin import (
     MAX_WAITING_SHOWN,
     Status,
@@ -226,18 +223,3 @@ async def test_what_is_not_there_and_what_is_not_allowed() -> None:
 async def test_head_has_the_status_and_no_body(page: str) -> None:
     async with admin() as client:
         assert await text_of(client.head(page)) == (200, (await text_of(client.get(page)))[1], "")
-
-
-async def test_a_taken_port_names_the_flag() -> None:
-    taken = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
-    port = taken.sockets[0].getsockname()[1]
-    options = ObservabilityOptions(metrics_listen=("127.0.0.1", port))
-    try:
-        with pytest.raises(BindError) as raised:
-            await start_admin(
-                options, Metrics(CONFIG), health=lambda: Status(ok=True, reason=""), readiness=_ready, throttles=tuple
-            )
-    finally:
-        taken.close()
-        await taken.wait_closed()
-    assert str(raised.value).startswith(f"error: --metrics-listen: cannot listen on 127.0.0.1:{port}: ")

@@ -1,7 +1,5 @@
 """The bounds of the HTTP server, over raw sockets. h11 has tests of its own for what it parses."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

@@ -1,12 +1,10 @@
 """Log lines: readable, parseable, and impossible to forge from the wire."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
@@ -14,9 +12,6 @@ from hypothesis import strategies as st
 
 from proxy.observability import logs
 from proxy.observability.logs import RateLimited, one_line, text_value
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 LOGGER = logging.getLogger("proxy.tests")
 SECOND = 1_000_000_000

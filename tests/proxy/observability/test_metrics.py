@@ -1,17 +1,16 @@
 """What is counted, and that Prometheus understands how it is shown."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.registry import Collector
@@ -27,12 +26,6 @@ from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entity import Entity
 from tests.proxy.conversation import Clock
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from prometheus_client.metrics_core import Metric
-
-SECOND = 1_000_000_000
 WINDOW_NS = WINDOW_SLOTS * WINDOW_SLOT_NS
 
 CONTRACT = {
@@ -417,18 +410,6 @@ async def test_the_mean_of_a_scrape_counts_requests_before_the_first_throttle(cl
     assert value(await scrape(metrics), "throttle_time_avg_seconds", **labels) == pytest.approx(2 / 11)
     clock.now_ns += WINDOW_NS - WINDOW_SLOT_NS
     assert value(await scrape(metrics), "throttle_time_avg_seconds", **labels) == 1.0, "the nine are too old now"
-
-
-async def test_the_window_slides_with_the_clock_at_a_scrape(clock: Clock) -> None:
-    metrics = metrics_with(clock)
-    labels = {"user": "u", "client_id": "c"}
-    metrics.entities.throttled("producer_byte_rate", "u", "c", "notify", 2.0, clock.now_ns)
-    clock.now_ns += WINDOW_NS - WINDOW_SLOT_NS
-    assert value(await scrape(metrics), "throttle_time_max_seconds", **labels) == 2.0
-    clock.now_ns += WINDOW_SLOT_NS
-    assert value(await scrape(metrics), "throttle_time_max_seconds", **labels) == 0
-    assert value(await scrape(metrics), "throttled", "throttled_total",
-                 limit="producer_byte_rate", mode="notify", **labels) == 1  # fmt: skip
 
 
 @given(st.lists(st.floats(0, 100)))

@@ -1,7 +1,5 @@
 """What systemd is told, and the command that asks a running proxy."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -9,15 +7,12 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from proxy.observability.supervisor import Supervisor
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

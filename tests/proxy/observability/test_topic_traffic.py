@@ -1,7 +1,5 @@
 """The traffic of clients by topic: bounded, and ended with the counters of its client."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.observability import topic_traffic

@@ -1,27 +1,20 @@
 """What a peer may do wrong costs its own connection, is counted with its reason and said in one line; nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
-from collections.abc import Callable
 
 import pytest
 
 from proxy.config.config import SecurityOptions
-from tests.proxy.conversation import Stage, lines_of
+from tests.proxy.conversation import OpenStage, lines_of
 from tests.proxy.frames import (
-    fetch,
     frame,
     heartbeat,
     heartbeat_answer,
-    metadata,
     produce,
     produced,
     request,
 )
-
-OpenStage = Callable[..., Stage]
 
 BAD_REQUESTS = {
     "length below zero": (b"\xff\xff\xff\xfe" + bytes(60), "negative_frame_length"),
@@ -140,27 +133,3 @@ async def test_a_bad_response_closes_its_own_connection(
     assert [(name, fields["reason"]) for name, fields in lines_of(caplog.records)] == [("protocol_error", reason)]
     await other.send(heartbeat(1))
     assert await broker_of_other.frame() == heartbeat(1)
-
-
-@pytest.mark.parametrize(
-    ("sent", "answer"),
-    [
-        (produce(1, version=12), frame(struct.pack(">i", 1) + b"\x00\x7f" + bytes(20))),
-        (fetch(1, 17), frame(struct.pack(">i", 1) + b"\x00" + bytes(10) + b"\x05" + bytes(20))),
-        (metadata(1), frame(struct.pack(">i", 1) + b"\x00" + bytes(4) + b"\x7f" + bytes(30))),
-        (request(10, 4, 1, b"\x00\x02\x02g\x00"), frame(struct.pack(">i", 1) + b"\xff" * 30)),
-        (request(18, 3, 1, b"\x02x\x02y\x00"), frame(struct.pack(">i", 1) + b"\x00\x00\x7f" + bytes(3))),
-    ],
-    ids=["produce", "fetch", "metadata", "find coordinator", "api versions"],
-)
-async def test_bytes_that_are_no_response_close_the_connection(
-    open_stage: OpenStage, sent: bytes, answer: bytes
-) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    await client.send(sent)
-    await broker.frame()
-    await broker.send(answer)
-    await client.closed()
-    errors = stage.metrics.errors.protocol
-    assert errors["malformed_frame"] + errors["truncated_frame"] == 1

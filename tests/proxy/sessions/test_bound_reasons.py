@@ -1,19 +1,14 @@
 """The bounds of the proxy as reasons of a throttle."""
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Callable
 
 import pytest
 
 from proxy.config.config import SecurityOptions
 from proxy.enforcement.report import IN_FLIGHT, MEMORY
 from proxy.streams.memory import Holding
-from tests.proxy.conversation import Stage, lines_of, until
+from tests.proxy.conversation import OpenStage, lines_of, until
 from tests.proxy.frames import heartbeat, produce, produce_throttle_ms, produced
-
-OpenStage = Callable[..., Stage]
 
 
 @pytest.mark.parametrize("reason", [MEMORY, IN_FLIGHT])

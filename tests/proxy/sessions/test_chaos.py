@@ -1,13 +1,10 @@
 """Whatever comes, in whatever order: nothing is left behind, nothing is a defect, and the process lives."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random
 import socket
 import time
-from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,10 +15,9 @@ from proxy.config.config import SecurityOptions
 from proxy.config.quotas_file import Quotas
 from quotas.parsing.parse import parse_spec
 from tests.proxy import frames
-from tests.proxy.conversation import Peer, Stage, until, without_burst
+from tests.proxy.conversation import OpenStage, Peer, Stage, until, without_burst
 from tests.proxy.frames import api_versions, fetch, fetched, heartbeat, heartbeat_answer, metadata, produce, produced
 
-OpenStage = Callable[..., Stage]
 CONNECTIONS = 300
 QUOTA = without_burst("client-id=etl,producer_byte_rate=40MB,consumer_byte_rate=40MB")
 OF_ANOTHER = parse_spec("client-id=x,producer_byte_rate=1")

@@ -6,7 +6,6 @@ First without sockets (`Door`), then with a proxy.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -22,13 +21,11 @@ from proxy.sessions.shared import Origin
 from quotas.connections import ConnectionQuotas
 from quotas.entity import TOTAL, Kind, Named
 from quotas.parsing.parse import parse_spec
-from tests.proxy.conversation import Peer, Stage, lines_of, readable_bytes, until
+from tests.proxy.conversation import OpenStage, Peer, Stage, lines_of, readable_bytes, until
 from tests.proxy.dialogue import alter
 from tests.proxy.frames import heartbeat, produce
 from tests.proxy.streams.pair import World
 from tests.proxy.timers import Timers
-
-OpenStage = Callable[..., Stage]
 
 SECOND = 1_000_000_000
 RATE = "connection_creation_rate"

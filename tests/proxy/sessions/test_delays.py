@@ -1,19 +1,14 @@
 """What ends the delay of a response: its timer, or something earlier."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 
 from proxy.config.config import SecurityOptions
 from proxy.enforcement.report import DELAY
 from proxy.streams.memory import Holding
-from tests.proxy.conversation import Peer, Stage, until, without_burst
+from tests.proxy.conversation import OpenStage, Peer, Stage, until, without_burst
 from tests.proxy.dialogue import alter
 from tests.proxy.frames import heartbeat, heartbeat_answer, produce, produced
 
-OpenStage = Callable[..., Stage]
 #: Each thousand bytes are a millisecond of debt.
 QUOTA = without_burst("client-id=etl,producer_byte_rate=1MB,consumer_byte_rate=1MB")
 NAME = "producer_byte_rate"

@@ -1,7 +1,5 @@
 """Connections that wait for one limit share it by bytes: real queues and timers, on a clock and a loop of the test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction

@@ -4,8 +4,6 @@ The proxy's own time is that of `Work`: each look at its work clock costs so muc
 and what a round does can be counted, however fast the machine is.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any
@@ -17,11 +15,9 @@ from proxy.server import Server
 from proxy.sessions.turns import ROUND_NS, TURN_NS, Turns
 from quotas.entry import QuotaEntry
 from tests.proxy import frames
-from tests.proxy.conversation import Peer, Stage, until, without_burst
+from tests.proxy.conversation import OpenStage, Peer, until, without_burst
 from tests.proxy.frames import api_versions, produce, request
 from tests.proxy.mutation_frames import create, deletion
-
-OpenStage = Callable[..., Stage]
 
 MUTATIONS = without_burst("client-id=etl,controller_mutation_rate=0.001")
 #: Two looks for each step; so a turn of 1 ms is about ten steps.

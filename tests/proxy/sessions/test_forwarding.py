@@ -1,28 +1,10 @@
 """Bytes go through unchanged, wherever the stream is cut, except where the proxy has a reason to change them."""
 
-from __future__ import annotations
-
-import asyncio
-from collections.abc import Callable
-from typing import Any
-
 import pytest
-from kio.index import load_response_schema
 
-from protocol.apis import FETCH
-from protocol.messages import decode
-from proxy.streams.memory import READ_SIZE
 from tests.proxy import frames
-from tests.proxy.conversation import Stage, cut, send_in_pieces
+from tests.proxy.conversation import OpenStage, cut, send_in_pieces
 from tests.proxy.frames import fetch, heartbeat, heartbeat_answer, produce, produced, request
-
-OpenStage = Callable[..., Stage]
-
-
-def parsed(api: int, version: int, received: bytes) -> Any:
-    """A response as kio reads it."""
-    return decode(load_response_schema(api, version), received, 9)
-
 
 CONVERSATION = [
     (produce(1, 300), produced(1)),
@@ -53,17 +35,3 @@ async def test_a_pipelined_conversation_passes_unchanged_however_it_is_cut(open_
     client.end()
     broker.close()
     assert await client.rest() == b""
-
-
-async def test_a_long_fetch_response_is_walked_and_streamed(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    await client.send(fetch(6, 17) + heartbeat(7))
-    await broker.frame()
-    await broker.frame()
-    answer = frames.fetched_with_endpoints(6, 17, partitions=4, record_bytes=READ_SIZE)
-    more = heartbeat_answer(7)
-    received, _ = await asyncio.gather(client.read(len(answer + more)), broker.send(answer + more))
-    assert received.endswith(more)
-    assert parsed(FETCH, 17, received[: len(answer)]).node_endpoints == ()
-    assert frames.REAL_HOST.encode() not in received

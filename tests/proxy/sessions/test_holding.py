@@ -4,23 +4,18 @@ Limits are given without a burst, so that every frame leaves a debt of its own l
 the loop's timers are short; how much time has passed is for the test to say.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
-from collections.abc import Callable
 
 import pytest
 
 from proxy.sessions.lifecycle import State
 from proxy.streams.handlers.data import HEAD_READ_SIZE
-from tests.proxy.conversation import Peer, Stage, lines_of, until, without_burst
+from tests.proxy.conversation import OpenStage, Peer, Stage, lines_of, until, without_burst
 from tests.proxy.frames import produce, produced
 
-OpenStage = Callable[..., Stage]
 FAST = without_burst("client-id=etl,producer_byte_rate=1MB")
 SLOW = without_burst("client-id=etl,producer_byte_rate=1")
-FETCH_SLOW = without_burst("client-id=etl,consumer_byte_rate=1")
 
 
 async def in_debt(stage: Stage, size: int = 10_000) -> tuple[Peer, Peer]:

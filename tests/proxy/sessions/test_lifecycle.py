@@ -1,7 +1,5 @@
 """A test for each cell of the transition table: state, event, and whether something is under way."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.sessions.lifecycle import TRANSITIONS, Event, State, next_state

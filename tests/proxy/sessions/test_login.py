@@ -1,11 +1,9 @@
 """The proxy logs in on real sockets: before the first request, and again in time, whatever is under way."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,10 @@ from proxy.brokers import login as messages
 from proxy.config.client_settings import ClientSettings, LoginSettings
 from proxy.config.config import QuotaOptions, SecurityOptions
 from proxy.sessions.lifecycle import State
-from tests.proxy.conversation import Peer, Stage, lines_of, until, without_burst
+from tests.proxy.conversation import OpenStage, Peer, Stage, lines_of, until, without_burst
 from tests.proxy.frames import correlation_of, fetch, fetched, heartbeat, heartbeat_answer, produce, produced
 from tests.proxy.sasl_broker import REFUSED, SaslBroker
 
-OpenStage = Callable[..., Stage]
 PASSWORD = "not-in-any-log"
 LOGIN = LoginSettings(mechanism="SCRAM-SHA-512", username="etl", password=PASSWORD)
 #: Renewed after 70 to 85 ms.
@@ -168,26 +165,6 @@ async def test_the_login_is_renewed_while_requests_flow(stage_of: OpenStage, siz
                 number += 1
         assert (kafka.wrong, len(kafka.requests)) == ([], number)
         assert len(stage.sessions) == 1
-
-
-async def test_a_renewal_begins_at_the_end_of_the_frame(stage_of: OpenStage) -> None:
-    stage = stage_of()
-    kafka = KafkaBroker(SHORT_MS)
-    async with playing(stage, kafka) as [client]:
-        await client.send(produce(1))
-        await client.frame()
-        request = produce(2, 500_000)
-        await client.send(request[:100_000])
-        session = stage.session_of(client)
-        await until(lambda: not session.connection.max_in_flight)
-        assert kafka.begun == 1
-        await client.send(request[100_000:])
-        assert await client.frame() == produced(2)
-        await until(lambda: kafka.begun == 2)
-        await client.send(heartbeat(3))
-        assert await client.frame() == heartbeat_answer(3)
-        assert kafka.done >= 2
-        assert (kafka.wrong, kafka.requests[1:]) == ([], [request, heartbeat(3)])
 
 
 async def test_a_renewal_waits_for_responses_that_come_before(stage_of: OpenStage) -> None:

@@ -1,9 +1,6 @@
 """Connections of load balancers: the PROXY header is read before anything else, and gives the client's address."""
 
-from __future__ import annotations
-
 import struct
-from collections.abc import Callable
 from ipaddress import ip_network
 from itertools import pairwise
 
@@ -12,10 +9,8 @@ import pytest
 from proxy.config.config import ListeningOptions, SecurityOptions
 from proxy.sessions.session import Session
 from quotas.parsing.parse import parse_spec
-from tests.proxy.conversation import LOOPBACK, Peer, Stage, lines_of, until
+from tests.proxy.conversation import LOOPBACK, OpenStage, Peer, Stage, lines_of, until
 from tests.proxy.frames import heartbeat, heartbeat_answer
-
-OpenStage = Callable[..., Stage]
 
 FROM_HERE = ListeningOptions(address=(LOOPBACK, 0), broker_ports=None, proxy_protocol_from=(ip_network(LOOPBACK),))
 CLIENT = ("192.0.2.1", 51344)

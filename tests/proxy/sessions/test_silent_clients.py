@@ -1,7 +1,5 @@
 """Many clients that send and never read: memory stays within `--max-buffered-bytes`, and others are served."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import time
@@ -11,10 +9,8 @@ import pytest
 
 from proxy.config.config import SecurityOptions
 from proxy.streams.memory import READ_SIZE, RESERVE
-from tests.proxy.conversation import Peer, Stage
+from tests.proxy.conversation import OpenStage, Peer, Stage
 from tests.proxy.frames import fetch, fetched, produce, produced
-
-OpenStage = Callable[..., Stage]
 
 BOUND = 8 << 20
 #: Buffers of each socket, so that the proxy has the bytes and not the kernel.

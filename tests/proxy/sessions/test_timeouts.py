@@ -1,16 +1,13 @@
 """`--handshake-timeout` and `--connections-max-idle`: which connections are closed, and how many at once."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
 from proxy.config.config import SecurityOptions
 from proxy.sessions.sweep import PARTS
 from quotas.parsing.parse import parse_spec
-from tests.proxy.conversation import Peer, Stage, lines_of, nobody_accepts, until, without_burst
+from tests.proxy.conversation import OpenStage, Peer, Stage, lines_of, nobody_accepts, until, without_burst
 from tests.proxy.dialogue import held
 from tests.proxy.frames import (
     api_versions,
@@ -24,8 +21,6 @@ from tests.proxy.frames import (
 )
 from tests.proxy.mutation_frames import create
 from tests.proxy.streams.test_authenticate import chosen, handshake, sasl
-
-OpenStage = Callable[..., Stage]
 
 HANDSHAKE = SecurityOptions(handshake_timeout_seconds=30)
 IDLE = SecurityOptions(handshake_timeout_seconds=0, connections_max_idle_seconds=600)

@@ -1,9 +1,6 @@
 """Topic ids that no Metadata response contained: the proxy requests their names over a connection of its own."""
 
-from __future__ import annotations
-
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +8,7 @@ from kio.index import load_request_schema
 
 from protocol.apis import METADATA
 from protocol.messages import decode
-from tests.proxy.conversation import Peer, Stage, lines_of, without_burst
+from tests.proxy.conversation import OpenStage, Peer, Stage, lines_of, without_burst
 from tests.proxy.frames import (
     batch,
     frame,
@@ -19,8 +16,6 @@ from tests.proxy.frames import (
     noise,
     produce_records,
 )
-
-OpenStage = Callable[..., Stage]
 
 IDS = {"rows": uuid.UUID(int=7), "cols": uuid.UUID(int=8)}
 BY_NAME_AND_TOTAL = [

@@ -10,11 +10,9 @@ import pytest
 
 from proxy.sessions.pump import TURN
 from proxy.sessions.turns import HEAVY_NS, HEAVY_ROUND_NS, ROUND_NS, TURN_NS, Turns
-from tests.proxy.conversation import Peer, Stage, until
+from tests.proxy.conversation import OpenStage, Peer, Stage, until
 from tests.proxy.frames import heartbeat
 from tests.proxy.work import WorkClock
-
-OpenStage = Callable[..., Stage]
 
 
 class Loop:

@@ -11,7 +11,6 @@ import pytest
 from proxy.enforcement.data_frame import DataFrame, Life
 from proxy.enforcement.holds import Holds
 from proxy.sessions.wakeups import LONGEST_PASS_NS, MOST_AT_ONCE, Wakeups
-from quotas.admission.limit import Limit
 from quotas.parsing.parse import parse_spec
 from quotas.registry.registry import Registry
 
@@ -94,22 +93,3 @@ def test_five_thousand_waiters_are_released_in_bounded_turns(spec: str, cost_ns:
     assert max(turns) <= MOST_AT_ONCE
     assert longest_ns <= LONGEST_PASS_NS + cost_ns
     assert (holds.limits, wakeups._timers) == ({}, {})
-
-
-def test_a_queue_is_emptied_in_the_order_in_which_it_is_served() -> None:
-    queues: list[Limit] = []
-    for _ in range(2):
-        [limit] = Registry([parse_spec("total,producer_byte_rate=1")]).resolve("u", "c").produce.limits
-        for name, size in (("a", 5), ("b", 3), ("c", 9), ("d", 3)):
-            limit.enqueue(name, size)
-        limit.waiters.discard("c")
-        queues.append(limit)
-    one, other = (limit.waiters for limit in queues)
-    assert one.take_all() == [other.pop() for _ in range(3)]
-    for queue in (one, other):
-        queue.push("e", 4)
-        queue.push("f", 1)
-    assert [one.pop(), one.pop()] == [other.pop(), other.pop()]
-    one.push("g", 1)
-    assert one.take_all() == ["g"]
-    assert one.take_all() == []

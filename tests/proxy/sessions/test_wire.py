@@ -1,7 +1,5 @@
 """A wire is all that a pump knows of a socket: the plain one, which is the socket itself."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 

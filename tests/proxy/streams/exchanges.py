@@ -1,7 +1,5 @@
 """One exchange for each handler: a request, what the broker answers, and what each side is to receive."""
 
-from __future__ import annotations
-
 import datetime
 import struct
 from collections.abc import Callable

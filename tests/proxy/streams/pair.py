@@ -40,8 +40,6 @@ from quotas.entry import QuotaEntry
 from quotas.registry.registry import Registry
 from tests.proxy.conversation import Clock
 
-ADVERTISED = "127.0.0.1"
-
 
 class NoLoop:
     """The event loop of `Topics`: nothing is ever looked up."""

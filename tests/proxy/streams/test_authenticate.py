@@ -1,7 +1,5 @@
 """SASL that passes through: whom requests are charged to."""
 
-from __future__ import annotations
-
 import logging
 import struct
 

@@ -1,7 +1,5 @@
 """Requests that are charged together: the same charges, decisions, metrics and bytes as one by one."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,8 +12,6 @@ from protocol.errors import ProtocolError
 from protocol.topics import TopicPartitions
 from proxy.config.config import EnforcementOptions, UsageOptions
 from proxy.streams.batch_plan import MAX_PLANS
-from proxy.streams.memory import READ_SIZE
-from proxy.streams.steps import NEED
 from quotas.algorithms.algorithm import ALGORITHMS
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
@@ -451,12 +447,3 @@ def test_alternating_client_ids_keep_their_plans() -> None:
     assert len(before) == 2
     pair.client_sends(*(sent[number % 2].frame(number) for number in range(6)))
     assert set(plans._plans) == set(before)
-
-
-@pytest.mark.parametrize(("spec", "want"), [(TOPIC, READ_SIZE), ("topic=rows,bytes_in_rate=20000", 16_000)])
-def test_the_rest_of_a_request_is_read_alone_only_near_a_limit(spec: str, want: int) -> None:
-    pair = pair_with(spec)
-    sent = replace(RUN, topics=(("rows", (8_000, 8_000)),)).frame(1)
-    pair.client_sends(sent[:100])
-    assert pair.requests.steps[-1] == NEED
-    assert want <= pair.request_stream.want <= want + 400

@@ -1,7 +1,5 @@
 """What one connection can make the proxy remember is bounded."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable
 
@@ -9,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import CorrelationMismatch, MalformedFrame, NotKafka, UnexpectedResponse
+from protocol.errors import CorrelationMismatch, MalformedFrame, UnexpectedResponse
 from protocol.wire import encode_varint
 from proxy.brokers.nodes import Nodes
 from proxy.config.config import Address, EnforcementOptions, ListeningOptions, SecurityOptions
@@ -38,18 +36,6 @@ from tests.proxy.mutation_frames import create
 from tests.proxy.streams.pair import Pair, World
 
 MAX_IN_FLIGHT = SecurityOptions().max_pending_requests
-
-
-@pytest.mark.parametrize("make", [heartbeat, produce, lambda n: api_versions(n, 3), frames.fetch, frames.metadata])
-@pytest.mark.parametrize("in_pieces", [False, True])
-def test_so_many_requests_are_in_flight_and_no_more(make: object, in_pieces: bool) -> None:
-    assert callable(make)
-    pair = Pair(World(), cuts=[1_000] if in_pieces else [])
-    sent = [make(number) for number in range(2 * MAX_IN_FLIGHT + 100)]
-    pair.client_sends(*sent)
-    assert len(pair.connection.in_flight) == MAX_IN_FLIGHT
-    assert pair.sent() == sent[:MAX_IN_FLIGHT]
-    assert pair.requests.stopped == FULL
 
 
 @pytest.mark.parametrize("most", [1, 2, 7, 5_000])
@@ -166,21 +152,6 @@ def _with_tags(correlation_id: int, tags: bytes) -> bytes:
     return frames.frame(head + tags + b"body")
 
 
-def test_kinds_are_shared_by_connections() -> None:
-    world = World()
-    for number in range(3):
-        Pair(world).client_sends(produce(number))
-    assert len(world.kinds._known) == 1
-
-
-def test_a_tls_alert_of_a_broker_is_named() -> None:
-    """It is shorter than the head of a response."""
-    pair = Pair(World())
-    pair.client_sends(heartbeat(1))
-    with pytest.raises(NotKafka, match="tls"):
-        pair.broker_sends(b"\x15\x03\x03\x00\x02\x02\x28")
-
-
 def test_a_response_above_a_quarter_of_the_pool_is_refused() -> None:
     world = World(security=SecurityOptions(max_buffered_bytes=1_000_000))
     pair = Pair(world)
@@ -214,37 +185,9 @@ def test_responses_that_wait_for_memory_are_granted_in_order() -> None:
     assert world.memory.used == world.memory.buffered_bytes == 0
 
 
-def stuck(world: World) -> list[Pair]:
-    """Four pairs whose responses use the whole pool and do not arrive, and one that waits for memory."""
-    pairs = [Pair(world) for _ in range(5)]
-    for pair in pairs:
-        pair.client_sends(frames.find_coordinator(1))
-        pair.broker_sends(world.memory.largest_response.to_bytes(4, "big") + (1).to_bytes(4, "big"))
-    assert [pair.responses.stopped for pair in pairs] == [0, 0, 0, 0, WAIT]
-    return pairs
-
-
 def many_brokers(count: int) -> bytes:
     brokers = {node: (f"broker-{node}.of.a.large.cluster", 9_092) for node in range(count)}
     return frames.metadata_answer(1, brokers, 2_000)
-
-
-def test_metadata_passes_while_large_responses_are_stuck() -> None:
-    world = World(
-        security=SecurityOptions(max_buffered_bytes=64_000_000),
-        listening=ListeningOptions(broker_ports=range(20_000, 21_000)),
-    )
-    stuck(world)
-    pairs = [Pair(world) for _ in range(50)]
-    answer = many_brokers(1_000)
-    assert len(answer) > 70_000
-    for pair in pairs:
-        pair.client_sends(frames.metadata(1))
-        pair.broker_sends(answer[:5_000])
-    for pair in pairs:
-        pair.broker_sends(answer[5_000:])
-        assert len(pair.received()) == 1
-        assert pair.response_stream.holding.total == 0
 
 
 def test_a_long_list_of_brokers_is_learned_in_short_steps(monkeypatch: pytest.MonkeyPatch) -> None:

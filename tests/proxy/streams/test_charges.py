@@ -1,7 +1,5 @@
 """What a limit is charged, reserves and asks for, over whole conversations."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

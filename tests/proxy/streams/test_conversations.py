@@ -1,7 +1,5 @@
 """Each handler in conversations without sockets: whole, cut anywhere, broken off, and with bytes of others after it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Delayed responses: which responses are late, for how long, and what follows them."""
 
-from __future__ import annotations
-
 import struct
 from dataclasses import replace
 
@@ -16,7 +14,6 @@ from tests.proxy.frames import (
     fetch,
     fetched,
     heartbeat,
-    heartbeat_answer,
     produce,
     produce_throttle_ms,
     produced,
@@ -88,15 +85,6 @@ def test_a_fetch_response_that_leaves_debt_is_late(version: int) -> None:
     assert pair.connection.identity.entity.fetch_bytes == len(answer)
     pair.client_sends(fetch(2, version))
     assert pair.held is None, "what was served by a delay does not hold"
-
-
-def test_later_responses_follow_in_order() -> None:
-    pair = answered(3)
-    pair.client_sends(heartbeat(2))
-    assert pair.sent()[1] == heartbeat(2), "requests pass meanwhile"
-    pair.broker_sends(heartbeat_answer(2))
-    pair.end_delay()
-    assert pair.received() == [produced(1, 3, debt_ms(pair)), heartbeat_answer(2)]
 
 
 def test_a_delay_is_bounded_and_the_rest_holds() -> None:

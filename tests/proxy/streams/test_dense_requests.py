@@ -1,7 +1,5 @@
 """Requests with more topics in one read than one step reads: all are charged and forwarded, in bounded steps."""
 
-from __future__ import annotations
-
 import random
 from functools import cache
 

@@ -1,7 +1,5 @@
 """A dry run: the streams are those of a proxy without quotas, and the excess is that of the limits when enforced."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,14 +1,11 @@
 """Exempt clients pass while others are held by the same limit, and are not charged."""
 
-from __future__ import annotations
-
 import pytest
 
-from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import batch, produce_records, produced
 from tests.proxy.streams.pair import Pair, World
-from tests.proxy.streams.waiting import holder, replace_quotas, wait
+from tests.proxy.streams.waiting import holder, wait
 
 ROWS = [produce_records(number, {"rows": [batch(1, 1_000)]}) for number in range(6)]
 FREE = [produce_records(number, {"rows": [batch(1, 1_000)]}, client_id="free") for number in range(6)]
@@ -38,17 +35,3 @@ def test_an_exempt_client_passes_those_that_wait(spec: str, limit: str) -> None:
     assert world.debts() == before
     wait(world, debt_seconds)
     assert pair.sent() == ROWS[:2]
-
-
-def test_a_configured_exemption_releases_a_held_request() -> None:
-    limit = without_burst("client-id=<default>,producer_byte_rate=1")
-    world = World([limit])
-    pair = Pair(world)
-    pair.client_sends(ROWS[0], ROWS[1])
-    assert pair.is_held
-    replace_quotas(world, [limit, parse_spec("client-id=etl,producer_byte_rate=unlimited")])
-    assert pair.sent() == ROWS[:2]
-    replace_quotas(world, [limit])
-    pair.client_sends(ROWS[2], ROWS[3])
-    assert pair.sent() == ROWS[:3]
-    assert pair.is_held

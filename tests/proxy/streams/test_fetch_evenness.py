@@ -1,7 +1,5 @@
 """Consumers that want more than their limit, on a virtual clock: how even their rate is, how far they overdraw."""
 
-from __future__ import annotations
-
 from heapq import heappop, heappush
 from itertools import accumulate
 

@@ -1,7 +1,5 @@
 """Budgets and reservations of fetches, whatever the order of events."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
@@ -21,7 +19,6 @@ from quotas.parsing.parse import parse_spec
 from quotas.registry.registry import Registry
 from tests.proxy import frames
 from tests.proxy.conversation import Clock, without_burst
-from tests.proxy.frames import fetch_max_bytes
 from tests.proxy.streams.pair import Pair, World, release
 
 RATE = 1_000_000
@@ -217,29 +214,6 @@ def test_a_share_fetch_is_held_for_ten_seconds_at_most() -> None:
     world.holds.remove(hold)
     release(hold)
     assert second.to_broker
-
-
-@pytest.mark.parametrize("algorithm", ["token-bucket", "sampled-window", "ewma"])
-def test_empty_responses_do_not_earn_anything(algorithm: str) -> None:
-    """Long polls that bring nothing, then one that brings much: no more passes than the rate allows."""
-    world = World([parse_spec("client-id=etl,consumer_byte_rate=1MB")], algorithm=algorithm)
-    pairs = [Pair(world) for _ in range(4)]
-    brought = 0
-    for number in range(60):
-        for pair in pairs:
-            if pair.held is not None:
-                continue
-            if pair.connection.in_flight:
-                size = 100 if number % 3 else fetch_max_bytes(pair.sent()[-1])
-                pair.broker_sends(frames.fetched(int.from_bytes(pair.sent()[-1][8:12], "big"), size=size))
-                brought += size
-            pair.client_sends(frames.fetch(number + 1))
-        world.clock.pass_seconds(0.5)
-        for limit in list(world.holds.limits):
-            while (frame := world.holds.next(limit, world.clock())) is not None:
-                release(frame)
-    slack = 1 if algorithm == "token-bucket" else 12
-    assert brought <= RATE * (30 + slack) + 4 * LARGEST_BATCH
 
 
 # ---- limits that are lifted

@@ -1,7 +1,5 @@
 """A fetch reserves what it may bring (`proxy.streams.fetch_ledger`); its response is charged and ends that."""
 
-from __future__ import annotations
-
 import pytest
 from kio.index import load_payload_module
 from kio.static.constants import EntityType
@@ -50,19 +48,6 @@ def test_the_first_reserves_the_largest_batch(cuts: list[int]) -> None:
     assert one_limit(world).reserved == 0
 
 
-@pytest.mark.parametrize("then", [50, 700, 5_000])
-def test_the_next_fetch_reserves_a_batch_and_is_charged_its_response(then: int) -> None:
-    world = World([SLOW])
-    pair = Pair(world)
-    first = fetches(pair, 1, 700)
-    wait(world, first)
-    pair.client_sends(fetch(2))
-    assert world.debts() == {OWED: first}, "the smallest response is taken for a batch"
-    response = fetched(2, size=then)
-    pair.broker_sends(response)
-    assert world.debts() == {OWED: len(response)}
-
-
 def test_after_an_empty_response_a_fetch_reserves_nothing() -> None:
     """A consumer without new data waits for it in the broker: it keeps nothing from others, and is charged little."""
     world = World([FAST])
@@ -95,22 +80,6 @@ def test_a_fetch_waits_for_the_response_to_the_one_before() -> None:
     assert holder(pair) == OWED, "decided now"
     wait(pair.world, 0.002)
     assert len(pair.sent()) == 4
-
-
-def test_waiting_fetches_do_not_all_pass_at_once() -> None:
-    world = World([FAST])
-    pairs = [Pair(world) for _ in range(5)]
-    size = 0
-    for number, pair in enumerate(pairs):
-        wait(world, 1)
-        size = fetches(pair, number, 10_000)
-    for pair in pairs:
-        pair.client_sends(fetch(10))
-    for waiting in (4, 3, 2, 1, 0):
-        assert world.debts() == {OWED: size / 1_000_000}
-        wait(world, size / 1_000_000)
-        assert sum(pair.is_held for pair in pairs) == waiting
-        pairs[4 - waiting].broker_sends(fetched(10, size=10_000))
 
 
 @pytest.mark.parametrize("how", ["its response is small", "its connection ends", "its response is late"])

@@ -3,8 +3,6 @@
 The connection's next request waits for that debt. However the bytes are cut, the broker gets those that were sent.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 
@@ -89,24 +87,6 @@ def test_a_request_is_decided_when_64_kib_have_arrived_or_all_of_it(size: int) -
     assert pair.to_broker == data[:needed]
     pair.client_sends(data[needed:] + heartbeat(2))
     assert pair.sent() == [data, heartbeat(2)]
-
-
-def test_long_and_short_requests_in_sequence() -> None:
-    burst = 100_000_000
-    world = World([parse_spec("topic=rows,bytes_in_rate=1MB,burst_seconds=100")])
-    pair = Pair(world)
-    chance = random.Random(5)
-    data = b""
-    rows = 0
-    for number in range(40):
-        size = chance.choice([70, 900, 20_000, 65_300, 70_000, 400_000])
-        rows += size
-        data += produce_records(number, {"x": [batch(1, 80)], "rows": [batch(1, size)]}, chance.choice([3, 9, 12]))
-        data += heartbeat(number) if chance.random() < 0.3 else b""
-    send_in_pieces(pair, data, sorted(chance.sample(range(1, len(data)), 60)))
-    assert pair.to_broker == data
-    [limit] = world.registry.limits_in_use()
-    assert (limit.algorithm.headroom(world.clock()), limit.reserved) == (burst - rows, 0)
 
 
 @pytest.mark.parametrize("acks", [0, 1])

@@ -1,22 +1,16 @@
 """Limits that are set, changed and removed while frames are held and responses are owed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 
-from proxy.config.config import EnforcementOptions
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import (
     batch,
-    produce,
     produce_records,
-    produce_throttle_ms,
-    produced,
 )
-from tests.proxy.streams.pair import Pair, World, lapse, pass_holds
+from tests.proxy.streams.pair import Pair, World, pass_holds
 from tests.proxy.streams.waiting import holder, replace_quotas, wait
 
 ROWS = [produce_records(number, {"rows": [batch(1, 1_000)]}) for number in range(5)]
@@ -54,19 +48,6 @@ def test_a_removed_limit_releases_at_once(spec: str) -> None:
     assert pair.world.holds.limits == {}
 
 
-def test_the_rest_of_a_lapsed_frame_is_not_held_by_a_removed_limit() -> None:
-    world = World([without_burst("client-id=etl,producer_byte_rate=1000"), parse_spec("total,producer_byte_rate=1MB")])
-    pair = Pair(world)
-    request = produce(1, 200_000)
-    pair.client_sends(request[:100_000])
-    lapse(world)
-    world.registry.replace([parse_spec("total,producer_byte_rate=1MB")], world.clock())
-    pair.client_sends(request[100_000:])
-    assert not pair.is_held
-    assert pair.sent() == [request]
-    assert world.reserved() == {}
-
-
 @pytest.mark.parametrize("spec", SLOW)
 def test_debt_of_a_raised_limit_is_paid_at_the_new_rate(spec: str) -> None:
     pair = held(spec.format(slowest(spec)))
@@ -79,23 +60,6 @@ def test_debt_of_a_raised_limit_is_paid_at_the_new_rate(spec: str) -> None:
     assert key_now == key
     assert now == pytest.approx(before * slowest(spec) / rate, rel=1e-6)
     wait(world, now)
-    assert pair.sent() == ROWS[1:3]
-
-
-@pytest.mark.parametrize("spec", SLOW)
-def test_the_share_scales_every_rate_while_frames_wait(spec: str) -> None:
-    """What is owed stays owed, and takes as much longer as the share is smaller."""
-    entry = without_burst(spec.format(slowest(spec)))
-    pair = held(spec.format(slowest(spec)))
-    world = pair.world
-    [(key, before)] = world.debts().items()
-    replace_quotas(world, [entry], 0.1)
-    assert world.debts() == {key: pytest.approx(10 * before, rel=1e-6)}
-    wait(world, 9.5 * before)
-    replace_quotas(world, [entry], 1)
-    assert world.debts() == {key: pytest.approx(0.05 * before, rel=1e-6)}
-    assert pair.is_held
-    wait(world, 0.051 * before)
     assert pair.sent() == ROWS[1:3]
 
 
@@ -139,21 +103,6 @@ def test_a_limit_of_topics_that_is_set_while_the_head_of_a_frame_waits() -> None
     assert pair.sent() == [ROWS[1], long]
     assert world.debts()["topic:rows", "bytes_in_rate"] == 29_999, "with the burst of a second that it began with"
     assert world.throttled()["etl", "producer_byte_rate", "pause"] == 1, "its hold"
-
-
-LONG_NOTICES = EnforcementOptions(max_throttle_ms=1_000_000)
-
-
-@pytest.mark.parametrize("spec", [PRODUCE, "topic=rows,bytes_in_rate={}"])
-def test_the_throttle_time_ends_with_the_limit(spec: str) -> None:
-    pair = Pair(World([without_burst(spec.format(10))], enforcement=LONG_NOTICES))
-    pair.client_sends(ROWS[1])
-    pair.broker_sends(produced(1))
-    assert produce_throttle_ms(pair.received()[0], 9) >= 100_000
-    replace_quotas(pair.world, [])
-    pair.client_sends(ROWS[2])
-    pair.broker_sends(produced(2))
-    assert pair.received()[1] == produced(2)
 
 
 @pytest.mark.parametrize("cuts", [[], [90_000]])

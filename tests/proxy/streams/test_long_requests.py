@@ -1,7 +1,5 @@
 """Produce requests longer than one read that are held in parts, or never arrive whole."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.streams.steps import HOLD
 from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
 from tests.proxy import frames
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import batch, produce, produce_records
-from tests.proxy.streams.pair import Pair, World, lapse, pass_holds, release
+from tests.proxy.streams.pair import Pair, World, lapse, pass_holds
+from tests.proxy.streams.waiting import decide_again
 
 RATE = "producer_byte_rate"
 
@@ -74,13 +72,6 @@ def held_in_its_middle(world: World) -> tuple[Pair, bytes]:
     return pair, sent
 
 
-def decide_again(world: World) -> None:
-    """What the shell does after a change of limits."""
-    for limit in list(world.holds.limits):
-        for frame in world.holds.take_all(limit):
-            release(frame)
-
-
 # ---- records that are announced and do not arrive
 
 
@@ -118,26 +109,6 @@ def test_records_that_never_arrive_are_not_charged(spec: str, is_known: bool) ->
         ((_, room_before),) = before.values()
         arrived_seconds = (room_before - room) / rate
     assert arrived_seconds == pytest.approx(0.07, abs=0.006)
-
-
-@pytest.mark.parametrize("spec", RECORD_LIMITS)
-@pytest.mark.parametrize("is_late", [False, True])
-def test_others_wait_a_second_for_records_that_do_not_arrive(spec: str, is_late: bool) -> None:
-    """Also for those of a later partition, which are announced when another request waits already."""
-    world = World([without_burst(spec)])
-    first, second = Pair(world), Pair(world)
-    sent = produce_records(1, {"rows": [batch(14, 70_000), batch(1_000, 5_000_000)]}) if is_late else long_records()
-    first.client_sends(sent[:70_000])
-    began_ns = world.clock()
-    second.client_sends(produce_records(2, {"rows": [batch(1, 100)]}))
-    assert second.requests.stopped == HOLD
-    first.client_sends(sent[70_000:72_000])
-    pass_holds(world)
-    assert len(second.sent()) == 1
-    assert world.clock() - began_ns <= 1_100_000_000
-    assert world.reserved() == {}
-    first.hang_up()
-    second.hang_up()
 
 
 SEVERAL: dict[frames.Topic, list[bytes | None]] = {

@@ -1,7 +1,5 @@
 """The account of held bytes, whatever happens in whatever order, and that memory can always drain."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """The throttle time in a response: the larger of the broker's and the proxy's, in every version that has one."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest
@@ -73,16 +71,6 @@ def test_the_notice_of_a_share_fetch_response(version: int) -> None:
     answer = share_fetched(1, version, record_bytes=900)
     pair.broker_sends(answer)
     assert pair.to_client[:600] == answer[:9] + struct.pack(">i", len(answer)) + answer[13:600]
-
-
-def test_a_response_split_in_two_gets_its_notice() -> None:
-    answer = produced(1, 7)
-    for split in range(1, len(answer)):
-        pair = Pair(World([QUOTA]))
-        pair.client_sends(produce(1, 2_000, 7))
-        pair.broker_sends(answer[:split])
-        pair.broker_sends(answer[split:])
-        assert produce_throttle_ms(pair.received()[0], 7) == len(pair.to_broker) - 4
 
 
 def test_responses_of_other_apis_have_no_throttle_time() -> None:

@@ -1,7 +1,5 @@
 """The proxy's own login as the streams of a connection see it."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

@@ -1,12 +1,10 @@
 """`producer_ids_rate`: new producer ids of a user are counted per window, known ones cost nothing."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.config.config import EnforcementOptions
 from quotas.parsing.parse import parse_spec
-from tests.proxy.frames import batch, fetch, heartbeat, produce_records
+from tests.proxy.frames import batch, produce_records
 from tests.proxy.streams.pair import Pair, World
 from tests.proxy.streams.waiting import CUTS, holder, wait
 
@@ -44,15 +42,6 @@ def test_the_third_new_id_waits_and_a_known_one_never(cuts: list[int]) -> None:
     assert counted(world) == 1
 
 
-@pytest.mark.parametrize("version", [3, 8, 12])
-def test_producers_without_an_id_cost_nothing(version: int) -> None:
-    world = World([TWO])
-    pair = Pair(world)
-    pair.client_sends(*(of(number, -1, -1, version=version) for number in range(10)))
-    assert len(pair.sent()) == 10
-    assert counted(world) == 0
-
-
 def test_an_id_that_becomes_known_while_its_frame_waits() -> None:
     world = World([TWO])
     first, second = Pair(world), Pair(world)
@@ -62,15 +51,6 @@ def test_an_id_that_becomes_known_while_its_frame_waits() -> None:
     wait(world, WINDOW_SECONDS)
     assert (first.is_held, second.is_held) == (False, False)
     assert counted(world) == 1, "the second of them brings nothing new"
-
-
-@pytest.mark.parametrize("acks", [0, 1])
-def test_only_a_new_id_is_held(acks: int) -> None:
-    pair = Pair(World([TWO]))
-    sent = [of(1, 1, 2, acks=acks), of(2, 2, acks=acks), heartbeat(3), fetch(4)]
-    pair.client_sends(*sent, of(5, 3, acks=acks))
-    assert pair.sent() == sent
-    assert pair.is_held
 
 
 def test_an_id_that_comes_late_in_a_long_request() -> None:

@@ -2,8 +2,6 @@
 announced bytes that do not come delay others by a second at most.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import cache
 
@@ -34,7 +32,13 @@ SECOND = 1_000_000_000
 MB = 1_000_000
 PRODUCE = "client-id=etl,producer_byte_rate=1MB"
 #: 100 messages a MB.
-LIMITS = [PRODUCE, "total,producer_byte_rate=1MB", "topic=rows,bytes_in_rate=1MB", "topic=rows,messages_in_rate=100"]
+LIMITS = [
+    PRODUCE,
+    "total,producer_byte_rate=1MB",
+    "topic=rows,bytes_in_rate=1MB",
+    "topic=rows,messages_in_rate=100",
+    "resource-group=g,topic=rows,bytes_in_rate=1MB",
+]
 
 
 class Passed:
@@ -139,34 +143,6 @@ def test_fetches_that_were_sent_before_there_was_a_limit_do_not_pass_one_by_one_
         assert len(pair.connection.in_flight) == 99 - number
     pair.broker_sends(fetched(99))
     assert len(pair.connection.in_flight) == 1
-
-
-def test_idle_long_polls_keep_nothing_from_an_active_consumer() -> None:
-    """40 consumers of one client whose fetches are open, for half a second each, and bring nothing."""
-    world = World([parse_spec("client-id=etl,consumer_byte_rate=5MB")])
-    idle, active = [Pair(world) for _ in range(40)], Pair(world)
-    for pair in idle:
-        pair.client_sends(fetch(0))
-        pair.broker_sends(fetched(0))
-    run_until(world, world.clock() + 2 * SECOND)
-    began_ns, brought = world.clock(), 0
-    for number in range(1, 500):
-        if number % 25 == 1:
-            for pair in idle:
-                if pair.connection.in_flight:
-                    pair.broker_sends(fetched(pair.connection.in_flight[0][0]))
-                pair.client_sends(fetch(number))
-        active.client_sends(fetch(number))
-        while active.held is not None:
-            pass_time(world, SECOND // 1000)
-            release_due(world)
-        size = min(16_000 * 20, frames.fetch_max_bytes(active.sent()[-1]))
-        active.to_broker.clear()
-        run_until(world, world.clock() + 20_000_000)
-        active.broker_sends(fetched(number, size=size))
-        brought += size
-    seconds = (world.clock() - began_ns) / SECOND
-    assert brought >= 0.95 * 5 * MB * seconds
 
 
 # ---- produce requests that stall

@@ -3,8 +3,6 @@
 Responses say which records were accepted, and which were errors.
 """
 
-from __future__ import annotations
-
 import pytest
 from kio.schema.errors import ErrorCode
 

@@ -1,7 +1,5 @@
 """Topics by id (Produce 13): names are learned from Metadata responses; unknown ids are requested."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any, cast
 

@@ -3,24 +3,19 @@
 A limit of 1 per second that holds nothing turns what it has counted into seconds of debt, to be read off.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from protocol.errors import ProtocolError
-from proxy.config.config import EnforcementOptions
 from proxy.streams.handlers.data import HEAD_READ_SIZE
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.produce_usage import LOOKAHEAD
 from quotas.parsing.parse import parse_spec
-from tests.protocol.kafka_messages import set_entry
 from tests.proxy.conversation import lines_of, without_burst
-from tests.proxy.frames import batch, noise, produce, produce_records, produce_throttle_ms, produced
+from tests.proxy.frames import batch, produce, produce_records
 from tests.proxy.streams.pair import Pair, World
 from tests.proxy.streams.waiting import CUTS, holder, wait
 
 FAST = without_burst("topic=rows,bytes_in_rate=1MB")
-SLOW = without_burst("topic=rows,bytes_in_rate=1,messages_in_rate=1")
 ROWS = ("topic:rows", "bytes_in_rate")
 
 
@@ -40,33 +35,6 @@ def test_a_request_that_finds_its_topic_in_debt_waits(cuts: list[int], version: 
     wait(world, 0.000_001)
     assert pair.sent() == [first, second]
     assert world.debts() == {ROWS: 0.0002}
-
-
-def test_its_response_contains_the_wait() -> None:
-    pair = Pair(World([FAST]))
-    pair.client_sends(produce_records(1, {"rows": [batch(3, 5_000)]}, 9))
-    pair.broker_sends(produced(1))
-    assert produce_throttle_ms(pair.received()[0], 9) == 5
-
-
-@pytest.mark.parametrize(
-    ("version", "records", "size", "messages"),
-    [
-        (9, [batch(5, 400) + batch(7, 500), None, b"", batch(900, 300, codec=4)], 1_200, 912),
-        (9, [noise(333), batch(2, 100)[:90]], 423, 0),
-        # Plain entries, and a compressed one that contains eight.
-        (2, [set_entry(1, noise(20)) + set_entry(1, noise(30)) + set_entry(1, noise(90), offset=7, codec=1)], 0, 10),
-    ],
-    ids=["batches", "no batches", "message sets"],
-)
-def test_messages_are_counted_by_their_batches(
-    version: int, records: list[bytes | None], size: int, messages: int
-) -> None:
-    world = World([SLOW])
-    pair = Pair(world)
-    pair.client_sends(produce_records(1, {"rows": records}, version))
-    expected = {ROWS: size or len(records[0] or b"")}
-    assert world.debts() == expected | ({("topic:rows", "messages_in_rate"): messages} if messages else {})
 
 
 @pytest.mark.parametrize("cuts", CUTS)
@@ -104,27 +72,6 @@ def test_the_log_contains_the_topics_of_a_held_request(caplog: pytest.LogCapture
     assert (fields["topics"], fields["debt_seconds"]) == ("a,c", 190)
 
 
-def test_limits_of_the_total_and_of_groups_are_charged_too() -> None:
-    """A group of the client counts all its records, one of topics those of its topics, one of both counts them once."""
-    world = World(
-        [
-            without_burst("total=true,bytes_in_rate=1,messages_in_rate=1"),
-            without_burst("resource-group=clients,client-id=et*,bytes_in_rate=1"),
-            without_burst("resource-group=topics,topic=ro*,bytes_in_rate=1"),
-            without_burst("resource-group=both,client-id=etl,topic=rows,messages_in_rate=1"),
-            without_burst("resource-group=others,client-id=web,topic=cols,bytes_in_rate=1"),
-        ]
-    )
-    Pair(world).client_sends(produce_records(1, {"rows": [batch(3, 300)], "other": [batch(4, 200)]}))
-    assert world.debts() == {
-        ("total", "bytes_in_rate"): 500,
-        ("total", "messages_in_rate"): 7,
-        ("resource-group:clients", "bytes_in_rate"): 500,
-        ("resource-group:topics", "bytes_in_rate"): 300,
-        ("resource-group:both", "messages_in_rate"): 7,
-    }
-
-
 @pytest.mark.parametrize(
     ("limit", "want"),
     [
@@ -151,15 +98,6 @@ def test_a_held_connection_keeps_only_what_was_parsed() -> None:
     assert holder(pair) == ROWS
     assert len(pair.requests.unread) > 20_000
     assert LOOKAHEAD <= world.memory.buffered_bytes <= LOOKAHEAD + HEAD_READ_SIZE
-
-
-def test_a_dry_run_counts_topics() -> None:
-    world = World([FAST], enforcement=EnforcementOptions(dry_run=True))
-    pair = Pair(world)
-    for number in range(3):
-        pair.client_sends(produce_records(number, {"rows": [batch(1, 1_000)]}))
-    assert len(pair.sent()) == 3
-    assert world.throttled() == {("etl", "bytes_in_rate", "notify"): 1, ("etl", "bytes_in_rate", "pause"): 2}
 
 
 @pytest.mark.parametrize(

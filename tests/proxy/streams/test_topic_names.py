@@ -1,7 +1,5 @@
 """Topic names come from clients: long ones are not kept, and invented ones take nothing from topics that exist."""
 
-from __future__ import annotations
-
 import gc
 import tracemalloc
 

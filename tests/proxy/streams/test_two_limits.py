@@ -4,15 +4,13 @@ etl    1 MB/s and a burst of one second for the client, which owes 20 ms after a
 total  100 MB/s without a burst, which another client brings into debt while etl waits for its own limit
 """
 
-from __future__ import annotations
-
 import pytest
 
 from quotas.admission.limit import Limit
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import batch, produce, produce_records
-from tests.proxy.streams.pair import Pair, World, pass_holds, pass_one_hold
+from tests.proxy.streams.pair import Pair, World, pass_holds
 from tests.proxy.streams.waiting import holder, replace_quotas, wait
 
 OWN = ("client-id:etl", "producer_byte_rate")
@@ -101,39 +99,3 @@ def test_a_frame_with_a_reservation_needs_more_bytes(gap: int) -> None:
     pass_holds(world)
     assert pair.sent()[1:] == [sent]
     assert own.reserved == 0
-
-
-def test_connections_that_share_limits_all_pass() -> None:
-    """Clients with a limit each, and topics with a limit each that the clients have in common."""
-    world = World(
-        [
-            parse_spec("client-id=<default>,producer_byte_rate=4MB,burst_seconds=0.001"),
-            parse_spec("topic=<default>,bytes_in_rate=3MB,burst_seconds=0.001"),
-            parse_spec("total=true,producer_byte_rate=8MB,burst_seconds=0.001"),
-        ]
-    )
-    sent = {
-        number: [
-            produce_records(
-                each,
-                {
-                    f"topic-{(number + each) % 3}": [batch(1, 1_000 + 300 * number)],
-                    f"topic-{each % 2}-b": [batch(1, 90)],
-                },
-                client_id=f"client-{number % 4}",
-            )
-            for each in range(6)
-        ]
-        for number in range(16)
-    }
-    pairs = [Pair(world, cuts=[700] if number % 2 else []) for number in sent]
-    began_ns = world.clock()
-    for pair, frames in zip(pairs, sent.values(), strict=True):
-        pair.client_sends(*frames)
-    while world.holds.limits:
-        pass_one_hold(world)
-    assert [pair.sent() for pair in pairs] == list(sent.values())
-    size = sum(len(pair.to_broker) for pair in pairs)
-    assert world.clock() - began_ns < 3 * size * 1_000_000_000 // 8_000_000
-    for limit in world.registry.limits_in_use():
-        assert (limit.reserved, limit.waiters.held, limit.waiters.queued) == (0, 0, 0)

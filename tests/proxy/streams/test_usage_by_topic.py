@@ -1,7 +1,5 @@
 """Usage by topic: what is counted of Produce requests and Fetch responses, whole and cut anywhere."""
 
-from __future__ import annotations
-
 import struct
 import uuid
 from collections.abc import Iterable
@@ -130,32 +128,6 @@ def test_a_read_full_of_requests_takes_one_step(quotas: list[str], version: int)
     assert produced_of(world) == {"rows": (43 * 300, 43 * 4)}
 
 
-@pytest.mark.parametrize("version", [8, 12])
-@pytest.mark.parametrize("sizes", [[300, 301, 17_000, 90, 90], [128, 126, 127, 16_384, 16_383]])
-def test_requests_of_changing_length(version: int, sizes: list[int]) -> None:
-    world = world_with()
-    pair = Pair(world)
-    pair.client_sends(*(produce_records(n, {"rows": [batch(2, size)]}, version) for n, size in enumerate(sizes * 4)))
-    assert produced_of(world) == {"rows": (4 * sum(sizes), 8 * len(sizes))}
-    assert len(pair.sent()) == 4 * len(sizes)
-
-
-@pytest.mark.parametrize("version", [9, 13])
-def test_a_read_full_of_requests_for_several_topics_takes_one_step(version: int) -> None:
-    world = world_with()
-    pair = Pair(world)
-    rows, cols = (ROWS_ID, COLS_ID) if version == 13 else ("rows", "cols")
-    sent = [produce_records(n, {rows: [batch(4, 300)] * 3, cols: [batch(1, 90)]}, version) for n in range(43)]
-    pair.client_sends(*sent[:3])
-    pair.requests.steps.clear()
-    pair.client_sends(*sent[3:])
-    assert len(pair.requests.steps) == 1
-    assert produced_of(world) == {
-        "rows": (43 * 900, 43 * 12),
-        OTHER_TOPICS if version == 13 else "cols": (43 * 90, 43),
-    }
-
-
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_several_clients_of_several_connections(partitions: int) -> None:
     """Each is counted for its own client, and a topic under its name as soon as that is known."""
@@ -211,13 +183,6 @@ def test_a_refused_request_is_no_usage() -> None:
     pair.client_sends(produce_records(3, {"noisy": [idempotent(4)]}, 9))
     assert produced_of(world) == {"noisy": (202, 8)}
     check_totals(world)
-
-
-def test_a_dry_run_counts_what_it_forwards() -> None:
-    world = world_with([without_burst("topic=rows,bytes_in_rate=10")], enforcement=EnforcementOptions(dry_run=True))
-    pair = Pair(world)
-    pair.client_sends(*(produce_records(n, {"rows": [batch(1, 100)]}) for n in range(4)))
-    assert produced_of(world) == {"rows": (400, 4)}
 
 
 # ---- fetch

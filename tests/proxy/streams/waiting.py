@@ -1,7 +1,5 @@
 """Held frames of `Pair`s: what holds them, and what time and changed limits release."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from quotas.entry import QuotaEntry

@@ -1,7 +1,5 @@
 """Client ids of records: labels are split off, what clients generate becomes `*`. The table is that of the docs."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 from hypothesis import example, given

@@ -1,7 +1,5 @@
 """From counters to records, at times that the test sets: whatever happens, the records add up to the counters."""
 
-from __future__ import annotations
-
 import gc
 import json
 import sys

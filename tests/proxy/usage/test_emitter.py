@@ -1,7 +1,5 @@
 """When counters are read and records are written: in short turns, whatever happens to the sink."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

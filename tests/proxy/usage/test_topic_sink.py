@@ -1,7 +1,5 @@
 """Errors of the topic's brokers, as the log and the metric have them. tests/integration has real brokers."""
 
-from __future__ import annotations
-
 import socket
 import time
 

@@ -1,7 +1,5 @@
 """What Produce requests are charged to limits that count different things, one by one and together."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -118,19 +116,6 @@ def test_thresholds_refuse_only_what_is_above_both() -> None:
     assert not refused.admitted
     assert [str(limit.entity) for limit in refused.exceeded] == ["topic:cheap"]
     assert admit_all(amounts_of(vip=1), now_ns) is ADMITTED
-
-
-def test_a_ticket_reserves_whatever_the_units() -> None:
-    number, a = limit_of(ETL, 10, REQUEST_RATE), limit_of(Named(Kind.TOPIC, "a"))
-    a.algorithm.record(200, 0)
-    amounts = {number: 1, a: 10}
-    ticket = Ticket()
-    ticket.at_limit = number
-    assert admit_all(amounts, 0, ticket).exceeded == (a,)
-    assert (ticket.reserved, number.headroom(0), number.algorithm.headroom(0)) == ({number: 1}, 9, 10)
-    ticket.at_limit = a
-    assert admit_all(amounts, SECOND, ticket).admitted
-    assert (ticket.reserved, number.headroom(SECOND)) == ({}, 9)
 
 
 @given(

@@ -146,20 +146,6 @@ def test_nobody_waits_for_ever(others: list[tuple[int, int]], own_size: int, aft
     assert all(total <= max(1, own_size) + largest[session] for session, total in passed_by.items())
 
 
-@pytest.mark.parametrize("size", [0, 1, KB])
-def test_clients_that_reconnect_for_every_frame_starve_no_session(size: int) -> None:
-    queue: FairQueue[int] = FairQueue()
-    queue.push(-1, 50 * KB)
-    for newcomer in range(3):
-        queue.push(newcomer, size)
-    passed = 0
-    while queue.pop() != -1:
-        passed += 1
-        queue.push(2 + passed, size)  # a session never seen before
-    # Three at a time share with the one that waits: three times its bytes pass, in as many frames as that takes.
-    assert passed <= 3 * (50 * KB // max(1, size) + 1)
-
-
 def test_sessions_that_die_while_nobody_is_served_leave_nothing_behind() -> None:
     queue: FairQueue[int] = FairQueue()
     for session in range(-10, 0):

@@ -1,9 +1,7 @@
 """Passages: what a frame reserves, what is charged as it passes, and the bound on what passes in any time."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -19,11 +17,7 @@ from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entity import Entity
 from quotas.limit_kinds import PRODUCER_BYTE_RATE
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 SECOND = 1_000_000_000
-MB = 1_000_000
 ETL = Entity(client_id="etl")
 
 
@@ -230,23 +224,6 @@ def test_no_more_passes_in_any_time_than_the_rate_the_burst_and_one_request(
     for under in unders:
         under.check()
         assert under.limit.reserved == 0
-
-
-def test_twenty_frames_that_stall_and_then_all_come_pass_as_the_limit_earns() -> None:
-    """20 of 10 MB at 1 MB/s: a stalled one loses its reservation, and asks again for the rest."""
-    under = Under(limit_of(MB))
-    frames = [Frame([under], 10 * MB) for _ in range(20)]
-    for frame in frames:  # each starts, and stalls
-        frame.goes_on(1_000, 0)
-        frame.stalls()
-    started = [frame for frame in frames if frame.left < 10 * MB]
-    assert len(started) == 20, "an announcement that has stalled delays no other"
-    for step in range(100):
-        for frame in frames:
-            if frame.left:
-                frame.goes_on(10 * MB, SECOND + step * SECOND // 100)
-    under.check()
-    assert sum(amount for at_ns, amount in under.passed if at_ns < 2 * SECOND) <= 2 * MB + 10 * MB
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

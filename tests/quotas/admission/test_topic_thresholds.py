@@ -5,22 +5,11 @@ from fractions import Fraction
 
 import pytest
 
-from quotas.admission.topic_thresholds import ThresholdError, Thresholds, TopicThreshold, check_thresholds
-from quotas.algorithms.algorithm import UNLIMITED
+from quotas.admission.topic_thresholds import ThresholdError, Thresholds, check_thresholds
 from tests.quotas.admission.thresholds import set_topic, set_total
-from tests.quotas.asking import admit, spend
 
-SECOND = 1_000_000_000
 MB = 1_000_000
 BYTES = "bytes.in.per.sec.threshold"
-
-
-def busy(thresholds: Thresholds, topic: str, rate: int, *, seconds: int = 600) -> TopicThreshold:
-    """A topic that has produced `rate` units a second for so long that its one-minute rate is just that."""
-    known = thresholds.topic(topic)
-    for second in range(seconds):
-        known.record_accepted(rate, second * SECOND)
-    return known
 
 
 def confirmed(thresholds: Thresholds, topics: Iterable[str]) -> None:
@@ -28,51 +17,6 @@ def confirmed(thresholds: Thresholds, topics: Iterable[str]) -> None:
     for topic in topics:
         thresholds.topic(topic)
         thresholds.confirm(topic)
-
-
-def test_a_topic_within_its_threshold_passes_while_the_total_is_exceeded() -> None:
-    thresholds = Thresholds(BYTES)
-    thresholds.replace(1000, {"modest": 200, "greedy": 10})
-    modest, greedy = busy(thresholds, "modest", 100), busy(thresholds, "greedy", 2000)
-    assert admit(modest, 5, 600 * SECOND) == 0
-    wait_ns = -admit(greedy, 5, 600 * SECOND)
-    assert wait_ns > 0
-    assert greedy.debt_ns(600 * SECOND) == wait_ns
-
-
-def test_accepted_erroneous_and_throttled_have_separate_meters() -> None:
-    thresholds = Thresholds(BYTES)
-    set_total(thresholds, 1000)
-    topic = thresholds.topic("orders")
-    topic.record_accepted(700, SECOND)
-    thresholds.erroneous.record(340, SECOND)  # MESSAGE_TOO_LARGE
-    thresholds.throttled.record(5, SECOND)
-    counts = (thresholds.accepted.count, thresholds.erroneous.count, thresholds.throttled.count)
-    assert counts == (700, 340, 5)
-    at_tick = 6 * SECOND
-    assert thresholds.accepted.one_minute_rate(at_tick) == topic.accepted.one_minute_rate(at_tick) == 700 / 5
-
-
-def test_where_the_explicit_ones_take_all_the_others_wait_for_the_total() -> None:
-    thresholds = Thresholds(BYTES)
-    thresholds.replace(1000, {"a": 1000})
-    other = busy(thresholds, "other", 1100)
-    assert other.rate == 0
-    debt_ns = other.debt_ns(600 * SECOND)
-    assert 0 < debt_ns == thresholds.accepted.ns_until_at_most(1000, 600 * SECOND)
-    assert admit(other, 1, 600 * SECOND + debt_ns) == 0
-
-
-def test_without_a_total_nothing_is_enforced_and_all_is_measured() -> None:
-    thresholds = Thresholds(BYTES)
-    topic = busy(thresholds, "orders", 5 * MB)
-    assert admit(topic, 1, 600 * SECOND) == 0
-    assert (topic.rate, topic.headroom(600 * SECOND)) == (UNLIMITED, UNLIMITED)
-    assert spend(topic, 100, 0, 600 * SECOND) == UNLIMITED - 100
-    set_total(thresholds, MB)
-    assert admit(topic, 1, 600 * SECOND) < 0
-    set_total(thresholds, None)
-    assert admit(topic, 1, 600 * SECOND) == 0
 
 
 def test_a_change_beyond_the_total_is_refused_with_both_numbers_and_changes_nothing() -> None:
@@ -112,18 +56,6 @@ def test_thresholds_without_a_total_are_refused() -> None:
     assert thresholds.total == MB
     thresholds.replace(None, {})
     assert thresholds.total is None
-
-
-def test_a_batch_is_checked_as_a_whole() -> None:
-    assert check_thresholds(BYTES, 10, {"a": 3, "b": 7}) == 10
-    assert check_thresholds(BYTES, 10, {}) == 0
-    assert check_thresholds(BYTES, None, {}) == 0
-    with pytest.raises(ThresholdError):
-        check_thresholds(BYTES, 10, {"a": 3, "b": 8})
-    thresholds = Thresholds(BYTES)
-    thresholds.replace(10, {"a": 9})
-    thresholds.replace(10, {"a": 1, "b": 9})  # neither b before a nor a total of its own is in the way
-    assert thresholds.threshold_of("b") == 9
 
 
 @pytest.mark.parametrize("value", [0, -1, Fraction(-1, 2)])

@@ -3,25 +3,20 @@
 `tests.quotas.serving` serves them on a virtual clock as the proxy does.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quotas.admission.limit import Limit, Ticket
+from quotas.admission.limit import Limit
 from quotas.admission.limit_set import limit_set
 from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entity import Entity
 from tests.quotas.serving import SECOND, Serving, Session
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MB = 1_000_000
 MS = 1_000_000
@@ -219,20 +214,6 @@ def test_everybody_gets_through_under_constant_pressure(world: World) -> None:
     passed = {session.name: session.passed for session in sessions}
     assert min(passed.values()) >= 5, passed
     assert max(max(session.holds.values()) for session in sessions) <= 100
-
-
-@pytest.mark.parametrize("world", [A_RING, A_PAIR, A_KNOT])
-@pytest.mark.pure
-def test_without_reservations_they_would_not(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That the worlds above press hard enough to show it."""
-    monkeypatch.setattr(Ticket, "reserve", lambda _ticket, _amount: None)
-    serving = Serving()
-    sessions = world.sessions(world.limits())
-    serving.join(sessions)
-    serving.run(1 << 62, frames=1500)
-    starved = [session for session in sessions if len(session.limits.limits) > 1 and session.passed <= 1]
-    assert starved
-    assert max(max(session.holds.values()) for session in starved) > 100
 
 
 # ---- one limit

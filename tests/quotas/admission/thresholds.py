@@ -1,7 +1,5 @@
 """Changes of single thresholds, as entries of a file that is replaced as a whole."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 from quotas.admission.topic_thresholds import Thresholds

@@ -1,7 +1,5 @@
 """Which algorithm measures what, and that all of them keep the one interface."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -158,3 +156,11 @@ def test_every_limit_that_has_a_rate_can_be_made() -> None:
     for name in LIMIT_NAMES:
         assert DEFAULTS.make(name, 5, None, None).headroom(0) > 0
         assert LIMIT_KINDS[name].name == name
+
+
+@pytest.mark.parametrize("rate", [0, -1, Fraction(-1, 3)])
+@pytest.mark.parametrize("algorithm", [*ALGORITHMS, PRODUCER_IDS_RATE])
+def test_a_rate_is_above_zero(algorithm: str, rate: int | Fraction) -> None:
+    name, own = (algorithm, None) if algorithm == PRODUCER_IDS_RATE else (PRODUCER_BYTE_RATE, algorithm)
+    with pytest.raises(ValueError, match="must be above zero"):
+        DEFAULTS.make(name, rate, own, None)

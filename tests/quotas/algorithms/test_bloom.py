@@ -1,8 +1,6 @@
 """The shape by commons-collections' own numbers, and one filter: misses nothing, and seldom takes one for another."""
 
-from collections.abc import Callable
-from math import exp, log, sqrt
-from random import Random
+from math import exp, log
 
 import pytest
 from hypothesis import given
@@ -54,38 +52,6 @@ def test_count_is_of_different_hashes() -> None:
     for number in [*range(50), *range(50)]:
         one.put(spread(number, SALT))
     assert one.count == 50
-
-
-def in_a_row(count: int) -> list[int]:
-    return list(range(count))
-
-
-def in_blocks(count: int) -> list[int]:
-    """As brokers hand them out: each has a block of its own."""
-    return [number % 10 * 1_000_000 + number // 10 for number in range(count)]
-
-
-def anywhere(count: int) -> list[int]:
-    draw = Random(7)
-    return [draw.getrandbits(64) - (1 << 63) for _ in range(count)]
-
-
-@pytest.mark.parametrize("numbers", [in_a_row, in_blocks, anywhere])
-@pytest.mark.parametrize(("ids", "probability"), [(32, 0.01), (1000, 0.0025), (20_000, 0.01), (20_000, 0.1)])
-def test_false_positives_of_a_full_filter(numbers: Callable[[int], list[int]], ids: int, probability: float) -> None:
-    """At N ids and P the measured rate is P, within 15 % and four standard deviations of the sample."""
-    salts = Random(1)
-    taken_for_known = asked = 0
-    every = numbers(3 * ids)
-    while asked < 40_000:
-        salt = salts.getrandbits(64)
-        one = BloomFilter(Shape(ids, probability))
-        for number in every[:ids]:
-            one.put(spread(number, salt))
-        taken_for_known += sum(one.holds(spread(number, salt)) for number in every[ids:])
-        asked += 2 * ids
-    slack = 0.15 * probability + 4 * sqrt(probability / asked)
-    assert taken_for_known / asked == pytest.approx(probability, abs=slack)
 
 
 @given(int64s, int64s, st.integers(0, (1 << 64) - 1))

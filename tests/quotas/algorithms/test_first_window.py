@@ -1,7 +1,5 @@
 """The first-window rule for any number of windows: an even load never waits, and no first time lets too much pass."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest

@@ -1,7 +1,5 @@
 """New connections by default: sampled windows that pass at most one window's worth at once."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

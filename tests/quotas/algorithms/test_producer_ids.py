@@ -3,7 +3,6 @@
 import tracemalloc
 from fractions import Fraction
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -203,12 +202,6 @@ def test_a_new_limit_keeps_what_was_counted_and_what_is_known() -> None:
     assert quota.rate == Fraction(4, 3600)
     assert quota.debt_ns(0) == WINDOW
     assert quota.unknown(range(11), 0) == (10,)
-
-
-@pytest.mark.parametrize("ids_per_window", [0, -1, Fraction(-1, 2)])
-def test_a_limit_is_above_zero(ids_per_window: int | Fraction) -> None:
-    with pytest.raises(ValueError, match="ids_per_window must be above zero"):
-        new(ids_per_window)
 
 
 # ---- storms

@@ -1,8 +1,6 @@
 """Everything that is configured: found by entity, changed one limit at a time."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from fractions import Fraction
 
 import pytest
 
@@ -22,9 +20,6 @@ from quotas.limit_kinds import (
 )
 from quotas.registry.configured import Configured
 from quotas.resource_groups import ResourceGroup
-
-if TYPE_CHECKING:
-    from fractions import Fraction
 
 ETL = Entity(client_id="etl")
 ANY_IP, IP = Named(Kind.IP, DEFAULT), Named(Kind.IP, "10.0.0.1")
@@ -46,16 +41,6 @@ def test_a_default_holds_for_each_concrete_name_on_its_own() -> None:
     assert rates(configured, Kind.LISTENER, "10.0.0.1") == {}
 
 
-def test_a_limit_of_its_own_is_stronger_than_the_default_and_leaves_it_the_others() -> None:
-    configured = Configured(
-        [QuotaEntry(ANY_IP, {CONNECTIONS: 10, CONNECTION_CREATION_RATE: 20}), QuotaEntry(IP, {CONNECTIONS: 99})]
-    )
-    assert rates(configured, Kind.IP, "10.0.0.1") == {
-        CONNECTIONS: (99, IP, IP),
-        CONNECTION_CREATION_RATE: (20, IP, ANY_IP),
-    }
-
-
 def test_one_that_goes_by_several_names_has_the_limits_of_all_the_first_first() -> None:
     bootstrap, port = Named(Kind.LISTENER, "bootstrap"), Named(Kind.LISTENER, "19092")
     any_listener = Named(Kind.LISTENER, DEFAULT)
@@ -71,21 +56,6 @@ def test_one_that_goes_by_several_names_has_the_limits_of_all_the_first_first() 
     }
     by_default = Configured([QuotaEntry(any_listener, {CONNECTIONS: 4})])
     assert rates(by_default, Kind.LISTENER, "bootstrap", "19092") == {CONNECTIONS: (4, bootstrap, any_listener)}
-
-
-def test_the_total_and_groups() -> None:
-    etl, web = Named(Kind.RESOURCE_GROUP, "etl"), Named(Kind.RESOURCE_GROUP, "web")
-    configured = Configured(
-        [
-            QuotaEntry(TOTAL, {PRODUCER_BYTE_RATE: 1}),
-            QuotaEntry(etl, {PRODUCER_BYTE_RATE: 2}, group=ResourceGroup("etl", client_ids=("etl",))),
-            QuotaEntry(web, {PRODUCER_BYTE_RATE: 3}, group=ResourceGroup("web", topics=("web-*",))),
-        ]
-    )
-    assert configured.of_total()[PRODUCER_BYTE_RATE].entity is TOTAL
-    assert configured.groups.groups_of_client("alice", "etl") == ("etl",)
-    assert configured.groups.groups_of_topic("web-clicks") == ("web",)
-    assert [found[PRODUCER_BYTE_RATE].entity for found in configured.of_groups(["web", "etl"])] == [web, etl]
 
 
 def test_of_an_entity_given_twice_the_limits_are_merged() -> None:

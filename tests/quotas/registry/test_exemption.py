@@ -1,7 +1,5 @@
 """Exempt clients: neither charged nor held by a limit of others."""
 
-from __future__ import annotations
-
 import pytest
 
 from quotas.admission.client_limits import TopicCharges

@@ -1,7 +1,5 @@
 """What was idle for an hour is found, and only what is due is looked at."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

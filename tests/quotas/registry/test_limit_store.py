@@ -1,7 +1,5 @@
 """How many limits clients can have by default entries, and which are kept."""
 
-from __future__ import annotations
-
 import pytest
 
 from quotas.admission.limit import Limit

@@ -1,7 +1,5 @@
 """Configured entries, kept compact: nothing is lost, and what is equal is shared."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 from hypothesis import given

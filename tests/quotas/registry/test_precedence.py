@@ -52,18 +52,6 @@ def test_the_strongest_level_applies_alone(strongest: int) -> None:
     assert (applies.rate, applies.origin, applies.entity) == (100 + strongest, origin, bucket)
 
 
-@pytest.mark.parametrize(
-    ("user", "client_id", "matching"),
-    [("u", "", {1, 2, 4, 5, 7}), ("", "c", {6, 7}), ("", "", {7}), ("u", "c", set(range(8)))],
-)
-def test_an_empty_client_id_is_one_of_the_others_and_an_empty_user_is_none(
-    user: str, client_id: str, matching: set[int]
-) -> None:
-    for level, (entity, _) in enumerate(LEVELS):
-        found = table_of([entry(entity, 1)]).find(user, client_id)
-        assert bool(found) == (level in matching)
-
-
 names = st.sampled_from(["u", "v", "<default>", "1:u"])
 configured: st.SearchStrategy[Name | None] = st.one_of(names, st.just(DEFAULT), st.none())
 configured_entities = st.tuples(configured, configured).filter(lambda pair: pair != (None, None))

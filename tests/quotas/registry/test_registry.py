@@ -270,14 +270,6 @@ def test_a_limit_dropped_by_a_change_is_not_taken_for_its_successor() -> None:
     assert produce_limit(registry) is successor
 
 
-def test_after_ten_years_of_sleep_one_look_is_enough() -> None:
-    registry = Registry([entry(ANYONE, produce=100)])
-    for number in range(100):
-        registry.resolve("alice", f"client-{number}").produce.admit(1, number * SECOND)
-        registry.expire(number * SECOND)
-    assert registry.expire(10 * 365 * 24 * IDLE_NS) == 100
-
-
 def test_invented_client_ids_are_bounded_and_a_client_in_use_stays_the_same_object() -> None:
     registry = Registry([entry(Entity("alice"), produce=100)])
     client, generation = registry.resolve("alice", "etl"), registry.generation

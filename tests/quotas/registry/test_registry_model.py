@@ -1,10 +1,9 @@
 """The registry against a slow one that brings every bucket up to date after every change."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,9 +13,6 @@ from quotas.entry import QuotaEntry
 from quotas.limit_kinds import BYTES_IN_RATE, CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
 from quotas.registry.registry import Registry
 from quotas.resource_groups import ResourceGroup
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SECOND = 1_000_000_000
 ALL = 1_000

@@ -1,7 +1,5 @@
 """What holds for the records of each topic, and how long a topic is remembered."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest
