@@ -136,10 +136,9 @@ def _whole_process(metrics: Metrics) -> Iterator[_Table]:
     text = "Version, build, Python and event loop; the value is always 1."
     yield GaugeMetricFamily, "build_info", text, list(info), [(list(info.values()), 1)]
     yield _gauge("connections", "Open client connections.", connections.open)
-    text = "Requests forwarded to a broker and not answered yet."
-    yield _gauge("in_flight_requests", text, connections.in_flight())
-    text = "Bytes in memory that their receiver has not taken yet."
-    yield _gauge("buffered_bytes", text, connections.buffered_bytes)
+    yield _gauge("in_flight_requests", "Requests forwarded to a broker and not answered yet.", connections.in_flight())
+    yield _gauge("buffered_bytes", "Bytes in memory that their receiver has not taken yet.", connections.buffered_bytes)
+    yield _gauge("memory_used_ratio", "Part of --max-buffered-bytes that is in use.", connections.memory_used_ratio)
     text = "1: connections are not read because --max-buffered-bytes is used up; 0: they are."
     yield _gauge("memory_paused", text, connections.memory_paused)
     text = "1: configuration and quotas file were applied when last read; 0: refused, the ones before are in force."
@@ -158,8 +157,7 @@ def _whole_process(metrics: Metrics) -> Iterator[_Table]:
     yield _by_reason("throttle_reasons", text, metrics.entities.throttle_reasons)
     yield _by_reason("accept_errors", "Attempts to accept a client connection that failed.", errors.accept)
     yield _by_reason("upstream_errors", "Connections to a broker that failed.", errors.upstream)
-    text = "Connections closed because their bytes cannot be parsed."
-    yield _by_reason("protocol_errors", text, errors.protocol)
+    yield _by_reason("protocol_errors", "Connections closed because their bytes cannot be parsed.", errors.protocol)
     text = "Held requests that were dropped because their client hung up; all but those of acks=0 are sent again."
     yield _counter("dropped_frames", text, connections.dropped_frames)
     text, lag = "How late a timer of the event loop fired.", metrics.loop_lag
