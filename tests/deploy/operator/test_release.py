@@ -38,6 +38,22 @@ def test_a_tag_runs_the_targets_that_developers_run() -> None:
 
 
 @pytest.mark.deploy
+def test_the_workflow_has_no_findings_and_a_bad_one_has(tmp_path: Path) -> None:
+    lint = (built_tool("actionlint"), "-oneline", "-shellcheck=", "-pyflakes=")
+    run(*lint, ROOT / BRANCH)
+    text, bad = (ROOT / BRANCH).read_text(), tmp_path / "release.yml"
+    for right, wrong, finding in (
+        ("runs-on:", "run-on:", 'unexpected key "run-on"'),
+        ("packages: write", "package: write", 'unknown permission scope "package"'),
+        ("secrets.GITHUB", "secret.GITHUB", 'undefined variable "secret"'),
+        ("python-version:", "python-versions:", 'input "python-versions" is not defined'),
+    ):
+        assert right in text
+        bad.write_text(text.replace(right, wrong))
+        assert finding in run(*lint, bad, code=1)
+
+
+@pytest.mark.deploy
 @pytest.mark.timeout(600)
 def test_two_builds_have_the_same_bytes_and_the_wheel_works(tmp_path: Path) -> None:
     tree = tmp_path / "elsewhere"
