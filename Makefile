@@ -100,11 +100,11 @@ check-compiled: setup uncompile ## compile a copy of the tree; its units and a s
 	$$python -m bench --only against_haproxy --peers one,all --scenario "1 KiB, depth 1" --quick
 
 # What operators install, executed: as root, on Debian with the packages that a failing test names.
-deploy-tools: ## build helm, etcd, kube-apiserver and kubectl with Go, once: 15 minutes
+deploy-tools: ## build actionlint, helm, etcd, kube-apiserver and kubectl with Go, once: 15 minutes
 	@tests/deploy/operator/build_tools.sh
 
 check-deploy: setup jars deploy-tools ## image, unit, chart, rules and Spark on Kubernetes, executed
-	@$(BIN)/python -m pytest -m deploy --durations=20 tests/deploy/operator $(ARGS)
+	@$(BIN)/python -m pytest -m deploy -n 2 --dist loadfile --durations=20 tests/deploy/operator $(ARGS)
 
 dist: setup uncompile ## a release into dist/: wheel, sdist, chart, unit, rules, parts, checksums; COMPILED=1 IMAGE=1 for all of it
 	@$(BIN)/python -m deploy.release $(if $(COMPILED),--compiled) $(if $(IMAGE),--image)

@@ -24,5 +24,8 @@ def files(main: click.Group, name: str, version: str) -> dict[str, str]:
         (FishComplete, f"fish/vendor_completions.d/{name}.fish"),
     ):
         # BashComplete's own `source` asks the bash of this machine.
-        found[path] = ShellComplete.source(kind(main, {}, name, f"_{name}_complete".replace("-", "_").upper()))
+        text = ShellComplete.source(kind(main, {}, name, f"_{name}_complete".replace("-", "_").upper()))
+        # Click's script for fish cuts a description at its comma; that for zsh loses the flag of --flag=value.
+        text = text.replace('split ","', 'split -m 1 ","').replace("compadd -U", "compadd")
+        found[path] = text.replace("    for type key", "    compset -P '--*='\n    for type key")
     return found

@@ -61,6 +61,7 @@ class Ticks:
         self._due = now + TICK_SECONDS
         self._timer = self._loop.call_at(self._due, self._tick)  # first, so that ticks continue after an error below
         connections.buffered_bytes = self._pumps.memory.buffered_bytes
+        connections.memory_used_ratio = self._pumps.memory.used / self._pumps.memory.limit
         connections.memory_paused = self._pumps.is_short
         now_ns = self._clock()
         metrics.entities.tick(now_ns)

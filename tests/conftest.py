@@ -30,6 +30,11 @@ _INTEGRATION = "tests/integration/"
 #: What starts slowly, and the folders and files that share one; then single files. The longest begins first, and so on,
 #: so that the processes end at about the same time.
 TOGETHER = {
+    "operators' tools with a broker": tuple(
+        f"tests/deploy/operator/test_{each}.py" for each in ("spark", "checkpoints", "alerts", "monitoring")
+    ),
+    "operators' image": ("tests/deploy/operator/test_image.py",),
+    "operators' unit": ("tests/deploy/operator/test_systemd.py",),
     "reports in Spark": tuple(f"tests/pipeline/usage/test_{each}.py" for each in ("report_job", "missing")),
     "the rest in Spark": ("tests/pipeline/",),
     "a secured broker": tuple(f"{_INTEGRATION}test_{each}.py" for each in ("sasl", "own_login", "tls", "broken_lines")),

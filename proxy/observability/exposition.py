@@ -136,30 +136,25 @@ def _whole_process(metrics: Metrics) -> Iterator[_Table]:
     text = "Version, build, Python and event loop; the value is always 1."
     yield GaugeMetricFamily, "build_info", text, list(info), [(list(info.values()), 1)]
     yield _gauge("connections", "Open client connections.", connections.open)
-    text = "Requests forwarded to a broker and not answered yet."
-    yield _gauge("in_flight_requests", text, connections.in_flight())
-    text = "Bytes in memory that their receiver has not taken yet."
-    yield _gauge("buffered_bytes", text, connections.buffered_bytes)
-    text = "1: connections are not read because --max-buffered-bytes is used up; 0: they are."
-    yield _gauge("memory_paused", text, connections.memory_paused)
+    yield _gauge("in_flight_requests", "Requests forwarded to a broker and not answered yet.", connections.in_flight())
+    yield _gauge("buffered_bytes", "Bytes in memory that their receiver has not taken yet.", connections.buffered_bytes)
+    yield _gauge("memory_used_ratio", "Part of --max-buffered-bytes that is in use.", connections.memory_used_ratio)
+    yield _gauge("memory_paused", "1: connections wait for memory; 0: none does.", connections.memory_paused)
     text = "1: configuration and quotas file were applied when last read; 0: refused, the ones before are in force."
     yield _gauge("config_last_reload_successful", text, metrics.reload_ok)
     text = "1: certificates, keys and the file of --command-config were used when last read; 0: refused, as above."
     yield _gauge("certificates_last_reload_successful", text, metrics.tls_reload_ok)
-    text = "1: quotas are enforced; 0: a dry run, or enforcement is switched off."
-    yield _gauge("enforcement_enabled", text, metrics.enforcement_enabled)
+    yield _gauge("enforcement_enabled", "1: enforced; 0: a dry run, or switched off.", metrics.enforcement_enabled)
     text = "Connections that are not read now, by reason; a connection may have several reasons."
     yield _by_reason("paused_connections", text, connections.paused, GaugeMetricFamily)
     causes = "--stalled-client-timeout (while memory was used up), --handshake-timeout or --connections-max-idle"
     yield _by_reason("connections_closed", f"Client connections closed by {causes}.", connections.closed)
     text = "Client connections closed right after being accepted."
     yield _by_reason("connections_rejected", text, connections.rejected)
-    text = "Throttled requests and connections, by reason."
-    yield _by_reason("throttle_reasons", text, metrics.entities.throttle_reasons)
+    yield _by_reason("throttle_reasons", "Throttled requests and connections.", metrics.entities.throttle_reasons)
     yield _by_reason("accept_errors", "Attempts to accept a client connection that failed.", errors.accept)
     yield _by_reason("upstream_errors", "Connections to a broker that failed.", errors.upstream)
-    text = "Connections closed because their bytes cannot be parsed."
-    yield _by_reason("protocol_errors", text, errors.protocol)
+    yield _by_reason("protocol_errors", "Connections closed because their bytes cannot be parsed.", errors.protocol)
     text = "Held requests that were dropped because their client hung up; all but those of acks=0 are sent again."
     yield _counter("dropped_frames", text, connections.dropped_frames)
     text, lag = "How late a timer of the event loop fired.", metrics.loop_lag

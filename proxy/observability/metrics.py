@@ -86,6 +86,7 @@ class ConnectionMetrics:
     paused: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PAUSE_REASONS, 0))
     in_flight: Callable[[], int] = lambda: 0
     buffered_bytes: int = 0
+    memory_used_ratio: float = 0.0
     memory_paused: bool = False
     closed: Counter[str] = field(default_factory=lambda: _zeros(CLOSING_REASONS))
     dropped_frames: int = 0

@@ -1,4 +1,4 @@
-"""The man page and the completions: each option is there. What man and bash make of them: `tests/deploy/operator`."""
+"""The man page and the completions: each option is there. What reads them: `tests/deploy/operator/test_help.py`."""
 
 from pathlib import Path
 

@@ -1,12 +1,11 @@
 #!/bin/sh
-# Builds helm, helm-unittest, etcd, kube-apiserver and kubectl with Go, once, into the folder given as $1 (by default
-# $XDG_CACHE_HOME/kafka-quota-proxy-tools, or .cache/tools), and makes the definitions of the Prometheus operator's objects
-# from its types, as its releases do. About 15 minutes on two cores; what is there is kept.
+# Builds actionlint, helm, helm-unittest, etcd, kube-apiserver and kubectl with Go, once, into the folder given as $1 (by
+# default $XDG_CACHE_HOME/kafka-quota-proxy-tools, or .cache/tools), and makes the definitions of the Prometheus operator's
+# objects from its types, as its releases do. About 15 minutes on two cores; what is there of the same version is kept.
 set -eu
-HELM=v3.22.0 UNITTEST=v1.1.2 ETCD=v3.6.8 KUBERNETES=1.36.3 GENERATOR=v0.23.0 OPERATOR=v0.95.1
+ACTIONLINT=v1.7.12 HELM=v3.22.0 UNITTEST=v1.1.2 ETCD=v3.6.8 KUBERNETES=1.36.3 GENERATOR=v0.23.0 OPERATOR=v0.95.1
 if [ -n "${XDG_CACHE_HOME:-}" ]; then default=$XDG_CACHE_HOME/kafka-quota-proxy-tools; else default=$PWD/.cache/tools; fi
 target=${1:-$default}
-command -v go >/dev/null || { echo "error: Go 1.26 or newer is needed to build $target" >&2; exit 1; }
 mkdir -p "$target"
 target=$(cd "$target" && pwd)
 work=$(mktemp -d)
@@ -16,31 +15,44 @@ export CGO_ENABLED=0 GOFLAGS="-mod=mod -buildvcs=false -p=2"
 module() { # NAME: an empty module in its own folder, so that its replaces count
     mkdir -p "$work/$1" && cd "$work/$1" && printf 'module build/%s\n\ngo 1.26\n' "$1" >go.mod
 }
-build() { # BINARY PACKAGE [LDFLAGS]
-    echo "building $1" >&2
-    go build -trimpath -ldflags "-s -w ${3:-}" -o "$target/.$1" "$2"
+missing() { # NAME VERSION: whether it has to be made
+    [ "$(cat "$target/.version-of-$1" 2>/dev/null)" = "$2" ] && [ -e "$target/$1" ] && return 1
+    command -v go >/dev/null || { echo "error: Go 1.26 or newer is needed to build $target/$1" >&2; exit 1; }
+}
+made() { # NAME VERSION: it is there
+    echo "$2" >"$target/.version-of-$1"
+}
+build() { # BINARY VERSION PACKAGE [LDFLAGS]
+    echo "building $1 $2" >&2
+    go build -trimpath -ldflags "-s -w ${4:-}" -o "$target/.$1" "$3"
     mv "$target/.$1" "$target/$1"
+    made "$1" "$2"
 }
 
-if [ ! -x "$target/helm" ]; then
+if missing actionlint $ACTIONLINT; then
+    module actionlint
+    go get github.com/rhysd/actionlint/cmd/actionlint@$ACTIONLINT
+    build actionlint $ACTIONLINT github.com/rhysd/actionlint/cmd/actionlint
+fi
+minor=$(echo $KUBERNETES | cut -d . -f 2)
+if missing helm "$HELM for $KUBERNETES"; then
     module helm
     go get helm.sh/helm/v3@$HELM && go get helm.sh/helm/v3/cmd/helm@$HELM
-    build helm helm.sh/helm/v3/cmd/helm "-X helm.sh/helm/v3/internal/version.version=$HELM \
-        -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 \
-        -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=$(echo $KUBERNETES | cut -d . -f 2)"
+    build helm "$HELM for $KUBERNETES" helm.sh/helm/v3/cmd/helm "-X helm.sh/helm/v3/internal/version.version=$HELM \
+        -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=$minor"
 fi
-if [ ! -x "$target/helm-unittest" ]; then
+if missing helm-unittest $UNITTEST; then
     module unittest
     go mod edit -replace github.com/vmware-labs/yaml-jsonpath=github.com/helm-unittest/yaml-jsonpath@v0.4.0
     go get github.com/helm-unittest/helm-unittest/cmd/helm-unittest@$UNITTEST
-    build helm-unittest github.com/helm-unittest/helm-unittest/cmd/helm-unittest
+    build helm-unittest $UNITTEST github.com/helm-unittest/helm-unittest/cmd/helm-unittest
 fi
-if [ ! -x "$target/etcd" ]; then
+if missing etcd $ETCD; then
     module etcd
     go get go.etcd.io/etcd/server/v3@$ETCD
-    build etcd go.etcd.io/etcd/server/v3
+    build etcd $ETCD go.etcd.io/etcd/server/v3
 fi
-if [ ! -x "$target/kube-apiserver" ] || [ ! -x "$target/kubectl" ]; then
+if missing kube-apiserver $KUBERNETES || missing kubectl $KUBERNETES; then
     module kubernetes
     go mod edit -require "k8s.io/kubernetes@v$KUBERNETES"
     # Kubernetes' own modules are replaced by folders of its repository: take them as they were published.
@@ -50,12 +62,13 @@ if [ ! -x "$target/kube-apiserver" ] || [ ! -x "$target/kubectl" ]; then
     done
     go get "k8s.io/kubernetes/cmd/kube-apiserver@v$KUBERNETES"
     version="-X k8s.io/component-base/version.gitVersion=v$KUBERNETES -X k8s.io/component-base/version.gitMajor=1 \
-        -X k8s.io/component-base/version.gitMinor=$(echo $KUBERNETES | cut -d . -f 2) \
+        -X k8s.io/component-base/version.gitMinor=$minor \
         -X k8s.io/component-base/version.gitCommit=unknown -X k8s.io/component-base/version.buildDate=1970-01-01T00:00:00Z"
-    [ -x "$target/kube-apiserver" ] || build kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver "$version"
-    [ -x "$target/kubectl" ] || build kubectl k8s.io/kubernetes/cmd/kubectl "$version"
+    for each in kube-apiserver kubectl; do
+        ! missing $each $KUBERNETES || build $each $KUBERNETES k8s.io/kubernetes/cmd/$each "$version"
+    done
 fi
-if [ ! -d "$target/definitions" ]; then
+if missing definitions $OPERATOR; then
     module definitions
     types=github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring
     go mod edit -require "$types@$OPERATOR"
@@ -70,6 +83,7 @@ if [ ! -d "$target/definitions" ]; then
 e1b4b20141d7e006c362094f2e332e151a28fd2feaf7de307dbcf55e725199c8  monitoring.coreos.com_podmonitors.yaml
 ce3a773bffca915ab0a9f984edf98ae61a2aee4e93326f7a5712cf74a7959b95  monitoring.coreos.com_prometheusrules.yaml
 END
-    mv "$work/chosen" "$target/definitions"
+    rm -rf "$target/definitions" && mv "$work/chosen" "$target/definitions"
+    made definitions $OPERATOR
 fi
 ls -l "$target" >&2

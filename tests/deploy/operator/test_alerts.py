@@ -1,4 +1,4 @@
-"""Alerts fire by real faults of real proxies, in a real Prometheus, with the times of the rules shortened."""
+"""Each alert fires by a real fault of a real proxy, in a real Prometheus, with the times of its rule shortened."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import resource
 import signal
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -17,12 +18,15 @@ from typing import Final
 import pytest
 import trustme
 import yaml
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from deploy.local.cluster import KafkaCluster
+from protocol.apis import FETCH
 from tests.deploy.operator.prometheus import RULES, Prometheus, address_of, hurried
 from tests.integration.flood import Flood, create_topics
 from tests.integration.proxy_process import ProxyProcess, eventually
+from tests.proxy.frames import request
 
 PREFIX: Final = "KafkaQuotaProxy"
 PATIENCE_SECONDS: Final = 240
@@ -33,19 +37,21 @@ ALERTS: Final = [
 WAITS: Final = ("--handshake-timeout", "off")
 #: Of a proxy that is to run out of them.
 DESCRIPTORS: Final = 100
-#: Without a fault here: how much of what slow peers leave the kernel takes, and so whether a connection has to wait for
-#: memory, depends on the machine. `rules_test.yaml` has it.
-NOT_PROVOKED: Final = {"MemoryUsedUp"}
 #: Alerts that end while others are waited for: each is looked for right after its fault.
-PASSING: Final = {"UpstreamSilent", "UpstreamDown", "Restarts"}
-BUFFER: Final = 1 << 20
+PASSING: Final = {"UpstreamSilent", "UpstreamDown", "Restarts", "Gone"}
+#: Of proxies without a fault, on a machine that is too busy for them, or for a scrape in half a second.
+BUSY: Final = {f"{PREFIX}LoopLag", f"{PREFIX}Gone"}
+#: Of a topic for clients that read nothing, in bytes, and what each of them asks for.
+STORED, FETCHED = 20_000_000, 15_000_000
+#: Such clients. What the kernel takes for each depends on the machine; about ten use up 0.6 of 2 MiB.
+MOST_SLOW: Final = 100
 
 
 def test_shorter_rules_have_the_same_expressions() -> None:
     text = RULES.read_text()
 
     def without_times(rules: str) -> str:
-        return re.sub(r"\[\d+m?[smh]\]|for: \d+m?[smh]$", "", rules, flags=re.MULTILINE)
+        return re.sub(r"\[\d+m?[smhd]\]|for: \d+m?[smh]$", "", rules, flags=re.MULTILINE)
 
     short = hurried(text)
     assert short != text
@@ -79,6 +85,18 @@ def connect(proxy: ProxyProcess) -> socket.socket:
     return socket.create_connection((host, int(port)), 10)
 
 
+def slow_reader(proxy: ProxyProcess, topic: str) -> socket.socket:
+    """A client that has asked for many records, and reads none of them."""
+    host, _, port = proxy.bootstrap_servers.rpartition(":")
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)  # the kernel is to keep little
+    client.connect((host, int(port)))
+    name = struct.pack(">h", len(topic)) + topic.encode()
+    body = struct.pack(">iiiibi", -1, 500, 1, FETCHED, 0, 1) + name + struct.pack(">iiqi", 1, 0, 0, FETCHED)
+    client.sendall(request(FETCH, 4, 1, body))
+    return client
+
+
 def stop_for_a_moment(proxy: ProxyProcess) -> None:
     """As a container that has used up its share of the CPU."""
     os.kill(proxy.pid, signal.SIGSTOP)
@@ -101,11 +119,17 @@ def pid_of_broker(cluster: KafkaCluster) -> int:
 
 @pytest.mark.deploy
 @pytest.mark.timeout(900)
-def test_alerts_fire_by_real_faults(
+def test_each_alert_fires_by_a_real_fault(
     kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
     servers, topic, lost = kafka_cluster.bootstrap_servers, unique_name("alerts"), unique_name("usage")
-    create_topics(kafka_cluster, topic)
+    stored = unique_name("stored")
+    create_topics(kafka_cluster, topic, stored)
+    producer = Producer({"bootstrap.servers": servers})
+    for _ in range(STORED // 500_000):
+        producer.produce(stored, bytes(500_000))
+    assert producer.flush(60) == 0
+    producer.close()
     compacted = NewTopic(lost, 1, config={"cleanup.policy": "compact"})
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([compacted])[lost].result(30)
@@ -127,6 +151,7 @@ def test_alerts_fire_by_real_faults(
             "ClientsRefused": ("--max-connections", "1", *WAITS),
             "Upstream": (),
             "LoopLag": (),
+            "MemoryNearBound": ("--max-buffered-bytes", "2MiB"),
             "ReloadFailed": ("--quotas-file", str(quotas)),
             "EnforcementOff": ("--dry-run",),
             "UsageLost": ("--usage-topic", lost, "--usage-interval", "1s"),
@@ -152,7 +177,7 @@ def test_alerts_fire_by_real_faults(
         at_rest = {(PREFIX + "EnforcementOff", "EnforcementOff"), (PREFIX + "CertificateEnds", "CertificateEnds")}
         names = {address_of(proxy): name for name, proxy in proxies.items()}
         early = {(alert, names.get(instance, instance)) for alert, instance in prometheus.firing()}
-        assert {each for each in early if each[0] != f"{PREFIX}LoopLag"} <= at_rest, "nothing else has happened yet"
+        assert {each for each in early if each[0] not in BUSY} <= at_rest, "nothing else has happened yet"
 
         for name in ("LimitSaturated", "UsageLost", "Upstream"):
             often = {"reconnect.backoff.max.ms": 500}
@@ -166,6 +191,13 @@ def test_alerts_fire_by_real_faults(
         while (before := descriptors(full)) <= DESCRIPTORS * 0.85:  # with all of them open it could not be scraped
             stack.enter_context(closing(connect(full)))
             eventually(lambda: descriptors(full) > before, 30, "accepted")
+        filled, slow = proxies["MemoryNearBound"], 0
+        while filled.metric("memory_used_ratio") < 0.8:
+            assert slow < MOST_SLOW
+            stack.enter_context(closing(slow_reader(filled, stored)))
+            slow += 1
+            eventually(lambda: filled.metric("paused_connections", reason="write_backpressure") == slow, 30, "slow")  # noqa: B023
+        assert not filled.metric("memory_paused"), "the warning comes before anyone waits for memory"
         start = f'process_start_time_seconds{{instance="{restarted_at}"}}'
         for _ in range(3):
             [row] = prometheus.rows(start)
@@ -173,13 +205,17 @@ def test_alerts_fire_by_real_faults(
             proxies["Restarts"].start()
             eventually(lambda: prometheus.rows(f"{start} != {row['value'][1]}"), 60, "scraped again")  # noqa: B023
         eventually(fires("Restarts"), PATIENCE_SECONDS, "a proxy starts again and again")
+        proxies["Restarts"].kill()
+        eventually(fires("Gone", on="Restarts"), PATIENCE_SECONDS, "a proxy has ended")
+        proxies["Restarts"].start()
+        eventually(lambda: not fires("Gone", on="Restarts")(), PATIENCE_SECONDS, "it is back")
         os.kill(pid_of_broker(victim), signal.SIGSTOP)
         eventually(fires("UpstreamSilent", on="Upstream"), PATIENCE_SECONDS, "a broker is silent")
         victim.stop_broker(1, graceful=False)
         eventually(fires("UpstreamDown", on="Upstream"), PATIENCE_SECONDS, "a broker is down")
-        others = {alert.removeprefix(PREFIX) for alert in ALERTS} - PASSING - NOT_PROVOKED
+        others = {alert.removeprefix(PREFIX) for alert in ALERTS} - PASSING
         assert others <= proxies.keys(), "a new alert needs its fault here"
         for each in sorted(others):
             eventually(fires(each), PATIENCE_SECONDS, each)
         quiet = {alert for alert, instance in prometheus.firing() if names.get(instance) == "fine"}
-        assert quiet <= {f"{PREFIX}LoopLag"}, "a proxy without a fault has none, but a busy machine may be late"
+        assert quiet <= BUSY, "a proxy without a fault has none, but a busy machine may be late"

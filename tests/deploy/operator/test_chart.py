@@ -48,6 +48,11 @@ def sidecar_of(values: Path, *options: str) -> dict[str, Any]:
     return container
 
 
+def blocks_of(page: str) -> list[str]:
+    """What is indented in a page: its commands and files."""
+    return [textwrap.dedent(each) for each in re.findall(r"(?:^    .*\n)+", page, flags=re.MULTILINE)]
+
+
 @pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
 def test_helm_finds_nothing(values: Path) -> None:
     run(built_tool("helm"), "lint", "--strict", CHART, "--kube-version", KUBERNETES, "--values", values)
@@ -138,8 +143,7 @@ def test_the_templates_of_spark_have_the_sidecar_of_the_chart() -> None:
 
 def test_the_commands_of_the_readme_lead_to_a_pod_with_a_sidecar(tmp_path: Path) -> None:
     """Without a server: from `helm template` to `kubectl patch --local`, as they stand there."""
-    text = (CHART / "README.md").read_text()
-    blocks = [textwrap.dedent(each) for each in re.findall(r"(?:^    .*\n)+", text, flags=re.MULTILINE)]
+    blocks = blocks_of((CHART / "README.md").read_text())
     [quotas] = [each for each in blocks if each.startswith("[[quota]]")]
     [commands] = [each for each in blocks if each.startswith("helm template")]
     (tmp_path / "quotas.toml").write_text(quotas)

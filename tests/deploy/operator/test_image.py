@@ -34,10 +34,18 @@ INSTALLED: Final = "opt/kafka-quota-proxy"
 
 @pytest.fixture(scope="module")
 def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """The command, with storage of its own, which is gone afterwards: each layer is a copy of all files."""
-    store = tmp_path_factory.mktemp("containers")
-    folders = ["--root", str(store / "root"), "--runroot", str(store / "run")]
-    yield [system_tool("buildah"), *folders, "--storage-driver", "vfs"]
+    """The command, with storage of its own, which is gone afterwards.
+
+    Where overlays are not to be had, as on top of another one, each layer is a copy of all files: twice as slow.
+    """
+    for driver in ("overlay", "vfs"):
+        store = tmp_path_factory.mktemp(driver)
+        folders = ["--root", str(store / "root"), "--runroot", str(store / "run")]
+        command = [system_tool("buildah"), *folders, "--storage-driver", driver]
+        if subprocess.run([*command, "images"], capture_output=True, check=False).returncode == 0:
+            break
+    yield command
+    run(*command, "rm", "--all")
     shutil.rmtree(store, ignore_errors=True)
 
 
@@ -119,14 +127,14 @@ def test_it_runs_without_rights_on_a_read_only_root_and_drains(rootfs: Path, con
         confined += ["--setenv", name, value]
     entry = config["Entrypoint"]
     assert isinstance(entry, list)
-    ports = ["--listen", "127.0.0.1:29392", "--broker-ports", "29393-29395", "--metrics-listen", "127.0.0.1:29404"]
+    ports = ["--listen", "127.0.0.1:29392", "--broker-ports", "29393-29395", "--metrics-listen", "127.0.0.1:29399"]
     command = ["run", "--bootstrap-servers", "127.0.0.1:1", *ports]
     with subprocess.Popen([*confined, *entry, *command], stderr=subprocess.PIPE, text=True) as outer:
         assert outer.stderr is not None
         try:
             while "listening" not in (line := outer.stderr.readline()):
                 assert line, "it ended"
-            with urllib.request.urlopen("http://127.0.0.1:29404/healthz") as answer:
+            with urllib.request.urlopen("http://127.0.0.1:29399/healthz") as answer:
                 assert answer.status == 200
             [inner] = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
             status = dict(
@@ -139,8 +147,8 @@ def test_it_runs_without_rights_on_a_read_only_root_and_drains(rootfs: Path, con
             healthy = config["Healthcheck"]
             assert isinstance(healthy, dict)
             check = [*confined, *healthy["Test"][1:], "--metrics-listen"]
-            assert "200" in run(*check, "127.0.0.1:29404")
-            assert "refused" in run(*check, "127.0.0.1:29405", code=1)
+            assert "200" in run(*check, "127.0.0.1:29399")
+            assert "refused" in run(*check, "127.0.0.1:29398", code=1)
             os.kill(int(inner), signal.SIGTERM)
             assert outer.wait(60) == 0
             assert "stopped" in outer.stderr.read()

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from tests.deploy.operator.api_server import ApiServer, Refused
-from tests.deploy.operator.cache import ROOT, built_tool
-from tests.deploy.operator.test_chart import CHART, VALUES, rendered, sidecar_of
+from tests.deploy.operator.cache import ROOT, built_tool, run
+from tests.deploy.operator.test_chart import CHART, VALUES, blocks_of, rendered, sidecar_of
 from tests.integration.proxy_process import eventually
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(600)]
@@ -159,6 +159,24 @@ def test_a_pod_of_spark_gets_the_sidecar_first(injecting: ApiServer, role: str) 
         volumes = {each["name"]: each for each in made["spec"]["volumes"]}
         assert volumes["kafka-quota-proxy-quotas"]["configMap"]["name"] == "kqp-kafka-quota-proxy-quotas"
         assert len(volumes) == len(asked["spec"].get("volumes", ())) + 1
+
+
+def test_the_first_commands_of_the_readme_lead_to_a_pod_with_a_sidecar(server: ApiServer, tmp_path: Path) -> None:
+    """As they stand there, in a namespace that helm makes."""
+    blocks = blocks_of((CHART / "README.md").read_text())
+    [quotas] = [each for each in blocks if each.startswith("[[quota]]")]
+    install = next(each for each in blocks if each.startswith("helm install"))
+    [ask] = [each for each in blocks if each.startswith("kubectl run")]
+    (tmp_path / "quotas.toml").write_text(quotas)
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    within = f"cd {tmp_path}; export PATH={Path(built_tool('helm')).parent}:$PATH KUBECONFIG={server.kubeconfig}; "
+    shown = run("bash", "-euc", within + install.replace("--namespace jobs", "--namespace readme"))
+    assert "STATUS: deployed" in shown
+    ask = within + ask.replace("--namespace jobs", "--namespace readme")
+    eventually(lambda: run("bash", "-euc", ask) == "kafka-quota-proxy", 60, "the policy is in force")
+    assert run("bash", "-euc", ask.replace("inject=true", "inject=false")) == ""
+    kept = server.request("GET", "api/v1/namespaces/readme/configmaps/kqp-kafka-quota-proxy-quotas")
+    assert kept["data"] == {"quotas.toml": quotas}
 
 
 def test_who_does_not_get_it(injecting: ApiServer) -> None:

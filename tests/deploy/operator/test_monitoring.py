@@ -55,11 +55,12 @@ def test_the_rules_pass_and_wrong_ones_do_not(tmp_path: Path) -> None:
     run(promtool, "check", "rules", FOLDER / "rules.yaml")
     run(promtool, "test", "rules", FOLDER / "rules_test.yaml")
     text = (FOLDER / "rules.yaml").read_text()
-    (tmp_path / "rules.yaml").write_text(text.replace("memory_paused == 1", "memory_paused === 1"))
+    (tmp_path / "rules.yaml").write_text(text.replace("enforcement_enabled == 0", "enforcement_enabled === 0"))
     run(promtool, "check", "rules", tmp_path / "rules.yaml", code=1)
     (tmp_path / "rules_test.yaml").write_text((FOLDER / "rules_test.yaml").read_text())
     for right, wrong in (
-        ("memory_paused == 1", "memory_pause == 1"),
+        ("used_ratio > 0.6", "used_ratio > 0.5"),
+        ("or up == 0 and on (job, instance)", "or up == 0 and on (job)"),
         ("for: 1h", "for: 10m"),
         ("> 0.8 and", "> 0.95 and"),
     ):

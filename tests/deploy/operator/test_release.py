@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from deploy import release
-from tests.deploy.operator.cache import ROOT, built_tool, run, system_tool
+from tests.deploy.operator.cache import ROOT, built_tool, run
 
 BRANCH: Final = ".github/workflows/release.yml"
 
@@ -35,6 +35,22 @@ def test_a_tag_runs_the_targets_that_developers_run() -> None:
     assert called
     assert all(f"{word}:" in targets for each in called for word in each.split()[1:] if "=" not in word)
     assert all(len(step["uses"].partition("@")[2].split()[0]) >= 2 for step in steps if "uses" in step)
+
+
+@pytest.mark.deploy
+def test_the_workflow_has_no_findings_and_a_bad_one_has(tmp_path: Path) -> None:
+    lint = (built_tool("actionlint"), "-oneline", "-shellcheck=", "-pyflakes=")
+    run(*lint, ROOT / BRANCH)
+    text, bad = (ROOT / BRANCH).read_text(), tmp_path / "release.yml"
+    for right, wrong, finding in (
+        ("runs-on:", "run-on:", 'unexpected key "run-on"'),
+        ("packages: write", "package: write", 'unknown permission scope "package"'),
+        ("secrets.GITHUB", "secret.GITHUB", 'undefined variable "secret"'),
+        ("python-version:", "python-versions:", 'input "python-versions" is not defined'),
+    ):
+        assert right in text
+        bad.write_text(text.replace(right, wrong))
+        assert finding in run(*lint, bad, code=1)
 
 
 @pytest.mark.deploy
@@ -80,26 +96,4 @@ def test_two_builds_have_the_same_bytes_and_the_wheel_works(tmp_path: Path) -> N
     assert f"version {version} (pure Python)" in run(command, "--version")
     assert "no such file" in run(command, "check-config", tmp_path / "nothing.toml", code=2).lower()
     run(command, "healthcheck", "--metrics-listen", "127.0.0.1:9", code=1)
-
-    page, for_bash, *_ = run(command, "install-help", "--prefix", home).splitlines()
-    findings = run(system_tool("mandoc"), "-Tlint", "-W", "warning", page, code=2).splitlines()
-    assert [each for each in findings if "missing date" not in each] == [], "which the page has not, on purpose"
-    bad = tmp_path / "bad.1"
-    bad.write_text(Path(page).read_text().replace("\n.nf\n", "\n.nff\n", 1))
-    assert "unknown macro" in run(system_tool("mandoc"), "-Tlint", "-W", "warning", bad, code=3)
-    assert "--throttle-mode" in run(system_tool("man"), "-l", page)
-    complete = "_kafka_quota_proxy_completion"
-    asked = (
-        f"PATH={home}/bin:$PATH; . {for_bash}; complete -p kafka-quota-proxy; COMP_WORDS=(kafka-quota-proxy {{}}); "
-        f'COMP_CWORD=$((${{{{#COMP_WORDS[@]}}}} - 1)); {complete} kafka-quota-proxy; echo "${{{{COMPREPLY[@]}}}}"'
-    )
-    for words, found in (
-        ("che", "check-config"),
-        ("run --drain", "--drain-timeout"),
-        ("run --throttle-mode no", "notify"),
-        ("run --throttle-mode x", ""),
-        ("schema q", "quotas"),
-    ):
-        how, _, replies = run("bash", "--norc", "-c", asked.format(words)).partition("\n")
-        assert f"-F {complete}" in how
-        assert replies.strip() == found, words
+    assert len(run(command, "install-help", "--prefix", home).splitlines()) == 4

@@ -46,6 +46,7 @@ CONTRACT = {
     "connections_rejected": ("counter", {"reason"}),
     "accept_errors": ("counter", {"reason"}),
     "buffered_bytes": ("gauge", set()),
+    "memory_used_ratio": ("gauge", set()),
     "memory_paused": ("gauge", set()),
     "connections_closed": ("counter", {"reason"}),
     "event_loop_lag_seconds": ("histogram", set()),
@@ -138,6 +139,7 @@ def fill(metrics: Metrics, clock: Clock) -> None:
     metrics.connections.paused["quota"] = 2
     metrics.connections.in_flight = lambda: 5
     metrics.connections.dropped_frames = 1
+    metrics.connections.memory_used_ratio = 0.625
     metrics.connections.memory_paused = True
     metrics.connections.closed["stalled"] = 3
     metrics.limits_in_use = lambda: [limit("producer_byte_rate", "etl", 5_000_000, 1.8)]
@@ -171,6 +173,7 @@ async def test_what_is_counted_is_shown(clock: Clock, accept: str) -> None:
     assert value(shown, "paused_connections", reason="quota") == 2
     assert value(shown, "in_flight_requests") == 5
     assert value(shown, "buffered_bytes") == 4096
+    assert value(shown, "memory_used_ratio") == 0.625
     assert value(shown, "memory_paused") == 1
     assert value(shown, "connections_closed", "connections_closed_total", reason="stalled") == 3
     assert value(shown, "connections_rejected", "connections_rejected_total", reason="max_connections") == 1
