@@ -13,8 +13,15 @@ from protocol.apis import PRODUCE
 from protocol.produce_partitions import MAX_PARTITIONS, PartitionData, ProducePartitionsWalk, TooManyPartitions
 from protocol.produce_refusals import MAX_MESSAGE, Refused, refused_produce_response
 from protocol.topics import Topic
-from tests.protocol.kafka_messages import CORRELATION_ID, idempotent, parsed, record_batch, struct
-from tests.protocol.test_produce_walk import body_of, topic_of
+from tests.protocol.kafka_messages import (
+    CORRELATION_ID,
+    idempotent,
+    of_response,
+    parsed,
+    produce_body,
+    record_batch,
+    topic_of,
+)
 
 VERSIONS = st.integers(3, 13)
 TRANSACTIONAL, CONTROL = 16, 32
@@ -42,7 +49,7 @@ records = st.none() | st.binary(max_size=90) | st.integers(0, 2**31 - 1).map(ide
     cuts=st.lists(st.integers(1, 60), max_size=20),
 )
 def test_all_partitions_are_found_at_any_split(version: int, topics: list[list[bytes | None]], cuts: list[int]) -> None:
-    body = body_of(version, ((topic_of(version, at), each) for at, each in enumerate(topics)))
+    body = produce_body(version, ((topic_of(version, at), each) for at, each in enumerate(topics)))
     found = [(each.topic, each.partition, each.record_bytes) for each in read(version, body, cuts)]
     assert found == [
         (topic_of(version, at), index, len(each or b""))
@@ -67,14 +74,14 @@ def test_what_each_partition_contains(version: int, sequence: int) -> None:
         b"": (0, none),
     }
     topic = topic_of(version, 0)
-    found = read(version, body_of(version, [(topic, list(batches))]))
+    found = read(version, produce_body(version, [(topic, list(batches))]))
     for each, (records, (messages, producer)) in zip(found, batches.items(), strict=True):
         assert (each.topic, each.record_bytes, each.messages) == (topic, len(records), messages)
         assert (each.producer_id, each.epoch, each.sequence, each.next_sequence) == producer
 
 
 def test_a_partition_is_found_before_its_records_arrive() -> None:
-    body = body_of(9, [("t", [idempotent(3, payload=bytes(1_000)), idempotent(7)])])
+    body = produce_body(9, [("t", [idempotent(3, payload=bytes(1_000)), idempotent(7)])])
     walk = ProducePartitionsWalk(9, len(body), 0)
     walk.advance(bytearray(body), 0, 200)
     assert [each.sequence for each in walk.take_partitions()] == [3]
@@ -82,9 +89,9 @@ def test_a_partition_is_found_before_its_records_arrive() -> None:
 
 
 def test_the_number_of_partitions_is_bounded() -> None:
-    read(9, body_of(9, [("t", [None] * MAX_PARTITIONS)]))
+    read(9, produce_body(9, [("t", [None] * MAX_PARTITIONS)]))
     with pytest.raises(TooManyPartitions):
-        read(9, body_of(9, [("t", [None] * (MAX_PARTITIONS + 1))]))
+        read(9, produce_body(9, [("t", [None] * (MAX_PARTITIONS + 1))]))
 
 
 # ---- responses
@@ -97,7 +104,7 @@ def refused_of(version: int, numbers: list[tuple[int, int]], message: str = "wai
 def topics_of(version: int, refused: list[Refused], message: str = "wait") -> tuple[Any, ...]:
     by_topic: dict[Topic, list[Any]] = {}
     for each in refused:
-        partition = struct(
+        partition = of_response(
             PRODUCE,
             version,
             "PartitionProduceResponse",
@@ -110,7 +117,7 @@ def topics_of(version: int, refused: list[Refused], message: str = "wait") -> tu
         )
         by_topic.setdefault(each.topic, []).append(partition)
     return tuple(
-        struct(
+        of_response(
             PRODUCE,
             version,
             "TopicProduceResponse",
