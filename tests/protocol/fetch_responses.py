@@ -8,20 +8,14 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 from protocol.apis import FETCH, SHARE_FETCH
-from protocol.records_walk import RecordsWalk
 from protocol.topics import Topic
-from tests.protocol.kafka_messages import CORRELATION_ID, REAL_HOST, response_bytes, struct
+from tests.protocol.kafka_messages import CORRELATION_ID, REAL_HOST, Taking, of_response, response_bytes, topic_of
 
 Partitions = list[bytes | None]
 """The records of each partition of a topic."""
 TOPICS = st.lists(
     st.lists(st.none() | st.sampled_from([0, 30, 126, 127, 300, 17_000]).map(bytes), max_size=6), max_size=4
 )
-
-
-def topic_of(version: int, index: int) -> Topic:
-    """The topic at this place of a response."""
-    return UUID(int=index + 1).bytes if version >= 13 else f"topic-{index}"
 
 
 def record_bytes(version: int, topics: list[Partitions]) -> Counter[Topic]:
@@ -33,28 +27,21 @@ def record_bytes(version: int, topics: list[Partitions]) -> Counter[Topic]:
     return Counter({topic: size for topic, size in sizes.items() if size})
 
 
-class Taking:
-    """A walk whose findings are taken after each call."""
+class Counting(Taking):
+    """A walk over records, and their bytes of each topic."""
 
-    def __init__(self, walk: RecordsWalk) -> None:
-        self.walk = walk
-        self.totals = Counter[Topic]()
-        self.work_left = 1 << 40
-
-    def advance(self, buf: bytearray, pos: int, end: int) -> int:
-        self.walk.work_left = self.work_left
-        try:
-            return self.walk.advance(buf, pos, end)
-        finally:
-            self.work_left = self.walk.work_left
-            for topic, size in self.walk.take():
-                self.totals[topic] += size
+    @property
+    def totals(self) -> Counter[Topic]:
+        totals = Counter[Topic]()
+        for topic, size in self.found:
+            totals[topic] += size
+        return totals
 
 
 def partition(version: int, **changes: Any) -> Any:
     """One of a Fetch response, from version 4 on."""
     fields = {"partition_index": 3, "high_watermark": 4711, "last_stable_offset": 4711, "records": b"r" * 50}
-    return struct(FETCH, version, "PartitionData", **(fields | {"aborted_transactions": None} | changes))
+    return of_response(FETCH, version, "PartitionData", **(fields | {"aborted_transactions": None} | changes))
 
 
 def response_of(version: int, *topics: list[Any], endpoints: int = 0) -> bytes:
@@ -63,12 +50,12 @@ def response_of(version: int, *topics: list[Any], endpoints: int = 0) -> bytes:
     for index, partitions in enumerate(topics):
         topic = topic_of(version, index)
         key: Any = {"topic_id": UUID(bytes=topic)} if isinstance(topic, bytes) else {"topic": topic}
-        made.append(struct(FETCH, version, "FetchableTopicResponse", **key, partitions=tuple(partitions)))
+        made.append(of_response(FETCH, version, "FetchableTopicResponse", **key, partitions=tuple(partitions)))
     nodes = tuple(
-        struct(FETCH, version, "NodeEndpoint", node_id=index, host=REAL_HOST, port=9092, rack="r")
+        of_response(FETCH, version, "NodeEndpoint", node_id=index, host=REAL_HOST, port=9092, rack="r")
         for index in range(endpoints if version >= 16 else 0)
     )
-    body = struct(FETCH, version, "FetchResponse", session_id=1, responses=tuple(made), node_endpoints=nodes)
+    body = of_response(FETCH, version, "FetchResponse", session_id=1, responses=tuple(made), node_endpoints=nodes)
     return response_bytes(FETCH, version, body)
 
 
@@ -93,16 +80,16 @@ def _old_response(version: int, topics: list[Partitions]) -> bytes:
 
 def share_response(version: int, topics: list[Partitions]) -> bytes:
     """A ShareFetch response without endpoints."""
-    leader = struct(SHARE_FETCH, version, "LeaderIdAndEpoch", leader_id=1, leader_epoch=5)
-    acquired = (struct(SHARE_FETCH, version, "AcquiredRecords", last_offset=9, delivery_count=1),)
+    leader = of_response(SHARE_FETCH, version, "LeaderIdAndEpoch", leader_id=1, leader_epoch=5)
+    acquired = (of_response(SHARE_FETCH, version, "AcquiredRecords", last_offset=9, delivery_count=1),)
     made = tuple(
-        struct(
+        of_response(
             SHARE_FETCH,
             version,
             "ShareFetchableTopicResponse",
             topic_id=UUID(int=index + 1),
             partitions=tuple(
-                struct(
+                of_response(
                     SHARE_FETCH,
                     version,
                     "PartitionData",
@@ -116,5 +103,5 @@ def share_response(version: int, topics: list[Partitions]) -> bytes:
         )
         for index, partitions in enumerate(topics)
     )
-    body = struct(SHARE_FETCH, version, "ShareFetchResponse", responses=made)
+    body = of_response(SHARE_FETCH, version, "ShareFetchResponse", responses=made)
     return response_bytes(SHARE_FETCH, version, body)

@@ -6,20 +6,23 @@ which are bytes to kio, come from `record_batch` and `set_entry`.
 
 import datetime
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from struct import pack
 from types import UnionType
 from typing import Any, Protocol, get_args, get_origin
+from uuid import UUID
 
 from hypothesis import strategies as st
 from kio.index import load_payload_module, load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
+from kio.static.primitive import i16
 
-from protocol.apis import APIS
+from protocol.apis import APIS, PRODUCE
 from protocol.messages import decode, encode
+from protocol.topics import Topic
 
 REAL_HOST = "real-broker-host.internal"
 PROXY_HOST = "proxy"
@@ -134,12 +137,12 @@ def made(entity: type[Any], /, **values: Any) -> Any:
     return entity(**fixed)
 
 
-def struct(api_key: int, version: int, name: str, /, **values: Any) -> Any:
+def of_response(api_key: int, version: int, name: str, /, **values: Any) -> Any:
     """The struct of this name of a response; see `made`."""
     return made(getattr(load_payload_module(api_key, version, EntityType.response), name), **values)
 
 
-def request_struct(api_key: int, version: int, name: str, /, **values: Any) -> Any:
+def of_request(api_key: int, version: int, name: str, /, **values: Any) -> Any:
     """The struct of this name of a request; see `made`."""
     return made(getattr(load_payload_module(api_key, version, EntityType.request), name), **values)
 
@@ -159,6 +162,34 @@ def idempotent(
     """A batch of four messages of an idempotent producer, of 101 bytes."""
     inside = pack(">ibIhiqqqhii", 0, 2, 0, attributes, 3, 1000, 1000, producer_id, epoch, sequence, 4) + payload
     return pack(">qi", 0, len(inside)) + inside
+
+
+def topic_of(version: int, index: int) -> Topic:
+    """The topic at this place of a message."""
+    return UUID(int=index + 1).bytes if version >= 13 else f"topic-{index}"
+
+
+def produce_body(
+    version: int,
+    topics: Iterable[tuple[Topic | UUID, Sequence[bytes | None]]],
+    transactional_id: str | None = None,
+    acks: int = -1,
+) -> bytes:
+    """A Produce request's, with the records of each partition. kio knows versions from 3 on: those before are 3
+    without its transactional id.
+    """
+    known = max(3, version)
+    data = []
+    for topic, partitions in topics:
+        made = tuple(
+            of_request(PRODUCE, known, "PartitionProduceData", index=index, records=records)
+            for index, records in enumerate(partitions)
+        )
+        topic_id = UUID(bytes=topic) if isinstance(topic, bytes) else topic
+        data.append(of_request(PRODUCE, known, "TopicProduceData", name=topic, topic_id=topic_id, partition_data=made))
+    fixed = {"transactional_id": transactional_id, "acks": i16(acks), "timeout": datetime.timedelta(seconds=30)}
+    body = encode(of_request(PRODUCE, known, "ProduceRequest", **fixed, topic_data=tuple(data)))
+    return body if version >= 3 else body[2:]
 
 
 def set_entry(magic: int, value: bytes, *, offset: int = 0, codec: int = 0) -> bytes:
@@ -181,6 +212,25 @@ def parsed(api_key: int, version: int, response: bytes | bytearray) -> Any:
     start = len(header(api_key, version))
     assert response[:start] == header(api_key, version)
     return decode(load_response_schema(api_key, version), bytes(response), start)
+
+
+#: Half of the bytes are arbitrary; half are a real message with something changed, which gets further in.
+BYTES = st.binary(max_size=200) | st.lists(
+    st.sampled_from([b"\x00", b"\x01", b"\x02", b"\x7f", b"\x80", b"\xff", b"\x00\x00\x00\x01", b"listeners"]),
+    max_size=80,
+).map(b"".join)
+CHANGES = st.lists(st.tuples(st.integers(0, 2_000), st.binary(min_size=1, max_size=5)), min_size=1, max_size=3)
+
+
+def with_changes(draw: Any, real: bytes) -> bytes:
+    changed = bytearray(real)
+    for at, new in draw(CHANGES):
+        changed[at % len(changed) : at % len(changed) + len(new)] = new
+    return bytes(changed)
+
+
+def versions(api_key: int) -> range:
+    return range(APIS[api_key].min_version, APIS[api_key].max_version + 1)
 
 
 class Walk(Protocol):
@@ -217,6 +267,24 @@ def streamed(walk: Walk, frame: bytes, sizes: list[int]) -> bytes:
 
 class BoundedWalk(Walk, Protocol):
     work_left: int
+
+
+class Taking:
+    """A walk whose findings are taken after each call, also after one that fails."""
+
+    def __init__(self, walk: Any) -> None:
+        self.walk = walk
+        self.found: list[Any] = []
+        self.work_left = 1 << 40
+
+    def advance(self, buf: bytearray, pos: int, end: int) -> int:
+        self.walk.work_left = self.work_left
+        try:
+            final: int = self.walk.advance(buf, pos, end)
+        finally:
+            self.work_left = self.walk.work_left
+            self.found += self.walk.take()
+        return final
 
 
 class Resting:

@@ -5,17 +5,13 @@ from dataclasses import replace
 from itertools import chain, repeat
 from typing import Any
 
-from protocol.apis import APIS, DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, DESCRIBE_QUORUM, FIND_COORDINATOR, METADATA
+from protocol.apis import DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, DESCRIBE_QUORUM, FIND_COORDINATOR, METADATA
 from protocol.rewriting import rewriting_walk
 from protocol.rewriting_walk import RewritingWalk
 from tests.protocol.kafka_messages import PROXY_HOST, Addresses, proxy_port
 
 REWRITTEN = [METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, DESCRIBE_QUORUM]
 UNBOUNDED = 1 << 62
-
-
-def versions(api_key: int) -> range:
-    return range(APIS[api_key].min_version, APIS[api_key].max_version + 1)
 
 
 def rewrite(

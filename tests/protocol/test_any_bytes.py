@@ -38,6 +38,7 @@ from protocol.topic_metadata_request import VERSION as TOPIC_METADATA
 from protocol.topic_metadata_request import topics_by_id
 from protocol.topic_mutations import MutationRequest, is_strict
 from tests.protocol.kafka_messages import (
+    BYTES,
     CORRELATION_ID,
     BoundedWalk,
     Resting,
@@ -50,30 +51,19 @@ from tests.protocol.kafka_messages import (
     responses,
     set_entry,
     streamed,
+    versions,
+    with_changes,
 )
-
-BYTES = st.binary(max_size=200) | st.lists(
-    st.sampled_from([b"\x00", b"\x01", b"\x02", b"\x7f", b"\x80", b"\xff", b"\x00\x00\x00\x01", b"listeners"]),
-    max_size=80,
-).map(b"".join)
-CHANGES = st.lists(st.tuples(st.integers(0, 2_000), st.binary(min_size=1, max_size=5)), min_size=1, max_size=3)
 
 
 @st.composite
 def changed_responses(draw: st.DrawFn, api_key: int, version: int) -> bytes:
-    return _with_changes(draw, response_bytes(api_key, version, draw(responses(api_key, version))))
+    return with_changes(draw, response_bytes(api_key, version, draw(responses(api_key, version))))
 
 
 @st.composite
 def changed_requests(draw: st.DrawFn, messages: st.SearchStrategy[Any]) -> bytes:
-    return _with_changes(draw, encode(draw(messages)))
-
-
-def _with_changes(draw: st.DrawFn, real: bytes) -> bytes:
-    changed = bytearray(real)
-    for at, new in draw(CHANGES):
-        changed[at % len(changed) : at % len(changed) + len(new)] = new
-    return bytes(changed)
+    return with_changes(draw, encode(draw(messages)))
 
 
 def any_bytes(data: st.DataObject, api_key: int, version: int) -> bytes:
@@ -95,10 +85,6 @@ def _changed(api_key: int, version: int) -> st.SearchStrategy[bytes]:
 def attempt(call: Callable[[], Any]) -> None:
     with contextlib.suppress(ProtocolError):
         call()
-
-
-def versions(api_key: int) -> range:
-    return range(APIS[api_key].min_version, APIS[api_key].max_version + 1)
 
 
 @given(
@@ -208,7 +194,7 @@ def test_produce_requests(data: st.DataObject, version: int, sizes: list[int]) -
 def changed_topics(draw: st.DrawFn, version: int) -> bytes:
     """A response that names no brokers."""
     body = draw(responses(METADATA, version, brokers=NO_BROKERS, error_code=NO_ERROR))
-    return _with_changes(draw, response_bytes(METADATA, version, body))
+    return with_changes(draw, response_bytes(METADATA, version, body))
 
 
 NO_ERROR = st.just(ErrorCode.none)

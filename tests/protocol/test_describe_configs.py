@@ -11,14 +11,11 @@ from protocol.apis import DESCRIBE_CONFIGS
 from protocol.describe_configs import BROKER_RESOURCE, DescribeConfigsRequestWalk
 from protocol.errors import MalformedFrame, TruncatedFrame
 from protocol.messages import decode, encode
-from tests.protocol.kafka_messages import chunk_sizes, request_struct, requests, streamed
+from tests.protocol.kafka_messages import BYTES, chunk_sizes, of_request, requests, streamed
 
 VERSIONS = st.integers(1, 4)
 RESOURCE_TYPES = st.sampled_from([2, 4, 8])
 HEADER = b"h" * 21
-BYTES = st.binary(max_size=120) | st.lists(
-    st.sampled_from([b"\x00", b"\x01", b"\x02", b"\x04", b"\x80", b"\xff", b"\x00\x00\x00\x01"]), max_size=60
-).map(b"".join)
 
 
 class InTurns:
@@ -45,8 +42,8 @@ def names_broker(version: int, body: bytes, sizes: list[int], work: int = 500) -
 
 def one_resource(version: int, kind: int, *names: str) -> bytes:
     known = {"resource_type": kind, "resource_name": "1", "configuration_keys": names}
-    resource = request_struct(DESCRIBE_CONFIGS, version, "DescribeConfigsResource", **known)
-    return encode(request_struct(DESCRIBE_CONFIGS, version, "DescribeConfigsRequest", resources=(resource,)))
+    resource = of_request(DESCRIBE_CONFIGS, version, "DescribeConfigsResource", **known)
+    return encode(of_request(DESCRIBE_CONFIGS, version, "DescribeConfigsRequest", resources=(resource,)))
 
 
 @given(data=st.data(), version=VERSIONS, sizes=chunk_sizes, work=st.sampled_from([1, 10, 500]))

@@ -18,8 +18,8 @@ from protocol.walk import FrameWalk
 from protocol.wire import encode_varint
 from tests.protocol.fetch_responses import (
     TOPICS,
+    Counting,
     Partitions,
-    Taking,
     fetch_response,
     partition,
     record_bytes,
@@ -41,8 +41,8 @@ KIOS = range(4, 19)  # those that kio knows
 WITH_ENDPOINTS = [16, 17, 18]
 
 
-def taking(version: int, response: bytes | bytearray) -> Taking:
-    return Taking(FetchResponseWalk(version, len(response), counts_records=True))
+def taking(version: int, response: bytes | bytearray) -> Counting:
+    return Counting(FetchResponseWalk(version, len(response), counts_records=True))
 
 
 @given(data=st.data(), version=st.sampled_from(KIOS), sizes=chunk_sizes, work=st.integers(1, 6))
@@ -106,7 +106,7 @@ def outcome(
     walk: type[FetchResponseWalk], version: int, response: bytes, sizes: list[int], work: int = 1 << 40
 ) -> tuple[object, object]:
     """What passes, and record bytes by topic; or the error, and its place."""
-    counting = Taking(walk(version, len(response), counts_records=True))
+    counting = Counting(walk(version, len(response), counts_records=True))
     try:
         return streamed(Resting(counting, work), response, sizes), counting.totals
     except MalformedFrame as error:

@@ -18,10 +18,10 @@ from tests.protocol.kafka_messages import (
     REAL_HOSTS,
     Addresses,
     header,
+    of_response,
     proxy_port,
     response_bytes,
     responses,
-    struct,
 )
 from tests.protocol.rewriting import rewrite, run
 
@@ -50,7 +50,7 @@ def test_the_second_decoder_agrees(data: st.DataObject) -> None:
 
 
 def broker(version: int, node_id: int, **changes: Any) -> Any:
-    return struct(
+    return of_response(
         METADATA, version, "MetadataResponseBroker", node_id=node_id, **({"host": REAL_HOST, "port": 9092} | changes)
     )
 

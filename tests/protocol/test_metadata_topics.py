@@ -15,36 +15,29 @@ from protocol.messages import encode
 from protocol.metadata_topics import MetadataTopicsWalk
 from protocol.rewriting import rewriting_walk
 from protocol.topics import TopicPartitions
-from tests.protocol.kafka_messages import Addresses, Resting, chunk_sizes, response_bytes, responses, streamed, struct
+from tests.protocol.kafka_messages import (
+    Addresses,
+    Resting,
+    Taking,
+    chunk_sizes,
+    of_response,
+    response_bytes,
+    responses,
+    streamed,
+)
 from tests.protocol.rewriting import run
 
 VERSIONS = range(14)
 ERRORS = st.just(ErrorCode.none) | st.sampled_from(ErrorCode)
 
 
-class Taking:
-    """A walk whose topics are taken after each call."""
-
-    def __init__(self, version: int, frame_length: int, start: int) -> None:
-        self.walk = MetadataTopicsWalk(version, frame_length, start)
-        self.topics: list[TopicPartitions] = []
-        self.work_left = 0
-
-    def advance(self, buf: bytearray, pos: int, end: int) -> int:
-        self.walk.work_left = self.work_left
-        final = self.walk.advance(buf, pos, end)
-        self.work_left = self.walk.work_left
-        self.topics += self.walk.take()
-        return final
-
-
 def topics_in(version: int, response: bytes, sizes: list[int], work: int = 1 << 40) -> list[TopicPartitions]:
     """As the proxy does it: the prefix first, and the walk over what follows. Nothing of that is changed."""
     start = run(rewriting_walk(METADATA, version, len(response), Addresses()), response)
-    taking = Taking(version, len(response), start)
+    taking = Taking(MetadataTopicsWalk(version, len(response), start))
     assert streamed(Resting(taking, work), response[start:], sizes) == response[start:]
     assert taking.walk.is_over
-    return taking.topics
+    return taking.found
 
 
 def expected(body: Any) -> list[TopicPartitions]:
@@ -70,19 +63,19 @@ def test_the_densest_responses_rest(version: int, partitions: int) -> None:
     made = [partition(version, replicas=0, in_sync=index % 2) for index in range(partitions)]
     response = response_of(version, *[("", made)] * 300)
     start = run(rewriting_walk(METADATA, version, len(response), Addresses()), response)
-    resting = Resting(Taking(version, len(response), start), 10)
+    resting = Resting(Taking(MetadataTopicsWalk(version, len(response), start)), 10)
     assert streamed(resting, response[start:], []) == response[start:]
     assert resting.rests >= 300 * (1 + partitions) // 13
 
 
 def partition(version: int, *, replicas: int = 3, in_sync: int = 3) -> Any:
     known = {"partition_index": 0x01020304, "leader_id": 1, "replica_nodes": tuple(range(replicas))}
-    return struct(METADATA, version, "MetadataResponsePartition", **known, isr_nodes=tuple(range(in_sync)))
+    return of_response(METADATA, version, "MetadataResponsePartition", **known, isr_nodes=tuple(range(in_sync)))
 
 
 def response_of(version: int, *topics: tuple[str, list[Any]]) -> bytes:
     made = tuple(
-        struct(
+        of_response(
             METADATA,
             version,
             "MetadataResponseTopic",
@@ -92,7 +85,7 @@ def response_of(version: int, *topics: tuple[str, list[Any]]) -> bytes:
         )
         for name, partitions in topics
     )
-    return response_bytes(METADATA, version, struct(METADATA, version, "MetadataResponse", topics=made))
+    return response_bytes(METADATA, version, of_response(METADATA, version, "MetadataResponse", topics=made))
 
 
 def topic(version: int, name: str, partitions: int) -> TopicPartitions:

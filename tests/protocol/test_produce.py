@@ -34,11 +34,11 @@ from tests.protocol.kafka_messages import (
     Resting,
     chunk_sizes,
     header,
+    of_response,
     parsed,
     response_bytes,
     responses,
     streamed,
-    struct,
 )
 
 VERSIONS = range(APIS[PRODUCE].max_version + 1)
@@ -86,12 +86,12 @@ def refused_shares(
 def succeeded(version: int, index: int, **changes: Any) -> Any:
     """One partition of a response, kio's."""
     fields = {"index": index, "base_offset": 4711, "log_append_time": None, "log_start_offset": -1} | changes
-    return struct(PRODUCE, version, "PartitionProduceResponse", **fields)
+    return of_response(PRODUCE, version, "PartitionProduceResponse", **fields)
 
 
 def response_of(version: int, partitions: list[Any], *, topics: int = 1, name: str = "flights") -> bytes:
-    one = struct(PRODUCE, version, "TopicProduceResponse", name=name, partition_responses=tuple(partitions))
-    return response_bytes(PRODUCE, version, struct(PRODUCE, version, "ProduceResponse", responses=(one,) * topics))
+    one = of_response(PRODUCE, version, "TopicProduceResponse", name=name, partition_responses=tuple(partitions))
+    return response_bytes(PRODUCE, version, of_response(PRODUCE, version, "ProduceResponse", responses=(one,) * topics))
 
 
 def one_partition(version: int, name: str = "flights") -> bytes:

@@ -13,8 +13,15 @@ from protocol.apis import PRODUCE
 from protocol.produce_partitions import PartitionData, ProducePartitionsWalk
 from protocol.produce_refusals import MAX_MESSAGE, MAX_MESSAGES, refused_produce_response
 from protocol.topics import Topic
-from tests.protocol.kafka_messages import CORRELATION_ID, idempotent, parsed, record_batch, struct
-from tests.protocol.test_produce_walk import body_of, topic_of
+from tests.protocol.kafka_messages import (
+    CORRELATION_ID,
+    idempotent,
+    of_response,
+    parsed,
+    produce_body,
+    record_batch,
+    topic_of,
+)
 
 VERSIONS = st.integers(3, 13)
 TRANSACTIONAL, CONTROL = 16, 32
@@ -42,7 +49,7 @@ records = st.none() | st.binary(max_size=90) | st.integers(0, 2**31 - 1).map(ide
     cuts=st.lists(st.integers(1, 60), max_size=20),
 )
 def test_all_partitions_are_found_at_any_split(version: int, topics: list[list[bytes | None]], cuts: list[int]) -> None:
-    body = body_of(version, ((topic_of(version, at), each) for at, each in enumerate(topics)))
+    body = produce_body(version, ((topic_of(version, at), each) for at, each in enumerate(topics)))
     found = [(each.topic, each.partition, each.record_bytes) for each in read(version, body, cuts)]
     assert found == [
         (topic_of(version, at), index, len(each or b""))
@@ -66,14 +73,14 @@ def test_what_each_partition_contains(version: int, sequence: int) -> None:
         b"": (0, none),
     }
     topic = topic_of(version, 0)
-    found = read(version, body_of(version, [(topic, list(batches))]))
+    found = read(version, produce_body(version, [(topic, list(batches))]))
     for each, (records, (messages, producer)) in zip(found, batches.items(), strict=True):
         assert (each.topic, each.record_bytes, each.messages) == (topic, len(records), messages)
         assert (each.producer, each.sequence, each.next_sequence) == producer
 
 
 def test_a_partition_is_found_before_its_records_arrive() -> None:
-    body = body_of(9, [("t", [idempotent(3, payload=bytes(1_000)), idempotent(7)])])
+    body = produce_body(9, [("t", [idempotent(3, payload=bytes(1_000)), idempotent(7)])])
     walk = ProducePartitionsWalk(9, len(body), 0)
     walk.advance(bytearray(body), 0, 200)
     assert [each.sequence for each in walk.take_partitions()] == [3]
@@ -82,7 +89,7 @@ def test_a_partition_is_found_before_its_records_arrive() -> None:
 
 @pytest.mark.parametrize("shown", [30, 60, 200, 10_000])
 def test_partitions_that_are_left_are_known_in_advance(shown: int) -> None:
-    body = body_of(9, [("t", [idempotent(number) for number in range(20)])])
+    body = produce_body(9, [("t", [idempotent(number) for number in range(20)])])
     walk = ProducePartitionsWalk(9, len(body), 0)
     walk.advance(bytearray(body), 0, min(shown, len(body)))
     found = len(walk.take_partitions())
@@ -95,7 +102,7 @@ def test_partitions_that_are_left_are_known_in_advance(shown: int) -> None:
 def topics_of(version: int, refused: list[tuple[Topic, int]], message: str = "wait") -> tuple[Any, ...]:
     by_topic: dict[Topic, list[Any]] = {}
     for topic, index in refused:
-        partition = struct(
+        partition = of_response(
             PRODUCE,
             version,
             "PartitionProduceResponse",
@@ -108,7 +115,7 @@ def topics_of(version: int, refused: list[tuple[Topic, int]], message: str = "wa
         )
         by_topic.setdefault(topic, []).append(partition)
     return tuple(
-        struct(
+        of_response(
             PRODUCE,
             version,
             "TopicProduceResponse",

@@ -1,28 +1,29 @@
 """Produce requests that stream by: what they put into which topic, against a slow reading of the whole."""
 
-import datetime
 from collections.abc import Iterable
 from struct import pack, unpack_from
-from typing import Any
-from uuid import UUID
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from hypothesis import given
 from hypothesis import strategies as st
-from kio.index import load_payload_module
-from kio.static.constants import EntityType
-from kio.static.primitive import i16
 
-from protocol.apis import PRODUCE
 from protocol.errors import MalformedFrame, TruncatedFrame
-from protocol.messages import encode
 from protocol.produce_walk import ProduceRequestWalk, TopicUsage, one_partition
 from protocol.record_batch import BATCH_HEADER, PLAIN_WIDTH, TOO_WIDE, length_field, read_size, width_of
 from protocol.topics import LONGEST_NAME, NO_TOPIC_ID, Topic
 from protocol.wire import encode_varint
-from tests.protocol.kafka_messages import chunk_sizes, record_batch, set_entry, streamed
+from tests.protocol.kafka_messages import (
+    Resting,
+    Taking,
+    chunk_sizes,
+    produce_body,
+    record_batch,
+    set_entry,
+    streamed,
+    topic_of,
+)
 
 VERSIONS = range(14)
 HEADER = b"h" * 23
@@ -31,29 +32,6 @@ HEADER = b"h" * 23
 Records = bytes | None
 Totals = dict[Topic, tuple[int, int, set[int]]]
 """Bytes, messages, producer ids."""
-
-
-def topic_of(version: int, index: int) -> Topic:
-    return UUID(int=index + 1).bytes if version >= 13 else f"topic-{index}"
-
-
-def body_of(version: int, topics: Iterable[tuple[Topic, list[Records]]], transactional_id: str | None = None) -> bytes:
-    """By kio, which knows versions from 3 on: those before are 3 without its transactional id."""
-    module: Any = load_payload_module(PRODUCE, max(3, version), EntityType.request)
-    data = []
-    for topic, partitions in topics:
-        key: Any = {"topic_id": UUID(bytes=topic)} if isinstance(topic, bytes) else {"name": topic}
-        made = tuple(module.PartitionProduceData(index=n, records=records) for n, records in enumerate(partitions))
-        data.append(module.TopicProduceData(**key, partition_data=made))
-    body = encode(
-        module.ProduceRequest(
-            transactional_id=transactional_id,
-            acks=i16(-1),
-            timeout=datetime.timedelta(seconds=30),
-            topic_data=tuple(data),
-        )
-    )
-    return body if version >= 3 else body[2:]
 
 
 def read_slowly(records: bytes) -> tuple[int, set[int]]:
@@ -98,44 +76,25 @@ def add(totals: Totals, usage: TopicUsage) -> None:
     )
 
 
-class Taking:
-    """A walk whose increments are taken after each call."""
+class Counting(Taking):
+    """A walk over the body of a request, and what it puts into each topic."""
 
-    def __init__(self, version: int, frame_length: int, body_start: int) -> None:
-        self.walk = ProduceRequestWalk(version, frame_length, body_start)
-        self.totals: Totals = {}
+    def __init__(self, version: int, body: bytes) -> None:
+        super().__init__(ProduceRequestWalk(version, len(HEADER) + len(body), len(HEADER)))
 
-    def advance(self, buf: bytearray, pos: int, end: int) -> int:
-        try:
-            return self.walk.advance(buf, pos, end)
-        finally:
-            for usage in self.walk.take():
-                assert usage.record_bytes or usage.messages or usage.producer_ids
-                assert len(set(usage.producer_ids)) == len(usage.producer_ids)
-                add(self.totals, usage)
-
-
-class Resting(Taking):
-    """A walk that may process `work` pieces at once, and continues until it needs more bytes."""
-
-    def __init__(self, version: int, frame_length: int, body_start: int, work: int) -> None:
-        super().__init__(version, frame_length, body_start)
-        self.work = work
-        self.rests = 0
-
-    def advance(self, buf: bytearray, pos: int, end: int) -> int:
-        while True:
-            self.walk.work_left = self.work
-            pos = super().advance(buf, pos, end)
-            assert self.walk.work_left >= -2, "a batch, its partition and its topic may end together"
-            if self.walk.work_left > 0 or pos == end:
-                return pos
-            self.rests += 1
+    @property
+    def totals(self) -> Totals:
+        totals: Totals = {}
+        for usage in self.found:
+            assert usage.record_bytes or usage.messages or usage.producer_ids
+            assert len(set(usage.producer_ids)) == len(usage.producer_ids)
+            add(totals, usage)
+        return totals
 
 
 def totals_of(version: int, body: bytes, sizes: list[int]) -> Totals:
     """And nothing is changed."""
-    taking = Taking(version, len(HEADER) + len(body), len(HEADER))
+    taking = Counting(version, body)
     assert streamed(taking, body, sizes) == body
     assert taking.walk.is_over
     return taking.totals
@@ -177,12 +136,13 @@ def test_any_request_in_any_splits(
 ) -> None:
     drawn = data.draw(st.lists(st.tuples(st.integers(0, 2), PARTITIONS), max_size=4))
     topics = [(topic_of(version, index), partitions) for index, partitions in drawn]
-    body = body_of(version, topics, transactional_id if version >= 3 else None)
-    resting = Resting(version, len(HEADER) + len(body), len(HEADER), work)
+    body = produce_body(version, topics, transactional_id if version >= 3 else None)
+    counting = Counting(version, body)
+    resting = Resting(counting, work)
 
     assert streamed(resting, body, sizes) == body
-    assert resting.walk.is_over
-    assert resting.totals == expected(topics)
+    assert counting.walk.is_over
+    assert counting.totals == expected(topics)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -193,7 +153,7 @@ def test_every_version(version: int) -> None:
         (topic_of(version, 0), [None, batch * 3]),
         (topic_of(version, 1), [set_entry(1, b"value"), b"", b"no batch at all, which is longer than 26"]),
     ]
-    body = body_of(version, topics, "etl" if version >= 3 else None)
+    body = produce_body(version, topics, "etl" if version >= 3 else None)
     first, second = (topic for topic, _ in topics)
     totals = {first: (3 * len(batch), 9, {0}), second: (len(set_entry(1, b"value")) + 40, 1, set())}
     for sizes in ([], [1] * len(body), [60] * len(body)):
@@ -205,13 +165,14 @@ def test_every_version(version: int) -> None:
 def test_it_rests_when_it_has_done_its_work(version: int, records: Records) -> None:
     """Each topic, partition and batch is a piece; a partition that holds one batch is one with it."""
     topics: list[tuple[Topic, list[Records]]] = [(topic_of(version, index), [records]) for index in range(40)]
-    body = body_of(version, topics)
-    resting = Resting(version, len(HEADER) + len(body), len(HEADER), 10)
+    body = produce_body(version, topics)
+    counting = Counting(version, body)
+    resting = Resting(counting, 10)
 
     assert streamed(resting, body, []) == body
     pieces = 40 * (2 if records is None or len(records) < 100 else 5)
     assert pieces // 11 - 1 <= resting.rests <= pieces // 10
-    assert resting.totals == expected(topics)
+    assert counting.totals == expected(topics)
 
 
 @given(
@@ -223,12 +184,12 @@ def test_the_head_of_a_request_for_one_partition(
     version: int, drawn: list[list[Records]], transactional_id: str | None
 ) -> None:
     topics = [(topic_of(version, index), partitions) for index, partitions in enumerate(drawn)]
-    body = body_of(version, topics, transactional_id if version >= 3 else None)
+    body = produce_body(version, topics, transactional_id if version >= 3 else None)
     one = head_of_one(version, body)
     assert (one is not None) == ([len(partitions) for _, partitions in topics] == [1])
     if one is not None:
         assert one[0] == topics[0][0]
-        rest = body_of(version, [(topics[0][0], [b"x" * 100])], transactional_id if version >= 3 else None)
+        rest = produce_body(version, [(topics[0][0], [b"x" * 100])], transactional_id if version >= 3 else None)
         assert rest[: one[1]] == body[: one[1]], "what all such requests have in common"
         assert head_of_one(version, body[: one[1]]) is not None
         assert head_of_one(version, body[: one[1] - 1]) is None
@@ -241,7 +202,7 @@ def test_usual_requests(version: int, payload: int, transactional_id: str | None
     """Lengths of records around those where their varint grows, up to the longest of three bytes."""
     topic = topic_of(version, 0)
     batch = record_batch(payload // 7, bytes(payload), producer_id=4711)
-    body = body_of(version, [(topic, [batch])], transactional_id if version >= 3 else None)
+    body = produce_body(version, [(topic, [batch])], transactional_id if version >= 3 else None)
 
     for sizes in ([], [60]):
         assert totals_of(version, body, sizes) == {topic: (len(batch), payload // 7, {4711})}
@@ -255,7 +216,7 @@ def test_a_plain_request_that_has_arrived_whole_needs_no_generator(
     """Which takes twice as long."""
     batches: list[Records] = [record_batch(1, bytes(size), producer_id=7) for size in (9, 300, 20_000)]
     topics = [(topic_of(version, index), batches) for index in range(4)]
-    body = bytearray(body_of(version, topics))
+    body = bytearray(produce_body(version, topics))
 
     def read(work: int) -> ProduceRequestWalk:
         walk = ProduceRequestWalk(version, len(body), 0)
@@ -282,7 +243,7 @@ def test_names_of_every_length(version: int, name: str) -> None:
     """Brokers refuse those above 249 bytes: they are not kept."""
     topic: Topic = name if version < 13 else bytes(16)
     batch = record_batch(1, bytes(70))
-    body = body_of(version, [(topic, [batch])])
+    body = produce_body(version, [(topic, [batch])])
     if version < 13 and len(name.encode()) > LONGEST_NAME:
         topic = NO_TOPIC_ID
         assert head_of_one(version, body) is None
@@ -295,7 +256,7 @@ def test_any_other_byte_in_a_usual_request(version: int) -> None:
     """Whole, without the generator, it comes to the same as in two pieces."""
     records: list[Records] = [record_batch(2, bytes(70), producer_id=7), record_batch(1, bytes(30), producer_id=7)]
     topics = [(topic_of(version, 0), records), (topic_of(version, 1), records[1:])]
-    body = body_of(version, topics, "etl")
+    body = produce_body(version, topics, "etl")
 
     def outcome(body: bytes, sizes: list[int]) -> object:
         try:
@@ -315,7 +276,7 @@ def test_a_batch_is_reported_before_it_has_arrived(version: int, payload: int) -
     """When its header is there: all that it will put into the topic. Its payload adds nothing."""
     topic = topic_of(version, 0)
     batch = record_batch(25, bytes(payload), producer_id=9)
-    body = bytearray(body_of(version, [(topic, [batch, batch])]))
+    body = bytearray(produce_body(version, [(topic, [batch, batch])]))
     walk = ProduceRequestWalk(version, len(body), 0)
     header_end = body.index(batch) + 61
 
@@ -349,7 +310,7 @@ def built(count: int, magic: int, codec: int) -> bytes:
 @pytest.mark.parametrize("count", [1, 3, 2_000])
 def test_batches_of_a_real_client(codec: int, count: int) -> None:
     topics: list[tuple[Topic, list[Records]]] = [("flights", [built(count, 2, codec)] * 2)]
-    body = body_of(12, topics)
+    body = produce_body(12, topics)
     assert totals_of(12, body, [40, 1_000]) == {"flights": (2 * len(built(count, 2, codec)), 2 * count, {31})}
 
 
@@ -357,12 +318,12 @@ def test_batches_of_a_real_client(codec: int, count: int) -> None:
 def test_message_sets_of_a_real_client(magic: int, codec: int) -> None:
     """aiokafka gives a compressed entry the offset 0; with the last message's inside, as Kafka's does, it is right."""
     records = built(300, magic, codec)
-    assert totals_of(2, body_of(2, [("t", [records])]), [40, 1_000]) == {
+    assert totals_of(2, produce_body(2, [("t", [records])]), [40, 1_000]) == {
         "t": (len(records), 1 if codec else 300, set())
     }
     if codec:
         records = pack(">q", 299) + records[8:]
-        assert totals_of(2, body_of(2, [("t", [records])]), []) == {"t": (len(records), 300, set())}
+        assert totals_of(2, produce_body(2, [("t", [records])]), []) == {"t": (len(records), 300, set())}
 
 
 def test_the_smallest_records_reach_the_bound_and_do_not_exceed_it() -> None:
@@ -372,7 +333,7 @@ def test_the_smallest_records_reach_the_bound_and_do_not_exceed_it() -> None:
         assert batch.append(index, 1_000, None, None, [])
     records = bytes(batch.build())
     assert len(records) == 61 + 60 * 7
-    assert totals_of(12, body_of(12, [("t", [records])]), []) == {"t": (len(records), 60, set())}
+    assert totals_of(12, produce_body(12, [("t", [records])]), []) == {"t": (len(records), 60, set())}
 
 
 @pytest.mark.parametrize("version", [3, 12])
@@ -382,7 +343,7 @@ def test_counts_that_cannot_be(version: int, codec: int, count: int) -> None:
     batch = record_batch(count, bytes(140), codec=codec)
     messages = 0 if count < 0 else 8 * 140 if codec else 140 // 7
     for sizes in ([], [3]):
-        assert totals_of(version, body_of(version, [("t", [batch])] * 2), sizes) == {
+        assert totals_of(version, produce_body(version, [("t", [batch])] * 2), sizes) == {
             "t": (2 * len(batch), 2 * messages, set())
         }
 
@@ -393,7 +354,7 @@ def test_what_is_not_taken_is_kept_and_reported_once() -> None:
         ("empty", [None, b""]),
         ("b", [record_batch(2, bytes(70), producer_id=2)]),
     ]
-    body = bytearray(body_of(9, topics))
+    body = bytearray(produce_body(9, topics))
     walk = ProduceRequestWalk(9, len(body), 0)
     at = 0
     for end in range(len(body) + 1):
@@ -404,7 +365,7 @@ def test_what_is_not_taken_is_kept_and_reported_once() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_cut_short_and_too_long(version: int) -> None:
-    body = body_of(version, [(topic_of(version, 0), [record_batch(1, bytes(70)), None])] * 2)
+    body = produce_body(version, [(topic_of(version, 0), [record_batch(1, bytes(70)), None])] * 2)
     for size in range(1, len(body)):
         for sizes in ([], [1] * size):
             with pytest.raises(TruncatedFrame):
@@ -446,7 +407,7 @@ def test_what_cannot_be(version: int, body: bytes, offset: int) -> None:
 )
 def test_lengths_that_are_longer_than_they_need_be(payload: int, short: bytes, long: bytes) -> None:
     batch = record_batch(1, bytes(payload))
-    body = body_of(12, [("t", [batch])])
+    body = produce_body(12, [("t", [batch])])
     assert short + batch in body
     body = body.replace(short + batch, long + batch)
     with pytest.raises(MalformedFrame):
@@ -456,7 +417,7 @@ def test_lengths_that_are_longer_than_they_need_be(payload: int, short: bytes, l
 @pytest.mark.parametrize("version", [7, 12])
 def test_records_that_the_frame_cannot_hold_are_not_reported(version: int) -> None:
     batch = record_batch(1, bytes(70))
-    whole = body_of(version, [(topic_of(version, 0), [batch])])
+    whole = produce_body(version, [(topic_of(version, 0), [batch])])
     body = bytearray(whole[: whole.index(batch) + 100])
     walk = ProduceRequestWalk(version, len(body), 0)
     with pytest.raises(TruncatedFrame):

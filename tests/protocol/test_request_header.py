@@ -33,7 +33,7 @@ from protocol.request_header import (
     peek_request,
 )
 from protocol.wire import encode_varint
-from tests.protocol.kafka_messages import request_struct, requests
+from tests.protocol.kafka_messages import of_request, requests
 
 MAX_LENGTH = 1_000_000
 KEYS_AND_VERSIONS = [(api.key, v) for api in APIS.values() for v in range(api.min_version, api.max_version + 1)]
@@ -254,7 +254,7 @@ def test_share_fetch_requests_of_a_member_are_equal_up_to_its_id(epoch: int, gro
     frames = []
     for session_epoch, max_bytes in ((0, 52_428_800), (epoch, 1)):
         known = {"group_id": group_id, "member_id": "9f1d", "share_session_epoch": session_epoch}
-        body = request_struct(SHARE_FETCH, version, "ShareFetchRequest", **known, max_bytes=max_bytes)
+        body = of_request(SHARE_FETCH, version, "ShareFetchRequest", **known, max_bytes=max_bytes)
         frames.append(request(SHARE_FETCH, version, "c", encode(body)))
     headers = [peek_request(frame, 0, len(frame), MAX_LENGTH) for frame in frames]
     assert headers[0] == headers[1]

@@ -15,6 +15,7 @@ from protocol.messages import decode
 from protocol.rewriting import rewriting_walk
 from protocol.wire import encode_string, encode_varint
 from tests.protocol.kafka_messages import (
+    BYTES,
     PROXY_HOST,
     REAL_HOST,
     REAL_HOSTS,
@@ -25,8 +26,10 @@ from tests.protocol.kafka_messages import (
     proxy_port,
     response_bytes,
     responses,
+    versions,
+    with_changes,
 )
-from tests.protocol.rewriting import REWRITTEN, expected, rewrite, run, versions
+from tests.protocol.rewriting import REWRITTEN, expected, rewrite, run
 
 WORK = st.sampled_from([1, 2, 7, 500, 1 << 62])
 PORTS = st.integers(-1, 65_535)
@@ -219,13 +222,6 @@ def test_cut_short_or_too_long(api_key: int, data: st.DataObject) -> None:
             rewrite(api_key, version, frame + b"\x00")
 
 
-BYTES = st.binary(max_size=200) | st.lists(
-    st.sampled_from([b"\x00", b"\x01", b"\x02", b"\x7f", b"\x80", b"\xff", b"\x00\x00\x00\x01", b"listeners"]),
-    max_size=80,
-).map(b"".join)
-CHANGES = st.lists(st.tuples(st.integers(0, 2_000), st.binary(min_size=1, max_size=5)), min_size=1, max_size=3)
-
-
 @pytest.mark.parametrize("api_key", REWRITTEN)
 @given(data=st.data(), sizes=chunk_sizes, work=WORK)
 def test_any_bytes(api_key: int, data: st.DataObject, sizes: list[int], work: int) -> None:
@@ -233,10 +229,7 @@ def test_any_bytes(api_key: int, data: st.DataObject, sizes: list[int], work: in
     version = data.draw(st.sampled_from(versions(api_key)))
     frame = data.draw(BYTES)
     if data.draw(st.booleans()):
-        changed = bytearray(response_bytes(api_key, version, data.draw(bodies(api_key, version))))
-        for at, new in data.draw(CHANGES):
-            changed[at % len(changed) : at % len(changed) + len(new)] = new
-        frame = bytes(changed)
+        frame = with_changes(data.draw, response_bytes(api_key, version, data.draw(bodies(api_key, version))))
 
     outcomes = [outcome(api_key, version, frame, [], 1 << 62), outcome(api_key, version, frame, sizes, work)]
 

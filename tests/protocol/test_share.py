@@ -13,18 +13,18 @@ from protocol.errors import MalformedFrame, TruncatedFrame
 from protocol.node_endpoints import SWALLOWING_MIN, swallowing
 from protocol.share import ShareAcknowledgeResponseWalk, ShareFetchResponseWalk
 from protocol.wire import encode_varint, skip_tags
-from tests.protocol.fetch_responses import TOPICS, Partitions, Taking, record_bytes, share_response
+from tests.protocol.fetch_responses import TOPICS, Counting, Partitions, record_bytes, share_response
 from tests.protocol.kafka_messages import (
     REAL_HOST,
     REAL_HOSTS,
     BoundedWalk,
     Resting,
     chunk_sizes,
+    of_response,
     parsed,
     response_bytes,
     responses,
     streamed,
-    struct,
 )
 
 APIS_AND_VERSIONS = [(SHARE_FETCH, 1), (SHARE_FETCH, 2), (SHARE_ACKNOWLEDGE, 1), (SHARE_ACKNOWLEDGE, 2)]
@@ -54,19 +54,19 @@ def test_any_response_in_any_splits_a_few_pieces_at_a_time(
 
 def response_of(api_key: int, version: int, *, partitions: int, endpoints: int) -> bytes:
     kind = "ShareFetch" if api_key == SHARE_FETCH else "ShareAcknowledge"
-    partition = struct(
+    partition = of_response(
         api_key,
         version,
         "PartitionData",
         partition_index=3,
-        current_leader=struct(api_key, version, "LeaderIdAndEpoch", leader_id=1, leader_epoch=5),
+        current_leader=of_response(api_key, version, "LeaderIdAndEpoch", leader_id=1, leader_epoch=5),
         records=b"r" * 300,
-        acquired_records=(struct(SHARE_FETCH, version, "AcquiredRecords", last_offset=9, delivery_count=1),),
+        acquired_records=(of_response(SHARE_FETCH, version, "AcquiredRecords", last_offset=9, delivery_count=1),),
     )
     name = "ShareFetchableTopicResponse" if api_key == SHARE_FETCH else "ShareAcknowledgeTopicResponse"
-    topic = struct(api_key, version, name, partitions=(partition,) * partitions)
-    endpoint = struct(api_key, version, "NodeEndpoint", node_id=1, host=REAL_HOST, port=9092)
-    body = struct(api_key, version, f"{kind}Response", responses=(topic,), node_endpoints=(endpoint,) * endpoints)
+    topic = of_response(api_key, version, name, partitions=(partition,) * partitions)
+    endpoint = of_response(api_key, version, "NodeEndpoint", node_id=1, host=REAL_HOST, port=9092)
+    body = of_response(api_key, version, f"{kind}Response", responses=(topic,), node_endpoints=(endpoint,) * endpoints)
     return response_bytes(api_key, version, body)
 
 
@@ -90,7 +90,7 @@ def test_many_endpoints(api_key: int, version: int, endpoints: int) -> None:
 @given(version=st.sampled_from([1, 2]), topics=TOPICS, sizes=chunk_sizes, work=st.integers(1, 7))
 def test_record_bytes_of_each_topic(version: int, topics: list[Partitions], sizes: list[int], work: int) -> None:
     response = share_response(version, topics)
-    taking = Taking(ShareFetchResponseWalk(version, len(response), counts_records=True))
+    taking = Counting(ShareFetchResponseWalk(version, len(response), counts_records=True))
 
     assert streamed(Resting(taking, work), response, sizes) == response
 

@@ -13,7 +13,7 @@ from protocol.messages import decode
 from protocol.request_header import peek_request
 from protocol.topic_metadata_request import VERSION, topics_by_id, topics_by_id_request
 from protocol.topics import TopicPartitions
-from tests.protocol.kafka_messages import CORRELATION_ID, response_bytes, struct
+from tests.protocol.kafka_messages import CORRELATION_ID, of_response, response_bytes
 
 IDS = [UUID(int=index + 1).bytes for index in range(3)]
 ASKED = int.from_bytes(CORRELATION_ID, "big")
@@ -34,9 +34,9 @@ def test_request(ids: list[bytes]) -> None:
 
 
 def answer(*topics: tuple[str | None, UUID | None, int, ErrorCode]) -> bytes:
-    partition = struct(METADATA, VERSION, "MetadataResponsePartition", leader_id=1)
+    partition = of_response(METADATA, VERSION, "MetadataResponsePartition", leader_id=1)
     made = tuple(
-        struct(
+        of_response(
             METADATA,
             VERSION,
             "MetadataResponseTopic",
@@ -47,7 +47,7 @@ def answer(*topics: tuple[str | None, UUID | None, int, ErrorCode]) -> bytes:
         )
         for name, topic_id, count, error in topics
     )
-    return response_bytes(METADATA, VERSION, struct(METADATA, VERSION, "MetadataResponse", topics=made))
+    return response_bytes(METADATA, VERSION, of_response(METADATA, VERSION, "MetadataResponse", topics=made))
 
 
 def test_answer() -> None:

@@ -3,13 +3,10 @@
 import datetime
 from collections.abc import Callable
 from struct import pack
-from typing import Any
 from uuid import UUID
 
 import pytest
-from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
-from kio.static.constants import EntityType
 
 from protocol.apis import APIS, CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from protocol.errors import MalformedFrame, TooManyItems
@@ -17,7 +14,7 @@ from protocol.messages import encode
 from protocol.topic_mutations import MAX_ITEMS, MutationRequest, is_strict
 from protocol.topics import Topic
 from protocol.wire import encode_varint
-from tests.protocol.kafka_messages import CORRELATION_ID, parsed
+from tests.protocol.kafka_messages import CORRELATION_ID, of_request, parsed
 
 HEADER = b"h" * 21
 """The bytes before a body: they are not read."""
@@ -27,10 +24,6 @@ OLDEST_OF_KIO = {CREATE_TOPICS: 2, DELETE_TOPICS: 1, CREATE_PARTITIONS: 0}
 
 ALL = [(key, version) for key in OLDEST_OF_KIO for version in range(APIS[key].max_version + 1)]
 STRICT = [(CREATE_TOPICS, 6), (CREATE_TOPICS, 7), (DELETE_TOPICS, 5), (DELETE_TOPICS, 6), (CREATE_PARTITIONS, 3)]
-
-
-def request_module(api_key: int, version: int) -> Any:
-    return load_payload_module(api_key, max(version, OLDEST_OF_KIO[api_key]), EntityType.request)
 
 
 def read(api_key: int, version: int, body: bytes) -> MutationRequest:
@@ -44,39 +37,53 @@ def counted(api_key: int, version: int, body: bytes, present: dict[Topic, int] |
 
 def create_topics(version: int, *topics: tuple[str, int, int]) -> bytes:
     """A body: topics by name, number of partitions, manual assignments."""
-    module = request_module(CREATE_TOPICS, version)
-    one = module.CreatableReplicaAssignment(partition_index=0, broker_ids=(1, 2))
-    configs = (module.CreatableTopicConfig(name="cleanup.policy", value=None),)
+    known = max(version, OLDEST_OF_KIO[CREATE_TOPICS])
+    one = of_request(CREATE_TOPICS, known, "CreatableReplicaAssignment", broker_ids=(1, 2))
+    configs = (of_request(CREATE_TOPICS, known, "CreatableTopicConfig", name="cleanup.policy"),)
     made = tuple(
-        module.CreatableTopic(
-            name=name, num_partitions=count, replication_factor=-1, assignments=(one,) * assigned, configs=configs
+        of_request(
+            CREATE_TOPICS,
+            known,
+            "CreatableTopic",
+            name=name,
+            num_partitions=count,
+            replication_factor=-1,
+            assignments=(one,) * assigned,
+            configs=configs,
         )
         for name, count, assigned in topics
     )
-    body = encode(module.CreateTopicsRequest(topics=made, timeout=MINUTE, validate_only=False))
+    body = encode(of_request(CREATE_TOPICS, known, "CreateTopicsRequest", topics=made, timeout=MINUTE))
     return body if version else body[:-1]
 
 
 def create_partitions(version: int, *topics: tuple[str, int, int | None]) -> bytes:
     """A body: topics by name, new number of partitions, manual assignments."""
-    module = request_module(CREATE_PARTITIONS, version)
-    one = module.CreatePartitionsAssignment(broker_ids=(1,))
+    one = of_request(CREATE_PARTITIONS, version, "CreatePartitionsAssignment", broker_ids=(1,))
     made = tuple(
-        module.CreatePartitionsTopic(
-            name=name, count=count, assignments=None if assigned is None else (one,) * assigned
+        of_request(
+            CREATE_PARTITIONS,
+            version,
+            "CreatePartitionsTopic",
+            name=name,
+            count=count,
+            assignments=None if assigned is None else (one,) * assigned,
         )
         for name, count, assigned in topics
     )
-    return encode(module.CreatePartitionsRequest(topics=made, timeout=MINUTE, validate_only=True))
+    values = {"topics": made, "timeout": MINUTE, "validate_only": True}
+    return encode(of_request(CREATE_PARTITIONS, version, "CreatePartitionsRequest", **values))
 
 
 def delete_topics(version: int, *topics: tuple[str | None, UUID | None]) -> bytes:
     """A body: topics by name or id; by name alone before version 6."""
-    module = request_module(DELETE_TOPICS, version)
-    if version < 6:
-        return encode(module.DeleteTopicsRequest(topic_names=tuple(name for name, _ in topics), timeout=MINUTE))
-    made = tuple(module.DeleteTopicState(name=name, topic_id=topic_id) for name, topic_id in topics)
-    return encode(module.DeleteTopicsRequest(topics=made, timeout=MINUTE))
+    known = max(version, OLDEST_OF_KIO[DELETE_TOPICS])
+    states = tuple(
+        of_request(DELETE_TOPICS, known, "DeleteTopicState", name=name, topic_id=topic_id)
+        for name, topic_id in (topics if version >= 6 else ())
+    )
+    values = {"topic_names": tuple(name for name, _ in topics), "topics": states, "timeout": MINUTE}
+    return encode(of_request(DELETE_TOPICS, known, "DeleteTopicsRequest", **values))
 
 
 def body_of(api_key: int, version: int, *names: str) -> bytes:

@@ -10,15 +10,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kio.index import load_payload_module, load_response_schema
 from kio.schema.errors import ErrorCode
-from kio.static.constants import EntityType
-from kio.static.primitive import Records, i16, i32Timedelta
+from kio.static.primitive import Records
 
 from protocol.apis import API_VERSIONS, APIS, FETCH, FIND_COORDINATOR, METADATA, PRODUCE, SHARE_FETCH
 from protocol.messages import encode
 from protocol.wire import encode_varint
-from tests.protocol.kafka_messages import record_batch
+from tests.protocol.kafka_messages import of_request, of_response, produce_body, record_batch
 
 HEARTBEAT = 12
 REAL_HOST = "127.0.0.9"
@@ -65,47 +63,27 @@ def produce_records(
     acks: int = 1,
     client_id: str | None = "etl",
 ) -> bytes:
-    """A Produce request with these records, one item for each partition. kio knows versions from 3 on."""
-    module: Any = load_payload_module(PRODUCE, max(3, version), EntityType.request)
-    data = tuple(
-        module.TopicProduceData(
-            **_topic(topic),
-            partition_data=tuple(
-                module.PartitionProduceData(index=n, records=each) for n, each in enumerate(partitions)
-            ),
-        )
-        for topic, partitions in topics.items()
-    )
-    body = encode(
-        module.ProduceRequest(
-            transactional_id=None, acks=i16(acks), timeout=datetime.timedelta(seconds=30), topic_data=data
-        )
-    )
-    return request(PRODUCE, version, correlation, body if version >= 3 else body[2:], client_id)
+    """A Produce request with these records, one item for each partition."""
+    return request(PRODUCE, version, correlation, produce_body(version, topics.items(), acks=acks), client_id)
 
 
 def refused(correlation: int, topics: Mapping[Topic, Sequence[ErrorCode]], version: int = 9) -> bytes:
     """A Produce response with these errors, one for each partition. Version 3 or later."""
-    module: Any = load_payload_module(PRODUCE, version, EntityType.response)
-    now = datetime.datetime.fromtimestamp(0, datetime.UTC)
-    more: dict[str, Any] = {"log_start_offset": 0} if version >= 5 else {}
-    if version >= 8:
-        more |= {"record_errors": (), "error_message": None}
     responses = tuple(
-        module.TopicProduceResponse(
-            **_topic(topic),
+        of_response(
+            PRODUCE,
+            version,
+            "TopicProduceResponse",
+            name=topic,
+            topic_id=topic,
             partition_responses=tuple(
-                module.PartitionProduceResponse(index=n, error_code=error, base_offset=0, log_append_time=now, **more)
+                of_response(PRODUCE, version, "PartitionProduceResponse", index=n, error_code=error)
                 for n, error in enumerate(errors)
             ),
         )
         for topic, errors in topics.items()
     )
-    return answer(PRODUCE, version, correlation, module.ProduceResponse(responses=responses, throttle_time=_ms(0)))
-
-
-def _topic(topic: Topic) -> dict[str, Any]:
-    return {"topic_id": topic} if isinstance(topic, uuid.UUID) else {"name": topic}
+    return answer(PRODUCE, version, correlation, of_response(PRODUCE, version, "ProduceResponse", responses=responses))
 
 
 def produced(correlation: int, version: int = 9, throttle_ms: int = 0, endpoints: bool = False) -> bytes:
@@ -161,19 +139,18 @@ def fetch(correlation: int, version: int = 12, client_id: str | None = "etl", ma
 
 def share_fetch(correlation: int, version: int = 1, max_bytes: int = 50_000_000, *, renews: bool = False) -> bytes:
     """A ShareFetch request without topics: max wait 500 ms, min bytes 1. renews: it only renews locks (version 2)."""
-    module: Any = load_payload_module(SHARE_FETCH, version, EntityType.request)
-    body = module.ShareFetchRequest(
+    body = of_request(
+        SHARE_FETCH,
+        version,
+        "ShareFetchRequest",
         group_id="group",
         member_id="member",
-        share_session_epoch=0,
-        max_wait=_ms(500),
+        max_wait=datetime.timedelta(milliseconds=500),
         min_bytes=1,
         max_bytes=max_bytes,
         max_records=500,
         batch_size=500,
-        topics=(),
-        forgotten_topics_data=(),
-        **({"is_renew_ack": True} if renews else {}),
+        is_renew_ack=renews,
     )
     return request(SHARE_FETCH, version, correlation, encode(body))
 
@@ -194,61 +171,37 @@ def fetched(correlation: int, version: int = 12, size: int = 200, throttle_ms: i
 
 def fetched_with_endpoints(correlation: int, version: int = 17, partitions: int = 2, record_bytes: int = 300) -> bytes:
     """A Fetch response that names a broker at its very end."""
-    schema: Any = load_response_schema(FETCH, version)
-    module = _module_of(schema)
-    topic = module.FetchableTopicResponse(
-        topic_id=TOPIC_ID,
-        partitions=tuple(
-            module.PartitionData(
-                partition_index=number,
-                error_code=ErrorCode.none,
-                high_watermark=9,
-                aborted_transactions=(),
-                records=Records(noise(record_bytes, number)),
-            )
-            for number in range(partitions)
-        ),
+    made = tuple(
+        of_response(
+            FETCH,
+            version,
+            "PartitionData",
+            partition_index=number,
+            high_watermark=9,
+            records=Records(noise(record_bytes, number)),
+        )
+        for number in range(partitions)
     )
-    endpoint = module.NodeEndpoint(node_id=7, host=REAL_HOST, port=REAL_PORT, rack=None)
-    return answer(
-        FETCH,
-        version,
-        correlation,
-        schema(
-            throttle_time=_ms(0),
-            error_code=ErrorCode.none,
-            session_id=1,
-            responses=(topic,),
-            node_endpoints=(endpoint,),
-        ),
-    )
+    topic = of_response(FETCH, version, "FetchableTopicResponse", topic_id=TOPIC_ID, partitions=made)
+    endpoint = of_response(FETCH, version, "NodeEndpoint", node_id=7, host=REAL_HOST, port=REAL_PORT)
+    body = of_response(FETCH, version, "FetchResponse", session_id=1, responses=(topic,), node_endpoints=(endpoint,))
+    return answer(FETCH, version, correlation, body)
 
 
 def share_fetched(correlation: int, version: int = 1, record_bytes: int = 300) -> bytes:
     """A ShareFetch response that names a broker behind its records."""
-    schema: Any = load_response_schema(SHARE_FETCH, version)
-    module = _module_of(schema)
-    partition = module.PartitionData(
-        partition_index=0,
-        error_code=ErrorCode.none,
-        acknowledge_error_code=0,
-        acknowledge_error_message=None,
-        current_leader=module.LeaderIdAndEpoch(leader_id=7, leader_epoch=3),
-        records=Records(noise(record_bytes, correlation)),
-        acquired_records=(module.AcquiredRecords(first_offset=0, last_offset=9, delivery_count=1),),
-    )
-    return answer(
+    partition = of_response(
         SHARE_FETCH,
         version,
-        correlation,
-        schema(
-            throttle_time=_ms(0),
-            error_code=ErrorCode.none,
-            acquisition_lock_timeout=_ms(30_000),
-            responses=(module.ShareFetchableTopicResponse(topic_id=TOPIC_ID, partitions=(partition,)),),
-            node_endpoints=(module.NodeEndpoint(node_id=7, host=REAL_HOST, port=REAL_PORT, rack=None),),
-        ),
+        "PartitionData",
+        current_leader=of_response(SHARE_FETCH, version, "LeaderIdAndEpoch", leader_id=7, leader_epoch=3),
+        records=Records(noise(record_bytes, correlation)),
+        acquired_records=(of_response(SHARE_FETCH, version, "AcquiredRecords", last_offset=9, delivery_count=1),),
     )
+    topic = of_response(SHARE_FETCH, version, "ShareFetchableTopicResponse", topic_id=TOPIC_ID, partitions=(partition,))
+    endpoint = of_response(SHARE_FETCH, version, "NodeEndpoint", node_id=7, host=REAL_HOST, port=REAL_PORT)
+    body = of_response(SHARE_FETCH, version, "ShareFetchResponse", responses=(topic,), node_endpoints=(endpoint,))
+    return answer(SHARE_FETCH, version, correlation, body)
 
 
 def metadata(correlation: int, version: int = 12) -> bytes:
@@ -265,35 +218,27 @@ def metadata_answer(
     """A Metadata response; brokers by node id. Topics are so many of the same id, or those `named`, with their ids."""
     if named is None:
         named = {f"topic-{number}": TOPIC_ID for number in range(topics)}
-    schema: Any = load_response_schema(METADATA, version)
-    module = _module_of(schema)
-    return answer(
-        METADATA,
-        version,
-        correlation,
-        schema(
-            throttle_time=_ms(0),
-            brokers=tuple(
-                module.MetadataResponseBroker(node_id=node, host=host, port=port, rack=None)
-                for node, (host, port) in brokers.items()
-            ),
-            cluster_id="cluster",
-            topics=tuple(
-                module.MetadataResponseTopic(error_code=ErrorCode.none, name=name, topic_id=topic_id, partitions=())
-                for name, topic_id in named.items()
-            ),
-        ),
+    nodes = tuple(
+        of_response(METADATA, version, "MetadataResponseBroker", node_id=node, host=host, port=port)
+        for node, (host, port) in brokers.items()
     )
+    made = tuple(
+        of_response(METADATA, version, "MetadataResponseTopic", name=name, topic_id=topic_id)
+        for name, topic_id in named.items()
+    )
+    body = of_response(METADATA, version, "MetadataResponse", brokers=nodes, cluster_id="cluster", topics=made)
+    return answer(METADATA, version, correlation, body)
 
 
 def coordinator_answer(correlation: int, node: int, host: str, port: int) -> bytes:
     """A FindCoordinator response, version 4."""
-    schema: Any = load_response_schema(FIND_COORDINATOR, 4)
-    module = _module_of(schema)
-    coordinator = module.Coordinator(
-        key="group", node_id=node, host=host, port=port, error_code=ErrorCode.none, error_message=None
+    coordinator = of_response(FIND_COORDINATOR, 4, "Coordinator", key="group", node_id=node, host=host, port=port)
+    return answer(
+        FIND_COORDINATOR,
+        4,
+        correlation,
+        of_response(FIND_COORDINATOR, 4, "FindCoordinatorResponse", coordinators=(coordinator,)),
     )
-    return answer(FIND_COORDINATOR, 4, correlation, schema(throttle_time=_ms(0), coordinators=(coordinator,)))
 
 
 def find_coordinator(correlation: int, version: int = 4) -> bytes:
@@ -333,13 +278,3 @@ def correlation_of(sent: bytes) -> int:
     """Of a request."""
     value: int = struct.unpack_from(">i", sent, 8)[0]
     return value
-
-
-def _module_of(schema: Any) -> Any:
-    import sys
-
-    return sys.modules[schema.__module__]
-
-
-def _ms(value: int) -> Any:
-    return i32Timedelta.parse(datetime.timedelta(milliseconds=value))

@@ -2,7 +2,6 @@
 
 import datetime
 from collections.abc import Iterable, Mapping
-from importlib import import_module
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -11,6 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from protocol.apis import APIS, CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from protocol.messages import decode, encode
+from tests.protocol.kafka_messages import made, of_request, of_response
 from tests.proxy.frames import answer, request
 
 Topic = str | bytes
@@ -18,7 +18,6 @@ Answered = tuple[int, str | None]
 REFUSED: Answered = (89, "The throttling quota has been exceeded.")
 PASSED: Answered = (0, None)
 _SECOND = datetime.timedelta(seconds=1)
-_MODULES = {CREATE_TOPICS: "create_topics", DELETE_TOPICS: "delete_topics", CREATE_PARTITIONS: "create_partitions"}
 _OLDEST_KNOWN = {CREATE_TOPICS: 2, DELETE_TOPICS: 1, CREATE_PARTITIONS: 0}
 _RESULTS = {CREATE_TOPICS: "topics", DELETE_TOPICS: "responses", CREATE_PARTITIONS: "results"}
 
@@ -28,50 +27,53 @@ def mutation(api: int, version: int, correlation: int, topics: Mapping[str, int]
 
     Below the versions that kio knows the layout is that of its oldest, but for CreateTopics 0.
     """
-    module = _module(api, version, "request")
+    known = max(version, _OLDEST_KNOWN[api])
+    values: dict[str, Any] = {"timeout": _SECOND}
     if api == CREATE_TOPICS:
-        body = module.CreateTopicsRequest(
-            topics=tuple(
-                module.CreatableTopic(name=name, num_partitions=count, replication_factor=1, assignments=(), configs=())
-                for name, count in topics.items()
-            ),
-            timeout=_SECOND,
-            validate_only=False,
+        values["topics"] = tuple(
+            of_request(api, known, "CreatableTopic", name=name, num_partitions=count, replication_factor=1)
+            for name, count in topics.items()
         )
+        body = of_request(api, known, "CreateTopicsRequest", **values)
     elif api == CREATE_PARTITIONS:
-        body = module.CreatePartitionsRequest(
-            topics=tuple(
-                module.CreatePartitionsTopic(name=name, count=count, assignments=None) for name, count in topics.items()
-            ),
-            timeout=_SECOND,
-            validate_only=False,
+        values["topics"] = tuple(
+            of_request(api, known, "CreatePartitionsTopic", name=name, count=count) for name, count in topics.items()
         )
+        body = of_request(api, known, "CreatePartitionsRequest", **values)
     else:
-        body = _deletion(module, version, topics)
+        body = _deletion(known, topics)
     return request(api, version, correlation, encode(body), client_id)
 
 
 def deletion(version: int, correlation: int, topics: Iterable[Topic]) -> bytes:
     """DeleteTopics, from version 6 on also by id."""
-    body = _deletion(_module(DELETE_TOPICS, version, "request"), version, topics)
-    return request(DELETE_TOPICS, version, correlation, encode(body))
+    return request(DELETE_TOPICS, version, correlation, encode(_deletion(version, topics)))
 
 
 def done(
     api: int, version: int, correlation: int, topics: Iterable[Topic], throttle_ms: int = 0, error: int = 0
 ) -> bytes:
     """A broker's response: the same error for each of the topics."""
-    module = _module(api, version, "response")
     one = {
         CREATE_TOPICS: "CreatableTopicResult",
         DELETE_TOPICS: "DeletableTopicResult",
         CREATE_PARTITIONS: "CreatePartitionsTopicResult",
     }[api]
-    schema: Any = load_response_schema(api, version)
-    body = schema(
-        throttle_time=datetime.timedelta(milliseconds=throttle_ms),
-        **{_RESULTS[api]: tuple(_result(getattr(module, one), topic, ErrorCode(error)) for topic in topics)},
+    results = tuple(
+        of_response(
+            api,
+            version,
+            one,
+            name=None if isinstance(topic, bytes) else topic,
+            topic_id=UUID(bytes=topic) if isinstance(topic, bytes) else None,
+            error_code=ErrorCode(error),
+            num_partitions=1,
+            replication_factor=1,
+        )
+        for topic in topics
     )
+    throttle_time = datetime.timedelta(milliseconds=throttle_ms)
+    body = made(load_response_schema(api, version), throttle_time=throttle_time, **{_RESULTS[api]: results})
     return answer(api, version, correlation, body)
 
 
@@ -106,25 +108,13 @@ def told(api: int, version: int, received: bytes) -> Told:
     return Told(int.from_bytes(received[4:8], "big"), round(body.throttle_time.total_seconds() * 1000), errors)
 
 
-def _deletion(module: Any, version: int, topics: Iterable[Topic]) -> Any:
-    if version < 6:
-        return module.DeleteTopicsRequest(topic_names=tuple(topics), timeout=_SECOND)
+def _deletion(version: int, topics: Iterable[Topic]) -> Any:
+    named = tuple(topics)
     states = tuple(
-        module.DeleteTopicState(name=topic, topic_id=None)
+        of_request(DELETE_TOPICS, version, "DeleteTopicState", name=topic)
         if isinstance(topic, str)
-        else module.DeleteTopicState(name=None, topic_id=UUID(bytes=topic))
-        for topic in topics
+        else of_request(DELETE_TOPICS, version, "DeleteTopicState", topic_id=UUID(bytes=topic))
+        for topic in (named if version >= 6 else ())
     )
-    return module.DeleteTopicsRequest(topics=states, timeout=_SECOND)
-
-
-def _result(schema: Any, topic: Topic, error: ErrorCode) -> Any:
-    values: dict[str, Any] = {"name": topic, "error_code": error, "error_message": None, "topic_id": None}
-    values |= {"num_partitions": 1, "replication_factor": 1, "configs": ()}
-    if isinstance(topic, bytes):
-        values |= {"name": None, "topic_id": UUID(bytes=topic)}
-    return schema(**{name: value for name, value in values.items() if name in schema.__dataclass_fields__})
-
-
-def _module(api: int, version: int, kind: str) -> Any:
-    return import_module(f"kio.schema.{_MODULES[api]}.v{max(version, _OLDEST_KNOWN[api])}.{kind}")
+    values = {"topic_names": named, "topics": states, "timeout": _SECOND}
+    return of_request(DELETE_TOPICS, version, "DeleteTopicsRequest", **values)

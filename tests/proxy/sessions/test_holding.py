@@ -12,6 +12,7 @@ import pytest
 from proxy.sessions.lifecycle import State
 from proxy.streams.handlers.data import HEAD_READ_SIZE
 from tests.proxy.conversation import OpenStage, Peer, Stage, lines_of, until, without_burst
+from tests.proxy.dialogue import held
 from tests.proxy.frames import produce, produced
 
 FAST = without_burst("client-id=etl,producer_byte_rate=1MB")
@@ -24,10 +25,6 @@ async def in_debt(stage: Stage, size: int = 10_000) -> tuple[Peer, Peer]:
     await client.send(produce(1, size))
     assert await broker.frame() == produce(1, size)
     return client, broker
-
-
-async def held(stage: Stage, count: int = 1) -> None:
-    await until(lambda: stage.paused().get("quota", 0) == count)
 
 
 async def test_a_held_session_is_not_read(open_stage: OpenStage) -> None:

@@ -8,7 +8,7 @@ from kio.index import load_request_schema
 
 from protocol.apis import METADATA
 from protocol.messages import decode
-from tests.proxy.conversation import OpenStage, Peer, Stage, lines_of, without_burst
+from tests.proxy.conversation import OpenStage, Peer, Stage, lines_of
 from tests.proxy.frames import (
     batch,
     frame,
@@ -16,13 +16,7 @@ from tests.proxy.frames import (
     noise,
     produce_records,
 )
-
-IDS = {"rows": uuid.UUID(int=7), "cols": uuid.UUID(int=8)}
-BY_NAME_AND_TOTAL = [
-    without_burst("topic=rows,bytes_in_rate=1"),
-    without_burst("total=true,bytes_in_rate=1"),
-    without_burst("resource-group=clients,client-id=etl,messages_in_rate=1"),
-]
+from tests.proxy.streams.test_topic_ids import BY_NAME_AND_TOTAL, IDS
 
 
 async def asked_by_the_proxy(stage: Stage) -> tuple[Peer, set[uuid.UUID]]:

@@ -9,48 +9,6 @@ from proxy.sessions.wire import Wire, tcp_state
 from tests.proxy.conversation import LOOPBACK, until
 
 
-async def test_a_plain_wire_is_the_socket_itself() -> None:
-    near, far = socket.socketpair()
-    with near, far:
-        near.setblocking(False)
-        wire = Wire(asyncio.get_running_loop(), near)
-        buffer = bytearray(10)
-        with pytest.raises(BlockingIOError):
-            wire.recv_into(buffer, 10)
-        far.send(b"abcdef")
-        assert not wire.buffers
-        assert wire.recv_into(buffer, 4) == 4
-        assert wire.send(b"xyz") == 3
-        assert far.recv(10) == b"xyz"
-        wire.shutdown()
-        assert far.recv(10) == b""
-        wire.shutdown()  # a second time changes nothing
-        wire.close()
-
-
-async def test_readers_and_writers_are_added_and_removed() -> None:
-    near, far = socket.socketpair()
-    with near, far:
-        near.setblocking(False)
-        wire = Wire(asyncio.get_running_loop(), near)
-        calls: list[str] = []
-        wire.when_writable(lambda: calls.append("write"))
-        await until(lambda: calls)
-        wire.stop_writing()
-        wire.when_readable(lambda: calls.append("read"))
-        far.send(b"x")
-        await until(lambda: "read" in calls)
-        wire.stop_reading()
-        calls.clear()
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert calls == []
-        for _ in range(2):
-            wire.stop_reading()
-            wire.stop_writing()
-        wire.close()
-
-
 async def test_a_wire_detects_that_its_peer_has_gone() -> None:
     with socket.create_server((LOOPBACK, 0)) as server:
         far = socket.create_connection(server.getsockname())

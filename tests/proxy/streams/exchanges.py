@@ -1,14 +1,8 @@
 """One exchange for each handler: a request, what the broker answers, and what each side is to receive."""
 
-import datetime
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-from kio.index import load_payload_module
-from kio.schema.errors import ErrorCode
-from kio.static.constants import EntityType
 
 from protocol.apis import (
     API_VERSIONS,
@@ -19,6 +13,7 @@ from protocol.apis import (
     SHARE_ACKNOWLEDGE,
 )
 from protocol.messages import encode
+from tests.protocol.kafka_messages import of_request, of_response
 from tests.proxy import frames
 from tests.proxy.frames import REAL_HOST, REAL_PORT, TOPIC_ID, answer, batch, request
 from tests.proxy.mutation_frames import create, created
@@ -26,7 +21,6 @@ from tests.proxy.mutation_frames import create, created
 NODE = 7
 PROXY = ("127.0.0.1", 19_093 + NODE)
 """Where clients find the broker of `REAL_HOST`."""
-_NO_TIME = datetime.timedelta(0)
 
 
 @dataclass(frozen=True)
@@ -189,67 +183,39 @@ HANDLED: dict[str, Callable[[int], Exchange]] = {
 
 
 def _cluster(n: int, host: str, port: int) -> bytes:
-    module: Any = load_payload_module(DESCRIBE_CLUSTER, 1, EntityType.response)
-    broker = module.DescribeClusterBroker(broker_id=NODE, host=host, port=port, rack=None)
-    body = module.DescribeClusterResponse(
-        throttle_time=_NO_TIME,
-        error_code=ErrorCode.none,
-        error_message=None,
-        cluster_id="cluster",
-        controller_id=NODE,
-        brokers=(broker,),
-        cluster_authorized_operations=0,
-    )
-    return answer(DESCRIBE_CLUSTER, 1, n, body)
+    broker = of_response(DESCRIBE_CLUSTER, 1, "DescribeClusterBroker", broker_id=NODE, host=host, port=port)
+    values = {"cluster_id": "cluster", "controller_id": NODE, "brokers": (broker,)}
+    return answer(DESCRIBE_CLUSTER, 1, n, of_response(DESCRIBE_CLUSTER, 1, "DescribeClusterResponse", **values))
 
 
 def _configs_request(n: int, resource_type: int) -> bytes:
-    module: Any = load_payload_module(DESCRIBE_CONFIGS, 4, EntityType.request)
-    resource = module.DescribeConfigsResource(
-        resource_type=resource_type, resource_name=str(NODE), configuration_keys=None
-    )
-    body = module.DescribeConfigsRequest(resources=(resource,), include_synonyms=False, include_documentation=False)
+    values = {"resource_type": resource_type, "resource_name": str(NODE)}
+    resource = of_request(DESCRIBE_CONFIGS, 4, "DescribeConfigsResource", **values)
+    body = of_request(DESCRIBE_CONFIGS, 4, "DescribeConfigsRequest", resources=(resource,))
     return request(DESCRIBE_CONFIGS, 4, n, encode(body))
 
 
 def _configs(n: int, resource_type: int, listeners: str) -> bytes:
-    module: Any = load_payload_module(DESCRIBE_CONFIGS, 4, EntityType.response)
-
-    def config(name: str, value: str) -> Any:
-        return module.DescribeConfigsResourceResult(
-            name=name,
-            value=value,
-            read_only=False,
-            config_source=5,
-            is_sensitive=False,
-            synonyms=(),
-            config_type=2,
-            documentation=None,
-        )
-
-    result = module.DescribeConfigsResult(
-        error_code=ErrorCode.none,
-        error_message=None,
-        resource_type=resource_type,
-        resource_name=str(NODE),
-        configs=(config("advertised.listeners", listeners), config("num.io", "8")),
+    configs = tuple(
+        of_response(DESCRIBE_CONFIGS, 4, "DescribeConfigsResourceResult", name=name, value=value, config_source=5)
+        for name, value in (("advertised.listeners", listeners), ("num.io", "8"))
     )
-    return answer(DESCRIBE_CONFIGS, 4, n, module.DescribeConfigsResponse(throttle_time=_NO_TIME, results=(result,)))
+    values = {"resource_type": resource_type, "resource_name": str(NODE), "configs": configs}
+    result = of_response(DESCRIBE_CONFIGS, 4, "DescribeConfigsResult", **values)
+    return answer(
+        DESCRIBE_CONFIGS, 4, n, of_response(DESCRIBE_CONFIGS, 4, "DescribeConfigsResponse", results=(result,))
+    )
 
 
 def _acknowledged(n: int) -> bytes:
-    module: Any = load_payload_module(SHARE_ACKNOWLEDGE, 1, EntityType.response)
-    partition = module.PartitionData(
-        partition_index=0,
-        error_code=ErrorCode.none,
-        current_leader=module.LeaderIdAndEpoch(leader_id=NODE, leader_epoch=3),
+    leader = of_response(SHARE_ACKNOWLEDGE, 1, "LeaderIdAndEpoch", leader_id=NODE, leader_epoch=3)
+    partition = of_response(SHARE_ACKNOWLEDGE, 1, "PartitionData", current_leader=leader)
+    topic = of_response(
+        SHARE_ACKNOWLEDGE, 1, "ShareAcknowledgeTopicResponse", topic_id=TOPIC_ID, partitions=(partition,)
     )
-    topic = module.ShareAcknowledgeTopicResponse(topic_id=TOPIC_ID, partitions=(partition,))
-    endpoint = module.NodeEndpoint(node_id=NODE, host=REAL_HOST, port=REAL_PORT, rack=None)
-    body = module.ShareAcknowledgeResponse(
-        throttle_time=_NO_TIME, error_code=ErrorCode.none, responses=(topic,), node_endpoints=(endpoint,)
-    )
-    return answer(SHARE_ACKNOWLEDGE, 1, n, body)
+    endpoint = of_response(SHARE_ACKNOWLEDGE, 1, "NodeEndpoint", node_id=NODE, host=REAL_HOST, port=REAL_PORT)
+    values = {"responses": (topic,), "node_endpoints": (endpoint,)}
+    return answer(SHARE_ACKNOWLEDGE, 1, n, of_response(SHARE_ACKNOWLEDGE, 1, "ShareAcknowledgeResponse", **values))
 
 
 def _versions(n: int, produce_version: int) -> bytes:

@@ -17,7 +17,7 @@ from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
 from tests.proxy import frames
 from tests.proxy.frames import batch, heartbeat, produce_records
-from tests.proxy.streams.pair import Pair, World, release
+from tests.proxy.streams.pair import Pair, World, pass_holds
 from tests.quotas.cost import calls_during
 
 KNOWN_ID, UNKNOWN_ID = uuid.UUID(int=0x70), uuid.UUID(int=0x71)
@@ -158,18 +158,6 @@ PARTS = st.lists(
 )
 
 
-def release_holds(world: World) -> None:
-    """As `pass_holds`; a limit may be in debt again when the time it gave has passed."""
-    for _ in range(100):
-        if not world.holds.limits:
-            return
-        limit = next(iter(world.holds.limits))
-        world.clock.now_ns += world.holds.due_ns(limit, world.clock()) or 0
-        frame = world.holds.next(limit, world.clock())
-        if frame is not None:
-            release(frame)
-
-
 class Half:
     """One of two proxies that receive the same. `together`: whether it charges requests together."""
 
@@ -194,7 +182,7 @@ class Half:
         world = self.world
         world.clock.pass_seconds(part.seconds)
         if part.then == "holds pass":
-            release_holds(world)
+            pass_holds(world)
         elif part.then == "limits change":
             world.registry.replace([*self.quotas, parse_spec("topic=cols,bytes_in_rate=5000")], world.clock())
         elif part.then == "an hour passes":

@@ -17,7 +17,7 @@ from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import batch, fetch, fetched, produce, produce_records
 from tests.proxy.streams.exchanges import HANDLED, NOISE, Exchange
-from tests.proxy.streams.pair import Pair, World, release
+from tests.proxy.streams.pair import Pair, World, run_until
 
 DRY_RUN = EnforcementOptions(dry_run=True)
 USAGE = UsageOptions(file=Path("unused"))
@@ -104,29 +104,14 @@ def replay(arrivals: list[Arrival], quotas: list[QuotaEntry], *, dry_run: bool) 
     began_ns = world.clock()
     pairs = [Pair(world) for _ in range(1 + max(pair for _, pair, _ in arrivals))]
     for at_ns, pair, frame in arrivals:
-        pass_until(world, began_ns + at_ns)
+        run_until(world, began_ns + at_ns)
         pairs[pair].client_sends(frame)
     return world, sum(len(pair.requests.kept) + len(pair.requests.unread) for pair in pairs)
 
 
-def pass_until(world: World, end_ns: int) -> None:
-    """Let time pass as the timers of held frames do."""
-    holds = world.holds
-    while holds.limits:
-        due_ns = {limit: holds.due_ns(limit, world.clock()) or 0 for limit in holds.limits}
-        limit = min(due_ns, key=due_ns.__getitem__)
-        if world.clock() + due_ns[limit] > end_ns:
-            break
-        world.clock.now_ns += due_ns[limit]
-        frame = holds.next(limit, world.clock())
-        assert frame is not None
-        release(frame)
-    world.clock.now_ns = max(world.clock.now_ns, end_ns)
-
-
 def excess(world: World) -> dict[str, int]:
     """Bytes that found a limit in debt, by its name, once all that was sent has passed."""
-    pass_until(world, world.clock() + 100_000_000_000)
+    run_until(world, world.clock() + 100_000_000_000)
     (entity,) = world.metrics.entities
     for_usage = Counter[str]()
     for tally in world.metrics.entities.throttle_tallies or ():
@@ -180,9 +165,9 @@ def test_the_excess_of_a_fetch_is_its_response(options: EnforcementOptions) -> N
     pair = Pair(world)
     for number, size in ((1, 300), (2, 200)):
         pair.client_sends(fetch(number))
-        pass_until(world, world.clock() + 1)
+        run_until(world, world.clock() + 1)
         if pair.held is not None:
-            pass_until(world, world.clock() + 1_000_000_000)
+            run_until(world, world.clock() + 1_000_000_000)
         pair.broker_sends(fetched(number, size=size))
     assert excess(world) == {"consumer_byte_rate": len(fetched(2, size=200))}
 

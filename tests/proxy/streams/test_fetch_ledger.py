@@ -172,16 +172,6 @@ def test_a_notice_for_a_request_rate_counts_each_held_fetch_as_one_request(also:
     assert throttle_ms_of(first) == 4 * 1000 / 2, "its own request and three that are held"
 
 
-def test_a_consumer_that_waits_is_never_held_for_a_request_rate() -> None:
-    pair = Pair(World([without_burst("client-id=etl,request_rate=2")]))
-    for number in range(1, 5):
-        pair.client_sends(frames.fetch(number))
-        assert pair.held is None
-        pair.broker_sends(frames.fetched(number, size=100))
-        assert throttle_ms_of(pair) == 500
-        pair.world.clock.pass_seconds(0.5)
-
-
 def throttle_ms_of(pair: Pair) -> int:
     """In the latest Fetch response that the client received."""
     return int.from_bytes(pair.received()[-1][9:13])
@@ -198,22 +188,6 @@ def test_a_fetch_for_no_bytes_is_held_as_any_other(request_of: Any, limit: str, 
     assert first.sent() == [request_of(1, max_bytes=max_bytes)], "brokers refuse other values of a ShareFetch"
     second.client_sends(request_of(2, max_bytes=max_bytes))
     assert second.held is not None
-
-
-def test_a_share_fetch_is_held_for_ten_seconds_at_most() -> None:
-    """What a share consumer has acquired is locked for 30 s, and it acknowledges with its next fetch."""
-    world = World([without_burst("client-id=etl,consumer_byte_rate=1000")])
-    first, second = Pair(world), Pair(world)
-    first.client_sends(frames.share_fetch(1))
-    first.broker_sends(frames.share_fetched(1, record_bytes=100_000))
-    second.client_sends(frames.share_fetch(1))
-    hold = second.held
-    assert hold is not None
-    assert hold.until_ns == world.clock() + 10_000_000_000
-    world.clock.pass_seconds(10)
-    world.holds.remove(hold)
-    release(hold)
-    assert second.to_broker
 
 
 # ---- limits that are lifted

@@ -11,7 +11,7 @@ from tests.proxy.frames import (
     produce_records,
 )
 from tests.proxy.streams.pair import Pair, World, pass_holds
-from tests.proxy.streams.waiting import holder, replace_quotas, wait
+from tests.proxy.streams.waiting import replace_quotas, wait
 
 ROWS = [produce_records(number, {"rows": [batch(1, 1_000)]}) for number in range(5)]
 PRODUCE = "client-id=etl,producer_byte_rate={}"
@@ -61,16 +61,6 @@ def test_debt_of_a_raised_limit_is_paid_at_the_new_rate(spec: str) -> None:
     assert now == pytest.approx(before * slowest(spec) / rate, rel=1e-6)
     wait(world, now)
     assert pair.sent() == ROWS[1:3]
-
-
-def test_a_limit_of_another_level_holds_in_its_place() -> None:
-    """As in Kafka: another level, another bucket, which starts anew."""
-    pair = held(PRODUCE.format(1))
-    pair_limit = without_burst("user=ANONYMOUS,client-id=etl,producer_byte_rate=100")
-    replace_quotas(pair.world, [without_burst(PRODUCE.format(1)), pair_limit])
-    assert pair.sent() == ROWS[1:3]
-    pair.client_sends(ROWS[3])
-    assert holder(pair) == ("user:ANONYMOUS,client-id:etl", "producer_byte_rate")
 
 
 def test_changes_of_other_limits_keep_the_order() -> None:

@@ -8,7 +8,6 @@ import pytest
 from protocol.errors import ProtocolError
 from proxy.streams.handlers.data import HEAD_READ_SIZE
 from proxy.streams.memory import READ_SIZE
-from proxy.streams.produce_usage import LOOKAHEAD
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import lines_of, without_burst
 from tests.proxy.frames import batch, produce, produce_records
@@ -88,16 +87,6 @@ def test_only_near_its_limits_a_connection_reads_frame_by_frame(limit: str, want
     pair = Pair(World([parse_spec(limit)]))
     pair.client_sends(produce_records(1, {"rows": [batch(10, 950)]}))
     assert pair.request_stream.want == want
-
-
-def test_a_held_connection_keeps_only_what_was_parsed() -> None:
-    world = World([FAST])
-    pair = Pair(world)
-    pair.client_sends(produce_records(1, {"rows": [batch(1, 5_000)]}))
-    pair.client_sends(produce_records(2, {"rows": [batch(1, 90_000)]}), produce_records(3, {"rows": [batch(1, 80)]}))
-    assert holder(pair) == ROWS
-    assert len(pair.requests.unread) > 20_000
-    assert LOOKAHEAD <= world.memory.buffered_bytes <= LOOKAHEAD + HEAD_READ_SIZE
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from proxy.config.config import EnforcementOptions, UsageOptions
 from proxy.observability.topic_traffic import OTHER_TOPICS
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
-from tests.protocol.fetch_responses import TOPICS, Partitions, fetch_response, record_bytes, share_response, topic_of
-from tests.protocol.kafka_messages import CORRELATION_ID, idempotent
+from tests.protocol.fetch_responses import TOPICS, Partitions, fetch_response, record_bytes, share_response
+from tests.protocol.kafka_messages import CORRELATION_ID, idempotent, topic_of
 from tests.proxy import frames
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import batch, produce_records

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quotas.admission.fair_queue import FairQueue
@@ -52,6 +52,7 @@ class SlowQueue:
         max_size=200,
     )
 )
+@example([("push", "a", 3), ("push", "a", 5), ("push", "b", 1), ("take all", "a", 0), ("push", "b", 2)])
 def test_agrees_with_the_slow_model(actions: list[tuple[str, str, int]]) -> None:
     queue: FairQueue[str] = FairQueue()
     model = SlowQueue()

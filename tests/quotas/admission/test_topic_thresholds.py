@@ -39,25 +39,6 @@ def test_a_change_beyond_the_total_is_refused_with_both_numbers_and_changes_noth
     assert (thresholds.threshold_of("a"), thresholds.threshold_of("b")) == (6 * MB, 4 * MB)
 
 
-def test_thresholds_without_a_total_are_refused() -> None:
-    with pytest.raises(ThresholdError) as raised:
-        check_thresholds(BYTES, None, {"a": MB, "b": MB})
-    assert (raised.value.explicit_sum, raised.value.total) == (2 * MB, None)
-    assert str(raised.value) == (
-        "bytes.in.per.sec.threshold of topics (sum 2000000) has no effect without "
-        "total.bytes.in.per.sec.threshold: set the total, or remove the thresholds of topics"
-    )
-    thresholds = Thresholds(BYTES)
-    with pytest.raises(ThresholdError):
-        set_topic(thresholds, "a", MB)
-    thresholds.replace(MB, {"a": MB})
-    with pytest.raises(ThresholdError):
-        set_total(thresholds, None)
-    assert thresholds.total == MB
-    thresholds.replace(None, {})
-    assert thresholds.total is None
-
-
 @pytest.mark.parametrize("value", [0, -1, Fraction(-1, 2)])
 def test_a_threshold_is_above_zero(value: int | Fraction) -> None:
     thresholds = Thresholds(BYTES)

@@ -164,3 +164,5 @@ def test_a_rate_is_above_zero(algorithm: str, rate: int | Fraction) -> None:
     name, own = (algorithm, None) if algorithm == PRODUCER_IDS_RATE else (PRODUCER_BYTE_RATE, algorithm)
     with pytest.raises(ValueError, match="must be above zero"):
         DEFAULTS.make(name, rate, own, None)
+    with pytest.raises(ValueError, match="must be above zero"):
+        Ewma(1).set_rate(rate, 0, 0)

@@ -98,18 +98,6 @@ def test_a_bound_of_nothing_is_met_within_a_day() -> None:
     assert meter.one_minute_rate(TICK_NS + wait_ns) == 0
 
 
-def test_a_record_of_nothing_changes_no_rate() -> None:
-    """Not by a rounding: a wait that was told is over when it is over."""
-    for ticks in range(2, 40):
-        meter, untouched = Meter(), Meter()
-        for each in (meter, untouched):
-            each.record(1_000_003, 0)
-        meter.record(0, ticks * TICK_NS)
-        assert meter.one_minute_rate(0) == meter.one_minute_rate(ticks * TICK_NS)  # the clock stands there
-        for later in range(ticks, 80):
-            assert meter.one_minute_rate(later * TICK_NS) == untouched.one_minute_rate(later * TICK_NS)
-
-
 @given(rates, schedules)
 def test_the_bound_decides_as_the_meter_says(rate: int | Fraction, schedule: list[tuple[int, int]]) -> None:
     ewma, meter = Ewma(rate), Meter()

@@ -71,14 +71,3 @@ def test_by_kafkas_rule_they_wait_once_fewer_than_ten_seconds_count(samples: int
     kafkas = SampledWindow(30, samples=samples, window_ns=SECOND, first_window=False)
     waits_ms = [kafkas.record(25, second * SECOND) // MS for second in range(60)]
     assert max(waits_ms) == {2: 667, 3: 500, 5: 167, 11: 0}[samples]
-
-
-def test_a_client_at_its_limit_is_asked_to_wait() -> None:
-    window = new(10, 11)
-    now_ns, waits = 0, []
-    for _ in range(100):
-        while (answer := admit(window, 5, now_ns)) < 0:
-            now_ns -= answer
-        waits.append(answer)
-        now_ns += answer
-    assert all(waits[5:])

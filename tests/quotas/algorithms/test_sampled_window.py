@@ -338,6 +338,21 @@ def test_kafkas_vector_quotautils(samples: int, observed: int, throttle_ms: int)
     assert observed_rate(window, 0) == observed
 
 
+def test_kafkas_unfixed_rule_lets_ten_windows_pass_at_once() -> None:
+    window = kafkas(20)
+    assert window.headroom(0) == 200
+    assert [window.record(1, 0) for _ in range(200)] == [0] * 200
+    assert window.record(1, 0) == 50 * MS
+
+
+def test_the_first_window_rule_lets_one_window_pass_at_once() -> None:
+    window = with_first_window(20)
+    assert window.headroom(0) == 20
+    assert [window.record(1, 0) for _ in range(20)] == [0] * 20
+    assert window.record(1, 0) == 1050 * MS
+    assert window.debt_ns(1050 * MS) == 0
+
+
 def test_seed_000_the_31st_connection_waits() -> None:
     """30/s, 2 samples of 1 s, one connection every 25 ms: the rate after the 30th is 30/s."""
     window = with_first_window(30, samples=2)

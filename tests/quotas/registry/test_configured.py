@@ -22,23 +22,12 @@ from quotas.registry.configured import Configured
 from quotas.resource_groups import ResourceGroup
 
 ETL = Entity(client_id="etl")
-ANY_IP, IP = Named(Kind.IP, DEFAULT), Named(Kind.IP, "10.0.0.1")
+IP = Named(Kind.IP, "10.0.0.1")
 
 
 def rates(configured: Configured, kind: Kind, *names: str) -> dict[str, tuple[int | Fraction, AnyEntity, AnyEntity]]:
     found = configured.find(kind, *names)
     return {name: (applies.rate, applies.entity, applies.origin) for name, applies in found.items()}
-
-
-def test_a_default_holds_for_each_concrete_name_on_its_own() -> None:
-    configured = Configured([QuotaEntry(ANY_IP, {CONNECTIONS: 10, CONNECTION_CREATION_RATE: 20})])
-    for address in ("10.0.0.1", "::1", "<default>"):
-        owner = Named(Kind.IP, address)
-        assert rates(configured, Kind.IP, address) == {
-            CONNECTIONS: (10, owner, ANY_IP),
-            CONNECTION_CREATION_RATE: (20, owner, ANY_IP),
-        }
-    assert rates(configured, Kind.LISTENER, "10.0.0.1") == {}
 
 
 def test_one_that_goes_by_several_names_has_the_limits_of_all_the_first_first() -> None:

@@ -300,19 +300,6 @@ def test_a_client_that_no_session_uses_for_two_hours_is_dropped_and_its_sessions
     assert registry.resolve("alice", "etl") is again
 
 
-def test_a_limit_is_in_use_until_it_is_replaced_or_forgotten() -> None:
-    registry = Registry([entry(ETL, produce=100)])
-    limit = produce_limit(registry)
-    assert registry.is_in_use(limit)
-    registry.replace([entry(ETL, produce=50)], 0)
-    assert registry.is_in_use(limit)
-    registry.replace([], 0)
-    assert not registry.is_in_use(limit)
-    registry.replace([entry(ETL, produce=50)], 0)
-    assert registry.is_in_use(produce_limit(registry))
-    assert not registry.is_in_use(limit)
-
-
 @pytest.mark.parametrize("pairs", [False, True])
 def test_an_override_that_never_spoke_costs_at_most_250_bytes(pairs: bool) -> None:
     count = 20_000

@@ -124,15 +124,6 @@ def test_without_a_total_there_are_no_thresholds_and_what_was_in_use_goes() -> N
     assert threshold(registry, "orders").algorithm is limit.algorithm  # what was observed stays observed
 
 
-def test_replacing_keeps_what_was_observed() -> None:
-    registry = Registry([TOTAL_OF_100])
-    limit = threshold(registry, "orders")
-    accept(limit, 1000, 0)
-    registry.replace([TOTAL_OF_100, QuotaEntry(ORDERS, {BYTES_THRESHOLD: 10})], 0)
-    assert threshold(registry, "orders") is limit
-    assert (limit.rate, limit.debt_ns(5 * SECOND) > 0) == (10, True)
-
-
 # ---- what the broker's response says
 
 
