@@ -7,6 +7,7 @@ import datetime
 import socket
 import ssl
 import struct
+import subprocess
 from collections.abc import Callable
 from ipaddress import ip_network
 from itertools import repeat
@@ -19,7 +20,7 @@ from proxy.config.client_settings import Pem
 from proxy.config.config import SecurityOptions
 from proxy.sessions.tls_wire import Handshake, TlsWire
 from proxy.sessions.turns import HEAVY_ROUND_NS, Turns
-from tests.proxy.conversation import LOOPBACK, Peer, Stage, lines_of, until
+from tests.proxy.conversation import LOOPBACK, PATIENCE_SECONDS, Peer, Stage, lines_of, until
 from tests.proxy.frames import (
     api_versions,
     coordinator_answer,
@@ -296,6 +297,36 @@ async def test_a_client_that_stalls_in_its_handshake(
     [session] = stage.sessions
     assert session.request_stream.has_request
     assert brokers
+
+
+async def test_renegotiation_is_refused(open_stage: OpenStage, certificates: Certificates) -> None:
+    """Of TLS 1.2, by its alert. OpenSSL's client then gives up; another client's connection goes on."""
+    stage = opened(open_stage, certificates, "client")
+    other, others_broker = await pair(stage, certificates, "client")
+    openssl = await asyncio.create_subprocess_exec(
+        *("openssl", "s_client", "-connect", f"{LOOPBACK}:{stage.port}", "-tls1_2", "-CAfile", certificates.ca),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert openssl.stdin is not None
+        openssl.stdin.write(heartbeat(1))
+        broker = await stage.broker.accept()
+        assert await broker.frame() == heartbeat(1)
+        openssl.stdin.write(b"R\n")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            _, said = await openssl.communicate()
+    finally:
+        if openssl.returncode is None:
+            openssl.kill()
+            await openssl.wait()
+    assert b"RENEGOTIATING" in said
+    assert b"no renegotiation" in said
+    assert openssl.returncode
+    await broker.closed()
+    await other.send(heartbeat(2))
+    assert await others_broker.frame() == heartbeat(2)
 
 
 async def test_plaintext_on_the_tls_port(
