@@ -163,8 +163,9 @@ def test_snapshots_alone_are_reported(spark: SparkSession, warehouse: Warehouse)
     warehouse.append(
         "storage_snapshots",
         spark.sql(
-            "select date'2026-01-08' as date, timestamp(at) as time, 'x' as topic, 1L as partitions, 5L as size_bytes, "
-            "end_offsets from values ('2026-01-08 10:00:00', 5L), ('2026-01-08 10:30:00', 1005L) as t(at, end_offsets)"
+            "select date'2026-01-08' as date, timestamp(at) as time, '' as cluster, 'x' as topic, 1L as partitions, "
+            "5L as size_bytes, end_offsets "
+            "from values ('2026-01-08 10:00:00', 5L), ('2026-01-08 10:30:00', 1005L) as t(at, end_offsets)"
         ),
     )
     assert report(warehouse, RULES) == [date(2026, 1, 8)]
