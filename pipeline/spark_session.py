@@ -48,8 +48,7 @@ def spark_session(
     connector_jars: paths, separated by commas. The connector comes as files (`spark.jars`), since `spark.jars.packages`
     would resolve it on every start and fails on a half-filled ~/.m2.
     settings: Spark settings that replace and add to those given here.
-    short: for jobs of seconds, whose JVM spends half its time on compiling: it compiles less, and queries are planned
-    once.
+    short: for jobs of seconds, whose JVM spends half its time on compiling: it compiles less, and plans a query once.
     log: where the JVM's own output goes; by default it is thrown away with the session's other scratch files.
     Raises SparkStartError.
     """

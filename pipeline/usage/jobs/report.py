@@ -6,7 +6,6 @@ Of two runs at once, each table has what the later one wrote.
 """
 
 import hashlib
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -142,7 +141,7 @@ def compute_deltas(warehouse: Warehouse, kind: Kind, fresh: Fresh) -> set[date]:
     later = warehouse.read(daily).where(f.col("date") >= min(changed))
     found = dates_to_compute(later, kind, changed).collect()  # one row for each date
     dates = sorted({*changed, *(row["date"] for row in found)})
-    known = _known(warehouse, kind, dates, min((row["start_time_ms"] for row in found), default=sys.maxsize))
+    known = _known(warehouse, kind, dates, min((row["start_time_ms"] for row in found), default=2**63))
     rows = warehouse.read_dates(sampled, dates)
     _replace(warehouse, computed, rows, lambda rows: deltas(rows, known, kind), dates, column="source_date")
     attributed = warehouse.read_dates(computed, dates, "source_date").select(f.to_date("time").alias("date")).distinct()
@@ -189,9 +188,7 @@ def _kept(warehouse: Warehouse, rules: Rules, days: Iterable[date], fresh: Seque
     first = newest - timedelta(days=rules.recommend_days - 1)
     # An invoice is shared out by all days of its month.
     start, last = min(days).replace(day=1), max(days) + timedelta(days=31)
-    around = f.col("source_date").between(
-        start - timedelta(days=LOOKBACK_DAYS), last + timedelta(days=LOOKBACK_DAYS + 1)
-    )
+    around = f.col("source_date").between(start - timedelta(LOOKBACK_DAYS), last + timedelta(LOOKBACK_DAYS + 1))
     is_kept = around | (f.col("source_date") >= first)
     usage, throttled = (warehouse.read(f"{kind.name}_deltas").where(is_kept).persist() for kind in KINDS)
     try:
