@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pipeline.failures import InputError, reason
 
 TIMEOUT_SECONDS: Final = 15.0
-_YEAR_9000_MS: Final = 221_845_392_000_000
+_LAST_MS: Final = 2**63 - 1
 
 
 class BrokersError(InputError):
@@ -25,7 +25,7 @@ def require_topic(
     *,
     timeout_s: float = TIMEOUT_SECONDS,
 ) -> None:
-    """Ask Spark's Kafka source for the records of a far future: it asks for the topic's offsets, and reads none.
+    """Ask Spark's Kafka source for the records of the end of time: it asks for the topic's offsets, and reads none.
 
     options: Kafka client settings. Raises BrokersError.
     """
@@ -40,7 +40,7 @@ def require_topic(
         **{
             "subscribe": topic,
             "fetchOffset.numRetries": "1",
-            "startingTimestamp": f"{_YEAR_9000_MS}",
+            "startingTimestamp": f"{_LAST_MS}",
             "startingOffsetsByTimestampStrategy": "latest",
         }
     )

@@ -4,6 +4,7 @@ import re
 
 # "org.apache.kafka.common.errors.TimeoutException: Topic orders not present in metadata after 60000 ms."
 _KAFKA = re.compile(r"org\.apache\.kafka\.(?:\w+\.)*\w+(?:Exception|Error): .*")
+_CAUSE = re.compile(r"^\s*Caused by: (.+)", re.MULTILINE)
 # "[STREAM_FAILED] Query [id = ..., runId = ...] terminated with exception: "
 _STREAM = re.compile(r"^\[STREAM_FAILED\] Query \[[^]]*\] terminated with exception: ")
 
@@ -17,13 +18,14 @@ class JobFailedError(Exception):
 
 
 def reason(error: Exception) -> str:
-    """The Kafka client's own error where there is one, the innermost of several, else the first line."""
+    """The Kafka client's own error where there is one, or the cause that Java names, of several the innermost; else the
+    first line.
+    """
     try:
         text = str(error)  # a call into the JVM
     except (OSError, AssertionError):
         return "Spark's JVM has gone"
-    if kafka := _KAFKA.findall(text):
-        found: str = kafka[-1].strip()
-        return found
+    if causes := _KAFKA.findall(text) or _CAUSE.findall(text):
+        return str(causes[-1]).strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return _STREAM.sub("", lines[0]) if lines else type(error).__name__

@@ -48,7 +48,7 @@ def spark_session(
     connector_jars: paths, separated by commas. The connector comes as files (`spark.jars`), since `spark.jars.packages`
     would resolve it on every start and fails on a half-filled ~/.m2.
     settings: Spark settings that replace and add to those given here.
-    short: for jobs of seconds, whose JVM spends half its time on compiling: it compiles less.
+    short: for jobs of seconds, whose JVM spends half its time on compiling: it compiles less, and plans a query once.
     log: where the JVM's own output goes; by default it is thrown away with the session's other scratch files.
     Raises SparkStartError.
     """
@@ -67,6 +67,8 @@ def spark_session(
             "spark.local.dir": scratch,
             "spark.sql.warehouse.dir": f"{scratch}/warehouse",
             "spark.sql.shuffle.partitions": "2",
+            # It makes a job of each stage, to plan the next one by: of small tables there is nothing to learn.
+            "spark.sql.adaptive.enabled": f"{not short}".lower(),
             # A report has more generated classes than the default of 100: each run would compile them again.
             "spark.sql.codegen.cache.maxEntries": "2000",
             "spark.ui.enabled": "false",

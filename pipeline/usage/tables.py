@@ -104,9 +104,8 @@ class Warehouse:
         """Append; a second append under the same `app_id` and `version` does nothing."""
         self._save(name, rows, "append", txnAppId=app_id, txnVersion=f"{version}")
 
-    def append(self, name: str, rows: DataFrame, **options: str) -> None:
-        """options: of Delta's writer."""
-        self._write(name, rows, "append", **options)
+    def append(self, name: str, rows: DataFrame) -> None:
+        self._write(name, rows, "append")
 
     def replace(self, name: str, rows: DataFrame) -> None:
         """Put these rows in place of the whole table."""

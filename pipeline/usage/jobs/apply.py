@@ -1,6 +1,5 @@
 """Recommendations as entries of a quotas file, to be read and copied by a person."""
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -11,7 +10,7 @@ from pipeline.failures import InputError
 from pipeline.usage.tables import Warehouse
 
 CONFIDENCES: Final = ("low", "medium", "high")
-_PART: Final = re.compile(r'(user|client-id):("(?:[^"\\]|\\.)*"|[^",]+)(?:,|$)')
+_PART: Final = re.compile(r'(user|client-id):(?:"((?:[^"\\]|\\.)*)"|([^",]+))(?:,|$)')
 """One part of an entity, as quotas.entity writes it."""
 
 
@@ -37,13 +36,14 @@ def recommended(warehouse: Warehouse, confidence: str, cluster: str | None = Non
 def entity_keys(entity: str) -> dict[str, str]:
     """ "user:alice,client-id:etl" → {"user": "alice", "client-id": "etl"}; empty for what is no user and client id.
 
-    Nor is a client id with `*`: it stands for many, of which quotas have the real names.
+    Nor is a client id with `*`: it stands for many, of which quotas have the real names. No entry has a user whose name
+    is what stands for all others.
     """
     found: dict[str, str] = {}
     end = 0
     for part in _PART.finditer(entity):
-        name = json.loads(part[2]) if part[2].startswith('"') else part[2]
-        if part.start() != end or "*" in name:
+        name = part[3] or re.sub(r"\\(.)", r"\1", part[2])
+        if part.start() != end or "*" in name or part[2] == "<default>":
             return {}
         found[part[1]] = name
         end = part.end()
@@ -65,7 +65,13 @@ def _entry(entity: str, limits: Iterable[dict[str, Any]]) -> str:
     if not keys:
         text = "".join(lines).replace("\n", "\n# ").removesuffix("# ")
         return f"# no client: {_plain(entity)}\n# {text}"
-    return "".join(["[[quota]]\n", *(f"{kind} = {json.dumps(name)}\n" for kind, name in keys.items()), *lines])
+    return "".join(["[[quota]]\n", *(f"{kind} = {_quoted(name)}\n" for kind, name in keys.items()), *lines])
+
+
+def _quoted(name: str) -> str:
+    """As a string of TOML, of printable characters."""
+    escaped = (each if each.isprintable() and each not in '"\\' else f"\\U{ord(each):08x}" for each in name)
+    return f'"{"".join(escaped)}"'
 
 
 def _comment(each: dict[str, Any]) -> str:

@@ -60,15 +60,15 @@ class Fresh:
 
 @dataclass(frozen=True, slots=True)
 class Deltas:
-    """usage_deltas and throttle_deltas that the steps of a run need, read once. limits: `members.IN_FORCE`."""
+    """usage_deltas and throttle_deltas that the steps of a run need, read once. limits: `members.IN_FORCE`.
+
+    first: of the days that quotas are recommended from.
+    """
 
     usage: DataFrame
     throttled: DataFrame
     limits: DataFrame | None
-
-    def since(self, first: date) -> "Deltas":
-        usage, throttled = (each.where(f.col("source_date") >= first) for each in (self.usage, self.throttled))
-        return Deltas(usage, throttled, self.limits)
+    first: date
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def report(warehouse: Warehouse, rules: Rules, *, since: date | None = None) -> 
         # A zone's day overlaps two dates of UTC.
         priced = _around(touched | set(changed["storage_snapshots"]))
         counted = touched | set(changed["broker_topic_hourly"]) | _around(changed["storage_snapshots"])
-        with _kept(fenced, rules, priced | counted) as deltas:
+        with _kept(fenced, rules, priced | counted, fresh.dates) as deltas:
             steps = _from_deltas(fenced, sorted(touched), fresh, rules, deltas) if touched else []
             steps.append(partial(charge, fenced, rules, sorted(priced), deltas.usage))
             at_once(steps)
@@ -139,9 +139,9 @@ def compute_deltas(warehouse: Warehouse, kind: Kind, fresh: Fresh) -> set[date]:
     _replace(warehouse, sampled, fresh.records, lambda rows: samples(rows, kind), changed)
     warehouse.replace_dates(daily, series_daily(warehouse.read_dates(sampled, changed), kind), changed)
     later = warehouse.read(daily).where(f.col("date") >= min(changed))
-    ends = sorted(row["date"] for row in dates_to_compute(later, kind, changed).collect())  # one row for each date
-    dates = sorted({*ends, *changed})
-    known = _known(warehouse, kind, dates)
+    found = dates_to_compute(later, kind, changed).collect()  # one row for each date
+    dates = sorted({*changed, *(row["date"] for row in found)})
+    known = _known(warehouse, kind, dates, min((row["start_time_ms"] for row in found), default=2**63))
     rows = warehouse.read_dates(sampled, dates)
     _replace(warehouse, computed, rows, lambda rows: deltas(rows, known, kind), dates, column="source_date")
     attributed = warehouse.read_dates(computed, dates, "source_date").select(f.to_date("time").alias("date")).distinct()
@@ -162,18 +162,18 @@ def _replace(
     isolate(warehouse, name, rows, lambda kept: warehouse.replace_dates(name, make(kept), dates, column), keys)
 
 
-def _known(warehouse: Warehouse, kind: Kind, dates: Sequence[date]) -> DataFrame:
+def _known(warehouse: Warehouse, kind: Kind, dates: Sequence[date], oldest_ms: int) -> DataFrame:
     """series_daily of other dates before the last of these: LOOKBACK_DAYS of it, or all of it if a series may have been
-    quiet for longer.
+    quiet for longer. oldest_ms: when the first series of these dates began.
     """
     daily, is_one = warehouse.read(f"{kind.name}_series_daily"), f.col("date").isin(list(dates))
     others = daily.where((f.col("date") <= max(dates)) & ~is_one)
     first = min(dates) - timedelta(days=LOOKBACK_DAYS)
     recent = others.where(f.col("date") >= first)
-    oldest_start = datetime.combine(first, datetime.min.time(), UTC)
-    old = daily.where(is_one & (f.col("start_time_ms") < int(oldest_start.timestamp() * 1000)))
-    if old.isEmpty():
+    first_ms = int(datetime.combine(first, datetime.min.time(), UTC).timestamp() * 1000)
+    if oldest_ms >= first_ms:
         return recent
+    old = daily.where(is_one & (f.col("start_time_ms") < first_ms))
     earlier = recent.where(f.col("date") < min(dates))
     # Joined null-safe: a topic may be null.
     same = [old[name].eqNullSafe(earlier[name]) for name in kind.series]
@@ -181,19 +181,18 @@ def _known(warehouse: Warehouse, kind: Kind, dates: Sequence[date]) -> DataFrame
 
 
 @contextmanager
-def _kept(warehouse: Warehouse, rules: Rules, days: Iterable[date]) -> Iterator[Deltas]:
-    """Deltas of the months of these days, and of the newest weeks, for recommendations."""
+def _kept(warehouse: Warehouse, rules: Rules, days: Iterable[date], fresh: Sequence[date]) -> Iterator[Deltas]:
+    """Deltas of the months of these days, and of the newest weeks, for recommendations. fresh: with new records."""
     found = warehouse.read("rates_quarterly").agg(f.max("date")).first()[0]
-    newest = max([*days, *([found] if found else [])])
+    newest = max([*(fresh or days), *([found] if found else [])])
+    first = newest - timedelta(days=rules.recommend_days - 1)
     # An invoice is shared out by all days of its month.
-    first, last = min(days).replace(day=1), max(days) + timedelta(days=31)
-    around = f.col("source_date").between(
-        first - timedelta(days=LOOKBACK_DAYS), last + timedelta(days=LOOKBACK_DAYS + 1)
-    )
-    is_kept = around | (f.col("source_date") >= newest - timedelta(days=rules.recommend_days + 1))
+    start, last = min(days).replace(day=1), max(days) + timedelta(days=31)
+    around = f.col("source_date").between(start - timedelta(LOOKBACK_DAYS), last + timedelta(LOOKBACK_DAYS + 1))
+    is_kept = around | (f.col("source_date") >= first)
     usage, throttled = (warehouse.read(f"{kind.name}_deltas").where(is_kept).persist() for kind in KINDS)
     try:
-        yield Deltas(usage, throttled, in_force(usage, rules.quotas) if rules.quotas else None)
+        yield Deltas(usage, throttled, in_force(usage, rules.quotas) if rules.quotas else None, first)
     finally:
         usage.unpersist()
         throttled.unpersist()
@@ -303,20 +302,13 @@ def _around(days: Iterable[date]) -> set[date]:
 
 def _recommend(warehouse: Warehouse, rules: Rules, deltas: Deltas) -> None:
     """From the newest days of all usage, also where a run computes old days only."""
-    every = warehouse.read("rates_quarterly")
-    newest = every.agg(f.max("date")).first()[0]
-    if newest is None:
-        return
-    first = newest - timedelta(days=rules.recommend_days - 1)
-    recent = deltas.since(first)
-    known = members(recent.usage, recent.throttled, recent.limits)
-    of_clients = parts(recent.usage, known, team_of(rules.owners))
+    usage, throttled = (each.where(f.col("source_date") >= deltas.first) for each in (deltas.usage, deltas.throttled))
+    of_clients = parts(usage, members(usage, throttled, deltas.limits), team_of(rules.owners))
 
     def write(rows: DataFrame) -> None:
-        found = quota_recommendations(rows, recent.throttled, of_clients, recent.limits)
-        warehouse.replace("quota_recommendations", found)
+        warehouse.replace("quota_recommendations", quota_recommendations(rows, throttled, of_clients, deltas.limits))
 
-    rates = every.where(f.col("date") >= first).persist()
+    rates = warehouse.read("rates_quarterly").where(f.col("date") >= deltas.first).persist()
     isolate(warehouse, "quota_recommendations", rates, write, ENTITY)
     rates.unpersist()
 

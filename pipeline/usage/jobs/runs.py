@@ -28,33 +28,30 @@ class News:
 
 
 def news(warehouse: Warehouse, since: date | None) -> News:
-    """What is new in the sources; with `since` all their dates from then on."""
+    """What is new in the sources; with `since` all their dates from then on, too."""
     last = warehouse.read(_RUNS).agg(*(f.max(f"{name}_version").alias(name) for name in SOURCES)).first()
     read = {name: -1 if last[name] is None else last[name] for name in SOURCES}
     versions = {name: warehouse.version(name) for name in SOURCES}
     changed: dict[str, Sequence[date]] = {}
     for name, version in versions.items():
-        if since is not None:
-            changed[name] = _dates(warehouse.read(name).where(f.col("date") >= since))
-        else:
-            changed[name] = _dates(warehouse.added_since(name, read[name])) if version > read[name] else []
+        dates = _dates(warehouse.added_since(name, read[name])) if version > read[name] else set()
+        again = _dates(warehouse.read(name).where(f.col("date") >= since)) if since is not None else set()
+        changed[name] = sorted(dates | again)
     return News(versions, read, changed)
 
 
-def _dates(rows: DataFrame) -> list[date]:
-    return sorted(row["date"] for row in rows.select("date").distinct().collect())  # one row for each date
+def _dates(rows: DataFrame) -> set[date]:
+    return {row["date"] for row in rows.select("date").distinct().collect()}  # one row for each date
 
 
 def begin(warehouse: Warehouse) -> Warehouse:
     """The warehouse for one run: a run that began earlier writes no table that this one has written."""
-    run_id = str(uuid.uuid4())
-    row = warehouse.row(_RUNS, {"run_id": f.lit(run_id), "at": f.current_timestamp()})
-    warehouse.append(_RUNS, row, userMetadata=run_id)
-    table = f"delta.`{warehouse.path(_RUNS)}`"
-    found = warehouse.spark.sql(f"describe history {table}").where(f.col("userMetadata") == run_id).first()
-    detail = warehouse.spark.sql(f"describe detail {table}").first()
+    row = warehouse.row(_RUNS, {"run_id": f.lit(str(uuid.uuid4())), "at": f.current_timestamp()})
+    warehouse.append(_RUNS, row)
+    number = int(warehouse.spark.conf.get("spark.databricks.delta.lastCommitVersionInSession"))
+    detail = warehouse.spark.sql(f"describe detail delta.`{warehouse.path(_RUNS)}`").first()
     # The number belongs to this table: one that was made anew begins at 0 again.
-    return replace(warehouse, fence=Fence(f"report-{detail['id']}", int(found["version"])))
+    return replace(warehouse, fence=Fence(f"report-{detail['id']}", number))
 
 
 def note(warehouse: Warehouse, found: News, dates: Sequence[date], since: date | None, rules: str) -> None:

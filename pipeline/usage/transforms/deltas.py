@@ -50,13 +50,13 @@ def series_daily(sampled: DataFrame, kind: Kind) -> DataFrame:
 def dates_to_compute(daily: DataFrame, kind: Kind, changed: Sequence[date]) -> DataFrame:
     """`date`: the changed dates, and for each series of them the next date on which it has a record.
 
-    Late data of a date moves the start of the delta that ends on the series' next date.
+    Late data of a date moves the start of the delta that ends on the series' next date. start_time_ms: the oldest one
+    of all series of that date.
     """
-    ordered = Window.partitionBy(*kind.series).orderBy("date")
-    following = daily.select(
-        "date", f.lead("date").over(ordered).alias("next"), f.col("date").isin(changed).alias("is")
-    )
-    return following.where("is").select(f.explode(f.array_compact(f.array("date", "next"))).alias("date")).distinct()
+    has_changed = f.col("date").isin(changed)
+    before = f.lag(has_changed, 1, False).over(Window.partitionBy(*kind.series).orderBy("date"))
+    of_date = daily.withColumn("is", has_changed | before).groupBy("date")
+    return of_date.agg(f.bool_or("is").alias("is"), f.min("start_time_ms").alias("start_time_ms")).where("is")
 
 
 def deltas(sampled: DataFrame, daily: DataFrame | None, kind: Kind) -> DataFrame:

@@ -87,6 +87,12 @@ def test_the_exit_code_says_what_is_missing_before_what_is_over_budget(
             "org.apache.kafka.common.config.ConfigException: Invalid value x",
         ),
         ("[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: no space left", "no space left"),
+        (
+            "[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: Traceback (most recent call last):\n"
+            "Caused by: java.lang.RuntimeException: a task failed\n\t\tat a.B.c(B.java:1)\n"
+            "Caused by: java.lang.ArithmeticException: long overflow\n\tat java.base/java.lang.Math.multiplyExact",
+            "java.lang.ArithmeticException: long overflow",
+        ),
         ("\n[PATH_NOT_FOUND] Path does not exist: /in.\nat x", "[PATH_NOT_FOUND] Path does not exist: /in."),
         ("", "Exception"),
     ],

@@ -4,11 +4,14 @@ import tomllib
 from datetime import UTC, datetime
 
 import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from pipeline.usage.jobs import apply
 from pipeline.usage.jobs.simulate import Offer, replay, simulate
 from pipeline.usage.quotas_in_force import QuotasError, in_force, load
+from quotas.entity import Entity
 from quotas.parsing.file import load_quotas
 from tests.pipeline.usage.fleets import usage_record
 from tests.pipeline.usage.test_deltas import records_frame
@@ -127,6 +130,19 @@ def test_recommendations_are_entries_that_the_proxy_reads() -> None:
     assert text.endswith("# no client: resource-group:batch\n# # now 5; a b\n# producer_byte_rate = 9\n")
 
 
-@pytest.mark.parametrize("entity", ["total", "resource-group:batch", "client-id:producer-*", "topic:t", ""])
+@given(user=st.none() | st.text(max_size=9), client_id=st.text(max_size=9))
+@example('"', "a\nb\\")
+@example("\x7f", "\U0001f600\u202e")
+def test_any_name_is_an_entry_that_the_proxy_reads(user: str | None, client_id: str) -> None:
+    assume("*" not in f"{user}{client_id}" and client_id and user != "")
+    entity = Entity(user, client_id)
+    text = apply.quotas_toml([RECOMMENDED[0] | {"entity": str(entity)}])
+    assert text.replace("\n", "").isprintable()
+    assert [placed.entity for placed in load_quotas(tomllib.loads(text)).placed] == [entity]
+
+
+@pytest.mark.parametrize(
+    "entity", ["total", "resource-group:batch", "client-id:producer-*", 'user:"<default>"', "topic:t", ""]
+)
 def test_what_is_no_client_is_left_to_people(entity: str) -> None:
     assert apply.entity_keys(entity) == {}
