@@ -432,10 +432,12 @@ class Pump(Turn):
             self._sink.when_writable(self._on_writable)
 
     def _on_writable(self) -> None:
-        pending, self.pending = self.pending, None
-        if pending is None:
-            return
-        self.write(pending)
+        if (pending := self.pending) is not None:
+            self.pending = None
+            self.write(pending)
+            self._on_written()
+
+    def _on_written(self) -> None:
         if self.pending is None:  # all was taken, or the sink has gone
             self._drop_pending()
             self._owner.after_step()

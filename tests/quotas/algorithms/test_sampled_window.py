@@ -335,6 +335,7 @@ def test_kafkas_vector_testquotaviolation() -> None:
     assert window.headroom(now_ns + 11 * SECOND) == 5000
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize(("samples", "observed", "throttle_ms"), [(3, 100, 2000), (2, 55, 100), (10, 100, 9000)])
 def test_kafkas_vector_quotautils(samples: int, observed: int, throttle_ms: int) -> None:
     """QuotaUtilsTest: bound 50, so many samples of 1 s (the time is one less). Its cap of 500 ms, which cuts the last,
@@ -360,6 +361,7 @@ def test_the_first_window_rule_lets_one_window_pass_at_once() -> None:
     assert window.debt_ns(1050 * MS) == 0
 
 
+@pytest.mark.pure
 def test_seed_000_the_31st_connection_waits() -> None:
     """30/s, 2 samples of 1 s, one connection every 25 ms: the rate after the 30th is 30/s."""
     window = with_first_window(30, samples=2)
@@ -375,6 +377,7 @@ def test_seed_000_the_31st_connection_waits() -> None:
     assert window.record(1, 775 * MS) == (1067 - 775) * MS  # the next one a thirtieth later
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize(("at_ms", "events", "expected"), [(20, 1, 1), (90, 3, 3), (730, 30, 30)])
 def test_seed_000_rates_with_the_rule(at_ms: int, events: int, expected: int) -> None:
     window = with_first_window(30, samples=2)
@@ -383,6 +386,7 @@ def test_seed_000_rates_with_the_rule(at_ms: int, events: int, expected: int) ->
     assert observed_rate(window, at_ms * MS) == expected
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize(("at_ms", "events", "expected"), [(20, 1, 0.98), (90, 3, 2.75), (730, 30, 17.34)])
 def test_seed_000_rates_without_the_rule(at_ms: int, events: int, expected: float) -> None:
     window = kafkas(30, samples=2)
@@ -391,6 +395,7 @@ def test_seed_000_rates_without_the_rule(at_ms: int, events: int, expected: floa
     assert float(observed_rate(window, at_ms * MS)) == pytest.approx(expected, abs=0.005)
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("make", [kafkas, with_first_window])
 def test_after_long_idleness_the_earlier_windows_count_as_empty(
     make: Callable[[int, int], SampledWindow],
