@@ -438,6 +438,7 @@ class Pump(Turn):
             self._on_written()
 
     def _on_written(self) -> None:
+        """A method of its own: in `_on_writable`, mypyc would take `pending` for None, as it was before `write`."""
         if self.pending is None:  # all was taken, or the sink has gone
             self._drop_pending()
             self._owner.after_step()
