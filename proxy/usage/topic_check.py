@@ -23,7 +23,11 @@ from proxy.usage.sink import SinkFailed, SinkRefused
 PARTITIONS: Final = 6
 RETENTION_MS: Final = 604_800_000
 """Seven days: the pipeline reads the topic into its own tables."""
-TOPIC_CONFIG: Final[Mapping[str, str]] = {"cleanup.policy": "delete", "retention.ms": str(RETENTION_MS)}
+TOPIC_CONFIG: Final[Mapping[str, str]] = {
+    "cleanup.policy": "delete",
+    "retention.ms": str(RETENTION_MS),
+    "message.timestamp.type": "LogAppendTime",  # any producer's own time could be one that Spark cannot read
+}
 BROKER_DEFAULT: Final = -1
 
 _POLICY: Final = "cleanup.policy"

@@ -124,6 +124,7 @@ def test_the_topic_is_created_and_has_the_records(
     settings = config_of(AdminClient({"bootstrap.servers": servers}), topic)
     assert settings["cleanup.policy"] == "delete"
     assert settings["retention.ms"] == "604800000"
+    assert settings["message.timestamp.type"] == "LogAppendTime"
 
 
 @pytest.mark.timeout(120)
