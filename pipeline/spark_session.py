@@ -84,9 +84,7 @@ def spark_session(
             try:
                 yield spark
             except KeyboardInterrupt:
-                # To stop Spark takes as long as its tasks are blocked.
-                _jvm_process().kill()
-                _jvm_process().wait()
+                kill_spark()  # to stop it takes as long as its tasks are blocked
                 raise
             finally:
                 if _jvm_process().poll() is None:
@@ -135,6 +133,7 @@ def kill_spark() -> None:
     """End this process's Spark JVM at once: a Kafka producer in it would retry for minutes when its broker has gone."""
     if SparkContext._gateway is not None:
         _jvm_process().kill()
+        _jvm_process().wait()  # until then it seems to run, and stopping it would fail
 
 
 def _start_jvm(settings: dict[str, str], scratch: Path, log: Path) -> None:
