@@ -7,8 +7,9 @@ import socket
 import pytest
 
 from proxy.config.config import SecurityOptions
+from proxy.streams.memory import READ_SIZE, RESERVE
 from tests.proxy.conversation import LOOPBACK, OpenStage, Peer, lines_of, until
-from tests.proxy.frames import heartbeat, heartbeat_answer
+from tests.proxy.frames import fetch, fetched, heartbeat, heartbeat_answer
 
 
 async def test_a_storm_of_connections(open_stage: OpenStage) -> None:
@@ -163,3 +164,25 @@ async def test_connections_above_the_bound_are_closed_and_counted(
     client, broker = await stage.pair()
     await client.send(heartbeat(1))
     assert await broker.frame() == heartbeat(1)
+
+
+async def test_memory_is_bounded_and_reading_resumes_when_it_is_free(open_stage: OpenStage) -> None:
+    """Five clients that do not read their responses, and no room for all of them."""
+    bound = 32_768
+    stage = open_stage(security=SecurityOptions(max_buffered_bytes=bound))
+    pairs = [await stage.pair() for _ in range(5)]
+    answer = fetched(1, size=40_000_000)
+    sending = []
+    for client, broker in pairs:
+        await client.send(fetch(1))
+        await broker.frame()
+        sending.append(asyncio.ensure_future(broker.send(answer)))
+    await until(lambda: stage.paused().get("memory", 0) + stage.paused().get("write_backpressure", 0) == 5)
+    assert stage.memory.buffered_bytes <= bound + READ_SIZE + 10 * RESERVE
+    assert stage.memory.read_size == 0
+    for received in await asyncio.gather(*(client.read(len(answer)) for client, _ in pairs)):
+        assert received == answer
+    await asyncio.gather(*sending)
+    assert stage.paused() == {}
+    assert stage.memory.buffered_bytes == 0
+    assert stage.memory.read_size == READ_SIZE
