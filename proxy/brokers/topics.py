@@ -92,9 +92,7 @@ class Topics:
             self._task = None
 
     def _log_failure(self, wanted: list[bytes], error: OSError) -> None:
-        now_ns, effect = (
-            int(self._loop.time() * 1_000_000_000),
-            "their records count only for limits that need no topic",
-        )
+        now_ns = int(self._loop.time() * 1_000_000_000)
+        effect = "their records count only for limits that need no topic"
         fields = {"topics": len(wanted), "detail": str(error), "effect": effect}
         self._lines.event(_log, logging.WARNING, "topic_ids_unknown", "topic_ids_unknown", now_ns, **fields)
