@@ -49,6 +49,6 @@ def test_each_table_is_in_the_documentation() -> None:
 
 def test_the_documentation_names_no_file_that_is_not_there() -> None:
     folder = PROJECT / "docs" / "pipeline"
-    pages = {"README.md", "records.md", "tables.md", "comparison.md", "sink.md"}
-    assert {path.name for path in folder.iterdir()} == pages
+    files = {"README.md", "records.md", "tables.md", "comparison.md", "sink.md", "usage.png"}
+    assert {path.name for path in folder.iterdir()} == files
     assert Path(PROJECT / "pipeline" / "usage" / "submit.py").exists()
