@@ -258,6 +258,7 @@ def test_debt_of_request_rate(mode: str, is_counted: bool, dry_run: bool) -> Non
     is_quiet = mode == "pause"
     assert scene.told_ms == (0, 0 if is_quiet or dry_run else 2_000)
     assert scene.throttled == ({} if is_counted or is_quiet else {("etl", NAME, NOTIFY): 1})
+    assert scene.world.metrics.entities.throttle_reasons[DEBT] == (not is_counted and not is_quiet)
 
 
 @is_dry_run

@@ -80,6 +80,16 @@ def test_topics_late_in_a_frame_are_reserved_when_they_are_found() -> None:
     assert [limit.algorithm.headroom(0) for limit in (size, topic)] == [900, 970]
 
 
+def test_a_part_whose_bytes_have_passed_is_charged_without_bytes() -> None:
+    limit = limit_of()
+    passage = Passage({limit: 60}, 60)
+    for most, left in ((20, 40), (100, 0), (5, 0)):
+        passage.charge(limit, most, 0)
+        assert (limit.reserved, limit.algorithm.headroom(0)) == (left, 40 + left)
+    passage.passed(60, 0)
+    assert (limit.reserved, limit.algorithm.headroom(0)) == (0, 40)
+
+
 def test_new_producer_ids_leave_no_debt_for_their_client() -> None:
     quota = ProducerIdQuota(2, window_ns=SECOND, window_count=4)
     limit = Limit("producer_ids_rate", ETL, quota)
