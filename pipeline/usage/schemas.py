@@ -211,8 +211,8 @@ TABLES: Final = {
         Table(
             "sidecars",
             "cluster string, sidecar string, incarnation string, first_record timestamp, last_record timestamp, "
-            "state string, ended_cleanly boolean, records bigint, repeated bigint, missing_records bigint, lag_ms "
-            "bigint, clock_offset_ms bigint, bytes bigint, estimated_missing_bytes bigint",
+            "state string, ended_cleanly boolean, records bigint, repeated bigint, missing_records bigint, last_gap "
+            "date, lag_ms bigint, clock_offset_ms bigint, bytes bigint, estimated_missing_bytes bigint",
             (),
         ),
         # Offsets of the usage topic that were never read: deleted before ingest came to them.
