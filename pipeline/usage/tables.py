@@ -123,9 +123,14 @@ class Warehouse:
         return int(self.spark.sql(f"describe history delta.`{self.path(name)}` limit 1").first()["version"])
 
     def added_since(self, name: str, version: int) -> DataFrame:
-        """The rows added after `version`, which is not the newest one: Delta's change feed reads new files only."""
+        """The rows added after `version`, not the newest one; all rows where Delta has deleted its log of that time."""
         feed = self.spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", version + 1)
-        return feed.load(self.path(name)).where("_change_type = 'insert'")
+        try:
+            rows = feed.load(self.path(name)).where("_change_type = 'insert'")
+            _ = rows.columns  # asks for them now, under Spark Connect too
+        except (PySparkException, Py4JError):
+            return self.read(name)
+        return rows
 
     def compact(self, name: str) -> None:
         """Join small files, and delete those that no version within the table's retention needs; no row changes."""

@@ -320,8 +320,8 @@ def warnings(warehouse: Warehouse, dates: Sequence[date]) -> list[str]:
     first, end = min(dates), max(dates) + timedelta(days=1)
     lines = []
     seen = warehouse.read("sidecars").where(f"last_record >= timestamp'{first}' and first_record < timestamp'{end}'")
-    seen = seen.where(f"ended_cleanly = false or last_gap >= date'{first}'")
-    for row in seen.orderBy("sidecar", "first_record").collect():
+    lossy = seen.where(f"ended_cleanly = false or last_gap >= date'{first}'").orderBy("sidecar", "first_record")
+    for row in lossy.collect():
         missing = f"{row['missing_records']:,} records are missing" if row["missing_records"] else ""
         lost = (
             f"it ended without a last record at {row['last_record']:%Y-%m-%d %H:%M} UTC ({row['state']}), about "

@@ -54,8 +54,7 @@ class Offer:
 
 
 def simulate(records: DataFrame, quotas_text: str) -> DataFrame:
-    """`records` of some dates to one row for each hour, client and limit that would have held it:
-    columns of RESULT.
+    """`records` of some dates to one row for each hour, client and limit that would have held it: columns of RESULT.
 
     throttled_ms: time for which the client's oldest request was held. delayed_bytes: of all requests that were held or
     queued. Raises QuotasError.

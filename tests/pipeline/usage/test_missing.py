@@ -176,4 +176,4 @@ def test_the_report_warns_of_what_is_missing_and_of_other_rules(
     # They count too in a run that computes newer days again.
     warehouse.append("records", records_frame(spark, [old | {"bytes": 8, "time_ms": old["time_ms"] + 1}]))
     assert report(warehouse, newer, since=dates[0]) == [(NOON - timedelta(days=60)).date(), *dates]
-    assert set(TABLES["sidecars"].names) == set(warehouse.read("sidecars").columns)
+    assert set(TABLES["sidecars"].schema.names) == set(warehouse.read("sidecars").columns)

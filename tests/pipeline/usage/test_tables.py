@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -43,6 +44,18 @@ def test_two_runs_make_a_table_and_write_it_at_once(spark: SparkSession, warehou
         for each in [pool.submit(write, number) for number in range(3)]:
             each.result()
     assert warehouse.read("isolated").count() == 1
+
+
+def test_what_was_added_since_a_version_that_delta_has_forgotten_is_all_rows(warehouse: Warehouse) -> None:
+    """Of twelve versions the log of the first ten is in a checkpoint."""
+    for n in range(12):
+        row = {"date": f.lit("2026-01-05"), "topic": f.lit("t"), "messages": f.lit(n)}
+        warehouse.append("broker_topic_hourly", warehouse.row("broker_topic_hourly", row))
+    for n in range(10):
+        for each in Path(warehouse.path("broker_topic_hourly"), "_delta_log").glob(f"{n:020}.*[!t]"):
+            each.unlink()
+    found = {version: warehouse.added_since("broker_topic_hourly", version).count() for version in (-1, 3, 10)}
+    assert found == {-1: 12, 3: 12, 10: 1}
 
 
 def test_old_rows_are_deleted_but_for_charges_of_closed_months(spark: SparkSession, warehouse: Warehouse) -> None:
