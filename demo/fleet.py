@@ -1,10 +1,12 @@
-"""The usage of a fleet that does not exist: skewed clients, topics and sidecars, days and nights, restarts, throttling.
+"""The usage of a fleet that does not exist: skewed clients, topics and sidecars, days and nights, weekends, teams that
+grow and shrink, restarts, throttling.
 
 Counters are closed forms of time, so any number of records is made in parallel, each by itself, always the same ones.
 """
 
 import math
 from dataclasses import dataclass
+from itertools import accumulate
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -13,6 +15,8 @@ from pipeline.usage.schemas import DAY_MS
 
 TEAMS = ("search", "billing", "ads", "fraud", "reco", "legacy")
 """Client ids begin with these. The example owners file has no rule for the last one."""
+GROWTH = (1.6, 1.0, 0.6, 1.1, 1.25, 0.9)
+"""What each team uses after two weeks, of what it used at first."""
 CLUSTERS = ("east", "west")
 """Sidecars are of one after the other."""
 _TURN_MS = DAY_MS / (2 * math.pi)
@@ -87,7 +91,7 @@ def records(spark: SparkSession, fleet: Fleet, *, partitions: int = 8) -> DataFr
 
 def usage(spark: SparkSession, fleet: Fleet, partitions: int = 8) -> DataFrame:
     rows = _numbered(_series(spark, fleet, fleet.series, partitions), fleet, f.lit(0))
-    volume = _volume(f.col("time_ms")) - _volume(f.col("start_time_ms"))
+    volume = _volume(fleet, f.col("time_ms")) - _volume(fleet, f.col("start_time_ms"))
     size = f.floor(volume).cast("bigint")
     return rows.select(
         *_common("usage"),
@@ -205,9 +209,24 @@ def _weight() -> Column:
     return f.pmod(f.xxhash64("id", f.lit(5)), f.lit(1_000_003)) / 1_000_003 * 0.04
 
 
-def _volume(time_ms: Column) -> Column:
-    """Bytes from 1970 to a time: the mean rate, with a wave over the day around it."""
-    return _rate() / 1000 * (time_ms + 0.7 * _TURN_MS * (1 - f.cos(time_ms / _TURN_MS)))
+def _volume(fleet: Fleet, time_ms: Column) -> Column:
+    """Bytes from the fleet's first day to a time: the mean rate of that day, with a wave over the day around it.
+
+    A day at the weekend has 0.4 of a working day.
+    """
+    first = fleet.start_ms // DAY_MS
+    # Days since Thursday, 1970-01-01.
+    weekdays = [0.4 if (first + day) % 7 in (2, 3) else 1.0 for day in range(int(fleet.days) + 2)]
+    grown = [[part * growth ** (day / 14) for day, part in enumerate(weekdays)] for growth in GROWTH]
+    summed = [[0.0, *accumulate(team)] for team in grown]
+    day = f.floor(time_ms / DAY_MS) - first
+
+    def of_day(table: list[list[float]]) -> Column:
+        team = f.array(*(f.array(*map(f.lit, each)) for each in table))[f.col("client_number") % len(TEAMS)]
+        return team[day]
+
+    in_day = f.pmod(time_ms, f.lit(DAY_MS)) + 0.7 * _TURN_MS * (1 - f.cos(time_ms / _TURN_MS))
+    return _rate() / 1000 * (DAY_MS * of_day(summed) + of_day(grown) * in_day)
 
 
 def _upper_half(time_ms: Column) -> Column:

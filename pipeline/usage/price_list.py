@@ -162,7 +162,7 @@ def _decimal(place: str, value: object, places: int) -> Decimal:
         amount = Decimal(value)
     except InvalidOperation as error:
         raise PriceListError(f"{place}: {value!r} is no decimal number") from error
-    if not amount.is_finite() or amount < 0 or amount >= 10**6 * 10**places:
+    if not amount.is_finite() or amount < 0 or amount >= 10**8:
         raise PriceListError(f"{place}: {value!r} is negative or too large")
     if amount != round(amount, places):
         raise PriceListError(f"{place}: {value!r} has more than {places} decimal places")

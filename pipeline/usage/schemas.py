@@ -106,11 +106,6 @@ class Table:
         return self.time or next(iter(self.by), "")
 
     @property
-    def names(self) -> list[str]:
-        """Of its columns."""
-        return [field.name for field in self.schema]
-
-    @property
     def schema(self) -> StructType:
         return _schema(self.columns)
 
@@ -211,8 +206,8 @@ TABLES: Final = {
         Table(
             "sidecars",
             "cluster string, sidecar string, incarnation string, first_record timestamp, last_record timestamp, "
-            "state string, ended_cleanly boolean, records bigint, repeated bigint, missing_records bigint, lag_ms "
-            "bigint, clock_offset_ms bigint, bytes bigint, estimated_missing_bytes bigint",
+            "state string, ended_cleanly boolean, records bigint, repeated bigint, missing_records bigint, last_gap "
+            "date, lag_ms bigint, clock_offset_ms bigint, bytes bigint, estimated_missing_bytes bigint",
             (),
         ),
         # Offsets of the usage topic that were never read: deleted before ingest came to them.
@@ -299,6 +294,6 @@ TABLES: Final = {
 }
 
 RETENTION: Final = "interval 30 days"
-"""For how long Delta keeps its log and removed files. The report has to run once in this time, or with `--from`."""
+"""For how long Delta keeps its log and removed files. A report that did not run for longer computes all dates again."""
 KEPT_DAYS: Final = 400
 """For how long rows are kept; charges of closed months for ever. Ingest takes no records that are older."""

@@ -76,14 +76,11 @@ class Warehouse:
         if not self.exists(name):
             self.append(name, self.row(name, {}).where("false"))
 
-    def read(self, name: str, version: int | None = None) -> DataFrame:
-        """The table, empty if it does not exist yet; `version` reads it as it was (time travel), empty for -1."""
-        if version == -1 or (version is None and not self.exists(name)):
+    def read(self, name: str) -> DataFrame:
+        """The table, empty if it does not exist yet."""
+        if not self.exists(name):
             return self.row(name, {}).where("false")
-        reader = self.spark.read.format("delta")
-        if version is not None:
-            reader = reader.option("versionAsOf", version)
-        rows = reader.load(self.path(name))
+        rows = self.spark.read.format("delta").load(self.path(name))
         # Columns that are newer than the table.
         missing = [each for each in TABLES[name].schema if each.name not in rows.columns]
         rows = rows.withColumns({each.name: f.lit(None).cast(each.dataType) for each in missing}) if missing else rows
@@ -126,21 +123,23 @@ class Warehouse:
         return int(self.spark.sql(f"describe history delta.`{self.path(name)}` limit 1").first()["version"])
 
     def added_since(self, name: str, version: int) -> DataFrame:
-        """The rows added after `version`, which is not the newest one: Delta's change feed reads new files only."""
+        """The rows added after `version`, not the newest one; all rows where Delta has deleted its log of that time."""
         feed = self.spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", version + 1)
-        return feed.load(self.path(name)).where("_change_type = 'insert'")
+        try:
+            rows = feed.load(self.path(name)).where("_change_type = 'insert'")
+            _ = rows.columns  # asks for them now, under Spark Connect too
+        except (PySparkException, Py4JError):
+            return self.read(name)
+        return rows
 
     def compact(self, name: str) -> None:
-        """Join small files of each partition. Readers are not disturbed; no row changes."""
-        self.spark.sql(f"optimize delta.`{self.path(name)}`")
+        """Join small files, and delete those that no version within the table's retention needs; no row changes."""
+        for statement in ("optimize", "vacuum"):
+            self.spark.sql(f"{statement} delta.`{self.path(name)}`")
 
     def delete(self, name: str, condition: str) -> None:
         """Delete the rows that meet the condition."""
         self.spark.sql(f"delete from delta.`{self.path(name)}` where {condition}")  # noqa: S608 - not from users
-
-    def vacuum(self, name: str) -> None:
-        """Delete files that no version within the table's retention needs."""
-        self.spark.sql(f"vacuum delta.`{self.path(name)}`")
 
     def _write(self, name: str, rows: DataFrame, mode: str, **options: str) -> None:
         """Again after a conflict with another writer, and not at all if a later run has written the table: `Fence`."""

@@ -1,6 +1,5 @@
 """Tables as files for other tools: CSV, Parquet, and charges in FOCUS 1.2."""
 
-from datetime import date
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -34,15 +33,10 @@ def export(warehouse: Warehouse, folder: str, file_format: str, tables: tuple[st
     return written
 
 
-def export_focus(
-    warehouse: Warehouse, folder: str, file_format: str, prices: PriceList, days: tuple[date, date] | None = None
-) -> str:
-    """chargeback_daily of days from the first to before the second, as FOCUS 1.2. Returns the folder."""
-    charges = warehouse.read("chargeback_daily")
-    if days is not None:
-        charges = charges.where((f.col("date") >= f.lit(days[0])) & (f.col("date") < f.lit(days[1])))
+def export_focus(warehouse: Warehouse, folder: str, file_format: str, prices: PriceList) -> str:
+    """chargeback_daily as FOCUS 1.2. Returns the folder."""
     target = f"{folder.rstrip('/')}/focus-1.2.{file_format}"
-    _write(focus(folded(charges), prices), target, file_format)
+    _write(focus(folded(warehouse.read("chargeback_daily")), prices), target, file_format)
     return target
 
 

@@ -20,7 +20,6 @@ def maintain(warehouse: Warehouse, now_ms: int) -> int:
                 is_open = closing.is_open(warehouse) if name == "chargeback_daily" else "true"
                 warehouse.delete(name, f"{table.ages_by} < date'{oldest}' and {is_open}")
             warehouse.compact(name)
-            warehouse.vacuum(name)
     return found
 
 

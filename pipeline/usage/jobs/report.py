@@ -22,7 +22,7 @@ from pipeline.usage.jobs import closing, runs
 from pipeline.usage.owners import Rule, team_of
 from pipeline.usage.price_list import PriceList
 from pipeline.usage.quotas_in_force import in_force
-from pipeline.usage.schemas import KINDS, LOOKBACK_DAYS, Kind
+from pipeline.usage.schemas import KEPT_DAYS, KINDS, LOOKBACK_DAYS, Kind
 from pipeline.usage.tables import Warehouse, in_dates
 from pipeline.usage.transforms.bypass import bypass_check, from_offsets
 from pipeline.usage.transforms.chargeback import chargeback_daily, quantities, team_months
@@ -111,7 +111,7 @@ def report(warehouse: Warehouse, rules: Rules, *, since: date | None = None) -> 
         counted = touched | set(changed["broker_topic_hourly"]) | _around(changed["storage_snapshots"])
         with _kept(fenced, rules, priced | counted, fresh.dates) as deltas:
             steps = _from_deltas(fenced, sorted(touched), fresh, rules, deltas) if touched else []
-            steps.append(partial(charge, fenced, rules, sorted(priced), deltas.usage))
+            steps.append(partial(charge, fenced, rules, sorted(priced), deltas))
             at_once(steps)
             last = [partial(_check_bypass, fenced, sorted(counted))]
             if touched:
@@ -252,8 +252,8 @@ def _check_bypass(warehouse: Warehouse, dates: Sequence[date]) -> None:
         )
 
 
-def charge(warehouse: Warehouse, rules: Rules, days: Sequence[date], usage: DataFrame) -> None:
-    """chargeback_daily of these days, of usage_deltas; days of closed periods get corrections only."""
+def charge(warehouse: Warehouse, rules: Rules, days: Sequence[date], deltas: Deltas) -> None:
+    """chargeback_daily of these days; days of closed periods get corrections only, for about a year."""
     closed = closing.closed_periods(warehouse)
     if rules.prices is not None:
         # Cents are dealt over a month, and an invoice over its days, which are of one month.
@@ -263,9 +263,11 @@ def charge(warehouse: Warehouse, rules: Rules, days: Sequence[date], usage: Data
                 wanted |= {invoice.first + timedelta(days=n) for n in range((invoice.until - invoice.first).days)}
         still_open = sorted(day for day in wanted if not any(each.contains(day) for each in closed))
         if still_open:
-            _charge_open(warehouse, rules, rules.prices, still_open, usage)
+            _charge_open(warehouse, rules, rules.prices, still_open, deltas.usage)
+    # Deltas of older months are deleted, day by day: that is no refund.
+    kept = deltas.first + timedelta(days=rules.recommend_days + 31 - KEPT_DAYS)
     for period in closed:
-        if any(period.contains(day) for day in days):
+        if period.first >= kept and any(period.contains(day) for day in days):
             closing.correct(warehouse, period)
     if rules.prices is not None and days:
         first = min(days).replace(day=1)
@@ -314,11 +316,12 @@ def _recommend(warehouse: Warehouse, rules: Rules, deltas: Deltas) -> None:
 
 
 def warnings(warehouse: Warehouse, dates: Sequence[date]) -> list[str]:
-    """What is missing in the data of these dates, one line each; empty for complete data."""
+    """What is missing in the data of these dates, or was found so since the first of them, one line each."""
     first, end = min(dates), max(dates) + timedelta(days=1)
     lines = []
     seen = warehouse.read("sidecars").where(f"last_record >= timestamp'{first}' and first_record < timestamp'{end}'")
-    for row in seen.where("ended_cleanly = false or missing_records > 0").orderBy("sidecar", "first_record").collect():
+    lossy = seen.where(f"ended_cleanly = false or last_gap >= date'{first}'").orderBy("sidecar", "first_record")
+    for row in lossy.collect():
         missing = f"{row['missing_records']:,} records are missing" if row["missing_records"] else ""
         lost = (
             f"it ended without a last record at {row['last_record']:%Y-%m-%d %H:%M} UTC ({row['state']}), about "
@@ -327,14 +330,16 @@ def warnings(warehouse: Warehouse, dates: Sequence[date]) -> list[str]:
             else ""
         )
         lines.append(f"sidecar {row['sidecar']}, run {row['incarnation']}: {'; '.join(filter(None, (missing, lost)))}")
+    holes = warehouse.read("topic_holes").where(f.col("found_at") >= f.lit(first))
+    isolated = warehouse.read("isolated").where(f.col("at") >= f.lit(first))
     lines += [
         f"usage topic, partition {row['kafka_partition']}: offsets {row['first_offset']} to {row['last_offset']} were "
         "deleted before ingest read them"
-        for row in warehouse.read("topic_holes").orderBy("kafka_partition", "first_offset").limit(SHOWN).collect()
+        for row in holes.orderBy("kafka_partition", "first_offset").limit(SHOWN).collect()
     ]
     lines += [
         f"{row['step']}: left out {_named(row.asDict())}: {row['reason']}"
-        for row in warehouse.read("isolated").orderBy("at").limit(SHOWN).collect()
+        for row in isolated.orderBy("at").limit(SHOWN).collect()
     ]
     return lines
 

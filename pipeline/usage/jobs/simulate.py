@@ -33,7 +33,7 @@ NS_PER_HOUR: Final = 3_600_000 * NS_PER_MS
 MAX_REQUESTS: Final = 30
 """Of one client and interval."""
 MAX_WAIT_MS: Final = 86_400_000
-"""A request that would wait for longer is dropped: its client offers more than its limit for days."""
+"""A request that would wait for longer is dropped then: its client offers more than its limit for days."""
 RESULT: Final = (
     "hour timestamp, sidecar string, user string, client_id string, direction string, limit string, entity string, "
     "offered_bytes bigint, throttled_ms bigint, delayed_bytes bigint"
@@ -54,8 +54,7 @@ class Offer:
 
 
 def simulate(records: DataFrame, quotas_text: str) -> DataFrame:
-    """`records` of some dates to one row for each hour, client and limit that would have held it:
-    columns of RESULT.
+    """`records` of some dates to one row for each hour, client and limit that would have held it: columns of RESULT.
 
     throttled_ms: time for which the client's oldest request was held. delayed_bytes: of all requests that were held or
     queued. Raises QuotasError.
@@ -139,12 +138,13 @@ class Engine:
         offered_ns, _, size = client.queue[0]
         decision = client.limits.admit(size, now_ns)
         if decision.limit is not None and not decision.admitted:
-            wait_ns = max(decision.wait_ns, NS_PER_MS)
+            ready_ns = now_ns + max(decision.wait_ns, NS_PER_MS)
+            client.held_until_ns = min(ready_ns, offered_ns + MAX_WAIT_MS * NS_PER_MS)
             client.held_by = (*client.name, decision.limit.name, str(decision.limit.entity))
-            self._found[now_ns // NS_PER_HOUR, *client.held_by][1] += wait_ns // NS_PER_MS
-            client.held_until_ns = now_ns + wait_ns
+            held_ms = max(0, client.held_until_ns - now_ns) // NS_PER_MS
+            self._found[now_ns // NS_PER_HOUR, *client.held_by][1] += held_ms
             self._note_late(client, now_ns)
-            if now_ns + wait_ns - offered_ns < MAX_WAIT_MS * NS_PER_MS:
+            if client.held_until_ns == ready_ns:
                 return
         self._note_late(client, now_ns)
         heapq.heappop(client.queue)

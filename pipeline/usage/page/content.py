@@ -214,7 +214,7 @@ def _months(found: DataFrame, since: date | None, until: date | None) -> str:
         ]
         for row in found.where("amount > 0").orderBy(f.desc("month"), f.desc("amount")).limit(2 * ROWS).collect()
     ]
-    headers = "month | cluster | team | amount | currency | per GB | to the month before"
+    headers = "month | cluster | team | amount | currency | per GB | so far, to the month before"
     headers += " | whole team at this rate | its budget | flag"
     return section("Teams by month", "What does a GB cost, and is it in budget?", table(headers, rows, "No charges."))
 

@@ -44,9 +44,12 @@ def quantities(usage: DataFrame, storage: DataFrame, team: Column, zone: str) ->
         )
     )
     nothing = f.lit(None).cast("string")
-    with_owner = storage.withColumns({"user": nothing, "client_id": nothing, "labels": f.lit("{}")})
+    stored = {"user": nothing, "client_id": nothing, "labels": f.lit("{}"), "date": _date(zone)}
     kept = (
-        _dated(with_owner, zone, team)
+        # The owner is the one at noon: a date of the zone has parts of two dates of UTC, and is charged once.
+        storage.withColumns(stored)
+        .withColumn("time", f.to_timestamp("date") + f.expr("interval 12 hours"))
+        .withColumn("team", team)
         .groupBy("date", *ROW)
         .agg(
             *(
@@ -148,16 +151,19 @@ def folded(charges: DataFrame) -> DataFrame:
 def team_months(charges: DataFrame, prices: PriceList) -> DataFrame:
     """chargeback_daily of whole months to team_months. The first month has none before it to be compared with.
 
-    run_rate: what the team's month comes to, over all clusters, if its days go on as those until the newest charge;
-    invoices are of the whole month already.
+    run_rate: what the team's month comes to, over all clusters, if its days go on as those until the newest charge of
+    all; invoices are of the whole month already.
     """
-    days = f.dayofmonth(f.last_day("month")) / f.dayofmonth(f.max("date").over(Window.partitionBy("month")))
-    dated = charges.withColumn("month", f.trunc("date", "month")).withColumn("days", days)
-    of_month = f.col("amount") * f.when(f.col("source") == "price", f.col("days")).otherwise(1.0)
     size = f.when(f.col("axis").isin("network_in", "network_out"), f.col("quantity").cast("double") / 1e9)
-    rows = dated.groupBy("month", "cluster", "team", "currency").agg(
-        f.sum("amount").alias("amount"), f.sum(size).alias("gigabytes"), f.sum(of_month).alias("rate")
+    rows = charges.groupBy(f.trunc("date", "month").alias("month"), "cluster", "team", "currency").agg(
+        f.sum("amount").alias("amount"),
+        f.sum(size).alias("gigabytes"),
+        f.sum(f.when(f.col("source") == "price", f.col("amount")).otherwise(0)).alias("priced"),
+        f.max("date").alias("newest"),
     )
+    end = f.last_day("month")
+    days = f.dayofmonth(end) / f.dayofmonth(f.least(end, f.max("newest").over(Window.partitionBy(f.lit(0)))))
+    rows = rows.withColumn("rate", f.col("amount") + f.col("priced") * (days - 1))
     earlier = Window.partitionBy("cluster", "team", "currency").orderBy("month")
     is_next = f.lag("month").over(earlier) == f.add_months("month", -1)
     budgets = [f.when(f.col("team") == team, f.lit(amount)) for team, amount in prices.budgets.items()]
@@ -191,10 +197,6 @@ def _date(zone: str) -> Column:
     return f.to_date(f.from_utc_timestamp("time", zone))
 
 
-def _dated(rows: DataFrame, zone: str, team: Column) -> DataFrame:
-    return rows.withColumns({"team": team, "date": _date(zone)})
-
-
 def _hours(day: str, zone: str) -> Column:
     """How many hours a day of the zone has: 23 to 25 where clocks change."""
     midnights = (f.to_utc_timestamp(each.cast("timestamp"), zone) for each in (f.date_add(day, 1), f.col(day)))
@@ -205,12 +207,12 @@ def _hours(day: str, zone: str) -> Column:
 def _priced(measured: DataFrame, prices: Sequence[Price]) -> DataFrame:
     """Add cost. Rows without a price cost 0 and stay: the quantities add up to what was measured.
 
-    quantity(19,0) x amount(12,6) is exact in 32 digits; divided by the unit's size it is rounded at 12 places.
+    quantity(19,0) x amount(14,6) is exact in 34 digits; divided by the unit's size it is rounded at 10 places.
     """
-    amount, size = f.lit(0).cast("decimal(12,6)"), f.lit(1).cast("decimal(13,0)")
+    amount, size = f.lit(0).cast("decimal(14,6)"), f.lit(1).cast("decimal(13,0)")
     for price in prices:
         applies = (f.col("axis") == price.axis) & _within(price.first, price.until)
-        amount = f.when(applies, f.lit(price.amount).cast("decimal(12,6)")).otherwise(amount)
+        amount = f.when(applies, f.lit(price.amount).cast("decimal(14,6)")).otherwise(amount)
         size = f.when(applies, f.lit(price.size).cast("decimal(13,0)")).otherwise(size)
     cost = f.least(f.col("quantity").cast(_QUANTITY) * amount / size, f.lit(_MOST_COST)).cast(COST)
     return measured.withColumns({"cost": cost, "source": f.lit("price")})

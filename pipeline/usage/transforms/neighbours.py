@@ -21,7 +21,7 @@ from pipeline.usage.transforms.sums import total
 TOLERANCE: Final = 1.01
 """A member is above its fair share from 1 % on: it has to be more than rounding."""
 _LIMIT = ("time", "cluster", "sidecar", "limit", "entity")
-_MEMBER = ("user", "client_id", "labels")
+_MEMBER = ("team", "user", "client_id")
 
 
 def noisy_neighbours(waiting: DataFrame) -> DataFrame:
@@ -77,19 +77,16 @@ def shared_waiting(
     """usage_deltas and throttle_deltas of the same dates to one row for each member of a shared limit and quarter hour
     in which one of them waited.
 
+    A member is a client of one team, whatever its labels: pods of a job are one member.
     Columns: all_bytes and fair_bytes (of all members, and the fair share), is_victim (it waited, and others caused it),
     victims and victim_ms (how many members of the limit, and their waiting), caused_share (its part of that: 0 to 1).
     """
-    waits = (
-        throttled.withColumn("cluster", cluster())
-        .groupBy(*_LIMIT, *_MEMBER)
-        .agg(total("throttled_ms").alias("own_throttled_ms"))
+    waits, used = (
+        rows.withColumns({"cluster": cluster(), "topic": f.lit(None).cast("string")}).withColumn("team", team)
+        for rows in (throttled, of_clients(usage))
     )
-    used = (
-        of_clients(usage)
-        .groupBy("time", cluster(), "sidecar", *_MEMBER, "direction")
-        .agg(total("bytes").alias("bytes"))
-    )
+    waits = waits.groupBy(*_LIMIT, *_MEMBER).agg(total("throttled_ms").alias("own_throttled_ms"))
+    used = used.groupBy("time", "cluster", "sidecar", *_MEMBER, "direction").agg(total("bytes").alias("bytes"))
     known = members(usage, throttled, in_force)
     rows = (
         used.join(f.broadcast(known), ["cluster", "user", "client_id", "direction"])
@@ -124,9 +121,8 @@ def shared_waiting(
                 f.sum(f.when(f.col("is_victim"), f.col("own_throttled_ms").cast("double"))).over(group), f.lit(0.0)
             ),
             "caused_share": f.when(f.col("all_excess") > 0, f.col("excess") / f.col("all_excess")).otherwise(0.0),
-            "topic": f.lit(None).cast("string"),
         }
-    ).withColumn("team", team)
+    )
 
 
 def _level(waited: Column) -> Column:

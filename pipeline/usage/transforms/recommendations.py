@@ -195,6 +195,9 @@ def demand(sampled: DataFrame) -> DataFrame:
 
 
 def _proposals(found: DataFrame) -> DataFrame:
+    # Where more than 1 % was throttled, what was used says less than the demand that other quarter hours show.
+    was_held = f.col("throttled_intervals") > 0.01 * f.col("intervals")
+    found = found.withColumn("need", f.greatest("need", f.when(was_held, f.col("demand_p99"))))
     wanted = f.greatest(f.col("need") * HEADROOM, f.lit(1.0))
     # Two significant digits, rounded up.
     step = f.pow(f.lit(10.0), f.floor(f.log10(wanted)) - 1)

@@ -8,6 +8,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
+from pipeline.usage.schemas import KEPT_DAYS
 from pipeline.usage.transforms.members import cluster
 from pipeline.usage.transforms.rates import of_clients
 from pipeline.usage.transforms.sums import total
@@ -67,12 +68,15 @@ def sidecar_days(records: DataFrame, usage: DataFrame, paces: DataFrame) -> Data
 def sidecars(days: DataFrame) -> DataFrame:
     """sidecar_days of all dates to sidecars.
 
-    state: running; ended (it wrote a last record); replaced (a newer run of the sidecar); silent (no record for
-    SILENT_MS, and others wrote). ended_cleanly: null where that is not known. estimated_missing_bytes: one interval of
-    its last day's mean rate, if it did not end by itself.
+    state: running; ended (it wrote a last record); replaced (a newer run of the sidecar began after its last record);
+    silent (no record for SILENT_MS, and others wrote). ended_cleanly: null where that is not known.
+    estimated_missing_bytes: one interval of its last day's mean rate, if it did not end by itself.
     """
     rows = days.withColumn("next_seq", f.lag("last_seq").over(Window.partitionBy(*_RUN).orderBy("date")) + 1)
-    within = f.col("last_seq") + 1 - f.coalesce("next_seq", f.lit(0)) - f.col("records")
+    # Of a run that is older than what is kept, the first days are gone.
+    is_old = f.datediff(f.max("date").over(Window.partitionBy(f.lit(0))), "date") > KEPT_DAYS - 31
+    begin = f.coalesce("next_seq", f.when(is_old, f.col("first_seq")), f.lit(0))
+    rows = rows.withColumn("missing", f.greatest(f.col("last_seq") + 1 - begin - f.col("records"), f.lit(0)))
     last = f.max_by(f.struct("bytes", "first_ms", "last_ms", "pace_ms"), "date")
     runs = rows.groupBy(*_RUN).agg(
         f.max("cluster").alias("cluster"),
@@ -80,14 +84,15 @@ def sidecars(days: DataFrame) -> DataFrame:
         f.max("last_ms").alias("last_ms"),
         f.sum("records").alias("records"),
         f.sum("repeated").alias("repeated"),
-        f.sum(f.greatest(within, f.lit(0))).alias("missing_records"),
+        f.sum("missing").alias("missing_records"),
+        f.max(f.when(f.col("missing") > 0, f.col("date"))).alias("last_gap"),
         f.min("least_lag_ms").alias("least_lag_ms"),
         f.max("most_lag_ms").alias("lag_ms"),
         f.bool_or("final").alias("final"),
         total("bytes").alias("bytes"),
         last.alias("last"),
     )
-    newer = f.lead("incarnation").over(Window.partitionBy("sidecar").orderBy("first_ms", "incarnation")).isNotNull()
+    newer = f.max("first_ms").over(Window.partitionBy("cluster", "sidecar")) > f.col("last_ms")
     newest = f.max("last_ms").over(Window.partitionBy(f.lit(0)))
     state = (
         f.when(f.col("final"), "ended")
@@ -111,6 +116,7 @@ def sidecars(days: DataFrame) -> DataFrame:
         "records",
         "repeated",
         "missing_records",
+        "last_gap",
         "lag_ms",
         f.col("least_lag_ms").alias("clock_offset_ms"),
         "bytes",

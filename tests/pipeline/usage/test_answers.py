@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 from pipeline.usage import price_list
 from pipeline.usage.transforms.bypass import bypass_check, from_offsets
 from pipeline.usage.transforms.neighbours import noisy_neighbours, shared_waiting, waiting_cost
-from pipeline.usage.transforms.recommendations import demand
+from pipeline.usage.transforms.recommendations import demand, quota_recommendations
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 QUARTER = timedelta(minutes=15)
@@ -88,6 +88,17 @@ def test_a_victim_of_two_limits_waits_for_another_at_each(spark: SparkSession) -
     assert {row["entity"] for row in rows} == {GROUP, "total"}, "a limit of one client is not shared"
 
 
+def test_the_pods_of_a_job_are_one_member(spark: SparkSession) -> None:
+    """Ten pods of the job `a`, told apart by a label, take 90 each; b waits, with 100 of 1,000."""
+    pods = usage(spark, [(0, "p", "a-1", 90)] * 10).withColumn(
+        "labels", f.format_string('{"pod":"%d"}', f.monotonically_increasing_id())
+    )
+    used = pods.unionByName(usage(spark, [(0, "p", "b-1", 100)]))
+    rows = noisy_neighbours(shared_waiting(used, throttled(spark, [(0, "p", "b-1", "user:u", 3_000)]), team()))
+    found = {row["team"]: (row["bytes"], row["caused_throttled_ms"]) for row in rows.collect()}
+    assert found == {"a": (900, 3_000.0), "b": (100, 0.0)}
+
+
 def samples(spark: SparkSession, rates: list[tuple[float, int]]) -> DataFrame:
     made = [("", "producer_byte_rate", "client-id:c", rate, censored) for rate, censored in rates]
     return spark.createDataFrame(made, "cluster string, limit string, entity string, rate double, censored int")
@@ -109,6 +120,28 @@ def test_throttled_samples_are_lower_bounds_of_demand(
 ) -> None:
     row = demand(samples(spark, rates)).first()
     assert (row["demand_p99"], row["demand_is_lower_bound"]) == (expected, is_lower_bound)
+
+
+def test_a_limit_that_was_just_raised_is_not_recommended_down_again(spark: SparkSession) -> None:
+    """299 quarter hours at a limit of 50, half of them throttled, then one at 200 below the new limit."""
+    entity = "client-id:etl"
+    seconds = [(NOON + n * QUARTER, 200.0 if n == 299 else 50.0) for n in range(300)]
+    rates = spark.createDataFrame(
+        [
+            (at, "p", "", "producer_byte_rate", entity, rate, 10.0, [(int(rate), 900.0, 900 * rate, rate)])
+            for at, rate in seconds
+        ],
+        "time timestamp, sidecar string, cluster string, limit string, entity string, p99 double, interval_s double, "
+        "bins array<struct<step:int,seconds:double,bytes:double,top:double>>",
+    )
+    held = throttled(spark, [(n, "p", "etl", entity, 400_000) for n in range(0, 299, 2)])
+    clients = spark.sql(
+        "select '' as cluster, 'producer_byte_rate' as limit, 'client-id:etl' as entity, 'produce' as direction, "
+        "1.0D as part, 100.0D as mean_record_bytes"
+    )
+    row = quota_recommendations(rates, held.withColumn("limit_value", f.lit(50.0)), clients).first()
+    assert (row["demand_p99"], row["demand_is_lower_bound"]) == (200.0, False)
+    assert (row["need"], row["proposed"]) == (200.0, 240.0)
 
 
 def test_what_brokers_counted_and_sidecars_did_not(spark: SparkSession) -> None:

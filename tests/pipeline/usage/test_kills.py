@@ -41,7 +41,7 @@ def tables(warehouse: Warehouse) -> dict[str, Counter[str]]:
         name: Counter(
             str(row)
             for row in warehouse.read(name)
-            .select(*(f.to_json(f.struct(f.col(each))) for each in table.names if each not in UNLIKE))
+            .select(*(f.to_json(f.struct(f.col(each))) for each in table.schema.names if each not in UNLIKE))
             .collect()
         )
         for name, table in TABLES.items()

@@ -1,6 +1,6 @@
 """What did not arrive is shown: topics that are not split yet, lost sidecars, holes of the topic, other rules."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -81,7 +81,9 @@ def test_each_run_of_a_proxy_says_what_is_missing(spark: SparkSession) -> None:
     silent = readings("silent", 30)
     killed = readings("killed", 20, final=False) + readings("killed", 270, start=21, incarnation="run-2", final=False)
     ended = [*readings("ended", 9), usage_record(sidecar="ended", seq=9, time_ms=NOON_MS + 95_000, final=True)]
-    found = runs_of(spark, [*complete, *complete[:5], *gaps, *silent, *killed, *ended])
+    # Two proxies of one host.
+    beside = readings("host", 300, final=False) + readings("host", 290, start=9, incarnation="run-2", final=False)
+    found = runs_of(spark, [*complete, *complete[:5], *gaps, *silent, *killed, *ended, *beside])
     shown = {
         name: (row["state"], row["ended_cleanly"], row["missing_records"], row["repeated"])
         for name, row in found.items()
@@ -93,11 +95,45 @@ def test_each_run_of_a_proxy_says_what_is_missing(spark: SparkSession) -> None:
         ("killed", "run-1"): ("replaced", False, 0, 0),
         ("killed", "run-2"): ("running", None, 0, 0),
         ("ended", "run-1"): ("ended", True, 0, 0),
+        ("host", "run-1"): ("running", None, 0, 0),
+        ("host", "run-2"): ("running", None, 0, 0),
     }
     # 20,000 bytes in 190 s: about 1,000 in the interval that was lost.
     assert found["killed", "run-1"]["bytes"] == 20_000
     assert found["killed", "run-1"]["estimated_missing_bytes"] == pytest.approx(1_000, rel=0.1)
     assert found["complete", "run-1"]["estimated_missing_bytes"] == 0
+
+
+def test_records_of_days_that_were_deleted_are_not_missing(spark: SparkSession) -> None:
+    """Of a run of more than 400 days; one that began yesterday lacks its first three records."""
+    day = f.to_date(f.lit("2027-03-01"))
+    days = spark.createDataFrame(
+        [("old", 400, 9_000), ("old", 399, 9_010), ("new", 1, 3)], "sidecar string, ago int, first_seq bigint"
+    ).withColumns(
+        {
+            "date": f.date_sub(day, f.col("ago")), "cluster": f.lit(""), "incarnation": f.lit("run-1"),
+            "last_seq": f.col("first_seq") + 9, "records": f.lit(10), "repeated": f.lit(0), "final": f.lit(False),
+            **{name: f.lit(0) for name in ("first_ms", "last_ms", "least_lag_ms", "most_lag_ms", "bytes", "pace_ms")},
+        }
+    )  # fmt: skip
+    found = {row["sidecar"]: (row["missing_records"], row["last_gap"]) for row in sidecars(days).collect()}
+    assert found == {"old": (0, None), "new": (3, date(2027, 2, 28))}
+
+
+def test_a_warning_is_of_the_dates_that_were_computed(warehouse: Warehouse) -> None:
+    at = f.lit("2026-01-06 12:00:00").cast("timestamp")
+    sidecar = {"sidecar": f.lit("pod-1"), "incarnation": f.lit("run-1"), "missing_records": f.lit(2)}
+    seen = {"first_record": at, "last_record": f.lit("2026-01-09").cast("timestamp"), "last_gap": f.to_date(at)}
+    hole = {"kafka_partition": f.lit(3), "first_offset": f.lit(5), "last_offset": f.lit(9), "found_at": at}
+    left_out = {"step": f.lit("rates"), "client_id": f.lit("c"), "reason": f.lit("why"), "at": at}
+    for name, row in (("sidecars", sidecar | seen), ("topic_holes", hole), ("isolated", left_out)):
+        warehouse.append(name, warehouse.row(name, row))
+    assert warnings(warehouse, [date(2026, 1, 6)]) == [
+        "sidecar pod-1, run run-1: 2 records are missing",
+        "usage topic, partition 3: offsets 5 to 9 were deleted before ingest read them",
+        "rates: left out client_id 'c': why",
+    ]
+    assert warnings(warehouse, [date(2026, 1, 7)]) == []
 
 
 def test_holes_of_the_topic_are_named_by_their_offsets(spark: SparkSession) -> None:
@@ -140,4 +176,4 @@ def test_the_report_warns_of_what_is_missing_and_of_other_rules(
     # They count too in a run that computes newer days again.
     warehouse.append("records", records_frame(spark, [old | {"bytes": 8, "time_ms": old["time_ms"] + 1}]))
     assert report(warehouse, newer, since=dates[0]) == [(NOON - timedelta(days=60)).date(), *dates]
-    assert set(TABLES["sidecars"].names) == set(warehouse.read("sidecars").columns)
+    assert set(TABLES["sidecars"].schema.names) == set(warehouse.read("sidecars").columns)

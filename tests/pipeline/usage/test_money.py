@@ -106,6 +106,15 @@ def test_a_cost_is_exact_where_a_double_is_not(spark: SparkSession) -> None:
     assert chargeback_daily(rows, prices).first()["cost"] == Decimal("1234567890123456.7")
 
 
+def test_the_largest_price_is_charged(spark: SparkSession) -> None:
+    """In some currencies a terabyte costs millions."""
+    text = 'currency = "IDR"\n[[price]]\naxis = "network_in"\namount = "99999999.999999"\nper = "TB"\nfrom = 2026-01-01'
+    prices = price_list.parse(text)
+    charges = chargeback_daily(measured(spark, [(1, "a", "c", None, "network_in", 10**13)]), prices)
+    (row,) = focus(charges, prices).collect()
+    assert (row["ListCost"], row["ListUnitPrice"]) == (Decimal("999999999.99999"), Decimal("99999999.999999"))
+
+
 def test_an_invoice_without_any_use_is_unallocated(spark: SparkSession) -> None:
     prices = price_list.parse('currency = "EUR"\n' + INVOICE)
     found = chargeback_daily(measured(spark, [(1, "a", "c", None, "requests", 5)]), prices)
@@ -143,7 +152,7 @@ def test_capacity_that_was_not_used_is_shown_apart_and_paid_by_rule(
 CHARGE = "day string, cluster string, team string, axis string, source string, quantity bigint, amount string"
 CHARGES = [
     ("2026-01-05", "east", "a", "network_in", "price", 40 * 10**9, "60.00"),
-    ("2026-01-31", "east", "a", "network_out", "price", 10 * 10**9, "40.00"),
+    ("2026-01-20", "east", "a", "network_out", "price", 10 * 10**9, "40.00"),
     ("2026-02-01", "east", "a", "network_in", "price", 30 * 10**9, "30.00"),
     ("2026-02-07", "west", "a", "requests", "price", 7, "12.00"),
     ("2026-02-03", "east", "a", "network_in", "invoice I", 0, "90.00"),
@@ -152,7 +161,10 @@ CHARGES = [
 
 
 def test_a_team_is_compared_with_its_month_before_and_with_its_budget(spark: SparkSession) -> None:
-    """On the 7th of 28 days, 42 EUR of prices become 168, and an invoice of 90 stays: 258. b comes to 100."""
+    """On the 7th of 28 days, 42 EUR of prices become 168, and an invoice of 90 stays: 258. b comes to 100.
+
+    January, without a charge after the 20th, is over: it comes to what it was.
+    """
     charges = spark.createDataFrame(CHARGES, CHARGE).selectExpr(
         "*", "date(day) date", "cast(amount as decimal(18,2)) amount_", "'EUR' currency"
     )
@@ -232,6 +244,21 @@ def test_a_day_of_storage_has_as_many_hours_as_its_zone_gives_it(spark: SparkSes
     assert [rows[day, "storage"] for day in days] == [24_000, 23_000, 25_000]
 
 
+def test_a_topic_that_changes_its_owner_is_charged_once_a_day(spark: SparkSession) -> None:
+    """In Berlin the 1st of March begins at 23:00 UTC; rules change at midnight of UTC."""
+    usage = spark.sql(
+        "select current_timestamp() as time, 'u' as user, 'c' as client_id, 't' as topic, '{}' as labels, "
+        "cast(null as boolean) as has_total, 'produce' as direction, 1L as bytes, 0L as requests"
+    ).limit(0)
+    storage = spark.sql(
+        "select at as time, '' as cluster, 't' as topic, 1L as partitions, 0L as size_bytes from values "
+        "(timestamp'2026-02-28 23:30:00'), (timestamp'2026-03-01 08:00:00') as t(at)"
+    )
+    team = f.when(f.to_date("time") < "2026-03-01", "old").otherwise("new")
+    rows = quantities(usage, storage, team, "Europe/Berlin").collect()
+    assert [(str(row["date"]), row["team"], int(row["quantity"])) for row in rows] == [("2026-03-01", "new", 24)]
+
+
 def test_the_export_has_every_mandatory_column_of_focus_1_2(spark: SparkSession) -> None:
     prices = price_list.parse(EXAMPLE_PRICES + INVOICE)
     rows = [(1, "a", "c", "t", "network_in", 10**9), (2, "unallocated", "d", None, "requests", 7)]
@@ -277,6 +304,7 @@ def test_the_export_has_every_mandatory_column_of_focus_1_2(spark: SparkSession)
         ('currency = "EUR"\n[[price]]\naxis = "air"', "price[0].axis: 'air' is none"),
         (EXAMPLE_PRICES.replace('"0.09"', "0.09"), "price[0].amount: write the amount in quotes"),
         (EXAMPLE_PRICES.replace('"0.09"', '"0.0000001"'), "price[0].amount: '0.0000001' has more than 6"),
+        (EXAMPLE_PRICES.replace('"0.09"', '"100000000"'), "price[0].amount: '100000000' is negative or too large"),
         (EXAMPLE_PRICES.replace('"GB"', '"stone"'), "price[0].per: 'stone' is no unit"),
         (
             'currency = "EUR"\n' + INVOICE.replace("02-01", "02-02"),

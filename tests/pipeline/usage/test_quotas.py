@@ -76,6 +76,19 @@ def test_delayed_bytes_are_those_of_the_whole_queue() -> None:
     assert 15 <= sum(row[7] for row in rows) / 1000 <= 20
 
 
+def test_what_waits_for_a_day_is_dropped_then() -> None:
+    """A million times the limit for two hours: the client is held until a day after its last offer, and no longer.
+
+    The first request passes, since the bucket is full.
+    """
+    offers = [offer("etl", 10**9, quarter) for quarter in range(8)]
+    offers.append(Offer(offers[-1].end_ms, offers[-1].end_ms + 10_000, "u", "etl", "produce", 2**53 - 1, 2))
+    rows = list(replay(offers, load(QUOTAS)))
+    assert max(row[0] for row in rows) < offers[-1].end_ms + 25 * 3_600_000
+    assert sum(row[7] for row in rows) <= 26 * 3_600_000
+    assert sum(row[8] for row in rows) == sum(each.size for each in offers) - offers[0].size // 30
+
+
 def test_spark_gives_what_one_process_gives(spark: SparkSession) -> None:
     names = ("batch-1", "batch-2", "etl", "free")
     made = [

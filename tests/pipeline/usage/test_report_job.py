@@ -148,7 +148,7 @@ def test_two_clusters_are_told_apart_in_each_table_and_a_budget_is_watched(
     assert capsys.readouterr() == ("computed 1 dates: 2026-01-05 to 2026-01-05\n", over)
     empty = {"storage_snapshots", "isolated"}
     for name, table in TABLES.items():
-        if "cluster" in table.names and name not in empty:
+        if "cluster" in table.schema.names and name not in empty:
             found = {row["cluster"] for row in warehouse.read(name).select("cluster").distinct().collect()}
             waits = name in ("noisy_neighbours", "waiting_cost", "throttling_hourly")
             assert found == ({"east"} if waits else {"east", "west"}), name

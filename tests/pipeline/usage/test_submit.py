@@ -16,12 +16,24 @@ from deploy.local import artifacts
 from deploy.local.cluster import KafkaCluster
 from pipeline.usage import records
 from pipeline.usage.jobs.ingest import wall_clock_ms
-from pipeline.usage.session import DELTA
+from pipeline.usage.session import LOCAL, REQUIRED
 from tests.pipeline.usage.fleets import usage_record
 
 PACKAGED = {".py", ".json", ".css"}
 CLUSTER = "local-cluster[2,1,1024]"
 """Two workers of a core and 1 GB: processes of their own."""
+FEW_ROWS = {
+    # What the commands do not set themselves, and what makes the jobs of one record short: most of them is compiling,
+    # and waiting for the worker that has the data.
+    **{name: value for name, value in LOCAL.items() if name not in REQUIRED},
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.locality.wait": "0",
+    "spark.ui.enabled": "false",
+    **{f"spark.{each}.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" for each in ("driver", "executor")},
+}
 
 
 @pytest.fixture
@@ -33,11 +45,10 @@ def submit(tmp_path: Path) -> Callable[..., str]:
             for path in sorted((artifacts.PROJECT / folder).rglob("*")):
                 if path.suffix in PACKAGED:
                     archive.write(path, path.relative_to(artifacts.PROJECT))
-    few_rows = {"spark.sql.shuffle.partitions": "1"}
-    settings = [part for name, value in (DELTA | few_rows).items() for part in ("--conf", f"{name}={value}")]
+    settings = [part for name, value in FEW_ROWS.items() for part in ("--conf", f"{name}={value}")]
     command = [
         str(Path(sys.executable).with_name("spark-submit")), "--master", CLUSTER, "--jars", artifacts.usage_jars(),
-        "--conf", "spark.ui.enabled=false", *settings, "--py-files", str(package),
+        *settings, "--py-files", str(package),
         str(artifacts.PROJECT / "pipeline" / "usage" / "submit.py"),
     ]  # fmt: skip
     # Without the project on the path: the modules come from the zip.
@@ -60,8 +71,7 @@ def connected(tmp_path: Path) -> Iterator[Callable[..., str]]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     here = {"spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": f"{port}"}
-    few = {"spark.sql.shuffle.partitions": "1", "spark.ui.enabled": "false"}
-    settings = [part for name, value in (DELTA | here | few).items() for part in ("--conf", f"{name}={value}")]
+    settings = [part for name, value in (FEW_ROWS | here).items() for part in ("--conf", f"{name}={value}")]
     command = [
         str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]", "--jars", artifacts.usage_jars(),
         *settings, "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal",

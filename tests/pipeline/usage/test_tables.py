@@ -2,11 +2,15 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import date
+from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from pipeline.usage.jobs.maintain import maintain
+from pipeline.usage.jobs.report import Deltas, Rules, charge
 from pipeline.usage.jobs.runs import begin
 from pipeline.usage.schemas import DAY_MS, TABLES
 from pipeline.usage.tables import Warehouse
@@ -42,6 +46,18 @@ def test_two_runs_make_a_table_and_write_it_at_once(spark: SparkSession, warehou
     assert warehouse.read("isolated").count() == 1
 
 
+def test_what_was_added_since_a_version_that_delta_has_forgotten_is_all_rows(warehouse: Warehouse) -> None:
+    """Of twelve versions the log of the first ten is in a checkpoint."""
+    for n in range(12):
+        row = {"date": f.lit("2026-01-05"), "topic": f.lit("t"), "messages": f.lit(n)}
+        warehouse.append("broker_topic_hourly", warehouse.row("broker_topic_hourly", row))
+    for n in range(10):
+        for each in Path(warehouse.path("broker_topic_hourly"), "_delta_log").glob(f"{n:020}.*[!t]"):
+            each.unlink()
+    found = {version: warehouse.added_since("broker_topic_hourly", version).count() for version in (-1, 3, 10)}
+    assert found == {-1: 12, 3: 12, 10: 1}
+
+
 def test_old_rows_are_deleted_but_for_charges_of_closed_months(spark: SparkSession, warehouse: Warehouse) -> None:
     now_ms = NOON_MS + 440 * DAY_MS
     days = ("2026-01-05", "2026-02-05", "2027-03-01")
@@ -57,3 +73,16 @@ def test_old_rows_are_deleted_but_for_charges_of_closed_months(spark: SparkSessi
     assert {name for name, table in TABLES.items() if not table.ages_by} == {
         "sidecars", "quota_recommendations", "closed_periods",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "amounts"), [(date(2026, 3, 1), ["-1.00", "1.00"]), (date(2027, 2, 1), ["1.00"])])
+def test_a_closed_month_of_which_usage_was_deleted_is_not_refunded(
+    spark: SparkSession, warehouse: Warehouse, first: date, amounts: list[str]
+) -> None:
+    """first: of the newest 28 days. Without its usage a closed month costs nothing: that is corrected for a year."""
+    closed = {"period": "2026-01", "first_day": "2026-01-01", "end_day": "2026-02-01", "price_list": 'currency = "EUR"'}
+    charged = {"date": "2026-01-05", "team": "a", "axis": "network_in", "source": "price", "amount": "1.00"}
+    for name, row in (("closed_periods", closed | {"owners": ""}), ("chargeback_daily", charged)):
+        warehouse.append(name, warehouse.row(name, {key: f.lit(value) for key, value in row.items()}))
+    charge(warehouse, Rules(), [date(2026, 1, 20)], Deltas(spark.range(0), spark.range(0), None, first))
+    assert sorted(str(row["amount"]) for row in warehouse.read("chargeback_daily").collect()) == amounts
