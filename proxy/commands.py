@@ -141,10 +141,7 @@ def _serve(config: Config, read_again: Callable[[], Config]) -> int:
     help="Check this quotas file too, in place of the one that FILE names.",
 )
 @cloup.argument(
-    "file",
-    type=cloup.Path(dir_okay=False),
-    metavar="FILE",
-    help="A file for `run --config`; or a quotas file, or a client's *.properties, alone.",
+    "file", type=cloup.Path(dir_okay=False), metavar="FILE", help="A file of --config, of quotas, or *.properties."
 )
 @click.pass_context
 def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> None:
