@@ -161,4 +161,5 @@ def test_a_host_without_a_service_principal(realm: Path, cluster: KafkaCluster, 
     flags = ("--command-config", str(to_broker), "--listen", "127.0.0.9:0")
     with ProxyProcess(cluster.secure_addresses("SASL_PLAINTEXT"), *flags) as proxy:
         done = perf_producer(proxy.bootstrap_servers, "orders", records=1, size=1, file=file)
-    assert "Server not found in Kerberos database" in done.stderr
+    said = done.stdout + done.stderr
+    assert "Server not found in Kerberos database" in said, said
