@@ -103,7 +103,7 @@ check-compiled: setup uncompile ## compile a copy of the tree; its units and a s
 deploy-tools: ## build actionlint, helm, etcd, kube-apiserver and kubectl with Go, once: 15 minutes
 	@tests/deploy/operator/build_tools.sh
 
-check-deploy: setup jars deploy-tools ## image, unit, chart, rules and Spark on Kubernetes, executed
+check-deploy: setup jars deploy-tools ## image, unit, chart, rules, Spark on Kubernetes and a Kerberos KDC, executed
 	@$(BIN)/python -m pytest -m deploy -n 2 --dist loadfile --durations=20 tests/deploy/operator $(ARGS)
 
 dist: setup uncompile ## a release into dist/: wheel, sdist, chart, unit, rules, parts, checksums; COMPILED=1 IMAGE=1 for all of it

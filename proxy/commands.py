@@ -62,7 +62,7 @@ def _all_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@main.command("run", cls=CommandWithLimits)
+@main.command("run", cls=CommandWithLimits, short_help="Forward Kafka traffic and enforce quotas.")
 @_all_groups
 @click.pass_context
 def run(ctx: click.Context, /, **_options: object) -> None:
@@ -133,7 +133,7 @@ def _serve(config: Config, read_again: Callable[[], Config]) -> int:
         return EXIT_FAILURE
 
 
-@main.command("check-config")
+@main.command("check-config", short_help="Check files without starting anything.")
 @cloup.option(
     "--quotas-file",
     type=cloup.Path(dir_okay=False),
@@ -141,7 +141,7 @@ def _serve(config: Config, read_again: Callable[[], Config]) -> int:
     help="Check this quotas file too, in place of the one that FILE names.",
 )
 @cloup.argument(
-    "file", type=cloup.Path(dir_okay=False), metavar="FILE", help="A file for `run --config`, or a quotas file alone."
+    "file", type=cloup.Path(dir_okay=False), metavar="FILE", help="A file of --config, of quotas, or *.properties."
 )
 @click.pass_context
 def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> None:
@@ -162,7 +162,9 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
     from proxy.tls import TlsContexts
 
     ctx.meta[IGNORE_ENVIRONMENT] = True
-    option = "--quotas-file" if quotas_file is None and has_only_quotas(Path(file)) else "--config"
+    option = "--command-config" if file.endswith(".properties") else "--config"
+    if quotas_file is None and has_only_quotas(Path(file), {param.name or "" for param in run.params}):
+        option = "--quotas-file"
     arguments = [option, file, *(["--quotas-file", quotas_file] if quotas_file else [])]
     with run.make_context("run", arguments, parent=ctx) as run_context:
         try:
@@ -179,13 +181,14 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
         click.echo(f"exempt: {line}")
 
 
-@main.command("healthcheck")
+@main.command("healthcheck", short_help="Ask a running proxy whether it works.")
 @cloup.option(
     "--metrics-listen",
     type=Checked("HOST:PORT", parse_address),
     default="127.0.0.1:19404",
     envvar=f"{ENVIRONMENT_PREFIX}METRICS_LISTEN",
     show_envvar=True,
+    show_default=True,
     help="The address that the proxy got as --metrics-listen; for 0.0.0.0 and [::] loopback is asked.",
 )
 @cloup.option("--ready", is_flag=True, help="Ask /readyz, in place of /healthz: 0 only while brokers answer.")
@@ -193,6 +196,7 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
     "--timeout",
     type=Checked("DURATION", parse_duration),
     default="3s",
+    show_default=True,
     help="Longest wait for an answer. 500ms, 3s.",
 )
 def healthcheck(metrics_listen: Any, timeout: Any, *, ready: bool) -> None:
@@ -210,7 +214,7 @@ def healthcheck(metrics_listen: Any, timeout: Any, *, ready: bool) -> None:
     sys.exit(0 if ok else EXIT_FAILURE)
 
 
-@main.command("schema")
+@main.command("schema", short_help="Print the JSON Schema of a file, for editors.")
 @cloup.argument("which", type=cloup.Choice(["config", "quotas"]), help="The file of --config, or the quotas file.")
 def schema(which: str) -> None:
     """Print the JSON Schema of a file, for editors: proxy.toml (config) or quotas.toml (quotas)."""
@@ -220,7 +224,7 @@ def schema(which: str) -> None:
     click.echo(json.dumps(found, indent=2))
 
 
-@main.command("install-help")
+@main.command("install-help", short_help="Write the man page and shell completions.")
 @cloup.option("--prefix", type=cloup.Path(), default="~/.local", help="/usr/local: for all users.", show_default=True)
 def install_help(prefix: str) -> None:
     """Write the man page, and completions for bash, zsh and fish, below PREFIX/share."""

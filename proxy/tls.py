@@ -211,8 +211,11 @@ def failure_of(error: Exception, *, is_server: bool = False) -> tuple[str, str]:
         return _VERIFY_REASONS.get(error.verify_code, "tls_certificate"), error.verify_message
     if isinstance(error, ssl.SSLEOFError | ConnectionError | EOFError):
         return "tls_failed" if is_server else "tls_plaintext_peer", "the connection was closed during the handshake"
+    if isinstance(error, ssl.SSLError) and error.reason in _PLAINTEXT:
+        what = "it does not speak TLS: set security.protocol=SSL or SASL_SSL in the client"
+        return "tls_plaintext_peer", what if is_server else _words(error)
     if isinstance(error, ssl.SSLError):
-        return "tls_plaintext_peer" if error.reason in _PLAINTEXT else "tls_failed", _words(error)
+        return "tls_failed", _words(error)
     return "tls_failed", str(error)
 
 

@@ -1,7 +1,7 @@
 """The file of `--config`: its keys become click's default map, and its problems are collected in the context."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Final
 
@@ -48,11 +48,11 @@ def take_defaults_from(ctx: click.Context, path: object) -> object:
     return path
 
 
-def has_only_quotas(path: Path) -> bool:
-    """Whether this is a file of --quotas-file: it has tables of quotas and no other option."""
+def has_only_quotas(path: Path, options: Set[str]) -> bool:
+    """Whether this is a file of --quotas-file: it has tables of quotas and none of the other options."""
     data = read_toml(path, place="", problems=[])
     tables = [data.get("quota"), data.get("resource-group")]
-    return data.keys() <= _OF_QUOTAS_FILE and any(
+    return options.isdisjoint(data.keys() - _OF_QUOTAS_FILE) and any(
         isinstance(item, dict) for each in tables if isinstance(each, list) for item in each
     )
 

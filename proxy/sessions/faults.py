@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, final
 
-from protocol.errors import ProtocolError
+from protocol.errors import NotKafka, ProtocolError
 from proxy.enforcement.data_frame import DataFrame
 from proxy.enforcement.identity import Identity
 from proxy.observability.logs import RateLimited
@@ -26,6 +26,14 @@ class HandshakeFailed(ProtocolError):
     """The client's TLS handshake failed."""
 
     reason = "tls_handshake"
+
+
+#: What helps against bytes of another protocol that come from a client.
+_HINTS: Final = {
+    "tls": "set security.protocol=PLAINTEXT or SASL_PLAINTEXT in the client, or --ssl-certificate-location here",
+    "http": "HTTP is at --metrics-listen",
+    "proxy": "name the load balancer by --proxy-protocol-from",
+}
 
 
 @final
@@ -63,7 +71,9 @@ class Faults:
 
     def protocol(self, identity: Identity, error: ProtocolError, broker: str = "") -> None:
         """One side sent what cannot be handled. `broker`: its address, if that did."""
-        self._refused(error, peer=identity.client.peer, client_id=identity.client.client_id, broker=broker or None)
+        hint = _HINTS.get(error.protocol) if isinstance(error, NotKafka) and not broker else None
+        client = identity.client
+        self._refused(error, peer=client.peer, client_id=client.client_id, broker=broker or None, hint=hint)
 
     def defect(self, identity: Identity, error: Exception) -> None:
         """A defect in this program, which closes only its connection."""

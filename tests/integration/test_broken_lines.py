@@ -1,9 +1,11 @@
 """What a real client sees of a line to the broker that is set up wrongly, and what the proxy logs of it."""
 
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -108,6 +110,29 @@ def test_a_line_to_a_broker_that_is_set_up_wrongly(
         assert "invalid credentials with SASL mechanism SCRAM-SHA-256" in line["detail"]
     if content:
         assert str(tmp_path / "client.properties") in line["hint"]
+
+
+@pytest.mark.parametrize(
+    ("host", "days", "reason", "hint"),
+    [
+        ("other.test", 1, "tls_hostname", "use a name of the certificate"),
+        ("127.0.0.1", -1, "tls_expired", "another time"),
+    ],
+)
+def test_a_certificate_of_another_host_or_time(tmp_path: Path, host: str, days: int, reason: str, hint: str) -> None:
+    ca, file = trustme.CA(), tmp_path / "client.properties"
+    ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    file.write_text(TLS.format(ca=tmp_path / "ca.pem"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ca.issue_cert(host, not_after=datetime.now(UTC) + timedelta(days)).configure_cert(context)
+
+    def handshake(connection: socket.socket) -> None:
+        with suppress(OSError):
+            context.wrap_socket(connection, server_side=True).close()
+
+    with server(handshake) as address, ProxyProcess(address, "--command-config", str(file)) as proxy:
+        line = failed(proxy, reason)
+        assert (line["address"], hint in line["hint"]) == (address, True)
 
 
 def test_an_address_of_nobody() -> None:

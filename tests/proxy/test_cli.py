@@ -174,6 +174,8 @@ def test_the_file_of_connections_to_brokers_is_checked_too(files: Path) -> None:
         "error: client.properties:7: sasl.pasword: unknown key\n  did you mean 'sasl.password'?"
     )
     assert "hidden" not in result.stderr
+    alone = invoke("check-config", "client.properties")
+    assert (alone.exit_code, alone.stderr) == (2, result.stderr)
 
 
 def test_a_quotas_file_given_by_flag_is_checked_in_place_of_the_named_one(files: Path) -> None:
@@ -197,6 +199,13 @@ def test_a_quotas_file_is_checked_alone(files: Path) -> None:
     result = invoke("check-config", "quotas.toml")
     assert result.exit_code == 2
     assert result.stderr.startswith("error: quotas.toml: quota[0].request_rat: unknown limit 'request_rat'\n")
+    (files / "quotas.toml").write_text('[[quota]]\nuser = "a"\nrequest_rate = 5\n[[qouta]]\n')
+    result = invoke("check-config", "quotas.toml")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "error: quotas.toml: qouta: unknown key 'qouta'\n"
+        "  did you mean 'quota'? allowed: quota, resource-group, quota_share, dry_run\n",
+    )
 
 
 # The process

@@ -4,6 +4,7 @@ import asyncio
 import ssl
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,18 @@ async def test_files_that_are_renamed(
         if sample.name == "kafka_quota_proxy_certificate_not_after_timestamp_seconds"
     }
     assert expiry == {"clients"}
+
+
+async def test_of_a_chain_the_certificate_that_expires_first_counts(
+    open_stage: OpenStage, certificates: Certificates
+) -> None:
+    issue, soon = certificates.security._ca.issue_cert, datetime.now(UTC).replace(microsecond=0) + timedelta(5)
+    leaf, other = issue("127.0.0.1"), issue("other.test", not_after=soon)
+    for issued in ((leaf, other), (other, leaf)):
+        certificates.server.certificate.write_bytes(b"".join(each.cert_chain_pems[0].bytes() for each in issued))
+        certificates.server.key.write_bytes(issued[0].private_key_pem.bytes())
+        stage = open_stage(listening=certificates.listening())
+        assert stage.metrics.certificates == {"clients": int(soon.timestamp())}
 
 
 async def test_the_links_of_kubernetes(open_stage: OpenStage, certificates: Certificates, tmp_path: Path) -> None:

@@ -25,6 +25,9 @@ PACKAGES: Final = {
     "amtool": "prometheus-alertmanager",
     "systemd-analyze": "systemd",
     "man": "man-db",
+    "krb5kdc": "krb5-kdc",
+    "kdb5_util": "krb5-kdc",
+    "kadmin.local": "krb5-admin-server",
 }
 
 

@@ -61,6 +61,8 @@ async def test_a_bad_request_closes_its_own_connection(
     [(name, fields)] = lines_of(caplog.records)
     assert (name, fields["reason"]) == ("protocol_error", reason)
     assert fields["peer"].startswith("127.0.0.1:")
+    hints = {"TLS": "--ssl-certificate-location", "HTTP": "--metrics-listen"}
+    assert hints.get(what, "") in (fields["hint"] or "")
     await other.send(produce(1, 600)[300:])
     assert await broker_of_other.frame() == produce(1, 600)
     await broker_of_other.send(produced(1))

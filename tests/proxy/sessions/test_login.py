@@ -15,7 +15,7 @@ from proxy.brokers import login as messages
 from proxy.config.client_settings import ClientSettings, LoginSettings
 from proxy.config.config import QuotaOptions, SecurityOptions
 from proxy.sessions.lifecycle import State
-from tests.proxy.conversation import OpenStage, Peer, Stage, lines_of, until, without_burst
+from tests.proxy.conversation import PATIENCE_SECONDS, OpenStage, Peer, Stage, lines_of, until, without_burst
 from tests.proxy.frames import correlation_of, fetch, fetched, heartbeat, heartbeat_answer, produce, produced
 from tests.proxy.sasl_broker import REFUSED, SaslBroker
 
@@ -150,6 +150,21 @@ async def test_no_login_follows_the_end_of_a_session(stage_of: OpenStage) -> Non
         session.close()
         assert timer is not None
         assert timer.cancelled()
+
+
+async def test_the_next_login_begins_in_time(stage_of: OpenStage) -> None:
+    """After 70 to 85 % of the session, not at the same time for all connections."""
+    stage = stage_of()
+    async with playing(stage, KafkaBroker(1_000_000), connections=20) as clients:
+        for client in clients:
+            await client.send(heartbeat(1))
+        for client in clients:
+            await client.frame()
+        timers = [session.login._timer for session in stage.sessions if session.login is not None]
+        now = asyncio.get_running_loop().time()
+        seconds = {timer.when() - now for timer in timers if timer is not None}
+    assert len(seconds) == 20
+    assert 700 - PATIENCE_SECONDS < min(seconds) < max(seconds) <= 850
 
 
 @pytest.mark.parametrize("size", [100, 900_000])

@@ -342,7 +342,7 @@ async def test_plaintext_on_the_tls_port(
     await stage.no_sessions()
     assert stage.metrics.errors.protocol["tls_handshake"] == 1
     [said] = [fields for name, fields in lines_of(caplog.records) if name == "protocol_error"]
-    assert said["reason"] == "tls_handshake"
+    assert (said["reason"], "security.protocol=SSL" in said["detail"]) == ("tls_handshake", True)
 
 
 @pytest.mark.parametrize("auth", ["requested", "required"])
