@@ -1,7 +1,10 @@
 """Money: costs are decimals, cents add up, invoices are reached to the cent, FOCUS 1.2 is met."""
 
+import csv
+import json
 import re
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from pyspark.sql import functions as f
 
 from demo.fleet import EXAMPLE_PRICES
 from pipeline.usage import price_list
+from pipeline.usage.jobs.export import _write
 from pipeline.usage.price_list import PriceListError
 from pipeline.usage.transforms.chargeback import chargeback_daily, corrections, folded, quantities, team_months
 from pipeline.usage.transforms.focus import focus
@@ -230,6 +234,18 @@ def test_a_day_of_storage_has_as_many_hours_as_its_zone_gives_it(spark: SparkSes
     rows = {(str(row["date"]), row["axis"]): int(row["quantity"]) for row in found.collect()}
     assert [rows[day, "partitions"] for day in days] == [24, 23, 25]
     assert [rows[day, "storage"] for day in days] == [24_000, 23_000, 25_000]
+
+
+def test_no_client_id_adds_columns_to_a_csv(spark: SparkSession, tmp_path: Path) -> None:
+    """Of those who invent their names: other tools read quotes by RFC 4180."""
+    names = ['x",0,"', 'y\\",0', "z\\", 'a"b', "c,d"]
+    rows = spark.createDataFrame([(name, [name]) for name in names], "client_id string, topics array<string>")
+    _write(rows, f"{tmp_path}/t", "csv")
+    found = []
+    for file in (tmp_path / "t").glob("*.csv"):
+        with file.open(encoding="utf-8", newline="") as lines:
+            found += [(row["client_id"], *json.loads(row["topics"])) for row in csv.DictReader(lines)]
+    assert sorted(found) == sorted((name, name) for name in names)
 
 
 def test_the_export_has_every_mandatory_column_of_focus_1_2(spark: SparkSession) -> None:
