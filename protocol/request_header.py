@@ -14,7 +14,8 @@ share session epoch and the fields of the budget:
 For Fetch see `fetch`. What follows is not read here. Sources: KIP-482, KIP-1222, `RequestHeader.json`,
 `ProduceRequest.json`, `FetchRequest.json`, `ShareFetchRequest.json`.
 
-The client id has a length of two bytes in every header version. A null client id is read as `""`, as in the broker.
+The client id has a length of two bytes in every header version. A null client id is read as `""`, as in the broker, and
+a long one as its `short_name`: quotas, counters and connections keep client ids, which anyone can invent.
 """
 
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from protocol.errors import (
     UnknownApi,
     UnsupportedVersion,
 )
-from protocol.wire import MAX_STRING, skip, unsigned_varint
+from protocol.wire import MAX_STRING, short_name, skip, unsigned_varint
 
 REQUEST_PREFIX = Struct(">ihhi")
 """Length, API key, API version and correlation id of a request: the first 12 bytes of its frame."""
@@ -198,7 +199,7 @@ def _read_header(buf: bytearray, start: int, end: int, api: Api, version: int) -
     flexible = api.is_flexible(version)
     at, pos = _string(buf, start + PREFIX_SIZE, end, origin, "the client id", compact=False)
     try:
-        client_id = buf[at:pos].decode()
+        client_id = short_name(buf[at:pos].decode())
     except UnicodeDecodeError:
         raise MalformedFrame("the client id as UTF-8", at - origin) from None
     if flexible:

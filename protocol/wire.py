@@ -3,6 +3,7 @@
 Sources: the protocol guide's "Protocol Primitive Types", and KIP-482 for unsigned varints and tag buffers.
 """
 
+import zlib
 from struct import Struct
 
 from protocol.errors import MalformedFrame, TruncatedFrame
@@ -15,6 +16,8 @@ MAX_VARINT = 2**31 - 1
 """Kafka stores lengths, counts and tags in signed 32 bit integers."""
 MAX_STRING = 2**15 - 1
 """Bytes of a string, in flexible versions as well."""
+MAX_NAME = 256
+"""Characters of a name that is kept."""
 NOT_AT_HAND = 1 << 60
 """A position after any end, returned by `compact_string_end` and `plain_string_end` for strings they do not read."""
 
@@ -74,6 +77,15 @@ def skip_tags(buf: BytesLike, pos: int, end: int, origin: int) -> int:
 def encode_string(text: bytes, compact: bool) -> bytes:
     """A string of at most `MAX_STRING` bytes with its length: as flexible versions write it, or as others do."""
     return (encode_varint(len(text) + 1) if compact else _INT16.pack(len(text))) + text
+
+
+def short_name(name: str) -> str:
+    """A longer name than `MAX_NAME` ends with `…` and the CRC-32 of the whole name, so that names with the same
+    beginning stay apart.
+    """
+    if len(name) <= MAX_NAME:
+        return name
+    return f"{name[: MAX_NAME - 9]}…{zlib.crc32(name.encode('utf-8', 'surrogatepass')):08x}"
 
 
 def compact_string_end(buf: bytes | bytearray, pos: int, end: int) -> int:

@@ -66,7 +66,7 @@ class ConnectionQuotas:
         limits = [
             limit
             for kind, names in _places(ip, listener)
-            if (limit := self._registry.place_limit(CONNECTION_CREATION_RATE, kind, *names)) is not None
+            if (limit := self._registry.place_limit(CONNECTION_CREATION_RATE, kind, now_ns, *names)) is not None
         ]
         asked = [each for each in limits if self._may_refuse(each, now_ns)]
         wait_ns, worst = _longest((each.algorithm.debt_ns(now_ns, 1), each) for each in asked)

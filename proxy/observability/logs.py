@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Final, TextIO
 
 MAX_VALUE_CHARS: Final = 512
-"""Longer values are cut: a client id may have 32,767 bytes."""
+"""Longer values are cut: they may come from the wire."""
 
 _LEVEL_NAMES: Final = {"WARNING": "WARN", "CRITICAL": "ERROR"}
 _NEEDS_QUOTES: Final = frozenset(' "=\\')

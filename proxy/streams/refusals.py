@@ -155,8 +155,8 @@ class Refusals:
         return usage.refused.is_later(self._partition_of(data), data.producer, data.sequence)
 
     def _partition_of(self, data: PartitionData) -> Partition:
-        """By name: a client may use the name and the id of one topic in turn."""
-        return name_of(self._context, data.topic) or "", data.partition
+        """By name, if that is known: a client may use the name and the id of one topic in turn."""
+        return name_of(self._context, data.topic) or repr(data.topic), data.partition
 
 
 def _message(decision: Decision) -> str:

@@ -1,10 +1,11 @@
 """The limits in use: one bucket for each entity, made on first use, updated, removed after an idle hour.
 
-Clients can invent client ids, so the limits that clients have by a default entry are bounded in number. Above the bound
-each new one checks the few that were checked longest ago, and drops those that were not used since, have no debt and no
-waiters. So the bound is exceeded while more limits than that are in use or in debt, by one for each new client at most.
-A client whose limit was dropped gets a new one, with its whole burst. Until the next `expire`, a minute later, its open
-sessions still charge the old one: clients that share a limit may have both for so long.
+Clients can invent client ids, and have millions of IPv6 addresses, so the limits by default entries are bounded in
+number. Above the bound each new one checks the few that were checked longest ago, and drops those that were not used
+since, have no debt and no waiters. So the bound is exceeded while more limits than that are in use or in debt, by one
+for each new name at most. A client whose limit was dropped gets a new one, with its whole burst. Until the next
+`expire`, a minute later, its open sessions still charge the old one: clients that share a limit may have both for so
+long.
 
 After a change of the configuration each limit is updated at its next look-up, or by `refresh`, as of the change. So a
 change costs little at once, however many limits are in use.
@@ -19,14 +20,14 @@ from quotas.admission.limit import Limit
 from quotas.admission.topic_thresholds import TopicThreshold
 from quotas.algorithms.algorithm import Algorithm, AlgorithmSettings
 from quotas.algorithms.producer_ids import ProducerIdQuota
-from quotas.entity import AnyEntity, Entity, Kind, Named
+from quotas.entity import AnyEntity, Kind, Named
 from quotas.limit_kinds import LIMIT_NAMES, THRESHOLDS
 from quotas.registry.configured import Configured
 from quotas.registry.idle import IDLE_NS, Idle
 from quotas.registry.override import Applies
 
 MAX_OF_DEFAULTS: Final = 100_000
-"""Limits of clients by default entries: about 80 MB."""
+"""Limits by default entries: about 80 MB."""
 _CHECKED_AT_ONCE: Final = 4
 
 
@@ -39,7 +40,7 @@ class LimitStore:
         self._settings = settings
         self._limits: dict[str, dict[AnyEntity, Limit]] = {name: {} for name in LIMIT_NAMES}
         self._idle: Idle[Limit] = Idle()
-        #: Those of clients by default entries, the one checked longest ago first, with their latest use at that time;
+        #: Those by default entries, the one checked longest ago first, with their latest use at that time;
         #: how many were dropped since the last `expire`.
         self._of_defaults: OrderedDict[Limit, int] = OrderedDict()
         self._dropped = 0
@@ -58,7 +59,7 @@ class LimitStore:
         """The limit of this entity, made on first use; without a time no limit is dropped for it."""
         limit = self.find(name, applies.entity)
         if limit is None:
-            is_of_default = isinstance(applies.entity, Entity) and applies.entity != applies.origin
+            is_of_default = applies.entity != applies.origin
             if is_of_default and now_ns is not None:
                 self._make_room(now_ns)
             rate = self.scaled(applies.rate)

@@ -103,10 +103,10 @@ class Registry:
         """The limits of records produced to this topic. `exists`: as `TopicTable.confirm`; False: not known."""
         return self.topics.get(name, self.generation, now_ns, exists)
 
-    def place_limit(self, limit_name: str, kind: Kind, *names: str) -> Limit | None:
+    def place_limit(self, limit_name: str, kind: Kind, now_ns: int, *names: str) -> Limit | None:
         """The limit of an address, a listener (under any of its names) or the total; None without one."""
         applies = self.configured_value(limit_name, kind, *names)
-        return None if applies is None else self._store.get(limit_name, applies)
+        return None if applies is None else self._store.get(limit_name, applies, now_ns)
 
     def configured_value(self, limit_name: str, kind: Kind, *names: str) -> Applies | None:
         """As `place_limit`, without making a bucket."""

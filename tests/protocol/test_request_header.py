@@ -13,7 +13,7 @@ from kio.schema.request_header.v2.header import RequestHeader as HeaderV2
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i16, i32
 
-from protocol.apis import API_VERSIONS, APIS, FETCH, PRODUCE, SHARE_FETCH
+from protocol.apis import API_VERSIONS, APIS, FETCH, METADATA, PRODUCE, SHARE_FETCH
 from protocol.errors import (
     FrameTooLarge,
     MalformedFrame,
@@ -93,6 +93,20 @@ def test_every_api_and_version_is_read_as_kio_writes_it() -> None:
         if key not in (FETCH, SHARE_FETCH):
             assert header.budget_offset is None
             assert header.needed == header.size
+
+
+def test_of_a_long_client_id_little_is_kept() -> None:
+    """Anyone can invent client ids. Those with the same beginning stay apart."""
+    names = set()
+    for client_id in ["c" * 256, "c" * 257, "c" * 32_763 + "\U0001f600", "c" * 32_767]:
+        frame = request(METADATA, 1, client_id, bytes(4))
+        header = peek_request(frame, 0, len(frame), MAX_LENGTH)
+        assert header is not None
+        assert header.body_offset == len(frame) - 4
+        assert len(header.client_id) == 256
+        assert (header.client_id == client_id) == (len(client_id) == 256)
+        names.add(header.client_id)
+    assert len(names) == 4
 
 
 @given(

@@ -42,9 +42,9 @@ def export_focus(warehouse: Warehouse, folder: str, file_format: str, prices: Pr
 
 def _write(rows: DataFrame, target: str, file_format: str) -> None:
     if file_format == "csv":
-        # CSV has no lists: they are written as JSON.
+        # CSV has no lists: they are written as JSON. Quotes are doubled (RFC 4180): Spark would write a backslash.
         lists = [field.name for field in rows.schema if field.dataType.typeName() == "array"]
         rows = rows.withColumns({name: f.to_json(name) for name in lists}) if lists else rows
-        rows.write.mode("overwrite").option("header", "true").csv(target)
+        rows.write.mode("overwrite").csv(target, header=True, escape='"')
     else:
         rows.write.mode("overwrite").parquet(target)

@@ -1,7 +1,10 @@
 """Money: costs are decimals, cents add up, invoices are reached to the cent, FOCUS 1.2 is met."""
 
+import csv
+import json
 import re
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from pyspark.sql import functions as f
 
 from demo.fleet import EXAMPLE_PRICES
 from pipeline.usage import price_list
+from pipeline.usage.jobs.export import _write
 from pipeline.usage.price_list import PriceListError
 from pipeline.usage.transforms.chargeback import chargeback_daily, corrections, folded, quantities, team_months
 from pipeline.usage.transforms.focus import focus
@@ -257,6 +261,18 @@ def test_a_topic_that_changes_its_owner_is_charged_once_a_day(spark: SparkSessio
     team = f.when(f.to_date("time") < "2026-03-01", "old").otherwise("new")
     rows = quantities(usage, storage, team, "Europe/Berlin").collect()
     assert [(str(row["date"]), row["team"], int(row["quantity"])) for row in rows] == [("2026-03-01", "new", 24)]
+
+
+def test_no_client_id_adds_columns_to_a_csv(spark: SparkSession, tmp_path: Path) -> None:
+    """Of those who invent their names: other tools read quotes by RFC 4180."""
+    names = ['x",0,"', 'y\\",0', "z\\", 'a"b', "c,d"]
+    rows = spark.createDataFrame([(name, [name]) for name in names], "client_id string, topics array<string>")
+    _write(rows, f"{tmp_path}/t", "csv")
+    found = []
+    for file in (tmp_path / "t").glob("*.csv"):
+        with file.open(encoding="utf-8", newline="") as lines:
+            found += [(row["client_id"], *json.loads(row["topics"])) for row in csv.DictReader(lines)]
+    assert sorted(found) == sorted((name, name) for name in names)
 
 
 def test_the_export_has_every_mandatory_column_of_focus_1_2(spark: SparkSession) -> None:

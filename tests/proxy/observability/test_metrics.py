@@ -15,10 +15,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.registry import Collector
 
+from protocol.wire import MAX_NAME
 from proxy.config.config import Config, ObservabilityOptions
 from proxy.observability.entities import ENTITY_IDLE_NS
 from proxy.observability.exposition import PREFIX, SUM_SLICE, expose, families
-from proxy.observability.labels import MAX_LABEL_CHARS, label_value
+from proxy.observability.labels import label_value
 from proxy.observability.metrics import MAX_REQUEST_CELLS, Metrics
 from proxy.observability.tallies import WINDOW_SLOT_NS, WINDOW_SLOTS, Histogram, ThrottleWindow
 from quotas.admission.limit import Limit
@@ -313,7 +314,7 @@ def test_any_name_from_the_wire_gives_a_scrape_that_parses(
     shown = asyncio.run(scrape(metrics, accept))
     produced = [one for one in shown["bytes"].samples if one.labels["direction"] == "produce"]
     assert sum(sample.value for sample in produced) == 2
-    assert all(len(text) <= MAX_LABEL_CHARS for sample in produced for text in sample.labels.values())
+    assert all(len(text) <= MAX_NAME for sample in produced for text in sample.labels.values())
     assert sum(sample.value for sample in shown["quota_limit"].samples) == 3
 
 
@@ -336,9 +337,9 @@ def test_long_names_stay_apart_and_short(clock: Clock) -> None:
 def test_a_label_is_printable_bounded_and_the_same_when_cut_again(name: str) -> None:
     label = label_value(name)
     assert label.isprintable()
-    assert len(label) <= MAX_LABEL_CHARS
+    assert len(label) <= MAX_NAME
     assert label_value(label) == label
-    if name.isprintable() and len(name) <= MAX_LABEL_CHARS:
+    if name.isprintable() and len(name) <= MAX_NAME:
         assert label == name
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -138,6 +139,21 @@ def test_topics_by_id() -> None:
     topics: dict[Topic, list[bytes | None]] = {TOPIC_ID: [idempotent(4)]}
     pair.client_sends(produce_records(2, topics, 13))
     assert errors_of(pair.received()[0], 13)[0] == [(TOPIC_ID, 0, 89, message_of(SIZE))]
+
+
+def test_topics_with_unknown_ids_do_not_wait_for_each_other() -> None:
+    world = world_of()
+    world.context.topics.learn([TopicPartitions(NOISY, TOPIC_ID.bytes, 2)])
+    pair = pair_of(world)
+    first, second = UUID(int=1), UUID(int=2)
+    pair.client_sends(produce_records(2, {NOISY: [idempotent(4)]}))
+    pair.client_sends(
+        produce_records(3, {TOPIC_ID: [idempotent(8)], first: [idempotent(0)], second: [idempotent(40)]}, 13)
+    )
+    assert pair.sent() == [], "it follows what was refused"
+    sent = produce_records(4, {second: [idempotent(40)]}, 13)
+    pair.client_sends(sent)
+    assert pair.sent() == [sent]
 
 
 def test_a_request_with_another_topic_is_held_as_a_whole() -> None:

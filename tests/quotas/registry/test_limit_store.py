@@ -4,9 +4,10 @@ import pytest
 
 from quotas.admission.limit import Limit
 from quotas.algorithms.algorithm import ALGORITHMS, AlgorithmSettings
-from quotas.entity import DEFAULT, Entity
+from quotas.connections import ConnectionQuotas
+from quotas.entity import DEFAULT, Entity, Kind, Named
 from quotas.entry import QuotaEntry
-from quotas.limit_kinds import PRODUCER_BYTE_RATE, PRODUCER_IDS_RATE
+from quotas.limit_kinds import CONNECTION_CREATION_RATE, PRODUCER_BYTE_RATE, PRODUCER_IDS_RATE
 from quotas.registry import limit_store
 from quotas.registry.idle import IDLE_NS
 from quotas.registry.registry import Registry
@@ -52,6 +53,14 @@ def test_invented_names_do_not_add_limits_without_end(most: int, algorithm: str)
     assert list(registry.limits_in_use()) == []
     assert not registry._store._of_defaults
     assert not registry._store._idle._slots
+
+
+def test_addresses_do_not_add_limits_without_end(most: int) -> None:
+    registry = Registry([QuotaEntry(Named(Kind.IP, DEFAULT), {CONNECTION_CREATION_RATE: 1_000})])
+    connections = ConnectionQuotas(registry, SECOND)
+    for number in range(1_000):
+        connections.record(f"2001:db8::{number:x}", ("bootstrap",), number)
+        assert len(list(registry.limits_in_use())) <= 2 * most
 
 
 def test_a_client_in_debt_keeps_its_limit(most: int) -> None:
