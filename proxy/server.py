@@ -1,7 +1,6 @@
 """The running proxy: binds the ports, ties the parts together, drains on SIGTERM and SIGINT."""
 
 import asyncio
-import logging
 import resource
 import secrets
 import signal
@@ -28,7 +27,7 @@ from proxy.enforcement.holds import Holds
 from proxy.enforcement.measures import Measures
 from proxy.enforcement.report import Report, connection_status
 from proxy.observability.admin import Status, ThrottleStatus, start_admin
-from proxy.observability.logs import event
+from proxy.observability.logs import EventLog
 from proxy.observability.metrics import Metrics
 from proxy.observability.supervisor import Supervisor
 from proxy.ports import Ports
@@ -61,7 +60,7 @@ WAITING_PARTS = 10
 #: Connections that `/throttles` goes through in one round of the event loop: about 1 ms.
 LISTED_AT_ONCE = 200
 
-_log = logging.getLogger("proxy.server")
+_log = EventLog("proxy.server")
 
 
 def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
@@ -87,9 +86,7 @@ def raise_descriptor_limit(config: Config) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     wanted = 4 * config.security.max_connections
     if hard != resource.RLIM_INFINITY and hard < wanted:
-        event(
-            _log,
-            logging.WARNING,
+        _log.warning(
             "few_descriptors",
             limit=hard,
             wanted=wanted,
@@ -189,9 +186,7 @@ class Server:
         if watch is not None:
             watch.read_files()
         else:
-            event(
-                _log, logging.INFO, "nothing_to_reload", hint="SIGHUP reloads --config and --quotas-file; none is set"
-            )
+            _log.info("nothing_to_reload", hint="SIGHUP reloads --config and --quotas-file; none is set")
             supervisor.reloaded(ok=True)
 
     def _start_usage(self, loop: AbstractEventLoop) -> Emitter | None:
@@ -306,13 +301,7 @@ class Server:
     async def _drain(self, loop: AbstractEventLoop, stop: asyncio.Event) -> int:
         """Stop accepting, let requests in flight finish. A second signal or the timeout ends it."""
         sessions = self.sessions
-        event(
-            _log,
-            logging.INFO,
-            "draining",
-            connections=len(sessions),
-            timeout_seconds=self.config.listening.drain_timeout_seconds,
-        )
+        _log.info("draining", connections=len(sessions), timeout_seconds=self.config.listening.drain_timeout_seconds)
         self._draining = True
         self.ports.close()
         done = asyncio.Event()
@@ -329,7 +318,7 @@ class Server:
         for task in waiting:
             task.cancel()
         left = len(sessions)
-        event(_log, logging.WARNING if left else logging.INFO, "stopped", connections_cut=left)
+        (_log.warning if left else _log.info)("stopped", connections_cut=left)
         return EXIT_NOT_DRAINED if left else EXIT_CLEAN
 
     # ---- watching
@@ -367,9 +356,7 @@ class Server:
         ports = listening.broker_ports
         broker_ports = f"{ports[0]}-{ports[-1]}" if ports else "chosen by the kernel"
         exceptions = (f"{node}={port}" for node, port in listening.node_ports.items())
-        event(
-            _log,
-            logging.INFO,
+        _log.info(
             "listening",
             bootstrap=format_address((host, self.ports.bootstrap)),
             advertised_host=listening.advertised_host,
@@ -384,9 +371,7 @@ class Server:
             for entry in quotas.entries[:MAX_LISTED]
             for name, rate in entry.limits.items()
         ]
-        event(
-            _log,
-            logging.INFO,
+        _log.info(
             "quotas",
             held="; ".join(limits + ([f"and {rest} more entries"] if rest > 0 else [])) or "none",
             exempt="; ".join(quotas.exemptions) or None,

@@ -5,12 +5,11 @@ requesting unknown ids of Produce requests (a client that survives a restart of 
 """
 
 import asyncio
-import logging
 from asyncio import AbstractEventLoop, Task
 from collections.abc import Awaitable, Callable, Iterable
 
 from protocol.topics import NO_TOPIC_ID, TopicPartitions
-from proxy.observability.logs import RateLimited
+from proxy.observability.logs import EventLog, RateLimited
 
 #: Further topics are not stored: their records count for the limits that need no topic.
 MAX_TOPICS = 1_000_000
@@ -20,7 +19,7 @@ MAX_UNKNOWN = 1_000
 RETRY_SECONDS = 10.0
 PAUSE_SECONDS = 0.1
 
-_log = logging.getLogger("proxy.sessions.topics")
+_log = EventLog("proxy.sessions.topics")
 
 Ask = Callable[[list[bytes]], Awaitable[Iterable[TopicPartitions]]]
 
@@ -95,4 +94,4 @@ class Topics:
         now_ns = int(self._loop.time() * 1_000_000_000)
         effect = "their records count only for limits that need no topic"
         fields = {"topics": len(wanted), "detail": str(error), "effect": effect}
-        self._lines.event(_log, logging.WARNING, "topic_ids_unknown", "topic_ids_unknown", now_ns, **fields)
+        self._lines.event(_log.warning, "topic_ids_unknown", "topic_ids_unknown", now_ns, **fields)

@@ -5,7 +5,6 @@ and the time for a response. The body of a request is not read: its connection i
 """
 
 import asyncio
-import logging
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from urllib.parse import urlsplit
 import h11
 
 from proxy.config.config import Address
-from proxy.observability.logs import event
+from proxy.observability.logs import EventLog
 
 MAX_CONNECTIONS: Final = 64
 MAX_HEAD_BYTES: Final = 8192
@@ -33,7 +32,7 @@ included.
 """
 _ALLOW: Final = (("Allow", "GET, HEAD"),)
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +141,7 @@ class HttpServer:
         try:
             return await self._respond(path, accept.decode("latin-1"))
         except Exception:  # noqa: BLE001 - a defect in one page must end neither the server nor the proxy
-            event(_log, logging.ERROR, "page_failed", exc_info=True, path=path)
+            _log.exception("page_failed", path=path)
             return text_response("this page failed; the log says why\n", 500)
 
 

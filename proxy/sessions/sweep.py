@@ -2,12 +2,11 @@
 timeout.
 """
 
-import logging
 from collections.abc import Collection
 from typing import Final
 
 from proxy.config.config import SecurityOptions
-from proxy.observability.logs import RateLimited
+from proxy.observability.logs import EventLog, RateLimited
 from proxy.observability.metrics import HANDSHAKE_TIMEOUT, MAX_IDLE, STALLED, ConnectionMetrics
 from proxy.sessions.lifecycle import State
 from proxy.sessions.proxy_headers import ProxyHeaders
@@ -22,7 +21,7 @@ CHECKED_AT_ONCE: Final = 100
 #: Most sessions of one part that are closed for their timeout; the others are closed by the next sweep.
 CLOSED_AT_ONCE: Final = 64
 
-_log = logging.getLogger("proxy.sessions.sweep")
+_log = EventLog("proxy.sessions.sweep")
 
 
 class Sweep:
@@ -93,9 +92,9 @@ class Sweep:
     def _close(self, session: Session, reason: str, now_ns: int, **fields: object) -> None:
         self._metrics.closed[reason] += 1
         client = session.identity.client
-        level = logging.INFO if reason == MAX_IDLE else logging.WARNING
+        log = _log.info if reason == MAX_IDLE else _log.warning
         at = {"reason": reason, "peer": client.peer, "client_id": client.client_id}
-        self._lines.event(_log, level, "connection_closed", reason, now_ns, **at, **fields)
+        self._lines.event(log, "connection_closed", reason, now_ns, **at, **fields)
         session.close()
 
     def _close_stalled(self, now_ns: int) -> None:

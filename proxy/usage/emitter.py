@@ -4,13 +4,12 @@ Reading and writing are two tasks: while the broker is away, readings go on, and
 """
 
 import asyncio
-import logging
 from asyncio import AbstractEventLoop, Task
 from collections.abc import Callable
 from random import uniform
 from typing import Final
 
-from proxy.observability.logs import RateLimited, event
+from proxy.observability.logs import EventLog, RateLimited
 from proxy.observability.metrics import UsageMetrics
 from proxy.usage.collector import Collector
 from proxy.usage.sink import Sink, SinkFailed, SinkRefused
@@ -26,7 +25,7 @@ EXIT_SECONDS: Final = 5.0
 """How long the end of the process waits for the last records."""
 SAME_FAILURE_NS: Final = 60_000_000_000
 
-_log = logging.getLogger("proxy.usage")
+_log = EventLog("proxy.usage")
 
 
 class Emitter:
@@ -67,20 +66,20 @@ class Emitter:
                 await self._read(pause_seconds=0, is_last=True)
                 await self._write(pause_seconds=0)
         except TimeoutError:
-            event(_log, logging.WARNING, "usage_write_timed_out", seconds=EXIT_SECONDS)
+            _log.warning("usage_write_timed_out", seconds=EXIT_SECONDS)
         except Exception:  # noqa: BLE001 - a defect here must not change how the process ends
-            event(_log, logging.ERROR, "usage_failed", exc_info=True)
+            _log.exception("usage_failed")
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
         self._collector.drop_all(len(self._unsent))
         self._show()
-        level = logging.WARNING if self._metrics.lost else logging.INFO
-        event(_log, level, "usage_stopped", records_sent=self._metrics.sent, records_lost=self._metrics.lost)
+        log = _log.warning if self._metrics.lost else _log.info
+        log("usage_stopped", records_sent=self._metrics.sent, records_lost=self._metrics.lost)
         try:
             async with asyncio.timeout(EXIT_SECONDS):
                 await self._sink.close()
         except TimeoutError:
-            event(_log, logging.WARNING, "usage_close_timed_out", seconds=EXIT_SECONDS)
+            _log.warning("usage_close_timed_out", seconds=EXIT_SECONDS)
 
     # ---- reading
 
@@ -150,8 +149,7 @@ class Emitter:
         self._metrics.errors[error.reason] += 1
         is_refused = isinstance(error, SinkRefused)
         self._failures.event(
-            _log,
-            logging.ERROR if is_refused else logging.WARNING,
+            _log.error if is_refused else _log.warning,
             "usage_records_refused" if is_refused else "usage_records_not_written",
             error.reason,
             self._clock_ns(),
@@ -164,4 +162,4 @@ class Emitter:
     def _report_defect(self) -> None:
         self._metrics.errors["defect"] += 1
         if self._failures.admit("defect", self._clock_ns()) is not None:
-            event(_log, logging.ERROR, "usage_failed", exc_info=True)
+            _log.exception("usage_failed")

@@ -5,14 +5,13 @@ the request before it, and each frame is charged to the user that the broker kno
 brokers refuse other requests meanwhile.
 """
 
-import logging
 from typing import Final, final
 
 from protocol.apis import SASL_HANDSHAKE
 from protocol.errors import ProtocolError
 from protocol.request_header import unpack_prefix
 from protocol.sasl import MECHANISMS, Exchange
-from proxy.observability.logs import event
+from proxy.observability.logs import EventLog
 from proxy.streams.context import Context
 from proxy.streams.handler import Awaited, RequestKind, Requests, Responses
 from proxy.streams.handlers.forward import Forward
@@ -26,7 +25,7 @@ MAX_PARTIAL_LENGTH: Final = 4_096
 #: Mechanisms that are named in the log.
 _MOST_NAMED: Final = 10
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 class SaslMessageTooLarge(ProtocolError):
@@ -109,4 +108,4 @@ class Authenticate(Forward):
             self._named.add(mechanism)
             effect = "the name in it cannot be read: its clients are metered as the user that they were before"
             hint = "limit them by client-id, or by user=ANONYMOUS or <default>; or set --principal"
-            event(_log, logging.WARNING, "sasl_name_unknown", mechanism=mechanism, effect=effect, hint=hint)
+            _log.warning("sasl_name_unknown", mechanism=mechanism, effect=effect, hint=hint)
