@@ -8,6 +8,7 @@ import socket
 import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -47,7 +48,6 @@ from proxy.streams.kinds import Kinds
 from proxy.streams.memory import MemoryPool
 from proxy.ticks import Ticks, settle_garbage_collection
 from proxy.tls import TlsContexts
-from proxy.usage.emitter import Emitter
 from proxy.usage.start import emitter_of
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.connections import ConnectionQuotas
@@ -128,7 +128,8 @@ class Server:
         self._read_again = read_again
         self._draining = False
         self._ticks: Ticks | None = None
-        self._all_closed: asyncio.Event | None = None
+        #: To be set at the end of the last session, while the proxy drains.
+        self._drained: asyncio.Event | None = None
 
     async def serve(self) -> int:
         """Listen, serve, drain. Returns the exit code."""
@@ -158,7 +159,10 @@ class Server:
             self.close()
             raise
         self._log_start(admin.port)
-        usage = self._start_usage(loop)
+        listener = format_address((self.config.listening.address[0], self.ports.bootstrap))
+        usage = emitter_of(self.config, self.metrics, listener, self.context.registry.is_in_use)
+        if usage is not None:
+            usage.start(loop)
         settle_garbage_collection()
         watching = [loop.create_task(readiness.run())]
         if watch is not None:
@@ -169,7 +173,7 @@ class Server:
         try:
             await stop.wait()
             supervisor.stopping()
-            return await self._drain(loop, stop)
+            return await self._drain(stop)
         finally:
             for task in watching:
                 task.cancel()
@@ -188,14 +192,6 @@ class Server:
         else:
             _log.info("nothing_to_reload", hint="SIGHUP reloads --config and --quotas-file; none is set")
             supervisor.reloaded(ok=True)
-
-    def _start_usage(self, loop: AbstractEventLoop) -> Emitter | None:
-        """Begin to write usage records; None: they are off."""
-        listener = format_address((self.config.listening.address[0], self.ports.bootstrap))
-        usage = emitter_of(self.config, self.metrics, listener, self.context.registry.is_in_use)
-        if usage is not None:
-            usage.start(loop)
-        return usage
 
     def start(self, loop: AbstractEventLoop) -> None:
         """Bind every port and begin to accept. Raises BindError."""
@@ -241,9 +237,9 @@ class Server:
         max_wait_ns = int(config.enforcement.max_connection_hold_seconds * NS_PER_SECOND)
         max_refused = max(1, config.security.max_connections // WAITING_PARTS)
         quotas = ConnectionQuotas(registry, max_wait_ns)
-        self.gate = Gate(loop, self._clock, quotas, report, faults, self.context, max_refused)
+        self.gate = Gate(self.shared, quotas, max_refused)
         self.active_config = ActiveConfig(config, configured, self.shared)
-        sweep = Sweep(self.sessions, headers, memory, metrics.connections, config.security)
+        sweep = Sweep(self.sessions, headers, self.context)
         registry.observers.append(self.shared.wakeups.limits_changed)
         metrics.limits_in_use = registry.limits_in_use
         metrics.produced = lambda: registry.produced(self._clock())
@@ -253,10 +249,7 @@ class Server:
         except BindError:
             self.close()
             raise
-        shared = self.shared
-        self._ticks = Ticks(
-            loop, self._clock, metrics, shared.pumps, registry, sweep, shared.wakeups, self.active_config
-        )
+        self._ticks = Ticks(self.shared, sweep, self.active_config)
 
     def close(self) -> None:
         """Close every socket at once."""
@@ -293,30 +286,25 @@ class Server:
         self.sessions.discard(session)
         self.metrics.connections.open -= 1
         self.gate.remove(session)
-        if self._all_closed is not None and not self.sessions:
-            self._all_closed.set()
+        if self._drained is not None and not self.sessions:
+            self._drained.set()
 
     # ---- ending
 
-    async def _drain(self, loop: AbstractEventLoop, stop: asyncio.Event) -> int:
+    async def _drain(self, stop: asyncio.Event) -> int:
         """Stop accepting, let requests in flight finish. A second signal or the timeout ends it."""
-        sessions = self.sessions
-        _log.info("draining", connections=len(sessions), timeout_seconds=self.config.listening.drain_timeout_seconds)
+        sessions, timeout_seconds = self.sessions, self.config.listening.drain_timeout_seconds
+        _log.info("draining", connections=len(sessions), timeout_seconds=timeout_seconds)
         self._draining = True
         self.ports.close()
-        done = asyncio.Event()
-        self._all_closed = done
+        stop.clear()
+        self._drained = stop
         for session in list(sessions):
             session.drain()
-        if not sessions:
-            done.set()
-        stop.clear()
-        waiting = {asyncio.ensure_future(done.wait()), asyncio.ensure_future(stop.wait())}
-        await asyncio.wait(
-            waiting, timeout=self.config.listening.drain_timeout_seconds, return_when=asyncio.FIRST_COMPLETED
-        )
-        for task in waiting:
-            task.cancel()
+        if sessions:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_seconds):
+                    await stop.wait()
         left = len(sessions)
         (_log.warning if left else _log.info)("stopped", connections_cut=left)
         return EXIT_NOT_DRAINED if left else EXIT_CLEAN

@@ -6,6 +6,7 @@ First without sockets (`Door`), then with a proxy.
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -67,8 +68,9 @@ class Door:
         self.clock = world.clock
         self.timers = Timers(world.clock)
         self.quotas = ConnectionQuotas(world.registry, round(hold_seconds * SECOND))
-        loop, faults = cast("Any", self.timers), Faults(world.metrics, world.clock)
-        self.gate = Gate(loop, world.clock, self.quotas, world.report, faults, world.context, max_refused)
+        faults = Faults(world.metrics, world.clock)
+        shared = SimpleNamespace(loop=self.timers, clock=world.clock, context=world.context, faults=faults)
+        self.gate = Gate(cast("Any", shared), self.quotas, max_refused)
         self.rejected = world.metrics.connections.rejected
         self.open: list[Connection] = []
         self.is_unreachable = False
