@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from proxy.observability.labels import OTHER
 from proxy.usage.client_ids import Labels
+from quotas.admission.limit import Limit
 
 SERIES_IDLE_MS: Final = 3_600_000
 """A series that counted nothing for an hour is forgotten. If it is used again it begins anew."""
@@ -55,14 +56,17 @@ class Series:
 
     number       no other series of this process has it
     changed_ms   when a count changed last
+    limit        the latest of this name and entity; None: on connections, or several
+    limit_value  its units per second; None: of several, or no longer in use
     """
 
-    __slots__ = ("changed_ms", "counts", "key", "limit_value", "number", "start_ms")
+    __slots__ = ("changed_ms", "counts", "key", "limit", "limit_value", "number", "start_ms")
 
     def __init__(self, number: int, key: Key, counts: Counts, start_ms: int, now_ms: int) -> None:
         self.number = number
         self.key = key
         self.counts = counts
+        self.limit: Limit | None = None
         self.limit_value: float | None = None
         self.start_ms = start_ms
         self.changed_ms = now_ms
@@ -101,12 +105,6 @@ class SeriesTable:
             series.changed_ms = now_ms
         self.changed[series] = None
         return series
-
-    def set_limit_value(self, key: ThrottleKey, value: float | None) -> None:
-        """Show this limit from now on; not in a series of several limits."""
-        series = self._series.get(key)
-        if series is not None:
-            series.limit_value = value
 
     def expire(self, series: Series, now_ms: int) -> None:
         """Forget a series that was sampled, if it is idle."""
