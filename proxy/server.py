@@ -27,7 +27,7 @@ from proxy.config_watch import ConfigWatch
 from proxy.enforcement.holds import Holds
 from proxy.enforcement.measures import Measures
 from proxy.enforcement.report import Report, connection_status
-from proxy.observability.admin import Status, ThrottleStatus, start_admin
+from proxy.observability.admin import Pages, Status, ThrottleStatus, start_admin
 from proxy.observability.logs import EventLog
 from proxy.observability.metrics import Metrics
 from proxy.observability.supervisor import Supervisor
@@ -146,15 +146,11 @@ class Server:
         loop.add_signal_handler(signal.SIGHUP, partial(self._reload, watch, supervisor))
         loop.add_signal_handler(signal.SIGUSR2, self.active_config.toggle)
         readiness = Readiness(self.config.bootstrap_servers, self.tls, self.shared.health, self._clock, self._not_ready)
+        pages = Pages(
+            self.metrics, self._health, readiness.check, self._throttles, lambda: self.active_config.quotas.exemptions
+        )
         try:
-            admin = await start_admin(
-                self.config.observability,
-                self.metrics,
-                health=self._health,
-                readiness=readiness.check,
-                throttles=self._throttles,
-                exemptions=lambda: self.active_config.quotas.exemptions,
-            )
+            admin = await start_admin(self.config.observability, pages)
         except BindError:
             self.close()
             raise
@@ -327,7 +323,7 @@ class Server:
         """The connections that are throttled, in groups."""
         sessions = list(self.sessions)
         for first in range(0, len(sessions), LISTED_AT_ONCE):
-            group = [self._throttle_status(session) for session in sessions[first : first + LISTED_AT_ONCE]]
+            group = map(self._throttle_status, sessions[first : first + LISTED_AT_ONCE])
             yield [status for status in group if status is not None]
 
     def _throttle_status(self, session: Session) -> ThrottleStatus | None:
