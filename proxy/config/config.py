@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
-from typing import Literal
 
 from proxy.config.client_settings import ClientSettings
 from quotas.entry import QuotaEntry
@@ -17,12 +16,6 @@ Address = tuple[str, int]
 """A host (name or IP literal, without brackets) and a TCP port."""
 
 Network = IPv4Network | IPv6Network
-
-QuotaAlgorithm = Literal["token-bucket", "sampled-window", "ewma"]
-LogFormat = Literal["text", "json"]
-LogLevel = Literal["debug", "info", "warn", "error"]
-ClientAuth = Literal["none", "requested", "required"]
-EventLoopName = Literal["uvloop", "asyncio"]
 
 
 def is_wildcard(host: str) -> bool:
@@ -51,7 +44,7 @@ class ServerSsl:
     certificate: Path
     key: Path
     ca: Path | None = None
-    client_auth: ClientAuth = "none"
+    client_auth: str = "none"
     principal_rules: str = "DEFAULT"
 
 
@@ -91,7 +84,7 @@ class QuotaOptions:
     entries: tuple[QuotaEntry, ...] = ()
     file: Path | None = None
     share: float = 1.0
-    algorithm: QuotaAlgorithm = "token-bucket"
+    algorithm: str = "token-bucket"
     window_num: int = 11
     window_size_seconds: float = 1.0
     first_window: bool = True
@@ -122,8 +115,8 @@ class ObservabilityOptions:
     metrics_listen: Address = ("127.0.0.1", 19404)
     metrics_allowed_hosts: tuple[str, ...] = ()
     max_metric_entities: int = 1000
-    log_format: LogFormat = "text"
-    log_level: LogLevel = "info"
+    log_format: str = "text"
+    log_level: str = "info"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,5 +184,5 @@ class Config:
     observability: ObservabilityOptions = ObservabilityOptions()
     usage: UsageOptions = UsageOptions()
     security: SecurityOptions = SecurityOptions()
-    event_loop: EventLoopName = "uvloop"
+    event_loop: str = "uvloop"
     file: Path | None = None
