@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any
 
 from proxy.active_config import ActiveConfig
+from proxy.brokers.connect import ask_for_topics
 from proxy.brokers.health import Health
 from proxy.brokers.nodes import Nodes
 from proxy.brokers.readiness import Readiness
-from proxy.brokers.topic_lookup import ask_for_topics
 from proxy.brokers.topics import Topics
 from proxy.brokers.upstream import Upstream
 from proxy.config.cautions import MAX_LISTED

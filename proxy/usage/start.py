@@ -10,9 +10,8 @@ from proxy.observability.labels import label_value
 from proxy.observability.metrics import Metrics
 from proxy.usage.collector import Collector
 from proxy.usage.emitter import Emitter
-from proxy.usage.file_sink import FileSink
 from proxy.usage.records import Origin
-from proxy.usage.sink import Sink
+from proxy.usage.sink import FileSink, Sink
 from quotas.admission.limit import Limit
 
 INCARNATION_BYTES = 8
