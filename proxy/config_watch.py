@@ -43,7 +43,7 @@ class ConfigWatch(FileWatch[Found]):
         clock: Callable[[], int] = time.monotonic_ns,
         read_again: Callable[[], Config] | None = None,
     ) -> None:
-        super().__init__("config", _log, clock)
+        super().__init__("config", clock)
         self._config = config
         #: That of the latest configuration, also if it was refused.
         self._quotas_file = config.quotas.file

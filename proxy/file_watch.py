@@ -28,6 +28,8 @@ RETRY_AFTER_NS: Final = 30_000_000_000
 MAX_PROBLEMS_LOGGED: Final = 20
 _REQUESTED: Final = "requested by a signal"
 
+_log = EventLog(__name__)
+
 T = TypeVar("T")
 Fingerprint = tuple[int, ...]
 """A value that differs when the file may have changed."""
@@ -50,9 +52,8 @@ def _fingerprint(path: Path) -> Fingerprint | None:
 class FileWatch(ABC, Generic[T]):
     """`what` begins the names of log events. `clock` returns monotonic nanoseconds."""
 
-    def __init__(self, what: str, log: EventLog, clock: Callable[[], int]) -> None:
+    def __init__(self, what: str, clock: Callable[[], int]) -> None:
         self._what = what
-        self._log = log
         self._clock = clock
         self._seen: object = "not read yet"
         self._refused: tuple[Problem, ...] = ()
@@ -82,7 +83,7 @@ class FileWatch(ABC, Generic[T]):
                 await self.poll()
             except Exception:  # noqa: BLE001 - a defect that one content shows must not end the watch
                 self.note(ok=False)
-                self._log.exception(f"{self._what}_watch_failed")
+                _log.exception(f"{self._what}_watch_failed")
             if not self._asked.is_set():
                 done()
             with suppress(TimeoutError):
@@ -140,6 +141,6 @@ class FileWatch(ABC, Generic[T]):
             return
         for problem in error.problems[:MAX_PROBLEMS_LOGGED]:
             place, message, hint = problem.place, problem.message, problem.hint
-            self._log.error(f"{self._what}_refused", place=place, message=message, hint=hint)
+            _log.error(f"{self._what}_refused", place=place, message=message, hint=hint)
         effect = "what applied before the change applies until the files are valid"
-        self._log.warning(f"{self._what}_kept", problems=len(error.problems), effect=effect)
+        _log.warning(f"{self._what}_kept", problems=len(error.problems), effect=effect)

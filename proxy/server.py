@@ -333,7 +333,6 @@ class Server:
         return connection_status(session.identity.client, pending.verdict, pending.since_ns, self._clock())
 
     def _log_start(self, metrics_port: int) -> None:
-        """Log the addresses, the quotas, and their scope."""
         config, quotas = self.config, self.active_config.quotas
         listening = config.listening
         host = listening.address[0]

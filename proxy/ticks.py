@@ -31,7 +31,6 @@ class Ticks:
         self._timer: TimerHandle = shared.loop.call_at(self._due, self._tick)
 
     def close(self) -> None:
-        """Stop ticking."""
         self._timer.cancel()
 
     def _tick(self) -> None:

@@ -61,7 +61,7 @@ class TlsContexts(FileWatch[_Made]):
     """
 
     def __init__(self, config: Config, metrics: Metrics, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        super().__init__("tls", _log, clock)
+        super().__init__("tls", clock)
         self._server = config.listening.ssl
         self._metrics = metrics
         #: What was read last, also if it was refused.

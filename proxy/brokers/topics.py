@@ -38,7 +38,6 @@ class Topics:
         self._lines = RateLimited()
 
     def learn(self, topics: Iterable[TopicPartitions]) -> None:
-        """Store these topics."""
         for topic in topics:
             if len(self._partitions) >= MAX_TOPICS and topic.name not in self._partitions:
                 continue
@@ -60,7 +59,6 @@ class Topics:
         return name
 
     def close(self) -> None:
-        """Stop requesting."""
         if self._task is not None:
             self._task.cancel()
 

@@ -22,7 +22,6 @@ Caution = tuple[str, dict[str, object]]
 
 
 def warnings_of(config: Config, quotas: Quotas) -> list[Caution]:
-    """All warnings about a configuration with these quotas."""
     found = [*quota_warnings(config.quotas, quotas), *secret_warnings(config)]
     if config.security.pass_unknown_apis:
         effect = "responses of unknown APIs are forwarded unread: they may contain a broker's real address"
@@ -93,7 +92,6 @@ def unmatched(entries: Iterable[QuotaEntry], limits: Iterable[Limit]) -> list[Ca
 
 
 def _below_floor(quotas: Quotas) -> list[str]:
-    """The limits that are too low for one producer."""
     return [
         f"{entry.entity} {name}={rate * quotas.share:g}"
         for entry in quotas.entries

@@ -6,7 +6,7 @@ The rest of the shell reads only `Config`, no flag, environment variable or file
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
 
 from proxy.config.client_settings import ClientSettings
@@ -18,12 +18,18 @@ Address = tuple[str, int]
 Network = IPv4Network | IPv6Network
 
 
+def ip_literal(host: str) -> IPv4Address | IPv6Address | None:
+    """The address; None: the host is a name."""
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
 def is_wildcard(host: str) -> bool:
     """Whether the host means every interface: a socket can listen on it, but not connect to it (0.0.0.0, [::], 0)."""
-    try:
-        return ip_address(host).is_unspecified
-    except ValueError:
-        return host in {"", "0"}
+    address = ip_literal(host)
+    return host in {"", "0"} if address is None else address.is_unspecified
 
 
 def format_address(address: Address) -> str:
@@ -141,7 +147,6 @@ class UsageOptions:
 
     @property
     def is_on(self) -> bool:
-        """Whether records are written."""
         return self.topic is not None or self.file is not None
 
 

@@ -40,12 +40,10 @@ class Quotas:
 
     @cached_property
     def configured(self) -> Configured:
-        """The entries, found by entity."""
         return Configured(self.entries)
 
     @cached_property
     def exemptions(self) -> tuple[str, ...]:
-        """The exemptions of the entries, for people."""
         return exemptions_of(self.entries, self.share)
 
     def prepare(self) -> None:
@@ -80,7 +78,6 @@ class Listeners:
 
     @classmethod
     def of(cls, address: Address, broker_ports: range | None, node_ports: Mapping[int, int]) -> "Listeners":
-        """The listeners of a configuration (see `ListeningOptions`)."""
         if broker_ports is None:
             return cls(address[1], ())
         return cls(address[1], (broker_ports, *(range(port, port + 1) for port in node_ports.values())))

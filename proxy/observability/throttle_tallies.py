@@ -37,7 +37,6 @@ class ThrottleTallies:
         self._tallies: dict[tuple[str, str, str, str], ThrottleTally] = {}
 
     def of_limit(self, user: str, client_id: str, limit: Limit) -> ThrottleTally:
-        """The tally of a limit of this client."""
         tally = self.of(user, client_id, limit.name, limit.entity, limit.rate)
         tally.limit = None if tally.entity == OTHER else limit
         return tally

@@ -62,7 +62,6 @@ class Wire:
         self._loop.add_reader(self.fd, callback)
 
     def stop_reading(self) -> None:
-        """See `when_readable`."""
         if self._is_read:
             self._is_read = False
             self._loop.remove_reader(self.fd)
@@ -73,7 +72,6 @@ class Wire:
         self._loop.add_writer(self.fd, callback)
 
     def stop_writing(self) -> None:
-        """See `when_writable`."""
         if self._is_written:
             self._is_written = False
             self._loop.remove_writer(self.fd)

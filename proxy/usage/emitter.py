@@ -53,7 +53,6 @@ class Emitter:
         self._failures = RateLimited(SAME_FAILURE_NS)
 
     def start(self, loop: AbstractEventLoop) -> None:
-        """Begin to read and write."""
         self._tasks = [loop.create_task(self._read_forever()), loop.create_task(self._write_forever())]
 
     async def close(self) -> None:

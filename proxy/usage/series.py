@@ -39,7 +39,6 @@ class ThrottleKey(NamedTuple):
     entity: str
 
     def merged(self, stamped: Labels) -> "ThrottleKey":
-        """As `UsageKey.merged`."""
         return ThrottleKey(OTHER, OTHER, stamped, self.limit, OTHER)
 
 

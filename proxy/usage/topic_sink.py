@@ -63,7 +63,6 @@ class _Cause(logging.Handler):
             self.error = record.args[-1]
 
     def forget(self) -> None:
-        """Another attempt begins."""
         self.error = None
 
 
@@ -158,7 +157,6 @@ class TopicSink:
         return arguments
 
     async def close(self) -> None:
-        """Close the producer."""
         producer, self._producer = self._producer, None
         if producer is None:
             return
