@@ -14,7 +14,7 @@ Metadata response has contained counts 1. What passes is charged, also where the
 
 from contextlib import suppress
 from struct import Struct
-from typing import Final, final
+from typing import final
 
 from protocol.errors import ProtocolError, TooManyItems
 from protocol.request_header import unpack_prefix
@@ -25,14 +25,8 @@ from proxy.enforcement.identity import NS_PER_MS, throttle_time_ms
 from proxy.enforcement.report import NOTIFY, REJECT
 from proxy.streams.connection import Connection
 from proxy.streams.handler import Awaited, Handler, RequestKind, Requests, Responses
-from proxy.streams.handlers.forward import Forward
+from proxy.streams.handlers.forward import MAX_KEPT, MAX_PARTIAL, Forward
 from proxy.streams.steps import NEED, PASS, REPLACE
-
-#: The request is kept until it is complete.
-MAX_REQUEST_LENGTH: Final = 131_072
-#: The same for one that has not arrived whole while half of the memory is used by what is kept: incomplete requests
-#: must not block their own rest.
-MAX_PARTIAL_REQUEST_LENGTH: Final = 4_096
 
 _length = Struct(">i").pack
 
@@ -45,7 +39,7 @@ class MutationRequestTooLarge(ProtocolError):
     def __init__(self, api_name: str, length: int) -> None:
         super().__init__(
             f"{api_name} request of {length} bytes: where a controller_mutation_rate applies, {MAX_ITEMS} topics,"
-            f" configs and replicas in {MAX_REQUEST_LENGTH} bytes are the most, and {MAX_PARTIAL_REQUEST_LENGTH} bytes"
+            f" configs and replicas in {MAX_KEPT} bytes are the most, and {MAX_PARTIAL} bytes"
             " while memory is short; ask for fewer topics at once",
             -1,
         )
@@ -78,8 +72,7 @@ class Mutations(Forward):
             self.count(requests, now_ns)
             return PASS
         length = unpack_prefix(requests.buf, pos)[0]
-        is_short = pos + 4 + length > end and self.context.memory.keeps_much
-        if length <= (MAX_PARTIAL_REQUEST_LENGTH if is_short else MAX_REQUEST_LENGTH):
+        if self.may_keep(pos, end, length):
             whole = requests.whole(pos, end, length)
             if not whole:
                 return NEED
