@@ -72,12 +72,7 @@ class TopicSink:
     """
 
     def __init__(
-        self,
-        topic: str,
-        key: bytes,
-        client: Mapping[str, Any],
-        settings: ClientSettings,
-        clock_ns: Callable[[], int],
+        self, topic: str, key: bytes, client: Mapping[str, Any], settings: ClientSettings, clock_ns: Callable[[], int]
     ) -> None:
         self._topic = topic
         self._key = key

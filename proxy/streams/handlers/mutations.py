@@ -13,7 +13,6 @@ Metadata response has contained counts 1. What passes is charged, also where the
 """
 
 from contextlib import suppress
-from struct import Struct
 from typing import final
 
 from protocol.errors import ProtocolError, TooManyItems
@@ -27,8 +26,6 @@ from proxy.streams.connection import Connection
 from proxy.streams.handler import Awaited, Handler, RequestKind, Requests, Responses
 from proxy.streams.handlers.forward import MAX_KEPT, MAX_PARTIAL, Forward
 from proxy.streams.steps import NEED, PASS, REPLACE
-
-_length = Struct(">i").pack
 
 
 class MutationRequestTooLarge(ProtocolError):
@@ -110,7 +107,7 @@ class Mutations(Forward):
             return PASS
         length, _, correlation_id = unpack_prefix(requests.buf, pos)
         answer = request.refusal(correlation_id, self._throttle_ms(connection, until_ns, now_ns))
-        connection.answer(correlation_id, _length(len(answer)) + answer)
+        connection.answer(correlation_id, answer)
         requests.drop(pos, end, length)
         return REPLACE
 

@@ -7,7 +7,6 @@ A request of which every topic is over a limit with `action=reject` is dropped, 
 """
 
 from collections.abc import Mapping
-from struct import Struct
 from typing import Final, final
 
 from protocol.produce import FIRST_FLEXIBLE, ProduceResponseWalk, finish_usual_produce_response
@@ -33,8 +32,6 @@ from quotas.algorithms.algorithm import UNLIMITED
 FIRST_WITH_NODE_ENDPOINTS: Final = 10
 #: Longest response that the fast path handles as a whole.
 _USUAL_RESPONSE: Final = 512
-
-_length = Struct(">i").pack
 
 
 @final
@@ -232,7 +229,7 @@ class Produce(DataHandler):
             usage.refusal = None
             answer = self._refusals.answer(connection, refusal)
             throttle_at = len(answer) - (1 if refusal.version >= FIRST_FLEXIBLE else 0)  # the last field before tags
-            connection.answer(refusal.correlation_id, _length(len(answer)) + answer, throttle_at)
+            connection.answer(refusal.correlation_id, answer, throttle_at)
 
     def on_walked(self, stream: Stream, now_ns: int) -> None:
         walk, usage, connection = stream.walk, stream.connection.usage, stream.connection
