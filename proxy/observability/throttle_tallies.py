@@ -54,5 +54,5 @@ class ThrottleTallies:
 
     def taken(self) -> Iterator[ThrottleTally]:
         """Each of them, which is no longer kept here. Events between two of them may begin it anew."""
-        for _ in range(len(self._tallies)):
-            yield self._tallies.popitem()[1]
+        for key in list(self._tallies):
+            yield self._tallies.pop(key)

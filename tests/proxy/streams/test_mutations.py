@@ -17,11 +17,8 @@ from protocol.topic_mutations import MAX_ITEMS
 from protocol.topics import Topic, TopicPartitions
 from proxy.config.config import EnforcementOptions
 from proxy.streams.handlers.data import HEAD_READ_SIZE
-from proxy.streams.handlers.mutations import (
-    MAX_KEPT,
-    MAX_PARTIAL,
-    MutationRequestTooLarge,
-)
+from proxy.streams.handlers.forward import MAX_KEPT, MAX_PARTIAL
+from proxy.streams.handlers.mutations import MutationRequestTooLarge
 from proxy.streams.memory import Holding
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import lines_of, without_burst
