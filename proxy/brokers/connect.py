@@ -20,7 +20,6 @@ from proxy.tls import TlsContexts, failure_of
 MAX_RESPONSE: Final = 64 * 1024 * 1024
 TIMEOUT_SECONDS: Final = 5.0
 _TLS_ALERT: Final = b"\x15\x03"
-_CLIENT_ID: Final = "kafka-quota-proxy"
 _CORRELATION_ID: Final = 1
 
 
@@ -29,10 +28,10 @@ async def ask_for_topics(
 ) -> Iterable[TopicPartitions]:
     """The topics with these ids, from the first server that answers. Raises OSError if none does."""
     problem: Exception | None = None
-    request = topics_by_id_request(_CORRELATION_ID, _CLIENT_ID, topic_ids)
+    request = topics_by_id_request(_CORRELATION_ID, topic_ids)
     for server in servers:
         try:
-            response = await ask_broker(server, tls, len(request).to_bytes(4, "big") + request, TIMEOUT_SECONDS)
+            response = await ask_broker(server, tls, request, TIMEOUT_SECONDS)
             return topics_by_id(_CORRELATION_ID, response)
         except (OSError, ProtocolError) as error:
             problem = error
