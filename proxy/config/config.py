@@ -56,12 +56,9 @@ class ServerSsl:
 
 @dataclass(frozen=True, kw_only=True)
 class ListeningOptions:
-    """Where clients connect, and for how long the proxy drains.
+    """Where clients connect. `ssl`: None: plaintext.
 
-    `broker_ports` is the range that node ids map onto, None: a port that the kernel chooses for each node.
-    `node_ports` maps a node id to a port of its own, in place of one of the range.
-    `proxy_protocol_from`: connections from these networks begin with a PROXY header, and no others do.
-    `ssl`: None: plaintext.
+    `broker_ports`: None: the kernel chooses a port for each node. `node_ports`: by node id, in place of one of these.
     """
 
     address: Address = ("127.0.0.1", 19092)
@@ -75,14 +72,8 @@ class ListeningOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class QuotaOptions:
-    """The quotas, the names that clients are metered under, and the algorithms.
-
-    `client_id` and `principal` replace the names of all clients.
-    `entries` are those given by flags; limits in `file` replace those of the same name and entity.
-    `share` is in (0, 1] and scales every rate; the share in `file` replaces it.
-    `algorithm` is for entries that name none; connection_creation_rate uses sampled windows that pass at most
-    one window's worth at once, unless its entry names an algorithm. Sampled windows are `window_num` windows of
-    `window_size_seconds`; with `first_window`, the rate of a new entity is measured over the windows since its start.
+    """The quotas, the names that all clients are metered under, and the algorithms. `entries`: those given by flags;
+    `share`: in (0, 1].
     """
 
     client_id: str | None = None
@@ -100,10 +91,7 @@ class QuotaOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EnforcementOptions:
-    """What happens to a client over its quota.
-
-    `max_connection_hold_seconds`: the longest wait of a connection over its rate; with a longer one it is closed then.
-    """
+    """What happens to a client over its quota."""
 
     throttle_mode: str = "auto"
     max_throttle_ms: int = 5000
@@ -113,10 +101,7 @@ class EnforcementOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ObservabilityOptions:
-    """Metrics and logs.
-
-    `metrics_allowed_hosts`: further names that the Host field of a request to `metrics_listen` may have.
-    """
+    """Metrics and logs."""
 
     metrics_listen: Address = ("127.0.0.1", 19404)
     metrics_allowed_hosts: tuple[str, ...] = ()
@@ -130,7 +115,6 @@ class UsageOptions:
     """Usage records. At most one of `topic` and `file` is set; without either no records are written.
 
     `client`: the file of `--usage-client-config`, else that of `--command-config`. `client_id`: "": a name of its own.
-    `by_topic`: record bytes, and records produced, are counted by topic.
     `sidecar_name`: None: the name of the host.
     """
 
@@ -154,12 +138,8 @@ class UsageOptions:
 class SecurityOptions:
     """Bounds on what clients and brokers may use, and which APIs pass.
 
-    `max_pending_requests`: requests of one connection without a response; above that it is not read.
-    `stalled_client_timeout_seconds`: while `max_buffered_bytes` is used up, a peer that takes no byte for this long is
-    closed.
     `handshake_timeout_seconds`: for the PROXY header, the TLS handshake and the first complete request together.
-    `sasl_oauthbearer_sub_claim_name`: the claim of a token that is the user.
-    `connections_max_idle_seconds`: a connection without traffic for this long is closed. 0: without such a limit, both.
+    0, as of `connections_max_idle_seconds`: there is none.
     """
 
     max_request_bytes: int = 104_857_600
@@ -176,9 +156,9 @@ class SecurityOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The configuration of one proxy process, in the groups of `--help`. The defaults are those of the command line.
+    """The configuration of one proxy process, in the groups of `--help`, which says what each option is.
 
-    `upstream`: the file of `--command-config`. `file`: that of `--config`.
+    The defaults are the same. `upstream`: the file of `--command-config`. `file`: that of `--config`.
     """
 
     bootstrap_servers: tuple[Address, ...]
