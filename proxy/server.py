@@ -48,7 +48,7 @@ from proxy.streams.kinds import Kinds
 from proxy.streams.memory import MemoryPool
 from proxy.ticks import Ticks, settle_garbage_collection
 from proxy.tls import TlsContexts
-from proxy.usage.start import emitter_of
+from proxy.usage.emitter import emitter_of
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.connections import ConnectionQuotas
 from quotas.registry.registry import Registry

@@ -8,5 +8,4 @@ samples      what is not written yet, bounded            records     a sample as
 collector    one reading: from counters to samples       emitter     when to read and to write, in the event loop
 sink         what a sink is, its errors, and JSON lines in a file
 topic_sink   a Kafka topic, by aiokafka                  topic_check creates the topic, refuses a compacted one
-start        from the configuration to an emitter
 """

@@ -4,15 +4,22 @@ Reading and writing are two tasks: while the broker is away, readings go on, and
 """
 
 import asyncio
+import secrets
+import socket
+import time
 from asyncio import AbstractEventLoop, Task
 from collections.abc import Callable
 from random import uniform
 from typing import Final
 
+from proxy.config.config import Config, UsageOptions, format_address
+from proxy.observability.labels import label_value
 from proxy.observability.logs import EventLog, RateLimited
-from proxy.observability.metrics import UsageMetrics
+from proxy.observability.metrics import Metrics, UsageMetrics
 from proxy.usage.collector import Collector
-from proxy.usage.sink import Sink, SinkFailed, SinkRefused
+from proxy.usage.records import NS_PER_MS, Origin
+from proxy.usage.sink import FileSink, Sink, SinkFailed, SinkRefused
+from quotas.admission.limit import Limit
 
 JITTER: Final = 0.2
 """The part of the interval by which a reading may be early, so that sidecars do not write all at once."""
@@ -24,6 +31,7 @@ WRITE_SECONDS: Final = 30.0
 EXIT_SECONDS: Final = 5.0
 """How long the end of the process waits for the last records."""
 SAME_FAILURE_NS: Final = 60_000_000_000
+INCARNATION_BYTES: Final = 8
 
 _log = EventLog("proxy.usage")
 
@@ -162,3 +170,33 @@ class Emitter:
         self._metrics.errors["defect"] += 1
         if self._failures.admit("defect", self._clock_ns()) is not None:
             _log.exception("usage_failed")
+
+
+def emitter_of(config: Config, metrics: Metrics, listener: str, is_in_use: Callable[[Limit], bool]) -> Emitter | None:
+    """The emitter of this process; None: usage records are off. `listener`: where clients connect, HOST:PORT."""
+    options = config.usage
+    if not options.is_on:
+        return None
+    sidecar = label_value(options.sidecar_name or socket.gethostname())
+    origin = Origin(sidecar, secrets.token_hex(INCARNATION_BYTES), listener)
+    collector = Collector(origin, options.labels, options.max_series, metrics.entities, is_in_use, _wall_ms())
+    sink = _sink_of(config, options, origin)
+    return Emitter(collector, sink, metrics.usage, options.interval_seconds, time.monotonic_ns, _wall_ms)
+
+
+def _sink_of(config: Config, options: UsageOptions, origin: Origin) -> Sink:
+    if options.topic is None:
+        assert options.file is not None  # noqa: S101 - for the type checker
+        return FileSink(options.file)
+    from proxy.usage.topic_sink import TopicSink  # aiokafka, if a topic is configured
+
+    servers = options.bootstrap_servers or config.bootstrap_servers
+    client = {
+        "bootstrap_servers": list(map(format_address, servers)),
+        "client_id": options.client_id or "kafka-quota-proxy-usage",
+    }
+    return TopicSink(options.topic, origin.key, client, options.client, time.monotonic_ns)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // NS_PER_MS

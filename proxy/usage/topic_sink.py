@@ -101,7 +101,7 @@ class TopicSink:
                     batch = producer.create_batch()
                     batch.append(key=self._key, value=record, timestamp=None)
             await self._send(batch)
-        except SinkFailed:
+        except (SinkFailed, asyncio.CancelledError):
             await self.close()
             raise
         except Exception as error:  # a library's code, and a broker's answers: no error of it may end the writing
@@ -112,9 +112,6 @@ class TopicSink:
             text = str(cause) if isinstance(cause, KafkaError) else f"{type(cause).__name__}: {cause}"
             servers = ",".join(self._client["bootstrap_servers"])
             raise SinkFailed(reason_of(cause), f"--usage-topic {self._topic} at {servers}: {text}") from error
-        except asyncio.CancelledError:
-            await self.close()
-            raise
 
     async def _send(self, batch: Any) -> None:
         sent = await self._producer.send_batch(batch, self._topic, partition=self._partition)
