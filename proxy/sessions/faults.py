@@ -31,8 +31,6 @@ class HandshakeFailed(ProtocolError):
 class Faults:
     """Counts and logs what breaks connections; shared by all sessions."""
 
-    __slots__ = ("_clock", "_lines", "_metrics")
-
     def __init__(self, metrics: Metrics, clock: Callable[[], int]) -> None:
         self._metrics: Final = metrics
         self._clock: Final = clock

@@ -74,8 +74,6 @@ def refusal_error(software: ClientSoftware) -> int:
 class Refusals:
     """Decides which requests are refused. One object for all connections."""
 
-    __slots__ = ("_context",)
-
     def __init__(self, context: Context) -> None:
         self._context = context
 

@@ -38,8 +38,6 @@ class SaslMessageTooLarge(ProtocolError):
 class Authenticate(Forward):
     """Forwards SASL, and reads who the client is. With `--principal` nothing is read."""
 
-    __slots__ = ("_named",)
-
     unseen = False
     identifies = False
 

@@ -39,8 +39,6 @@ class OwnRequest(Awaited):
 class Login(Forward):
     """Answers clients with error 34, and keeps responses to the proxy."""
 
-    __slots__ = ()
-
     identifies = False
 
     def batches(self, kind: RequestKind) -> bool:

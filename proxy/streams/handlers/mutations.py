@@ -59,8 +59,6 @@ class ThrottledMutation(Awaited):
 class Mutations(Forward):
     """Decides the whole request, or forwards it where no limit applies."""
 
-    __slots__ = ()
-
     def batches(self, kind: RequestKind) -> bool:
         return False
 

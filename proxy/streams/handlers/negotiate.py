@@ -25,8 +25,6 @@ _length = Struct(">i").pack
 class Negotiate(Forward):
     """Cuts the version ranges; refuses versions that the table does not list."""
 
-    __slots__ = ()
-
     unseen = False
     identifies = False
 
