@@ -163,7 +163,7 @@ class Server:
         watching = [loop.create_task(readiness.run())]
         if watch is not None:
             watching.append(loop.create_task(watch.run(lambda: supervisor.reloaded(ok=self.metrics.reload_ok))))
-        if self.tls.is_watched:
+        if self.tls.paths():
             watching.append(loop.create_task(self.tls.run()))
         supervisor.ready()
         try:

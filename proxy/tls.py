@@ -69,11 +69,6 @@ class TlsContexts(FileWatch[_Made]):
         self._seen = fingerprints(self.paths())
         self._use(self._make(config.upstream))
 
-    @property
-    def is_watched(self) -> bool:
-        """Whether files may change."""
-        return bool(self.paths())
-
     def principal_of(self, certificate_der: bytes) -> str | None:
         """The user that a client's certificate names; None: its name cannot be read."""
         from protocol.principal_rules import distinguished_name, parse_rules  # 5 MB, if there are certificates

@@ -83,13 +83,10 @@ class Topics:
                 try:
                     self.learn(await self._ask(wanted))
                 except OSError as error:
-                    self._log_failure(wanted, error)
+                    now_ns = int(self._loop.time() * 1_000_000_000)
+                    effect = "their records count only for limits that need no topic"
+                    fields = {"topics": len(wanted), "detail": str(error), "effect": effect}
+                    self._lines.event(_log.warning, "topic_ids_unknown", "topic_ids_unknown", now_ns, **fields)
                 await asyncio.sleep(PAUSE_SECONDS)
         finally:
             self._task = None
-
-    def _log_failure(self, wanted: list[bytes], error: OSError) -> None:
-        now_ns = int(self._loop.time() * 1_000_000_000)
-        effect = "their records count only for limits that need no topic"
-        fields = {"topics": len(wanted), "detail": str(error), "effect": effect}
-        self._lines.event(_log.warning, "topic_ids_unknown", "topic_ids_unknown", now_ns, **fields)

@@ -166,21 +166,16 @@ def _take_client(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]
     given["usage_client"] = {"client": settings, "client_id": settings.client_id}
 
 
-def _connections(settings: ClientSettings) -> Iterator[str]:
-    if settings.file is not None:
-        login = settings.login or "no login of its own"
-        yield f"by {settings.file}: {settings.protocol}, {login}"
-        if settings.ignored:
-            yield f"ignores {', '.join(settings.ignored)}"
-
-
 def summary_of(config: Config, quotas: Quotas) -> str:
     """One line: where the proxy forwards to, where it listens, and how many quotas it has."""
     entries = quotas.entries
-    servers = ", ".join(map(format_address, config.bootstrap_servers))
-    parts = [
-        f"forwards to {servers}" if servers else "bootstrap_servers left to a flag or variable",
-        *_connections(config.upstream),
+    servers, upstream = ", ".join(map(format_address, config.bootstrap_servers)), config.upstream
+    parts = [f"forwards to {servers}" if servers else "bootstrap_servers left to a flag or variable"]
+    if upstream.file is not None:
+        parts.append(f"by {upstream.file}: {upstream.protocol}, {upstream.login or 'no login of its own'}")
+    if upstream.ignored:
+        parts.append(f"ignores {', '.join(upstream.ignored)}")
+    parts += [
         f"listens on {format_address(config.listening.address)}",
         f"{len(entries)} quota {'entry' if len(entries) == 1 else 'entries'}",
     ]

@@ -24,14 +24,13 @@ _log = EventLog(__name__)
 
 
 class SaslMessageTooLarge(ProtocolError):
-    """A longer message would leave the user unknown, so a client could escape its limits by it. `length`: bytes."""
+    """A longer message would leave the user unknown, so a client could escape its limits by it."""
 
     reason = "sasl_message_too_large"
 
     def __init__(self, length: int) -> None:
         most = f"{MAX_KEPT} are the most, {MAX_PARTIAL} while memory is short"
         super().__init__(f"SASL request of {length} bytes: {most}", -1)
-        self.length = length
 
 
 @final

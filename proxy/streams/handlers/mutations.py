@@ -29,7 +29,7 @@ from proxy.streams.steps import NEED, PASS, REPLACE
 
 
 class MutationRequestTooLarge(ProtocolError):
-    """A request that creates or deletes so much at once that it cannot be limited. `length`: bytes."""
+    """A request that creates or deletes so much at once that it cannot be limited."""
 
     reason = "mutation_request_too_large"
 
@@ -40,7 +40,6 @@ class MutationRequestTooLarge(ProtocolError):
             " while memory is short; ask for fewer topics at once",
             -1,
         )
-        self.length = length
 
 
 @final
