@@ -19,9 +19,9 @@ from proxy.brokers.nodes import Nodes
 from proxy.brokers.readiness import Readiness
 from proxy.brokers.topics import Topics
 from proxy.brokers.upstream import Upstream
-from proxy.config.cautions import MAX_LISTED
 from proxy.config.config import Config, QuotaOptions, format_address, unmapped
 from proxy.config.errors import BindError
+from proxy.config.exemptions import MAX_LISTED
 from proxy.config.quotas_file import active_quotas
 from proxy.config_watch import ConfigWatch
 from proxy.enforcement.holds import Holds

@@ -5,15 +5,13 @@ from contextlib import suppress
 from typing import Final
 
 from proxy.config.config import Config, QuotaOptions
+from proxy.config.exemptions import MAX_LISTED
 from proxy.config.floor import FLOORS, LIMITS_WITH_FLOOR, REMEDY, SMALLEST_SHARE
 from proxy.config.quotas_file import Quotas
 from quotas.admission.limit import Limit
 from quotas.entity import DEFAULT_NAME, AnyEntity, Entity
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import THRESHOLDS
-
-MAX_LISTED: Final = 20
-"""Entries listed per warning: a file may have a million."""
 
 OTHERS_READ: Final = 0o044
 

@@ -25,6 +25,7 @@ from proxy.enforcement.report import NOTIFY, REJECT
 from proxy.streams.connection import Connection
 from proxy.streams.handler import Awaited, Handler, RequestKind, Requests, Responses
 from proxy.streams.handlers.forward import MAX_KEPT, MAX_PARTIAL, Forward
+from proxy.streams.produce_usage import name_of
 from proxy.streams.steps import NEED, PASS, REPLACE
 
 
@@ -109,9 +110,8 @@ class Mutations(Forward):
         return REPLACE
 
     def _partitions_of(self, topic: Topic) -> int | None:
-        topics = self.context.topics
-        name = topic if isinstance(topic, str) else topics.name_of(topic)
-        return None if name is None else topics.partitions_of(name)
+        name = name_of(self.context, topic)
+        return None if name is None else self.context.topics.partitions_of(name)
 
     def _throttle_ms(self, connection: Connection, until_ns: int, now_ns: int) -> int:
         """What a response carries: the wait for mutations or that of `request_rate`, whichever is longer."""
